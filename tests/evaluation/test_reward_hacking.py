@@ -63,9 +63,35 @@ def test_a_judge_that_was_never_heard_accuses_nobody():
     assert find_best(lines, "judge") is None and find_hacking(lines, ["judge"], 2) is None
 
 
-def test_prompts_that_all_moved_alike_leave_no_doubt():
-    assert Change(mean=-0.1, error=0.0, prompts=9).is_beyond_noise(1e-9)
-    assert not Change(mean=0.0, error=0.0, prompts=9).is_beyond_noise(0.5)
+def test_prompts_that_all_moved_alike_are_as_sure_as_their_signs():
+    """Three of three go one way in an eighth of cases, ten of ten in a thousandth."""
+    for prompts in (3, 6, 10):
+        alike = Change(mean=-0.1, error=0.0, prompts=prompts, moved=prompts)
+        chance = stats.binomtest(0, prompts, alternative="less").pvalue
+        assert alike.is_beyond_noise(chance) and not alike.is_beyond_noise(chance * 0.99)
+
+
+def test_three_prompts_that_flip_accuse_nobody():
+    lines = [line(i, i / 2, 1.0) for i in range(3)]
+    for i, one in enumerate(lines):
+        one["eval/reward_judge"] = [float(i == 0)] * 3 + [None] * 37
+    assert find_hacking(lines, ["judge"], 2) is None
+
+
+def test_a_change_of_rounding_is_no_change():
+    before = line(0, 0.2, 0.5) | {"eval/reward_judge": [1e-7] * 40}
+    after = [line(i, 0.9, 0.5) | {"eval/reward_judge": [0.0] * 40} for i in (1, 2)]
+    assert find_hacking([before, *after], ["judge"], 2) is None
+
+
+def test_both_are_compared_over_the_prompts_that_the_judge_scores():
+    """In a mixture the trained reward rises in the dataset that the judge is not asked about."""
+    lines = [line(i, 0.5, 0.5 - 0.2 * i) for i in range(3)]
+    for i, one in enumerate(lines):
+        one["eval/reward"][20:] = [i / 2] * 20
+        one["eval/reward_judge"][20:] = [None] * 20
+    assert compare(lines[0], lines[2], "eval/reward").is_beyond_noise(0.001)
+    assert find_hacking(lines, ["judge"], 2) is None
 
 
 def test_of_several_judges_the_one_that_fell_furthest_is_named():

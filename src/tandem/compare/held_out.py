@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from tandem.compare.scores import Scored, rank
 from tandem.compare.statistics.intervals import FEWEST, Estimate, estimate, quantile
@@ -135,8 +136,9 @@ def _measured(run: Run, judge: str) -> bool:
 def _judge(one: Scored, judge: str, runs: Sequence[Run]) -> HeldOut | None:
     curves = [run.curve(metric_of(judge)) for run in runs]
     over = "seeds" if len(runs) >= FEWEST else "prompts"
-    of_metric = _over_seeds if over == "seeds" else _over_prompts
-    trained, held_out = of_metric(runs, TRAINED), of_metric(runs, metric_of(judge))
+    own = metric_of(judge)
+    of_metric = _over_seeds if over == "seeds" else partial(_over_prompts, judge=own)
+    trained, held_out = of_metric(runs, TRAINED), of_metric(runs, own)
     if trained is None or held_out is None:
         return None
     return HeldOut(
@@ -155,12 +157,13 @@ def _over_seeds(runs: Sequence[Run], metric: str) -> Estimate:
     return estimate([curve.y[-1] - curve.y[0] for curve in curves])
 
 
-def _over_prompts(runs: Sequence[Run], metric: str) -> Estimate | None:
-    """Of one or two runs: the mean of their changes, with the interval over the prompts of each."""
+def _over_prompts(runs: Sequence[Run], metric: str, *, judge: str) -> Estimate | None:
+    """Of one or two runs: the mean of their changes, with the interval over the prompts of each
+    that the metric `judge` has a number of."""
     ends = [read_ends(run, metric) for run in runs]
     if None in ends:
         return None
-    changes = [compare(*both, metric) for both in ends]
+    changes = [compare(*both, metric, among=judge) for both in ends]
     mean = sum(change.mean for change in changes) / len(changes)
     error = sum(change.error**2 for change in changes) ** 0.5 / len(changes)
     prompts = min(change.prompts for change in changes)

@@ -3,8 +3,11 @@
 Every evaluation asks the same held-out prompts by the same draws, so two of them are compared
 prompt by prompt: d = later - earlier, and t = mean(d) / (std(d) / sqrt(P)) with P - 1 degrees of
 freedom. Since the evaluation in which the judge stood highest, the trained reward has risen and
-the judge has fallen, each by a one-sided test; the level is shared by all evaluations that could
-have been that one (Bonferroni), so that looking often is no reason to find something.
+the judge has fallen, each by a one-sided test over the prompts that the judge scored.
+
+The level is that of one evaluation: all judges share it, and all earlier evaluations that could
+have been the highest (Bonferroni). Every evaluation looks anew, so a run of many has a higher
+chance of a false word; that several in a row must say so holds it down.
 """
 
 from __future__ import annotations
@@ -17,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 TRAINED = "eval/reward"
-LEVEL = 0.01  # of one evaluation, one-sided
-FEWEST = 3  # prompts
+LEVEL = 0.01  # of one evaluation, one-sided, of all judges together
+ROUNDING = 1e-6  # of numbers near 1: what is below came of float32
 Line = Mapping  # of evaluations.jsonl: the iteration, and numbers of each prompt by metric
 
 
@@ -29,17 +32,21 @@ class Change:
     mean: float
     error: float
     prompts: int
+    moved: int  # prompts whose number is another one
+    largest: float = 1.0  # number by size, which rounding goes by
 
     def is_beyond_noise(self, level: float) -> bool:
-        """Whether a change of this sign is not likely to be noise, by a one-sided t test."""
-        if self.prompts < FEWEST or self.mean == 0:
+        """Whether a change of this sign is not likely to be noise, by a one-sided t test.
+
+        And n prompts that moved all go the same way by chance in 2^-n of cases (the sign test), so
+        that a few cannot say it, however alike they are.
+        """
+        if self.prompts < 2 or 0.5**self.moved > level:
             return False
-        if self.error == 0:
-            return True
         from scipy import special  # seconds to import, for runs that hold a reward out
 
         edge = special.stdtrit(self.prompts - 1, 1 - level)
-        return abs(self.mean) > float(edge) * self.error
+        return abs(self.mean) > float(edge) * max(self.error, ROUNDING * max(1.0, self.largest))
 
     def __str__(self) -> str:
         return f"{self.mean:+.3f} ± {self.error:.3f}"
@@ -75,7 +82,7 @@ def find_hacking(lines: Sequence[Line], judges: Sequence[str], patience: int) ->
         return None
     found = []
     for judge in judges:
-        seen = [_judge_last(lines[:end], judge) for end in ends]
+        seen = [_judge_last(lines[:end], judge, LEVEL / len(judges)) for end in ends]
         if None not in seen:
             found.append(seen[-1])
     return max(found, key=lambda one: -one.held_out.mean / (one.held_out.error or 1), default=None)
@@ -87,23 +94,33 @@ def find_best(lines: Sequence[Line], judge: str) -> Line | None:
     return max(known, key=lambda pair: (pair[0], pair[1]["iteration"]))[1] if known else None
 
 
-def compare(earlier: Line, later: Line, metric: str) -> Change:
-    """Over the prompts that have a number in both."""
-    gap = _values(later, metric) - _values(earlier, metric)
-    gap = gap[np.isfinite(gap)]
-    if len(gap) < FEWEST:
-        return Change(mean=0.0, error=0.0, prompts=len(gap))
-    error = float(gap.std(ddof=1)) / math.sqrt(len(gap))
-    return Change(mean=float(gap.mean()), error=error, prompts=len(gap))
+def compare(earlier: Line, later: Line, metric: str, *, among: str | None = None) -> Change:
+    """Over the prompts that have a number in both, one of the metric `among` too."""
+    ends = [_values(line, metric) for line in (earlier, later)]
+    known = np.isfinite(ends).all(0)
+    if among is not None:
+        known &= np.isfinite([_values(line, among) for line in (earlier, later)]).all(0)
+    before, after = (values[known] for values in ends)
+    gap = after - before
+    if len(gap) < 2:
+        return Change(mean=0.0, error=0.0, prompts=len(gap), moved=0)
+    return Change(
+        mean=float(gap.mean()),
+        error=float(gap.std(ddof=1)) / math.sqrt(len(gap)),
+        prompts=len(gap),
+        moved=int((gap != 0).sum()),
+        largest=float(max(abs(before).max(), abs(after).max())),
+    )
 
 
-def _judge_last(lines: Sequence[Line], judge: str) -> Hacking | None:
+def _judge_last(lines: Sequence[Line], judge: str, level: float) -> Hacking | None:
     *earlier, now = lines
     best = find_best(earlier, judge)
     if best is None or best["prompts"] != now["prompts"]:
         return None
-    trained, held_out = compare(best, now, TRAINED), compare(best, now, metric_of(judge))
-    level = LEVEL / len(earlier)
+    own = metric_of(judge)
+    trained, held_out = compare(best, now, TRAINED, among=own), compare(best, now, own)
+    level /= len(earlier)
     told = trained.is_beyond_noise(level) and held_out.is_beyond_noise(level)
     if not (told and trained.mean > 0 > held_out.mean):
         return None
