@@ -1,5 +1,6 @@
 """A foreign program that owns its loop is trained by the tokens that were sampled for it."""
 
+import errno
 import os
 import queue
 import re
@@ -17,7 +18,7 @@ from worlds import Counting, asked
 
 from tandem.config import ConfigError, check, compose
 from tandem.environments import Environment, Move, Play
-from tandem.environments.agent import Agent
+from tandem.environments.agent import Agent, reason_of
 from tandem.environments.program import JANITOR, Janitor, Program
 from tandem.policies.language.records import Sampling
 from tandem.rewards.result import Missing
@@ -147,6 +148,11 @@ def test_a_program_gets_no_variable_of_the_trainer_but_those_that_are_named(monk
     given = world.variables(world.endpoint.open(), 7)
     assert (given.get("MY_TOKEN"), given["MY_FLAG"], given["PYTHONHASHSEED"]) == (None, "1", "7")
     assert given["OPENAI_BASE_URL"].startswith("http://127.0.0.1:")
+
+
+def test_a_program_for_which_no_descriptors_are_left_says_what_to_raise():
+    assert "raise `ulimit -n`" in reason_of(OSError(errno.EMFILE, "Too many open files"))
+    assert reason_of(OSError(2, "No such file")).startswith("environment.world.command: ")
 
 
 def test_only_a_program_that_judges_is_told_the_answer():

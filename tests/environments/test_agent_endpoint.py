@@ -1,6 +1,9 @@
 """The endpoint of agents refuses what is no call, and answers each call once."""
 
 import json
+import os
+import resource
+import socket
 import threading
 import urllib.error
 import urllib.request
@@ -8,7 +11,7 @@ import urllib.request
 import pytest
 
 from tandem.environments import Move
-from tandem.environments.agent_endpoint import Endpoint, Session
+from tandem.environments.agent_endpoint import AgentServer, Endpoint, Session
 from tandem.environments.chat_api import (
     Request,
     Rewritten,
@@ -18,7 +21,8 @@ from tandem.environments.chat_api import (
     continuation,
     read_request,
 )
-from tandem.remote.serving import Refusal
+from tandem.environments.program import MOST_FILES
+from tandem.remote.serving import Refusal, has_hung_up
 
 USER = {"role": "user", "content": "7?"}
 BODY = json.dumps({"model": "m", "messages": [USER]})
@@ -204,6 +208,25 @@ def test_texts_in_parts_and_developers_are_read_as_any(session):
     body = json.dumps({"messages": [developer, {"role": "user", "content": parts}]})
     got = read_request(body.encode())
     assert got.turns == (Turn(role="system", content="be brief"), Turn(role="user", content="7?"))
+
+
+def test_as_many_rows_are_answered_as_the_system_has_descriptors_for():
+    """Also beyond the first 1024, which `select` knows alone."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = min(before[1], MOST_FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+    try:
+        one, other = socket.socketpair()
+        with AgentServer(max_request_bytes=4096) as server:
+            assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == most
+            assert server.capacity.max_connections == most // 3
+        os.dup2(one.fileno(), most - 1)
+        with one, other, socket.socket(fileno=most - 1) as last:
+            assert not has_hung_up(last)
+            other.close()
+            assert has_hung_up(last)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def turns(*pairs):

@@ -8,6 +8,7 @@ them.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import queue
@@ -25,7 +26,7 @@ from tandem.environments.chat_api import (
     continuation,
     move_of,
 )
-from tandem.environments.program import GRACE, Ended, Janitor, Program
+from tandem.environments.program import FILES, GRACE, Ended, Janitor, Program
 from tandem.environments.protocol import About, Move, Said
 from tandem.environments.tools import CALL, read_pattern
 from tandem.rewards.result import LARGEST, Late, Missing
@@ -94,7 +95,7 @@ class Agent:
             )
         except Exception as error:  # no such file, no memory, no thread that could watch it
             self.endpoint.close(session, OVER)
-            raise Missing(f"{HERE}.command: {error}") from None
+            raise Missing(reason_of(error)) from None
         episode = AgentEpisode(self, session, program)
         episode.begin()
         return episode
@@ -140,6 +141,16 @@ class Agent:
         if not abs(reward) <= LARGEST:
             raise Missing("the agent gave a reward that is not finite or over 1e18")
         return float(reward)
+
+
+def reason_of(error: Exception) -> str:
+    """Why a program cannot be started, with what to change."""
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return (
+            f"no file descriptors are left, and a program takes {FILES}: raise `ulimit -n`, or "
+            "lower prompts_per_step"
+        )
+    return f"{HERE}.command: {error}"
 
 
 class AgentEpisode:

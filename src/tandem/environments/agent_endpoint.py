@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from tandem.environments.chat_api import Request, read_request
+from tandem.environments.program import FILES, raise_file_limit
 from tandem.remote.serving import Capacity, Handler, Refusal, Server, has_hung_up
 
 MODEL = "policy"
@@ -87,7 +88,8 @@ class AgentServer(Server):
     def __init__(self, *, max_request_bytes: int) -> None:
         self.sessions: dict[str, Session] = {}
         self.told: set[str] = set()  # settings that were ignored, named once
-        capacity = Capacity(max_request_bytes=max_request_bytes, max_connections=4096)
+        most = raise_file_limit() // FILES
+        capacity = Capacity(max_request_bytes=max_request_bytes, max_connections=most)
         super().__init__((HOST, 0), AgentHandler, capacity=capacity)
 
     def tell_ignored(self, names: tuple[str, ...]) -> None:

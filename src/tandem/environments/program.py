@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from typing import IO
 JANITOR = Path(__file__).with_name("janitor.py")
 GRACE = 2.0  # seconds that a program has to end before it is killed
 LAST_WORDS = 1.0  # seconds in which what it said comes, though a child of it holds the pipe
+FILES = 3  # descriptors of a program: what it says by two pipes, and its connection
+MOST_FILES = 1 << 16  # more would slow down programs that close whatever may be open
 PART = 1 << 16  # bytes
 KEPT = 1 << 14  # bytes of the end of what it says
 
@@ -30,6 +33,16 @@ class Ended:
     code: int
     printed: str  # by stdout
     complained: str  # by stderr
+
+
+def raise_file_limit() -> int:
+    """The descriptors that this process may have, once its own limit is that of the system."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        return most
+    return MOST_FILES if soft == resource.RLIM_INFINITY else soft
 
 
 class Janitor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 import json
-import select
 import socket
 import threading
 import time
@@ -13,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing.connection import wait
 from socketserver import TCPServer
 
 from tandem.remote.deadline import Deadline
@@ -219,6 +219,4 @@ class Handler(BaseHTTPRequestHandler):
 
 def has_hung_up(client: socket.socket) -> bool:
     """Whether nothing more comes. Raises OSError where the connection broke."""
-    poll = select.poll()  # select knows the first 1024 descriptors only
-    poll.register(client, select.POLLIN)
-    return bool(poll.poll(0)) and client.recv(1, socket.MSG_PEEK) == b""
+    return bool(wait([client], 0)) and client.recv(1, socket.MSG_PEEK) == b""

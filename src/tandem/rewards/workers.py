@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import queue
-import select
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import wait
 from pathlib import Path
 
 SCRIPT = Path(__file__).with_name("worker.py")
@@ -88,8 +88,7 @@ class Worker:
         self._line(STARTUP)
 
     def _line(self, seconds: float) -> bytes:
-        ready, _, _ = select.select([self.process.stdout], [], [], seconds)
-        if not ready:
+        if not wait([self.process.stdout], seconds):
             raise TimeoutError(f"no verdict within {seconds:g} s")
         line = self.process.stdout.readline()
         if not line:
