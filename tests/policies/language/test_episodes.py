@@ -217,6 +217,7 @@ def test_the_record_of_an_episode_has_a_message_as_it_was_read(learned):
     rows = sampled(policy, questions()[:2], group_size=1)
     said = [t["content"] for row in rows.prompts for t in row.episode["turns"] if "turn" not in t]
     assert said and max(map(len, said)) < 100
+    assert [row.episode["counts"] for row in rows.prompts] == [{"shortened": 2.0}] * 2
 
 
 def test_rows_near_their_limit_are_asked_in_one_call_and_cut(learned):

@@ -65,7 +65,7 @@ class Wave:
     def open(self, course: Course) -> None:
         """What the world said before the first move, and the room that it leaves."""
         if not self.environment.about.writes_prompt:
-            course.play.said = self.shortened(course.play.said)
+            self.shorten(course.play)
         try:
             course.encoded = self.opened(course)
         except Unreadable as error:
@@ -126,7 +126,7 @@ class Wave:
 
     def answer(self, course: Course) -> None:
         """What the world said, and whether the episode goes on."""
-        said = course.play.said = self.shortened(course.play.said)
+        said = self.shorten(course.play)
         course.answered(said)
         if said.over:
             course.end = "over"
@@ -138,10 +138,15 @@ class Wave:
         else:
             course.go_on(ids, self.environment.max_turns)
 
-    def shortened(self, said: Said) -> Said:
-        """As it is read and recorded: no message has more than its limit of tokens."""
-        short = [{**one, "content": self.bridge.shortened(one["content"])} for one in said.messages]
-        return replace(said, messages=short)
+    def shorten(self, play: Play) -> Said:
+        """What was said as it is read and recorded: no message is longer than its limit."""
+        said = play.said.messages
+        short = [{**one, "content": self.bridge.shortened(one["content"])} for one in said]
+        cut = sum(one != before for one, before in zip(short, said, strict=True))
+        if cut and not play.said.over:
+            play.counts["shortened"] = play.counts.get("shortened", 0.0) + cut
+        play.said = replace(play.said, messages=short)
+        return play.said
 
     def keys_of(self, courses: Sequence[Course]) -> list[int]:
         """Of what the world draws in the turn of each."""
