@@ -209,7 +209,8 @@ def _right_metrics(scores: Scores, rollout: Rollout) -> dict[str, float]:
 
 
 def response_metrics(rollout: Rollout) -> dict[str, float]:
-    """Lengths in steps, entropy in nats per step of the distribution that was sampled from."""
+    """Lengths in steps, entropy in nats per step of the distribution that was sampled from, and how
+    old samples are where they may be."""
     length, truncated = rollout.own_length.double(), rollout.truncated
     metrics = {
         "response/length_mean": length.mean().item(),
@@ -225,14 +226,12 @@ def response_metrics(rollout: Rollout) -> dict[str, float]:
             known = known & (rollout.segment == SEGMENTS.index(TEXT))
         if (entropy := rollout.entropy[known].double()).numel():
             metrics["actor/entropy"] = entropy.mean().item()
-    return metrics
+    return metrics if rollout.version_gap is None else metrics | staleness_metrics(rollout)
 
 
 def staleness_metrics(rollout: Rollout) -> dict[str, float]:
     """Iterations from the weights of a sample's oldest step to those it is trained on, and the
-    share of the trained steps of each age; nothing where no sample may be old."""
-    if rollout.version_gap is None:
-        return {}
+    share of the trained steps of each age."""
     oldest = torch.where(rollout.mask, rollout.version_gap, 0).amax(1).double()
     ages = rollout.version_gap[rollout.trained]
     shares = {

@@ -187,7 +187,8 @@ class Reward:
         self.at_once = max(1, declared.waits)  # calls that are made at the same time
         self.range, self.weight, self.every = range, weight, every
         self.batch_size, self.timeout = batch_size, timeout
-        self.of_films, self.frames = declared.of_films, frames
+        # Whether it is handed what there is as a whole, as texts are; else a film frame by frame.
+        self.of_films, self.frames = declared.of_films or declared.judges == "texts", frames
 
     def __call__(
         self, outputs: Sequence[str], prompts: Sequence[Prompt], group: Tensor | None = None

@@ -172,10 +172,11 @@ class RolloutSource:
         if self.rewards.waits:
             count = max((sampling or self.policy.sampling).max_rows // group_size, 1)
         rollouts, asked = [], []
+        stale = self.policy.lagged.staleness > 0
         # Ranks of unequal work cut it into unequally many parts.
         with (
             self.clock.phase("sample"),
-            self._weights(prompts) as gap,
+            self._weights(prompts) if stale else nullcontext(0) as gap,
             self.policy.summon_full_params(sampling),
         ):
             for start in range(0, len(prompts), count):
@@ -192,7 +193,7 @@ class RolloutSource:
                 rows = rollout.outputs, rollout.prompts, rollout.group
                 asked.append(self.rewards.begin(*rows, iteration=self.iteration))
             rollout = concat(rollouts)
-            if self.policy.lagged.staleness:
+            if stale:
                 rollout = self._aged(rollout, gap)
         scores = []
         with self.clock.phase("reward"):
@@ -205,8 +206,7 @@ class RolloutSource:
     def _weights(self, prompts: Slots) -> AbstractContextManager[int]:
         """Of the rows of these slots: refills are asked for on demand, of the newest weights."""
         refill = min(prompts, default=0) >= self.plan.prompts_per_step
-        live = refill or not self.policy.lagged.staleness
-        return nullcontext(0) if live else self.policy.lagging()
+        return nullcontext(0) if refill else self.policy.lagging()
 
     def _aged(self, rollout: Rollout, gap: int) -> Rollout:
         """With the age of its weights, which are still there."""

@@ -21,7 +21,6 @@ from tandem.metrics import (
     reduce_metrics,
     response_metrics,
     reward_metrics,
-    staleness_metrics,
 )
 from tandem.policies.base import is_fresh
 from tandem.policies.weights import clip_gradients
@@ -214,7 +213,7 @@ class PostTraining(LightningHooks):
         if rollout.feedback is not None:  # of demonstrations no world said anything
             measured |= episode_metrics(self.rollout)
         self.report = reduce_metrics(measured) | response_metrics(rollout)
-        self.report |= staleness_metrics(rollout) | self.algorithm.report(experience)
+        self.report |= self.algorithm.report(experience)
         self.report |= {"optim/updates": self.updates_done, "optim/skipped": self.skipped}
         self.report["optim/lr"] = self.optimizers().param_groups[0]["lr"]
         if scores.all_parts:

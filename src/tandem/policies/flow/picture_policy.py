@@ -20,7 +20,6 @@ from tandem.policies.flow.model import FlowModel
 from tandem.policies.flow.records import EMA, LIVE, REFERENCE, FlowSampling
 from tandem.policies.flow.sampling import LocalPictures
 from tandem.policies.flow.snapshots import reads_reference
-from tandem.types import Rollout
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -63,10 +62,6 @@ class PicturePolicy(Policy):
         if self.supply is not None:
             self.supply.refresh()
 
-    def trusts(self, rollout: Rollout) -> bool:
-        """Never an engine with a copy: it computes in ways of its own."""
-        return self.supply is None and super().trusts(rollout)
-
     def own_sampling(self) -> FlowSampling:
         """What is trained is sampled so: a snapshot may take over only after so many updates."""
         if self.model.snapshots.counts["update"] >= self.sampling.weights_from:
@@ -82,7 +77,7 @@ class PicturePolicy(Policy):
         self, sampling: FlowSampling | None = None, needs: frozenset[str] = frozenset()
     ) -> Iterator[None]:
         weights = (self.own_sampling() if sampling is None else sampling).weights
-        of_reference = reads_reference(needs)
+        of_reference = bool(needs) and reads_reference(needs)
         # In this order: what is gathered is what the ranks hold at that moment.
         with self.model.snapshots.under(weights), self.model.gathered(with_reference=of_reference):
             yield

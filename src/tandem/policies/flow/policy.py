@@ -207,8 +207,10 @@ class FlowPolicy(PicturePolicy):
     def complete(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
         """Fill the log-probabilities, values and old means that are read and were not given."""
         new = rollout.old_logp is None and not needs.isdisjoint({"old_logp", "kl_to_old"})
+        # An engine with a copy of the weights computes in ways of its own.
+        heard = new and rollout.behaviour_logp is not None and self.supply is None
         with self.model.gathered():
-            trusted = new and rollout.behaviour_logp is not None and self.trusts(rollout)
+            trusted = heard and self.trusts(rollout)
             return self.logprobs.complete(self.model, rollout, needs, trusted=trusted)
 
     def row_cost(self, rollout: Rollout) -> Tensor:

@@ -27,6 +27,11 @@ Condition = Mapping[str, Tensor]  # what a transformer reads of a prompt; [B, ..
 Schedule = Callable[[int, int], Tensor]  # (steps, tokens) -> sigma [steps + 1]
 Choose = Callable[[int, int, int], Indices]  # (steps, iteration, seed) -> stochastic steps
 Storage = Literal["float32", "bfloat16", "float16"]
+DTYPES: Mapping[Storage, torch.dtype] = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +72,11 @@ class FlowSampling:
     order: Literal["exact", "ready"] = "exact"  # rows of its own iteration; or those that are there
     engine: EngineOption | None = None  # who makes the pictures; None: the policy itself
     deterministic: bool = field(init=False)  # whether no step is random
+    dtype: torch.dtype = field(init=False)  # of the states that are kept
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "deterministic", unwrap_partial(self.kernel)[0] is ode)
+        object.__setattr__(self, "dtype", DTYPES[self.storage])
         for name in ("steps", "guidance_scale", "max_rows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"rollout.{name} is {getattr(self, name)}; it must be at least 1")
@@ -101,14 +108,6 @@ class FlowSampling:
     def iterations_ahead(self) -> int:
         """Iterations beyond the present one whose prompts are drawn."""
         return self.staleness
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return {
-            "float32": torch.float32,
-            "bfloat16": torch.bfloat16,
-            "float16": torch.float16,
-        }[self.storage]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
