@@ -238,15 +238,13 @@ class PostTraining(LightningHooks):
         if scores.held_out:
             failed = torch.tensor(warn_held_out(self.rewards.pop_faults(held_out=True)))
             self.report["reward/held_out_faults"] = distributed.all_sum(failed).item()
-        ties = metrics.get("reward/frac_zero_std", 0.0) == 1.0
-        flat = ties and self.algorithm.learns_from_scores
+        flat = self.algorithm.learns_from_scores and metrics.get("reward/frac_zero_std") == 1.0
         self.flat_iterations = self.flat_iterations + 1 if flat else 0
         self.guards.check_signal(self.flat_iterations, self.policy)
-        if not scores.parts:
-            return
-        # Of the main stream alone: the refills of dynamic sampling are drawn by other odds.
-        prompts = self.source.asked(prompts)
-        main = (rollout.group < len(prompts)).nonzero()[:, 0]
-        asked = [prompts[slot] for slot in rollout.group[main].tolist()]
-        success = take(scores, main).part(None, asked)
-        self.stream.observe([prompt.source for prompt in asked], success)
+        if scores.parts:
+            # Of the main stream alone: the refills of dynamic sampling are drawn by other odds.
+            prompts = self.source.asked(prompts)
+            main = (rollout.group < len(prompts)).nonzero()[:, 0]
+            asked = [prompts[slot] for slot in rollout.group[main].tolist()]
+            success = take(scores, main).part(None, asked)
+            self.stream.observe([prompt.source for prompt in asked], success)
