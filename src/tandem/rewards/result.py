@@ -121,24 +121,20 @@ def one_each(values: object, count: int) -> list[object]:
 
     A mapping goes from place to value; one that names no place leaves it without.
     """
-    try:
-        return _one_each(values, count)
-    except Exception as error:  # a list of the user's own may do anything
-        return [error] * count
-
-
-def _one_each(values: object, count: int) -> list[object]:
     if isinstance(values, BaseException):
         return [values] * count
-    if isinstance(values, Tensor | np.ndarray):
-        values = values.tolist()
-    if isinstance(values, Mapping):
-        return _by_place(values, count)
-    if not isinstance(values, Sequence) or isinstance(values, str | bytes):
-        return [TypeError(f"gave {type(values).__name__}, not a list")] * count
-    if len(values) != count:
-        return [ValueError(f"gave {len(values)} numbers for {count} samples")] * count
-    return list(values)
+    try:
+        if isinstance(values, Tensor | np.ndarray):
+            values = values.tolist()
+        if isinstance(values, Mapping):
+            return _by_place(values, count)
+        if not isinstance(values, Sequence) or isinstance(values, str | bytes):
+            return [TypeError(f"gave {type(values).__name__}, not a list")] * count
+        if len(values) != count:
+            return [ValueError(f"gave {len(values)} numbers for {count} samples")] * count
+        return list(values)
+    except Exception as error:  # a list of the user's own may do anything
+        return [error] * count
 
 
 def _by_place(values: Mapping, count: int) -> list[object]:

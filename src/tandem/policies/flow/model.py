@@ -125,11 +125,6 @@ class FlowModel(nn.Module):
         own = {name: parameter_groups(x, None)["policy"] for name, x in self.learners.items()}
         return parameter_groups(self.network, self.critic) | own
 
-    def follow(self, event: str) -> None:
-        """Snapshots follow: an "update" was made, or an "iteration" is over."""
-        for snapshots in (self.snapshots, *self.averages.values()):
-            snapshots.follow(event)
-
     def state(self) -> dict[str, Tensor]:
         """What snapshots remember; those of networks beside it as NAME:snapshot/weight.
 

@@ -92,7 +92,8 @@ class PicturePolicy(Policy):
         """Snapshots follow, and engines hear of it."""
         if event == "update" and self.supply is not None:
             self.supply.outdated()
-        self.model.follow(event)
+        for snapshots in (self.model.snapshots, *self.model.averages.values()):
+            snapshots.follow(event)
         if event == "iteration" and self.lagged.staleness:
             self.lagged.forget(self.iteration + 1)
 
