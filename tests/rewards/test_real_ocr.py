@@ -1,5 +1,7 @@
 """Real text in pictures, read by the OCR models that rapidocr-onnxruntime ships."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -7,13 +9,20 @@ from PIL import Image, ImageDraw, ImageFont
 
 pytest.importorskip("rapidocr_onnxruntime", reason="no OCR: pip install 'tandem[ocr]'")
 
+import tandem
 from tandem.config import build, compose
+from tandem.data.letters import draw_letter
 from tandem.rewards.ocr import Ocr
 from tandem.rewards.reading import RapidReader
 from tandem.types import Prompt
 
 pytestmark = pytest.mark.slow
 ASKED = Prompt(id=0, source="s", text='A sign that says "Hello World"')
+
+
+@pytest.fixture(scope="module")
+def reader():
+    return RapidReader(detect=False)
 
 
 @pytest.fixture(scope="module")
@@ -56,11 +65,11 @@ def test_a_score_does_not_depend_on_its_batch(reward):
     assert reward(signs, [ASKED] * 4) == [reward([sign], [ASKED])[0] for sign in signs]
 
 
-def test_a_letter_of_16_pixels_is_read_as_a_line_and_not_found_as_one():
+def test_a_letter_of_16_pixels_is_read_as_a_line_and_not_found_as_one(reader):
     letters = "ABCDEFGH"
     prompts = [Prompt(id=i, source="s", text="?", answer=x) for i, x in enumerate(letters)]
     pictures = [write(x, size=16, shape=(16, 16)) for x in letters]
-    assert Ocr(RapidReader(detect=False))(pictures, prompts) == [1.0] * 8
+    assert Ocr(reader)(pictures, prompts) == [1.0] * 8
     assert sum(Ocr(RapidReader())(pictures, prompts)) < 8
 
 
@@ -68,3 +77,15 @@ def test_the_option_is_built_as_composed():
     node = compose(["model=tiny_flow", "reward=ocr", "reward.ocr.function.reader.threads=2"]).reward
     values, faults = build(node, "reward")["ocr"]([write("Hello World")], [ASKED])
     assert (values, list(faults)) == ([1.0], [])
+
+
+def test_what_data_letters_draws_is_read(reader):
+    for letter in build(compose(["model=tiny_flow", "data=letters"]).data, "data").train:
+        assert Ocr(reader)([*draw_letter(letter.source)], [letter] * 9) == [1.0] * 9
+
+
+def test_a_flow_learns_to_draw_letters_that_can_be_read(tmp_path):
+    tandem.train("model=tiny_flow", "data=letters", "evaluation.every=1000", f"run_dir={tmp_path}")
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    first, *_, last = [line["eval/accuracy"] for line in lines if "eval/accuracy" in line]
+    assert last >= first + 0.2
