@@ -26,7 +26,7 @@ def near_a_sixth(outputs, prompt):
 
 def test_a_run_ends_where_the_judge_turned_and_keeps_what_was_before(tmp_path):
     with pytest.raises(Stop) as ended:
-        run(tmp_path, judges=AGAINST, guards=Guards(hacking="stop"), **OPTIONS)
+        run(tmp_path, judges=AGAINST, guards=Guards(hacking="stop", judges=("judge",)), **OPTIONS)
     said = str(ended.value)
     assert "\n" not in said and "guards.hacking=stop ended the run" in said
     assert "since iteration 0 the trained reward rose (+" in said and "judge fell (-" in said
@@ -39,7 +39,7 @@ def test_a_run_ends_where_the_judge_turned_and_keeps_what_was_before(tmp_path):
 def test_a_run_that_goes_on_warns_and_keeps_the_good_checkpoint(tmp_path, caplog):
     judge = Reward(near_a_sixth, weight=0.0)
     with caplog.at_level(logging.WARNING, logger="tandem"):
-        run(tmp_path, judges={"judge": judge}, **OPTIONS)
+        run(tmp_path, judges={"judge": judge}, guards=Guards(judges=("judge",)), **OPTIONS)
     told = [said for said in caplog.messages if "held-out judge fell" in said]
     assert told and all("guards.hacking=stop would end the run" in said for said in told)
     lines = jsonl.read(tmp_path / "metrics.jsonl")
@@ -60,3 +60,10 @@ def test_a_guard_that_cannot_be_meant_is_refused(value):
 
 def test_a_guard_waits_for_as_many_evaluations_as_it_says():
     assert [Guards(hacking=way).hacking_patience for way in ("warn", "stop", "stop:5")] == [2, 2, 5]
+
+
+def test_a_reward_that_nobody_calls_a_judge_accuses_nobody(tmp_path, caplog):
+    """Shorter answers, or smaller files, may be what is wanted."""
+    with caplog.at_level(logging.WARNING, logger="tandem"):
+        run(tmp_path, judges=AGAINST, guards=Guards(), **OPTIONS | {"iterations": 4})
+    assert not [said for said in caplog.messages if "judge fell" in said]

@@ -266,8 +266,11 @@ WRONG = {
         "reward.exact_match.weight=1"
     ),
     "guards.hacking=stop": (
-        "guards.hacking=stop asks a reward that is not trained, and there is none; add one to "
-        "reward=[...] and set its weight to 0, or set guards.hacking=warn"
+        "guards.hacking=stop goes by a judge, and there is none; name a reward of weight 0 of "
+        "which more is better in guards.judges=[...], or set guards.hacking=warn"
+    ),
+    "guards.judges=[exact_match]": (
+        "guards.judges: exact_match is trained; set reward.exact_match.weight=0, or leave it out"
     ),
     "algorithm=passk algorithm/truncation_handling=penalise": (
         "algorithm/truncation_handling=penalise makes scores negative, and pass_at_k compares "

@@ -65,13 +65,9 @@ def judge_variants(variants: Sequence[Scored]) -> list[HeldOut]:
 
 
 def find_judges(run: Run) -> list[str]:
-    """The rewards of weight 0 that a configuration names."""
-    rewards = run.config.get("reward")
-    if not isinstance(rewards, Mapping):
-        return []
-    return [
-        name for name, own in rewards.items() if isinstance(own, Mapping) and own.get("weight") == 0
-    ]
+    """The rewards that a configuration names as judges."""
+    guards = run.config.get("guards")
+    return list(guards.get("judges") or ()) if isinstance(guards, Mapping) else []
 
 
 def table_judged(found: Sequence[HeldOut]) -> Table | None:
@@ -98,8 +94,9 @@ def table_judged(found: Sequence[HeldOut]) -> Table | None:
             for one in found
         ],
         notes=[
-            "A judge is a reward of weight 0: it is measured and nothing is trained on it. A move "
-            f"is claimed where its interval leaves out 0. From {FEWEST} seeds on the interval is "
+            "A judge is a reward of weight 0 that guards.judges names: it is measured and nothing "
+            "is trained on it. A move is "
+            f"claimed where its interval leaves out 0. From {FEWEST} seeds on the interval is "
             "over seeds; of fewer it is over the held-out prompts of a run, and speaks of that run."
         ],
     )

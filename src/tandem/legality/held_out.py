@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tandem.contracts import facts_of, numbers_of, rewards_read_by
-from tandem.legality.case import Case
+from tandem.legality.case import Case, unknown
 from tandem.legality.samples import datasets_of
 
 
@@ -54,15 +54,27 @@ def only_held_out_rewards_rest(case: Case) -> Iterator[str]:
             yield f"reward.{name}.every={every}: {read[name]} in every iteration; set it to 1"
 
 
+def judges_are_held_out(case: Case) -> Iterator[str]:
+    """A judge is a reward that nothing is trained on."""
+    read = rewards_read_by(case.algorithm)
+    for name in case.plan.guards.judges:
+        if name not in case.rewards:
+            yield f"guards.judges: {unknown('reward', name, case.rewards)}"
+        elif name in read:
+            yield f"guards.judges: the algorithm reads {name}, so it is trained; leave it out"
+        elif name not in find_held_out(case):
+            yield f"guards.judges: {name} is trained; set reward.{name}.weight=0, or leave it out"
+
+
 def a_run_is_stopped_by_a_judge(case: Case) -> Iterator[str]:
     """What ends a run where its reward is hacked needs a judge, and evaluations that ask it."""
     wanted = case.plan.guards.hacking
     if wanted is None or not wanted.startswith("stop"):
         return
-    if not find_held_out(case) - rewards_read_by(case.algorithm):
+    if not case.plan.guards.judges:
         yield (
-            f"guards.hacking={wanted} asks a reward that is not trained, and there is none; add "
-            "one to reward=[...] and set its weight to 0, or set guards.hacking=warn"
+            f"guards.hacking={wanted} goes by a judge, and there is none; name a reward of weight "
+            "0 of which more is better in guards.judges=[...], or set guards.hacking=warn"
         )
     if case.plan.evaluation.every is None:
         yield (
@@ -81,5 +93,6 @@ RULES = (
     some_reward_of_each_dataset_is_trained,
     held_out_rewards_stay_out,
     only_held_out_rewards_rest,
+    judges_are_held_out,
     a_run_is_stopped_by_a_judge,
 )

@@ -52,11 +52,6 @@ class Rewards:
         # Whether one that is trained waits for somebody else, so that it pays to begin early.
         self.waits = bool(self.queues.keys() & self.trained.keys())
 
-    @property
-    def held_out(self) -> set[str]:
-        """The rewards of weight 0."""
-        return self.components.keys() - self.trained.keys()
-
     def __call__(
         self, outputs: Sequence[str], prompts: Sequence[Prompt], group: Tensor | None = None
     ) -> Scores:

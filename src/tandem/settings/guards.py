@@ -61,9 +61,11 @@ class Guards:
     non_finite: str = "stop"  # or skip:k, which tolerates k in a row
     no_signal: int = 5  # iterations in a row in which every group ties
     max_missing_rewards: float = 0.1  # fraction of an iteration's samples
-    # Where the trained reward rises and one of weight 0 falls, at so many evaluations in a row
-    # (warn is warn:2); None: nobody looks.
+    # Where the trained reward rises and a judge falls, at so many evaluations in a row (warn is
+    # warn:2); None: nobody looks.
     hacking: str | None = "warn"
+    # Rewards of weight 0 of which more is better: those that `hacking` goes by.
+    judges: tuple[str, ...] = ()
     # Of the denoising steps of samples that are written first; the two above are of their tokens.
     picture: Limits | None = None
     # Seconds without progress; None: however long.
@@ -80,7 +82,8 @@ class Guards:
 
         if self.hacking is not None and HACKING.fullmatch(self.hacking) is None:
             raise ValueError(
-                "guards.hacking is warn, stop, stop:k (after k evaluations in a row) or null, not "
+                "guards.hacking is warn, stop, stop:k or warn:k (after k evaluations in a row) or "
+                "null, not "
                 f"{self.hacking!r}"
             )
         if self.stalled_after is not None and not self.stalled_after > 0:

@@ -10,7 +10,6 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 
 from tandem.algorithm.algorithm import Algorithm
-from tandem.contracts import rewards_read_by
 from tandem.policies.weights import owned
 from tandem.rewards import Rewards
 from tandem.training.batches import BatchPlan
@@ -58,12 +57,6 @@ class LightningHooks(LightningModule):
     def __init__(self) -> None:
         super().__init__()
         self.automatic_optimization = False  # several updates per rollout
-
-    @property
-    def judges(self) -> list[str]:
-        """The rewards that nothing is trained on: those of weight 0 that the algorithm does not
-        read by their names."""
-        return sorted(self.rewards.held_out - rewards_read_by(self.algorithm))
 
     def no_sync(self):
         """What keeps gradients of all but the last micro-batch on their rank."""

@@ -118,11 +118,11 @@ class Evaluating(Callback):
         after the line of this evaluation was written."""
         self._spare(trainer, module)
         guards, found = module.guards, None
-        if not module.judges or guards.hacking is None:
+        if not guards.judges or guards.hacking is None:
             return
         if trainer.is_global_zero:
             lines = self.recording.record.evaluations()
-            found = find_hacking(lines, module.judges, guards.hacking_patience)
+            found = find_hacking(lines, guards.judges, guards.hacking_patience)
         found = distributed.all_gather_object([found])[0]
         if found is None:
             return
@@ -143,9 +143,9 @@ class Evaluating(Callback):
 
     def _spare(self, trainer: Trainer, module: PostTraining) -> None:
         """The checkpoint of where each judge stood highest stays, however many there are."""
-        if module.judges and trainer.is_global_zero:
+        if module.guards.judges and trainer.is_global_zero:
             lines = self.recording.record.evaluations()
-            best = [find_best(lines, judge) for judge in module.judges]
+            best = [find_best(lines, judge) for judge in module.guards.judges]
             self.checkpoints.spared = [line["iteration"] for line in best if line is not None]
 
     def _finish(self, trainer: Trainer, module: PostTraining) -> None:

@@ -18,10 +18,11 @@ REWARDS = {"share": {"weight": 1.0}, "judge": {"weight": 0.0}}
 PROMPTS = [Prompt(id=i, source="letters", text="?") for i in range(20)]
 
 
-def write(folder, algorithm, seed, trained, judge, rewards=REWARDS):
+def write(folder, algorithm, seed, trained, judge, judges=("judge",)):
     run = folder / f"{algorithm}-{seed}"
     also = {"eval/reward": trained, "eval/reward_judge": judge}
-    return write_run(run, trained, seed=seed, algorithm=algorithm, also=also, reward=rewards)
+    named = {"reward": REWARDS, "guards": {"judges": [*judges]}}
+    return write_run(run, trained, seed=seed, algorithm=algorithm, also=also, **named)
 
 
 def compared(folder):
@@ -78,7 +79,7 @@ def test_a_run_that_kept_no_prompts_claims_nothing(tmp_path):
     assert not found.held_out and all(table.name != "held_out" for table in found.tables)
 
 
-def test_a_reward_that_is_trained_is_no_judge(tmp_path):
-    both = {"share": {"weight": 1.0}, "judge": {"weight": 0.5}}
-    run = read(write(tmp_path, "grpo", 0, [0.2, 0.8], [0.5, 0.3], both))
+def test_a_reward_that_nobody_calls_a_judge_is_none(tmp_path):
+    """Of its weight of 0 alone nobody knows whether more of it is better."""
+    run = read(write(tmp_path, "grpo", 0, [0.2, 0.8], [0.5, 0.3], judges=()))
     assert find_judges(run) == []
