@@ -11,8 +11,9 @@ from tiny_clip import write_clip
 
 from tandem.config import check, compose
 from tandem.rewards import Reward
+from tandem.rewards.clauses import COLOURS
 from tandem.rewards.colours import PUT, ColourNamer
-from tandem.rewards.geneval import COLOURS, GenEval, Limits, correct, relaxed
+from tandem.rewards.geneval import GenEval, Limits, correct, relaxed
 from tandem.rewards.objects import Found, cut_out, direction, overlap, select
 from tandem.types import Prompt
 
@@ -57,11 +58,11 @@ def see(pictures, names, score: Callable[[int], float] = lambda number: 0.95):
     return found
 
 
-def name_colours(picture, found, name):
+def name_colours(pictures, found, names):
     """The colour of the palette in the middle of each object."""
     inverse = {rgb: colour for colour, rgb in PALETTE.items()}
-    places = [one.centre for one in found]
-    return [inverse[tuple(picture[int(y), int(x)].tolist())] for x, y in places]
+    rows = zip(pictures, ([one.centre for one in own] for own in found), strict=True)
+    return [[inverse[tuple(seen[int(y), int(x)].tolist())] for x, y in own] for seen, own in rows]
 
 
 def judge(scene, row, rule=relaxed, **limits):
@@ -234,7 +235,24 @@ def test_a_colour_is_that_of_clip_on_what_was_cut_out(tmp_path):
         by_colour = out.text_embeds.view(len(COLOURS), len(PUT), -1).mean(1)
         near = torch.nn.functional.normalize(by_colour, dim=-1) @ out.image_embeds[0]
         wanted.append(COLOURS[near.argmax()])
-    assert ColourNamer(folder)(scene, objects, "shape") == wanted
+    assert ColourNamer(folder)([scene], [objects], ["shape"]) == [wanted]
+    apart = ColourNamer(folder)([scene] * 2, [objects[:1], objects[1:]], ["shape"] * 2)
+    assert apart == [wanted[:1], wanted[1:]]
+
+
+def test_the_colours_of_all_pictures_are_asked_for_at_once():
+    calls = []
+
+    def named(pictures, found, names):
+        calls.append([*zip(names, map(len, found), strict=True)])
+        return name_colours(pictures, found, names)
+
+    plain = {"include": [{"class": "circle", "count": 2}]}
+    prompts = [Prompt(id=0, source="s", text="?", fields=row) for row in (ASKED, plain, ASKED)]
+    pictures = [draw(*LEFT, RIGHT), draw(*LEFT), draw(*LEFT)]
+    reward = GenEval(see, named, rule=relaxed)
+    assert reward(pictures, prompts) == [1.0, 1.0, pytest.approx(2 / 4)]
+    assert calls == [[("circle", 2), ("square", 1), ("circle", 2)]]
 
 
 def test_what_is_cut_out_stays_in_the_picture_and_is_never_empty():

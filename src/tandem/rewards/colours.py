@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from tandem.rewards.clauses import COLOURS
 from tandem.rewards.clip import Clip, unit
-from tandem.rewards.geneval import COLOURS
 from tandem.rewards.images import pixels
 from tandem.rewards.networks import Hosting
 from tandem.rewards.objects import Found, cut_out
@@ -34,11 +34,16 @@ class ColourNamer:
         self.clip = Clip(path, processor, hosting, key=f"{HERE}function.colours")
         self.known: dict[str, Tensor] = {}  # name of an object -> its texts, one for each colour
 
-    def __call__(self, picture: Tensor, found: Sequence[Found], name: str) -> list[str]:
-        """picture: uint8 [H, W, 3]; a colour for each of `found`, which are of that name."""
-        parts = [cut_out(pixels(picture), one) for one in found]
-        near = self.clip.embed_pictures(parts) @ self.texts(name).T  # [found, colours]
-        return [COLOURS[place] for place in near.argmax(1).tolist()]
+    def __call__(
+        self, pictures: Sequence[Tensor], found: Sequence[Sequence[Found]], names: Sequence[str]
+    ) -> list[list[str]]:
+        """pictures: uint8 [H, W, 3], with objects of one name in each; a colour for each of them,
+        by one pass over all that is cut out."""
+        pairs = zip(pictures, found, strict=True)
+        parts = [cut_out(pixels(picture), one) for picture, own in pairs for one in own]
+        seen = self.clip.embed_pictures(parts).split([len(own) for own in found])
+        near = [own @ self.texts(name).T for own, name in zip(seen, names, strict=True)]
+        return [[COLOURS[place] for place in own.argmax(1).tolist()] for own in near]
 
     def texts(self, name: str) -> Tensor:
         """The mean of what CLIP makes of three texts of each colour, at length 1: [colours, D]."""

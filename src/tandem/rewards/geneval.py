@@ -4,27 +4,24 @@ their colours and at their places, by what a detector finds."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from tandem.contracts import register_reward
-from tandem.rewards.objects import SIDES, Found, direction, select
+from tandem.rewards.clauses import Clause, Clauses, find_clauses
+from tandem.rewards.objects import Found, direction, select
 from tandem.rewards.result import Missing
 from tandem.rewards.signature import batched
 from tandem.types import Prompt
 
-COLOURS = (
-    "red", "orange", "yellow", "green", "blue", "purple", "pink", "brown", "black", "white",
-)  # fmt: skip
-KEYS = ("class", "count", "color", "position")  # of a clause
 Objects = Mapping[str, Sequence[Found]]  # what was found by the name that was asked for
 # Pictures, uint8 [H, W, 3], and the names to look for in each -> what is there, or no answer.
 Detector = Callable[[Sequence[Tensor], Sequence[Sequence[str]]], Sequence[Objects | Missing]]
-# Picture, what was found in it, and its name -> a colour for each.
-ColourNamer = Callable[[Tensor, Sequence[Found], str], list[str]]
+# Pictures, what was found in each, and its name -> a colour for each of those.
+ColourNamer = Callable[
+    [Sequence[Tensor], Sequence[Sequence[Found]], Sequence[str]], list[list[str]]
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,51 +34,7 @@ class Limits:
     max_overlap: float = 1.0  # intersection over union from which the lower score is dropped
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clause:
-    """One entry of `include` or `exclude` of a row."""
-
-    name: str
-    count: int
-    colour: str | None = None
-    position: tuple[str, int] | None = None  # direction, and the clause that it is relative to
-
-    @classmethod
-    def parse(cls, said: object) -> Clause:
-        """Of a row of GenEval's metadata. Raises Missing for what is none."""
-        if (fault := find_fault(said)) is not None:
-            raise Missing(f"{said!r} is no clause of GenEval: {fault}")
-        position = said.get("position")
-        return cls(
-            name=said["class"],
-            count=said["count"],
-            colour=said.get("color"),
-            position=None if position is None else tuple(position),
-        )
-
-
-def find_fault(said: object) -> str | None:
-    """What is wrong with a clause, in words; None: nothing. A key that is null is not there."""
-    if not isinstance(said, Mapping):
-        return "give class and count"
-    given = {key: value for key, value in said.items() if value is not None}
-    if unknown := sorted(given.keys() - KEYS):
-        return f"{unknown[0]} is none of {', '.join(KEYS)}"
-    if not isinstance(given.get("class"), str) or type(given.get("count")) is not int:
-        return "give class, a name, and count, a whole number"
-    if given["count"] < 1:
-        return "count is 1 or more"
-    if given.get("color", COLOURS[0]) not in COLOURS:
-        return f"color is one of {', '.join(COLOURS)}"
-    match given.get("position", (SIDES[0], 0)):
-        case [side, int()] if side in SIDES:
-            return None
-    return f"position is one of {', '.join(SIDES)}, and the number of an earlier clause"
-
-
-Clauses = tuple[list[Clause], list[Clause]]  # what should be there, and what should not
-Colours = Callable[[Sequence[Found], str], list[str]]
-Rule = Callable[[Sequence[Clause], Sequence[Clause], Objects, Colours], float]
+Rule = Callable[[Sequence[Clause], Sequence[Clause], Objects], float]
 
 
 @batched
@@ -111,16 +64,39 @@ class GenEval:
         scores: list[float | Missing | None] = [
             None if isinstance(own, tuple) else own for own in clauses
         ]
-        for (place, (wanted, never)), objects in zip(known.items(), found, strict=True):
+        kept: dict[int, dict[str, list[Found]]] = {}
+        for place, objects in zip(known, found, strict=True):
             if isinstance(objects, Missing):
                 scores[place] = objects
-                continue
-            kept = self.keep(objects, tag=prompts[place].fields.get("tag"))
-            colours = partial(self.colours, outputs[place])
-            scores[place] = self.rule(wanted, never, kept, colours)
+            else:
+                kept[place] = self.keep(objects, tag=prompts[place].fields.get("tag"))
+        self.add_colours(kept, outputs, known)
+        for place, own in kept.items():
+            scores[place] = self.rule(*known[place], own)
         return scores
 
-    def keep(self, objects: Objects, *, tag: str | None) -> Objects:
+    def add_colours(
+        self,
+        kept: Mapping[int, dict[str, list[Found]]],
+        outputs: Sequence[Tensor],
+        clauses: Mapping[int, Clauses],
+    ) -> None:
+        """To objects of a name that some clause wants in a colour, in one call for all pictures."""
+        asked = [
+            (place, name)
+            for place, own in kept.items()
+            for name in sorted({clause.name for clause in clauses[place][0] if clause.colour})
+            if own.get(name)
+        ]
+        if not asked:
+            return
+        pictures, names = [outputs[place] for place, _ in asked], [name for _, name in asked]
+        told = self.colours(pictures, [kept[place][name] for place, name in asked], names)
+        for (place, name), colours in zip(asked, told, strict=True):
+            pairs = zip(kept[place][name], colours, strict=True)
+            kept[place][name] = [replace(one, colour=colour) for one, colour in pairs]
+
+    def keep(self, objects: Objects, *, tag: str | None) -> dict[str, list[Found]]:
         """The objects that count, by falling score."""
         limits = self.limits
         least = limits.counting_threshold if tag == "counting" else limits.threshold
@@ -128,33 +104,10 @@ class GenEval:
         return {name: select(of_it, least=least, **options) for name, of_it in objects.items()}
 
 
-def find_clauses(fields: Mapping[str, Any]) -> Clauses | Missing | None:
-    """What a row asks for, or why that cannot be told; None: it asks for nothing."""
-    if not fields.get("include"):
-        return None
-    try:
-        return read_clauses(fields)
-    except Missing as reason:
-        return reason
-
-
-def read_clauses(fields: Mapping[str, Any]) -> Clauses:
-    """What should be there, and what should not. Raises Missing for a clause that is none."""
-    given = [fields.get(key) or () for key in ("include", "exclude")]
-    if not all(isinstance(own, list | tuple) for own in given):
-        raise Missing("`include` and `exclude` are lists of clauses")
-    wanted, never = ([Clause.parse(clause) for clause in own] for own in given)
-    for number, clause in enumerate(wanted):
-        if clause.position and not 0 <= clause.position[1] < number:
-            raise Missing(f"the position of clause {number} of `include` names no earlier clause")
-    return wanted, never
-
-
 def relaxed(
     include: Sequence[Clause],
     exclude: Sequence[Clause],
     objects: Objects,
-    colours: Colours,
     *,
     slack: float = 0.1,
 ) -> float:
@@ -170,7 +123,7 @@ def relaxed(
     groups: list[Sequence[Found] | None] = []
     for clause in include:
         found = objects.get(clause.name, ())
-        earned, right = clause_parts(clause, found, groups, colours, slack=slack)
+        earned, right = clause_parts(clause, found, groups, slack=slack)
         parts += earned
         groups.append(found if right else None)
     return sum(parts) / len(parts) if parts else 0.0
@@ -180,7 +133,6 @@ def clause_parts(
     clause: Clause,
     found: Sequence[Found],
     groups: Sequence[Sequence[Found] | None],
-    colours: Colours,
     *,
     slack: float,
 ) -> tuple[list[float], bool]:
@@ -190,7 +142,7 @@ def clause_parts(
     if len(found) != clause.count:
         return (parts if clause.colour is clause.position is None else [*parts, 0.0]), False
     if clause.colour is not None:
-        fitting = colours(found, clause.name).count(clause.colour)
+        fitting = count_colour(found, clause.colour)
         parts.append(1 - abs(clause.count - fitting) / clause.count)
         if fitting != clause.count:
             return parts, False
@@ -207,7 +159,6 @@ def correct(
     include: Sequence[Clause],
     exclude: Sequence[Clause],
     objects: Objects,
-    colours: Colours,
     *,
     slack: float = 0.1,
 ) -> float:
@@ -218,7 +169,7 @@ def correct(
         found = objects.get(clause.name, ())[: clause.count]
         met = len(found) == clause.count
         if met and clause.colour is not None:
-            met = colours(found, clause.name).count(clause.colour) == clause.count
+            met = count_colour(found, clause.colour) == clause.count
         if met and clause.position is not None:
             wanted, other = clause.position
             met = groups[other] is not None and stands(found, groups[other], wanted, slack=slack)
@@ -230,3 +181,7 @@ def correct(
 def stands(found: Sequence[Found], others: Sequence[Found], wanted: str, *, slack: float) -> bool:
     """Whether each object stands in that direction of each other one."""
     return all(wanted in direction(one, other, slack=slack) for one in found for other in others)
+
+
+def count_colour(found: Sequence[Found], colour: str) -> int:
+    return sum(one.colour == colour for one in found)

@@ -19,6 +19,7 @@ class Found:
     score: float  # 0 to 1
     box: tuple[float, float, float, float]  # left, top, right, bottom, in pixels
     mask: Tensor | None = None  # [H, W] bool; None: the detector gives boxes alone
+    colour: str | None = None  # None: nobody asked
 
     @property
     def centre(self) -> tuple[float, float]:

@@ -1,0 +1,82 @@
+"""Clauses of GenEval's rows, arXiv:2310.11513: what a picture should show and what not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tandem.rewards.objects import SIDES
+from tandem.rewards.result import Missing
+
+COLOURS = (
+    "red", "orange", "yellow", "green", "blue", "purple", "pink", "brown", "black", "white",
+)  # fmt: skip
+KEYS = ("class", "count", "color", "position")  # of a clause
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clause:
+    """One entry of `include` or `exclude` of a row."""
+
+    name: str
+    count: int
+    colour: str | None = None
+    position: tuple[str, int] | None = None  # direction, and the clause that it is relative to
+
+    @classmethod
+    def parse(cls, said: object) -> Clause:
+        """Of a row of GenEval's metadata. Raises Missing for what is none."""
+        if (fault := find_fault(said)) is not None:
+            raise Missing(f"{said!r} is no clause of GenEval: {fault}")
+        position = said.get("position")
+        return cls(
+            name=said["class"],
+            count=said["count"],
+            colour=said.get("color"),
+            position=None if position is None else tuple(position),
+        )
+
+
+def find_fault(said: object) -> str | None:
+    """What is wrong with a clause, in words; None: nothing. A key that is null is not there."""
+    if not isinstance(said, Mapping):
+        return "give class and count"
+    given = {key: value for key, value in said.items() if value is not None}
+    if unknown := sorted(given.keys() - KEYS):
+        return f"{unknown[0]} is none of {', '.join(KEYS)}"
+    if not isinstance(given.get("class"), str) or type(given.get("count")) is not int:
+        return "give class, a name, and count, a whole number"
+    if given["count"] < 1:
+        return "count is 1 or more"
+    if given.get("color", COLOURS[0]) not in COLOURS:
+        return f"color is one of {', '.join(COLOURS)}"
+    match given.get("position", (SIDES[0], 0)):
+        case [side, int()] if side in SIDES:
+            return None
+    return f"position is one of {', '.join(SIDES)}, and the number of an earlier clause"
+
+
+Clauses = tuple[list[Clause], list[Clause]]  # what should be there, and what should not
+
+
+def find_clauses(fields: Mapping[str, Any]) -> Clauses | Missing | None:
+    """What a row asks for, or why that cannot be told; None: it asks for nothing."""
+    if not fields.get("include"):
+        return None
+    try:
+        return read_clauses(fields)
+    except Missing as reason:
+        return reason
+
+
+def read_clauses(fields: Mapping[str, Any]) -> Clauses:
+    """What should be there, and what should not. Raises Missing for a clause that is none."""
+    given = [fields.get(key) or () for key in ("include", "exclude")]
+    if not all(isinstance(own, list | tuple) for own in given):
+        raise Missing("`include` and `exclude` are lists of clauses")
+    wanted, never = ([Clause.parse(clause) for clause in own] for own in given)
+    for number, clause in enumerate(wanted):
+        if clause.position and not 0 <= clause.position[1] < number:
+            raise Missing(f"the position of clause {number} of `include` names no earlier clause")
+    return wanted, never
