@@ -10,7 +10,13 @@ from tiny_clip import write_clip
 from tiny_detectors import COCO, write_coco, write_grounding_dino, write_mask2former, write_owl
 
 from tandem.config import build, compose
-from tandem.rewards.detection import SegmentingDetector, ZeroShotDetector
+from tandem.rewards.detection import (
+    SegmentingDetector,
+    ZeroShotDetector,
+    enlarge,
+    list_masked,
+    list_pairs,
+)
 from tandem.rewards.result import explained
 from tandem.types import Prompt
 
@@ -78,7 +84,8 @@ def test_a_detector_of_masks_scores_a_name_by_its_probability_and_its_mask(pictu
     from transformers import Mask2FormerForUniversalSegmentation, Mask2FormerImageProcessorPil
 
     folder = str(write_mask2former(tmp_path))
-    detector = SegmentingDetector(folder, names={"computer mouse": "mouse"}, batch_size=2)
+    names = {"computer mouse": "mouse"}
+    detector = SegmentingDetector(folder, names=names, least=0.0, batch_size=2)
     got = detector(pictures, [["cat", "computer mouse"]] * 3)
     model = Mask2FormerForUniversalSegmentation.from_pretrained(folder).eval()
     processor = Mask2FormerImageProcessorPil.from_pretrained(folder)
@@ -113,6 +120,14 @@ def test_a_name_that_the_model_does_not_know_is_told_of_its_picture_alone(pictur
     said = explained("geneval", str(unknown))
     assert said.endswith("trained on no unicorn; set reward.geneval.function.detector.names")
     assert list(known) == ["cat"]
+
+
+def test_only_what_is_asked_for_and_may_count_is_enlarged():
+    chances = torch.tensor([[0.6, 0.3, 0.1], [0.02, 0.9, 0.08]])  # two masks, three names
+    assert list_pairs(chances, {0}, least=0.05) == [(0, 0, pytest.approx(0.6))]
+    found = [pair[:2] for pair in list_pairs(chances, {1, 2}, least=0.09)]
+    assert found == [(1, 1), (0, 1), (0, 2)]
+    assert list_masked([], {}) == {} and not len(enlarge(torch.zeros(0, 4, 4), (64, 64)))
 
 
 def test_every_object_of_the_benchmark_has_a_name_of_the_model():

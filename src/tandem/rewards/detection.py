@@ -90,11 +90,13 @@ class SegmentingDetector:
         path: str,
         *,
         names: Mapping[str, str] = MappingProxyType({}),
+        least: float = 0.05,
         batch_size: int = 8,
         dtype: Literal["float32", "bfloat16", "float16"] = "float32",
         device: str = "auto",
     ) -> None:
-        """`names`: the model's own for those of prompts that it does not know.
+        """`names`: the model's own for those of prompts that it does not know; `least`: score below
+        which an object is not looked at.
 
         Raises ValueError for one that it does not know either."""
         from transformers import (
@@ -102,6 +104,7 @@ class SegmentingDetector:
             Mask2FormerImageProcessorPil,
         )
 
+        self.least = least
         self.hosting = Hosting(batch_size=batch_size, dtype=dtype, device=device)
         self.model = network(AutoModelForUniversalSegmentation, path, KEY, self.hosting)
         self.images = read(Mask2FormerImageProcessorPil, path, KEY)
@@ -124,38 +127,63 @@ class SegmentingDetector:
                 found[place] = Missing(f"the model was trained on no {unknown[0]}; set {NAMES}")
         places = [place for place in range(len(pictures)) if place not in found]
         for part in self.hosting.parts(places):
-            seen = self.look([pixels(pictures[place]) for place in part])
+            wanted = [{self.numbers[name] for name in names[place]} for place in part]
+            seen = self.look([pixels(pictures[place]) for place in part], wanted)
             for place, by_number in zip(part, seen, strict=True):
                 found[place] = {n: by_number.get(self.numbers[n], []) for n in names[place]}
         return [found[place] for place in range(len(pictures))]
 
     @torch.no_grad()
-    def look(self, pictures: Sequence[Tensor]) -> list[dict[int, list[Found]]]:
-        """Everything in pictures, uint8 [H, W, 3], by the number of its name."""
+    def look(
+        self, pictures: Sequence[Tensor], wanted: Sequence[set[int]]
+    ) -> list[dict[int, list[Found]]]:
+        """What of the names `wanted` is in pictures, uint8 [H, W, 3], by the number of its name."""
         from PIL import Image
 
         images = [Image.fromarray(picture.numpy()) for picture in pictures]
         given = self.images(images, return_tensors="pt").to(self.hosting.place)
         out = self.model(**given.to(self.model.dtype))
-        masks = torch.nn.functional.interpolate(
-            out.masks_queries_logits.float(), given["pixel_values"].shape[-2:], mode="bilinear"
-        )
-        names = out.class_queries_logits.float().softmax(-1)[..., :-1]
-        filled = [(m.any(0).sum().item(), m.any(1).sum().item()) for m in given["pixel_mask"] > 0]
-        cut = [mask[:, :high, :wide] for mask, (wide, high) in zip(masks, filled, strict=True)]
-        return [*map(list_masked, names, cut, pictures)]
+        chances = out.class_queries_logits.float().softmax(-1)[..., :-1]
+        room = given["pixel_values"].shape[-2:]
+        filled = [(m.any(1).sum().item(), m.any(0).sum().item()) for m in given["pixel_mask"] > 0]
+        found = []
+        for place, (picture, own) in enumerate(zip(pictures, wanted, strict=True)):
+            pairs = list_pairs(chances[place], own, least=self.least)
+            queries = sorted({query for query, _, _ in pairs})
+            high, wide = filled[place]
+            masks = enlarge(out.masks_queries_logits[place, queries].float(), room)
+            sized = enlarge(masks[:, :high, :wide], picture.shape[:2])
+            found.append(list_masked(pairs, dict(zip(queries, sized, strict=True))))
+        return found
 
 
-def list_masked(names: Tensor, masks: Tensor, picture: Tensor) -> dict[int, list[Found]]:
-    """names: [Q, N] probabilities; masks: [Q, h, w] logits; picture: [H, W, 3]."""
-    sized = torch.nn.functional.interpolate(masks[None], picture.shape[:2], mode="bilinear")[0]
-    best, places = names.flatten().topk(min(100, names.numel()))
+def list_pairs(chances: Tensor, wanted: set[int], *, least: float) -> list[tuple[int, int, float]]:
+    """The mask, the name and the probability of those of the 100 best pairs whose name is wanted.
+
+    chances: [Q, N]. A score is at most the probability, so none below `least` is kept.
+    """
+    best, places = chances.flatten().topk(min(100, chances.numel()))
+    rows = zip(best.tolist(), places.tolist(), strict=True)
+    pairs = [(*divmod(place, chances.shape[1]), chance) for chance, place in rows]
+    return [pair for pair in pairs if pair[1] in wanted and pair[2] > least]
+
+
+def enlarge(masks: Tensor, size: Sequence[int]) -> Tensor:
+    """Logits of masks, [M, h, w], at another size, [M, H, W]."""
+    if not len(masks):
+        return masks
+    return torch.nn.functional.interpolate(masks[None], tuple(size), mode="bilinear")[0]
+
+
+def list_masked(
+    pairs: Sequence[tuple[int, int, float]], masks: Mapping[int, Tensor]
+) -> dict[int, list[Found]]:
+    """Objects by the number of their name. masks: logits of each query, [H, W]."""
     found: dict[int, list[Found]] = {}
-    for chance, place in zip(best.tolist(), places.tolist(), strict=True):
-        query, number = divmod(place, names.shape[1])
-        inside = sized[query] > 0
+    for query, number, chance in pairs:
+        inside = masks[query] > 0
         if inside.any():
-            score = chance * sized[query].sigmoid()[inside].mean().item()
+            score = chance * masks[query].sigmoid()[inside].mean().item()
             one = Found(score=score, box=box_of(inside), mask=inside.cpu())
             found.setdefault(number, []).append(one)
     return found
