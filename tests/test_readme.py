@@ -19,7 +19,10 @@ PAGES = [
 ]
 # They name a run that must be there; other tests type them.
 NEED_A_RUN = ("resume=", "continue_from=", "--help")
-PACKAGES = {"environment=openenv": "websockets"}  # that extras bring
+PACKAGES = {  # that extras bring
+    "environment=openenv": "websockets",
+    "environment=gymnasium": "gymnasium",
+}
 
 
 def commands() -> list[str]:
