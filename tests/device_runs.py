@@ -38,7 +38,7 @@ WORDS = ("group_size=8", "reward=target_length", "reward.target_length.function.
 LORA = "model.lora={r: 4, alpha: 8, target_modules: all-linear}"
 PAINTED = (
     "model=tiny_flow", "group_size=8", "reward=colour_share", "rollout.steps=6",
-    "model.adapter.num_layers=2",
+    "model.adapter.channels=[16,16]",
 )  # fmt: skip
 EVALUATED = ("evaluation.every=1", "evaluation.prompts=4", "evaluation.samples=2")
 PIPELINES = {"sd3_5_medium": 16, "flux1_dev": 16, "qwen_image": 40}  # tokens of a text
@@ -99,7 +99,7 @@ def of_preset(name: str) -> Lines:
         return (("group_size=8", "algorithm=passk"),)
     teacher = "algorithm.teachers.folders={{others: {world}/"
     if name == "diffusion_opd":
-        painted = (*PAINTED, "model.adapter.num_layers=4")
+        painted = (*PAINTED, "model.adapter.channels=[32,64]")
         return ((*painted, f"algorithm={name}", f"{teacher}tiny_flow}}}}"),)
     if name in TAUGHT:
         return ((*WORDS, f"algorithm={name}", f"{teacher}tiny_lm}}}}"),)

@@ -19,7 +19,7 @@ from tandem.config import build, compose
 from tandem.config.composition import conf_folder
 from tandem.experience import Budget, Experience, counting_rows
 from tandem.policies.base import REUSED
-from tandem.policies.flow.families.tiny_flow import TinyFlow
+from tandem.policies.flow.families.tiny_unet_flow import TinyUNetFlow
 from tandem.policies.flow.policy import FlowPolicy
 from tandem.settings.guards import Guards
 from tandem.training.batches import BatchPlan
@@ -198,7 +198,7 @@ class Counting(Alone):
 def configured(name: str, *overrides: str) -> DictConfig:
     """A preset with its own numbers, on one layer."""
     shared = ("model=tiny_flow", "~recipe", "warm_start=null", "rollout.steps=6")
-    cfg = compose([f"algorithm={name}", "model.adapter.num_layers=1", *shared, *overrides])
+    cfg = compose([f"algorithm={name}", "model.adapter.channels=[16]", *shared, *overrides])
     if cfg.algorithm.get("teachers") is not None:
         cfg.algorithm.teachers.folders = {"others": "nowhere yet"}
     return cfg
@@ -209,7 +209,7 @@ def counted(name: str, *overrides: str, budget: Budget | None = None) -> list[As
     with TemporaryDirectory() as folder:
         cfg = configured(name, *overrides).copy()
         if cfg.algorithm.get("teachers") is not None:
-            adapter = TinyFlow(seed=1, num_layers=1)
+            adapter = TinyUNetFlow(seed=1, channels=[16])
             adapter.save(adapter.load(None, None), Path(folder))
             cfg.algorithm.teachers.folders.others = folder
         algorithm = build(cfg.algorithm)

@@ -12,7 +12,7 @@ from policies.flow.tiny_sd3 import write_pipeline
 from tandem.config import ConfigError, build, check, compose
 from tandem.config.composition import conf_folder
 from tandem.launch.assembly import assemble
-from tandem.policies.flow.families.tiny_flow import TinyFlow
+from tandem.policies.flow.families.tiny_unet_flow import TinyUNetFlow
 from tandem.policies.language.tiny_lm import tiny_lm
 
 PAGE = Path(__file__).parents[1] / "docs" / "matrix.md"
@@ -57,7 +57,7 @@ def write_world(folder: Path) -> Path:
     a teacher of each family, who knows other things than the student."""
     write_pipeline(folder / "sd3")
     write_pipeline(folder / "sd3_teacher", seed=1)
-    adapter = TinyFlow(seed=1)
+    adapter = TinyUNetFlow(seed=1)
     adapter.save(adapter.load(None, None), folder / "tiny_flow")
     for part in tiny_lm(seed=1):
         part.save_pretrained(folder / "tiny_lm")

@@ -33,7 +33,8 @@ WITHOUT_NOISE = {"dpo_online"}  # tuned on whole pictures
 # Of flows, where no recipe has tuned any.
 UNTUNED = ("iterations=30", "prompts_per_step=8", "group_size=16", "optimizer.lr=3e-4")
 BINARY = (  # right or not, which tells fewer samples apart
-    "reward.nearest_rendering.function.smooth=0", "iterations=50", "optimizer.lr=5e-4",
+    "reward=nearest_rendering", "reward.nearest_rendering.function.smooth=0",
+    "reward.nearest_rendering.function.limit=0.02", "iterations=50", "optimizer.lr=5e-4",
     "schedule.warmup=3",
 )  # fmt: skip
 # The evaluation is at both ends only, so that it stays out of the budget.
@@ -88,14 +89,14 @@ def test_the_reward_of_pictures_rises_by_eight_hundredths(tmp_path, algorithm):
 
 @pytest.mark.slow
 def test_most_shapes_come_out_right_from_five_warm_starts_and_are_taught_on(tmp_path):
-    """Circles that become squares are wrong: the share of right pictures counts them."""
+    """Of the pairs that were never shown too: a blue circle is one."""
     folders = [tmp_path / str(seed) for seed in range(5)]
     ends = [
         trained(folder, "algorithm=nft", f"seed={seed}", model="tiny_flow")[1]
         for seed, folder in enumerate(folders)
     ]
-    assert median(end["eval/reward"] for end in ends) >= 0.62
-    assert median(end["eval/accuracy"] for end in ends) >= 0.70
+    assert median(end["eval/accuracy"] for end in ends) >= 0.95
+    assert median(end["eval/accuracy/held_out"] for end in ends) >= 0.9
     teacher = f"algorithm.teachers.folders={{others: {folders[0]}}}"
     student = (f"algorithm={TAUGHT}", teacher, "seed=1")
     before, after = trained(tmp_path / "student", *student, model="tiny_flow")

@@ -29,7 +29,7 @@ KINDS = {
         "reward.target_length.function.target=5", "num_minibatches=2",
         "algorithm.teachers.folders={others: ROOT/teacher}"),
     "pictures": ("model=tiny_flow", "algorithm=nft", "reward=colour_share", "rollout.steps=3",
-        "model.adapter.num_layers=2", "model/ema=constant", "model.ema.decay=0.5",
+        "model.adapter.channels=[16,16]", "model/ema=constant", "model.ema.decay=0.5",
         "optimizer.lr=1e-3"),
 }  # fmt: skip
 ON = {

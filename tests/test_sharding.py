@@ -43,7 +43,9 @@ UNEQUAL = (
 )  # fmt: skip
 TOKENS = (*FEW, "reward=target_length", "reward.target_length.function.target=5")
 PICTURES = (
-    "model=tiny_flow", "reward=colour_share", "rollout.steps=3", "model.adapter.num_layers=2",
+    "model=tiny_flow", "reward=colour_share", "rollout.steps=3", "~model.adapter.channels",
+    # A transformer: adapters of a new U-Net have no gradient.
+    "model.adapter={_target_: tandem.policies.flow.families.tiny_flow.TinyFlow, num_layers: 2}",
 )  # fmt: skip
 GRPO = (*TOKENS, "algorithm=grpo", "algorithm.kl.coef=0.1")  # with a frozen reference
 PAIRED = ("algorithm=dpo", "group_size=2", "data=jsonl", "data.path=PAIRS")

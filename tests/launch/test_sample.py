@@ -29,7 +29,7 @@ def finished(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def painter(tmp_path_factory):
-    small = ("model.adapter.num_layers=1", "rollout.steps=2")
+    small = ("model.adapter.channels=[16]", "rollout.steps=2")
     return untrained(tmp_path_factory.mktemp("painter"), "model=tiny_flow", *small)
 
 
@@ -78,7 +78,7 @@ def test_pictures_go_into_a_file_and_are_those_of_the_seed(painter, tmp_path, ca
 def test_pictures_are_of_the_weights_that_were_evaluated(weights, tmp_path, capsys):
     """Whichever sampled in training."""
     own = (
-        "model=tiny_flow", "algorithm=nft", "model.adapter.num_layers=1", "rollout.steps=2",
+        "model=tiny_flow", "algorithm=nft", "model.adapter.channels=[16]", "rollout.steps=2",
         "model/ema=constant", "model.ema.decay=1.0", f"evaluation.weights={weights}",
     )  # fmt: skip
     cfg = compose(own)

@@ -14,7 +14,7 @@ from tandem.policies.language.records import Sampling
 SLOW, LORA = pytest.mark.slow, ("model.lora={r: 2, alpha: 4}",)
 QUICK = (
     "model=tiny_flow", "warm_start=null", "~recipe", "iterations=2", "prompts_per_step=2",
-    "group_size=4", "num_minibatches=2", "rollout.steps=3", "model.adapter.num_layers=1",
+    "group_size=4", "num_minibatches=2", "rollout.steps=3", "model.adapter.channels=[16]",
     "reward=colour_share", "evaluation.every=null", "guards.no_signal=9", "checkpoints.every=9",
     "optimizer.lr=1e-3", "algorithm.kl.coef=0", "plugins=[painter]",
 )  # fmt: skip
