@@ -16,7 +16,7 @@ TASKS = {
     "letters": "sorting 4 to 8 letters, embedded language model",
     "pairs": "preferences over sorted letters, embedded language model",
     "demonstrations": "sorting 4 to 8 letters from demonstrations alone, no warm start",
-    "shapes": "coloured shapes, embedded flow model",
+    "shapes": "coloured shapes, embedded flow model (before its U-Net)",
     "whole": "coloured shapes with the whole recipe, embedded flow model",
     "taught": "coloured shapes, taught by a run of DiffusionNFT, embedded flow model",
 }
