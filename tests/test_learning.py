@@ -36,7 +36,12 @@ BINARY = (  # right or not, which tells fewer samples apart
     "reward.nearest_rendering.function.smooth=0", "iterations=50", "optimizer.lr=5e-4",
     "schedule.warmup=3",
 )  # fmt: skip
-ON_THE_U_NET = {"nft", "awm", "grpo"}  # all other recipes of flows were tuned before there was one
+ON_THE_U_NET = {
+    "nft",
+    "awm",
+    "grpo",
+    "flow_grpo",
+}  # all other recipes of flows were tuned before there was one
 OF_PATCHES = (  # what they were tuned on: a transformer, and a reward that forgives its edges
     "reward=nearest_rendering", "~model.adapter.channels",
     "model.adapter={_target_:tandem.policies.flow.families.tiny_flow.TinyFlow,num_layers:3}",
