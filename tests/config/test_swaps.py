@@ -78,7 +78,7 @@ LINES = {  # a swap -> a number that is dropped, and one that is kept
     "algorithm=dapo algorithm/loss=sapo": ("algorithm.loss.clip_low", None),
     "algorithm=ppo algorithm/kl=k3": (None, "algorithm.kl.coef=0.0"),
     "algorithm=grpo algorithm/kl=k3": (None, "algorithm.kl.coef=0.0"),
-    f"{FLOW} algorithm=flow_grpo algorithm/kl=gaussian": (None, "algorithm.kl.coef=0.5"),
+    f"{FLOW} algorithm=flow_grpo algorithm/kl=gaussian": (None, "algorithm.kl.coef=0.03"),
     f"{FLOW} algorithm=flow_grpo algorithm/kl=gaussian algorithm.kl.coef=0.1": (None, None),
     "optimizer=sgd": ("optimizer.lr=0.0003", None),
     f"{FLOW} algorithm=mix_grpo dynamics/stochastic=random_steps": (
