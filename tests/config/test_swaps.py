@@ -105,6 +105,17 @@ def test_a_swap_composes_and_says_what_it_left_out(line, told):
         assert number in named if number else not named
 
 
+def test_a_part_that_is_asked_for_by_name_is_there_though_the_recipe_has_another():
+    recipe = ["model=tiny_flow", "algorithm=grpo"]
+    logp = {  # what is typed -> the function: the preset's own is gaussian
+        (): "unscaled_logp",
+        ("dynamics/logp=gaussian",): "gaussian_logp",
+        ("optimizer=adamw",): "unscaled_logp",  # says nothing of it
+    }
+    for typed, function in logp.items():
+        assert compose([*recipe, *typed]).dynamics.logp._target_.endswith(f".{function}")
+
+
 def test_a_kl_that_is_chosen_and_costs_nothing_is_said_to_be_off():
     line = ["algorithm=dapo", "algorithm/kl=k3"]
     assert compose(line).replaced.off == ["algorithm/kl=k3, since algorithm.kl.coef=0"]

@@ -28,6 +28,7 @@ from tandem.config.swaps import (
     Swap,
     belongs,
     fit_numbers,
+    function_of,
     list_replaced,
     may_replace_parts,
     select_node,
@@ -48,7 +49,8 @@ class Loader(ConfigLoaderImpl):
         asked = self._listed(choices)
         presets = self._presets(asked, choices)
         numbers = Numbers()
-        plain = merge_files(asked, self.repository, presets, numbers)
+        swaps = [list(_find_swaps(preset, asked, self.repository, choices)) for preset in presets]
+        plain = merge_files(asked, self.repository, swaps, numbers)
         plain.pop("hydra", None)
         cfg = OmegaConf.create(plain)
         OmegaConf.set_struct(cfg, True)
@@ -107,11 +109,13 @@ class Composition:
 def merge_files(
     asked: DefaultsList,
     repo: IConfigRepository,
-    presets: Sequence[DefaultsList],
+    swaps: Sequence[Sequence[Swap]],
     numbers: Numbers,
 ) -> Plain:
-    """The contents of files, Hydra's own left out, each put where its package says."""
-    swaps = [list(_find_swaps(preset, asked, repo)) for preset in presets]
+    """The contents of files, Hydra's own left out, each put where its package says.
+
+    `swaps`: against what the presets chose, then against what an experiment made of that.
+    """
     whole: Plain = {}
     for default in asked.defaults:
         content = read(default, repo)
@@ -131,10 +135,10 @@ def _find_deleted(asked: DefaultsList, repo: IConfigRepository) -> Iterator[tupl
 
 
 def _find_swaps(
-    preset: DefaultsList, asked: DefaultsList, repo: IConfigRepository
+    preset: DefaultsList, asked: DefaultsList, repo: IConfigRepository, choices: Sequence[str]
 ) -> Iterator[Swap]:
     before, after = (listed.overrides.known_choices for listed in (preset, asked))
-    for group, place in list_replaced(before, after):
+    for group, place, is_other in list_replaced(before, after, choices):
         nodes = []
         for listed in (preset, asked):
             alone: Plain = {}
@@ -142,7 +146,16 @@ def _find_swaps(
                 if belongs(default, group, place):
                     merge(alone, read(default, repo))
             nodes.append(select_node(alone, place))
-        yield Swap(group, place, *nodes)
+        swap = Swap(group, place, *nodes)
+        if is_other or any(_overrules(swap, default, repo) for default in asked.defaults):
+            yield swap
+
+
+def _overrules(swap: Swap, default: ResultDefault, repo: IConfigRepository) -> bool:
+    """Whether a file puts another function in the place of one that was asked for by its name."""
+    said = function_of(select_node(read(default, repo), swap.place))
+    other = said not in (None, function_of(swap.after))
+    return other and not default.primary and not swap.brings(default)
 
 
 def read(default: ResultDefault, repo: IConfigRepository) -> Plain:

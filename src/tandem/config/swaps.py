@@ -52,13 +52,18 @@ def belongs(default: ResultDefault, group: str, place: str) -> bool:
     return default.config_path.startswith(f"{group}/") or package.startswith(f"{place}.")
 
 
-def list_replaced(before: Choices, after: Choices) -> Iterator[tuple[str, str]]:
-    """(group, place) of the parts for which another option was chosen, the outer ones first."""
-    changed = [key for key in after if before.get(key) != after[key]]
-    for key in sorted(changed, key=len):
+def list_replaced(
+    before: Choices, after: Choices, choices: Sequence[str]
+) -> Iterator[tuple[str, str, bool]]:
+    """(group, place, whether the option is another one) of the parts that were chosen, the outer
+    ones first. `choices`: those of the command line, which may name the option of the preset."""
+    typed = {line.lstrip("+").partition("=")[0] for line in choices}
+    changed = {key for key in after if before.get(key) != after[key]}
+    for key in sorted(changed | (typed & after.keys()), key=lambda key: (len(key), key)):
         group, _, place = key.partition("@")
         if group not in PRESETS and not group.startswith("hydra/"):
-            yield group, (place or group.replace("/", ".")).removeprefix("_global_.")
+            place = (place or group.replace("/", ".")).removeprefix("_global_.")
+            yield group, place, key in changed
 
 
 def fit_numbers(content: Plain, swap: Swap, numbers: Numbers) -> Plain:
@@ -155,6 +160,11 @@ def select_node(content: Plain, place: str) -> Any:
     for name in place.split("."):
         node = node.get(name) if isinstance(node, dict) else None
     return node
+
+
+def function_of(node: Any) -> str | None:
+    """The function that a node is of, if any."""
+    return _as_mapping(node).get("_target_")
 
 
 def may_replace_parts(choices: Sequence[str]) -> bool:
