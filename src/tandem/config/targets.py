@@ -38,6 +38,7 @@ HOMES = (
     "tandem.record.mirrors",
     "tandem.objectives",
     "tandem.evaluation.settings",
+    "tandem.evaluation.text_drift",
     "tandem.algorithm.regularizers",
     "tandem.policies",
     "tandem.rewards",

@@ -84,11 +84,17 @@ def _measure_texts(rollout: Rollout, settings: Evaluation, one: EvalMode) -> dic
     found = [dict.fromkeys(TEXT_MEASURES, 0.0)] * len(rollout.outputs)
     if any(name in one.measures for name in TEXT_MEASURES):
         pairs = zip(rollout.outputs, rollout.prompts, strict=True)
-        found = [settings.drift.measure(output, prompt.text) for output, prompt in pairs]
+        found = [settings.drift.measure(output, said_by(prompt)) for output, prompt in pairs]
     return {
         name: torch.tensor([row[name] for row in found], dtype=torch.float64)
         for name in TEXT_MEASURES
     }
+
+
+def said_by(prompt: Prompt) -> str:
+    """The text of a prompt, of a chat all its messages."""
+    turns = prompt.messages or ()
+    return "\n".join(turn["content"] for turn in turns) if prompt.text is None else prompt.text
 
 
 def _measure_spreads(rollout: Rollout, one: EvalMode) -> Tensor:
