@@ -92,9 +92,7 @@ class VllmClient(RolloutEngine):
 
         `keys`: [B] int64.
         """
-        # By the token endpoint where there is one: it says which weights took which token.
-        kind = self.kind = self.kind or (Generation if self.api.takes_tokens() else Completion)
-        model = self._model(version)
+        kind, model = self._kind(), self._model(version)
         if kind is Completion:
             refuse_pictures(prompts)
             self._check_version()
@@ -126,6 +124,12 @@ class VllmClient(RolloutEngine):
         if self.model is None:
             self.model = self.api.models()[0]
         return self.model
+
+    def _kind(self) -> type[Question]:
+        """By the token endpoint where there is one: it says which weights took which token."""
+        if self.kind is None:
+            self.kind = Generation if self.api.takes_tokens() else Completion
+        return self.kind
 
     def _row(self, question: Question) -> Row:
         """One row; what comes instead of it is asked for again."""
