@@ -133,10 +133,7 @@ BESIDE = {
     **{f"model={name}": ["data.path=prompts.txt"] for name in PIPELINES.split()},
     **{
         option: ["model=tiny_chain"]
-        for option in (
-            *("algorithm=unigrpo", "rollout=chain", "evaluation=written_pictures"),
-            "reward=written_match",
-        )
+        for option in (*("algorithm=unigrpo", "rollout=chain", "evaluation=written_pictures"),)
     },
     **{f"reward={name}": FLOW for name in f"{OF_PICTURES} {OF_NETWORKS}".split()},
     "reward=motion_smoothness": ["model=wan2_1_1_3b", "data.path=prompts.txt"],
@@ -147,6 +144,7 @@ BESIDE = {
         ]
         for name in JUDGES.split()
     },
+    "reward=written_match": ["model=tiny_chain", "reward.written_match.weight=1"],  # logged alone
     "reward=reward_model": ["reward.reward_model.function.path=models/reward"],
     "reward=http": ["reward.http.function.url=http://127.0.0.1:9000"],
     "rollout=vllm_server": ["rollout.engine.url=http://127.0.0.1:8000"],

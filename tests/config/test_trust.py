@@ -460,11 +460,11 @@ def test_a_list_of_another_shape_is_refused_in_one_line(text):
         trust.read_trusted()
 
 
-def test_a_file_starts_no_program_that_the_command_line_does_not_name(tmp_path, monkeypatch):
+def test_a_file_starts_no_program_that_the_command_line_does_not_name(tmp_path):
     (tmp_path / "conf" / "environment").mkdir(parents=True)
     text = "defaults: [agent]\nworld: {command: [sh, -c, rm it]}\n"
     (tmp_path / "conf" / "environment" / "mine.yaml").write_text(text)
-    (tmp_path / "mine.py").write_text("")
-    words = ["plugins=[mine]", "environment=mine", "reward=episode", "~recipe"]
+    (tmp_path / "a_program.py").write_text("")
+    words = ["plugins=[a_program]", "environment=mine", "reward=episode", "~recipe"]
     with pytest.raises(ConfigError, match="start a program, sh -c 'rm it', which no run of yours"):
         check(compose(words))

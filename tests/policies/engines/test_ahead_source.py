@@ -182,7 +182,7 @@ def test_what_a_thread_raises_ends_the_run_when_it_asks_next(folder, tmp_path):
         go(loop, 1)
         loop.source.threads.finish()
 
-        def broken(*_):
+        def broken(*_, iteration):
             raise ZeroDivisionError("of a reward")
 
         loop.rewards.begin = broken
