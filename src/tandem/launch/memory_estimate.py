@@ -34,12 +34,16 @@ PROBE = 512  # side of the weight that shows what an optimiser remembers
 
 def estimate(cfg: DictConfig, settings: Settings) -> str:
     """Lines for people: every part, what is held at most, and what would lower it."""
-    policy = build(cfg.model)
     ranks = settings.trainer.ranks or max(torch.cuda.device_count(), 1)
+    return table(parts_of_a_rank(cfg, settings, ranks), ranks)
+
+
+def parts_of_a_rank(cfg: DictConfig, settings: Settings, ranks: int) -> list[Part]:
+    """What one of so many devices holds."""
     request = build(cfg.algorithm).request(build(cfg.rollout))
     request = replace(request, environment=build(cfg.environment) or None)
-    parts = footprint(policy, request, work_of(cfg, settings, ranks))
-    return table(on_a_rank(parts, settings.trainer.strategy, ranks), ranks)
+    parts = footprint(build(cfg.model), request, work_of(cfg, settings, ranks))
+    return on_a_rank(parts, settings.trainer.strategy, ranks)
 
 
 @singledispatch
@@ -121,7 +125,7 @@ def on_a_rank(parts: Sequence[Part], strategy: str, ranks: int) -> list[Part]:
 
 def table(parts: Sequence[Part], ranks: int) -> str:
     """Aligned lines: GiB of each part, then of the phases that never meet."""
-    held = {phase: [p for p in parts if p.phase in ("always", phase)] for phase in PHASES}
+    held = {phase: held_in(parts, phase) for phase in PHASES}
     sizes = {phase: sum(map(_size, own)) for phase, own in held.items()}
     rows = [(part.name, part.size, part.says) for part in parts if part.size > 0]
     there = {part.phase for part in parts if part.size > 0} | {"sampling", "update"}
@@ -142,6 +146,16 @@ def table(parts: Sequence[Part], ranks: int) -> str:
             advice,
         ]
     )
+
+
+def held_in(parts: Sequence[Part], phase: str) -> list[Part]:
+    """What is there in a phase."""
+    return [part for part in parts if part.phase in ("always", phase)]
+
+
+def peak(parts: Sequence[Part]) -> float:
+    """Bytes that are held at most."""
+    return max(sum(map(_size, held_in(parts, phase))) for phase in PHASES)
 
 
 def lower(part: Part, phase: str) -> str:
