@@ -110,7 +110,7 @@ def test_a_part_that_is_asked_for_by_name_is_there_though_the_recipe_has_another
     logp = {  # what is typed -> the function: the preset's own is gaussian
         (): "unscaled_logp",
         ("dynamics/logp=gaussian",): "gaussian_logp",
-        ("optimizer=adamw",): "unscaled_logp",  # says nothing of it
+        ("dynamics=flow_sde",): "unscaled_logp",  # says nothing of it
     }
     for typed, function in logp.items():
         assert compose([*recipe, *typed]).dynamics.logp._target_.endswith(f".{function}")

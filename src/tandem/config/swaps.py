@@ -103,7 +103,9 @@ class _Fit:
         kept = {}
         for name, value in said.items():
             inner, other = after.get(name), before.get(name)
-            if isinstance(value, dict) and isinstance(inner, dict):
+            if _chooses_for_the_same(value, other, inner):
+                kept[name] = value
+            elif isinstance(value, dict) and isinstance(inner, dict):
                 below = _Fit(self.numbers, f"{self.place}.{name}")
                 kept[name] = below.of(value, _as_mapping(other), inner, same=same)
             elif self._stays(name, value, (other, inner), known=name in after, same=same):
@@ -128,6 +130,12 @@ class _Fit:
         found = self.numbers.kept if stays else self.numbers.dropped
         found.update(_flatten(f"{self.place}.{name}", value))
         return stays
+
+
+def _chooses_for_the_same(said: Any, before: Any, after: Any) -> bool:
+    """Whether a file puts a function of its own in the place of one that was not replaced."""
+    there = function_of(before)
+    return there is not None and there == function_of(after) and function_of(said) is not None
 
 
 def _has_another_part(before: Plain, after: Plain) -> bool:
