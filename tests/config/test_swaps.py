@@ -114,6 +114,9 @@ def test_a_part_that_is_asked_for_by_name_is_there_though_the_recipe_has_another
     }
     for typed, function in logp.items():
         assert compose([*recipe, *typed]).dynamics.logp._target_.endswith(f".{function}")
+    other = compose([*recipe, "dynamics=dance_sde"])  # around the same likelihood
+    assert other.dynamics.logp._target_.endswith(".unscaled_logp")
+    assert "dynamics.logp=unscaled_logp" in other.replaced.kept
 
 
 def test_a_kl_that_is_chosen_and_costs_nothing_is_said_to_be_off():
