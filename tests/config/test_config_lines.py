@@ -357,7 +357,7 @@ WRONG = {
         "set it above 1.2, or to null"
     ),
     "algorithm=sft group_size=4": (
-        "group_size=4: an offline algorithm has one demonstration a prompt; set group_size=1"
+        "group_size=4: there is one demonstration of a prompt; set group_size=1"
     ),
     "rollout.top_p=.9": (
         "rollout.top_p=0.9 trains on samples of another policy; set rollout.top_p=1"

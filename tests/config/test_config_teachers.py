@@ -40,7 +40,7 @@ LINES = {
         "reads pictures; name a folder"
     ),
     f"algorithm=gkd {RUN} algorithm/sampling_strategy=mixed": (
-        "algorithm/importance_sampling=token_tis: nothing is sampled; set "
+        "algorithm/importance_sampling=token_tis: some rows are given; set "
         "algorithm/importance_sampling=none"
     ),
     f"algorithm=gkd {RUN} algorithm/sampling_strategy=mixed algorithm/importance_sampling=none "

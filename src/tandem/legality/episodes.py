@@ -13,7 +13,7 @@ INSTEAD = {"truncation_handling": "train", "weights": "token_mean"}
 def moves_are_judged_where_they_are_made(case: Case) -> Iterator[str]:
     """A reward of moves reads what an environment gave, of which none is no zero."""
     world = case.environment
-    if case.is_offline or (world is not None and world.about.gives_rewards):
+    if not case.samples or (world is not None and world.about.gives_rewards):
         return
     for name, part in case.rewards.items():
         function = part.arguments.get("function")

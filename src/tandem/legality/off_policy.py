@@ -29,13 +29,11 @@ def what_is_given_has_no_sampler(case: Case) -> Iterator[str]:
     """Rows of data have no sampler to compare with."""
     if not case.is_offline:
         return
+    why = "some rows are given" if case.samples else "nothing is sampled"
     if case.corrects:
-        yield f"{case.option('importance_sampling')}: nothing is sampled; {NOTHING}"
+        yield f"{case.option('importance_sampling')}: {why}; {NOTHING}"
     if "behaviour_logp" in facts_of(case.algorithm.old_logprobs).reads:
-        yield (
-            f"{case.option('old_logprobs')}: nothing is sampled; set "
-            "algorithm/old_logprobs=recompute"
-        )
+        yield (f"{case.option('old_logprobs')}: {why}; set algorithm/old_logprobs=recompute")
 
 
 def a_ratio_has_an_old_policy(case: Case) -> Iterator[str]:

@@ -101,7 +101,7 @@ def samples_come_from_what_is_kept(case: Case) -> Iterator[str]:
         return
     if source not in kept:
         yield f"algorithm.rollout_weights: {unknown('snapshot', source, ['live', *kept])}"
-    if case.is_offline:
+    if not case.samples:
         yield f"algorithm.rollout_weights={source}: nothing is sampled; set it to live"
     if case.domain != PICTURES:
         yield (

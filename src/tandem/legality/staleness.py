@@ -21,7 +21,8 @@ def older_samples_are_corrected_for(case: Case) -> Iterator[str]:
 def _why(case: Case) -> str:
     name = case.plan.choices["algorithm"]
     if case.is_offline:
-        return f"algorithm={name} samples nothing; {FRESH}"
+        what = "trains on rows of data as well" if case.samples else "samples nothing"
+        return f"algorithm={name} {what}; {FRESH}"
     if case.compares_pairs:
         return f"algorithm={name} has no ratio to the weights that sampled its pairs; {FRESH}"
     old = OF_SNAPSHOTS["old_error"]

@@ -45,10 +45,7 @@ def demonstrations_come_alone(case: Case) -> Iterator[str]:
     """Demonstrations come one to a prompt: group_size is 1."""
     size = case.plan.group_size
     if "demonstrations" in case.strategy.reads and size != 1:
-        yield (
-            f"group_size={size}: an offline algorithm has one demonstration a prompt; set "
-            "group_size=1"
-        )
+        yield f"group_size={size}: there is one demonstration of a prompt; set group_size=1"
 
 
 def averaging_losses_see_whole_updates(case: Case) -> Iterator[str]:
