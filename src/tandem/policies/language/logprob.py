@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -31,9 +30,6 @@ from tandem.policies.language.rows import TokenIndex, score_in_parts
 from tandem.policies.language.sampling import entropy_of, widened
 from tandem.policies.weights import Precision, Replicated
 from tandem.types import Evidence, take
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

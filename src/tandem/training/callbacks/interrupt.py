@@ -56,13 +56,13 @@ class Interrupt(Callback):
             return
         self.trainer = trainer
         self._in_main, self._beside = Ear(), Ear()
+        self._clock = module.clock  # before a signal can be heard, which reads both
+        self._leave = lambda together: self._leave_early(trainer, module, together)
         for number in SIGNALS:
             if number is signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
                 continue  # nohup
             self._before[number] = signal.signal(number, self._hear)
         self._pipe = Pipe(lambda number: self._note(number, self._beside))
-        self._clock = module.clock
-        self._leave = lambda together: self._leave_early(trainer, module, together)
         if distributed.world_size() > 1:  # any of them may be the one that hears
             module.clock.between = self._leave
 
