@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from functools import partial
 from pathlib import Path
 
@@ -174,6 +175,29 @@ def test_a_program_that_cannot_be_watched_is_not_left_running():
     with pytest.raises(ProcessLookupError):
         os.kill(told[0], 0)
     assert not world.endpoint.server.sessions
+
+
+@pytest.mark.parametrize("started", [0, 1, 2])
+def test_a_program_whose_threads_cannot_start_is_ended_and_off_the_list(monkeypatch, started):
+    class Recorder:
+        def tell(self, line):
+            os.waitid(os.P_PID, abs(int(line)), os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            told.append(int(line))
+
+    def start(thread):
+        threads.append(thread)
+        if len(threads) > started:
+            raise RuntimeError("can't start new thread")
+        real(thread)
+
+    told, threads, real = [], [], threading.Thread.start
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        Program(["sleep", "9"], given=b"", environment={}, janitor=Recorder(), ended=told.append)
+    number = told[0]
+    assert told == [number, -number], "named before it is reaped, and never again"
+    with pytest.raises(ProcessLookupError):
+        os.kill(number, 0)
 
 
 def test_the_janitor_of_a_world_that_is_gone_is_awaited():

@@ -104,10 +104,10 @@ class Program:
         self.exited = threading.Event()
         try:
             janitor.tell(f"+{self.process.pid}")
-            threading.Thread(target=self._watch, args=(ended,), daemon=True).start()
+            said = Tail(self.process.stdout), Tail(self.process.stderr)
+            threading.Thread(target=self._watch, args=(said, ended), daemon=True).start()
         except BaseException:
-            self._signal(signal.SIGKILL)
-            self._reap()
+            self._end()
             raise
 
     def stop(self) -> None:
@@ -118,14 +118,20 @@ class Program:
         self._signal(signal.SIGKILL)
         self.exited.wait()
 
-    def _watch(self, ended: Callable[[Ended], None]) -> None:
-        said = [Tail(self.process.stdout), Tail(self.process.stderr)]
+    def _watch(self, said: Sequence[Tail], ended: Callable[[Ended], None]) -> None:
         os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)  # it keeps its number
         self.exited.set()
         printed, complained = (tail.text() for tail in said)
-        self._signal(signal.SIGKILL)  # what it left behind
-        self.janitor.tell(f"-{self.process.pid}")
-        ended(Ended(code=self._reap(), printed=printed, complained=complained))
+        ended(Ended(code=self._end(), printed=printed, complained=complained))
+
+    def _end(self) -> int:
+        """Its code, once whatever is left of it is killed and off the janitor's list."""
+        self._signal(signal.SIGKILL)
+        try:
+            self.janitor.tell(f"-{self.process.pid}")
+        finally:
+            code = self._reap()
+        return code
 
     def _reap(self) -> int:
         """Its code. From here on nothing is signalled: the system gives the number to others."""
