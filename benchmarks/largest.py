@@ -41,10 +41,11 @@ SHAPES = {  # preset -> width, layers, heads, width of the hidden layer, whether
 }
 ALL_WEIGHTS = ("model.lora=null", "model.dtype=float32", "trainer.precision=bf16-mixed")
 SERVED = ("rollout=vllm_server", "rollout.engine.url=auto", "rollout.engine.folder=/dev/shm/engine")
+LORA = ("model.lora={r:32,alpha:64,target_modules:all-linear}", "model.dtype=bfloat16")
 WAYS = {
-    "LoRA, `ddp`, own sampling": ("trainer=ddp", "rollout.max_rows=16"),
-    "LoRA, `ddp`, vLLM beside": ("trainer=ddp", *SERVED),
-    "LoRA, `fsdp2`, vLLM beside": ("trainer=fsdp2", *SERVED),
+    "LoRA, `ddp`, own sampling": ("trainer=ddp", "rollout.max_rows=16", *LORA),
+    "LoRA, `ddp`, vLLM beside": ("trainer=ddp", *SERVED, *LORA),
+    "LoRA, `fsdp2`, vLLM beside": ("trainer=fsdp2", *SERVED, *LORA),
     "all weights, `fsdp2`, own sampling": ("trainer=fsdp2", "rollout.max_rows=16", *ALL_WEIGHTS),
     "all weights, `fsdp2`, vLLM beside": ("trainer=fsdp2", *SERVED, *ALL_WEIGHTS),
 }
