@@ -103,7 +103,7 @@ PARTS = {
     ),
     "coverage": benchmark("intervals and bands on simulated seeds", "coverage.py", "coverage.md"),
     "algorithms": benchmark("learning curves of every preset, three seeds", "algorithms.py"),
-    "reading": benchmark("reports of 20 and of 200 runs", "reading.py"),
+    "reading": benchmark("reports of 20 and of 200 runs", "reading.py", "reading.md"),
     "largest": benchmark("how many GPUs a preset takes, estimated", "largest.py", "largest.md"),
     "structure": benchmark("the shape of the code", "structure.py", "structure.md"),
 }

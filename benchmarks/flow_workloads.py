@@ -159,7 +159,7 @@ def coloured() -> tuple[Prompt, ...]:
 WORKLOADS = (
     Workload(
         name="tiny_flow",
-        says="the embedded model (0.45 M parameters, 16 image and 5 text tokens)",
+        says="a small SD3 transformer (0.45 M parameters, 16 image and 5 text tokens)",
         adapter=TinyFlow,
         prompts=coloured,
         steps=9,
