@@ -55,8 +55,8 @@ class Endpoint:
 
     `token_env` names the environment variable with the bearer token: it is read whenever a request
     is made and kept nowhere. `where` is the key of the configuration that messages name, `keys`
-    that of single limits, if it is not `where.limits.NAME`. Redirects are not followed. Threads may
-    share an endpoint.
+    that of single limits and of the `url`, if it is not `where.limits.NAME` or `where.url`.
+    Redirects are not followed. Threads may share an endpoint.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Endpoint:
         try:
             return read(reply)
         except ValueError as error:
-            raise BadReply(f"{request.url}: {error}; see {self.where}.url") from None
+            raise BadReply(f"{request.url}: {error}; see {self.wire.keys['url']}") from None
 
     def _wait(self, error: RemoteError, attempt: int, request: Request) -> float:
         asked = error.retry_after if isinstance(error, Unwell) else None

@@ -48,7 +48,8 @@ class Wire:
     """Sends single requests. It keeps no cookie and no token.
 
     `token_env` names the environment variable of the bearer token, which is read for every request;
-    `where` is the key of the configuration that messages name, `keys` that of single limits.
+    `where` is the key of the configuration that messages name, `keys` that of single limits and of
+    the `url`.
     """
 
     def __init__(
@@ -63,8 +64,8 @@ class Wire:
         self.transport = transport
         self.limits = limits
         self.token_env = token_env
-        self.where = where
-        self.keys = {name: f"{where}.limits.{name}" for name in asdict(limits)} | dict(keys or {})
+        limited = {name: f"{where}.limits.{name}" for name in asdict(limits)}
+        self.keys = limited | {"url": f"{where}.url"} | dict(keys or {})
 
     def send(self, request: Request, seconds: float) -> Reply:
         """The reply, within so many seconds; raises RemoteError."""
@@ -116,8 +117,8 @@ class Wire:
         came = f"{request.url}: {status} {head.reason}".rstrip()
         said = f", {page!r}" if page else ""
         if 300 <= status < 400 and "location" in head.headers:
-            key = f"{self.where}.url"
-            return BadReply(f"{came}, and redirects are not followed; give its end as {key}")
+            said = f"redirects are not followed; give its end as {self.keys['url']}"
+            return BadReply(f"{came}, and {said}")
         if status == 429 or status >= 500:
             return Unwell(f"{came}{said}", status=status, retry_after=_retry_after(head))
         if status in (401, 403):
@@ -137,7 +138,7 @@ class Wire:
             said = f"no connection ({str(error)[:80]})"
         else:
             said = "the connection broke before the reply was whole"
-        return Unreachable(f"{request.url}: {said}; see {self.where}.url")
+        return Unreachable(f"{request.url}: {said}; see {self.keys['url']}")
 
     def _late(self, request: Request, seconds: float) -> Late:
         key = "timeout" if seconds >= self.limits.timeout else "deadline"

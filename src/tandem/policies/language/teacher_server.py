@@ -38,6 +38,7 @@ from tandem.stop import EngineUnavailable
 from tandem.types import Prompt
 
 WHERE = "algorithm.teachers.server"
+FOLDERS = "algorithm.teachers.folders"  # key of the addresses
 NEVER = 2**31  # failures in a row: nobody else could be asked instead
 SOON = 5.0  # seconds for a first word of a server
 AGAIN = 3  # attempts at a row whose reply is none
@@ -64,12 +65,12 @@ class TeacherServer:
     def endpoint(self, url: str, *, patience: float | None = None) -> Endpoint:
         """patience: in place of its own."""
         patience = self.patience if patience is None else patience
-        limits = ("timeout", "max_reply_bytes")
+        keys = {x: f"{WHERE}.{x}" for x in ("timeout", "max_reply_bytes")}
         return Endpoint(
             check_address(url).rstrip("/"),
             where=WHERE,
             token_env=self.api_key_env,
-            keys={"deadline": f"{WHERE}.patience"} | {x: f"{WHERE}.{x}" for x in limits},
+            keys=keys | {"deadline": f"{WHERE}.patience", "connect": FOLDERS, "url": FOLDERS},
             limits=Limits(
                 timeout=min(self.timeout, patience),
                 deadline=patience,
