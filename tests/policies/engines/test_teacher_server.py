@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from tandem.losses.divergence import forward_kl, jsd, reverse_kl
 from tandem.policies.language.policy import LanguagePolicy, Sampling
-from tandem.policies.language.teacher_server import TeacherServer
+from tandem.policies.language.teacher_server import TeacherServer, card_of
 from tandem.policies.language.teachers import TokenTeachers
 from tandem.policies.request import Request
 from tandem.stop import EngineUnavailable
@@ -146,6 +146,20 @@ def test_a_server_of_too_few_log_probabilities_is_told_by_its_flag(taught):
         rollout = sampled(policy)
         with pytest.raises(EngineUnavailable, match="with --max-logprobs 5 or more"):
             policy.complete(rollout, STATES)
+
+
+def test_another_refusal_of_a_server_is_not_blamed_on_that_flag(taught):
+    with taught(STATES, divergence=forward_kl, top_k=5) as (state, policy):
+        rollout = sampled(policy)
+        state.habits.spoil = lambda path, said: (404, b"the model does not exist")
+        with pytest.raises(EngineUnavailable, match=r"does not exist'$"):
+            policy.complete(rollout, STATES)
+
+
+def test_a_row_leaves_room_for_the_token_that_the_teacher_is_asked_to_write():
+    """vLLM refuses a prompt as long as its context."""
+    card = {"id": "a", "max_model_len": 16}
+    assert card_of({"data": [card]}, None) == ("a", 15)
 
 
 def test_a_teacher_of_other_tokens_or_at_another_temperature_is_refused_at_load(folder):

@@ -161,7 +161,7 @@ class ServedTeacher:
 
     def _unavailable(self, error: RemoteError) -> EngineUnavailable:
         hint = ""
-        if isinstance(error, Rejected) and self.top_k:
+        if isinstance(error, Rejected) and self.top_k and "logprobs" in str(error):
             hint = f"; start the server with --max-logprobs {self.top_k} or more"
         return EngineUnavailable(f"{self.given}: the teacher gave no answer: {error}{hint}")
 
@@ -202,7 +202,8 @@ def number(said: Mapping) -> float:
 
 
 def card_of(models: object, name: str | None) -> tuple[str, int | None]:
-    """The name of the model that is asked, the first without one, and the tokens that it reads.
+    """The name of the model that is asked, the first without one, and the tokens that it reads,
+    one fewer than its context: it is asked to write one.
 
     Raises ValueError where the server has no such model.
     """
@@ -212,7 +213,7 @@ def card_of(models: object, name: str | None) -> tuple[str, int | None]:
         raise ValueError(f"{WHERE}.model={name}: it serves {', '.join(cards) or 'no model'}")
     chosen = name or next(iter(cards))
     room = cards[chosen].get("max_model_len")
-    return chosen, room if isinstance(room, int) else None
+    return chosen, room - 1 if isinstance(room, int) else None
 
 
 def as_body(payload: object) -> bytes:
