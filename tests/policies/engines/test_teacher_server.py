@@ -12,9 +12,10 @@ from torch.testing import assert_close
 
 from tandem.losses.divergence import forward_kl, jsd, reverse_kl
 from tandem.policies.language.policy import LanguagePolicy, Sampling
-from tandem.policies.language.teacher_server import TeacherServer, card_of
+from tandem.policies.language.teacher_server import TeacherServer, card_of, likely_tokens
 from tandem.policies.language.teachers import TokenTeachers
 from tandem.policies.request import Request
+from tandem.remote import Reply
 from tandem.stop import EngineUnavailable
 
 SAMPLED, STATES = frozenset({"teacher_logp", "old_logp"}), frozenset({"divergence"})
@@ -160,6 +161,31 @@ def test_a_row_leaves_room_for_the_token_that_the_teacher_is_asked_to_write():
     """vLLM refuses a prompt as long as its context."""
     card = {"id": "a", "max_model_len": 16}
     assert card_of({"data": [card]}, None) == ("a", 15)
+
+
+def said_of(place, top_k):
+    """What is read of the last of two tokens, 4 and 7."""
+    choice = {"prompt_token_ids": [4, 7], "prompt_logprobs": [None, place]}
+    reply = Reply(body=json.dumps({"choices": [choice]}).encode(), kind="application/json")
+    return likely_tokens(reply, ids=[4, 7], columns=[1], top_k=top_k)
+
+
+def test_likeliest_tokens_are_told_by_their_log_probabilities_whatever_ranks_say():
+    """Of 9 and 8, which tie, both are the second where only likelier ones are counted, and the
+    third where equal ones are."""
+    logp = {"7": -5.0, "9": -1.0, "3": -0.5, "8": -1.0}
+    for ranks in ((4, 2, 1, 2), (4, 3, 1, 3), (None,) * 4):
+        place = {
+            one: {"logprob": x, "rank": rank}
+            for (one, x), rank in zip(logp.items(), ranks, strict=True)
+        }
+        assert said_of(place, 2) == [(-5.0, [(3, -0.5), (8, -1.0)])]
+    with pytest.raises(ValueError, match="4 of the 5 likeliest tokens came"):
+        said_of(place, 5)
+
+
+def test_the_token_that_was_written_needs_no_rank():
+    assert said_of({"7": {"logprob": -5.0}}, 0) == [(-5.0, [])]
 
 
 def test_a_teacher_of_other_tokens_or_at_another_temperature_is_refused_at_load(folder):

@@ -186,11 +186,11 @@ def likely_tokens(
 def _likely(place: Mapping[str, Mapping], token: int, top_k: int) -> Likely:
     if not isinstance(place, Mapping) or str(token) not in place:
         raise ValueError(f"nothing came about token {token} where it stands")
-    known = {int(one): (number(said), said.get("rank")) for one, said in place.items()}
-    best = sorted((rank, one, logp) for one, (logp, rank) in known.items() if rank <= top_k)
-    if len(best) != top_k:
+    known = {int(one): number(said) for one, said in place.items()}
+    best = sorted(known.items(), key=lambda one: (-one[1], one[0]))[:top_k]
+    if len(best) < top_k:
         raise ValueError(f"{len(best)} of the {top_k} likeliest tokens came")
-    return known[token][0], [(one, logp) for _, one, logp in best]
+    return known[token], best
 
 
 def number(said: Mapping) -> float:
