@@ -98,3 +98,19 @@ def test_a_divergence_is_learnt_from_given_rows_and_from_a_mix(strategy):
     """As the comment of algorithm=gkd has it."""
     chosen = f"algorithm/sampling_strategy={strategy} algorithm/importance_sampling=none"
     check(compose(shlex.split(f"algorithm=gkd {RUN} {chosen}")))
+
+
+@pytest.mark.parametrize("word", ["api_key_env=KEY", "model=judge"])
+def test_what_is_one_servers_own_goes_to_no_second_server(word):
+    name = f"algorithm.teachers.server.{word.split('=')[0]}"
+    folders = (
+        "algorithm.teachers.folders={others: 'http://127.0.0.1:1', sums: 'http://127.0.0.1:%d'}"
+    )
+    words = ["algorithm=opd", f"algorithm.teachers.server.{word}"]
+    check(compose([*words, folders % 1]))
+    with pytest.raises(ConfigError) as refused:
+        check(compose([*words, folders % 2]))
+    assert str(refused.value).endswith(
+        f"algorithm.teachers.server.{word} would go to each of http://127.0.0.1:1, "
+        f"http://127.0.0.1:2; set {name}=null, or one address in algorithm.teachers.folders"
+    )

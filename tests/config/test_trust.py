@@ -33,6 +33,7 @@ def fresh(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(trust, "SAID_VARIABLES", set())
+    monkeypatch.setattr(trust, "SAID_KEPT", set())
     monkeypatch.setattr(trust, "SAID_HOSTS", set())
     monkeypatch.setattr(trust, "SAID_STARTS", set())
     monkeypatch.setattr(trust, "SAID_COMMANDS", set())
@@ -436,8 +437,76 @@ def test_a_program_gets_no_variable_that_the_user_has_not_named(monkeypatch, rec
     trust.believe(parse([f"{key}=[BANK_PASSWORD]"]))
     trust.refuse_unsaid(config, recorded=recorded)
     trust.remember(config, {})
-    trust.SAID_VARIABLES.clear()
+    trust.SAID_KEPT.clear()
     trust.refuse_unsaid(config, recorded=recorded)
+
+
+CHAT = {"reward": {"chat": {"url": "http://evil.example", "token_env": "BANK_PASSWORD"}}}
+AGENT = {"environment": {"world": {"command": ["a"], "keep_env": ["BANK_PASSWORD"]}}}
+
+
+@pytest.mark.parametrize(("word", "config"), [
+    ("environment.world.keep_env=[BANK_PASSWORD]", CHAT),
+    ("reward.chat.token_env=BANK_PASSWORD", AGENT),
+])  # fmt: skip
+def test_a_variable_of_a_program_goes_to_no_server_and_that_of_a_server_to_no_program(
+    monkeypatch, word, config
+):
+    monkeypatch.setenv("BANK_PASSWORD", "12345678")
+    trust.believe(parse(["environment.world.command=[a]", word]))
+    with pytest.raises(ConfigError, match="BANK_PASSWORD"):
+        trust.refuse_unsaid(config, recorded=False)
+
+
+FOLDERS = "algorithm.teachers.folders"
+TEACHER_KEY = "algorithm.teachers.server.api_key_env"
+
+
+def taught(*addresses, variable=None):
+    """A configuration of teachers at these addresses."""
+    folders = dict(zip(("others", "sums"), addresses, strict=False))
+    return {"algorithm": {"teachers": {"folders": folders, "server": {"api_key_env": variable}}}}
+
+
+@pytest.mark.parametrize("word", [f"{FOLDERS}.others=%s", f"{FOLDERS}={{others: '%s'}}"])
+def test_a_run_asks_no_teacher_at_an_address_that_the_user_has_not_named(word):
+    url = "http://evil.example:8001"
+    said = f"{FOLDERS}.others: the run would ask {url}, which you have not named"
+    for config in (taught(url), {"algorithm": {"teachers": {"folders": {"others": url}}}}):
+        with pytest.raises(ConfigError, match=f"^{said}"):
+            trust.refuse_unsaid(config, recorded=True)
+    trust.refuse_unsaid(taught("runs/teacher", "http://127.0.0.1:1"), recorded=True)
+    trust.believe(parse([word % url]))
+    trust.refuse_unsaid(taught(url), recorded=True)
+
+
+def test_the_key_of_a_teacher_is_sent_again_to_its_server_and_to_no_other(monkeypatch):
+    monkeypatch.setenv("TEACHER_KEY", "sk-12345678")
+    mine = taught("http://mine.example:8001", variable="TEACHER_KEY")
+    trust.remember(mine, {})
+    trust.refuse_unsaid(mine, recorded=True)
+    said = rf"^{TEACHER_KEY}=TEACHER_KEY: the variable would be sent to http://evil\.example, and"
+    for recorded in (True, False):
+        with pytest.raises(ConfigError, match=said):
+            trust.refuse_unsaid(
+                taught("http://evil.example", variable="TEACHER_KEY"), recorded=recorded
+            )
+
+
+def test_a_run_with_a_teacher_on_a_server_that_moved_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setenv("TEACHER_KEY", "sk-12345678")
+    words = ["algorithm=opd", f"{FOLDERS}={{others: 'http://a.example:1', sums: runs/x}}"]
+    text = OmegaConf.to_yaml(compose([*words, f"{TEACHER_KEY}=TEACHER_KEY"]), resolve=True)
+    run = run_of(tmp_path / "run", text)
+    moved = [f"{FOLDERS}.others=http://b.example:1", f"{TEACHER_KEY}=TEACHER_KEY"]
+    teachers = resume_config(run, [*moved, "algorithm.teachers.server.patience=9"])
+    teachers = teachers.algorithm.teachers
+    assert (teachers.folders.others, teachers.server.patience) == ("http://b.example:1", 9)
+    assert list_confirmed([*words, *moved]) == [words[1], *moved]
+    resume_config(run, [words[1]])
+    for other in (f"{FOLDERS}.others=runs/x", f"{FOLDERS}={{sums: 'http://b.example:1'}}"):
+        with pytest.raises(ConfigError, match="a run that is resumed keeps it"):
+            resume_config(run, [other])
 
 
 def test_what_a_newer_tandem_keeps_is_kept_and_nothing_empty_is_written():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from hydra.core.override_parser.types import Override
@@ -21,12 +21,14 @@ from tandem.config.values import list_keys
 from tandem.record.foreign import LOG_BYTES, UNREADABLE, check_file, read_config, reason_of
 from tandem.record.latest import followed
 from tandem.record.secrets import REDACTED
+from tandem.remote import is_address
 from tandem.settings.renamed import present_config
 
 # Where somebody else is asked, and how patiently: a server may have moved since.
 ELSEWHERE = re.compile(
     r"""
-    (reward | rollout | environment) (\.\w+)* \.          # of whatever lies in these groups:
+    algorithm\.teachers\. (folders (\.[^.]+)? | server (\.\w+)?)  # addresses alone: see _moves
+    | (reward | rollout | environment) (\.\w+)* \.        # of whatever lies in these groups:
     ( url | \w+_env                                       # who is asked, and what is sent there
     | command                                             # of a program, which may lie elsewhere
     | concurrency                                         # how many wait at once
@@ -36,7 +38,11 @@ ELSEWHERE = re.compile(
     re.VERBOSE,
 )
 # Of these, what says who is asked, what is sent there and what is started.
-CONFIRMED = re.compile(r"(reward|rollout|environment)(\.\w+)*\.(url|\w+_env|starts|command)")
+CONFIRMED = re.compile(
+    r"(reward|rollout|environment)(\.\w+)*\.(url|\w+_env|starts|command)"
+    r"|algorithm\.teachers\.(folders(\.[^.]+)?|server(\.\w+_env)?)"
+)
+TEACHERS = re.compile(r"algorithm\.teachers\.folders(\.[^.]+)?")
 
 
 def configuration(overrides: Sequence[str]) -> DictConfig:
@@ -171,6 +177,8 @@ def _apply(cfg: DictConfig, override: Override, redacted: Sequence[str]) -> None
     may_change = key_of(key).resumable or ELSEWHERE.fullmatch(key) or key in redacted
     if not may_change or override.is_delete() or override.is_sweep_override():
         raise ConfigError(_explain_kept(text))
+    if TEACHERS.fullmatch(key) and not _moves(OmegaConf.select(cfg, key), override.value()):
+        raise ConfigError(_explain_kept(text))
     if key in cfg.choices and not isinstance(override.value(), dict):
         cfg[key] = compose([text])[key]
         return
@@ -180,6 +188,13 @@ def _apply(cfg: DictConfig, override: Override, redacted: Sequence[str]) -> None
         OmegaConf.update(cfg, key, override.value(), merge=True)
     except OmegaConfBaseException as error:
         raise ConfigError(f"{text}: {str(error).splitlines()[0]}") from error
+
+
+def _moves(old: object, new: object) -> bool:
+    """Whether the teachers are those of the run, but for the addresses of servers."""
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return all(_moves(old.get(source), place) for source, place in new.items())
+    return old == new or (is_address(old) and is_address(new))
 
 
 def _list_resumable() -> str:

@@ -10,25 +10,26 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from hydra.core.override_parser.types import Override
 
 from tandem.config.names import ConfigError
 from tandem.config.overrides import parse
-from tandem.config.programs import is_program, list_engines, list_programs, spell, variables_of
+from tandem.config.programs import list_engines, list_programs, spell
+from tandem.config.servers import hosts_of, list_elsewhere
 from tandem.record import durable
-from tandem.remote.transport import LOOPBACK
+from tandem.remote import is_address
 
-SAID_VARIABLES: set[str] = set()  # on command lines of this process, as are the next ones
+# On command lines of this process, as are the next ones: to be sent to a server.
+SAID_VARIABLES: set[str] = set()
+SAID_KEPT: set[str] = set()  # variables that programs are given, and no server
 SAID_HOSTS: set[str] = set()  # as scheme://host:port
 SAID_STARTS: set[str] = set()  # true, where a command line lets a run start its engines
 SAID_COMMANDS: set[str] = set()  # of programs
-PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,15 +43,6 @@ class Trusted:
     # that were started: a command and its folder, or a variable that it was given
     programs: list[str] = field(default_factory=list)
     others: dict[str, Any] = field(default_factory=dict)  # what a newer Tandem keeps
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A server that a configuration names."""
-
-    key: str
-    host: str  # scheme://host:port; "": its address stands elsewhere
-    variable: str | None  # what is sent to it; None: nothing is set
 
 
 def place() -> Path:
@@ -93,7 +85,7 @@ def remember(config: Mapping[str, object], plugins: Mapping[str, str]) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the runs of a sweep start together
         before = read_trusted()
         hosts = {host: list(names) for host, names in before.hosts.items()}
-        for one in _list_elsewhere(config):
+        for one in list_elsewhere(config):
             if not one.host:  # who is asked is not known yet
                 continue
             names = hosts.setdefault(one.host, [])
@@ -121,19 +113,22 @@ def believe(parts: Sequence[Override]) -> None:
     """The variables and the hosts that a command line names; of a sweep, each run says its own."""
     for part in parts:
         if not part.is_delete() and not part.is_sweep_override():
-            _believe(part.key_or_group.rpartition(".")[2], part.value())
+            _believe(part.key_or_group.split("."), part.value())
 
 
-def _believe(name: str, value: object) -> None:
+def _believe(path: Sequence[str], value: object) -> None:
+    name = path[-1]
     if isinstance(value, Mapping):
         for inner, item in value.items():
-            _believe(str(inner), item)
+            _believe([*path, str(inner)], item)
     elif name == "warm_start" and isinstance(value, list):
         believe(parse([str(word) for word in value]))
+    elif name.endswith("_env") and isinstance(value, list):  # a server is sent one
+        SAID_KEPT.update(map(str, value))
     elif name.endswith("_env"):
-        SAID_VARIABLES.update(map(str, value if isinstance(value, list) else [value]))
-    elif name == "url":
-        SAID_HOSTS.update(_hosts(value))
+        SAID_VARIABLES.add(str(value))
+    elif name == "url" or (path[-2:-1] == ["folders"] and is_address(value)):
+        SAID_HOSTS.update(hosts_of(value))
     elif name == "starts" and value is True:
         SAID_STARTS.add("true")
     elif name == "command" and isinstance(value, list):
@@ -151,7 +146,7 @@ def refuse_unsaid(config: Mapping[str, object], *, recorded: bool) -> None:
     if recorded:
         _refuse_engines(config)
     known = read_trusted().hosts
-    for one in _list_elsewhere(config):
+    for one in list_elsewhere(config):
         if one.host in SAID_HOSTS or one.variable in SAID_VARIABLES:
             continue
         sent = known.get(one.host, ()) if one.host else ()
@@ -187,56 +182,12 @@ def _refuse_engines(config: Mapping[str, object]) -> None:
 def _refuse_programs(config: Mapping[str, object]) -> None:
     known = read_trusted().programs
     for one in list_programs(config):
-        said = SAID_COMMANDS if one.is_command else SAID_VARIABLES
+        said = SAID_COMMANDS if one.is_command else SAID_KEPT
         if one.kept not in known and one.word not in said:
             raise ConfigError(
                 f"{one.key}: the run {one.told}; give {one.key}=[...] on the command line if that "
                 "is right"
             )
-
-
-def _list_elsewhere(config: Mapping[str, object]) -> Iterator[Asked]:
-    """Those that are not this machine, and those here that would be sent a variable: whoever wrote
-    the configuration may listen here too. A model's copy of its engine comes last."""
-    found = sorted(_list_asked(config, ""), key=lambda one: one.key.startswith("model."))
-    here = [one for one in found if urlsplit(one.host).hostname in LOOPBACK]
-    return (one for one in found if one not in here or one.variable is not None)
-
-
-def _list_asked(node: object, where: str) -> Iterator[Asked]:
-    if isinstance(node, list):
-        for place, item in enumerate(node):
-            yield from _list_asked(item, f"{where}{place}.")
-    if not isinstance(node, Mapping):
-        return
-    hosts, sent = _hosts(node.get("url")), list(variables_of(node))
-    for host in hosts or ([] if is_program(node) else [""]):
-        for key, name in sent:
-            yield Asked(key=f"{where}{key}", host=host, variable=name)
-        if host and not sent:
-            yield Asked(key=f"{where}url", host=host, variable=None)
-    for key, item in node.items():
-        yield from _list_asked(item, f"{where}{key}.")
-
-
-def _hosts(url: object) -> list[str]:
-    """Those of one address, or of a list."""
-    named = [_host(one) for one in (url if isinstance(url, list) else [url])]
-    return [host for host in named if host]
-
-
-def _host(url: object) -> str:
-    """scheme://host:port, which is what somebody trusts: another port is another server."""
-    if not isinstance(url, str):
-        return ""
-    try:
-        parts = urlsplit(url)
-        port = parts.port or PORTS.get(parts.scheme)
-    except ValueError:
-        return url
-    named = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-    own = "" if port == PORTS.get(parts.scheme) else f":{port}"
-    return f"{parts.scheme}://{named}{own}" if named else ""
 
 
 def digest(files: Sequence[Path]) -> str:

@@ -2,7 +2,7 @@
 
 from tandem.remote.breaker import Breaker
 from tandem.remote.endpoint import Endpoint, Retries, as_json
-from tandem.remote.exchange import JSON, Limits, Reply, check_address
+from tandem.remote.exchange import JSON, Limits, Reply, check_address, is_address
 from tandem.remote.faults import (
     BadReply,
     Late,
@@ -33,4 +33,5 @@ __all__ = [
     "Unwell",
     "as_json",
     "check_address",
+    "is_address",
 ]

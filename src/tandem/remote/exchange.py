@@ -154,6 +154,14 @@ def read_token(variable: str | None, url: str) -> str | None:
     return token or None
 
 
+def is_address(place: object) -> bool:
+    """Whether it is a server, and no folder or name."""
+    try:
+        return isinstance(place, str) and urlsplit(place).scheme in ("http", "https")
+    except ValueError:  # an address with a fault, which `check_address` names
+        return True
+
+
 def check_address(url: str) -> str:
     """The address without a slash at its end. Raises ValueError where it is none for requests."""
     parts = urlsplit(url)

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
-from urllib.parse import urlsplit
 
 import torch
 from torch import Tensor
@@ -45,11 +44,6 @@ AGAIN = 3  # attempts at a row whose reply is none
 Likely = tuple[float, list[tuple[int, float]]]  # of the token that was written, and the likeliest
 
 
-def is_address(folder: str) -> bool:
-    """Whether a teacher is a server, and no folder."""
-    return urlsplit(folder).scheme in ("http", "https")
-
-
 @declare(judges_itself=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TeacherServer:
@@ -61,6 +55,16 @@ class TeacherServer:
     timeout: Annotated[float, positive] = 300.0  # seconds of one attempt at a row
     patience: Annotated[float, positive] = 900.0  # seconds that a server may be away
     max_reply_bytes: Annotated[int, positive] = 2**28
+
+    def check_shared(self, addresses: Set[str]) -> None:
+        """Raise ValueError for what is one server's own where several are asked."""
+        own = {"api_key_env": self.api_key_env, "model": self.model}
+        for name, value in own.items():
+            if value is not None and len(addresses) > 1:
+                raise ValueError(
+                    f"{WHERE}.{name}={value} would go to each of {', '.join(sorted(addresses))}; "
+                    f"set {WHERE}.{name}=null, or one address in algorithm.teachers.folders"
+                )
 
     def endpoint(self, url: str, *, patience: float | None = None) -> Endpoint:
         """patience: in place of its own."""

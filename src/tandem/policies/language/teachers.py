@@ -17,8 +17,9 @@ from tandem.policies.language.loaded_teachers import LoadedTokenTeachers
 from tandem.policies.language.logprob import TokenLogProbComputer
 from tandem.policies.language.pretrained import Numerics, pretrained
 from tandem.policies.language.same_tokens import first_difference
-from tandem.policies.language.teacher_server import ServedTeacher, TeacherServer, is_address
+from tandem.policies.language.teacher_server import ServedTeacher, TeacherServer
 from tandem.policies.teachers import Teachers, weights_of
+from tandem.remote import is_address
 
 if TYPE_CHECKING:
     from tandem.policies.language.policy import LanguagePolicy
@@ -52,6 +53,7 @@ class TokenTeachers(Teachers):
         Teachers.__post_init__(self)
         if self.asks_servers and self.distance is not None:
             self.check_likeliest()
+        self.server.check_shared({x for x in self.folders.values() if is_address(x)})
         if self.teaches_itself and self.average is None:
             raise ValueError(
                 "algorithm.teachers.average=null, and the policy teaches itself; set it to the "

@@ -13,11 +13,11 @@ from tandem.policies.language.critic import Critic, critic_of
 from tandem.policies.language.logprob import ALSO, token_logp
 from tandem.policies.language.pretrained import positions, recompute_activations
 from tandem.policies.language.rows import TokenIndex
-from tandem.policies.language.teacher_server import is_address
 from tandem.policies.language.teachers import SELF
 from tandem.policies.memory.outline import Outline
 from tandem.policies.memory.tracker import Peak, fuse_attention
 from tandem.policies.teachers import weights_of
+from tandem.remote import is_address
 
 if TYPE_CHECKING:
     from tandem.policies.language.token_policy import TokenPolicy

@@ -1,0 +1,83 @@
+"""Servers that a configuration names, and the variables that are sent there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from tandem.config.programs import is_program, variables_of
+from tandem.remote import is_address
+from tandem.remote.transport import LOOPBACK
+
+PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A server that a configuration names."""
+
+    key: str
+    host: str  # scheme://host:port; "": its address stands elsewhere
+    variable: str | None  # what is sent to it; None: nothing is set
+
+
+def list_elsewhere(config: Mapping[str, object]) -> Iterator[Asked]:
+    """Those that are not this machine, and those here that would be sent a variable: whoever wrote
+    the configuration may listen here too. A model's copy of its engine comes last."""
+    found = sorted(_list_asked(config, ""), key=lambda one: one.key.startswith("model."))
+    here = [one for one in found if urlsplit(one.host).hostname in LOOPBACK]
+    return (one for one in found if one not in here or one.variable is not None)
+
+
+def _list_asked(node: object, where: str, *, placed: bool = False) -> Iterator[Asked]:
+    """placed: whether the addresses of this part stand beside it."""
+    if isinstance(node, list):
+        for place, item in enumerate(node):
+            yield from _list_asked(item, f"{where}{place}.")
+    if not isinstance(node, Mapping):
+        return
+    hosts, sent = hosts_of(node.get("url")), list(variables_of(node))
+    for host in hosts or ([] if placed or is_program(node) else [""]):
+        for key, name in sent:
+            yield Asked(key=f"{where}{key}", host=host, variable=name)
+        if host and not sent:
+            yield Asked(key=f"{where}url", host=host, variable=None)
+    yield from (teachers := list(_list_teachers(node, where)))
+    for key, item in node.items():
+        inner = f"{where}{key}."
+        yield from _list_asked(item, inner, placed=bool(teachers) and key == "server")
+
+
+def _list_teachers(node: Mapping[str, object], where: str) -> Iterator[Asked]:
+    """Those whose addresses are among `folders`, with what `server` beside it sends to each."""
+    folders, server = node.get("folders"), node.get("server")
+    if not isinstance(folders, Mapping):
+        return
+    sent = list(variables_of(server)) if isinstance(server, Mapping) else []
+    for source, address in folders.items():
+        for host in hosts_of(address) if is_address(address) else []:
+            for key, name in sent:
+                yield Asked(key=f"{where}server.{key}", host=host, variable=name)
+            if not sent:
+                yield Asked(key=f"{where}folders.{source}", host=host, variable=None)
+
+
+def hosts_of(url: object) -> list[str]:
+    """Those of one address, or of a list."""
+    named = [_host(one) for one in (url if isinstance(url, list) else [url])]
+    return [host for host in named if host]
+
+
+def _host(url: object) -> str:
+    """scheme://host:port, which is what somebody trusts: another port is another server."""
+    if not isinstance(url, str):
+        return ""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or PORTS.get(parts.scheme)
+    except ValueError:
+        return url
+    named = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    own = "" if port == PORTS.get(parts.scheme) else f":{port}"
+    return f"{parts.scheme}://{named}{own}" if named else ""
