@@ -130,6 +130,27 @@ def test_an_episode_whose_opening_raises_is_closed():
     assert some[0].lost.startswith("begin raised ConnectionResetError") and len(closed) == 1
 
 
+@pytest.mark.parametrize("waits", ["begin", "opening"])
+def test_an_episode_that_begins_too_late_is_closed(waits):
+    """Whether the world was late with the episode, or with what it says first."""
+    late, closed = threading.Event(), threading.Event()
+
+    class Slow(Counting):
+        def begin(self, prompt, key):
+            opens = property(lambda self: late.wait(20) and Said())
+            own = {"opening": opens} if waits == "opening" else {"opening": Said()}
+            if waits == "begin":
+                late.wait(20)
+            return type("E", (), {**own, "close": lambda self: closed.set()})()
+
+    some = plays(1)
+    asked(Slow(), timeout=0.05, attempts=1).begin(some)
+    assert some[0].lost == "begin took over 0.05 s (environment.timeout)"
+    assert waits == "begin" or closed.wait(20)
+    late.set()
+    assert closed.wait(20)
+
+
 def test_an_episode_that_cannot_begin_is_tried_as_often_as_is_said():
     class Closed(Counting):
         def begin(self, prompt, key):

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from tandem.contracts import at_least, positive
+from tandem.environments.beginning import Beginning
 from tandem.environments.function import OfMoves
 from tandem.environments.protocol import PROMPT_ROLES, ROLES, Episode, Move, Said, World
 from tandem.rewards.concurrency import at_once, thread_like_this
@@ -88,11 +88,13 @@ class Environment:
                 self.close([play])
                 play.attempts += 1
                 play.counts.clear()
-            calls = [(_begin, self.world, copy_of(play.prompt), play.key) for play in waiting]
-            answers = self._ask(calls)
+            begun = [Beginning(self.world, copy_of(play.prompt), play.key) for play in waiting]
+            answers = self._ask([(one,) for one in begun])
             # One that is given to two rows would answer for another's session.
             taken = [id(play.episode) for play in plays if play.episode is not None]
-            for play, answer in zip(waiting, answers, strict=True):
+            for play, one, answer in zip(waiting, begun, answers, strict=True):
+                if isinstance(answer, TimeoutError):  # it may hang in `close` as well
+                    thread_like_this(one.let_go)
                 self._opened(play, answer, taken)
             waiting = [play for play in waiting if self._may_try_again(play)]
 
@@ -159,17 +161,6 @@ class Environment:
 
 def _call(function: Callable, *arguments: object) -> object:
     return function(*arguments)
-
-
-def _begin(world: World, prompt: Prompt, key: int) -> tuple[Episode, Said]:
-    """A new episode and its opening, in one call: an opening may be code as well."""
-    episode = world.begin(prompt, key)
-    try:
-        return episode, episode.opening
-    except BaseException:
-        with suppress(Exception):  # why there is no opening is said
-            episode.close()
-        raise
 
 
 def checked(said: Said, call: str, roles: Sequence[str]) -> Said:

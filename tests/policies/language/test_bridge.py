@@ -1,16 +1,19 @@
 """The ids between two moves: exact behind any template, or refused."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
-from small_episodes import WITH_TOOLS
+from small_episodes import WITH_TOOLS, chatting, playing
 from small_language import TEMPLATE, byte_tokenizer
 
 from tandem.environments import About, Environment
+from tandem.policies.engines.protocol import EngineOption
 from tandem.policies.language.bridge import Bridge, Unreadable
 from tandem.policies.language.chat import Chat, ChatOptions
 from tandem.policies.language.episodes import Episodes
+from tandem.policies.language.records import Sampling
 from tandem.policies.language.tiny_lm import character_tokenizer
 from tandem.types import Prompt
 
@@ -59,6 +62,19 @@ def test_a_history_is_what_the_template_writes_and_the_move_as_it_was_sampled(te
 def test_a_template_that_cannot_be_continued_exactly_is_refused_with_the_fix(template, why):
     with pytest.raises(ValueError, match=f"{why}.*set model.chat_template=FILE"):
         bridge(template)
+
+
+def test_a_template_is_refused_before_an_engine_is_made():
+    class Engine(EngineOption):
+        shares_weights = True
+
+        def host(self, policy):
+            pytest.fail("an engine was made")
+
+    world = Environment(World(About()), timeout=None)
+    sampling = Sampling(max_new_tokens=4, engine=Engine())
+    with pytest.raises(ValueError, match=r"set model\.chat_template=FILE"):
+        playing(world, build=partial(chatting, ENDLESS), sampling=sampling)
 
 
 class World:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tandem import rng
+from tandem.environments import Environment
 from tandem.policies.language.bridge import Bridge
 from tandem.policies.language.chat import ChatOptions
 from tandem.policies.language.critic import Critic, Kind
@@ -94,17 +95,21 @@ class LanguagePolicy(TokenPolicy):
         return Description(kind="tokens", provides=PROVIDES | given)
 
     def load(self, request: Request) -> None:
-        """And whoever is there beside it: an environment, teachers, fused kernels."""
+        """And whoever is there beside it: teachers, fused kernels."""
         super().load(request)
-        if (world := request.environment) is not None:
-            self.chat.tools = world.about.tools
-            bridge = Bridge(self.chat, self.ends, limit=world.max_observation_tokens)
-            self.episodes = Episodes(world, bridge, self.positions)
         if request.teachers is not None:
             self.teachers = request.teachers.load(self)
         if self.numerics.liger:  # after all that is copied, or judged on the CPU
             frozen = None if self.reference is None else self.reference.model
             fuse(self.model, frozen, None if self.critic is None else self.critic.layers)
+
+    def meet(self, environment: Environment | None) -> None:
+        """The episodes that are played in an environment. Raises ValueError for a chat template
+        that they cannot be continued by."""
+        if environment is not None:
+            self.chat.tools = environment.about.tools
+            bridge = Bridge(self.chat, self.ends, limit=environment.max_observation_tokens)
+            self.episodes = Episodes(environment, bridge, self.positions)
 
     def inputs_of(self, model: nn.Module) -> Inputs:
         """What a model is given beside tokens."""

@@ -47,6 +47,8 @@ from tandem.types import Prompt, Rollout
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
+    from tandem.environments import Environment
+
 OF_REFERENCE = frozenset({"ref_logp", "old_kl_to_ref"})
 BEFORE = frozenset({"old_logp", "old_values", "sum_pi_squared"})  # of weights not yet updated
 FILLED = (*BEFORE, "ref_logp")  # by `complete`, if they are read and not given
@@ -88,6 +90,7 @@ class TokenPolicy(EngineMixin):
         model, tokenizer = self.read_weights()
         self.chat = self.chat_of(tokenizer)
         self.ends, self.positions = self.chat.ends(end_tokens(model)), positions(model)
+        self.meet(request.environment)
         self.network = model
         if "values" in request.needs:  # before adapters come into its layers
             splits = logits_are_head_of_trunk(model)
@@ -114,6 +117,9 @@ class TokenPolicy(EngineMixin):
     def chat_of(self, tokenizer: Any) -> Chat:
         """The way of prompts to the model."""
         return Chat(tokenizer, self.talk)
+
+    def meet(self, environment: Environment | None) -> None:
+        """Whoever answers between moves, before engines are made: the chat may be unfit for it."""
 
     def choose_trained(self, model: nn.Module) -> None:
         """Let of a model learn what this policy trains: all of it."""
