@@ -117,21 +117,20 @@ def believe(parts: Sequence[Override]) -> None:
 
 
 def _believe(path: Sequence[str], value: object) -> None:
-    name = path[-1]
+    name, many = path[-1], isinstance(value, list)
     if isinstance(value, Mapping):
         for inner, item in value.items():
             _believe([*path, str(inner)], item)
-    elif name == "warm_start" and isinstance(value, list):
+        return
+    if name == "warm_start" and many:
         believe(parse([str(word) for word in value]))
-    elif name.endswith("_env") and isinstance(value, list):  # a server is sent one
-        SAID_KEPT.update(map(str, value))
-    elif name.endswith("_env"):
-        SAID_VARIABLES.add(str(value))
-    elif name == "url" or (path[-2:-1] == ["folders"] and is_address(value)):
+    if name.endswith("_env"):  # of several, a program is given them; a server is sent one
+        (SAID_KEPT if many else SAID_VARIABLES).update(map(str, value if many else [value]))
+    if name == "url" or (path[-2:-1] == ["folders"] and is_address(value)):
         SAID_HOSTS.update(hosts_of(value))
-    elif name == "starts" and value is True:
+    if name == "starts" and value is True:
         SAID_STARTS.add("true")
-    elif name == "command" and isinstance(value, list):
+    if name == "command" and many:
         SAID_COMMANDS.add(spell(value))
 
 

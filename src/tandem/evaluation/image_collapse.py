@@ -87,15 +87,9 @@ class Collapse:
 
         Numbers are metrics by name; one that is missing, None or NaN is not suspect.
         """
-        reward = compare_both(REWARD, first, now)
         signs = self.signs(first, now)
-        if not signs or reward is None or not reward[1] > reward[0]:
-            return None
-        return (
-            f"the held-out reward rose from {reward[0]:.3f} to {reward[1]:.3f} while pictures "
-            f"collapsed: {', '.join(signs)}; look at the pictures, and hold the policy to its "
-            "start by a larger algorithm.kl.coef (limits: evaluation.collapse)"
-        )
+        said = "pictures collapsed", "look at the pictures", "evaluation.collapse"
+        return describe_suspicion(first, now, signs, said=said)
 
     def signs(self, first: Mapping[str, float], now: Mapping[str, float]) -> list[str]:
         """The measures that are beyond their limits, in words."""
@@ -111,6 +105,28 @@ class Collapse:
         if None not in (self.distance, unit, gone) and gone > self.distance * unit > 0:
             found.append(f"distance to the start {gone:.3f} at a first diversity of {unit:.3f}")
         return found
+
+
+def describe_suspicion(
+    first: Mapping[str, float],
+    now: Mapping[str, float],
+    signs: Sequence[str],
+    *,
+    said: tuple[str, str, str],
+) -> str | None:
+    """One line where there are signs beside a held-out reward that rose; None: nothing is wrong.
+
+    said: what samples did, what to do about it, and the key of the limits.
+    """
+    reward = compare_both(REWARD, first, now)
+    if not signs or reward is None or not reward[1] > reward[0]:
+        return None
+    happened, advice, key = said
+    return (
+        f"the held-out reward rose from {reward[0]:.3f} to {reward[1]:.3f} while {happened}: "
+        f"{', '.join(signs)}; {advice}, and hold the policy to its start by a larger "
+        f"algorithm.kl.coef (limits: {key})"
+    )
 
 
 def compare_both(

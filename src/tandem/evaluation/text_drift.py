@@ -15,13 +15,12 @@ from functools import lru_cache
 from typing import Annotated
 
 from tandem.contracts import at_least, positive
-from tandem.evaluation.image_collapse import REWARD, compare_both, describe_ends
+from tandem.evaluation.image_collapse import compare_both, describe_ends, describe_suspicion
 
 # A word, or a sign by itself; scripts without spaces are read sign by sign.
 WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|\w+|[^\w\s]")
 GRAM = 3  # characters, of the distance of two texts
 TEXT_MEASURES = ("repetition", "other_script", "format_share")
-RISING = ("repetition", "other_script", "format_share")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,20 +48,14 @@ class Drift:
 
     def warning(self, first: Mapping[str, float], now: Mapping[str, float]) -> str | None:
         """What to say of an evaluation beside the first one of the run; None: nothing is wrong."""
-        reward = compare_both(REWARD, first, now)
         signs = self.signs(first, now)
-        if not signs or reward is None or not reward[1] > reward[0]:
-            return None
-        return (
-            f"the held-out reward rose from {reward[0]:.3f} to {reward[1]:.3f} while answers "
-            f"drifted: {', '.join(signs)}; read the samples, and hold the policy to its start by a "
-            "larger algorithm.kl.coef (limits: evaluation.drift)"
-        )
+        said = "answers drifted", "read the samples", "evaluation.drift"
+        return describe_suspicion(first, now, signs, said=said)
 
     def signs(self, first: Mapping[str, float], now: Mapping[str, float]) -> list[str]:
         """The measures that are beyond their limits, in words."""
         found = []
-        for name in RISING:
+        for name in TEXT_MEASURES:
             limit, ends = asdict(self)[name], compare_both(f"eval/{name}", first, now)
             if None not in (limit, ends) and ends[1] - ends[0] > limit:
                 found.append(describe_ends(name, ends))

@@ -6,7 +6,7 @@ import json
 import time
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from tandem.contracts import declare
@@ -16,6 +16,7 @@ from tandem.remote.faults import BadReply, LeftAlone, RemoteError, Unwell
 from tandem.remote.transport import Request, transport_to
 
 Answer = TypeVar("Answer")
+NEVER = 2**31  # failures in a row: nobody else could be asked instead
 
 
 @declare(judges_itself=True)
@@ -170,3 +171,22 @@ def report(breaker: Breaker, error: RemoteError, admission: int) -> None:
         breaker.failed(admission)
     else:
         breaker.succeeded()
+
+
+def patient_endpoint(
+    url: str, *, where: str, keys: Mapping[str, str], token_env: str | None, limits: Limits
+) -> Endpoint:
+    """The only server of its kind: it is asked again until the deadline, whatever it does.
+
+    No attempt takes longer than the deadline, and connections are kept.
+    """
+    return Endpoint(
+        url.rstrip("/"),
+        where=where,
+        keys=keys,
+        token_env=token_env,
+        limits=replace(limits, timeout=min(limits.timeout, limits.deadline)),
+        retries=Retries(count=NEVER, wait=0.5, longest=20.0),
+        breaker=Breaker(failures=NEVER),
+        keep_alive=True,
+    )

@@ -29,7 +29,7 @@ from tandem.policies.engines.vllm_command import serve
 from tandem.policies.engines.weight_store import WeightStore, is_private
 from tandem.policies.language.records import Sampling
 from tandem.policies.lora import Lora
-from tandem.remote import Breaker, Endpoint, Limits, Rejected, RemoteError, Retries
+from tandem.remote import Endpoint, Limits, Rejected, RemoteError, patient_endpoint
 from tandem.remote.transport import LOOPBACK
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,6 @@ FORBIDDEN = (401, 403)
 SOON, FIRST_INFO = 5.0, 120.0  # seconds: a first /server_info asks pip, gcc and the drivers first
 MEMORY = Path("/dev/shm")  # where Linux keeps files in memory
 FLEET = 4  # an engine is left to the others after this part of the patience
-NEVER = 2**31  # failures in a row: nobody else could be asked instead
 
 Config = Mapping[str, object] | None  # of a server; None: it does not tell
 
@@ -96,24 +95,15 @@ class VllmServer(ServerOption):
     def endpoint(self, url: str, *, patience: float | None = None) -> Endpoint:
         """One of the servers; patience: in place of its own."""
         patience = self.patience if patience is None else patience
-        return Endpoint(
-            url.rstrip("/"),
+        keys = {x: f"{WHERE}.{x}" for x in ("timeout", "max_reply_bytes")}
+        return patient_endpoint(
+            url,
             where=WHERE,
+            keys=keys | {"deadline": f"{WHERE}.patience", "connect": f"{WHERE}.url"},
             token_env=self.api_key_env,
-            keys={
-                "connect": f"{WHERE}.url",
-                "timeout": f"{WHERE}.timeout",
-                "deadline": f"{WHERE}.patience",
-                "max_reply_bytes": f"{WHERE}.max_reply_bytes",
-            },
             limits=Limits(
-                timeout=min(self.timeout, patience),
-                deadline=patience,
-                max_reply_bytes=self.max_reply_bytes,
+                timeout=self.timeout, deadline=patience, max_reply_bytes=self.max_reply_bytes
             ),
-            retries=Retries(count=NEVER, wait=0.5, longest=20.0),
-            breaker=Breaker(failures=NEVER),
-            keep_alive=True,
         )
 
     def check(self, sampling: Sampling, lora: Lora | None) -> None:

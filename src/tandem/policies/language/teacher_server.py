@@ -23,22 +23,20 @@ from tandem.policies.language.records import TokenSample
 from tandem.policies.language.same_tokens import CONVERSATION, TEXT
 from tandem.remote import (
     BadReply,
-    Breaker,
     Endpoint,
     Limits,
     Rejected,
     RemoteError,
     Reply,
-    Retries,
     as_json,
     check_address,
+    patient_endpoint,
 )
 from tandem.stop import EngineUnavailable
 from tandem.types import Prompt
 
 WHERE = "algorithm.teachers.server"
 FOLDERS = "algorithm.teachers.folders"  # key of the addresses
-NEVER = 2**31  # failures in a row: nobody else could be asked instead
 SOON = 5.0  # seconds for a first word of a server
 AGAIN = 3  # attempts at a row whose reply is none
 Likely = tuple[float, list[tuple[int, float]]]  # of the token that was written, and the likeliest
@@ -70,19 +68,14 @@ class TeacherServer:
         """patience: in place of its own."""
         patience = self.patience if patience is None else patience
         keys = {x: f"{WHERE}.{x}" for x in ("timeout", "max_reply_bytes")}
-        return Endpoint(
-            check_address(url).rstrip("/"),
+        return patient_endpoint(
+            check_address(url),
             where=WHERE,
-            token_env=self.api_key_env,
             keys=keys | {"deadline": f"{WHERE}.patience", "connect": FOLDERS, "url": FOLDERS},
+            token_env=self.api_key_env,
             limits=Limits(
-                timeout=min(self.timeout, patience),
-                deadline=patience,
-                max_reply_bytes=self.max_reply_bytes,
+                timeout=self.timeout, deadline=patience, max_reply_bytes=self.max_reply_bytes
             ),
-            retries=Retries(count=NEVER, wait=0.5, longest=20.0),
-            breaker=Breaker(failures=NEVER),
-            keep_alive=True,
         )
 
 

@@ -32,7 +32,7 @@ class TinyUNet(ModelMixin, ConfigMixin, PeftAdapterMixin):
     _no_split_modules = ("ResidualBlock",)
 
     @register_to_config
-    def __init__(self, *, pixels: int, channels: Sequence[int], text: int) -> None:
+    def __init__(self, *, channels: Sequence[int], text: int) -> None:
         """channels: of the levels, each half as wide as the one before; text: numbers of one."""
         super().__init__()
         self.gradient_checkpointing = False

@@ -41,7 +41,7 @@ class TinyUNetFlow(TinyFlow):
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            return TinyUNet(pixels=SIZE, channels=self.channels, text=WORDS * WIDTH)
+            return TinyUNet(channels=self.channels, text=WORDS * WIDTH)
 
     def _saved(self, folder: Path, dtype: torch.dtype | None) -> nn.Module:
         from tandem.policies.flow.families.tiny_unet import TinyUNet
