@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))  # run as a script, it finds its neighbour
@@ -32,6 +33,7 @@ STEPS = {
 SHORT = ("iterations=1", "warm_start=null", "evaluation.every=null", "trainer=cpu")
 LANGUAGE_PRESETS = ("grpo", "dapo", "dr_grpo", "rloo", "reinforce_pp")
 PROBES = {"isinstance", "hasattr", "getattr"}
+FILLED_IN = ("choices", "overrides", "replaced")  # keys that the run fills in by itself
 # Where the functions live that a configuration may choose: lists of their names are what facts on
 # the function replace.
 PARTS = ("advantages", "losses", "dynamics", "data", "kl", "corrections", "weights", "collect")
@@ -185,18 +187,17 @@ def of_command() -> dict[str, object]:
     """How often one command composes, and what a composed run of tokens shows its user."""
     import runpy
 
-    from tandem.config import compose, loading, plain
+    from tandem.config import compose
 
-    user_keys = first_of(plain, "list_user_keys", "user_keys")
     keys = user_keys(compose(["model=tiny_lm", "algorithm=grpo"]))
     flow = user_keys(compose(["model=tiny_flow"]))
-    made, merge = [], first_of(loading, "merge_files", "merged")
+    made, (module, merge) = [], of_composition()
 
     def counted(*given):
         made.append(1)
         return merge(*given)
 
-    setattr(loading, merge.__name__, counted)
+    setattr(module, merge.__name__, counted)
     with tempfile.TemporaryDirectory() as folder:
         sys.argv = ["train.py", "dry_run=true", f"run_dir={folder}/run"]
         runpy.run_path("train.py", run_name="__main__")
@@ -205,6 +206,32 @@ def of_command() -> dict[str, object]:
         "keys of a run of tokens": len(keys),
         "keys of a run of pictures": len(flow),
     }
+
+
+def user_keys(cfg: Any) -> list[str]:
+    """The keys with a value that a user may set, as `tandem.config.plain` lists them: here too,
+    for older checkouts have no such list."""
+    from tandem.config import plain
+
+    leaves = first_of(plain, "iterate_leaves", "leaves")
+    keys = [key.split(".") for key, _ in leaves(cfg)]
+    private = [any(name.startswith("_") for name in names) for names in keys]
+    return [
+        ".".join(names)
+        for names, hidden in zip(keys, private, strict=True)
+        if not hidden and names[0] not in FILLED_IN
+    ]
+
+
+def of_composition() -> tuple[ModuleType, Callable]:
+    """The module and the function that every composition goes through once."""
+    try:
+        from tandem.config import loading
+    except ImportError:  # a checkout from before files were merged by Tandem's own loader
+        from tandem.config import composition
+
+        return composition, composition._composed
+    return loading, first_of(loading, "merge_files", "merged")
 
 
 def first_of(module: ModuleType, *names: str) -> Callable:
