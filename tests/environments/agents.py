@@ -85,6 +85,32 @@ def rewrites(messages, fields):
     return 1.0
 
 
+def asks_a_second_agent(messages, fields):
+    """Whose conversation stands between two turns of the first, and is summed up at the end."""
+    messages = say(messages, "+")
+    say([{"role": "system", "content": "be brief"}, {"role": "user", "content": "2?"}], "-")
+    messages = say(messages, "+")
+    ask([messages[0], {"role": "user", "content": "so far: +"}])
+    return 1.0
+
+
+def makes_calls_up(messages, fields):
+    ask(messages, tools=[TOOL])
+    call = {"type": "function", "id": "x", "function": {"name": "add", "arguments": "{}"}}
+    made = {"role": "assistant", "content": None, "tool_calls": [call]}
+    ask([*messages, made, {"role": "tool", "content": "83"}], tools=[TOOL])
+
+
+def forgets_a_thought_of_a_tool(messages, fields):
+    """It sums up what was asked, and shows the call as it was made."""
+    message, _ = ask(messages, tools=[TOOL])
+    summary = {"role": "user", "content": "summed up"}
+    (call,) = message["tool_calls"]
+    answer = {"role": "tool", "tool_call_id": call["id"], "content": "83"}
+    ask([summary, message, answer], tools=[TOOL])
+    return 1.0
+
+
 def forgets_its_reward(messages, fields):
     ask(messages)
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,12 +16,14 @@ import pytest
 import torch
 from small_episodes import WITH_TOOLS, chatting, playing, sampled, scripted
 from small_language import TEMPLATE, questions, talk
+from torch.testing import assert_close
 from worlds import Counting, asked
 
 from tandem.config import ConfigError, check, compose
 from tandem.environments import Environment, Move, Play
 from tandem.environments.agent import Agent, reason_of
 from tandem.environments.program import JANITOR, Janitor, Program
+from tandem.policies.language.courses import Limits
 from tandem.policies.language.records import Sampling
 from tandem.rewards.result import Missing
 from tandem.types import Prompt
@@ -78,7 +81,7 @@ def test_a_program_that_asks_for_ever_is_cut_by_the_limit_of_turns_and_ended(lea
         ("says_nothing", {}, "the agent ended before its first call"),
         ("is_refused", {}, "the agent ended with code 1: urllib.error.HTTPError: HTTP Error 400"),
         ("hangs", {"patience": 0.3}, "the agent made no call within 0.3 s (environment.world.pa"),
-        ("rewrites", {}, "the agent changed message 1 (assistant) of the conversation (env"),
+        ("makes_calls_up", {}, "the agent showed tool_calls that the policy did not make"),
         ("forgets_its_reward", {}, 'the last line that the agent printed is no {"reward": numb'),
         ("counting", {"command": ["no-such-program"]}, "environment.world.command: [Errno 2] No"),
     ],
@@ -100,14 +103,83 @@ def test_a_program_is_begun_once_more_with_the_same_seed_and_then_its_row_is_los
     assert (told["attempts"], told["end"], told["turns"][-1]["turn"]) == (2, "lost", 1)
 
 
-def test_what_a_program_rewrites_is_left_out_where_that_is_wanted(learned):
-    """What the policy reads is what it wrote; the change is counted."""
-    want = sampled(playing(environment("counting"), weights=learned), questions()[:1], 1)
-    changing = environment("rewrites", rewrites="left_out")
-    got = sampled(playing(changing, weights=learned), questions()[:1], 1)
-    whole = min(want.sample.tokens.shape[1], got.sample.tokens.shape[1])
-    assert torch.equal(got.sample.tokens[:, :whole], want.sample.tokens[:, :whole])
-    assert got.prompts[0].episode["counts"] == {"rewritten": 1.0}
+def conversations(rows, row=0):
+    """What stands in each context of a row, in the words of its messages."""
+    tokens, before = rows.sample.tokens[row].tolist(), int(rows.sample.prompt_length[row])
+    length = int(rows.length[row])
+    found = {0: tokens[:before]}
+    of = rows.sample.context[row].tolist()
+    for place, token in enumerate(tokens[before : before + length]):
+        found.setdefault(of[place], []).append(token)
+    return found
+
+
+def test_an_agent_that_rewrites_its_history_is_one_row_of_two_contexts():
+    """Each reads what the agent showed, and no move is made anew of its text."""
+    policy = playing(environment("rewrites"), build=chatting, sampling=Sampling(max_new_tokens=3))
+    rows = sampled(policy, [talk("37+46?"), talk("1?", id=1)], group_size=2)
+    assert rows.mask.shape[0] == 4 and rows.group.tolist() == [0, 0, 1, 1]
+    told = rows.prompts[0].episode
+    assert told["counts"] == {"contexts": 1.0} and told["end"] == "over"
+    moves = [one["content"] for one in told["turns"] if "turn" in one]
+    first, second = (policy.chat.tokenizer.decode(ids) for ids in conversations(rows).values())
+    head = "<|im_start|>user\n37+46?<|im_end|>\n<|im_start|>assistant\n"
+    assert first.startswith(head) and moves[0] in first
+    shown = f"{moves[0]} indeed<|im_end|>\n<|im_start|>user\n+<|im_end|>"
+    assert second.startswith(head + shown) and len(moves) == 4
+    assert rows.feedback.sum(1).tolist() == [1.0] * 4 and int(rows.turn.max()) == 4
+
+
+@pytest.mark.parametrize("packing", ["auto", "off"])
+def test_training_reads_each_context_by_itself_as_sampling_did(packing):
+    """The law of exact histories, of every token of the policy in any context."""
+    world = environment("asks_a_second_agent")
+    policy = playing(world, build=chatting, packing=packing, sampling=Sampling(max_new_tokens=4))
+    rows = sampled(policy, [talk("37+46?"), talk("1?", id=1)], group_size=2)
+    assert rows.sample.context.max() == 2
+    logp = policy.logp(rows)
+    assert_close(logp, torch.where(rows.mask, rows.behaviour_logp, 0), atol=1e-5, rtol=1e-5)
+    one_context = replace(rows, sample=replace(rows.sample, context=None))
+    assert (policy.logp(one_context) - logp).abs().max() > 1e-3, "contexts were read as one"
+
+
+def test_a_second_agent_leaves_no_trace_in_the_conversation_of_the_first():
+    policy = playing(
+        environment("asks_a_second_agent"), build=chatting, sampling=Sampling(max_new_tokens=4)
+    )
+    rows = sampled(policy, [talk("37+46?")], group_size=1)
+    own, other, summary = (
+        policy.chat.tokenizer.decode(ids) for ids in conversations(rows).values()
+    )
+    assert own.count("<|im_start|>user") == 2 and "brief" not in own
+    assert other.startswith("<|im_start|>system\nbe brief<|im_end|>")
+    assert "so far: +" in summary and summary.count("<|im_start|>user") == 2
+    assert rows.turn[0].unique().tolist() == [0, 1, 2, 3, 4]
+
+
+def test_limits_are_of_the_positions_of_one_context_and_of_the_tokens_of_all():
+    def played(positions=2048, tokens=None):
+        world = Environment(agent("rewrites"), attempts=1, max_tokens=tokens)
+        policy = playing(world, build=chatting, sampling=Sampling(max_new_tokens=3))
+        policy.episodes.limits = Limits(tokens=tokens, positions=positions)
+        rows = sampled(policy, [talk("37+46?")], group_size=1)
+        return rows.prompts[0].episode["end"], rows
+
+    end, rows = played()
+    total, longest = int(rows.length[0]), max(map(len, conversations(rows).values()))
+    assert end == "over" and total > longest
+    assert played(positions=longest)[0] == "over"
+    assert played(positions=longest - 4)[0] == played(tokens=total - 4)[0] == "token_limit"
+
+
+def test_a_call_that_is_told_again_is_shown_as_it_was_sampled():
+    build = partial(chatting, WITH_TOOLS)
+    world = environment("forgets_a_thought_of_a_tool")
+    policy = playing(world, build=build, sampling=Sampling(max_new_tokens=99))
+    scripted(policy, CALL, "83")
+    rows = sampled(policy, [talk("37+46?")], group_size=1)
+    again = policy.chat.tokenizer.decode(conversations(rows)[1])
+    assert "37+46?" not in again and f"summed up<|im_end|>\n<|im_start|>assistant\n{CALL}" in again
 
 
 CALL = '<tool_call>{"name": "add", "arguments": {"b": 46, "a": 37}}</tool_call>'

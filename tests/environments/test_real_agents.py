@@ -86,7 +86,7 @@ def test_an_agent_of_smolagents_is_trained_for_three_iterations(tmp_path):
     lines, _ = trained(
         tmp_path / "run", *QUICK, *PAYS, command(PYTHON, SMOL), "model=hf", "data=jsonl",
         f"model.path={tmp_path / 'model'}", f"data.path={tmp_path / 'sums.jsonl'}",
-        "environment.world.rewrites=left_out", "prompts_per_step=2", "group_size=2",
+        "prompts_per_step=2", "group_size=2",
         "num_minibatches=1", "rollout.max_new_tokens=12", "rollout.max_prompt_tokens=null",
         "reward=target_length", "reward.target_length.function.target=5", "evaluation.prompts=1",
     )  # fmt: skip

@@ -12,19 +12,19 @@ import errno
 import json
 import os
 import queue
-from collections.abc import Sequence
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated
 
 from tandem.contracts import declare, positive, register_environment
 from tandem.environments.agent_endpoint import MODEL, Endpoint, Session
 from tandem.environments.chat_api import (
     Request,
-    Rewritten,
     Turn,
-    behind_last_move,
     completion,
     continuation,
     move_of,
+    retold,
 )
 from tandem.environments.program import FILES, GRACE, Ended, Janitor, Program
 from tandem.environments.protocol import About, Move, Said
@@ -49,9 +49,9 @@ class Agent:
     OPENAI_MODEL in its environment, with the variables that `keep_env` names and nothing else of
     the trainer's but its paths. `patience` is how long it may take to its next call, or to its end.
     With `pays` it is told the answer, and the last line that it prints is JSON with its "reward".
-    An agent that changes earlier messages is refused, or its changes are left out (`rewrites`); one
-    that does the same for the same seed and answers may say so (`repeats`).
-    `calls` is the pattern of a call of a tool, as `environment=tools` has it.
+    A call that continues none of its conversations begins another one: it rewrote its history, or
+    hands a part of the task to another agent. One that does the same for the same seed and answers
+    may say so (`repeats`). `calls` is the pattern of a call of a tool, as in `environment=tools`.
     """
 
     def __init__(
@@ -61,7 +61,6 @@ class Agent:
         keep_env: Sequence[str] = (),
         patience: Annotated[float, positive] = 60.0,
         pays: bool = False,
-        rewrites: Literal["refused", "left_out"] = "refused",
         repeats: bool = False,
         calls: str = CALL,
         max_request_bytes: Annotated[int, positive] = 8 << 20,
@@ -70,8 +69,7 @@ class Agent:
             raise ValueError("command=[]: give the words of a command: [python, agent.py]")
         self.command, self.keep_env = [str(word) for word in command], tuple(keep_env)
         self.patience, self.pays = patience, pays
-        self.may_rewrite, self.repeats = rewrites == "left_out", repeats
-        self.calls = read_pattern(calls)
+        self.repeats, self.calls = repeats, read_pattern(calls)
         self.endpoint = Endpoint(max_request_bytes=max_request_bytes)
         self.janitor = Janitor()
 
@@ -153,13 +151,29 @@ def reason_of(error: Exception) -> str:
     return f"{HERE}.command: {error}"
 
 
+@dataclass(slots=True)
+class Conversation:
+    """Turns that the policy reads behind one another, and the tools that it is shown with them."""
+
+    tools: tuple[Mapping, ...]
+    turns: list[Turn]
+
+    def continued(self, request: Request) -> Sequence[Turn] | None:
+        """What a call says beyond it; None: it does not continue it."""
+        if request.tools != self.tools:
+            return None
+        return continuation(self.turns, request.turns)
+
+
 class AgentEpisode:
-    """One conversation with a program."""
+    """The conversations of a program with the policy, one of which a call continues."""
 
     def __init__(self, world: Agent, session: Session, program: Program) -> None:
         self.world, self.session, self.program = world, session, program
-        self.known: list[Turn] = []
+        self.conversations: list[Conversation] = []
+        self.moves: list[Turn] = []
         self.request = Request(turns=())
+        self.here = 0  # the conversation of the last call
         self.opening = Said()
 
     def begin(self) -> None:
@@ -168,13 +182,13 @@ class AgentEpisode:
         if isinstance(event, Ended):
             self._check_end(event)
             raise self._failed("the agent ended before its first call")
-        self.request, self.known = event, list(event.turns)
-        self.opening = Said(messages=[one.message for one in event.turns], tools=event.tools)
+        self.opening = self._heard(event)
 
     def act(self, move: Move) -> Said:
         """Answer the call that waits; what the next one says is the world's."""
         turn = move_of(move.text, self.world.calls if self.request.tools else None)
-        self.known.append(turn)
+        self.moves.append(turn)
+        self.conversations[self.here].turns.append(turn)
         self.session.answer(completion(turn, move, self.request.model))
         event = self._next()
         if isinstance(event, Ended):
@@ -189,23 +203,24 @@ class AgentEpisode:
         self.program.stop()
 
     def _heard(self, request: Request) -> Said:
-        try:
-            new, counts = self._new_in(request)
-        except Rewritten as error:
-            raise self._failed(f"the agent {error} ({HERE}.rewrites)") from None
-        self.request, self.known = request, list(request.turns)
-        return Said(messages=[one.message for one in new], counts=counts)
+        """What a call says beyond the last conversation that it continues; else all of it."""
+        self.request = request
+        for place in reversed(range(len(self.conversations))):
+            if (new := self.conversations[place].continued(request)) is not None:
+                self.here, self.conversations[place].turns = place, list(request.turns)
+                return Said(messages=[one.message for one in new], context=place)
+        return self._begun(request)
 
-    def _new_in(self, request: Request) -> tuple[Sequence[Turn], dict[str, float]]:
-        """What a call says beyond the one before, and what is counted of it. Raises Rewritten."""
+    def _begun(self, request: Request) -> Said:
+        """The messages of a conversation that begins."""
+        self.here = len(self.conversations)
+        self.conversations.append(Conversation(request.tools, list(request.turns)))
         try:
-            if request.tools != self.request.tools:
-                raise Rewritten("changed its tools")
-            return continuation(self.known, request.turns), {}
-        except Rewritten:
-            if not self.world.may_rewrite:
-                raise
-            return behind_last_move(self.known, request.turns), {"rewritten": 1.0}
+            messages = retold(request.turns, self.moves)
+        except ValueError as error:
+            raise self._failed(f"the agent {error}") from None
+        counts = {"contexts": 1.0} if self.here else {}
+        return Said(messages=messages, tools=request.tools, context=self.here, counts=counts)
 
     def _next(self) -> Request | Ended:
         try:

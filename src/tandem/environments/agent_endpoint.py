@@ -35,7 +35,7 @@ class Pending:
 
 
 class Session:
-    """One conversation of an agent: its calls, one at a time, and what else it does."""
+    """The calls of an agent, one at a time, and what else it does."""
 
     def __init__(self, url: str, token: str) -> None:
         self.url, self.token = url, token
@@ -63,9 +63,7 @@ class Session:
                 raise Refusal(400, f"this call was answered {REPEATS} times: it has one answer")
             return last
         if last is not None and not last.answer.done():
-            raise Refusal(400, "a session is one conversation, and its last call is not answered")
-        if last is None and any(turn.calls for turn in request.turns):
-            raise Refusal(400, "the first call is a prompt, which shows no tool_calls: say them")
+            raise Refusal(400, "a session has one call at a time, and its last is not answered")
         self.last = Pending(request)
         self.events.put(request)
         return self.last

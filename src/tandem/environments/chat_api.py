@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tandem.environments.protocol import Move
 from tandem.environments.tools import Refused, read_call
@@ -36,6 +36,7 @@ class Turn:
     role: str
     content: str
     calls: tuple[tuple[str, str], ...] = ()  # name and arguments in JSON, with sorted keys
+    text: str | None = field(default=None, compare=False)  # of a move, as it was sampled
 
     @property
     def message(self) -> dict[str, str]:
@@ -59,10 +60,6 @@ class Request:
     def asks_what(self, other: Request) -> bool:
         """Whether both have one answer."""
         return self.turns == other.turns and self.tools == other.tools
-
-
-class Rewritten(ValueError):
-    """Why a request does not continue a conversation."""
 
 
 def spoken(content: str) -> str:
@@ -171,27 +168,31 @@ def written(arguments: object) -> str:
     return json.dumps(arguments, sort_keys=True)
 
 
-def continuation(known: Sequence[Turn], asked: Sequence[Turn]) -> Sequence[Turn]:
-    """What a request says beyond a conversation. Raises Rewritten where it says it otherwise."""
-    for place, own in enumerate(known):
-        other = asked[place] if place < len(asked) else None
-        echoed = other == own or (own.role == "assistant" and other and other.is_echo_of(own))
-        if not echoed:
-            raise Rewritten(f"changed message {place} ({own.role}) of the conversation")
+def continuation(known: Sequence[Turn], asked: Sequence[Turn]) -> Sequence[Turn] | None:
+    """What a request says beyond a conversation; None: it does not continue it."""
     new = asked[len(known) :]
     if not new or any(one.role == "assistant" for one in new):
-        raise Rewritten("continued the conversation with a turn of the policy")
+        return None
+    for own, other in zip(known, asked, strict=False):
+        if other != own and not (own.role == "assistant" and other.is_echo_of(own)):
+            return None
     return new
 
 
-def behind_last_move(known: Sequence[Turn], asked: Sequence[Turn]) -> Sequence[Turn]:
-    """What a request says behind the last turn of the policy, however earlier ones were changed.
-    Raises Rewritten where it has not as many of them."""
-    moves = [place for place, one in enumerate(asked) if one.role == "assistant"]
-    wanted = sum(one.role == "assistant" for one in known)
-    if len(moves) != wanted:
-        raise Rewritten(f"sent {len(moves)} turns of the policy and not {wanted}")
-    return asked[moves[-1] + 1 :]
+def retold(asked: Sequence[Turn], moves: Sequence[Turn]) -> list[dict[str, str]]:
+    """The messages of another conversation: calls of tools in it are shown as they were sampled.
+    Raises ValueError for calls that the policy did not make."""
+    return [{**one.message, "content": written_out(one, moves)} for one in asked]
+
+
+def written_out(turn: Turn, moves: Sequence[Turn]) -> str:
+    """What stands in a turn. Raises ValueError for calls that are in none of the moves."""
+    if not turn.calls:
+        return turn.content
+    for move in moves:
+        if turn.is_echo_of(move):
+            return move.text
+    raise ValueError("showed tool_calls that the policy did not make: say them")
 
 
 def move_of(text: str, calls: re.Pattern | None) -> Turn:
@@ -201,7 +202,7 @@ def move_of(text: str, calls: re.Pattern | None) -> Turn:
     except Refused:
         found = ()
     content = calls.sub("", text).strip() if found else text
-    return Turn(role="assistant", content=content, calls=found)
+    return Turn(role="assistant", content=content, calls=found, text=text)
 
 
 def calls_in(text: str, calls: re.Pattern) -> Iterator[tuple[str, str]]:

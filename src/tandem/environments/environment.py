@@ -7,16 +7,17 @@ has its episode begun once more with the same keys, and is lost after `attempts`
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from tandem.contracts import at_least, positive
+from tandem.environments.answers import checked, reason_of
 from tandem.environments.beginning import Beginning
 from tandem.environments.function import OfMoves
-from tandem.environments.protocol import PROMPT_ROLES, ROLES, Episode, Move, Said, World
+from tandem.environments.protocol import Episode, Move, Said, World
 from tandem.rewards.concurrency import at_once, thread_like_this
-from tandem.rewards.result import LARGEST, Missing, attempt, copy_of, told
+from tandem.rewards.result import attempt, copy_of
 from tandem.types import Prompt
 
 
@@ -31,6 +32,7 @@ class Play:
     lost: str | None = None  # why there is no episode any more
     attempts: int = 0
     counts: dict[str, float] = field(default_factory=dict)
+    contexts: set[int] = field(default_factory=set)  # conversations that were begun
 
 
 class Environment:
@@ -88,6 +90,7 @@ class Environment:
                 self.close([play])
                 play.attempts += 1
                 play.counts.clear()
+                play.contexts.clear()
             begun = [Beginning(self.world, copy_of(play.prompt), play.key) for play in waiting]
             answers = self._ask([(one,) for one in begun])
             # One that is given to two rows would answer for another's session.
@@ -140,7 +143,7 @@ class Environment:
 
     def _heard(self, play: Play, answer: object, call: str = "act") -> None:
         if not isinstance(answer, BaseException):  # its parts may be code of theirs
-            answer = attempt(checked, (answer, call, self._roles(call)))
+            answer = attempt(checked, (answer, call, self.about, play.contexts))
         if isinstance(answer, BaseException):
             play.lost = reason_of(call, answer, self.timeout)
             if isinstance(answer, TimeoutError):  # it may hang in `close` as well
@@ -148,12 +151,9 @@ class Environment:
                 play.episode = None
             return
         play.said = answer
+        play.contexts.add(answer.context)
         for name, number in answer.counts.items():
             play.counts[name] = play.counts.get(name, 0.0) + float(number)
-
-    def _roles(self, call: str) -> Sequence[str]:
-        is_prompt = call == "begin" and self.about.writes_prompt
-        return PROMPT_ROLES if is_prompt else ROLES
 
     def _may_try_again(self, play: Play) -> bool:
         return play.lost is not None and play.attempts < self.attempts
@@ -161,72 +161,3 @@ class Environment:
 
 def _call(function: Callable, *arguments: object) -> object:
     return function(*arguments)
-
-
-def checked(said: Said, call: str, roles: Sequence[str]) -> Said:
-    """An answer of a world, in records of ours. Raises Missing for what is none."""
-    if (wrong := complaint(said, roles)) is not None:
-        raise Missing(f"{call} {wrong}")
-    if call == "begin" and (said.over or said.reward):
-        raise Missing("begin gave an end or a reward, and no move was made")
-    return replace(said, messages=tuple(map(dict, said.messages)), counts=dict(said.counts))
-
-
-def complaint(said: object, roles: Sequence[str]) -> str | None:
-    """What is wrong with an answer of a world; None: nothing."""
-    if not isinstance(said, Said):
-        return f"gave {type(said).__name__}, not Said"
-    if not isinstance(said.over, bool):
-        return f"gave over={said.over!r:.40}, neither True nor False"
-    if said.state is not None and not _is_text(said.state):
-        return f"gave a state of {type(said.state).__name__}, not of text"
-    reward = said.reward
-    if reward is not None and (isinstance(reward, bool) or not _is_number(reward)):
-        return f"gave reward={reward!r:.40}, no finite number up to 1e18"
-    if not all(isinstance(tool, Mapping) for tool in said.tools):
-        return "gave tools that are no schemas"
-    return _wrong_with_counts(said.counts) or _wrong_with_messages(said.messages, roles)
-
-
-def _wrong_with_counts(counts: object) -> str | None:
-    if not isinstance(counts, Mapping):
-        return f"gave counts of {type(counts).__name__}, no mapping"
-    if not all(isinstance(name, str) and _is_number(x) for name, x in counts.items()):
-        return "gave counts that are no finite numbers by name"
-    return None
-
-
-def _wrong_with_messages(messages: object, roles: Sequence[str]) -> str | None:
-    if not isinstance(messages, list | tuple):
-        return f"gave messages of {type(messages).__name__}, no list"
-    return next((wrong for message in messages if (wrong := _unfit(message, roles))), None)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and abs(value) <= LARGEST  # NaN is not
-
-
-def _is_text(value: object) -> bool:
-    """Whether it can be written: half of a surrogate pair cannot."""
-    if not isinstance(value, str):
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _unfit(message: object, roles: Sequence[str]) -> str | None:
-    if not isinstance(message, Mapping) or not _is_text(message.get("content")):
-        return "gave a message that is no mapping of role and content, both texts"
-    if message.get("role") not in roles:
-        return f"spoke as {message.get('role')!r:.40}; a world is a user or a tool"
-    return None
-
-
-def reason_of(call: str, error: BaseException, seconds: float | None) -> str:
-    """Why an episode is lost, in words."""
-    if isinstance(error, TimeoutError) and not str(error) and seconds is not None:
-        return f"{call} took over {seconds:g} s (environment.timeout)"
-    return str(error) if isinstance(error, Missing) else f"{call} raised {told(error)}"

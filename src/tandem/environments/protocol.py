@@ -45,7 +45,11 @@ class Said:
     over: bool = False  # nobody moves any more
     state: str | None = None  # in which the next move is begun; equal names are equal states
     counts: Mapping[str, float] = field(default_factory=dict)  # for metrics, added up by name
-    tools: Sequence[Mapping] = ()  # schemas that an opening in place of the prompt comes with
+    # Schemas that an opening in place of the prompt comes with, or a context of its own.
+    tools: Sequence[Mapping] = ()
+    # The conversation that it is said in. Where an opening stands in place of the prompt, a number
+    # that was not there yet begins another one, and its messages are all that the policy reads.
+    context: int = 0
 
     @classmethod
     def text(

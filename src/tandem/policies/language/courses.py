@@ -5,6 +5,7 @@ Courses become the rows of a rollout, whose mask is True on tokens of the policy
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -12,7 +13,7 @@ from functools import lru_cache, partial
 import torch
 
 from tandem import rng
-from tandem.environments import Play, Said
+from tandem.environments import About, Play, Said
 from tandem.policies.language.records import Questions
 from tandem.policies.language.rows import pack, right_padded
 from tandem.types import Prompt, Rollout
@@ -40,6 +41,19 @@ class Written:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """How many tokens an episode may have."""
+
+    tokens: int | None = None  # behind its prompt, of all contexts; None: there is no limit
+    positions: int | None = None  # that the model can read, of one context; None: as many as come
+
+    def left(self, tokens: int, history: int) -> int:
+        """Tokens that fit behind so many of the episode, and behind such a history."""
+        own = sys.maxsize if self.tokens is None else self.tokens - tokens
+        return own if self.positions is None else min(own, self.positions - history)
+
+
 @dataclass(slots=True)
 class Course:
     """One row under way. All lists are of its tokens behind the prompt, in their order."""
@@ -47,7 +61,7 @@ class Course:
     row: int
     prompt: Prompt
     encoded: list[int]  # ids of the prompt and of the world's opening
-    room: int  # tokens that it may have behind the prompt
+    limits: Limits
     play: Play
     tokens: list[int] = field(default_factory=list)
     turn: list[int] = field(default_factory=list)
@@ -55,6 +69,8 @@ class Course:
     entropy: list[float] | None = field(default_factory=list)
     feedback: list[float] = field(default_factory=list)
     state: list[int] = field(default_factory=list)
+    context: list[int] = field(default_factory=list)
+    contexts: list[int] = field(default_factory=list)  # the world's numbers of them
     told: list[dict] = field(default_factory=list)  # the conversation, a line of each turn
     number: int = 1  # of the turn that is next
     text: str = ""  # of the last move
@@ -89,13 +105,16 @@ class Course:
 
     def _hear(self, said: Said) -> None:
         """Of a message the role and the content: what else it has is no word of ours."""
-        self.told += [{n: message[n] for n in ("role", "content")} for message in said.messages]
+        if said.context not in self.contexts:
+            self.contexts.append(said.context)
+        where = {"context": self.here} if self.here else {}
+        self.told += [{n: one[n] for n in ("role", "content")} | where for one in said.messages]
 
     def go_on(self, ids: Sequence[int], max_turns: int) -> None:
         """The next turn begins behind these tokens of the world, if a limit does not forbid it."""
         if self.number >= max_turns:
             self.end = "turn_limit"
-        elif len(self.tokens) + len(ids) >= self.room:
+        elif len(ids) >= self.left:
             self.end = "token_limit"
         else:
             self._add(ids, number=WORLD, state=0)
@@ -109,11 +128,24 @@ class Course:
         self.turn += [number] * len(ids)
         self.feedback += [0.0] * len(ids)
         self.state += [state] * len(ids)
+        self.context += [self.here] * len(ids)
+
+    @property
+    def here(self) -> int:
+        """The place of the context that the world spoke in last."""
+        return self.contexts.index(self.play.said.context)
+
+    @property
+    def history(self) -> list[int]:
+        """The ids that the policy reads before its next move."""
+        here = self.here
+        own = [one for one, place in zip(self.tokens, self.context, strict=True) if place == here]
+        return own if here else [*self.encoded, *own]
 
     @property
     def left(self) -> int:
         """Tokens that may still be written."""
-        return self.room - len(self.tokens)
+        return self.limits.left(len(self.tokens), len(self.history))
 
     def transcript(self) -> dict:
         """The episode for judges, records and people; JSON can hold it."""
@@ -132,7 +164,7 @@ def hashed(state: str | None) -> int:
     return 0 if state is None else 1 + (rng.key("state", state) >> 64 - BITS)
 
 
-def as_rollout(courses: Sequence[Course], asked: Questions, *, states: bool) -> Rollout:
+def as_rollout(courses: Sequence[Course], asked: Questions, about: About) -> Rollout:
     """One row of each course, in their order."""
     device = asked.group.device
     length = torch.tensor([len(one.tokens) for one in courses], device=device)
@@ -142,8 +174,11 @@ def as_rollout(courses: Sequence[Course], asked: Questions, *, states: bool) -> 
     known = all(one.entropy is not None for one in courses)
     tokens = padded([one.tokens for one in courses])
     encoded = [one.encoded for one in courses]
+    sample = pack(encoded, tokens, length, asked.sampling.temperature or 1.0)
+    if about.writes_prompt:  # others have one context
+        sample = replace(sample, context=padded([one.context for one in courses]))
     return Rollout(
-        sample=pack(encoded, tokens, length, asked.sampling.temperature or 1.0),
+        sample=sample,
         outputs=tuple(one.text for one in courses),
         prompts=tuple(replace(one.prompt, episode=one.transcript()) for one in courses),
         mask=~of_world,
@@ -157,5 +192,5 @@ def as_rollout(courses: Sequence[Course], asked: Questions, *, states: bool) -> 
         entropy=padded([one.entropy for one in courses], dtype=torch.float32) if known else None,
         turn=turn,
         feedback=padded([one.feedback for one in courses], dtype=torch.float32),
-        state=padded([one.state for one in courses]) if states else None,
+        state=padded([one.state for one in courses]) if about.gives_states else None,
     )

@@ -15,7 +15,7 @@ from tandem.environments import Environment
 from tandem.policies.engines.protocol import Engine
 from tandem.policies.language import shown_episodes
 from tandem.policies.language.bridge import Bridge
-from tandem.policies.language.courses import Course, as_rollout
+from tandem.policies.language.courses import Course, Limits, as_rollout
 from tandem.policies.language.records import Questions, Sampling
 from tandem.policies.language.waves import Wave
 from tandem.types import Prompt, Rollout
@@ -29,6 +29,7 @@ class Episodes:
     def __init__(self, environment: Environment, bridge: Bridge, positions: int | None) -> None:
         """positions: tokens that the model can read; None: there is no limit."""
         self.environment, self.bridge, self.positions = environment, bridge, positions
+        self.limits = Limits(tokens=environment.max_tokens, positions=positions)
         for said in surprises(environment, bridge):
             log.warning(said)
 
@@ -46,7 +47,7 @@ class Episodes:
                 wave.move(on)
         finally:
             self.environment.close([one.play for one in wave.courses])
-        return as_rollout(wave.courses, asked, states=self.environment.about.gives_states)
+        return as_rollout(wave.courses, asked, self.environment.about)
 
     def encode(self, examples: Sequence[Prompt], *, group: Tensor) -> Rollout:
         """Demonstrations, of whose moves every token is trained. `group`: [B] int64."""
@@ -62,13 +63,6 @@ class Episodes:
             examples, bridge=self.bridge, limit=limit, positions=self.positions
         )
 
-    def room(self, encoded: Sequence[int]) -> int:
-        """Tokens that an episode may have behind its prompt."""
-        limits = [self.environment.max_tokens]
-        if self.positions is not None:
-            limits.append(self.positions - len(encoded))
-        return min(limit for limit in limits if limit is not None)
-
     def most(self, sampling: Sampling) -> int | None:
         """Tokens that a prompt may have, and a move of one behind it; None: there is no limit."""
         limits = [sampling.max_prompt_tokens]
@@ -78,8 +72,7 @@ class Episodes:
 
     def can_read(self, course: Course, count: int) -> bool:
         """Whether the model has positions for so many tokens behind a history."""
-        history = len(course.encoded) + len(course.tokens)
-        return self.positions is None or history + count <= self.positions
+        return self.positions is None or len(course.history) + count <= self.positions
 
 
 def surprises(environment: Environment, bridge: Bridge) -> Iterator[str]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from tandem.losses.divergence import StateDivergence
 from tandem.policies.language.average import WeightAverage
 from tandem.policies.language.compared import Compared, HiddenStates, LikeliestTokens
+from tandem.policies.language.contexts import longest_context
 from tandem.policies.language.logprob import TokenLogProbComputer
 from tandem.policies.language.pretrained import positions
 from tandem.policies.language.records import TokenSample
@@ -103,7 +104,7 @@ class LoadedTokenTeachers:
 
     def _check_room(self, source: str, rollout: Rollout) -> None:
         most = self.room.get(source)
-        longest = sample_of(rollout).tokens.shape[1]
+        longest = longest_context(sample_of(rollout))
         if most is not None and longest > most:
             raise ValueError(
                 f"algorithm.teachers.folders: the teacher of {source} reads at most {most} tokens, "

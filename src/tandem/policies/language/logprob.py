@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from tandem.experience import Budget
 from tandem.policies.language.chunked_head import for_chunks
 from tandem.policies.language.compared import Compared, by_teacher
+from tandem.policies.language.contexts import apart
 from tandem.policies.language.critic import Critic
 from tandem.policies.language.inputs import TEXTS, Inputs, Layout, Trunk, padded
 from tandem.policies.language.layout_probes import choose_layout, shares_prompts
@@ -96,7 +97,10 @@ class TokenLogProbComputer:
     ) -> dict[str, Tensor]:
         """name -> [B, T], 0 outside the mask."""
         places = TokenIndex.of(sample, mask)
-        layout = self.layout_of(sample, places.read(len(mask)))
+        where = places.row, places.step
+        if sample.context is not None:
+            sample, places = apart(sample, places)
+        layout = self.layout_of(sample, places.read(len(sample.tokens)))
         states = places.gather(self.forward(layout), layout.start)
         read = partial(
             token_logp,
@@ -112,7 +116,7 @@ class TokenLogProbComputer:
         )
         if "values" in needs:
             numbers["values"] = self.values(places, layout, states)
-        blank, where = torch.zeros_like(mask), (places.row, places.step)
+        blank = torch.zeros_like(mask)
         return {n: blank.to(x.dtype).index_put(where, x) for n, x in numbers.items()}
 
     def layout_of(self, sample: TokenSample, read: Tensor) -> Layout:
@@ -149,7 +153,9 @@ class TokenLogProbComputer:
         for part in budget.cut(TokenIndex.of(sample, mask).read(len(mask)).clamp(min=1)):
             own, inside = take(sample, part), mask[part.to(mask.device)]
             places = TokenIndex.of(own, inside)
-            layout = self.layout_of(own, places.read(len(inside)))
+            if own.context is not None:
+                own, places = apart(own, places)
+            layout = self.layout_of(own, places.read(len(own.tokens)))
             with self.precision.on(mask.device):
                 found.append(places.gather(self.forward(layout), layout.start))
             order.append(number[part.to(mask.device)][inside])

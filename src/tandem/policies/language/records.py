@@ -79,6 +79,9 @@ class TokenSample:
     temperature: Tensor  # [B] float32 that its log-probabilities are taken at, never 0
     # Of each row the pictures whose tokens stand in it; None: the policy reads texts alone.
     images: tuple[tuple[Picture, ...], ...] | None = None
+    # [B, T] int64 of each token of a response the context that it stands in: those of one are read
+    # without those of another, and a prompt is of context 0. None: each row is one context
+    context: Tensor | None = None
     # The same answers behind the prompts that teachers read; None: these very rows.
     for_teacher: TokenSample | None = None
     # [B, T, K, 2] ids and log-probabilities of the likeliest tokens of each step, by a teacher on

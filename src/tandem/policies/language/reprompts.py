@@ -69,7 +69,7 @@ def behind(
     column = (sample.prompt_length[:, None] + steps).clamp(max=sample.tokens.shape[1] - 1)
     answers = torch.where(before(length, width), sample.tokens.gather(1, column), 0)
     packed = pack(prompts, answers, length, 1.0)
-    return replace(packed, temperature=sample.temperature)
+    return replace(packed, temperature=sample.temperature, context=sample.context)
 
 
 def _own_prompts(sample: TokenSample) -> list[list[int]]:

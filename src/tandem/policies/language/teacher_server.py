@@ -19,7 +19,9 @@ from torch import Tensor
 
 from tandem.contracts import declare, positive
 from tandem.policies.language.chat import Chat
+from tandem.policies.language.contexts import apart
 from tandem.policies.language.records import TokenSample
+from tandem.policies.language.rows import TokenIndex
 from tandem.policies.language.same_tokens import CONVERSATION, TEXT
 from tandem.remote import (
     BadReply,
@@ -119,22 +121,22 @@ class ServedTeacher:
 
         Raises EngineUnavailable for a server that gives no answer.
         """
-        tokens, before = sample.tokens.tolist(), sample.prompt_length.tolist()
-        steps = [row.nonzero()[:, 0].tolist() for row in mask.cpu()]
+        places = TokenIndex.of(sample, mask)
+        where = places.row.cpu(), places.step.cpu()
+        if sample.context is not None:
+            sample, places = apart(sample, places)
         logp = torch.zeros(mask.shape, dtype=torch.float32)
         likeliest = torch.zeros((*mask.shape, self.top_k, 2), dtype=torch.float64)
-        asked = [
-            (row[: length + own[-1] + 1], [length + step for step in own])
-            for row, length, own in zip(tokens, before, steps, strict=True)
-            if own
-        ]
+        tokens, row = sample.tokens.tolist(), places.row.cpu()
+        asked = {one: places.column.cpu()[row == one].tolist() for one in row.unique().tolist()}
         with ThreadPoolExecutor(min(self.concurrency, max(len(asked), 1))) as pool:
-            answers = pool.map(lambda one: self._row(*one), asked)
-            for row, said in zip([i for i, own in enumerate(steps) if own], answers, strict=True):
-                logp[row, steps[row]] = torch.tensor([chosen for chosen, _ in said])
+            rows = [(tokens[one][: own[-1] + 1], own) for one, own in asked.items()]
+            answers = pool.map(lambda one: self._row(*one), rows)
+            for one, said in zip(asked, answers, strict=True):
+                step = where[0][row == one], where[1][row == one]
+                logp[step] = torch.tensor([chosen for chosen, _ in said])
                 if self.top_k:
-                    best = torch.tensor([top for _, top in said], dtype=torch.float64)
-                    likeliest[row, steps[row]] = best
+                    likeliest[step] = torch.tensor([top for _, top in said], dtype=torch.float64)
         return logp.to(mask.device), likeliest.to(mask.device)
 
     def _row(self, ids: list[int], columns: Sequence[int]) -> list[Likely]:

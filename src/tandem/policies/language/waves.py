@@ -47,7 +47,7 @@ class Wave:
             row=row,
             prompt=prompt,
             encoded=self.asked.encoded[place],
-            room=0,
+            limits=self.episodes.limits,
             play=Play(prompt, self.noise[row]) if play is None else play,
         )
 
@@ -72,8 +72,7 @@ class Wave:
             course.lose(str(error))
             return
         course.open()
-        course.room = self.episodes.room(course.encoded)
-        course.end = None if course.room > 0 else "token_limit"
+        course.end = None if course.left > 0 else "token_limit"
 
     def opened(self, course: Course) -> list[int]:
         """The ids of the prompt, and of what the world says before the first move or in place of
@@ -110,7 +109,7 @@ class Wave:
                 number=one.number,
                 key=key,
                 truncated=one.cut,
-                read=len(one.encoded) + len(one.tokens) - len(written.tokens),
+                read=len(one.history) - len(written.tokens),
                 written=len(written.tokens),
             )
             for one, written, key in zip(on, every, self.keys_of(on), strict=True)
@@ -126,13 +125,17 @@ class Wave:
 
     def answer(self, course: Course) -> None:
         """What the world said, and whether the episode goes on."""
-        said = self.shorten(course.play)
+        is_whole = course.play.said.context not in course.contexts
+        said = course.play.said if is_whole else self.shorten(course.play)
         course.answered(said)
         if said.over:
             course.end = "over"
             return
         try:
-            ids = self.bridge.between(said.messages, course.tokens)
+            if is_whole:
+                ids = self.bridge.prompt_of(said.messages, said.tools)
+            else:
+                ids = self.bridge.between(said.messages, course.history)
         except Unreadable as error:
             course.lose(str(error))
         else:
@@ -188,7 +191,7 @@ class Wave:
         turns = torch.tensor([one.number for one in some], device=self.keys.device)
         later = rng.key(self.keys[rows], "turn", turns)
         keys = torch.where(turns == 1, self.keys[rows], later)
-        return [[*one.encoded, *one.tokens] for one in some], keys[:, None]
+        return [one.history for one in some], keys[:, None]
 
 
 def read(answers: Answers) -> list[Written]:

@@ -1,0 +1,87 @@
+"""Answers of a world, checked: records of ours, or why they are none."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from tandem.environments.protocol import PROMPT_ROLES, ROLES, About, Said
+from tandem.rewards.result import LARGEST, Missing, told
+
+
+def checked(said: Said, call: str, about: About, begun: Collection[int]) -> Said:
+    """An answer of a world, in records of ours. Raises Missing for what is none.
+
+    begun: the conversations that there are.
+    """
+    if (wrong := complaint(said, about, begun)) is not None:
+        raise Missing(f"{call} {wrong}")
+    if call == "begin" and (said.over or said.reward):
+        raise Missing("begin gave an end or a reward, and no move was made")
+    return replace(said, messages=tuple(map(dict, said.messages)), counts=dict(said.counts))
+
+
+def complaint(said: object, about: About, begun: Collection[int]) -> str | None:
+    """What is wrong with an answer of a world; None: nothing."""
+    if not isinstance(said, Said):
+        return f"gave {type(said).__name__}, not Said"
+    if not isinstance(said.over, bool):
+        return f"gave over={said.over!r:.40}, neither True nor False"
+    if said.state is not None and not _is_text(said.state):
+        return f"gave a state of {type(said.state).__name__}, not of text"
+    reward = said.reward
+    if reward is not None and (isinstance(reward, bool) or not _is_number(reward)):
+        return f"gave reward={reward!r:.40}, no finite number up to 1e18"
+    if not all(isinstance(tool, Mapping) for tool in said.tools):
+        return "gave tools that are no schemas"
+    if not isinstance(said.context, int) or said.context < 0:
+        return f"gave a context of {type(said.context).__name__}, no number from 0 on"
+    return _wrong_with_counts(said.counts) or _wrong_with_messages(said, about, begun)
+
+
+def _wrong_with_counts(counts: object) -> str | None:
+    if not isinstance(counts, Mapping):
+        return f"gave counts of {type(counts).__name__}, no mapping"
+    if not all(isinstance(name, str) and _is_number(x) for name, x in counts.items()):
+        return "gave counts that are no finite numbers by name"
+    return None
+
+
+def _wrong_with_messages(said: Said, about: About, begun: Collection[int]) -> str | None:
+    if not isinstance(said.messages, list | tuple):
+        return f"gave messages of {type(said.messages).__name__}, no list"
+    is_whole = said.context not in begun
+    if is_whole and begun and not about.writes_prompt:
+        return "began another conversation, and its openings are no prompts (About.writes_prompt)"
+    roles = PROMPT_ROLES if is_whole and about.writes_prompt else ROLES
+    return next((wrong for message in said.messages if (wrong := _unfit(message, roles))), None)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and abs(value) <= LARGEST  # NaN is not
+
+
+def _is_text(value: object) -> bool:
+    """Whether it can be written: half of a surrogate pair cannot."""
+    if not isinstance(value, str):
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _unfit(message: object, roles: Sequence[str]) -> str | None:
+    if not isinstance(message, Mapping) or not _is_text(message.get("content")):
+        return "gave a message that is no mapping of role and content, both texts"
+    if message.get("role") not in roles:
+        return f"spoke as {message.get('role')!r:.40}; a world is a user or a tool"
+    return None
+
+
+def reason_of(call: str, error: BaseException, seconds: float | None) -> str:
+    """Why an episode is lost, in words."""
+    if isinstance(error, TimeoutError) and not str(error) and seconds is not None:
+        return f"{call} took over {seconds:g} s (environment.timeout)"
+    return str(error) if isinstance(error, Missing) else f"{call} raised {told(error)}"

@@ -1,0 +1,68 @@
+"""Contexts of a row: conversations of one episode, each of which the policy reads by itself.
+
+An agent may rewrite its history, sum it up, or begin a second conversation. What it says then is
+read in a context of its own; the tokens of all contexts stand in one row, in the order in which
+they came. So an episode is one row, and counts once, however many contexts it has.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from tandem.policies.language.records import TokenSample
+from tandem.policies.language.rows import TokenIndex
+
+
+def apart(sample: TokenSample, places: TokenIndex) -> tuple[TokenSample, TokenIndex]:
+    """The same steps in rows of their own for each context, which is what a network reads."""
+    if not len(places.row):
+        return replace(sample, context=None), places
+    context = contexts_of(sample)
+    count = int(context.max()) + 1
+    # Of each token where it stands in its own context; of each row and context its own number.
+    column = torch.nn.functional.one_hot(context, count).cumsum(1) - 1
+    column = column.gather(2, context[..., None])[..., 0]
+    line = torch.arange(len(context), device=context.device)[:, None] * count + context
+    wanted, row = line[places.row, places.column].unique(return_inverse=True)
+    own = places.column.new_full((len(context) * count,), -1)
+    own = own.index_put((wanted,), torch.arange(len(wanted), device=own.device))[line]
+    inside = own >= 0
+    places = replace(places, row=row, column=column[places.row, places.column])
+    tokens = own.new_zeros(len(wanted), int(column[inside].max()) + 1)
+    images = sample.images
+    return (
+        TokenSample(
+            tokens=tokens.index_put((own[inside], column[inside]), sample.tokens[inside]),
+            prompt_length=first_step(places, len(wanted)),
+            temperature=sample.temperature[wanted // count],
+            images=images and tuple(images[i] for i in (wanted // count).tolist()),
+        ),
+        places,
+    )
+
+
+def contexts_of(sample: TokenSample) -> Tensor:
+    """The number of the context of every token, [B, S]; a prompt is of the first."""
+    step = torch.arange(sample.tokens.shape[1], device=sample.tokens.device)
+    step = step - sample.prompt_length[:, None]
+    found = sample.context.gather(1, step.clamp(0, sample.context.shape[1] - 1))
+    return torch.where(step >= 0, found, 0)
+
+
+def first_step(places: TokenIndex, rows: int) -> Tensor:
+    """The column of the first of each row's steps, which its prompt ends before: [B]."""
+    none = torch.iinfo(torch.int64).max
+    return places.column.new_full((rows,), none).scatter_reduce(
+        0, places.row, places.column, "amin"
+    )
+
+
+def longest_context(sample: TokenSample) -> int:
+    """Tokens of the longest context of all rows."""
+    if sample.context is None:
+        return sample.tokens.shape[1]
+    context = contexts_of(sample)
+    return int(torch.nn.functional.one_hot(context).sum(1).max())
