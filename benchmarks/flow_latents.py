@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tandem import rng
+from tandem.data.images import show
 from tandem.policies.flow.adapter import Canvas
 from tandem.policies.flow.families.sd3_transformer import image_tokens, velocity
 from tandem.policies.flow.lora import ATTENTION
@@ -80,5 +81,5 @@ class Latents:
 
 def grey() -> tuple[Prompt, ...]:
     """Eight texts, and a picture for each."""
-    picture = torch.full((SIDE, SIDE, 3), 128, dtype=torch.uint8)
+    picture = show(torch.full((SIDE, SIDE, 3), 128, dtype=torch.uint8))
     return tuple(Prompt(id=i, source="grey", text=f"grey {i}", media=picture) for i in range(8))

@@ -17,6 +17,7 @@ from policies.flow.small_flow import Brightness, asked
 from tandem.algorithm.algorithm import Algorithm
 from tandem.config import build, compose
 from tandem.config.composition import conf_folder
+from tandem.data.images import show
 from tandem.experience import Budget, Experience, counting_rows
 from tandem.policies.base import REUSED
 from tandem.policies.flow.families.tiny_unet_flow import TinyUNetFlow
@@ -114,9 +115,9 @@ class Rows(torch.nn.Module):
 
     def draw(self, iteration, count, *, round=0):
         pictures = torch.arange(2 * count, dtype=torch.uint8).mul(20).view(-1, 2)
-        shown = [[torch.full((16, 16, 3), int(x)) for x in pair] for pair in pictures]
+        shown = [[show(torch.full((16, 16, 3), int(x)).byte()) for x in pair] for pair in pictures]
         return [
-            replace(prompt, media=one.byte(), chosen_media=one.byte(), rejected_media=two.byte())
+            replace(prompt, media=one, chosen_media=one, rejected_media=two)
             for prompt, (one, two) in zip(asked()[:count], shown, strict=True)
         ]
 

@@ -110,7 +110,7 @@ BESIDE = {
     **{f"algorithm={name}": EPISODES for name in ("group_in_group", "turn_to_go")},
     **{f"algorithm/advantage={name}": EPISODES for name in ("group_in_group", "turn_to_go")},
     "reward=episode": EPISODES,
-    "data=folder": ["data.path=prompts"],
+    **{f"data={name}": ["data.path=prompts"] for name in ("folder", "image_folder")},
     "data=jsonl": ["data.path=prompts.jsonl"],
     "data=mixture": [f"data.of={{shown:{{data:{ROWS}}}}}"],
     "data=text": ["data.path=prompts.txt", "warm_start=null"],

@@ -1,5 +1,6 @@
 """Data sets by name: a local folder stands in for the hub."""
 
+import io
 import json
 import sys
 from functools import partial
@@ -11,6 +12,8 @@ from tandem.data import Wording
 from tandem.data.hub import Columns, Split, hub
 
 datasets = pytest.importorskip("datasets")
+
+RED, BLUE = (255, 0, 0), (0, 0, 255)
 
 
 @pytest.fixture(autouse=True)
@@ -216,3 +219,29 @@ def test_a_column_without_pictures_is_refused(tmp_path):
     name = folder(tmp_path / "sums", train=questions(3))
     with pytest.raises(ValueError, match=r"holds .*, and no pictures"):
         hub(name=name, split=Split(), columns=Columns(prompt="question", images="level"), seed=0)
+
+
+def test_columns_of_pictures_answer_and_compare(tmp_path):
+    """Of the feature of pictures, and of bytes alone."""
+    encoded = [io.BytesIO() for _ in range(2)]
+    for file, colour in zip(encoded, (RED, BLUE), strict=True):
+        Image.new("RGB", (6, 4), colour).save(file, format="PNG")
+    red, blue = (file.getvalue() for file in encoded)
+    features = {"text": datasets.Value("string"), "better": datasets.Image(),
+                "worse": datasets.Image(), "jpg": datasets.Value("binary")}  # fmt: skip
+    rows = {"text": ["a", "b"], "better": [{"bytes": red, "path": None}] * 2,
+            "worse": [{"bytes": blue, "path": None}] * 2, "jpg": [red, blue[:30]]}  # fmt: skip
+    table = datasets.Dataset.from_dict(rows, features=datasets.Features(features))
+    (tmp_path / "shown").mkdir()
+    table.to_parquet(tmp_path / "shown" / "train.parquet")
+    load = partial(
+        hub, name=str(tmp_path / "shown"), split=Split(held_out=0.0), wording=Wording(chat=False),
+        seed=0,
+    )  # fmt: skip
+    pair, _ = load(columns=Columns(prompt="text", chosen="better", rejected="worse")).pairs
+    assert pair.chosen_media.load()[0, 0].tolist() == [*RED] and pair.text == "a"
+    assert pair.rejected_media.load()[0, 0].tolist() == [*BLUE] and pair.chosen is None
+    data = load(columns=Columns(prompt="text", picture="jpg"), resize=[[8, 8], [8, 12]])
+    (shown,) = data.demonstrations
+    assert shown.media.load().shape == (8, 12, 3) and shown.fields["width"] == 12
+    assert data.quarantine[0].reason.startswith("`picture`: jpg is no picture")

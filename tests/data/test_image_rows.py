@@ -116,7 +116,9 @@ def test_a_file_is_read_once_when_its_row_is_and_a_broken_one_is_left_out(place,
     Image.fromarray(picture.numpy()).save(place / "a.jpg")
     (place / "half.jpg").write_bytes((place / "a.jpg").read_bytes()[:2000])
     opened, read = [], Image.open
-    monkeypatch.setattr(Image, "open", lambda file: opened.append(file) or read(file))
+    monkeypatch.setattr(
+        Image, "open", lambda file, **said: opened.append(file) or read(file, **said)
+    )
     rows = [{"prompt": "?", "images": [name]} for name in ("a.jpg", "half.jpg")]
     data = load(place, rows)
     assert [row.line for row in data.quarantine] == [2]

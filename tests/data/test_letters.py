@@ -35,7 +35,7 @@ def test_every_letter_is_asked_for_and_shown_as_often_as_any_other():
         assert [asked_text(prompt) for prompt in split] == [*ALPHABET.lower()]
     ids = [prompt.id for split in (data.train, data.eval, data.test) for prompt in split]
     assert len(set(ids)) == 36
-    shown = Counter((p.text, p.media.numpy().tobytes()) for p in data.demonstrations)
+    shown = Counter((p.text, p.media.load().numpy().tobytes()) for p in data.demonstrations)
     assert len(shown) == 12 * 9 and set(shown.values()) == {2}
     drawn = {x.numpy().tobytes(): c for c in ALPHABET for x in draw_letter(c)}
     assert all(text == f'letter "{drawn[picture]}"' for text, picture in shown)

@@ -43,8 +43,10 @@ def test_a_row_shows_the_picture_that_it_names(place):
     ]
     data = load(place, rows)
     red, blue = data.demonstrations
-    assert red.media.shape == (4, 6, 3) and red.media.dtype == torch.uint8
-    assert red.media[0, 0].tolist() == [255, 0, 0] and blue.media[0, 0].tolist() == [0, 0, 255]
+    assert red.media.shape == red.media.load().shape == (4, 6, 3)
+    assert red.media.load().dtype == torch.uint8
+    shown = [prompt.media.load()[0, 0].tolist() for prompt in (red, blue)]
+    assert shown == [[255, 0, 0], [0, 0, 255]]
     assert red.fields == {"size": 3}
     assert [prompt.text for prompt in data.train] == ["red", "blue", "asked only"]
     assert data.pairs == data.quarantine == ()
@@ -53,8 +55,8 @@ def test_a_row_shows_the_picture_that_it_names(place):
 def test_a_row_compares_the_pictures_that_it_names(place):
     rows = [{"prompt": "red", "chosen": "red.png", "rejected": "more/blue.png"}]
     (pair,) = load(place, rows).pairs
-    assert pair.chosen_media[0, 0].tolist() == [255, 0, 0]
-    assert pair.rejected_media[0, 0].tolist() == [0, 0, 255]
+    assert pair.chosen_media.load()[0, 0].tolist() == [255, 0, 0]
+    assert pair.rejected_media.load()[0, 0].tolist() == [0, 0, 255]
     assert (pair.chosen, pair.rejected, pair.is_pair) == (None, None, True)
     assert load(place, rows).demonstrations == ()
 
@@ -66,14 +68,14 @@ def test_the_same_row_compares_texts_without_the_option(place):
     assert (pair.chosen, pair.rejected, pair.chosen_media) == ("b.png", "c.png", None)
 
 
-def test_a_picture_stands_in_memory_once(place):
+def test_the_file_of_a_picture_is_looked_at_once(place):
     rows = [{"prompt": str(i), "picture": "red.png"} for i in range(3)]
     first, *others = load(place, rows).train
     assert all(prompt.media is first.media for prompt in others)
 
 
 def test_what_is_no_picture_to_learn_from_is_listed_with_its_reason(place):
-    picture(place / "grey.png", mode="L", colour=7)
+    picture(place / "print.jpg", mode="CMYK", colour=(1, 2, 3, 4))
     picture(place / "glass.png", mode="RGBA", colour=(1, 2, 3, 4))
     picture(place / "same.png")
     (place / "text.png").write_text("no picture at all")
@@ -84,8 +86,8 @@ def test_what_is_no_picture_to_learn_from_is_listed_with_its_reason(place):
     (place / "cut.png").write_bytes(whole[: len(whole) // 2])
     bad = {
         "not_there.png": "`picture`: not_there.png is not there",
-        "grey.png": "`picture`: grey.png has colours of mode L, not RGB",
-        "glass.png": "`picture`: glass.png has colours of mode RGBA, not RGB",
+        "print.jpg": "`picture`: print.jpg has colours of mode CMYK, not RGB",
+        "glass.png": "`picture`: glass.png is transparent in places",
         "text.png": "`picture`: text.png is no picture",
         "more": "`picture`: more cannot be read:",
         "cut.png": "`picture`: cut.png cannot be read:",
@@ -95,10 +97,10 @@ def test_what_is_no_picture_to_learn_from_is_listed_with_its_reason(place):
     rows = [{"prompt": "good", "picture": "red.png"}]
     rows += [{"prompt": str(i), "picture": name} for i, name in enumerate(bad)]
     rows.append({"prompt": "pair", "chosen": "red.png", "rejected": "same.png"})
-    rows.append({"prompt": "half", "chosen": "red.png", "rejected": "grey.png"})
+    rows.append({"prompt": "half", "chosen": "red.png", "rejected": "print.jpg"})
     data = load(place, rows)
     assert [prompt.text for prompt in data.train] == ["good"]
-    want = [*bad.values(), "`chosen` and `rejected` show the same picture", "`rejected`: grey.png"]
+    want = [*bad.values(), "`chosen` and `rejected` show the same picture", "`rejected`: print.jpg"]
     assert [row.line for row in data.quarantine] == list(range(2, len(want) + 2))
     for row, reason in zip(data.quarantine, want, strict=True):
         assert row.reason.startswith(reason), row.reason
@@ -118,9 +120,9 @@ def test_resizing_cuts_the_middle_square(place):
     wide[:, 4:12] = 200
     Image.fromarray(wide.numpy()).save(place / "wide.png")
     (prompt,) = load(place, [{"prompt": "wide", "picture": "wide.png"}], resize=8).train
-    assert torch.equal(prompt.media, torch.full((8, 8, 3), 200, dtype=torch.uint8))
+    assert torch.equal(prompt.media.load(), torch.full((8, 8, 3), 200, dtype=torch.uint8))
     (prompt,) = load(place, [{"prompt": "wide", "picture": "wide.png"}], resize=4).train
-    assert torch.equal(prompt.media, torch.full((4, 4, 3), 200, dtype=torch.uint8))
+    assert torch.equal(prompt.media.load(), torch.full((4, 4, 3), 200, dtype=torch.uint8))
 
 
 def test_a_picture_is_turned_as_its_camera_was(place):

@@ -24,7 +24,7 @@ def of_picture():
 
 def drawn(demonstrations):
     known = of_picture()
-    return [known[prompt.media.numpy().tobytes()] for prompt in demonstrations]
+    return [known[prompt.media.load().numpy().tobytes()] for prompt in demonstrations]
 
 
 def test_there_are_216_pictures_and_no_two_are_alike():
@@ -86,7 +86,7 @@ def test_the_splits_start_from_noise_of_their_own():
 def test_clean_demonstrations_show_what_they_say_and_every_picture_equally_often():
     data = world()
     assert drawn(data.demonstrations) == [prompt.text for prompt in data.demonstrations]
-    shown = Counter(prompt.media.numpy().tobytes() for prompt in data.demonstrations)
+    shown = Counter(prompt.media.load().numpy().tobytes() for prompt in data.demonstrations)
     assert len(shown) == 9 * 18
     assert set(shown.values()) == {8}
 
@@ -124,7 +124,7 @@ def test_an_id_names_a_demonstration_of_one_picture():
     pictures = {}
     for seed in range(3):
         for prompt in world(corrupted=0.5, seed=seed).demonstrations:
-            key = (prompt.text, prompt.media.numpy().tobytes())
+            key = (prompt.text, prompt.media.load().numpy().tobytes())
             assert pictures.setdefault(prompt.id, key) == key
 
 

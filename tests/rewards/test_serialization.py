@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
+from tandem.data.images import show
 from tandem.rewards.result import Missing
 from tandem.rewards.serialization import (
     METADATA,
@@ -66,7 +67,7 @@ def test_pictures_arrive_as_they_were_sent(seed):
 
 
 def test_of_a_prompt_travels_what_rewards_read_and_nothing_else():
-    picture = torch.zeros(2, 2, 3, dtype=torch.uint8)
+    picture = show(torch.zeros(2, 2, 3, dtype=torch.uint8))
     prompt = Prompt(
         id=7, source="s", text="t", answer="a", fields={"k": 1}, chosen="canary",
         rejected="canary", media=picture, chosen_media=picture, rewards=("canary",),

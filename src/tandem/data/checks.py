@@ -6,7 +6,7 @@ import json
 import math
 
 from tandem.data.records import prompt_id
-from tandem.types import Prompt
+from tandem.types import Picture, Prompt
 
 LONGEST_ROW = 1 << 22  # bytes
 ROLES = ("system", "user", "assistant", "tool")
@@ -114,7 +114,8 @@ def _pair(chosen: object, rejected: object) -> tuple[str, str] | tuple[None, Non
     for name, value in (("chosen", chosen), ("rejected", rejected)):
         if value is None:
             raise ValueError(f"`{name}` is missing: a pair has a chosen and a rejected answer")
-        _filled_text(value, f"`{name}`")
+        if not isinstance(value, Picture):
+            _filled_text(value, f"`{name}`")
     if chosen == rejected:
         raise ValueError("`chosen` and `rejected` are equal: nothing is preferred")
     return chosen, rejected

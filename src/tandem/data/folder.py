@@ -8,6 +8,7 @@ from pathlib import Path
 from tandem.contracts import register_dataset
 from tandem.data.checks import parse
 from tandem.data.lines import as_row
+from tandem.data.pictures import Resize
 from tandem.data.records import Data, Rows, StreamMaker
 from tandem.data.rows import assemble, finisher, looked_at, read_rows, with_negative
 from tandem.data.stream import PromptStream
@@ -23,7 +24,7 @@ def folder(
     held_out: float = 0.05,
     negative_prompt: str | None = None,
     pictures: bool = False,
-    resize: int | None = None,
+    resize: Resize = None,
     max_size: int | None = None,
     curriculum: StreamMaker = PromptStream,
     seed: int,

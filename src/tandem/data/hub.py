@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tandem.contracts import register_dataset
-from tandem.data.checks import OWN_KEYS
-from tandem.data.images import KEY, holds_pictures, show_bytes, with_images
+from tandem.data.columns import ANSWERS, Columns, Stored, cell, to_row, with_own_pictures
+from tandem.data.decoding import Decoding, read_file
+from tandem.data.images import KEY, holds_pictures
+from tandem.data.pictures import Resize, sizes_of
 from tandem.data.records import AS_CHAT, Data, InvalidRow, Rows, StreamMaker, Wording, prompt_id
 from tandem.data.rows import assemble, check_rows
 from tandem.data.stream import PromptStream
-from tandem.types import Picture, Prompt
+from tandem.types import Prompt
 
 if TYPE_CHECKING:
     import datasets
+
+BYTES = ("binary", "large_binary")  # files of pictures in columns that do not say so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,19 +36,6 @@ class Split:
     held_out: float = 0.05
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Columns:
-    """Columns of question and answer; `reward_model.ground_truth` is a part of a column. All other
-    columns but `id` and `source` become fields."""
-
-    prompt: str  # text, or a list of messages
-    answer: str | None = None
-    chosen: str | None = None  # text, or a list of messages that ends with the answer
-    rejected: str | None = None
-    images: str | None = None  # pictures that the question shows, one or a list
-    answer_pattern: str | None = None  # the answer is the first group of its last match
-
-
 @register_dataset(downloads=True)
 def hub(
     *,
@@ -54,6 +44,7 @@ def hub(
     columns: Columns,
     wording: Wording = AS_CHAT,
     unique: bool = False,
+    resize: Resize = None,
     max_size: int | None = None,
     curriculum: StreamMaker = PromptStream,
     seed: int,
@@ -61,8 +52,12 @@ def hub(
     """Rows are checked, split and limited as those of `jsonl` are.
 
     unique: of rows that ask the same question, whatever their other columns say, the first counts.
+    `resize` is that of `jsonl`.
     """
-    load = partial(load_rows, name, split.subset, columns=columns, wording=wording, unique=unique)
+    load = partial(
+        load_rows, name, split.subset, columns=columns, wording=wording, unique=unique,
+        resize=resize,
+    )  # fmt: skip
     loaded = [
         None if part is None else load(part) for part in (split.train, split.eval, split.test)
     ]
@@ -79,6 +74,7 @@ def load_rows(
     columns: Columns,
     wording: Wording,
     unique: bool = False,
+    resize: Resize = None,
 ) -> Rows:
     """The rows of a split of a data set on the hub, with the columns that are named.
     Raises ValueError for a split without a usable row."""
@@ -94,16 +90,15 @@ def load_rows(
             f"data.name={name} (data.split: subset {subset}, split {split}): {reason}"
         ) from None
     _check_columns(name, columns, table.features)
-    if columns.images is not None:
-        table = _undecoded(table, columns.images)
+    table, pictures = _undecoded(table, columns)
     kept = _distinct(table, columns.prompt) if unique else range(len(table))
-    file = f"{name}:{split}"
+    file, answers = f"{name}:{split}", Decoding(exact=True, sizes=sizes_of(resize))
     rows = check_rows(
-        zip((place + 1 for place in kept), table.select(kept), strict=True),
-        lambda row: _as_row(row, columns),
+        zip((place + 1 for place in kept), zip(kept, table.select(kept), strict=True), strict=True),
+        lambda row: to_row(_stored(table, *row, pictures), columns, answers),
         file=file,
         source=name.rstrip("/").split("/")[-1],
-        finish=partial(_with_images, column=columns.images),
+        finish=partial(_with_pictures, resize=resize, column=columns.images),
     )
     if not rows.prompts:
         first = f"; row {rows.bad[0].line}: {rows.bad[0].reason}" if rows.bad else ""
@@ -112,46 +107,67 @@ def load_rows(
     return replace(rows, prompts=prompts, bad=(*rows.bad, *_repeats(kept, len(table), file)))
 
 
-def _undecoded(table: datasets.Dataset, column: str) -> datasets.Dataset:
-    """With the files of the pictures of a column, which are read when they are looked at.
-
-    Raises ValueError for a column of other things.
-    """
+def _undecoded(
+    table: datasets.Dataset, columns: Columns
+) -> tuple[datasets.Dataset, tuple[str, ...]]:
+    """With the files of the pictures of named columns, which are read when they are looked at; and
+    which columns those are. Raises ValueError for a column of other things."""
     import datasets
 
-    feature = table.features[column]
-    inner = feature.feature if isinstance(feature, datasets.List) else feature
-    if not isinstance(inner, datasets.Image):
-        raise ValueError(f"data.columns.images={column} holds {inner}, and no pictures")
-    raw = datasets.Image(decode=False)
-    return table.cast_column(column, datasets.List(raw) if inner is not feature else raw)
+    raw, found = datasets.Image(decode=False), []
+    for option, column in columns.named.items():
+        feature = table.features.get(column)
+        inner = feature.feature if isinstance(feature, datasets.List) else feature
+        if isinstance(inner, datasets.Image):
+            table = table.cast_column(column, raw if inner is feature else datasets.List(raw))
+            found.append(column)
+        elif isinstance(inner, datasets.Value) and inner.dtype in BYTES:
+            found += [column] if option in (*ANSWERS, "images") else []
+        elif option in ("images", "picture"):
+            raise ValueError(f"data.columns.{option}={column} holds {inner}, and no pictures")
+    return table, tuple(found)
 
 
-def _pictures(said: object) -> list[Picture]:
-    """Of a row: one file, a list of them, or none."""
-    files = said if isinstance(said, list) else [] if said is None else [said]
-    return [
-        show_bytes(Path(one["path"]).read_bytes() if one["bytes"] is None else one["bytes"])
-        for one in files
-    ]
+def _stored(
+    table: datasets.Dataset, place: int, row: Mapping, pictures: Sequence[str]
+) -> dict[str, object]:
+    """The row, its pictures as files of the table."""
+    said = dict(row)
+    for column in pictures:
+        held = row[column]
+        several = [] if held is None else held if isinstance(held, list) else [held]
+        files = [
+            Stored(name=column, read=partial(_read, table, place, column, number))
+            for number in range(len(several))
+        ]
+        said[column] = files if isinstance(held, list) else next(iter(files), None)
+    return said
 
 
-def _with_images(prompt: Prompt, *, column: str | None) -> Prompt:
-    """The prompt with the pictures that it shows. Raises ValueError for those of a column that
-    nobody named."""
+def _read(table: datasets.Dataset, place: int, column: str, number: int) -> bytes:
+    held = table[place][column]
+    file = held[number] if isinstance(held, list) else held
+    if isinstance(file, bytes):
+        return file
+    return read_file(Path(file["path"])) if file["bytes"] is None else file["bytes"]
+
+
+def _with_pictures(prompt: Prompt, *, resize: Resize, column: str | None) -> Prompt:
+    """The prompt with the pictures that it shows and brings. Raises ValueError for those of a
+    column that nobody named."""
     if column is None and holds_pictures(prompt.fields.get(KEY)):
         raise ValueError(
             f"shows pictures in its column `{KEY}`, which is not named; set "
             f"data.columns.images={KEY}, for a model that sees"
         )
-    return with_images(prompt, Path())
+    return with_own_pictures(prompt, resize)
 
 
 def _distinct(table: datasets.Dataset, column: str) -> list[int]:
     """The places of the rows that ask a question first; only its column is read."""
     places: dict[int, int] = {}
     for place, row in enumerate(table.select_columns([column.partition(".")[0]])):
-        places.setdefault(prompt_id(json.dumps(_part(row, column))), place)
+        places.setdefault(prompt_id(json.dumps(cell(row, column))), place)
     return [*places.values()]
 
 
@@ -165,7 +181,7 @@ def _repeats(kept: Sequence[int], there: int, file: str) -> tuple[InvalidRow, ..
 
 
 def _check_columns(name: str, columns: Columns, features: Mapping) -> None:
-    for option, column in _map_columns(columns).items():
+    for option, column in columns.named.items():
         within = features
         for part in column.split("."):
             if not isinstance(within, Mapping) or part not in within:
@@ -174,54 +190,3 @@ def _check_columns(name: str, columns: Columns, features: Mapping) -> None:
                     f"data.columns.{option}={column}: {name} has no such column, only {there}"
                 )
             within = within[part]
-
-
-def _part(row: Mapping, column: str) -> object:
-    """Of a row, or of a part of it that is missing where it is null."""
-    return reduce(lambda within, name: within and within[name], column.split("."), row)
-
-
-def _map_columns(columns: Columns) -> dict[str, str]:
-    """Each field that is read -> the column that it stands in."""
-    known = {
-        "prompt": columns.prompt,
-        "answer": columns.answer,
-        "chosen": columns.chosen,
-        "rejected": columns.rejected,
-        "images": columns.images,
-    }
-    return {name: column for name, column in known.items() if column is not None}
-
-
-def _as_row(row: dict, columns: Columns) -> dict:
-    named = _map_columns(columns)
-    read = {name: _part(row, column) for name, column in named.items()}
-    question = read["prompt"]
-    used = (*OWN_KEYS, *named.values())  # a column of which a part was read stays, as a field
-    pair = {side: _last_turn(read[side]) for side in ("chosen", "rejected") if side in named}
-    return {
-        "messages" if isinstance(question, list) else "prompt": question,
-        "answer": _answer(read.get("answer"), columns),
-        **pair,
-        **({"images": _pictures(read["images"])} if "images" in named else {}),
-        **{key: value for key, value in row.items() if key not in used},
-    }
-
-
-def _last_turn(answer: object) -> object:
-    """Of a conversation what was said last; it repeats the question before."""
-    if not isinstance(answer, list):
-        return answer
-    last = answer[-1] if answer else None
-    if not isinstance(last, dict) or last.get("role") != "assistant":
-        raise ValueError("a chosen or rejected conversation does not end with the assistant's turn")
-    return last.get("content")
-
-
-def _answer(answer: object, columns: Columns) -> object:
-    if columns.answer_pattern is None or not isinstance(answer, str):
-        return answer
-    matches = list(re.finditer(columns.answer_pattern, answer))
-    if not matches:
-        raise ValueError(f"the answer has no match of {columns.answer_pattern!r}")
-    return matches[-1].group(1).strip()

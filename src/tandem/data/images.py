@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,37 +10,43 @@ from pathlib import Path
 
 from torch import Tensor
 
-from tandem.data.pictures import load_shown, measure, read_file
+from tandem.data.decoding import SHOWN, Decoding, read_file
 from tandem.types import IMAGE, Picture, Prompt
 
 KEY = "images"  # of a row that shows some
 
 
 def show(pixels: Tensor) -> Picture:
-    """A picture that is there. `pixels`: uint8 [H, W, 3]."""
-    height, width, _ = pixels.shape
+    """A picture that is there, or a film. `pixels`: uint8 [H, W, 3] or [F, H, W, 3]."""
+    *frames, height, width, _ = pixels.shape
     content = hashlib.sha256(pixels.contiguous().numpy().tobytes())
-    content.update(f"{height} {width}".encode())
-    return Picture(name=content.hexdigest(), height=height, width=width, load=lambda: pixels)
+    content.update(" ".join(map(str, (*frames, height, width))).encode())
+    return Picture(
+        name=content.hexdigest(),
+        height=height,
+        width=width,
+        frames=frames[0] if frames else None,
+        load=lambda: pixels,
+    )
 
 
-def show_file(path: Path) -> Picture:
-    """A picture that lies in a file, which is read again when somebody looks at it.
+def show_stored(read: Callable[[], bytes], decode: Decoding = SHOWN) -> Picture:
+    """A picture of which `read` gives the file, now and whenever somebody looks at it.
 
-    Raises ValueError for what is none, or breaks off.
+    It is decoded to its end, since a header alone may lie. Raises ValueError for what is none, or
+    breaks off.
     """
-    return _show_encoded(read_file(path), partial(load_shown, path))
+    content = read()
+    height, width, _ = decode(content).shape
+    name = hashlib.sha256(content)
+    if decode.sizes:
+        name.update(f"{height} {width}".encode())
+    return Picture(name=name.hexdigest(), height=height, width=width, load=lambda: decode(read()))
 
 
-def show_bytes(content: bytes) -> Picture:
-    """A picture of which a data set holds the file. Raises ValueError for what is none."""
-    return _show_encoded(content, lambda: load_shown(io.BytesIO(content)))
-
-
-def _show_encoded(content: bytes, load: Callable[[], Tensor]) -> Picture:
-    height, width = measure(content)
-    name = hashlib.sha256(content).hexdigest()
-    return Picture(name=name, height=height, width=width, load=load)
+def show_file(path: Path, decode: Decoding = SHOWN) -> Picture:
+    """A picture that lies in a file. Raises ValueError as `show_stored`."""
+    return show_stored(partial(read_file, path), decode)
 
 
 def with_images(prompt: Prompt, folder: Path) -> Prompt:

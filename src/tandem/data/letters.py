@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from tandem.contracts import register_dataset
+from tandem.data.images import show
 from tandem.data.records import Data, StreamMaker, prompt_id, prompt_ids
 from tandem.data.shapes_drawn import SIZE
 from tandem.data.stream import PromptStream
@@ -79,7 +80,7 @@ def _show(alphabet: str, count: int) -> tuple[Prompt, ...]:
             id=id,
             source=alphabet[number],
             text=f'letter "{alphabet[number]}"',
-            media=pictures[number][at],
+            media=show(pictures[number][at]),
         )
         for id, number, at in rows
     )

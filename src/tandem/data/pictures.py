@@ -1,40 +1,64 @@
-"""Pictures that rows of a file name: found beside it, checked, and cut to size if that is asked."""
+"""Pictures that answer rows: a demonstration or a pair, found beside the file and cut to size."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
 
-import torch
-from torch import Tensor
-
-from tandem.types import Prompt
-
-if TYPE_CHECKING:
-    from PIL import Image
+from tandem.data.decoding import Decoding, Size, nearest_size
+from tandem.data.images import show_file
+from tandem.types import Picture, Prompt
 
 KEY = "picture"  # of a row that shows one; pairs name theirs as `chosen` and `rejected`
+HEIGHT, WIDTH = "height", "width"  # of a row that asks for a picture of its own size
+Resize = int | Sequence[Sequence[int]] | None
 
 
-def make_finisher(
-    folder: Path, *, pictures: bool, resize: int | None
-) -> Callable[[Prompt], Prompt]:
+def make_finisher(folder: Path, *, pictures: bool, resize: Resize) -> Callable[[Prompt], Prompt]:
     """A function that turns a row into a prompt with its pictures; names start at `folder`.
 
     Without `pictures` a row names none, and one that does is refused.
     """
-    if resize is not None and not pictures:
+    sizes = sizes_of(resize)
+    if isinstance(resize, int) and not pictures:
         raise ValueError(f"data.resize={resize} is of pictures; set data.pictures=true")
-    if resize is not None and resize < 1:
-        raise ValueError(f"data.resize={resize} is a side in pixels: at least 1, or null")
     if not pictures:
         return refuse_named
-    load = cache(partial(load_picture, side=resize))  # a picture may stand in many rows
-    return lambda prompt: load_named(prompt, lambda name: load(folder / name))
+    decode = Decoding(exact=True, sizes=sizes)
+    find = cache(lambda name: show_file(folder / name, decode))  # one may stand in many rows
+    return lambda prompt: with_pictures(prompt, find)
+
+
+def sizes_of(resize: Resize) -> tuple[Size, ...]:
+    """Height and width of what pictures may be cut to; none: they stay as they are.
+
+    Raises ValueError for what is no size.
+    """
+    if resize is None:
+        return ()
+    if isinstance(resize, int):
+        if resize < 1:
+            raise ValueError(f"data.resize={resize} is a side in pixels: at least 1, or null")
+        return ((resize, resize),)
+    sizes = tuple(resize)
+    if not sizes or not all(isinstance(size, Sequence) and len(size) == 2 for size in sizes):
+        said = f"data.resize={[*resize]}"
+        raise ValueError(f"{said}: give sizes as [[height, width], ...], or one side")
+    if (least := min(map(min, sizes))) < 1:
+        raise ValueError(f"data.resize: {least} pixels are no side; it takes at least 1")
+    return tuple((height, width) for height, width in sizes)
+
+
+def with_size(prompt: Prompt, resize: Resize) -> Prompt:
+    """The prompt, which asks for a picture as large as its own, or for the size nearest in shape to
+    the first picture that it shows; as it is where `resize` names no sizes."""
+    like = next((x for x in (prompt.media, prompt.chosen_media, *prompt.images) if x), None)
+    if resize is None or isinstance(resize, int) or like is None:
+        return prompt
+    height, width = nearest_size(like.height, like.width, sizes_of(resize))
+    return replace(prompt, fields={**prompt.fields, HEIGHT: height, WIDTH: width})
 
 
 def refuse_named(prompt: Prompt) -> Prompt:
@@ -44,20 +68,20 @@ def refuse_named(prompt: Prompt) -> Prompt:
     return prompt
 
 
-def load_named(prompt: Prompt, load: Callable[[str], Tensor]) -> Prompt:
-    """The prompt with the picture or the pair of pictures that it names.
+def with_pictures(prompt: Prompt, find: Callable[[str], Picture]) -> Prompt:
+    """The prompt with the picture or the pair of pictures that its row names or holds.
 
-    `load`: name -> uint8 [H, W, 3]. Raises ValueError for a pair of one picture twice.
+    Raises ValueError for a pair of one picture twice.
     """
     media, chosen, rejected = (
-        _load(key, name, load)
-        for key, name in (
+        _find(key, named, find)
+        for key, named in (
             (KEY, prompt.fields.get(KEY)),
             ("chosen", prompt.chosen),
             ("rejected", prompt.rejected),
         )
     )
-    if chosen is not None and torch.equal(chosen, rejected):
+    if chosen is not None and chosen == rejected:
         raise ValueError("`chosen` and `rejected` show the same picture: nothing is preferred")
     return replace(
         prompt,
@@ -70,96 +94,12 @@ def load_named(prompt: Prompt, load: Callable[[str], Tensor]) -> Prompt:
     )
 
 
-def _load(key: str, name: object, load: Callable[[str], Tensor]) -> Tensor | None:
-    if name is None:
-        return None
-    if not isinstance(name, str) or not name.strip():
-        raise ValueError(f"`{key}` must be the name of a file, not {name!r}")
+def _find(key: str, named: object, find: Callable[[str], Picture]) -> Picture | None:
+    if named is None or isinstance(named, Picture):
+        return named
+    if not isinstance(named, str) or not named.strip():
+        raise ValueError(f"`{key}` must be the name of a file, not {named!r}")
     try:
-        return load(name)
+        return find(named)
     except ValueError as problem:
-        raise ValueError(f"`{key}`: {name} {problem}") from None
-
-
-def load_picture(path: Path, *, side: int | None) -> Tensor:
-    """uint8 [H, W, 3], turned as its camera was; `side`: the middle square, at so many pixels.
-
-    A ValueError says what else the file is. It is raised for what is no picture.
-    """
-    from PIL import Image
-
-    picture = _open(path)
-    if picture.mode != "RGB":
-        raise ValueError(f"has colours of mode {picture.mode}, not RGB")
-    if side is not None:
-        # Not by ImageOps.fit, which mixes in what lies beyond the square.
-        picture = picture.crop(crop_middle(*picture.size)).resize(
-            (side, side), Image.Resampling.LANCZOS
-        )
-    return as_pixels(picture)
-
-
-def load_shown(path: Path | BinaryIO) -> Tensor:
-    """uint8 [H, W, 3] of a picture in whatever colours; transparent parts show what is under them.
-
-    Raises ValueError for what is no picture.
-    """
-    return as_pixels(_open(path).convert("RGB"))
-
-
-def read_file(path: Path) -> bytes:
-    """Raises ValueError for a file that is not there or cannot be read."""
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise ValueError("is not there") from None
-    except OSError as error:
-        raise ValueError(f"cannot be read: {error}") from None
-
-
-def measure(content: bytes) -> tuple[int, int]:
-    """Height and width of a picture, which is decoded to its end: a header alone may lie.
-
-    Raises ValueError for what is no picture, or breaks off.
-    """
-    width, height = _open(io.BytesIO(content)).size
-    return height, width
-
-
-def as_pixels(picture: Image.Image) -> Tensor:
-    """uint8 [H, W, 3]"""
-    import numpy as np
-
-    return torch.from_numpy(np.array(picture))
-
-
-def as_png(pixels: Tensor) -> bytes:
-    """The file of a picture, uint8 [H, W, 3], without any loss."""
-    from PIL import Image
-
-    file = io.BytesIO()
-    Image.fromarray(pixels.numpy()).save(file, format="PNG")
-    return file.getvalue()
-
-
-def _open(path: Path | BinaryIO) -> Image.Image:
-    from PIL import Image, ImageOps
-
-    try:
-        with Image.open(path) as file:
-            picture = ImageOps.exif_transpose(file)
-    except Image.UnidentifiedImageError:
-        raise ValueError("is no picture") from None
-    except FileNotFoundError:
-        raise ValueError("is not there") from None
-    # What PIL raises for bytes that break off or lie depends on their format.
-    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
-        raise ValueError(f"cannot be read: {error}") from None
-    return picture
-
-
-def crop_middle(width: int, height: int) -> tuple[int, int, int, int]:
-    """The largest square in the middle: left, top, right, bottom."""
-    side = min(width, height)
-    left, top = (width - side) // 2, (height - side) // 2
-    return left, top, left + side, top + side
+        raise ValueError(f"`{key}`: {named} {problem}") from None

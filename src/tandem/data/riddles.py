@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tandem import rng
 from tandem.contracts import register_dataset
+from tandem.data.images import show
 from tandem.data.records import Data, StreamMaker, prompt_id, prompt_ids
 from tandem.data.shapes import PAIRS, Pictures, corrupt_pairs
 from tandem.data.shapes_drawn import COLOURS, SHAPES, renderings
@@ -114,7 +115,7 @@ def _make_demonstrations(
             source="_".join(PAIRS[shown[riddle].pair]),
             text=shown[riddle].text,
             answer=" ".join(PAIRS[words]),
-            media=pictures[painted, rendering],
+            media=show(pictures[painted, rendering]),
         )
         for id, riddle, words, painted, rendering in rows
     )

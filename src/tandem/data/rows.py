@@ -13,7 +13,7 @@ from tandem.contracts import register_dataset
 from tandem.data.checks import parse, to_prompt
 from tandem.data.images import with_images
 from tandem.data.lines import as_row, number_lines
-from tandem.data.pictures import make_finisher, refuse_named
+from tandem.data.pictures import Resize, make_finisher, refuse_named, with_size
 from tandem.data.records import Data, InvalidRow, Rows, StreamMaker, prompt_id
 from tandem.data.splits import choose, split_rows
 from tandem.data.stream import PromptStream
@@ -30,7 +30,7 @@ def jsonl(
     test_path: str | None = None,
     held_out: float = 0.05,
     pictures: bool = False,
-    resize: int | None = None,
+    resize: Resize = None,
     max_size: int | None = None,
     curriculum: StreamMaker = PromptStream,
     seed: int,
@@ -40,9 +40,10 @@ def jsonl(
 
     `images` of a row name the files of pictures that its question shows, one for each mark
     `<image>` in it; without a mark they stand before the first question. With `pictures` a row may
-    name the file of a `picture` that answers it, and `chosen` and
-    `rejected` name files too; they lie where the names lead from the folder of the rows, are RGB
-    and stay in memory. `resize` cuts the middle square of each to so many pixels a side.
+    name the file of a `picture` that answers it, and `chosen` and `rejected` name files too; they
+    lie where the names lead from the folder of the rows. `resize` cuts the middle square of each to
+    so many pixels a side, or, as a list of sizes, the middle to the one nearest in shape: a row
+    then asks for a picture of that `height` and `width`, also one that shows `images` alone.
 
     `id` and `source` may be given; every other key reaches the reward as `prompt.fields[key]`, and
     `negative_prompt` (text, perhaps empty) the guidance of a flow policy.
@@ -89,10 +90,10 @@ def text(
     return assemble(*splits, held_out=held_out, max_size=max_size, curriculum=curriculum, seed=seed)
 
 
-def finisher(folder: Path, *, pictures: bool, resize: int | None) -> Callable[[Prompt], Prompt]:
-    """What gives a row the pictures that answer it, and those that it shows."""
+def finisher(folder: Path, *, pictures: bool, resize: Resize) -> Callable[[Prompt], Prompt]:
+    """What gives a row the pictures that answer it, those that it shows, and their size."""
     answered = make_finisher(folder, pictures=pictures, resize=resize)
-    return lambda prompt: with_images(answered(prompt), folder)
+    return lambda prompt: with_size(with_images(answered(prompt), folder), resize)
 
 
 def _files(path: str, eval_path: str | None, test_path: str | None) -> dict[str, Path | None]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tandem import rng
 from tandem.contracts import register_dataset
+from tandem.data.images import show
 from tandem.data.records import TOGETHER, Data, StreamMaker, prompt_id, prompt_ids
 from tandem.data.shapes_drawn import COLOURS, SHAPES, renderings
 from tandem.data.stream import PromptStream
@@ -107,7 +108,7 @@ def _make_demonstrations(
             id=id,
             source="_".join(PAIRS[label]),
             text=" ".join(PAIRS[label]),
-            media=pictures[pair, rendering],
+            media=show(pictures[pair, rendering]),
         )
         for id, label, pair, rendering in rows
     )

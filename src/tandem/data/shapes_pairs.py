@@ -10,11 +10,12 @@ from torch import Tensor
 
 from tandem import rng
 from tandem.contracts import register_dataset
+from tandem.data.images import show
 from tandem.data.records import Data, StreamMaker, prompt_ids
 from tandem.data.shapes import PAIRS, Pictures, list_shown_pairs, shapes
 from tandem.data.shapes_drawn import renderings
 from tandem.data.stream import PromptStream
-from tandem.types import Prompt
+from tandem.types import Picture, Prompt
 
 Pair = tuple[str, str]  # colour and shape
 
@@ -90,5 +91,5 @@ def _pick(pairs: Sequence[Pair], chance: float) -> str:
     return " ".join(pairs[int(chance * len(pairs))])
 
 
-def _pick_rendering(pictures: Tensor, number: int) -> Tensor:
-    return pictures[number % len(pictures)]
+def _pick_rendering(pictures: Tensor, number: int) -> Picture:
+    return show(pictures[number % len(pictures)])

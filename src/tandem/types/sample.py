@@ -16,12 +16,20 @@ IMAGE = "<image>"  # in the text of a prompt: where one of its images stands
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """A picture that a prompt shows. Its pixels are read when somebody looks at it."""
+    """A picture that a prompt shows or brings. Its pixels are read when somebody looks at it."""
 
     name: str  # a hash of its content: two of one name are the same picture
     height: int  # in pixels
     width: int
-    load: Callable[[], Tensor] = field(compare=False, repr=False)  # uint8 [H, W, 3]
+    # uint8 [H, W, 3]; of a film [F, H, W, 3]
+    load: Callable[[], Tensor] = field(compare=False, repr=False)
+    frames: int | None = None  # of a film; None: it is a picture
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of its pixels."""
+        still = (self.height, self.width, 3)
+        return still if self.frames is None else (self.frames, *still)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +46,9 @@ class Prompt:
     # Of two answers the preferred one, and the other: texts, or pictures; both or neither.
     chosen: str | None = None
     rejected: str | None = None
-    # [H, W, 3] uint8, the picture of a demonstration. Tensors have no one truth to compare by.
-    media: Tensor | None = field(default=None, compare=False)
-    chosen_media: Tensor | None = field(default=None, compare=False)
-    rejected_media: Tensor | None = field(default=None, compare=False)
+    media: Picture | None = None  # of a demonstration
+    chosen_media: Picture | None = None
+    rejected_media: Picture | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)  # whatever else a reward wants to know
     rewards: tuple[str, ...] | None = None  # the names of those that judge it; None: all
     # Of the prompt of a row, what came of it in an environment: "turns", each a role and a content,

@@ -9,6 +9,7 @@ from records import scores
 from torch.testing import assert_close
 
 from tandem.algorithm.regularizers import KLInLoss
+from tandem.data.images import show
 from tandem.experience import Experience, select_rows
 from tandem.losses.kl import gaussian, k3
 from tandem.losses.segments import BySegment, Segment
@@ -201,7 +202,7 @@ def test_both_are_saved_and_loaded_and_go_by_their_names(tmp_path):
 def test_demonstrations_show_the_text_that_is_painted():
     algorithm = replace(grpo(), objective="any")
     policy = small(algorithm)
-    picture = torch.full((16, 16, 3), 90, dtype=torch.uint8)
+    picture = show(torch.full((16, 16, 3), 90, dtype=torch.uint8))
     shown = [replace(p, answer=f"{c} circle", media=picture)
              for p, c in zip(riddles(), ("red", "green"), strict=True)]  # fmt: skip
     kept, dropped = policy.admit_answered([*shown, replace(riddles()[0], id=9, media=None)])

@@ -12,6 +12,7 @@ from tiny_sd3 import pipeline
 from torch.testing import assert_close
 
 from tandem import rng
+from tandem.data.images import show
 from tandem.dynamics.decays import EmaSchedule, constant
 from tandem.dynamics.kernels import ode
 from tandem.dynamics.regression import Regression, discrete
@@ -210,7 +211,7 @@ def test_pictures_as_a_whole_have_a_step_for_each_level_whoever_sampled_them(ker
 def test_demonstrations_have_as_many_steps():
     policy = regressing()
     shown = [
-        replace(prompt, media=torch.full((16, 16, 3), 50 * prompt.id, dtype=torch.uint8))
+        replace(prompt, media=show(torch.full((16, 16, 3), 50 * prompt.id, dtype=torch.uint8)))
         for prompt in asked()
     ]
     rollout = policy.encode(shown, key=0, slots=[7, 8, 7, 9])

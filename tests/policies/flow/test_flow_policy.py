@@ -10,6 +10,7 @@ from small_flow import KERNELS, KEY, NOTHING, asked, sampled, small, step_on
 from torch.testing import assert_close
 
 from tandem import rng
+from tandem.data.images import show
 from tandem.dynamics.kernels import ode
 from tandem.policies.flow.families.tiny_flow import TinyFlow, read
 from tandem.policies.request import BY_ITSELF
@@ -26,7 +27,7 @@ def squares(count=8, **changes):
     for i in range(count):
         picture = torch.zeros(16, 16, 3, dtype=torch.uint8)
         picture[4 : 6 + i, 4 : 6 + i, 0] = 250
-        prompt = Prompt(id=i, source="shapes", text="red square", media=picture)
+        prompt = Prompt(id=i, source="shapes", text="red square", media=show(picture))
         examples.append(replace(prompt, **changes))
     return examples
 
@@ -84,7 +85,7 @@ def test_prompts_that_cannot_be_painted_are_named_with_the_reason():
 
 def test_demonstrations_need_a_picture_of_the_models_size():
     policy = small()
-    wide = replace(squares(1)[0], media=torch.zeros(16, 20, 3, dtype=torch.uint8), id=5)
+    wide = replace(squares(1)[0], media=show(torch.zeros(16, 20, 3).byte()), id=5)
     kept, dropped = policy.admit_answered([*squares(2), *asked()[:1], wide])
     assert [example.id for example in kept] == [0, 1]
     assert dropped[0][1] == "has no picture; rows that name files need data.pictures=true"
@@ -99,7 +100,7 @@ def test_a_demonstration_is_one_step_and_the_pair_of_a_slot_shares_its_noise():
     rollout = policy.encode([*examples, *examples], key=0, slots=[0, 1, 2, 3] * 2)
     assert rollout.mask.tolist() == 8 * [[True]]
     assert torch.equal(rollout.sample.key[:4], rollout.sample.key[4:])
-    assert torch.equal(rollout.outputs[2], examples[2].media)
+    assert torch.equal(rollout.outputs[2], examples[2].media.load())
     logp = policy.evidence(rollout, NOTHING).logp
     assert torch.equal(logp[:4], logp[4:])
     policy.iteration = 1
@@ -107,7 +108,7 @@ def test_a_demonstration_is_one_step_and_the_pair_of_a_slot_shares_its_noise():
     assert torch.equal(again.sample.key, rollout.sample.key[:4])
     later = policy.encode(examples, key=1, slots=range(4))
     assert not torch.equal(later.sample.key, rollout.sample.key[:4])
-    assert torch.equal(policy.adapter.decode(later.sample.x0)[1], examples[1].media)
+    assert torch.equal(policy.adapter.decode(later.sample.x0)[1], examples[1].media.load())
 
 
 def test_imitation_learns_and_its_samples_come_to_look_like_it():

@@ -10,6 +10,7 @@ from policies.flow.small_flow import KEY, asked, small
 from torch.testing import assert_close
 
 from tandem import rng
+from tandem.data.images import show
 from tandem.data.shapes_drawn import renderings
 from tandem.dynamics.decays import constant
 from tandem.evaluation.preference_accuracy import compare_pairs
@@ -28,9 +29,9 @@ WRONG = ("red square", "green circle", "blue circle", "yellow square")
 
 
 def with_pictures():
-    shown = renderings()
+    shown = {name: show(pictures[4]) for name, pictures in renderings().items()}
     return [
-        replace(prompt, chosen_media=shown[prompt.text][4], rejected_media=shown[wrong][4])
+        replace(prompt, chosen_media=shown[prompt.text], rejected_media=shown[wrong])
         for prompt, wrong in zip(asked(), WRONG, strict=True)
     ]
 
@@ -64,8 +65,8 @@ def test_a_prompt_is_a_pair_of_texts_or_of_pictures_or_none():
     assert text.is_pair and with_pictures()[0].is_pair and not asked()[0].is_pair
     assert [side.answer for side in text.sides] == ["b", "c"]
     chosen, rejected = with_pictures()[0].sides
-    assert torch.equal(chosen.media, renderings()["red circle"][4])
-    assert torch.equal(rejected.media, renderings()["red square"][4])
+    assert torch.equal(chosen.media.load(), renderings()["red circle"][4])
+    assert torch.equal(rejected.media.load(), renderings()["red square"][4])
     assert (chosen.answer, rejected.text) == (None, "red circle")
 
 
@@ -92,7 +93,7 @@ def test_the_noise_of_what_is_trained_on_is_named_by_seed_iteration_and_slot(pol
 
 def test_a_pair_is_admitted_if_both_of_its_pictures_fit(policy):
     good, one, other, texts = with_pictures()
-    small_picture = torch.zeros(8, 16, 3, dtype=torch.uint8)
+    small_picture = show(torch.zeros(8, 16, 3, dtype=torch.uint8))
     offered = [
         good,
         replace(one, chosen_media=small_picture),

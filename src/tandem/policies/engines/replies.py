@@ -16,7 +16,7 @@ from functools import lru_cache
 from types import UnionType
 from typing import ClassVar
 
-from tandem.data.pictures import as_png
+from tandem.data.decoding import as_png
 from tandem.policies.engines.reply_rows import Row, Span
 from tandem.policies.language.inputs import PromptIds
 from tandem.policies.language.records import Sampling

@@ -83,7 +83,7 @@ def refuse_picture(prompt: Prompt, adapter: Adapter) -> str | None:
     """Why an example shows nothing to learn from."""
     if prompt.media is None:
         return "has no picture; rows that name files need data.pictures=true"
-    if tuple(prompt.media.shape) != adapter.image_shape:
+    if prompt.media.shape != adapter.image_shape:
         sizes = ["x".join(map(str, shape)) for shape in (prompt.media.shape, adapter.image_shape)]
         return "has a picture of {}, but the model's are {}".format(*sizes)
     return None
@@ -92,12 +92,15 @@ def refuse_picture(prompt: Prompt, adapter: Adapter) -> str | None:
 def shown(prompt: Prompt, adapter: Adapter) -> Tensor:
     """The picture of a demonstration, uint8 [H, W, 3].
 
-    Raises ValueError for a prompt whose picture cannot be taken.
+    Raises ValueError for a prompt whose picture cannot be taken, or is another one by now.
     """
     reason = refuse_picture(prompt, adapter)
-    if reason is not None:
-        raise ValueError(f"demonstration {prompt.id} of {prompt.source} {reason}")
-    return prompt.media
+    if reason is None:
+        pixels = prompt.media.load()
+        if pixels.shape == prompt.media.shape:
+            return pixels
+        reason = "has a picture whose file was changed since the start"
+    raise ValueError(f"demonstration {prompt.id} of {prompt.source} {reason}")
 
 
 def check_size(adapter: Adapter, wanted: int | None, *, path: str | None) -> None:

@@ -20,6 +20,7 @@ from tiny_sd3 import write_pipeline
 from torch.testing import assert_close
 
 from tandem import rng
+from tandem.data.images import show
 from tandem.dynamics.kernels import ode
 from tandem.dynamics.schedules import diffusers_default
 from tandem.policies.flow.families.sd3 import SD3
@@ -122,7 +123,7 @@ def test_encoders_are_freed_and_asked_once(make, cache):
 
 def test_full_weights_are_a_pipeline_that_diffusers_loads(make, tmp_path):
     policy = make(sampling=OF_DIFFUSERS)
-    example = Prompt(id=0, source="x", text="red", media=torch.zeros(16, 16, 3, dtype=torch.uint8))
+    example = Prompt(id=0, source="x", text="red", media=show(torch.zeros(16, 16, 3).byte()))
     rollout = policy.encode([example] * 8, key=0, slots=range(8))
     step_on(policy, -policy.evidence(rollout, NOTHING).logp.mean(), lr=0.1)
     painted = sampled(policy, 1)

@@ -1,0 +1,128 @@
+"""Columns of a table as the keys of a row: question, answer, pairs, and pictures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from functools import reduce
+from pathlib import Path
+
+from tandem.data.checks import OWN_KEYS
+from tandem.data.decoding import SHOWN, Decoding
+from tandem.data.images import KEY, show_stored, with_images
+from tandem.data.pictures import KEY as ANSWER
+from tandem.data.pictures import Resize, with_pictures, with_size
+from tandem.types import Picture, Prompt
+
+ANSWERS = (ANSWER, "chosen", "rejected")  # columns whose pictures are to be learnt from
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """Columns of question and answer; `reward_model.ground_truth` is a part of a column. All other
+    columns but `id` and `source` become fields."""
+
+    prompt: str  # text, or a list of messages
+    answer: str | None = None
+    chosen: str | None = None  # text, a list of messages that ends with the answer, or a picture
+    rejected: str | None = None
+    picture: str | None = None  # that answers, to be imitated
+    images: str | None = None  # pictures that the question shows, one or a list
+    answer_pattern: str | None = None  # the answer is the first group of its last match
+
+    @property
+    def named(self) -> dict[str, str]:
+        """Each field that is read -> the column that it stands in."""
+        known = {x.name: getattr(self, x.name) for x in fields(self) if x.name != "answer_pattern"}
+        return {name: column for name, column in known.items() if column is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """A file of a picture, in a folder, a tar file, or a table."""
+
+    name: str
+    read: Callable[[], bytes]  # raises ValueError where it cannot be read
+
+
+def cell(row: Mapping, column: str) -> object:
+    """Of a row, or of a part of it that is missing where it is null."""
+    return reduce(lambda within, name: within and within[name], column.split("."), row)
+
+
+def to_row(row: Mapping, columns: Columns, answers: Decoding) -> dict:
+    """A row of a table as one of `jsonl`, its pictures at hand. Raises ValueError for one that
+    lacks a column, or shows what is no picture."""
+    named = columns.named
+    for option, column in named.items():
+        if column.split(".")[0] not in row:
+            raise ValueError(f"has no {column!r} (data.columns.{option}), only {sorted(row)}")
+    read = {
+        name: _show(name, cell(row, column), answers if name in ANSWERS else SHOWN)
+        for name, column in named.items()
+    }
+    question, used = read.pop("prompt"), (*OWN_KEYS, *named.values())
+    read["answer"] = _answer(read.get("answer"), columns)
+    if "images" in read:
+        read["images"] = _as_list(read["images"])
+    for side in {"chosen", "rejected"} & read.keys():
+        read[side] = _last_turn(read[side])
+    # A column of which a part was read stays, as a field; files that nobody named do not.
+    rest = {key: said for key, said in row.items() if key not in used and not _is_stored(said)}
+    return {"messages" if isinstance(question, list) else "prompt": question, **read, **rest}
+
+
+def with_own_pictures(prompt: Prompt, resize: Resize) -> Prompt:
+    """The prompt with the pictures that its row holds. Raises ValueError for a name in place of
+    one: a table leads to no file beside it."""
+    shown = prompt.fields.get(KEY, [])
+    if not isinstance(shown, list) or not all(isinstance(one, Picture) for one in shown):
+        raise ValueError(f"`{KEY}` holds no pictures; name another column, data.columns.{KEY}")
+    answered = ANSWER in prompt.fields or isinstance(prompt.chosen, Picture)
+    prompt = with_pictures(prompt, _refuse_name) if answered else prompt
+    return with_size(with_images(prompt, Path()), resize)
+
+
+def _refuse_name(name: str) -> Picture:
+    raise ValueError("is a text, and a picture is wanted")
+
+
+def _is_stored(said: object) -> bool:
+    return isinstance(said[0] if isinstance(said, list) and said else said, Stored)
+
+
+def _show(name: str, said: object, decode: Decoding) -> object:
+    """A picture where a file is stored, and each of several; all else as it is."""
+    if isinstance(said, list):
+        return [_show(name, one, decode) for one in said]
+    if not isinstance(said, Stored):
+        return said
+    try:
+        return show_stored(said.read, decode)
+    except ValueError as problem:
+        raise ValueError(f"`{name}`: {said.name} {problem}") from None
+
+
+def _as_list(said: object) -> list[Picture]:
+    """Of a row: one picture, a list of them, or none."""
+    return said if isinstance(said, list) else [] if said is None else [said]
+
+
+def _last_turn(answer: object) -> object:
+    """Of a conversation what was said last; it repeats the question before."""
+    if not isinstance(answer, list):
+        return answer
+    last = answer[-1] if answer else None
+    if not isinstance(last, dict) or last.get("role") != "assistant":
+        raise ValueError("a chosen or rejected conversation does not end with the assistant's turn")
+    return last.get("content")
+
+
+def _answer(answer: object, columns: Columns) -> object:
+    if columns.answer_pattern is None or not isinstance(answer, str):
+        return answer
+    matches = list(re.finditer(columns.answer_pattern, answer))
+    if not matches:
+        raise ValueError(f"the answer has no match of {columns.answer_pattern!r}")
+    return matches[-1].group(1).strip()

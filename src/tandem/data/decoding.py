@@ -1,0 +1,136 @@
+"""Decoding of stored pictures: what is read of which files, in which colours, at which size."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+Size = tuple[int, int]  # height and width, in pixels
+# Of what Pillow reads: no program is started for them, as one is for PostScript.
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+MOST_PIXELS = 1 << 26  # of one picture: 8192 x 8192
+MOST_BYTES = 1 << 28  # of one file
+EXACT = ("1", "L", "LA", "P", "PA", "RGB", "RGBA")  # modes that are RGB in other clothes
+DEEP = "I;16"  # the beginning of modes of 16 bits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoding:
+    """How a file becomes pixels, uint8 [H, W, 3], turned as its camera was.
+
+    `exact`: colours that RGB has no like of are refused, and transparent parts; else the nearest
+    are taken, and what is under those. `sizes`: the middle is cut to the one of these that is
+    nearest in shape; none: it stays as it is.
+    """
+
+    exact: bool = False
+    sizes: tuple[Size, ...] = ()
+
+    def __call__(self, content: bytes) -> Tensor:
+        """Raises ValueError for what is no picture, or breaks off, or is too large."""
+        picture = _open(content)
+        if self.exact:
+            _refuse_colours(picture)
+        picture = _as_rgb(picture)
+        if self.sizes:
+            picture = _cut(picture, nearest_size(picture.height, picture.width, self.sizes))
+        return as_pixels(picture)
+
+
+SHOWN = Decoding()
+
+
+def nearest_size(height: int, width: int, sizes: Sequence[Size]) -> Size:
+    """Of the sizes the one nearest in shape, the ratio of its sides; of several the first."""
+    return min(sizes, key=lambda size: abs(math.log(size[0] * width / (size[1] * height))))
+
+
+def middle(height: int, width: int, shape: Size) -> tuple[int, int, int, int]:
+    """The largest part in the middle of that shape: top, left, height, width."""
+    high = max(1, min(height, width * shape[0] // shape[1]))
+    wide = max(1, min(width, height * shape[1] // shape[0]))
+    return (height - high) // 2, (width - wide) // 2, high, wide
+
+
+def read_file(path: Path) -> bytes:
+    """Raises ValueError for a file that is not there, cannot be read, or is too large."""
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise ValueError(f"cannot be read: it is larger than {MOST_BYTES} bytes")
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise ValueError("is not there") from None
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error}") from None
+
+
+def as_pixels(picture: Image.Image) -> Tensor:
+    """uint8 [H, W, 3]"""
+    import numpy as np
+
+    return torch.from_numpy(np.array(picture))
+
+
+def as_png(pixels: Tensor) -> bytes:
+    """The file of a picture, uint8 [H, W, 3], without any loss."""
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(pixels.numpy()).save(file, format="PNG")
+    return file.getvalue()
+
+
+def _open(content: bytes) -> Image.Image:
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(io.BytesIO(content), formats=FORMATS) as file:
+            if file.width * file.height > MOST_PIXELS:
+                raise ValueError(f"{file.width} x {file.height} pixels are over {MOST_PIXELS}")
+            return ImageOps.exif_transpose(file)
+    except Image.UnidentifiedImageError:
+        raise ValueError("is no picture") from None
+    # What PIL raises for bytes that break off or lie depends on their format.
+    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
+        raise ValueError(f"cannot be read: {error}") from None
+
+
+def _refuse_colours(picture: Image.Image) -> None:
+    if picture.mode not in EXACT and not picture.mode.startswith(DEEP):
+        raise ValueError(f"has colours of mode {picture.mode}, not RGB")
+    if not picture.has_transparency_data:
+        return
+    if picture.convert("RGBA").getchannel("A").getextrema()[0] < 255:
+        raise ValueError("is transparent in places; lay it on a colour")
+
+
+def _as_rgb(picture: Image.Image) -> Image.Image:
+    """Raises ValueError for a mode whose numbers have no known largest one."""
+    import numpy as np
+    from PIL import Image
+
+    if picture.mode in ("I", "F"):
+        raise ValueError(f"has pixels of mode {picture.mode}, whose white nobody knows")
+    if picture.mode.startswith(DEEP):
+        eight = (np.array(picture).astype(np.uint32) + 128) // 257
+        picture = Image.fromarray(eight.astype(np.uint8))
+    return picture.convert("RGB")
+
+
+def _cut(picture: Image.Image, size: Size) -> Image.Image:
+    from PIL import Image
+
+    top, left, high, wide = middle(picture.height, picture.width, size)
+    # Not by ImageOps.fit, which mixes in what lies beyond the part.
+    part = picture.crop((left, top, left + wide, top + high))
+    return part.resize((size[1], size[0]), Image.Resampling.LANCZOS)

@@ -1,0 +1,103 @@
+"""Pictures with their captions: a folder of them, or tar files as WebDataset writes them."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from tandem.contracts import register_dataset
+from tandem.data.captioned import METADATA, Sample, group, metadata, read_sample
+from tandem.data.captioned import split_first as of_member
+from tandem.data.captioned import split_last as of_file
+from tandem.data.columns import Columns, to_row, with_own_pictures
+from tandem.data.decoding import Decoding
+from tandem.data.pictures import Resize, sizes_of
+from tandem.data.records import Data, InvalidRow, Rows, StreamMaker
+from tandem.data.rows import assemble, check_rows, looked_at, with_negative
+from tandem.data.stored import SHARD, in_folder, in_shard
+from tandem.data.stream import PromptStream
+
+SPLITS = {"train": ("train",), "eval": ("eval", "validation", "val"), "test": ("test",)}
+TEXT_AND_PICTURE = Columns(prompt="text", picture="image")
+
+
+@register_dataset
+def image_folder(
+    *,
+    path: str,
+    columns: Columns = TEXT_AND_PICTURE,
+    held_out: float = 0.05,
+    negative_prompt: str | None = None,
+    resize: Resize = None,
+    max_size: int | None = None,
+    curriculum: StreamMaker = PromptStream,
+    seed: int,
+) -> Data:
+    """A picture with the text beside it (x.png, x.txt) and the object of x.json is a row, with the
+    columns image, text, and those of the object; so is a line of metadata.jsonl or metadata.csv
+    that names files, `file_name` for the column image and `chosen_file_name` for chosen. In a .tar
+    what lies beside is what begins alike up to the first dot: x.png, x.chosen.png, x.1.png.
+
+    Folders train, test and eval (or validation) in it are the splits; without them all is train.
+    Every picture is decoded once at the start, and a bad one set aside; none stays in memory.
+    `resize`, `held_out` and `max_size` are those of `jsonl`.
+    Raises ValueError for a folder without a usable row.
+    """
+    place = Path(path).expanduser()
+    if not place.exists():
+        raise ValueError(f"data.path={path}: there is no such folder or .tar{looked_at(place)}")
+    if place.is_file() and place.suffix != SHARD:
+        raise ValueError(f"data.path={path} is a file, and no .tar; name a folder")
+    load = partial(_load, source=place.resolve().stem, columns=columns, resize=resize)
+    splits = [None if own is None else with_negative(negative_prompt, load(own)) for own in
+              _find_splits(place).values()]  # fmt: skip
+    return assemble(*splits, held_out=held_out, max_size=max_size, curriculum=curriculum, seed=seed)
+
+
+def _find_splits(place: Path) -> dict[str, Path | None]:
+    """The folder of each split; None: there is none."""
+    found = {
+        split: next((place / name for name in names if (place / name).is_dir()), None)
+        for split, names in SPLITS.items()
+    }
+    return found | ({} if found["train"] else {"train": place, "eval": None, "test": None})
+
+
+def _load(place: Path, *, source: str, columns: Columns, resize: Resize) -> Rows:
+    samples, refused = list_samples(place)
+    answers = Decoding(exact=True, sizes=sizes_of(resize))
+    rows = check_rows(
+        enumerate(samples, start=1),
+        lambda sample: to_row(read_sample(sample), columns, answers),
+        file=str(place),
+        source=source,
+        finish=partial(with_own_pictures, resize=resize),
+    )
+    bad = (*refused, *rows.bad)
+    if not rows.prompts:
+        first = f"; {bad[0].text} {bad[0].reason}" if bad else ""
+        raise ValueError(f"data.path={place}: no usable picture among {len(samples)}{first}")
+    return Rows(prompts=rows.prompts, content=rows.content, bad=bad)
+
+
+def list_samples(place: Path) -> tuple[list[Sample], list[InvalidRow]]:
+    """All samples of a folder and its tar files, or of one tar file; and what was left out."""
+    if place.is_file():
+        return _samples_of_shard(place)
+    files = {file.name: file for file in in_folder(place)}
+    shards = [place / name for name in files if name.endswith(SHARD)]
+    samples = metadata(files)
+    reasons: list[str] = []
+    if not samples:
+        loose = [f for name, f in files.items() if not name.endswith((SHARD, *METADATA))]
+        samples, reasons = group(loose, of_file)
+    refused = [InvalidRow(file=str(place), line=0, reason=reason) for reason in reasons]
+    for more, bad in map(_samples_of_shard, shards):
+        samples, refused = samples + more, refused + bad
+    return samples, refused
+
+
+def _samples_of_shard(shard: Path) -> tuple[list[Sample], list[InvalidRow]]:
+    files, refused = in_shard(shard)
+    samples, reasons = group(files, of_member, prefix=f"{shard.name}:")
+    return samples, refused + [InvalidRow(file=str(shard), line=0, reason=r) for r in reasons]

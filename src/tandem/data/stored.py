@@ -1,0 +1,121 @@
+"""Stored files: those of a folder, and those of tar files, which are read where they lie.
+
+Nothing of a tar file is unpacked, and no name in it is a path: a member is bytes between two
+places. Headers are walked here, each by `tarfile`'s parser of one block: its own walk trusts sizes,
+and ends at a damaged header as if it were the last.
+"""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+from tandem.data.columns import Stored
+from tandem.data.decoding import MOST_BYTES, read_file
+from tandem.data.records import InvalidRow
+
+BLOCK = tarfile.BLOCKSIZE
+PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE)
+WITHOUT_CONTENT = (
+    tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.DIRTYPE,
+    tarfile.FIFOTYPE,
+)  # fmt: skip
+NAMES = (tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE)  # of the member behind them
+SKIPPED = (tarfile.GNUTYPE_LONGLINK, tarfile.XGLTYPE)
+LONGEST_NAME = 1 << 16  # bytes of what says a name
+SHARD = ".tar"
+
+
+def in_folder(place: Path) -> Iterator[Stored]:
+    """The files below a folder by name, but hidden ones and those of hidden folders; a link to a
+    folder is not followed. Names are those from the folder on."""
+    for folder, inner, files in os.walk(place):
+        inner[:] = sorted(name for name in inner if not name.startswith("."))
+        for name in sorted(name for name in files if not name.startswith(".")):
+            path = Path(folder, name)
+            yield Stored(name=path.relative_to(place).as_posix(), read=partial(read_file, path))
+
+
+def in_shard(shard: Path) -> tuple[list[Stored], list[InvalidRow]]:
+    """The plain files of a tar file, and one line for each reason why others are left out."""
+    files: list[Stored] = []
+    refused: Counter[str] = Counter()
+    reasons = []
+    try:
+        with shard.open("rb") as file:
+            for name, member, start in _members(file, shard.stat().st_size):
+                if member.isdir():
+                    continue
+                if reason := _refuse(member):
+                    refused[reason] += 1
+                    continue
+                read = partial(_read, shard, start, member.size)
+                files.append(Stored(name=name, read=read))
+    except (tarfile.TarError, ValueError, OSError) as error:
+        reasons = [f"breaks off behind {len(files)} files: {error}"]
+    reasons += [f"{count} members are {reason}" for reason, count in sorted(refused.items())]
+    return files, [InvalidRow(file=str(shard), line=0, reason=reason) for reason in reasons]
+
+
+def _members(file: BinaryIO, size: int) -> Iterator[tuple[str, tarfile.TarInfo, int]]:
+    """Name, header and the place of the content of each member. Raises an error of `tarfile`, or
+    ValueError, where the file stops to be one."""
+    place, said = 0, None
+    while place < size:
+        file.seek(place)
+        header = file.read(BLOCK)
+        if not header.strip(b"\0"):
+            return
+        member = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
+        start = place + BLOCK
+        length = 0 if member.type in WITHOUT_CONTENT else member.size
+        if not 0 <= length <= size - start:
+            raise ValueError(f"a member says that it has {length} bytes, of {size - start} left")
+        place = start + -(-length // BLOCK) * BLOCK
+        if member.type in NAMES:
+            said = _name(member, file.read(length) if length <= LONGEST_NAME else b"")
+        elif member.type not in SKIPPED:
+            yield said or member.name, member, start
+            said = None
+
+
+def _name(member: tarfile.TarInfo, content: bytes) -> str | None:
+    """What a header says that the next member is called; None: nothing."""
+    if member.type == tarfile.GNUTYPE_LONGNAME:
+        return content.rstrip(b"\0").decode("utf-8", "surrogateescape")
+    said = None
+    while content:
+        length = int(content.partition(b" ")[0])
+        if not 0 < length <= len(content):
+            raise ValueError("a header of a name is not whole")
+        key, _, value = content[:length].partition(b" ")[2].rstrip(b"\n").partition(b"=")
+        if key == b"size" or key.startswith(b"GNU.sparse"):
+            raise ValueError(f"a header says {key.decode()}, as of a file of 8 GB or with holes")
+        said = value.decode("utf-8", "surrogateescape") if key == b"path" else said
+        content = content[length:]
+    return said
+
+
+def _refuse(member: tarfile.TarInfo) -> str | None:
+    """Why a member is not read; None: it is."""
+    if member.type not in PLAIN:
+        return "links, devices or files with holes"
+    return f"larger than {MOST_BYTES} bytes" if member.size > MOST_BYTES else None
+
+
+def _read(shard: Path, start: int, size: int) -> bytes:
+    """Raises ValueError where the file is another one by now."""
+    try:
+        with shard.open("rb") as file:
+            file.seek(start)
+            content = file.read(size)
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error}") from None
+    if len(content) < size:
+        raise ValueError("cannot be read: the shard was cut off")
+    return content
