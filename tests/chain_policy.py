@@ -14,12 +14,15 @@ from tandem.algorithm.algorithm import Algorithm
 from tandem.losses.segments import Segment
 from tandem.policies.chain.policy import ChainPolicy
 from tandem.policies.chain.records import ChainSampling
+from tandem.policies.chain.unified import UnifiedPolicy
 from tandem.policies.flow.families.tiny_flow import TinyFlow
+from tandem.policies.flow.families.tiny_unified import TinyUnified
 from tandem.policies.flow.policy import FlowPolicy
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.language.policy import LanguagePolicy
 from tandem.policies.language.records import Sampling
 from tandem.policies.language.tiny_lm import tiny_lm
+from tandem.policies.lora import Lora
 from tandem.types import Prompt
 
 BOTH = {"text": Segment(), "picture": Segment(clip_scale=1e-3, sequence_scale=1e-3)}
@@ -42,16 +45,31 @@ class TableChain(ChainPolicy):
 
 def small(algorithm: Algorithm | None = None, *, seed: int = 0, **sampling) -> ChainPolicy:
     """Of a layer each, loaded; `sampling` is of the pictures."""
-    algorithm = algorithm or grpo()
     build = partial(tiny_lm, seed=seed, reads="words", **SMALL)
     policy = ChainPolicy(
         text=LanguagePolicy(build=build, packing=False, share_prompts=False),
         picture=FlowPolicy(adapter=TinyFlow(seed=seed, num_layers=1), latent_size=768),
     )
+    return loaded(policy, algorithm, **sampling)
+
+
+def unified(
+    algorithm: Algorithm | None = None, *, seed: int = 0, lora: Lora | None = None, **sampling
+) -> UnifiedPolicy:
+    """Two layers that write and paint, loaded; `sampling` is of the pictures."""
+    build = partial(tiny_lm, seed=seed, reads="words", tied=False, **SMALL | {"num_layers": 2})
+    policy = UnifiedPolicy(
+        text=LanguagePolicy(build=build, packing=False, share_prompts=False, lora=lora),
+        picture=FlowPolicy(adapter=TinyUnified(seed=seed), latent_size=768),
+    )
+    return loaded(policy, algorithm, **sampling)
+
+
+def loaded(policy: ChainPolicy, algorithm: Algorithm | None = None, **sampling) -> ChainPolicy:
     own = ChainSampling(
         text=Sampling(max_new_tokens=4), picture=FlowSampling(**{"steps": 4} | sampling)
     )
-    policy.load(algorithm.request(own))
+    policy.load((algorithm or grpo()).request(own))
     return policy
 
 

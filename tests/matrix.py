@@ -46,7 +46,8 @@ before any weight is trained; "it" is the algorithm. Every preset has the number
 every model the data that it chooses, but for algorithms of given pairs (`data=sort_pairs`,
 `data=shapes_pairs`) and of episodes (`data=hilo`), and distillation has a teacher. Stable Diffusion
 is a random one of a few thousand weights in these tests; the table is the same for any folder.
-Dynamics of the other kind of model are refused with all of them.
+Dynamics of the other kind of model are refused with all of them. `tiny_unified`, whose parts share
+a transformer, has the table of `tiny_chain`.
 
 `make matrix` writes this page, and a test compares.
 """

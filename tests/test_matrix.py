@@ -91,6 +91,16 @@ def test_the_page_says_the_same_of_a_model_of_a_folder(world):
         assert answer(*cell, world) == said, f"{cell}: run `make matrix`"
 
 
+@pytest.mark.slow
+def test_the_page_says_of_two_parts_of_one_transformer_what_it_says_of_two(world):
+    own = [(cell, said) for cell, said in answers() if cell[0] == "tiny_chain"]
+    rows = [own[start : start + len(OF_PICTURES)] for start in range(0, len(own), len(OF_PICTURES))]
+    for turn, row in enumerate(rows):
+        (_, preset, dynamics), said = row[turn % len(row)]
+        told = answer("tiny_unified", preset, dynamics, world)
+        assert told.replace("tiny_unified", "tiny_chain") == said, f"{preset}, {dynamics}"
+
+
 def test_every_reason_is_one_line_that_names_a_flag():
     reasons = [line for text in written().values() for line in re.findall(r"^\d+\. .*", text, re.M)]
     assert [reason for reason in reasons if not FLAG.search(reason)] == []

@@ -13,9 +13,10 @@ from omegaconf import DictConfig
 from tandem.config import ConfigError, build
 from tandem.policies.base import Policy
 from tandem.policies.chain.policy import ChainPolicy
+from tandem.policies.chain.unified import UnifiedPolicy
 from tandem.policies.flow.policy import FlowPolicy
 from tandem.policies.language.token_policy import TokenPolicy
-from tandem.policies.memory import flow_estimate, language_estimate
+from tandem.policies.memory import flow_estimate, language_estimate, unified_estimate
 from tandem.policies.memory import vision_estimate as estimate_of_sight
 from tandem.policies.memory.estimate import Part, Workload
 from tandem.policies.request import Request
@@ -70,11 +71,24 @@ def of_chain(policy: ChainPolicy, request: Request, work: Workload) -> list[Part
     for name, own in policy.parts.items():
         parts = footprint(own, policy.request_of(name, request), work)
         learnt = () if name not in request.frozen else LEARNT
-        for part in parts:
-            if part.name not in learnt:
-                lower = part.lower.replace("model.", f"model.{name}.")
-                lower = lower.replace("rollout.", f"rollout.{name}.")
-                found.append(replace(part, name=f"{name} {part.name}", lower=lower))
+        found += of_segment(name, [part for part in parts if part.name not in learnt])
+    return found
+
+
+@footprint.register
+def of_unified(policy: UnifiedPolicy, request: Request, work: Workload) -> list[Part]:
+    """The parts of both; what they share is counted once."""
+    parts = unified_estimate.footprint(policy, request, work).items()
+    return [part for name, own in parts for part in of_segment(name, own)]
+
+
+def of_segment(name: str, parts: Sequence[Part]) -> list[Part]:
+    """Parts of one policy of several, by the keys that it has there."""
+    found = []
+    for part in parts:
+        lower = part.lower.replace("model.", f"model.{name}.")
+        lower = lower.replace("rollout.", f"rollout.{name}.")
+        found.append(replace(part, name=f"{name} {part.name}", lower=lower))
     return found
 
 

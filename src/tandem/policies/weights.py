@@ -69,7 +69,7 @@ def parameter_groups(network: nn.Module, critic: nn.Module | None) -> dict[str, 
 def move(network: nn.Module, device: torch.device) -> None:
     """A frozen network to where it is asked, if it is elsewhere: moving weights that are cut over
     ranks lets go of what is gathered of them."""
-    if next(network.parameters()).device != device:
+    if any(p.device != device for p in network.parameters()):  # it may share some that are there
         network.to(device)
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from chain_policy import BOTH, grpo, riddles, small
+from chain_policy import BOTH, grpo, riddles, small, unified
 from records import scores
 from torch.testing import assert_close
 
@@ -22,6 +22,7 @@ from tandem.types import SEGMENTS, WRITTEN, Evidence, concat, pad_steps
 
 KEY = 7
 OLD = frozenset({"old_logp"})
+EITHER = pytest.mark.parametrize("make", [small, unified])  # of two networks, and of one
 
 
 def sampled(policy, group_size=3, slots=(0, 1)):
@@ -82,8 +83,9 @@ def test_encodings_of_new_texts_are_let_go_and_made_again():
     assert len(library.recent) == 2
 
 
-def test_a_sample_does_not_depend_on_those_beside_it():
-    policy = small()
+@EITHER
+def test_a_sample_does_not_depend_on_those_beside_it(make):
+    policy = make()
     together, first = sampled(policy), policy.sample(riddles()[:1], 3, key=KEY, slots=[0])
     assert [p.fields[WRITTEN] for p in together.prompts[:3]] == [
         p.fields[WRITTEN] for p in first.prompts
@@ -93,9 +95,10 @@ def test_a_sample_does_not_depend_on_those_beside_it():
     assert len({picture.numpy().tobytes() for picture in together.outputs}) == 6
 
 
-def test_the_first_ratio_is_exactly_1_for_both_segments():
+@EITHER
+def test_the_first_ratio_is_exactly_1_for_both_segments(make):
     algorithm = grpo()
-    policy = small(algorithm)
+    policy = make(algorithm)
     for own in policy.parts.values():
         own.sampler.fill_(DIFFERENT)  # the trainer says it anew
     rollout = policy.complete(sampled(policy), OLD)
@@ -158,9 +161,10 @@ def test_a_frozen_part_is_sampled_and_neither_asked_nor_moved(name, monkeypatch)
     assert moved == {name: False, other: True}
 
 
-def test_padding_and_the_rows_beside_a_row_do_not_matter():
+@EITHER
+def test_padding_and_the_rows_beside_a_row_do_not_matter(make):
     algorithm = grpo()
-    policy = small(algorithm)
+    policy = make(algorithm)
     rows = experience_of(algorithm, policy.complete(sampled(policy), OLD))
     rows = replace(rows, weights=algorithm.training_objective.weigh(rows))
     whole = outcome_of(algorithm, policy, rows).loss
@@ -183,12 +187,13 @@ def test_padding_and_the_rows_beside_a_row_do_not_matter():
     assert_close(own(policy, broad).loss, whole, rtol=1e-4, atol=1e-7)
 
 
-def test_both_are_saved_and_loaded_and_go_by_their_names(tmp_path):
-    policy = small(seed=1)
+@EITHER
+def test_both_are_saved_and_loaded_and_go_by_their_names(make, tmp_path):
+    policy = make(seed=1)
     policy.save(tmp_path)
     assert (tmp_path / "text" / "config.json").is_file()
     assert (tmp_path / "picture" / "transformer" / "config.json").is_file()
-    again = small(seed=2)
+    again = make(seed=2)
     again.load_weights(policy.weights())
     for name, weight in policy.weights().items():
         assert torch.equal(weight, again.weights()[name])
@@ -199,9 +204,10 @@ def test_both_are_saved_and_loaded_and_go_by_their_names(tmp_path):
     assert all(map(torch.equal, one.outputs, other.outputs))
 
 
-def test_demonstrations_show_the_text_that_is_painted():
+@EITHER
+def test_demonstrations_show_the_text_that_is_painted(make):
     algorithm = replace(grpo(), objective="any")
-    policy = small(algorithm)
+    policy = make(algorithm)
     picture = show(torch.full((16, 16, 3), 90, dtype=torch.uint8))
     shown = [replace(p, answer=f"{c} circle", media=picture)
              for p, c in zip(riddles(), ("red", "green"), strict=True)]  # fmt: skip

@@ -18,6 +18,7 @@ from tandem.policies.chain.records import (
     as_given,
     asked_to_paint,
     filled,
+    instructed,
     join,
     join_evidence,
     named,
@@ -74,13 +75,20 @@ class ChainPolicy(Policy):
     def load(self, request: Request) -> None:
         """Both, each with the reference that its own segment needs; a frozen one learns nothing."""
         self.request, self.sampling = request, request.sampling
-        for name, policy in self.parts.items():
-            policy.load(self.request_of(name, request))
-            if name in request.frozen:
-                for parameter in policy.trainable().values():
-                    parameter.requires_grad_(False)
+        self.load_parts(request)
+        for name in request.frozen:
+            for parameter in self.own_weights(name).values():
+                parameter.requires_grad_(False)
         self.picture.library.fleeting = True  # what is painted was written a moment ago
         self.exact = all(policy.exact for policy in self.parts.values())
+
+    def load_parts(self, request: Request) -> None:
+        for name, policy in self.parts.items():
+            policy.load(self.request_of(name, request))
+
+    def own_weights(self, name: str) -> dict[str, nn.Parameter]:
+        """What learns in that segment alone, by the names of its policy."""
+        return self.parts[name].trainable()
 
     def request_of(self, name: str, request: Request) -> Request:
         needs = request.needs - request.unread.get(name, frozenset())
@@ -130,7 +138,7 @@ class ChainPolicy(Policy):
         The noise of either is a function of key, slot and sample, under a name of its own.
         """
         written = self.text.sample(
-            [self._told(prompt) for prompt in prompts],
+            [self.told(prompt) for prompt in prompts],
             group_size,
             key=rng.key(key, TEXT),
             slots=slots,
@@ -150,7 +158,7 @@ class ChainPolicy(Policy):
 
     def encode(self, examples: Sequence[Prompt], *, key: int, slots: Sequence[int]) -> Rollout:
         """Demonstrations: the answer is what was written, and the picture what it looks like."""
-        told = [self._told(example) for example in examples]
+        told = [self.told(example) for example in examples]
         written = replace(self.text.encode(told, key=key, slots=slots), prompts=tuple(examples))
         asked = [asked_to_paint(example, example.answer) for example in examples]
         painted = self.picture.encode(asked, key=key, slots=slots)
@@ -186,12 +194,12 @@ class ChainPolicy(Policy):
         """The prompts that can be answered, and the others with the reason; what is painted is not
         written yet."""
         self.picture.admit((), [one.picture for one in samplings])
-        told = [self._told(prompt) for prompt in prompts]
+        told = [self.told(prompt) for prompt in prompts]
         return as_given(prompts, self.text.admit(told, [one.text for one in samplings]))
 
     def admit_answered(self, examples: Sequence[Prompt]) -> Split:
         """The demonstrations that have a text and a picture of it, and the others."""
-        told = [self._told(example) for example in examples]
+        told = [self.told(example) for example in examples]
         kept, dropped = as_given(examples, self.text.admit_answered(told))
         asked = [asked_to_paint(example, example.answer) for example in kept]
         reasons = {example.id: why for example, why in self.picture.admit_answered(asked)[1]}
@@ -200,15 +208,11 @@ class ChainPolicy(Policy):
 
     def describe_prompt(self, prompt: Prompt) -> str:
         """The text as the language model sees it."""
-        return self.text.describe_prompt(self._told(prompt))
+        return self.text.describe_prompt(self.told(prompt))
 
-    def _told(self, prompt: Prompt) -> Prompt:
-        """The prompt as the language model is sent it; a chat stays as it is."""
-        if self.instruction is None or prompt.text is None:
-            return prompt
-        turns = {"system": self.instruction, "user": prompt.text}
-        messages = tuple({"role": role, "content": said} for role, said in turns.items())
-        return replace(prompt, text=None, messages=messages)
+    def told(self, prompt: Prompt) -> Prompt:
+        """The prompt as the language model is sent it."""
+        return instructed(prompt, self.instruction)
 
     @property
     def device(self) -> torch.device:

@@ -61,6 +61,15 @@ class ChainSample:
     picture: FlowSample
 
 
+def instructed(prompt: Prompt, instruction: str | None) -> Prompt:
+    """The prompt behind an instruction, if there is one; a chat stays as it is."""
+    if instruction is None or prompt.text is None:
+        return prompt
+    turns = {"system": instruction, "user": prompt.text}
+    messages = tuple({"role": role, "content": said} for role, said in turns.items())
+    return replace(prompt, text=None, messages=messages)
+
+
 def asked_to_paint(prompt: Prompt, text: str) -> Prompt:
     """The question to the painter: the text, and what a flow reads of the fields of a prompt."""
     return replace(prompt, text=text, messages=None, answer=None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -119,3 +119,11 @@ class Scheduled(Protocol):
 
     def even_levels(self, steps: int, tokens: int) -> Tensor | None:
         """Levels at equal distances under the same shift, as solvers space them: [steps + 1]."""
+
+
+@runtime_checkable
+class SharesLayers(Protocol):
+    """An adapter that paints with the layers of the language model that wrote the text."""
+
+    def share(self, layers: nn.Module, tokenizer: Any) -> None:
+        """What `load` builds on: embeddings and blocks, which are trained as they are here."""

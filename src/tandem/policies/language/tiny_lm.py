@@ -34,8 +34,10 @@ def tiny_lm(
     intermediate_size: int = 256,
     max_positions: int = 64,
     reads: Literal["characters", "words"] = "characters",
+    tied: bool = True,
 ) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
-    """A new model, its weights a function of the seed, and its tokenizer."""
+    """A new model, its weights a function of the seed, and its tokenizer. `tied`: the head is made
+    of the embeddings."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     tokenizer = character_tokenizer() if reads == "characters" else word_tokenizer()
@@ -48,7 +50,7 @@ def tiny_lm(
         head_dim=head_dim,
         intermediate_size=intermediate_size,
         max_position_embeddings=max_positions,
-        tie_word_embeddings=True,
+        tie_word_embeddings=tied,
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,
     )

@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 
 def footprint(policy: FlowPolicy, request: Request, work: Workload) -> list[Part]:
     """Every part that counts. Configurations are read, and no weight."""
-    outline = FlowOutline(policy, request)
+    return of_outline(FlowOutline(policy, request), work)
+
+
+def of_outline(outline: FlowOutline, work: Workload) -> list[Part]:
+    """The parts of networks that were outlined."""
     return [
         *of_weights(outline),
         *of_learners(outline),

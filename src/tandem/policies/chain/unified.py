@@ -1,0 +1,92 @@
+"""The chain of one transformer, which has a head for tokens and one for velocities."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from tandem.policies.base import Policy
+from tandem.policies.chain.policy import ChainPolicy
+from tandem.policies.chain.records import named
+from tandem.policies.flow.adapter import SharesLayers
+from tandem.policies.flow.policy import FlowPolicy
+from tandem.policies.language.policy import LanguagePolicy
+from tandem.policies.request import Request
+from tandem.policies.weights import copy_into
+from tandem.types import PICTURE, SEGMENTS, TEXT
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+SHARED = "shared"  # the group of weights that write and paint
+
+
+class UnifiedPolicy(ChainPolicy):
+    """A chain whose painter has the layers of the writer, and heads of its own.
+
+    Both segments are trained at once, so the gradient of a shared weight is the sum of theirs: it
+    is clipped, and followed at one learning rate, as a part by itself. A frozen segment keeps its
+    head; the layers are trained by the other one.
+    """
+
+    def __init__(
+        self,
+        *,
+        text: LanguagePolicy,
+        picture: FlowPolicy,
+        path: str | None = None,
+        instruction: str | None = None,
+    ) -> None:
+        super().__init__(text=text, picture=picture, path=path, instruction=instruction)
+        if not isinstance(picture.adapter, SharesLayers):
+            raise ValueError(
+                f"model.picture.adapter: {type(picture.adapter).__name__} has a transformer of its "
+                "own; set model=chain"
+            )
+        if picture.model.lora is not None:
+            raise ValueError(
+                "model.picture.lora: the layers are those of the writer; set model.text.lora"
+            )
+        if picture.ema is not None:
+            raise ValueError(
+                "model.picture.ema averages what paints, and its layers also write; set it to null"
+            )
+
+    def load_parts(self, request: Request) -> None:
+        """The writer first, and one frozen copy of the layers for both."""
+        self.text.load(self.request_of(TEXT, request))
+        self.picture.adapter.share(self.layers, self.text.chat.tokenizer)
+        self.picture.load(self.request_of(PICTURE, request))
+        reference, frozen = self.text.reference, self.picture.model.frozen
+        if reference is not None and frozen is not None:
+            frozen.network.layers = reference.model.get_decoder()
+
+    @property
+    def layers(self) -> nn.Module:
+        """Embeddings and blocks, which write and paint."""
+        return self.text.scorer.model.get_decoder()
+
+    def own_weights(self, name: str) -> dict[str, nn.Parameter]:
+        """What learns in that segment alone, by the names of its policy."""
+        shared = {*self.layers.parameters()}
+        return {key: p for key, p in self.parts[name].trainable().items() if p not in shared}
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        """All that learns; layers go by their names in the writer."""
+        own = {PICTURE: self.own_weights(PICTURE)}
+        return named({TEXT: self.text.trainable()} | own)
+
+    def groups(self) -> dict[str, list[nn.Parameter]]:
+        """The layers, and what is of one segment."""
+        apart = {name: [*self.own_weights(name).values()] for name in SEGMENTS}
+        both = [p for p in self.layers.parameters() if p.requires_grad]
+        return {name: group for name, group in ({SHARED: both} | apart).items() if group}
+
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Of any shape [...]."""
+        copy_into(self.trainable(), weights)
+
+    def shard(self, mesh: DeviceMesh) -> None:
+        Policy.shard(self, mesh)  # which refuses: a block would be gathered by either part

@@ -1,0 +1,69 @@
+"""The memory estimate of one transformer that writes and paints, before any weight is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from tandem.policies.memory import flow_estimate, language_estimate
+from tandem.policies.memory.estimate import ADAPTERS, Part, Workload, counted, size_of
+from tandem.policies.memory.flow_outline import FlowOutline
+from tandem.policies.memory.language_outline import LanguageOutline
+from tandem.types import PICTURE, TEXT
+
+if TYPE_CHECKING:
+    from tandem.policies.chain.unified import UnifiedPolicy
+    from tandem.policies.flow.policy import FlowPolicy
+    from tandem.policies.request import Request
+
+
+class PainterOutline(FlowOutline):
+    """What a painter adds to the layers of a writer. A pass goes through both."""
+
+    def __init__(self, policy: FlowPolicy, request: Request, layers: nn.Module) -> None:
+        super().__init__(policy, request)
+        self.layers = layers
+        self.base = self.parameters
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """Its own: the layers are counted with the writer."""
+        shared = {*self.layers.parameters()}
+        return [p for p in super().parameters if p not in shared]
+
+    @property
+    def held(self) -> list[Tensor]:
+        layers = [*self.layers.parameters()]
+        return [*super().held, *layers, *(p.grad for p in layers if p.grad is not None)]
+
+    def peak_of_update(self, loss: Callable[[], Tensor]) -> int:
+        learnt = [p for p in self.layers.parameters() if p.requires_grad]
+        for parameter in learnt:
+            parameter.grad = torch.empty_like(parameter)
+        return super().peak_of_update(loss)
+
+
+def footprint(policy: UnifiedPolicy, request: Request, work: Workload) -> dict[str, list[Part]]:
+    """Every part that counts, by segment; the layers are of the text. A configuration is read, and
+    no weight."""
+    writer = LanguageOutline(policy.text, policy.request_of(TEXT, request))
+    layers = writer.model.get_decoder()
+    policy.picture.adapter.share(layers, None)
+    painter = PainterOutline(policy.picture, policy.request_of(PICTURE, request), layers)
+    own = {TEXT: [p for p in writer.base if p not in {*layers.parameters()}], PICTURE: painter.base}
+    for name in request.frozen:
+        for parameter in own[name]:
+            parameter.requires_grad_(False)
+    parts = {
+        TEXT: language_estimate.of_outline(writer, work),
+        PICTURE: flow_estimate.of_outline(painter, work),
+    }
+    if painter.has_reference and not writer.has_reference:
+        shared = [*layers.parameters()]
+        says = f"a frozen copy of the layers, {counted(shared)}"
+        copied = Part(name="layers", size=size_of(shared), says=says, lower=ADAPTERS, shared=True)
+        parts[PICTURE].append(copied)
+    return parts

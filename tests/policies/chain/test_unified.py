@@ -1,0 +1,243 @@
+"""A chain of one transformer: what writes also paints."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from chain_policy import grpo, loaded, riddles, small, unified
+from loop import PLAN, Alone
+from policies.chain.test_chain import OLD, experience_of, outcome_of, sampled, with_kl
+from policies.flow.small_flow import Brightness
+from torch.testing import assert_close
+
+from tandem.launch.memory_estimate import footprint
+from tandem.losses.segments import Segment
+from tandem.policies.base import DIFFERENT
+from tandem.policies.chain.unified import UnifiedPolicy
+from tandem.policies.flow.families.tiny_unified import TinyUnified, attention_of
+from tandem.policies.flow.policy import FlowPolicy
+from tandem.policies.lora import Lora
+from tandem.policies.memory.estimate import Workload
+from tandem.record.optimizer_state import load_optimizer_state, optimizer_state
+from tandem.settings.guards import Guards
+from tandem.types import SEGMENTS
+
+ALONE = {"text": "picture", "picture": "text"}  # the other one, frozen
+
+
+def gradients(policy):
+    return {
+        name: torch.zeros_like(p) if p.grad is None else p.grad.clone()
+        for name, p in policy.trainable().items()
+    }
+
+
+def test_every_weight_has_one_name_and_is_in_one_group():
+    policy = unified()
+    named, grouped = policy.trainable(), [p for own in policy.groups().values() for p in own]
+    assert len({*named.values()}) == len(named) == len(grouped) == len({*grouped})
+    assert {*named.values()} == {*grouped} == {*policy.parameters()}
+    assert list(policy.groups()) == ["shared", *SEGMENTS]
+    assert policy.groups()["text"] == [policy.text.network.lm_head.weight]
+    assert not any("layers" in name for name in policy.own_weights("picture"))
+
+
+def test_the_gradient_of_a_shared_weight_is_the_sum_of_those_of_the_segments():
+    """Of two backward passes by themselves, each with a graph of its own."""
+    algorithm = with_kl(grpo(picture=Segment(weight=3.0, clip_scale=1e-3)))
+    policy = unified(algorithm)
+    with torch.no_grad():  # off the reference, so that its KL pulls too
+        for parameter in policy.trainable().values():
+            parameter.add_(0.01 * torch.randn(parameter.shape, generator=torch.manual_seed(0)))
+    rows = experience_of(algorithm, policy.complete(sampled(policy), OLD | algorithm.needs))
+    outcome_of(algorithm, policy, rows).loss.backward()
+    both, apart = gradients(policy), {}
+    for name in SEGMENTS:
+        policy.zero_grad()
+        mine = replace(algorithm, segments={k: x if k == name else Segment(weight=0.0)
+                                            for k, x in algorithm.segments.items()})  # fmt: skip
+        outcome_of(mine, policy, rows).loss.backward()
+        apart[name] = gradients(policy)
+    moved = set()
+    for name, whole in both.items():
+        parts = [apart[segment][name] for segment in SEGMENTS]
+        assert_close(whole, sum(parts), rtol=1e-4, atol=1e-7)
+        moved.add(tuple(bool(part.any()) for part in parts))
+    assert moved == {(True, True), (True, False), (False, True)}
+
+
+@pytest.mark.parametrize("name", SEGMENTS)
+def test_with_the_other_segment_frozen_it_learns_as_if_it_were_alone(name):
+    algorithm = with_kl(grpo(**{ALONE[name]: Segment(weight=0.0)}))
+    policy = unified(algorithm)
+    head = {*unified().own_weights(ALONE[name])}
+    assert {*unified().trainable()} - {*policy.trainable()} == {f"{ALONE[name]}.{x}" for x in head}
+    rows = experience_of(algorithm, policy.complete(sampled(policy), OLD | algorithm.needs))
+    outcome_of(algorithm, policy, rows).loss.backward()
+    frozen = gradients(policy)
+    policy.zero_grad()
+    own = algorithm.training_objective  # of that segment, as a policy of one kind has it
+    rows = replace(rows, weights=own.weigh(rows))
+    own.of[name](policy, rows).loss.backward()
+    for key, gradient in gradients(policy).items():
+        assert_close(frozen[key], gradient, rtol=1e-5, atol=1e-9)
+    assert any(frozen[f"text.model.{key}"].any() for key, _ in policy.layers.named_parameters())
+
+
+def test_one_frozen_copy_of_the_layers_is_the_reference_of_both():
+    policy = unified(with_kl(grpo()))
+    reference, frozen = policy.text.reference.model, policy.picture.model.frozen.network
+    assert frozen.layers is reference.get_decoder()
+    assert frozen.layers is not policy.layers and not {*frozen.parameters()} & {
+        *policy.parameters()
+    }
+    assert not any(p.requires_grad for p in [*frozen.parameters(), *reference.parameters()])
+    needs = frozenset({"ref_logp", "kl_to_ref", "transition"})
+    before = policy.complete(sampled(policy), OLD | needs)
+    with torch.no_grad():
+        assert_close(
+            policy.evidence(before, needs).transition.kl_to_ref.abs().max(), torch.zeros(())
+        )
+        for parameter in policy.groups()["shared"]:
+            parameter.mul_(1.1)
+        said = policy.evidence(before, needs)
+    tokens = (before.segment == 0) & before.mask
+    assert said.transition.kl_to_ref[:, :3].min() > 0
+    assert (said.logp - before.ref_logp)[tokens].abs().max() > 1e-3
+    again = policy.complete(replace(before, ref_logp=None), OLD | needs)
+    assert torch.equal(again.ref_logp, before.ref_logp)
+
+
+def test_adapters_in_the_layers_write_and_paint():
+    algorithm = with_kl(grpo())
+    policy = unified(algorithm, lora=Lora(r=2, alpha=4))
+    shared = policy.groups()["shared"]
+    assert policy.text.reference is None and policy.picture.model.frozen is not None
+    assert all(".lora_" in n for n, p in policy.trainable().items() if any(p is x for x in shared))
+    rows = experience_of(algorithm, policy.complete(sampled(policy), OLD | algorithm.needs))
+    outcome_of(algorithm, policy, rows).loss.backward()
+    assert any(p.grad.any() for p in shared)
+
+
+def test_words_see_what_is_before_them_and_patches_all_but_padding():
+    seen = torch.tensor([[True, False]])
+    sees = attention_of(seen, 2, torch.float32)[0, 0] == 0
+    assert sees.int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 1], [1, 0, 1, 1]]
+
+
+def test_what_follows_the_words_of_a_text_does_not_paint():
+    network = unified().picture.model.network
+    x, sigma = torch.randn(1, 3, 16, 16), torch.full((1,), 0.5)
+    seen = torch.tensor([[True, True, False, False]])
+    one, other = (torch.tensor([[3, 7, pad, pad]]) for pad in (0, 5))
+    assert torch.equal(network(x, sigma, one, seen), network(x, sigma, other, seen))
+    assert not torch.equal(network(x, sigma, one, seen), network(x, sigma, one.flip(1), seen))
+
+
+def test_layers_that_let_go_of_the_mask_are_refused(monkeypatch):
+    from transformers import Qwen3Model
+
+    own = Qwen3Model.forward
+    monkeypatch.setattr(
+        Qwen3Model, "forward", lambda self, attention_mask=None, **k: own(self, **k)
+    )
+    with pytest.raises(ValueError, match="does not let the first patch of a picture see the last"):
+        unified()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"lora": Lora(r=2, alpha=4)}, r"model\.picture\.lora: .* set model\.text\.lora"),
+        ({"ema": lambda updates: 0.9}, r"model\.picture\.ema .* set it to null"),
+        ({"adapter": small().picture.adapter}, r"model\.picture\.adapter: TinyFlow .* model=chain"),
+    ],
+)
+def test_what_would_be_of_the_painter_alone_is_refused(options, said):
+    with pytest.raises(ValueError, match=said):
+        UnifiedPolicy(
+            text=unified().text, picture=FlowPolicy(**{"adapter": TinyUnified()} | options)
+        )
+
+
+def test_a_painter_without_a_writer_and_one_of_another_width_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"set model\._target_=.*UnifiedPolicy"):
+        TinyUnified().load(None, None)
+    policy = unified()
+    policy.save(tmp_path)
+    again = UnifiedPolicy(text=policy.text, picture=policy.picture, path=str(tmp_path))
+    loaded(again)
+    adapter = again.picture.adapter
+    with pytest.raises(ValueError, match=r"set it as model\.text\.dtype"):
+        adapter.load(None, torch.bfloat16)
+    adapter.patch = 8
+    with pytest.raises(ValueError, match=r"model\.picture\.path=.*the heads there are of another"):
+        adapter.load(str(tmp_path / "picture"), None)
+    with pytest.raises(ValueError, match="cannot be cut over ranks; set trainer=ddp"):
+        again.shard(None)
+
+
+class Riddles(torch.nn.Module):
+    def draw(self, iteration, count, *, round=0):
+        return riddles()[:count]
+
+    def observe(self, sources, success):
+        pass
+
+
+def run(folder, seed=0):
+    rates = {"text": Segment(lr=1e-3), "picture": Segment(lr=2e-3, clip_scale=1e-3)}
+    algorithm = with_kl(grpo(**rates))
+    policy = unified(algorithm, seed=seed)
+    for own in policy.parts.values():
+        own.sampler.fill_(DIFFERENT)
+    return Alone(
+        policy=policy, algorithm=algorithm, rewards=Brightness(), stream=Riddles(),
+        optimizer=partial(torch.optim.AdamW, lr=3e-3), folder=folder, guards=Guards(),
+        plan=replace(PLAN, prompts_per_step=2, group_size=3, epochs=1),
+    )  # fmt: skip
+
+
+def test_a_run_that_was_resumed_is_the_run_that_was_not_bit_for_bit(tmp_path):
+    whole = run(tmp_path).go(2)
+    rates = [group["lr"] for group in whole.only.param_groups]
+    assert rates == [3e-3, 1e-3, 2e-3]  # what is shared has the rate of the optimiser
+    cut, again = run(tmp_path).go(1), run(tmp_path)
+    again.policy.load_weights(cut.policy.weights())
+    again.load_state(cut.state())
+    names = again.policy.trainable()
+    load_optimizer_state(again.only, names, *optimizer_state(cut.only, cut.policy.trainable()))
+    again.go(1)
+    for name, weight in whole.policy.weights().items():
+        assert torch.equal(weight, again.policy.weights()[name]), name
+    assert whole.reports[1] == again.reports[0]
+    assert not torch.equal(
+        cut.policy.layers.embed_tokens.weight, again.policy.layers.embed_tokens.weight
+    )
+
+
+WORK = Workload(
+    samples=8, per_update=8, max_tokens=None, rows=8, narrow=False, state=lambda dtype: 8
+)
+
+
+def size(tensors):
+    return sum(x.nbytes for x in {*tensors})
+
+
+@pytest.mark.parametrize("frozen", [(), ("text",)])
+def test_an_estimate_counts_what_both_have_once(frozen):
+    algorithm = with_kl(grpo(**{name: Segment(weight=0.0) for name in frozen}))
+    policy = unified(algorithm)
+    kept = [policy.picture.model.frozen.network]
+    kept += [] if policy.text.reference is None else [policy.text.reference.model]
+    found = {}
+    for part in footprint(policy, policy.request, WORK):
+        name = part.name.partition(" ")[2]
+        found[name] = found.get(name, 0) + part.size
+    assert found["weights"] == pytest.approx(size(policy.parameters()), abs=1024)  # and buffers
+    assert found["gradients"] == size(policy.trainable().values())
+    held = size(p for network in kept for p in network.parameters())
+    assert found["reference"] + found.get("layers", 0) == pytest.approx(held, abs=1024)
+    assert found["activations"] > 0
