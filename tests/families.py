@@ -44,7 +44,10 @@ model.adapter.embedded_guidance=null`, and the flags that the warning about its 
 FLUX.2-dev and Qwen-Image-Edit have processors of pictures that ask for torchvision on the hub; the
 latter is read without its part for films, the former was tried with its tokenizer alone. Wan's
 folders name UniPC, which rounds times to whole thousandths: the gap is to the same pipeline with
-`FlowMatchEulerDiscreteScheduler`. No family was trained at its size here.
+`FlowMatchEulerDiscreteScheduler`. Wan 2.2 A14B trains both of its transformers, each at the noise
+levels that the folder names for it, by one guidance scale where its pipeline may take two; adapters
+of the second are in `lora/transformer_2` (`load_into_transformer_2=True`). Films that begin with a
+picture are evaluated at the size of training. No family was trained at its size here.
 
 ## What remains of diffusers
 
@@ -70,8 +73,7 @@ REMAINING = {
     "ace_step longcat_audio_dit stable_audio_3": "sound, of which there is no reward here",
 }
 LEFT = (
-    "| `wan`: Wan 2.2 A14B | two transformers, one for each part of the noise levels; refused |",
-    "| `wan`: image to video, VACE, Animate | what it reads beside noise is not in a prompt |",
+    "| `wan`: VACE, Animate | what it reads beside noise is not in a prompt |",
     "| inpainting, image to image, control of the others | a mask or a start is not in a prompt |",
     "",
 )
@@ -119,7 +121,7 @@ def compared(name: str, folder: Path) -> Iterator[Beside]:
                 latents, pixels = family.painted(pipeline, TEXTS, starts, scale=scale, **own)
             yield Beside(
                 scale=scale,
-                latents=(rollout.sample.x0, latents),
+                latents=(rollout.sample.x0[:, :, family.held :], latents[:, :, family.held :]),
                 pixels=(torch.stack(rollout.outputs), 255 * pixels.movedim(-3, -1)),
             )
 

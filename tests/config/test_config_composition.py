@@ -32,7 +32,8 @@ PIPELINES = (
     "sd3_5_medium sd3_5_large flux1_dev qwen_image qwen_image_2512 sana_1_6b "
     "flux1_kontext qwen_image_edit "
     "z_image z_image_turbo flux2_dev flux2_klein "
-    "wan2_1_1_3b wan2_1_14b wan2_2_5b qwen3_writes_sd3_5"
+    "wan2_1_1_3b wan2_1_14b wan2_2_5b wan2_2_14b wan2_1_i2v_14b wan2_2_i2v_14b "
+    "wan2_2_5b_i2v qwen3_writes_sd3_5"
 )
 FLOW = ["model=tiny_flow"]
 RANDOM = [*FLOW, "algorithm=tempflow_grpo"]

@@ -26,6 +26,7 @@ from tandem.policies.flow.families.qwen_image_edit import QwenImageEdit
 from tandem.policies.flow.families.sana import Sana
 from tandem.policies.flow.families.sd3 import SD3
 from tandem.policies.flow.families.wan import Wan
+from tandem.policies.flow.families.wan_image import WanImage
 from tandem.policies.flow.families.z_image import ZImage
 
 SIDE = 32  # pixels
@@ -46,6 +47,8 @@ class TinyFamily:
     negative: bool = True  # whether it takes a negative prompt; else it is empty
     latent: tuple[int, ...] = (16, SIDE // 8, SIDE // 8)
     shows: int = 0  # pictures of a prompt
+    held: int = 0  # latent frames that the pipeline puts in their place after the last step
+    second: bool = False  # whether there is a second transformer, with adapters of its own
     high: int = SIDE
     wide: int = SIDE + 16  # pixels of a picture that is no square
     words: tuple[str, ...] = ()  # of the command line, beside the preset
@@ -188,22 +191,36 @@ PICTURES = {
         words=("model.latent_size=256",),
     ),
 }
+OF_WAN = {
+    "options": {"frames": 5},
+    "latent": (16, 2, SIDE // 8, SIDE // 8),
+    "words": ("model.adapter.width=32", "model.adapter.frames=5", "model.latent_size=512"),
+    "call": {"num_frames": 5, "max_sequence_length": 16},
+}
 FILMS = {
-    "wan2_1_1_3b": TinyFamily(
-        pipeline=tiny_wan.pipeline,
-        adapter=Wan,
-        options={"frames": 5},
-        latent=(16, 2, SIDE // 8, SIDE // 8),
-        words=("model.adapter.width=32", "model.adapter.frames=5", "model.latent_size=512"),
-        call={"num_frames": 5, "max_sequence_length": 16},
-    ),
+    "wan2_1_1_3b": TinyFamily(pipeline=tiny_wan.pipeline, adapter=Wan, **OF_WAN),
     "wan2_2_5b": TinyFamily(
-        pipeline=lambda: tiny_wan.pipeline(expand_timesteps=True),
-        adapter=Wan,
-        options={"frames": 5},
-        latent=(16, 2, SIDE // 8, SIDE // 8),
-        words=("model.adapter.width=32", "model.adapter.frames=5", "model.latent_size=512"),
-        call={"num_frames": 5, "max_sequence_length": 16},
+        pipeline=lambda: tiny_wan.pipeline(expand_timesteps=True), adapter=Wan, **OF_WAN
+    ),
+    "wan2_2_14b": TinyFamily(
+        pipeline=lambda: tiny_wan.pipeline(second=True), adapter=Wan, second=True, **OF_WAN
+    ),
+    "wan2_1_i2v_14b": TinyFamily(
+        pipeline=lambda: tiny_wan.of_picture(sees=True), adapter=WanImage, shows=1, **OF_WAN
+    ),
+    "wan2_2_i2v_14b": TinyFamily(
+        pipeline=lambda: tiny_wan.of_picture(second=True),
+        adapter=WanImage,
+        shows=1,
+        second=True,
+        **OF_WAN,
+    ),
+    "wan2_2_5b_i2v": TinyFamily(
+        pipeline=lambda: tiny_wan.of_picture(expand_timesteps=True),
+        adapter=WanImage,
+        shows=1,
+        held=1,
+        **OF_WAN,
     ),
 }
 FAMILIES = PICTURES | FILMS  # each a preset

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from tandem.policies.flow.components import Components, components
 from tandem.policies.lora import Lora, is_adapted, is_base, merged_weights
 
 if TYPE_CHECKING:
@@ -30,12 +31,20 @@ ATTENTION = (
 
 
 def add_adapters(network: nn.Module, lora: Lora, *, own: Sequence[str], seed: int) -> None:
-    """New ones, float32 and without dropout; from now on only they are trained.
+    """New ones, float32 and without dropout, in all components that learn; from now on only they
+    are trained.
 
     `own`: the layers that "attention" stands for in this family. A layer that is frozen already
     gets none: nothing would move it, and ranks would wait for its gradient. Raises ValueError for a
     target that is not there.
     """
+    for part in components(network).values():
+        if any(parameter.requires_grad for parameter in part.parameters()):
+            adapt(part, lora, own=own, seed=seed)
+
+
+def adapt(network: nn.Module, lora: Lora, *, own: Sequence[str], seed: int) -> None:
+    """As `add_adapters`, in one component."""
     from peft import LoraConfig
 
     places = lora.target_modules
@@ -82,15 +91,26 @@ def linear_layers(network: nn.Module) -> list[str]:
 def without_adapters(network: nn.Module) -> Iterator[None]:
     """The base, which is the reference. No graph may be open that has yet to run backward through
     recomputed layers."""
-    network.disable_adapters()
+    parts = adapted_parts(network).values()
+    for part in parts:
+        part.disable_adapters()
     try:
         yield
     finally:
-        network.enable_adapters()
+        for part in parts:
+            part.enable_adapters()
+
+
+def adapted_parts(network: nn.Module) -> dict[str, nn.Module]:
+    """The components with adapters in them."""
+    parts = components(network).items()
+    return {name: part for name, part in parts if any(map(is_adapted, part.modules()))}
 
 
 def plain_copy(network: nn.Module) -> nn.Module:
-    """The same transformer without adapters in it; it holds the very tensors where none were."""
+    """The same network without adapters in it; it holds the very tensors where none were."""
+    if isinstance(network, Components):
+        return Components({name: plain_copy(part) for name, part in network.items()})
     with torch.device("meta"):
         copy = type(network).from_config(network.config)
     copy.load_state_dict(merged_weights(network), assign=True)

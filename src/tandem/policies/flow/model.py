@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from tandem import distributed
 from tandem.hub import align
 from tandem.policies.flow.adapter import Adapter
+from tandem.policies.flow.components import components
 from tandem.policies.flow.critic import FlowCritic, new_critic
 from tandem.policies.flow.lora import add_adapters, plain_copy, without_adapters
 from tandem.policies.flow.records import REFERENCE
@@ -179,5 +180,6 @@ def prepare(network: nn.Module, *, recompute: bool) -> nn.Module:
         if isinstance(module, nn.Dropout):
             module.p = 0.0
     if recompute:
-        network.enable_gradient_checkpointing()
+        for part in components(network).values():
+            part.enable_gradient_checkpointing()
     return network.eval()

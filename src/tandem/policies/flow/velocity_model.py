@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from tandem.dynamics.guidance import guide, needs_unprompted
 from tandem.policies.flow.adapter import Adapter
+from tandem.policies.flow.components import TRANSFORMER, Components, components
 from tandem.policies.flow.embeddings import PromptEmbedding, PromptEmbeddingCache
 from tandem.policies.flow.records import Condition
 from tandem.policies.weights import Precision, Replicated
@@ -28,7 +29,7 @@ class VelocityModel:
         compiled: bool = False,
     ) -> None:
         self.network, self.adapter, self.precision = network, adapter, precision
-        self.run = torch.compile(network, dynamic=True) if compiled else network
+        self.run = compile_parts(network) if compiled else network
         self.weights = Replicated()
 
     def __call__(
@@ -62,6 +63,12 @@ class VelocityModel:
         """The velocity under a condition: [B, ...], sigma [B]."""
         with self.precision.on(x.device):
             return self.weights(lambda: self.adapter.velocity(self.run, x, sigma, condition))
+
+
+def compile_parts(network: nn.Module) -> nn.Module:
+    """The same network, each of its components compiled by itself."""
+    parts = {name: torch.compile(x, dynamic=True) for name, x in components(network).items()}
+    return Components(parts) if isinstance(network, Components) else parts[TRANSFORMER]
 
 
 class ChunkedForward:

@@ -49,10 +49,11 @@ class FlowOutline(Outline):
         self.kept = KeptWeights.of(request, policy.ema)
         self.reads_reference = self.kept.reference
         self.teachers = self._teachers()
-        has_critic = "values" in request.needs
-        width = self.adapter.reader(self.model)[1]
-        self.critic = new_critic(width, seed=0).to("meta") if has_critic else None
+        self.critic = self._critic() if "values" in request.needs else None
         self.learners = {name: copy.deepcopy(self.model) for name in request.networks}
+
+    def _critic(self) -> nn.Module:
+        return new_critic(self.adapter.reader(self.model)[1], seed=0).to("meta")
 
     def _teachers(self) -> list[nn.Module]:
         """The networks of the teachers, one for each source."""

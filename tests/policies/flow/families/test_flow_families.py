@@ -5,9 +5,13 @@ from families import ADAPTED, EVERY, PAGE, REMAINING, compared, flow_pipelines
 from policies.flow.tiny_families import FAMILIES
 from torch.testing import assert_close
 
+# Others of the same code.
+SLOW = ("wan2_2_i2v_14b", "wan2_2_5b_i2v")
+CELLS = [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in EVERY]
+
 
 @pytest.mark.filterwarnings("ignore:.*:FutureWarning")
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", CELLS)
 def test_it_paints_what_its_own_pipeline_paints(name, tmp_path):
     """By the folder's own noise levels, from the same noise, with and without guidance."""
     for one in compared(name, tmp_path):

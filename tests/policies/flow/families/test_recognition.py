@@ -12,22 +12,36 @@ import yaml
 from tandem.policies.flow import admission
 from tandem.policies.flow.families.flux import Flux, FluxKontext
 from tandem.policies.flow.families.flux2 import Flux2, Flux2Klein
-from tandem.policies.flow.families.pipelines import Pipeline, diffusers_class
+from tandem.policies.flow.families.folders import diffusers_class
+from tandem.policies.flow.families.pipelines import Pipeline
 from tandem.policies.flow.families.qwen_image import QwenImage
 from tandem.policies.flow.families.qwen_image_edit import QwenImageEdit
 from tandem.policies.flow.families.recognition import refuse_other_pipeline
 from tandem.policies.flow.families.sana import Sana
 from tandem.policies.flow.families.sd3 import SD3
 from tandem.policies.flow.families.wan import Wan
+from tandem.policies.flow.families.wan_image import WanImage
 from tandem.policies.flow.families.z_image import ZImage
 
 CONF = Path(__file__).parents[4] / "conf" / "model"
-EVERY = (Flux, FluxKontext, Flux2, Flux2Klein, QwenImage, QwenImageEdit, Sana, SD3, Wan, ZImage)
+EVERY = (
+    Flux,
+    FluxKontext,
+    Flux2,
+    Flux2Klein,
+    QwenImage,
+    QwenImageEdit,
+    Sana,
+    SD3,
+    Wan,
+    WanImage,
+    ZImage,
+)
 OTHERS = [
     (QwenImage, "QwenImageEditPlusPipeline", "take model=qwen_image_edit"),
     (Flux, "FluxKontextPipeline", "take model=flux1_kontext"),
     (FluxKontext, "FluxPipeline", "take model=flux1_dev"),
-    (Wan, "WanImageToVideoPipeline", "no model paints as that does; take another model.path"),
+    (Wan, "WanImageToVideoPipeline", "take model=wan2_1_i2v_14b"),
     (Sana, "SanaSprintPipeline", "no model paints as that does; take another model.path"),
 ]
 
@@ -53,7 +67,7 @@ def test_a_family_takes_its_own_pipeline_and_those_of_the_same_parts(adapter, tm
     for name in (own.pipeline, *own.siblings):
         refuse_other_pipeline(index(tmp_path, _class_name=name), own, Pipeline)
         theirs = set(inspect.signature(diffusers_class(name).__init__).parameters)
-        assert parts - theirs <= {"image_encoder", "feature_extractor"}
+        assert parts - theirs <= {"image_encoder", "feature_extractor", "image_processor"}
     preset = yaml.safe_load((CONF / f"{own.model}.yaml").read_text())
     module, _, name = preset["model"]["adapter"]["_target_"].rpartition(".")
     assert getattr(importlib.import_module(module), name) is adapter

@@ -1,12 +1,17 @@
-"""Films: how long they may be, and what of Wan is refused."""
+"""Films: how long they may be, and the transformers and pictures of Wan."""
 
 import json
 from types import SimpleNamespace
 
 import pytest
+import torch
+from torch import nn
 
+from tandem import distributed
+from tandem.policies.flow.components import Components, by_noise_level
 from tandem.policies.flow.families.flux import Flux
 from tandem.policies.flow.families.wan import Wan
+from tandem.policies.flow.families.wan_image import WanImage
 
 
 def unloaded(kind, **options):
@@ -15,7 +20,7 @@ def unloaded(kind, **options):
     adapter.folder = "wan"
     sizes = {"scale_factor_temporal": 4, "scale_factor_spatial": 8, "block_out_channels": (8,) * 4}
     adapter.vae = SimpleNamespace(config=SimpleNamespace(**sizes))
-    config = SimpleNamespace(in_channels=16, patch_size=(1, 2, 2))
+    config = SimpleNamespace(in_channels=16, out_channels=16, patch_size=(1, 2, 2))
     adapter.network = SimpleNamespace(config=config)
     return adapter
 
@@ -46,12 +51,58 @@ def test_a_width_that_does_not_fit_is_named():
         unloaded(Wan, width=40, frames=5).canvas(None)
 
 
-def test_two_transformers_of_which_one_would_be_trained_are_refused(tmp_path):
-    adapter = unloaded(Wan)
-    adapter.folder = tmp_path
-    index = tmp_path / "model_index.json"
-    index.write_text(json.dumps({"boundary_ratio": 0.875}))
-    with pytest.raises(ValueError, match="has two transformers, one for each part of the noise"):
-        adapter.fit(adapter.network)
-    index.write_text(json.dumps({"boundary_ratio": None, "expand_timesteps": True}))
-    assert adapter.fit(adapter.network) is adapter.network and adapter.times_of_tokens
+def with_index(folder, adapter, **said):
+    """The adapter of a folder that says so."""
+    (folder / "model_index.json").write_text(json.dumps(said))
+    adapter.folder = folder
+    adapter.fit(adapter.network)
+    return adapter
+
+
+def answer(part, rows):
+    """Which part was asked, and about which rows."""
+    return part.weight.mean() * torch.ones(len(rows), 2) + rows[:, None]
+
+
+def two_parts():
+    parts = nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False)
+    for part, value in zip(parts, (100.0, 200.0), strict=True):
+        nn.init.constant_(part.weight, value)
+    return parts
+
+
+def test_each_row_is_asked_of_the_transformer_of_its_noise_level():
+    sigma = torch.tensor([0.2, 0.9, 0.875, 0.874])
+    said = by_noise_level(two_parts(), sigma, 0.875, answer)
+    assert said[:, 0].tolist() == [200, 101, 102, 203]
+
+
+def test_other_ranks_that_wait_for_a_transformer_get_a_gradient_of_nothing(monkeypatch):
+    parts, sigma = two_parts(), torch.tensor([0.2, 0.3])
+    by_noise_level(parts, sigma, 0.875, answer).sum().backward()
+    assert parts[0].weight.grad is None
+    monkeypatch.setattr(distributed, "world_size", lambda: 2)
+    by_noise_level(parts, sigma, 0.875, answer).sum().backward()
+    assert parts[0].weight.grad == 0 and parts[1].weight.grad > 0
+    with torch.no_grad():  # ranks sample at their own pace
+        assert by_noise_level(parts[1:] * 2, sigma, 0.875, answer)[:, 0].tolist() == [200, 201]
+
+
+def test_a_folder_says_how_many_transformers_it_has_and_whether_tokens_have_times(tmp_path):
+    adapter = with_index(tmp_path, unloaded(Wan), boundary_ratio=0.875)
+    assert adapter.transformers() == ("transformer", "transformer_2")
+    assert not adapter.times_of_tokens
+    adapter = with_index(tmp_path, unloaded(Wan), boundary_ratio=None, expand_timesteps=True)
+    assert adapter.transformers() == ("transformer",) and adapter.times_of_tokens
+    with pytest.raises(ValueError, match=r"two transformers, and a critic reads the states of one"):
+        adapter.reader(Components({"transformer": nn.Identity(), "transformer_2": nn.Identity()}))
+
+
+def test_films_that_begin_with_a_picture_are_of_one_size(tmp_path):
+    adapter = unloaded(WanImage, frames=9)
+    assert adapter.canvas(32, 9) == adapter.canvas(None)
+    for size in ((None, 5), (48, None)):
+        with pytest.raises(ValueError, match="leave both null"):
+            adapter.canvas(*size)
+    with pytest.raises(ValueError, match="films of a text alone; take model=wan2_1_1_3b"):
+        with_index(tmp_path, adapter)

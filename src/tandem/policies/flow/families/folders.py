@@ -71,6 +71,13 @@ def refuse_pickled_readers(folder: Path, readers: Sequence[str]) -> None:
         hub.refuse_pickles(folder, key="model.path", kind=kind, part=part)
 
 
+def diffusers_class(name: str) -> type:
+    """The class of that name. The import takes seconds."""
+    import diffusers
+
+    return getattr(diffusers, name)
+
+
 def loaded(
     folder: Path, part: str, kind: type[nn.Module], dtype: torch.dtype | Literal["auto"]
 ) -> nn.Module:

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import math
 import shutil
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,24 +17,22 @@ from torch import Tensor, nn
 from tandem.contracts import facts_of
 from tandem.dynamics.guidance import guide
 from tandem.policies.flow.adapter import Canvas
-from tandem.policies.flow.embeddings import fingerprint_of
+from tandem.policies.flow.components import TRANSFORMER, Components, components
 from tandem.policies.flow.families.folders import (
     CONFIGURATIONS,
+    diffusers_class,
     loaded,
     outlined,
-    outlined_reader,
     pipeline_folder,
     refuse_pickled_readers,
     without_bars,
 )
 from tandem.policies.flow.families.images import ImageConditions
+from tandem.policies.flow.families.prompt_readers import PromptReaders
 from tandem.policies.flow.families.recognition import refuse_other_pipeline
 from tandem.policies.flow.families.scheduler import FolderSchedule
 from tandem.policies.flow.lora import ATTENTION, save_lora
-from tandem.policies.flow.records import Condition, PromptInput
-
-if TYPE_CHECKING:
-    from diffusers import DiffusionPipeline
+from tandem.policies.flow.records import Condition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,14 +55,12 @@ class Geometry:
     most: int | None = None  # tokens along a side; None: as many as there are
 
 
-class Pipeline(ImageConditions, FolderSchedule, ABC):
+class Pipeline(ImageConditions, FolderSchedule, PromptReaders):
     """Pictures of `resolution` pixels along a side. A family adds what differs from the others."""
 
     lora_targets = ATTENTION
     only_resolution = None
     family: Family
-    readers: tuple[str, ...]  # the parts of a folder that turn text into conditions
-    optional: frozenset[str] = frozenset()  # those of them that a folder may lack
 
     def __init__(
         self,
@@ -95,12 +91,6 @@ class Pipeline(ImageConditions, FolderSchedule, ABC):
         """Of the transformer that was loaded."""
 
     @abstractmethod
-    def condition(
-        self, pipeline: DiffusionPipeline, asked: PromptInput, device: torch.device
-    ) -> Condition:
-        """Of one input, always of the same shapes, so that conditions stack."""
-
-    @abstractmethod
     def velocity(
         self, network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition
     ) -> Tensor:
@@ -125,15 +115,20 @@ class Pipeline(ImageConditions, FolderSchedule, ABC):
 
     def _read(self, read: Callable[..., nn.Module], dtype: torch.dtype | str) -> nn.Module:
         kind, vae = map(diffusers_class, (self.family.transformer, self.family.vae))
-        self.network = read(self.folder, "transformer", kind, dtype)
+        parts = {name: read(self.folder, name, kind, dtype) for name in self.transformers()}
+        self.network = parts[TRANSFORMER]
         for part in self.readers:
             if part not in self.optional and not (self.folder / part).is_dir():
                 raise ValueError(f"model.path={self.folder} has no folder {part}")
         self.vae = read(self.folder, "vae", vae, torch.float32).eval()
         own = self.canvas(None)
-        read = self.text_tokens + self.images * own.tokens
-        self.latent_shape, self.tokens = own.latent_shape, (own.tokens, read)
-        return self.fit(self.network)
+        self.latent_shape, self.picture_tokens = own.latent_shape, own.tokens
+        parts = {name: self.fit(part) for name, part in parts.items()}
+        return Components(parts) if len(parts) > 1 else parts[TRANSFORMER]
+
+    def transformers(self) -> tuple[str, ...]:
+        """The folders of those that predict velocities, the one that says the sizes first."""
+        return (TRANSFORMER,)
 
     def fit(self, network: nn.Module) -> nn.Module:
         """The transformer as its family wants it. Raises ValueError for one that does not fit."""
@@ -150,11 +145,17 @@ class Pipeline(ImageConditions, FolderSchedule, ABC):
 
     def beside(self) -> dict[str, list[nn.Module]]:
         """What an outline holds beside the transformer, by what it does."""
-        return {"VAE": [self.vae], "encoders": self._encoders()}
+        return {"VAE": [self.vae], "encoders": self.outlined_readers()}
 
-    def _encoders(self) -> list[nn.Module]:
-        there = [part for part in self.readers if (self.folder / part / "config.json").is_file()]
-        return [outlined_reader(self.folder, part, self.encoder_dtype) for part in there]
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """Of what is painted, and of all that a prompt says and shows."""
+        return self.picture_tokens, self.text_tokens + self.shown_tokens
+
+    @property
+    def shown_tokens(self) -> int:
+        """Of the pictures that a prompt shows."""
+        return self.images * self.picture_tokens
 
     @property
     def text_tokens(self) -> int:
@@ -192,38 +193,6 @@ class Pipeline(ImageConditions, FolderSchedule, ABC):
                 )
         return height // self.scale, width // self.scale
 
-    def fingerprint(self) -> str:
-        own = (self.max_sequence_length, self.encoder_dtype)
-        if not self.images:
-            return fingerprint_of(self.folder, self.readers, *own)
-        return fingerprint_of(self.folder, (*self.readers, "vae"), *own, *self.image_shape)
-
-    def refuse(self, text: str) -> None:
-        return None  # what is too long is cut off
-
-    @torch.no_grad()
-    def encode(self, inputs: Sequence[PromptInput], device: torch.device) -> Iterator[Condition]:
-        pipeline = self._reading(device)
-        for asked in inputs:
-            yield self.condition(pipeline, asked, device)
-
-    def _reading(self, device: torch.device) -> DiffusionPipeline:
-        """The pipeline with its encoders on that device, and without a VAE."""
-        absent = {name: None for name in self.readers if not (self.folder / name).is_dir()}
-        # Some ask the transformer how wide the states are of an encoder that was left out.
-        given = {"vae": None, "transformer": self.network, **absent, **self.own_readers()}
-        pipeline = diffusers_class(self.family.pipeline).from_pretrained(
-            self.folder, dtype=self.encoder_dtype, use_safetensors=True, **given
-        )
-        for name in self.readers:
-            if isinstance(part := pipeline.components[name], nn.Module):
-                part.to(device)
-        return pipeline
-
-    def own_readers(self) -> dict[str, object]:
-        """Parts that are not read as the index says."""
-        return {}
-
     def guide(self, prompted: Tensor, unprompted: Tensor, *, scale: float) -> Tensor:
         return guide(prompted, unprompted, scale=scale)
 
@@ -232,16 +201,14 @@ class Pipeline(ImageConditions, FolderSchedule, ABC):
 
     def save(self, network: nn.Module, folder: Path) -> None:
         """The whole pipeline: the other parts are copied from where they were loaded."""
-        without = shutil.ignore_patterns("transformer", "lora", "ema", ".*")  # not a run's own
+        parts = components(network)
+        without = shutil.ignore_patterns(*parts, "lora", "ema", ".*")  # not a run's own
         shutil.copytree(self.folder, folder, ignore=without, dirs_exist_ok=True)
-        network.save_pretrained(folder / "transformer")
+        for name, part in parts.items():
+            part.save_pretrained(folder / name)
 
     def save_lora(self, network: nn.Module, folder: Path) -> None:
-        save_lora(network, folder, diffusers_class(self.family.pipeline))
-
-
-def diffusers_class(name: str) -> type:
-    """The class of that name. The import takes seconds."""
-    import diffusers
-
-    return getattr(diffusers, name)
+        """Those of a second transformer in a folder of its name."""
+        loader = diffusers_class(self.family.pipeline)
+        for name, part in components(network).items():
+            save_lora(part, folder if name == TRANSFORMER else folder / name, loader)

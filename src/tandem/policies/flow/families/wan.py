@@ -1,4 +1,4 @@
-"""Wan 2.1 and 2.2, text to video, from any folder in the layout of `WanPipeline`."""
+"""Wan 2.1 and 2.2: films of a text, from any folder in the layout of `WanPipeline`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from tandem.policies.flow.components import TRANSFORMER, Components, by_noise_level
 from tandem.policies.flow.families.films import Films
-from tandem.policies.flow.families.folders import read_index
+from tandem.policies.flow.families.folders import diffusers_class, read_index
 from tandem.policies.flow.families.pipelines import Family, Geometry
 from tandem.policies.flow.records import Condition, PromptInput
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class Wan(Films):
-    """Text as a UMT5 reads it, zeros behind its end."""
+    """Text as a UMT5 reads it, zeros behind its end. Wan 2.2 A14B has two transformers: the second
+    is for the noise levels below the boundary that the folder names."""
 
     family = Family(
         pipeline="WanPipeline",
@@ -29,19 +31,20 @@ class Wan(Films):
     readers = ("text_encoder", "tokenizer")
     lora_targets = tuple(f"attn{n}.to_{x}" for n in (1, 2) for x in ("q", "k", "v", "out.0"))
 
+    @property
+    def boundary(self) -> float | None:
+        return read_index(self.folder).get("boundary_ratio")
+
+    def transformers(self) -> tuple[str, ...]:
+        return (TRANSFORMER,) if self.boundary is None else (TRANSFORMER, f"{TRANSFORMER}_2")
+
     def fit(self, network: nn.Module) -> nn.Module:
-        index = read_index(self.folder)
-        self.times_of_tokens = bool(index.get("expand_timesteps"))
-        if index.get("boundary_ratio") is not None:
-            raise ValueError(
-                f"model.path={self.folder} has two transformers, one for each part of the noise "
-                "levels, and one is trained; take Wan 2.1, or Wan 2.2 TI2V-5B"
-            )
+        self.times_of_tokens = bool(read_index(self.folder).get("expand_timesteps"))
         return network
 
     def geometry(self) -> Geometry:
         config = self.network.config
-        return Geometry(channels=config.in_channels, patch=config.patch_size[1])
+        return Geometry(channels=config.out_channels, patch=config.patch_size[1])
 
     def blank(self, rows: int) -> Condition:
         shape = rows, self.text_tokens, self.network.config.text_dim
@@ -50,29 +53,48 @@ class Wan(Films):
     def condition(
         self, pipeline: WanPipeline, asked: PromptInput, device: torch.device
     ) -> Condition:
-        states, _ = pipeline.encode_prompt(
-            asked.text,
-            do_classifier_free_guidance=False,
-            max_sequence_length=self.max_sequence_length,
-            device=device,
-        )
-        return {"states": states[0]}
+        # That of the other pipelines wants ftfy.
+        read = diffusers_class("WanPipeline")._get_t5_prompt_embeds
+        most = self.max_sequence_length
+        return {"states": read(pipeline, asked.text, max_sequence_length=most, device=device)[0]}
 
     def velocity(
         self, network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition
     ) -> Tensor:
-        """It counts noise levels in thousandths; Wan 2.2 TI2V reads one for every token."""
-        dtype, time = network.patch_embedding.weight.dtype, 1000 * sigma
+        if not isinstance(network, Components):
+            return self.of_one(network, x, sigma, condition)
+
+        def ask(part: nn.Module, rows: Tensor) -> Tensor:
+            given = {name: value[rows] for name, value in condition.items()}
+            return self.of_one(part, x[rows], sigma[rows], given)
+
+        return by_noise_level(tuple(network.values()), sigma, self.boundary, ask)
+
+    def of_one(self, network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition) -> Tensor:
+        """Noise levels are counted in thousandths; Wan 2.2 TI2V reads one for every token."""
+        time = 1000 * sigma
         if self.times_of_tokens:
             tokens = x[0, 0].numel() // self.geometry().patch ** 2
             time = time[:, None].expand(-1, tokens)
+        return self.said(network, x, time, condition)
+
+    def said(self, network: nn.Module, x: Tensor, time: Tensor, condition: Condition) -> Tensor:
+        """What a transformer says of what it reads, [N, channels, ...]."""
+        dtype = network.patch_embedding.weight.dtype
+        seen = condition.get("seen")
         return network(
             hidden_states=x.to(dtype),
             timestep=time,
             encoder_hidden_states=condition["states"].to(dtype),
+            encoder_hidden_states_image=None if seen is None else seen.to(dtype),
             return_dict=False,
         )[0]
 
     def reader(self, network: nn.Module) -> tuple[nn.Module, int]:
+        if isinstance(network, Components):
+            raise ValueError(
+                f"model.path={self.folder} has two transformers, and a critic reads the states of "
+                "one; take an algorithm without a critic, such as algorithm=flow_grpo"
+            )
         config = network.config
         return network.norm_out, config.num_attention_heads * config.attention_head_dim

@@ -1,0 +1,83 @@
+"""The parts of a pipeline that read prompts: loaded for the first, and freed after the last."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from tandem.policies.flow.components import TRANSFORMER
+from tandem.policies.flow.embeddings import fingerprint_of
+from tandem.policies.flow.families.folders import diffusers_class, outlined_reader
+from tandem.policies.flow.records import Condition, PromptInput
+
+if TYPE_CHECKING:
+    from diffusers import DiffusionPipeline
+
+    from tandem.policies.flow.families.pipelines import Family
+
+
+class PromptReaders(ABC):
+    """Texts and pictures of a prompt as conditions of a transformer."""
+
+    family: Family
+    folder: Path
+    network: nn.Module
+    images: int
+    image_shape: tuple[int, ...]
+    max_sequence_length: int
+    encoder_dtype: torch.dtype
+    readers: tuple[str, ...]  # the parts of a folder that turn text into conditions
+    optional: frozenset[str] = frozenset()  # those of them that a folder may lack
+
+    @abstractmethod
+    def condition(
+        self, pipeline: DiffusionPipeline, asked: PromptInput, device: torch.device
+    ) -> Condition:
+        """Of one input, always of the same shapes, so that conditions stack."""
+
+    @abstractmethod
+    def transformers(self) -> tuple[str, ...]:
+        """The folders of those that predict velocities."""
+
+    def fingerprint(self) -> str:
+        own = (self.max_sequence_length, self.encoder_dtype)
+        if not self.images:
+            return fingerprint_of(self.folder, self.readers, *own)
+        return fingerprint_of(self.folder, (*self.readers, "vae"), *own, *self.image_shape)
+
+    def refuse(self, text: str) -> None:
+        return None  # what is too long is cut off
+
+    @torch.no_grad()
+    def encode(self, inputs: Sequence[PromptInput], device: torch.device) -> Iterator[Condition]:
+        pipeline = self.reading(device)
+        for asked in inputs:
+            yield self.condition(pipeline, asked, device)
+
+    def reading(self, device: torch.device) -> DiffusionPipeline:
+        """The pipeline with its encoders on that device, and without a VAE."""
+        absent = [name for name in self.readers if not (self.folder / name).is_dir()]
+        unread = dict.fromkeys(["vae", *self.transformers(), *absent])
+        # Some ask the transformer how wide the states are of an encoder that was left out.
+        given = unread | {TRANSFORMER: self.network, **self.own_readers()}
+        pipeline = diffusers_class(self.family.pipeline).from_pretrained(
+            self.folder, dtype=self.encoder_dtype, use_safetensors=True, **given
+        )
+        for name in self.readers:
+            if isinstance(part := pipeline.components[name], nn.Module):
+                part.to(device)
+        return pipeline
+
+    def own_readers(self) -> dict[str, object]:
+        """Parts that are not read as the index says."""
+        return {}
+
+    def outlined_readers(self) -> list[nn.Module]:
+        """The encoders, on the meta device."""
+        there = [part for part in self.readers if (self.folder / part / "config.json").is_file()]
+        return [outlined_reader(self.folder, part, self.encoder_dtype) for part in there]

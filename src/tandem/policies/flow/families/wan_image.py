@@ -1,0 +1,98 @@
+"""Wan 2.1 and 2.2: films that begin with the picture of their prompt, in the layout of
+`WanImageToVideoPipeline`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from tandem.contracts import declare
+from tandem.policies.flow.adapter import Canvas
+from tandem.policies.flow.families.images import SHOWN, fit_picture
+from tandem.policies.flow.families.pipelines import Family
+from tandem.policies.flow.families.wan import Wan
+from tandem.policies.flow.records import Condition, PromptInput
+
+if TYPE_CHECKING:
+    from diffusers import WanImageToVideoPipeline
+
+SEEN = 257  # tokens of the picture, as a CLIP of 224 pixels sees it
+
+
+@declare(shows=range(1, 2))
+class WanImage(Wan):
+    """The picture goes through the VAE as the first frame of a film that is grey after it, and in
+    Wan 2.1 through a CLIP too. Wan 2.2 TI2V keeps it as its first frame of a latent."""
+
+    family = Family(
+        pipeline="WanImageToVideoPipeline",
+        transformer="WanTransformer3DModel",
+        vae="AutoencoderKLWan",
+        model="wan2_1_i2v_14b",
+        siblings=("WanPipeline",),  # of TI2V, which makes both
+    )
+    readers = (*Wan.readers, "image_encoder", "image_processor")
+    optional = frozenset({"image_encoder", "image_processor"})
+    lora_targets = (*Wan.lora_targets, "attn2.add_k_proj", "attn2.add_v_proj")
+
+    def canvas(self, resolution: int | None, frames: int | None = None) -> Canvas:
+        own = super().canvas(None)
+        if super().canvas(resolution, frames) != own:
+            raise ValueError(
+                "evaluation.resolution and evaluation.frames: films that begin with a picture are "
+                "of one size, that of model.adapter; leave both null"
+            )
+        return own
+
+    def fit(self, network: nn.Module) -> nn.Module:
+        own = super().fit(network).config
+        if own.in_channels == own.out_channels and not self.times_of_tokens:
+            raise ValueError(
+                f"model.path={self.folder} makes films of a text alone; take model=wan2_1_1_3b"
+            )
+        return network
+
+    @property
+    def shown_tokens(self) -> int:
+        """The others lie behind those of the film, in channels of their own."""
+        return 0 if self.network.config.image_dim is None else SEEN
+
+    def blank(self, rows: int) -> Condition:
+        config = self.network.config
+        channels, frames, *sides = self.latent_shape
+        shape = rows, 1, channels, 1 if self.times_of_tokens else frames, *sides
+        given = super().blank(rows) | {SHOWN: torch.empty(shape, device="meta")}
+        if config.image_dim is not None:
+            given["seen"] = torch.empty(rows, SEEN, config.image_dim, device="meta")
+        return given
+
+    def condition(
+        self, pipeline: WanImageToVideoPipeline, asked: PromptInput, device: torch.device
+    ) -> Condition:
+        (picture,) = (one.load() for one in asked.images)
+        given = super().condition(pipeline, asked, device)
+        if self.network.config.image_dim is not None:
+            given["seen"] = pipeline.encode_image(picture.permute(2, 0, 1), device)[0]
+        pixels = fit_picture(picture, self.image_shape[-3:-1])
+        film = torch.full(self.image_shape, 127.5)
+        film[0] = pixels
+        frames = film[:1] if self.times_of_tokens else film
+        return given | {SHOWN: self.latents(frames[None], device)}
+
+    def of_one(self, network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition) -> Tensor:
+        shown = condition[SHOWN][:, 0]
+        if not self.times_of_tokens:
+            known = torch.zeros_like(x[:, : self.stride])
+            known[:, :, 0] = 1
+            return self.said(network, torch.cat([x, known, shown], 1), 1000 * sigma, condition)
+        first, rest = shown[:, :, :1], x[:, :, 1:]
+        of_frames = pad(1000 * sigma[:, None].expand(-1, rest.shape[2]), (1, 0))
+        tokens = x[0, 0, 0].numel() // self.geometry().patch ** 2
+        time = of_frames.repeat_interleave(tokens, 1)
+        said = self.said(network, torch.cat([first, rest], 2), time, condition)
+        # On this way the first frame ends as the picture, wherever it started.
+        back = (x[:, :, :1] - first) / sigma.view(-1, 1, 1, 1, 1)
+        return torch.cat([back, said[:, :, 1:]], 2)
