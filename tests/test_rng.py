@@ -23,9 +23,9 @@ def test_a_tensor_of_names_gives_the_keys_of_its_numbers():
 def test_a_key_is_the_same_folded_at_once_or_further():
     rows = torch.tensor([-1, 0, 1 << 62])
     for first in (3, -(2**63), rows):
-        whole, further = rng.key("a", first, "b", rows), rng.further(rng.key("a", first), "b")
-        assert torch.equal(rng.further(further, rows), whole)
-    assert rng.further(rng.key(2, "x"), 7) == rng.key(2, "x", 7)
+        whole, further = rng.key("a", first, "b", rows), rng.key("b", after=rng.key("a", first))
+        assert torch.equal(rng.key(rows, after=further), whole)
+    assert rng.key(7, after=rng.key(2, "x")) == rng.key(2, "x", 7)
 
 
 def test_no_name_can_be_moved_into_its_neighbour():

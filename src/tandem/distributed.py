@@ -1,7 +1,7 @@
 """Collectives over ranks; with one rank every function here is the identity.
 
-Pure functions never know of ranks: `over_all` hands them the rows of all ranks and gives each rank
-its own rows of the answer.
+Pure functions never know of ranks: `with_all_rows` hands them the rows of all ranks and gives each
+rank its own rows of the answer.
 """
 
 from __future__ import annotations
@@ -45,23 +45,19 @@ def is_first() -> bool:
     return rank() == 0 and all(int(os.environ.get(name, 0)) == 0 for name in PLACES)
 
 
-def with_all_rows(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def with_all_rows(function: Callable[..., Tensor], *records: Record) -> Tensor:
     """`function` over the rows of all ranks; every rank gets its own rows of the result back.
 
     The records must start with a tensor field of B rows; tuples (texts, prompts) do not travel. It
     takes tensors [B, ...] and gives one.
     """
-
-    def on_all_rows(*records: Record) -> Tensor:
-        if world_size() == 1:
-            return function(*records)
-        own = count_rows(records[0])
-        counts = gather(torch.tensor([own])).tolist()
-        start = sum(counts[: rank()])
-        result = function(*(gather(record) for record in records))
-        return _narrow(result[start : start + own], records)
-
-    return on_all_rows
+    if world_size() == 1:
+        return function(*records)
+    own = count_rows(records[0])
+    counts = gather(torch.tensor([own])).tolist()
+    start = sum(counts[: rank()])
+    result = function(*(gather(record) for record in records))
+    return _narrow(result[start : start + own], records)
 
 
 def gather(record: Record) -> Record:

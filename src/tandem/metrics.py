@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from itertools import islice
-from typing import Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -18,22 +18,23 @@ from tandem.types import SEGMENTS, TEXT, CoupledBatch, Rollout, Scores
 ROUNDING = 1e-12  # of a sum of squares in float64 that values of float32 went into
 
 
-class Additive:
-    """What adds up field by field, over any cut and over ranks."""
+class Joined:
+    """What joins field by field, over any cut and over ranks: sums, or the largest or smallest."""
 
     __slots__ = ()
+    join: ClassVar[Callable[[Tensor, Tensor], Tensor]] = staticmethod(torch.add)
 
     def parts(self) -> list[Tensor]:
-        """The sums that add up over ranks and micro-batches. Each a scalar."""
+        """The numbers that join over ranks and micro-batches. Each a scalar."""
         return [getattr(self, field.name) for field in fields(self)]
 
     def __add__(self, other: Self) -> Self:
         pairs = zip(self.parts(), other.parts(), strict=True)
-        return type(self)(*(one + more for one, more in pairs))
+        return type(self)(*(self.join(one, more) for one, more in pairs))
 
 
 @dataclass(frozen=True, slots=True)
-class Sum(Additive):
+class Sum(Joined):
     """A mean in the making: total / count."""
 
     total: Tensor
@@ -45,27 +46,25 @@ class Sum(Additive):
 
 
 @dataclass(frozen=True, slots=True)
-class Max:
+class Max(Joined):
     """The largest value over ranks and micro-batches."""
+
+    join = staticmethod(torch.maximum)
 
     most: Tensor
 
-    def __add__(self, other: Max) -> Max:
-        return Max(torch.maximum(self.most, other.most))
-
 
 @dataclass(frozen=True, slots=True)
-class Min:
+class Min(Joined):
     """The smallest value over ranks and micro-batches."""
+
+    join = staticmethod(torch.minimum)
 
     least: Tensor
 
-    def __add__(self, other: Min) -> Min:
-        return Min(torch.minimum(self.least, other.least))
-
 
 @dataclass(frozen=True, slots=True)
-class EffectiveSize(Additive):
+class EffectiveSize(Joined):
     """Of weights: (sum)^2 / sum of squares / count, 1 where all are alike."""
 
     total: Tensor
@@ -78,7 +77,7 @@ class EffectiveSize(Additive):
 
 
 @dataclass(frozen=True, slots=True)
-class Correlation(Additive):
+class Correlation(Joined):
     """Of pairs (x, y), by Pearson; of no two different x, or y, there is none."""
 
     count: Tensor
@@ -130,12 +129,6 @@ def merge_metrics(into: dict[str, Metric], more: Mapping[str, Metric]) -> None:
 def masked_mean(x: Tensor, mask: Tensor) -> Sum:
     """Mean over the steps of the mask. Both are [B, T], or [B]."""
     return Sum(torch.where(mask, x, 0).sum(), mask.sum())
-
-
-def effective_size(weight: Tensor, mask: Tensor) -> EffectiveSize:
-    """Of the weights of the steps of the mask. Both are [B, T]."""
-    inside = torch.where(mask, weight, 0)
-    return EffectiveSize(inside.sum(), inside.square().sum(), mask.sum())
 
 
 def correlation(x: Tensor, y: Tensor, mask: Tensor) -> Correlation:

@@ -21,14 +21,12 @@ GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 STEPS = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))  # shift, multiply
 
 
-def key(*names: int | str | Tensor) -> Key:
-    """Fold names into one 64-bit key; a tensor [B] among them makes the key [B]."""
-    return further(0, *names)
+def key(*names: int | str | Tensor, after: Key = 0) -> Key:
+    """Fold names into one 64-bit key; a tensor [B] among them makes the key [B].
 
-
-def further(state: Key, *names: int | str | Tensor) -> Key:
-    """Fold more names into a key: further(key(a), b) is key(a, b)."""
-    state = _signed(state)
+    after: a key whose names come before these: key(b, after=key(a)) is key(a, b).
+    """
+    state = _signed(after)
     for name in names:
         if isinstance(name, Tensor):
             state, name = torch.as_tensor(state, device=name.device), name.long()
@@ -51,7 +49,7 @@ def bits(keys: Key, shape: tuple[int, ...] = (), device: torch.device | str = "c
 
 def at(keys: Tensor, index: Tensor) -> Tensor:
     """The draw of each index under each key, int64; the two broadcast: [...]."""
-    # As `further`, but in place: the noise of pictures is long, and copies cost more than sums.
+    # As `key`, but in place: the noise of pictures is long, and copies cost more than sums.
     drawn = keys + (index + 1) * GOLDEN
     for by, multiplier in STEPS:
         drawn.bitwise_xor_(_shift(drawn, by)).mul_(multiplier)

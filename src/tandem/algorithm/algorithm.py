@@ -206,10 +206,10 @@ class Algorithm:
             rollout = replace(rollout, mask=rollout.mask & scores.scored[:, None])
         if self.kl.reads_before:  # it is taken from the reward
             scores = self.kl.charge(scores, rollout)
-        of_all, gate = distributed.with_all_rows, self.kl.gate
-        advantages = of_all(self.compare)(scores, rollout)
-        returns = None if self.critic is None else of_all(self.critic.expect)(scores, rollout)
-        gates = {} if gate is None else {KL: of_all(gate)(scores, rollout)}
+        of_all, rows, gate = distributed.with_all_rows, (scores, rollout), self.kl.gate
+        advantages = of_all(self.compare, *rows)
+        returns = None if self.critic is None else of_all(self.critic.expect, *rows)
+        gates = {} if gate is None else {KL: of_all(gate, *rows)}
         return Experience(
             rollout=rollout, scores=scores, advantages=advantages, returns=returns, gates=gates
         )

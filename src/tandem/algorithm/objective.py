@@ -111,7 +111,7 @@ class Objective(ABC):
             moves = mask.long() if turn is None else turn  # a row that nobody answers is one move
             read = (moves,) if name in self.weighed_by_turn else ()
             weigh = partial(WEIGHTS.ask, term.weights)
-            found[name] = distributed.with_all_rows(weigh)(mask, *read)
+            found[name] = distributed.with_all_rows(weigh, mask, *read)
         return found
 
     def add_statistics(self, policy, rows: Experience, budget: Budget) -> Experience:
@@ -136,7 +136,7 @@ class Objective(ABC):
         order, width = torch.cat(list(parts)).argsort(), rows.rollout.mask.shape[1]
         with torch.no_grad():
             found = {
-                name: distributed.with_all_rows(find)(take(concat(seen[name]), order))
+                name: distributed.with_all_rows(find, take(concat(seen[name]), order))
                 for name, find in self.statistics.items()
             }
         statistics = {name: pad_steps(x, width) for name, x in found.items()}

@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 
 from tandem.contracts import fraction, register_correction, register_old_logprobs
-from tandem.metrics import Metric, effective_size, masked_mean
+from tandem.losses.policy import MAX_LOG_RATIO, ratio_of
+from tandem.metrics import EffectiveSize, Metric, masked_mean
 from tandem.types import CoupledBatch
-
-MAX_LOG_RATIO = 20.0  # e^20 keeps a ratio finite in float32
 
 Correction = Callable[[CoupledBatch], Tensor]
 
@@ -37,8 +36,8 @@ def _exp(log_ratio: Tensor) -> Tensor:
 
 
 def step_ratio(batch: CoupledBatch) -> Tensor:
-    """[B, T], of each step."""
-    return _exp(step_log_ratio(batch))
+    """[B, T], of each step; 1 outside the mask."""
+    return torch.where(batch.mask, ratio_of(batch.old_logp, batch.behaviour_logp), 1).detach()
 
 
 def product_ratio(batch: CoupledBatch) -> Tensor:
@@ -62,12 +61,12 @@ def effect(batch: CoupledBatch, weight: Tensor) -> dict[str, Metric]:
     ess: the effective number of steps of an importance-weighted mean, as a share of all. `weight`:
     [B, T].
     """
-    sampled = batch.mask.any(1)
+    sampled, inside = batch.mask.any(1), torch.where(batch.mask, weight, 0)
     return {
         "rollout_corr/weight_mean": masked_mean(weight, batch.mask),
         "rollout_corr/rejected": masked_mean(weight == 0, batch.mask),
         "rollout_corr/rejected_samples": masked_mean((weight == 0).all(1), sampled),
-        "rollout_corr/ess": effective_size(weight, batch.mask),
+        "rollout_corr/ess": EffectiveSize(inside.sum(), inside.square().sum(), batch.mask.sum()),
     }
 
 

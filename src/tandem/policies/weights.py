@@ -126,10 +126,6 @@ class Replicated:
         """What `call` says, which asks the network or pieces of it; tensors, by name or alone."""
         return call()
 
-    def gathered(self) -> AbstractContextManager[None]:
-        """With all weights on every rank, for passes without gradient at each rank's own pace."""
-        return nullcontext()
-
     def passes(self, wanted: int) -> int:
         """How many calls this rank makes where it has work for so many."""
         return wanted
@@ -161,9 +157,7 @@ class Sharded(Replicated):
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
-        if self.holds_all:
-            yield
-            return
+        """With all weights on every rank, for passes without gradient at each rank's own pace."""
         self._gather()
         try:
             yield
@@ -192,7 +186,8 @@ def all_gathered(*several: Replicated) -> Iterator[None]:
     """With all weights of each on every rank. All ranks begin it equally often."""
     with ExitStack() as stack:
         for weights in several:
-            stack.enter_context(weights.gathered())
+            if weights.paced:  # nobody has gathered them yet
+                stack.enter_context(weights.gathered())
         yield
 
 

@@ -10,7 +10,8 @@ import os
 import signal
 import sysconfig
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from traceback import walk_tb
@@ -57,12 +58,12 @@ ATTEMPTING = Attempting()
 
 def attempt(function: Callable, arguments: Sequence[object]) -> object:
     """What the function gave, or what it raised: `exit()` in it must not end the run."""
-    trap = ExitTrap()
+    pressed: list[int] = []
     try:
-        with trap:
+        with exits_trapped(pressed):
             return function(*arguments)
     except KeyboardInterrupt as error:
-        if trap.pressed:
+        if pressed:
             raise
         return error
     except BaseException as error:
@@ -82,32 +83,32 @@ def copy_of(given: str | Tensor | Prompt) -> str | Tensor | Prompt:
     return given
 
 
-class ExitTrap:
+@contextmanager
+def exits_trapped(pressed: list[int]) -> Iterator[None]:
     """A block in which `os._exit` of this thread is a SystemExit: it would end the run without a
     word, and by code 0 as if it had finished.
 
-    And in which a person's Ctrl-C is told from a KeyboardInterrupt that code raises by itself. A
-    run that trains hears the signal in a way of its own, and other threads never do.
+    And in which a person's Ctrl-C is told from a KeyboardInterrupt that code raises by itself: its
+    number is put into `pressed`. A run that trains hears the signal in a way of its own, and other
+    threads never do.
     """
 
-    pressed = False
-
-    def __enter__(self) -> None:
-        os._exit = _exit
-        self.before, ATTEMPTING.process = ATTEMPTING.process, os.getpid()
-        is_main = threading.current_thread() is threading.main_thread()
-        self.hears = is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        if self.hears:
-            signal.signal(signal.SIGINT, self._press)
-
-    def __exit__(self, *raised: object) -> None:
-        ATTEMPTING.process = self.before
-        if self.hears:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    def _press(self, number: int, frame: FrameType | None) -> NoReturn:
-        self.pressed = True
+    def press(number: int, frame: FrameType | None) -> NoReturn:
+        pressed.append(number)
         raise KeyboardInterrupt
+
+    os._exit = _exit
+    before, ATTEMPTING.process = ATTEMPTING.process, os.getpid()
+    is_main = threading.current_thread() is threading.main_thread()
+    hears = is_main and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if hears:
+        signal.signal(signal.SIGINT, press)
+    try:
+        yield
+    finally:
+        ATTEMPTING.process = before
+        if hears:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _exit(status: int) -> None:

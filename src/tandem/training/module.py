@@ -89,13 +89,6 @@ class PostTraining(LightningHooks):
 
     # The cut.
 
-    @property
-    def objective(self) -> Objective:
-        """In some iterations a critic, or what else is beside the policy, learns alone."""
-        algorithm = self.algorithm
-        rests = algorithm.rests(self.iteration)
-        return algorithm.resting_objective if rests else algorithm.training_objective
-
     def minibatches(self, experience: Experience) -> Iterator[Experience]:
         """One optimiser step each: whole groups, the same on all ranks, with the weights of every
         term."""
@@ -156,7 +149,7 @@ class PostTraining(LightningHooks):
             seen = reduce_metrics(self.metrics)
             self.guards.check_first_update(seen, self.policy, fresh=self.fresh)
         optimizer = self.optimizers()
-        if self.algorithm.rests(self.iteration):
+        if self.policy_rests:
             for parameter in self.policy.groups()["policy"]:
                 parameter.grad = None  # an optimiser leaves it alone then, its decay too
         parts = [group["params"] for group in optimizer.param_groups]
@@ -195,6 +188,12 @@ class PostTraining(LightningHooks):
 
     def start_of_iteration(self) -> None:
         self.source.begin(self.iteration)
+        algorithm = self.algorithm
+        # A critic, or what else is beside the policy, learns alone in some iterations.
+        self.policy_rests = algorithm.rests(self.iteration)
+        self.objective: Objective = (
+            algorithm.resting_objective if self.policy_rests else algorithm.training_objective
+        )
         self.clock.seconds.clear()
         self.metrics: dict[str, Metric] = {}
         self.of_update: dict[str, Metric] = {}  # not yet merged: a stopped one never counts
@@ -218,7 +217,7 @@ class PostTraining(LightningHooks):
         self.report["optim/lr"] = self.optimizers().param_groups[0]["lr"]
         if scores.all_parts:
             self.learn_from(prompts, rollout, scores)
-        if not self.algorithm.rests(self.iteration):
+        if not self.policy_rests:
             self.algorithm.observe(self.report, samples)
             renewal = self.algorithm.kl.renewal
             if renewal is not None and renewal.is_due(self.report.get("actor/ref_kl", 0.0)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -158,7 +158,7 @@ class FlowModel(nn.Module):
         assert self.frozen is not None, "load() was not told that a reference is needed"
         move(self.frozen.network, next(self.network.parameters()).device)
         alone = not self.field.weights.paced
-        with self.frozen.weights.gathered() if alone else nullcontext():
+        with all_gathered(*([self.frozen.weights] if alone else [])):
             yield self.frozen
 
     def save(self, folder: Path) -> None:

@@ -178,7 +178,7 @@ class FlowPolicy(PicturePolicy):
         x0 = torch.cat([self.adapter.latents(part, self.device) for part in parts])
         # Data knows of no guidance.
         guidance = torch.ones(group.shape, dtype=torch.float64, device=group.device)
-        sample = FlowSample(x0=x0, key=rng.further(key, group), guidance=guidance)
+        sample = FlowSample(x0=x0, key=rng.key(group, after=key), guidance=guidance)
         steps = self.request.steps_of_a_picture
         return as_rollout(examples, sample, pictures, group=group, steps=steps)
 

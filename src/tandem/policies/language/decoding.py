@@ -168,13 +168,10 @@ def write_answers(
     steps = sampling.max_new_tokens
     rows = Rows(model, prompts, keys, steps, inputs)
     written = Written(len(rows.keys), steps, endings, keys.device)
-    interval = LOOK_EVERY.get(keys.device.type, LOOK_EVERY_ELSEWHERE)
     for step in range(steps):
         drawn = draw(rows.logits, rng.key(rows.keys, step), sampling)
-        written.add(drawn, rows.index, step)
-        token = drawn.token
-        if (step + 1) % interval == 0:
-            unfinished = written.find_unfinished(rows.index, range(step + 1 - interval, step + 1))
+        token, unfinished = drawn.token, written.add(drawn, rows.index, step)
+        if unfinished is not None:
             left = int(unfinished.sum())
             if left == 0:
                 break
@@ -184,7 +181,6 @@ def write_answers(
                 token = token[kept]
         if step + 1 < steps:
             rows.advance(token)
-    written.find_unfinished(rows.index, range(steps - steps % interval, steps))
     return written.answers()
 
 
@@ -198,28 +194,28 @@ class Written:
         self.unfinished = torch.ones(rows, dtype=torch.bool, device=device)
         self.endings = endings
         self.ends = torch.tensor(endings.tokens, dtype=torch.int64, device=device)
+        self.interval = LOOK_EVERY.get(device.type, LOOK_EVERY_ELSEWHERE)
+        self.looked = 0  # steps that were looked at for ends
 
-    def add(self, drawn: Draw, rows: Tensor, step: int) -> None:
-        """One more token of these rows. `rows`: [N] int64."""
+    def add(self, drawn: Draw, rows: Tensor, step: int) -> Tensor | None:
+        """One more token of these rows; which of them go on, [N] bool.
+
+        `rows`: [N] int64. None: it is not time to look, or this was the last token.
+        """
         self.tokens[rows, step] = drawn.token
         self.logp[rows, step] = drawn.logp.float()
         self.entropy[rows, step] = drawn.entropy.float()
-
-    def find_unfinished(self, rows: Tensor, steps: range) -> Tensor:
-        """Which of these rows go on, once their tokens at these steps are looked at: [N] bool.
-
-        `rows`: [N] int64.
-        """
-        if not steps:
-            return self.unfinished[rows]
-        tokens = self.tokens[rows, : steps.stop]
-        ended = find_ended(tokens, steps, self.ends, self.endings)
+        last = step + 1 == self.tokens.shape[1]
+        if (step + 1) % self.interval and not last:
+            return None
+        steps, self.looked = range(self.looked, step + 1), step + 1
+        ended = find_ended(self.tokens[rows, : steps.stop], steps, self.ends, self.endings)
         over = self.unfinished[rows] & ended.any(1)
         length = steps.start + 1 + ended.int().argmax(1)
         self.length[rows] = torch.where(over, length, self.length[rows])
         unfinished = self.unfinished[rows] & ~over
         self.unfinished[rows] = unfinished
-        return unfinished
+        return None if last else unfinished
 
     def answers(self) -> Answers:
         """All of them, with zeros behind their ends."""

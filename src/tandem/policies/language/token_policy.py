@@ -177,7 +177,7 @@ class TokenPolicy(EngineMixin):
                 return self.scorer.in_parts(rollout.sample, rollout.mask).logp
         assert self.reference is not None, "load() was not told that ref_logp is needed"
         move(self.reference.model, self.device)
-        with self.reference.weights.gathered():
+        with all_gathered(self.reference.weights):
             return self.reference.in_parts(rollout.sample, rollout.mask).logp
 
     def admit(

@@ -215,7 +215,7 @@ class MaskedPolicy(TokenPolicy):
         if not self.draws:
             return rollout
         sample = rollout.sample
-        again = {n: rng.further(getattr(sample, n), epoch) for n in ("key", "stratum")}
+        again = {n: rng.key(epoch, after=getattr(sample, n)) for n in ("key", "stratum")}
         rollout = replace(rollout, sample=replace(sample, **again))
         asked = {n for n in ("old_logp", "ref_logp") if getattr(rollout, n) is not None}
         if not asked:
