@@ -29,7 +29,7 @@ def gaussian_logp(next_x: Tensor, step: Step) -> Tensor:
     Shape: [B] nats per latent dimension. Source: the density of a normal distribution, its mean
     over dimensions as in Flow-GRPO (arXiv:2505.05470).
     """
-    error = _error(next_x, step)
+    error = _squared_distance(step, widen(next_x).detach())
     return -error / (2 * step.std.square()) - step.std.log() - math.log(2 * math.pi) / 2
 
 
@@ -39,7 +39,7 @@ def unscaled_logp(next_x: Tensor, step: Step) -> Tensor:
 
     Its log-ratios are 2 std^2 times those of the density. Shape: [B], in place of nats.
     """
-    return -_error(next_x, step)
+    return -_squared_distance(step, widen(next_x).detach())
 
 
 def gaussian_kl(step: Step, other_mean: Tensor) -> Tensor:
@@ -47,8 +47,7 @@ def gaussian_kl(step: Step, other_mean: Tensor) -> Tensor:
 
     Shape: [B] nats per latent dimension.
     """
-    _must_be_noisy(step)
-    return mean_square(step.mean - widen(other_mean), step.std) / (2 * step.std.square())
+    return _squared_distance(step, widen(other_mean)) / (2 * step.std.square())
 
 
 def step_log_ratio(next_x: Tensor, step: Step, other: Step) -> Tensor:
@@ -79,14 +78,11 @@ def timeless_kl(kl: Tensor, sigma: Tensor, next_sigma: Tensor) -> Tensor:
     return kl * (widen(sigma) - widen(next_sigma))
 
 
-def _error(next_x: Tensor, step: Step) -> Tensor:
-    _must_be_noisy(step)
-    return mean_square(widen(next_x).detach() - step.mean, step.std)
-
-
-def _must_be_noisy(step: Step) -> None:
+def _squared_distance(step: Step, x: Tensor) -> Tensor:
+    """(x - mean)^2, the mean over latent dimensions: [B]. Raises ValueError without noise."""
     if not (step.std > 0).all():  # written so that NaN is caught as well
         raise ValueError(
             f"a step with std {step.std.min():g} has no log-probability; sample the steps that are "
             "trained with dynamics=flow_sde, dance_sde or cps, and never train the last one"
         )
+    return mean_square(x - step.mean, step.std)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 def widen(x: Tensor) -> Tensor:
     """In float32, or as it is if it is wider. Of any shape [...]."""
-    return x.to(_wider(x.dtype))
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def align_level(level: Tensor, x: Tensor) -> Tensor:
@@ -28,7 +28,8 @@ def align_level(level: Tensor, x: Tensor) -> Tensor:
             f"every row of latents {tuple(x.shape)} needs its own noise level, "
             f"but the levels are {tuple(level.shape)}"
         )
-    return level.to(_wider(x.dtype)).view(*level.shape, *[1] * (x.ndim - level.ndim))
+    wide = level.to(torch.promote_types(x.dtype, torch.float32))
+    return wide.view(*level.shape, *[1] * (x.ndim - level.ndim))
 
 
 def mean_square(x: Tensor, level: Tensor) -> Tensor:
@@ -85,10 +86,6 @@ def velocity_from_score(x: Tensor, score: Tensor, sigma: Tensor) -> Tensor:
     Shape: [B, ...], sigma [B].
     """
     return velocity_from_noise(x, -align_level(sigma, x) * widen(score), sigma)
-
-
-def _wider(dtype: torch.dtype) -> torch.dtype:
-    return torch.promote_types(dtype, torch.float32)
 
 
 def _not(end: int, sigma: Tensor, x: Tensor) -> Tensor:

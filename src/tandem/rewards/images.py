@@ -156,10 +156,7 @@ def crisp_rendering(
     """
     every = torch.cat(list(renderings.values())).double() / 127.5  # [K, H, W, 3]
     variance = every.flatten(1, 2).var(1, unbiased=False).mean(1)  # [K]
-
-    def score(error: Tensor, own: Tensor) -> Tensor:
-        return tell_crisp(error / variance, own, margin=margin, close=close, limit=limit)
-
+    score = partial(tell_crisp, unit=variance, margin=margin, close=close, limit=limit)
     return score_by_errors(outputs, prompts, renderings, score)
 
 
@@ -186,8 +183,11 @@ def score_by_errors(
     return scores
 
 
-def tell_crisp(error: Tensor, own: Tensor, *, margin: float, close: float, limit: float) -> Tensor:
-    """What `crisp_rendering` gives of errors, as `match` takes them: [N]."""
+def tell_crisp(
+    error: Tensor, own: Tensor, *, unit: Tensor, margin: float, close: float, limit: float
+) -> Tensor:
+    """What `crisp_rendering` gives of errors, as `match` takes them: [N]. unit: [K] of an error."""
+    error = error / unit
     least, other = (error.masked_fill(hidden, torch.inf).amin(1) for hidden in (~own, own))
     apart = ((other - least) / (2 * margin) + 0.5).clamp(0, 1)
     clean = (-(least - close).clamp(min=0) / limit).exp()

@@ -117,17 +117,12 @@ class PromptEmbeddingCache:
 
 def input_of(prompt: Prompt) -> PromptInput:
     """What encoders read of a prompt. Raises ValueError for a chat."""
-    text = text_of(prompt).replace(IMAGE, "")  # families have places of their own for pictures
-    return PromptInput(text=text, images=prompt.images)
-
-
-def text_of(prompt: Prompt) -> str:
-    """The text of a prompt. Raises ValueError for a chat."""
     if prompt.text is None:
         raise ValueError(
             f"prompt {prompt.id} of {prompt.source} is a chat, but a picture is asked for by text"
         )
-    return prompt.text
+    text = prompt.text.replace(IMAGE, "")  # families have places of their own for pictures
+    return PromptInput(text=text, images=prompt.images)
 
 
 def write(file: Path, condition: Condition) -> None:

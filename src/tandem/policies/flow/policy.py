@@ -16,7 +16,7 @@ from tandem.policies.flow import admission
 from tandem.policies.flow.adapter import Adapter
 from tandem.policies.flow.admission import Split
 from tandem.policies.flow.denoising_loss import DenoisingErrors
-from tandem.policies.flow.embeddings import PromptEmbeddingCache, text_of
+from tandem.policies.flow.embeddings import PromptEmbeddingCache
 from tandem.policies.flow.logprob import LogProbComputer
 from tandem.policies.flow.matching import MatchingQueries, one_of_each
 from tandem.policies.flow.model import FlowModel
@@ -244,5 +244,5 @@ class FlowPolicy(PicturePolicy):
         return kept, without + dropped
 
     def describe_prompt(self, prompt: Prompt) -> str:
-        """The text as the encoders see it."""
-        return text_of(prompt)
+        """The text that a picture is asked for by."""
+        return prompt.text
