@@ -47,16 +47,13 @@ GRPO = Algorithm(
     entropy=EntropyBonus(coef=0.0),
     critic=None,
     target_kl=None,
-    group_size=8,
-    num_minibatches=1,
-    epochs=1,
 )
 ALGORITHMS = {
     "grpo": GRPO,
     "grpo, KL": replace(GRPO, kl=KLInLoss(coef=0.1, loss=kl.gaussian)),
     "sft": replace(
         GRPO, objective="any", sampling_strategy=strategies.offline, advantage=given, loss=nll,
-        weights=reduction.token_mean, group_size=1,
+        weights=reduction.token_mean,
     ),
 }  # fmt: skip
 

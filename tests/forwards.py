@@ -9,12 +9,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-from laws.bench import OF_FLOWS, of_errors
+from laws.bench import OF_FLOWS, Published, of_errors, published
 from loop import Alone
 from omegaconf import DictConfig
 from policies.flow.small_flow import Brightness, asked
 
-from tandem.algorithm.algorithm import Algorithm
 from tandem.config import build, compose
 from tandem.config.composition import conf_folder
 from tandem.data.images import show
@@ -129,7 +128,7 @@ class Counting(Alone):
     """Few pictures of one preset. Whoever is asked between two updates is asked for the latter."""
 
     def __init__(
-        self, algorithm: Algorithm, policy, sampling, folder: Path, budget: Budget
+        self, algorithm: Published, policy, sampling, folder: Path, budget: Budget
     ) -> None:
         self.watch = Watch(policy)
         policy.load(algorithm.request(sampling))
@@ -213,7 +212,7 @@ def counted(name: str, *overrides: str, budget: Budget | None = None) -> list[As
             adapter = TinyUNetFlow(seed=1, channels=[16])
             adapter.save(adapter.load(None, None), Path(folder))
             cfg.algorithm.teachers.folders.others = folder
-        algorithm = build(cfg.algorithm)
+        algorithm = published(cfg)
         algorithm = replace(algorithm, group_size=min(3, algorithm.group_size), policy_every=1)
         loop = Counting(
             algorithm, build(cfg.model), build(cfg.rollout), Path(folder), budget or Budget()

@@ -33,9 +33,6 @@ GRPO = Algorithm(
     entropy=EntropyBonus(coef=0.0),
     critic=None,
     target_kl=None,
-    group_size=4,
-    num_minibatches=2,
-    epochs=2,
 )
 
 

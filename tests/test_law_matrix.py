@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-from laws.bench import EXACT, names, preset
+from laws.bench import EXACT, Published, names, preset, published
 from laws.gradients import kl_gradient
 from laws.invariance import one_rank, two_ranks
 from laws.matrix import LAWS, PAGE, page, ticked
@@ -54,9 +54,9 @@ def learnt(algorithm: Algorithm):
     return [gradient.numpy() for gradient in bench.gradients], bench.report
 
 
-def compared(*chosen: str) -> Algorithm:
+def compared(*chosen: str) -> Published:
     """An algorithm that compares all rows of a group, in groups of five."""
-    return replace(build(compose([*chosen, "~recipe"]).algorithm), group_size=5)
+    return replace(published(compose([*chosen, "~recipe"])), group_size=5)
 
 
 # No presets, but they look at whole groups: of pictures and of tokens.

@@ -131,7 +131,7 @@ def test_the_configuration_that_is_printed_is_the_one_that_runs(capsys):
     assert left.value.code == 0
     printed = yaml.safe_load(capsys.readouterr().out)
     assert printed["choices"]["algorithm"] == "dapo"
-    assert printed["group_size"] == printed["algorithm"]["group_size"] == 16
+    assert printed["group_size"] == 16
     assert printed["algorithm"]["loss"]["clip_high"] == 0.28
     assert "${" not in str(printed)
 

@@ -272,7 +272,9 @@ def test_the_command_line_beats_the_recipe_and_the_recipe_the_algorithm():
 def test_an_algorithms_batch_numbers_are_the_runs():
     settings = check(compose(["algorithm=dapo", "~recipe"]))
     assert (settings.group_size, settings.num_minibatches) == (16, 16)
-    assert check(compose(["algorithm.num_minibatches=2"])).num_minibatches == 2
+    assert not {"group_size", "num_minibatches", "epochs"} & compose().algorithm.keys()
+    with pytest.raises(ConfigError, match=r"^algorithm.epochs=2 was renamed to epochs=2$"):
+        compose(["algorithm.epochs=2"])
 
 
 def test_a_model_chooses_and_the_command_line_chooses_again():

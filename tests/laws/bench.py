@@ -10,7 +10,7 @@ import copy
 import re
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from error_policy import ErrorPolicy, TaughtPolicy
 from gaussian_policy import GaussianPolicy, GaussianSample
 from loop import Alone
 from matching_policy import MatchingPolicy
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from table_policy import TablePolicy, TableSample
 from torch import Tensor, nn
 from torch.testing import assert_close
@@ -35,6 +35,7 @@ from tandem.contracts import declare, facts_of, unwrap_partial
 from tandem.experience import Budget, Experience
 from tandem.policies.chain.records import ChainSample
 from tandem.settings.guards import Guards
+from tandem.settings.renamed import OF_THE_RUN
 from tandem.training.batches import BatchPlan
 from tandem.types import Prompt, Rollout, Scores
 
@@ -77,7 +78,23 @@ def _built(name: str) -> Algorithm:
     text = (conf_folder() / "algorithm" / f"{name}.yaml").read_text(encoding="utf-8")
     taught = TAUGHT if re.search("override teachers: [tv]", text) else []
     chosen = [f"algorithm={name}", "~recipe", *model, *taught, *NAMED.get(name, [])]
-    return build(compose(chosen).algorithm)
+    return published(compose(chosen))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published(Algorithm):
+    """An algorithm beside the numbers that its file publishes of a run."""
+
+    group_size: int
+    num_minibatches: int
+    epochs: int
+
+
+def published(cfg: DictConfig) -> Published:
+    """The algorithm of a configuration."""
+    algorithm, own = build(cfg.algorithm), {name: cfg[name] for name in OF_THE_RUN}
+    parts = {part.name: getattr(algorithm, part.name) for part in fields(algorithm) if part.init}
+    return Published(**parts, **own)
 
 
 def of_steps(algorithm: Algorithm) -> bool:

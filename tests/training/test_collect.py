@@ -22,10 +22,10 @@ from tandem.types import Prompt, Scores
 
 DPO = replace(
     GRPO, sampling_strategy=strategies.preference_pairs, advantage=preferred, loss=dpo,
-    weights=reduction.sequence_mean, importance_sampling=importance.none, group_size=2, epochs=1,
+    weights=reduction.sequence_mean, importance_sampling=importance.none,
 )  # fmt: skip
 KTO = replace(DPO, sampling_strategy=strategies.kto_kl, loss=kto)
-ONLINE = replace(DPO, sampling_strategy=strategies.best_and_worst, group_size=4)
+ONLINE = replace(DPO, sampling_strategy=strategies.best_and_worst)
 SIX = dict(enumerate(Stream().draw(0, 6)))
 
 

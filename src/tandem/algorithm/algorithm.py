@@ -64,9 +64,6 @@ class Algorithm:
     old_logprobs: Callable[[CoupledBatch], Tensor]  # the old policy of the loss's ratio
     kl: KLInLoss | KLInReward  # to the frozen reference
     entropy: EntropyBonus
-    group_size: int
-    num_minibatches: int
-    epochs: int
     critic: Critic | None = None
     # Nats per step; past 1.5 times it the iteration's updates end.
     target_kl: Annotated[float, positive] | None = None
@@ -175,7 +172,6 @@ class Algorithm:
             objective=self.objective,
             timesteps=self.timestep_sampling or BY_ITSELF,
             likelihood=self.likelihood,
-            epochs=self.epochs,
             snapshots=self.ema,
             teachers=self.teachers,
             query=self.query,

@@ -26,7 +26,7 @@ from tandem.config.absent import explain_absent_part
 from tandem.config.clips import clip_ratio
 from tandem.config.data_choices import choices_of_data
 from tandem.config.learning_rates import learning_rate
-from tandem.config.loading import Composition, Loader
+from tandem.config.loading import Composition, Loader, move_published_numbers
 from tandem.config.names import ConfigError, unknown
 from tandem.config.overrides import (
     Menu,
@@ -90,7 +90,7 @@ def _compose(given: Sequence[Override], compose: Compose, *, recorded: bool) -> 
         if chosen := choices_of_data(source.repository, made.choices, choices):
             choices = [*chosen, *choices]
             made = compose(source, [part.input_line for part in choices])
-    cfg = made.cfg
+    cfg = move_published_numbers(made.cfg)
     values = [of_reward(part, cfg) for part in given if part not in choices]
     for value in values:
         refuse_deleted_key(value, cfg, made.deleted)

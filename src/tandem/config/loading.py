@@ -18,7 +18,7 @@ from hydra._internal.config_repository import IConfigRepository
 from hydra._internal.defaults_list import DefaultsList
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.default_element import InputDefault, ResultDefault
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from tandem.config.files import Plain, Repository, is_hydras
 from tandem.config.judged_files import judge
@@ -33,6 +33,7 @@ from tandem.config.swaps import (
     may_replace_parts,
     select_node,
 )
+from tandem.settings.renamed import OF_THE_RUN
 
 DELETED = "~"
 
@@ -125,6 +126,19 @@ def merge_files(
                 content = fit_numbers(content, swap, numbers)
         merge(whole, content)
     return whole
+
+
+def move_published_numbers(cfg: DictConfig) -> DictConfig:
+    """Make what an algorithm's file publishes of a run the run's own, where nothing else has: each
+    number has one key."""
+    published = OmegaConf.to_container(cfg.algorithm, resolve=False)
+    given = {name: published.get(name) for name in OF_THE_RUN if name in published}
+    with open_dict(cfg):
+        for name, value in given.items():
+            if cfg._get_node(name)._value() == f"${{algorithm.{name}}}":
+                cfg[name] = value
+            del cfg.algorithm[name]
+    return cfg
 
 
 def _find_deleted(asked: DefaultsList, repo: IConfigRepository) -> Iterator[tuple[str, str]]:

@@ -51,7 +51,8 @@ def assemble(
     policy = build(OmegaConf.merge(cfg.model, own))
     check_sight(policy, data, settings)
     environment = build(cfg.environment) or None
-    request = replace(algorithm.request(build(cfg.rollout)), environment=environment)
+    request = algorithm.request(build(cfg.rollout))
+    request = replace(request, environment=environment, epochs=settings.epochs)
     trainer = settings.trainer
     rounds = trainer.float32_matmul_precision != "highest"
     policy.load(replace(request, precision=Precision(mixed=trainer.mixed, rounds=rounds)))

@@ -38,6 +38,10 @@ RENAMED: Mapping[str, str] = {
     "dynamics.sequence_unit": "dynamics.sequence_scale",
     "dynamics.preference_unit": "dynamics.preference_scale",
     "dynamics.entropy_unit": "dynamics.entropy_scale",
+    # Published by an algorithm's file, and keys of the run: see OF_THE_RUN.
+    "algorithm.group_size": "group_size",
+    "algorithm.num_minibatches": "num_minibatches",
+    "algorithm.epochs": "epochs",
     "${most:}": "${max:}",
     "model.sampling": "rollout",
     "model.trained": "algorithm",
@@ -81,6 +85,10 @@ RENAMED: Mapping[str, str] = {
     "tandem.weights": "tandem.losses.reduction",
 }
 
+# Numbers that the file of an algorithm publishes: the run has them as keys of its own.
+OF_THE_RUN = ("group_size", "num_minibatches", "epochs")
+MOVED = {f"algorithm.{name}" for name in OF_THE_RUN}  # a record has both: the run's own was read
+
 
 def present_name(name: str) -> str:
     """The present name of a key, a group, an option (`group=name`) or a `_target_`."""
@@ -118,6 +126,8 @@ def present_config(config: Mapping[str, Any], where: str = "") -> dict[str, Any]
     """A recorded configuration under present names. Parts that moved to another parent stay."""
     found = {}
     for name, value in config.items():
+        if f"{where}{name}" in MOVED:
+            continue
         parent, _, last = present_name(f"{where}{name}").rpartition(".")
         name = last if f"{parent}." == (where or ".") else name
         found[name] = _present_value(f"{where}{name}", value)
@@ -126,7 +136,7 @@ def present_config(config: Mapping[str, Any], where: str = "") -> dict[str, Any]
 
 def present_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     """The same of a recorded configuration that is flat: dotted key -> value."""
-    named = ((present_name(key), value) for key, value in facts.items())
+    named = ((present_name(key), value) for key, value in facts.items() if key not in MOVED)
     return {key: _present_value(key, value) for key, value in named}
 
 

@@ -38,11 +38,9 @@ PLAN = BatchPlan(
     seed=0, iterations=5, prompts_per_step=3, group_size=2, num_minibatches=2, epochs=1,
     budget=Budget(), max_grad_norm=1.0,
 )  # fmt: skip
-ONCE = replace(GRPO, num_minibatches=2, epochs=1)
+ONCE = GRPO
 DYNAMIC = replace(ONCE, sampling_strategy=partial(strategies.dynamic_sampling, max_rounds=2))
-REMAX = replace(
-    ONCE, sampling_strategy=strategies.remax, advantage=remax, loss=reinforce, num_minibatches=1
-)
+REMAX = replace(ONCE, sampling_strategy=strategies.remax, advantage=remax, loss=reinforce)
 PROMPTS = [
     replace(prompt, id=10 * n + prompt.id, source=f"letters{prompt.id % 2}")
     for n in range(3)

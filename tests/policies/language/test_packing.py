@@ -81,7 +81,7 @@ def gradient(name, *, packing, budget, tmp_path, critic="head", share_prompts=Fa
     run = Remembering(
         policy=policy, algorithm=algorithm, rewards=EarlyA(), stream=Words(),
         optimizer=partial(torch.optim.SGD, lr=1.0), guards=Guards(), folder=Path(tmp_path),
-        plan=replace(PLAN, group_size=algorithm.group_size if name == "dpo" else 4, budget=budget),
+        plan=replace(PLAN, group_size=2 if name == "dpo" else 4, budget=budget),
     ).go()  # fmt: skip
     return run.gradient
 

@@ -4,10 +4,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from laws.bench import Published, published
 from policies.masked.small_masked import POSITIONS, asked, sampling, small_masked
 
-from tandem.algorithm.algorithm import Algorithm
-from tandem.config import build, compose
+from tandem.config import compose
 from tandem.training.batches import needs_of
 from tandem.types import take
 
@@ -16,14 +16,14 @@ PRESETS = ("grpo", "trace_rl", "diffu_grpo", "coupled_grpo", "espo", "wd1", "spg
 
 
 @cache
-def algorithm_of(preset: str) -> Algorithm:
-    return build(compose([f"algorithm={preset}", "model=tiny_masked", "~recipe"]).algorithm)
+def algorithm_of(preset: str) -> Published:
+    return published(compose([f"algorithm={preset}", "model=tiny_masked", "~recipe"]))
 
 
 class Plan:
     """Of an algorithm with its own numbers: needs of its metrics depend on it."""
 
-    def __init__(self, algorithm: Algorithm) -> None:
+    def __init__(self, algorithm: Published) -> None:
         self.updates = algorithm.num_minibatches * algorithm.epochs
 
 
