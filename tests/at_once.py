@@ -11,5 +11,5 @@ class AtOnce:
     def begin(self, outputs, prompts, group, *, iteration=0):
         return partial(self, outputs, prompts)
 
-    def pop_faults(self, *, held_out: bool = False) -> dict[str, int]:
+    def pop_faults(self, *, judges: bool = False) -> dict[str, int]:
         return {}

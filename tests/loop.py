@@ -44,7 +44,7 @@ class ShareOfThrees(AtOnce):
             scored=total.isfinite(),
         )  # fmt: skip
 
-    def pop_faults(self, *, held_out: bool = False) -> dict[str, int]:
+    def pop_faults(self, *, judges: bool = False) -> dict[str, int]:
         missing, self.missing = self.missing, 0
         return {"not finite": missing} if missing else {}
 

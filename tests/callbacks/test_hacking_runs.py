@@ -40,7 +40,7 @@ def test_a_run_that_goes_on_warns_and_keeps_the_good_checkpoint(tmp_path, caplog
     judge = Reward(near_a_sixth, weight=0.0)
     with caplog.at_level(logging.WARNING, logger="tandem"):
         run(tmp_path, judges={"judge": judge}, guards=Guards(judges=("judge",)), **OPTIONS)
-    told = [said for said in caplog.messages if "held-out judge fell" in said]
+    told = [said for said in caplog.messages if "judge judge fell" in said]
     assert told and all("guards.hacking=stop would end the run" in said for said in told)
     lines = jsonl.read(tmp_path / "metrics.jsonl")
     judged = {

@@ -6,7 +6,7 @@ from written_runs import write_run
 
 from tandem.compare.comparison import Request, compare
 from tandem.compare.headline import write_warnings
-from tandem.compare.held_out import find_judges
+from tandem.compare.judges import find_judges
 from tandem.compare.report.payload import make_payload
 from tandem.compare.statistics.intervals import estimate
 from tandem.compare.terminal import show_comparison
@@ -36,7 +36,7 @@ def test_every_variant_is_told_by_its_intervals_over_seeds(tmp_path):
             rise = [0.2, 0.5, 0.7 + seed / 50]
             write(tmp_path, algorithm, seed, rise, [0.5, 0.5 + max(move, -move), 0.5 + move])
     found = compared(tmp_path)
-    told = {one.variant: one for one in found.held_out}
+    told = {one.variant: one for one in found.judges}
     assert {name: one.verdict for name, one in told.items()} == {
         "grpo": "no: the reward rose and the judge fell",
         "rloo": "yes, both rose",
@@ -44,16 +44,16 @@ def test_every_variant_is_told_by_its_intervals_over_seeds(tmp_path):
     }
     assert {one.over for one in told.values()} == {"seeds"}
     own = estimate([-0.2, -0.25, -0.3])
-    assert told["grpo"].held_out.low == pytest.approx(own.low)
+    assert told["grpo"].judged.low == pytest.approx(own.low)
     assert list(told["grpo"].highest) == [1, 1, 1]
     (warning,) = [line for line in write_warnings(found) if "judge" in line]
     assert warning.startswith("grpo: the trained reward rose by 0.520 [")
     assert "judge judge fell by 0.250 [" in warning and "reward is hacked" in warning
     shown = " ".join(show_comparison(found).split())
-    assert "Did the held-out judge rise as well?" in shown and "no: the reward rose" in shown
+    assert "Did the judge rise as well?" in shown and "no: the reward rose" in shown
     page = make_payload(found)
     assert warning in page["warnings"] and "eval/reward_judge" in page["metrics"]
-    assert page["tables"][0]["name"] == "held_out"
+    assert page["tables"][0]["name"] == "judges"
 
 
 def test_one_run_is_told_by_its_prompts_and_says_so(tmp_path):
@@ -65,18 +65,18 @@ def test_one_run_is_told_by_its_prompts_and_says_so(tmp_path):
         numbers = {"eval/reward": (trained + noise[iteration]).tolist()}
         numbers |= {"eval/reward_judge": judge.tolist()}
         RunRecord(run).prompts(iteration, PROMPTS, numbers)
-    (one,) = compared(tmp_path).held_out
+    (one,) = compared(tmp_path).judges
     gap = values[1][1] - values[0][1]
     half = 2.093 * gap.std(ddof=1) / 20**0.5  # Student's, 19 degrees of freedom
     assert (one.over, one.verdict) == ("prompts", "no: the reward rose and the judge fell")
-    assert one.held_out.mean == pytest.approx(gap.mean())
-    assert one.held_out.high == pytest.approx(gap.mean() + half, abs=1e-4)
+    assert one.judged.mean == pytest.approx(gap.mean())
+    assert one.judged.high == pytest.approx(gap.mean() + half, abs=1e-4)
 
 
 def test_a_run_that_kept_no_prompts_claims_nothing(tmp_path):
     write(tmp_path, "grpo", 0, [0.2, 0.8], [0.5, 0.3])
     found = compared(tmp_path)
-    assert not found.held_out and all(table.name != "held_out" for table in found.tables)
+    assert not found.judges and all(table.name != "judges" for table in found.tables)
 
 
 def test_a_reward_that_nobody_calls_a_judge_is_none(tmp_path):

@@ -39,7 +39,7 @@ def test_a_run_is_judged_by_where_its_judge_stood_highest(means, since):
     found = find_hacking(lines, ["judge"], 2)
     assert (None if found is None else found.since) == since
     if found is not None:
-        assert found.judge == "judge" and found.trained.mean > 0 > found.held_out.mean
+        assert found.judge == "judge" and found.trained.mean > 0 > found.judged.mean
 
 
 def test_a_change_is_that_of_a_paired_t_test():

@@ -257,11 +257,11 @@ def test_a_mix_is_samples_in_its_share_of_iterations_and_demonstrations_in_the_o
     assert {rows(iteration, sampled=0.0) for iteration in range(50)} == {"given"}
 
 
-def test_a_reward_that_is_held_out_decides_nothing_where_another_judges():
+def test_a_judge_decides_nothing_where_another_judges():
     parts = {"a": torch.full((2,), torch.nan), "b": torch.tensor([5.0, 6.0])}
     judge = {"judge": torch.tensor([9.0, 9.0])}
     known = torch.ones(2).bool()
-    scores = Scores(total=torch.ones(2), parts=parts, scored=known, held_out=judge)
+    scores = Scores(total=torch.ones(2), parts=parts, scored=known, judges=judge)
     own = (("judge", "b"), ("b", "judge"))
     prompts = [Prompt(id=i, source="s", text="?", rewards=r) for i, r in enumerate(own)]
     assert scores.part(None, prompts).tolist() == [5.0, 6.0]

@@ -19,7 +19,7 @@ from tandem.compare import (
 )
 from tandem.compare.bands import Judged
 from tandem.compare.expected_bands import Experiment
-from tandem.compare.held_out import HeldOut, judge_variants, table_judged
+from tandem.compare.judges import JudgedVariant, judge_variants, table_judged
 from tandem.compare.multitask import TaskAggregate
 from tandem.compare.pairs import Pair
 from tandem.compare.scores import Scored, score_variant
@@ -63,7 +63,7 @@ class Comparison:
     over_tasks: Sequence[TaskAggregate] = ()  # variants over many tasks
     experiment: Experiment | None = None
     judged: Sequence[Judged] = ()  # every run, beside what the experiment expects
-    held_out: Sequence[HeldOut] = ()  # rewards of weight 0, beside what was trained
+    judges: Sequence[JudgedVariant] = ()  # rewards of weight 0, beside what was trained
     unrecorded: Sequence[str] = ()  # runs that were planned and are not there, in sentences
 
     @property
@@ -88,17 +88,15 @@ def compare(runs: Sequence[Run], request: Request) -> Comparison:
     if many is not None:
         beside.insert(0, multitask_table.table_tasks(many, metric))
     made += [table for table in beside if table is not None]
-    held_out = judge_variants(variants)
-    if (of_judges := table_judged(held_out)) is not None:
+    judges = judge_variants(variants)
+    if (of_judges := table_judged(judges)) is not None:
         made.insert(0, of_judges)
     judged = []
     if request.experiment is not None:
         judged = [bands.judge(run, request.experiment) for run in runs]
         made.insert(0, band_table.table_judged(judged, request.experiment))
     over_tasks = [] if many is None else many.variants
-    return replace(
-        found, tables=made, over_tasks=over_tasks, judged=judged, held_out=tuple(held_out)
-    )
+    return replace(found, tables=made, over_tasks=over_tasks, judged=judged, judges=tuple(judges))
 
 
 def compare_scores(runs: Sequence[Run], request: Request) -> Comparison:

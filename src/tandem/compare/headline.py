@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from tandem.compare.comparison import Comparison
 from tandem.compare.configuration import find_confounds
-from tandem.compare.held_out import describe_hacked
+from tandem.compare.judges import describe_hacked
 from tandem.compare.pairs import FEWEST_FOR_POWER, Pair
 from tandem.compare.scores import Scored, rank
 from tandem.compare.texts import format_edges, format_interval, format_number, list_names
@@ -87,7 +87,7 @@ def write_meta(found: Comparison) -> str:
 
 def write_warnings(found: Comparison) -> list[str]:
     """Rewards that are hacked, and what differs beside what is compared."""
-    return [*describe_hacked(found.held_out), *find_confounds(found.variants)]
+    return [*describe_hacked(found.judges), *find_confounds(found.variants)]
 
 
 def write_next(found: Comparison) -> list[str]:

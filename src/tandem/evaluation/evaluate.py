@@ -70,7 +70,7 @@ class Judges(Protocol):
         self, outputs: Sequence[str | Tensor], prompts: Sequence[Prompt], group: Tensor
     ) -> Scores: ...
 
-    def pop_faults(self, *, held_out: bool = False) -> Mapping[str, int]: ...
+    def pop_faults(self, *, judges: bool = False) -> Mapping[str, int]: ...
 
 
 def choose_held_out(prompts: Sequence[Prompt], count: int | None) -> list[Prompt]:
@@ -127,7 +127,7 @@ def evaluate(
         metrics |= compute_metrics(sums, columns.parts, prompts, one)
         of_prompts |= measure_prompts(sums, columns.parts, one)
     rows = [row for *_, row in sorted(distributed.all_gather_object(table), key=itemgetter(0, 1))]
-    faults = {**rewards.pop_faults(), **rewards.pop_faults(held_out=True)}
+    faults = {**rewards.pop_faults(), **rewards.pop_faults(judges=True)}
     return Evaluated(metrics=metrics, prompts=of_prompts, rows=rows, faults=faults)
 
 

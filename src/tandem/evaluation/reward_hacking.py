@@ -1,4 +1,4 @@
-"""Reward hacking: a trained reward that rises while a held-out judge falls, told from noise.
+"""Reward hacking: a trained reward that rises while a judge falls, told from noise.
 
 Every evaluation asks the same held-out prompts by the same draws, so two of them are compared
 prompt by prompt: d = later - earlier, and t = mean(d) / (std(d) / sqrt(P)) with P - 1 degrees of
@@ -59,12 +59,12 @@ class Hacking:
     judge: str
     since: int  # the iterations that led to the weights that the judge liked best
     trained: Change
-    held_out: Change
+    judged: Change
 
     def __str__(self) -> str:
         return (
             f"since iteration {self.since} the trained reward rose ({self.trained}) and the "
-            f"held-out {self.judge} fell ({self.held_out}; {self.held_out.prompts} held-out "
+            f"judge {self.judge} fell ({self.judged}; {self.judged.prompts} held-out "
             "prompts, standard errors)"
         )
 
@@ -85,7 +85,7 @@ def find_hacking(lines: Sequence[Line], judges: Sequence[str], patience: int) ->
         seen = [_judge_last(lines[:end], judge, LEVEL / len(judges)) for end in ends]
         if None not in seen:
             found.append(seen[-1])
-    return max(found, key=lambda one: -one.held_out.mean / (one.held_out.error or 1), default=None)
+    return max(found, key=lambda one: -one.judged.mean / (one.judged.error or 1), default=None)
 
 
 def find_best(lines: Sequence[Line], judge: str) -> Line | None:
@@ -119,12 +119,12 @@ def _judge_last(lines: Sequence[Line], judge: str, level: float) -> Hacking | No
     if best is None or best["prompts"] != now["prompts"]:
         return None
     own = metric_of(judge)
-    trained, held_out = compare(best, now, TRAINED, among=own), compare(best, now, own)
+    trained, judged = compare(best, now, TRAINED, among=own), compare(best, now, own)
     level /= len(earlier)
-    told = trained.is_beyond_noise(level) and held_out.is_beyond_noise(level)
-    if not (told and trained.mean > 0 > held_out.mean):
+    told = trained.is_beyond_noise(level) and judged.is_beyond_noise(level)
+    if not (told and trained.mean > 0 > judged.mean):
         return None
-    return Hacking(judge=judge, since=best["iteration"], trained=trained, held_out=held_out)
+    return Hacking(judge=judge, since=best["iteration"], trained=trained, judged=judged)
 
 
 def _mean(line: Line, judge: str) -> float:

@@ -14,7 +14,7 @@ from tandem.legality import (
     devices,
     domains,
     episodes,
-    held_out,
+    judges,
     masked,
     matching,
     off_policy,
@@ -43,7 +43,7 @@ RULES = (
     *samples.RULES,
     *staleness.RULES,
     *episodes.RULES,
-    *held_out.RULES,
+    *judges.RULES,
     *steps.RULES,
 )
 

@@ -21,8 +21,8 @@ def make_scorer(rewards: Rewards) -> Scorer:
             name: dict(enumerate(component.judge(outputs, prompts))) for name, component in parts
         }
         scores = rewards.sum(verdicts, len(rows))
-        for held_out in (False, True):
-            rewards.pop_faults(held_out=held_out)
+        for judges in (False, True):
+            rewards.pop_faults(judges=judges)
         reasons = [
             {name: verdicts[name][i][1] for name in rewards.trained} for i in range(len(rows))
         ]

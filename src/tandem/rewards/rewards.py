@@ -34,7 +34,7 @@ class Rewards:
     A reward that gives None leaves a sample to the others; one that fails leaves it without a
     score, because a sum without its term would be another reward. None from all is no score either.
     A reward that a prompt does not name among its own is not asked, which is no fault of anybody.
-    A reward of weight 0 is held out: it is measured and never trained, so whatever it does, the
+    A reward of weight 0 is a judge: it is measured and never trained, so whatever it does, the
     scores are the same bits without it. Where all are, every sample scores 0.
     """
 
@@ -43,9 +43,9 @@ class Rewards:
             raise ValueError("no reward: choose one, for example reward=exact_match")
         self.components = dict(components)
         self.trained = {name: one for name, one in components.items() if one.weight}
-        # Reason -> missing numbers since last popped, of those that are trained and of the others.
+        # Reason -> missing numbers since last popped, of those that are trained and of judges.
         self.faults: Counter[str] = Counter()
-        self.held_out_faults: Counter[str] = Counter()
+        self.judge_faults: Counter[str] = Counter()
         self.queues = {
             name: CallQueue() for name, component in components.items() if component.waits
         }
@@ -69,8 +69,8 @@ class Rewards:
         """Ask those that wait for somebody else, each in a thread of its own.
 
         What comes back asks the others, waits for all, and gives the scores. To begin again before
-        is fine: every reward is asked in the order of these calls. `group`: [B] int64. One that is
-        held out may rest in an `iteration`.
+        is fine: every reward is asked in the order of these calls. `group`: [B] int64. A judge may
+        rest in an `iteration`.
         """
         # Here and not in a thread, where a copy would wait for what the sampler does next.
         outputs = [one.cpu() if isinstance(one, Tensor) else one for one in outputs]
@@ -107,7 +107,7 @@ class Rewards:
         failed = torch.zeros(count, dtype=torch.bool)
         failed[list(lost)] = True
         self.faults.update(fault_of("environment", reason) for reason in lost.values())
-        parts, held_out = {}, {}
+        parts, judges = {}, {}
         for name, component in self.components.items():
             numbers, failures = [math.nan] * count, [False] * count
             trained = name in self.trained
@@ -115,22 +115,22 @@ class Rewards:
                 if reason is None:
                     numbers[row] = number
                 else:
-                    (self.faults if trained else self.held_out_faults)[fault_of(name, reason)] += 1
+                    (self.faults if trained else self.judge_faults)[fault_of(name, reason)] += 1
                     failures[row] = reason != ABSTAINED
             part = torch.tensor(numbers, dtype=torch.float32)
-            (parts if trained else held_out)[name] = part
+            (parts if trained else judges)[name] = part
             if trained:
                 total += component.weight * part.double().nan_to_num(0.0)
                 scored |= ~part.isnan()
                 failed |= torch.tensor(failures, dtype=torch.bool)
         scored &= ~failed
         total = torch.where(scored, total, 0).float()
-        return Scores(total=total, parts=parts, scored=scored, held_out=held_out)
+        return Scores(total=total, parts=parts, scored=scored, judges=judges)
 
-    def pop_faults(self, *, held_out: bool = False) -> dict[str, int]:
+    def pop_faults(self, *, judges: bool = False) -> dict[str, int]:
         """How many numbers were missing for which reason since the last call: of rewards that are
-        trained, or of the others."""
-        faults = self.held_out_faults if held_out else self.faults
+        trained, or of judges."""
+        faults = self.judge_faults if judges else self.faults
         found = dict(faults)
         faults.clear()
         return found

@@ -64,7 +64,7 @@ class Guards:
     # Where the trained reward rises and a judge falls, at so many evaluations in a row (warn is
     # warn:2); None: nobody looks.
     hacking: str | None = "warn"
-    # Rewards of weight 0 of which more is better: those that `hacking` goes by.
+    # Judges, which are rewards of weight 0, of which more is better: `hacking` goes by them.
     judges: tuple[str, ...] = ()
     # Of the denoising steps of samples that are written first; the two above are of their tokens.
     picture: Limits | None = None
@@ -198,8 +198,8 @@ class Guards:
             )
 
 
-def warn_held_out(faults: Mapping[str, int]) -> int:
-    """How many numbers rewards of weight 0 failed to give, and a warning why: no sample is set
+def warn_of_judges(faults: Mapping[str, int]) -> int:
+    """How many numbers judges failed to give, and a warning why: no sample is set
     aside for it."""
     if failed := failures(faults):
         log.warning("rewards of weight 0 gave no number: %s", describe_counts(failed))

@@ -34,7 +34,7 @@ def stored(ticket: Ticket, rows: Sequence[Sampled]) -> Iterator[tuple[str, Tenso
         scores = sampled.scores()
         found = {name: getattr(sampled.answers, name) for name in OF_ANSWERS}
         found |= {name: getattr(scores, name) for name in OF_SCORES}
-        for room, parts in (("parts", scores.parts), ("held_out", scores.held_out)):
+        for room, parts in (("parts", scores.parts), ("judges", scores.judges)):
             found |= {f"{room}/{name}": part for name, part in parts.items()}
         found["versions"] = sampled.versions
         for name, value in found.items():
@@ -65,9 +65,9 @@ def restored(
     """The rows of a group that `stored` gave numbers of. Of any shape [...]."""
     prefix = prefix_of(ticket, number)
     own = {name.removeprefix(prefix): x for name, x in state.items() if name.startswith(prefix)}
-    parts, held_out = (
+    parts, judges = (
         {name.partition("/")[2]: x for name, x in own.items() if name.startswith(f"{room}/")}
-        for room in ("parts", "held_out")
+        for room in ("parts", "judges")
     )
     answers = Answers(**{name: own.get(name) for name in OF_ANSWERS})
     scores = {name: own.get(name) for name in OF_SCORES}
@@ -75,7 +75,7 @@ def restored(
         rollout=read(answers),
         answers=answers,
         versions=own["versions"],
-        scores=partial(Scores, parts=parts, held_out=held_out, **scores),
+        scores=partial(Scores, parts=parts, judges=judges, **scores),
     )
 
 

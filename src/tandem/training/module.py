@@ -27,7 +27,7 @@ from tandem.policies.weights import clip_gradients
 from tandem.rewards.images import diversity
 from tandem.rewards.result import failures
 from tandem.settings.failures import save_failure
-from tandem.settings.guards import STALE, Guards, is_finite, warn_held_out
+from tandem.settings.guards import STALE, Guards, is_finite, warn_of_judges
 from tandem.stop import Stop
 from tandem.training.ahead_source import source_of
 from tandem.training.batches import BatchPlan, needs_of
@@ -234,9 +234,9 @@ class PostTraining(LightningHooks):
             failed = torch.tensor(sum(failures(faults).values()))
             self.report["reward/faults"] = distributed.all_sum(failed).item()
         self.guards.check_missing(metrics["reward/missing"], faults)
-        if scores.held_out:
-            failed = torch.tensor(warn_held_out(self.rewards.pop_faults(held_out=True)))
-            self.report["reward/held_out_faults"] = distributed.all_sum(failed).item()
+        if scores.judges:
+            failed = torch.tensor(warn_of_judges(self.rewards.pop_faults(judges=True)))
+            self.report["reward/judge_faults"] = distributed.all_sum(failed).item()
         flat = self.algorithm.learns_from_scores and metrics.get("reward/frac_zero_std") == 1.0
         self.flat_iterations = self.flat_iterations + 1 if flat else 0
         self.guards.check_signal(self.flat_iterations, self.policy)

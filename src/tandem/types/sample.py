@@ -170,12 +170,12 @@ class Scores:
     parts: Mapping[str, Tensor]  # name -> [B] float32, NaN where that reward gave none
     scored: Tensor  # [B] bool
     # As `parts`, of rewards of weight 0: they are measured, and nothing is trained on them.
-    held_out: Mapping[str, Tensor] = field(default_factory=dict)
+    judges: Mapping[str, Tensor] = field(default_factory=dict)
     # [B, T] how the total spreads over the trained steps; None: all of it on the last one
     per_step: Tensor | None = None
 
     def __post_init__(self) -> None:
-        own = {"scored": self.scored, **self.parts, **self.held_out}
+        own = {"scored": self.scored, **self.parts, **self.judges}
         check_shapes("Scores", own, tuple(self.total.shape))
         if self.per_step is not None:
             rows = (len(self.total), self.per_step.shape[1])
@@ -184,7 +184,7 @@ class Scores:
     @property
     def all_parts(self) -> dict[str, Tensor]:
         """The parts, then those of weight 0: [B] of each."""
-        return {**self.parts, **self.held_out}
+        return {**self.parts, **self.judges}
 
     def named(self, name: str) -> Tensor:
         """One reward of each sample, of whatever weight, [B], NaN where it gave none.
@@ -207,7 +207,7 @@ class Scores:
         name = next(iter(self.all_parts)) if name is None else name
         said = self.named(name)
         names = [
-            name if prompt.judged_by(name) else min(prompt.rewards, key=self.held_out.__contains__)
+            name if prompt.judged_by(name) else min(prompt.rewards, key=self.judges.__contains__)
             for prompt in prompts
         ]
         if {*names} <= {name}:

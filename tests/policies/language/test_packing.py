@@ -49,7 +49,7 @@ class EarlyA(AtOnce):
         total = torch.tensor([1 / (1 + len(o.partition("a")[0])) for o in outputs]).double()
         return Scores(total=total, parts={"accuracy": total}, scored=torch.ones_like(total).bool())
 
-    def pop_faults(self, *, held_out=False):
+    def pop_faults(self, *, judges=False):
         return {}
 
 

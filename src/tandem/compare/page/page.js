@@ -185,8 +185,8 @@ function render() {
   document.getElementById("provenance").textContent = data.provenance;
   if (data.bands) section("bands", "Band", `Beside ${data.bands.name}`, ...bands());
   if (data.pairs.length) section("claims", "Claims", "What can be claimed", ...claims());
-  const judged = tableOf("held_out");
-  if (judged) section("held_out", "Held-out judge", judged.title, ...table(judged));
+  const judged = tableOf("judges");
+  if (judged) section("judges", "Judge", judged.title, ...table(judged));
   if (data.variants.length) {
     const dots = element("div", { class: "chart", id: "finals" });
     later.push(() => finals(dots));
@@ -200,7 +200,7 @@ function render() {
     section("tasks", "Tasks", "Over all tasks", chart, element("div", { class: "controls" }, ...names), folded(tableOf("tasks"), true));
   }
   if (data.gallery.iterations.length || data.gallery.note) section("samples", "Samples", "Samples through training", ...gallery());
-  const placed = data.profiles.length ? ["band", "held_out", "tasks"] : ["band", "held_out"];
+  const placed = data.profiles.length ? ["band", "judges", "tasks"] : ["band", "judges"];
   const rest = data.tables.filter((one) => !placed.includes(one.name));
   if (rest.length) section("tables", "Tables", "Tables", ...rest.map((one) => folded(one, one.rows.length <= 2 * FEW)));
   redraw();

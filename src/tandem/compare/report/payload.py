@@ -74,7 +74,7 @@ def make_empty_payload(why: str) -> dict[str, object]:
 def choose_metrics(found: Comparison) -> list[str]:
     """The metric, and what people look at beside it where all runs have it."""
     names = [run.names() for run in found.runs]
-    judges = dict.fromkeys(metric_of(one.judge) for one in found.held_out)
+    judges = dict.fromkeys(metric_of(one.judge) for one in found.judges)
     beside = [name for name in (*judges, *BESIDE) if all(name in own for own in names)]
     return list(dict.fromkeys([found.metric, *beside]))
 

@@ -1,4 +1,4 @@
-"""The table of held-out judges: whether rewards of weight 0 rose with what was trained.
+"""The table of judges: whether rewards of weight 0 rose with what was trained.
 
 Over seeds a change is that from the first evaluation of a run to its last one, with Student's
 interval over seeds. One seed, or two, say nothing of others: there the change is that of each
@@ -19,13 +19,13 @@ from tandem.evaluation.reward_hacking import TRAINED, compare, metric_of
 from tandem.record.reading.evaluations import read_ends
 from tandem.record.reading.runs import Run
 
-NAME = "held_out"
-TITLE = "Did the held-out judge rise as well?"
+NAME = "judges"
+TITLE = "Did the judge rise as well?"
 UP, DOWN, OPEN = "rose", "fell", "not known to have moved"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOut:
+class JudgedVariant:
     """A judge of a variant, beside what was trained."""
 
     variant: str
@@ -33,18 +33,18 @@ class HeldOut:
     runs: int
     over: str  # what the intervals are over: seeds, or prompts
     trained: Estimate  # change from the first evaluation to the last one
-    held_out: Estimate
+    judged: Estimate
     highest: Sequence[int]  # iterations of each run at which the judge stood highest
 
     @property
     def is_hacked(self) -> bool:
-        return describe_move(self.trained) == UP and describe_move(self.held_out) == DOWN
+        return describe_move(self.trained) == UP and describe_move(self.judged) == DOWN
 
     @property
     def verdict(self) -> str:
         """In words, what is known of the two."""
-        trained, held_out = describe_move(self.trained), describe_move(self.held_out)
-        if trained == held_out == UP:
+        trained, judged = describe_move(self.trained), describe_move(self.judged)
+        if trained == judged == UP:
             return "yes, both rose"
         if self.is_hacked:
             return "no: the reward rose and the judge fell"
@@ -53,8 +53,8 @@ class HeldOut:
         return f"the trained reward {'fell' if trained == DOWN else f'is {OPEN}'}"
 
 
-def judge_variants(variants: Sequence[Scored]) -> list[HeldOut]:
-    """Every judge of every variant; [] where no run held a reward out."""
+def judge_variants(variants: Sequence[Scored]) -> list[JudgedVariant]:
+    """Every judge of every variant; [] where no run names one."""
     found = [
         _judge(one, judge, known)
         for one in rank(variants)
@@ -70,8 +70,8 @@ def find_judges(run: Run) -> list[str]:
     return list(guards.get("judges") or ()) if isinstance(guards, Mapping) else []
 
 
-def table_judged(found: Sequence[HeldOut]) -> Table | None:
-    """None: nothing was held out."""
+def table_judged(found: Sequence[JudgedVariant]) -> Table | None:
+    """None: there is no judge."""
     if not found:
         return None
     return Table(
@@ -86,29 +86,29 @@ def table_judged(found: Sequence[HeldOut]) -> Table | None:
                 *(one.variant, one.judge, str(one.runs)),
                 *(format_change(one.trained), format_interval(one.trained.low, one.trained.high)),
                 *(
-                    format_change(one.held_out),
-                    format_interval(one.held_out.low, one.held_out.high),
+                    format_change(one.judged),
+                    format_interval(one.judged.low, one.judged.high),
                 ),
                 *(one.over, " ".join(map(str, one.highest)), one.verdict),
             )
             for one in found
         ],
         notes=[
-            "A judge is a reward of weight 0 that guards.judges names: it is measured and nothing "
-            "is trained on it. A move is "
+            "A judge is a reward of weight 0: it is measured and nothing is trained on it. Those "
+            "that guards.judges names are here. A move is "
             f"claimed where its interval leaves out 0. From {FEWEST} seeds on the interval is "
             "over seeds; of fewer it is over the held-out prompts of a run, and speaks of that run."
         ],
     )
 
 
-def describe_hacked(found: Sequence[HeldOut]) -> list[str]:
+def describe_hacked(found: Sequence[JudgedVariant]) -> list[str]:
     """A sentence of each reward that rose while its judge fell."""
     return [
         f"{one.variant}: the trained reward rose by {format_number(one.trained.mean)} "
-        f"{format_interval(one.trained.low, one.trained.high)}, and the held-out judge {one.judge} "
-        f"fell by {format_number(-one.held_out.mean)} "
-        f"{format_interval(-one.held_out.high, -one.held_out.low)} (95 %, over {one.over}): the "
+        f"{format_interval(one.trained.low, one.trained.high)}, and the judge {one.judge} "
+        f"fell by {format_number(-one.judged.mean)} "
+        f"{format_interval(-one.judged.high, -one.judged.low)} (95 %, over {one.over}): the "
         "reward is hacked."
         for one in found
         if one.is_hacked
@@ -130,21 +130,21 @@ def _measured(run: Run, judge: str) -> bool:
     return all(len(run.where(metric)) > 1 for metric in (TRAINED, metric_of(judge)))
 
 
-def _judge(one: Scored, judge: str, runs: Sequence[Run]) -> HeldOut | None:
+def _judge(one: Scored, judge: str, runs: Sequence[Run]) -> JudgedVariant | None:
     curves = [run.curve(metric_of(judge)) for run in runs]
     over = "seeds" if len(runs) >= FEWEST else "prompts"
     own = metric_of(judge)
     of_metric = _over_seeds if over == "seeds" else partial(_over_prompts, judge=own)
-    trained, held_out = of_metric(runs, TRAINED), of_metric(runs, own)
-    if trained is None or held_out is None:
+    trained, judged = of_metric(runs, TRAINED), of_metric(runs, own)
+    if trained is None or judged is None:
         return None
-    return HeldOut(
+    return JudgedVariant(
         variant=one.name,
         judge=judge,
         runs=len(runs),
         over=over,
         trained=trained,
-        held_out=held_out,
+        judged=judged,
         highest=[int(curve.x[curve.y.argmax()]) for curve in curves],
     )
 

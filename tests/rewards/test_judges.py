@@ -37,7 +37,7 @@ def test_scores_are_the_same_bits_with_and_without_it(judge):
     with_it = both(OUTPUTS, PROMPTS)
     assert torch.equal(with_it.total, without.total)
     assert torch.equal(with_it.scored, without.scored)
-    assert list(with_it.parts) == ["threes"] and list(with_it.held_out) == ["judge"]
+    assert list(with_it.parts) == ["threes"] and list(with_it.judges) == ["judge"]
     assert both.pop_faults() == {}
 
 
@@ -46,9 +46,9 @@ def test_a_judge_that_fails_sets_no_row_aside_and_says_why():
     scores = rewards(OUTPUTS, PROMPTS)
     assert scores.scored.all() and scores.named("judge").isnan().all()
     assert rewards.pop_faults() == {}
-    [(reason, count)] = rewards.pop_faults(held_out=True).items()
+    [(reason, count)] = rewards.pop_faults(judges=True).items()
     assert reason.startswith("judge: raised RuntimeError: 'the judge is gone'") and count == 4
-    assert rewards.pop_faults(held_out=True) == {}
+    assert rewards.pop_faults(judges=True) == {}
 
 
 def test_where_nothing_is_trained_judges_are_measured_and_no_score_is_missing():
@@ -98,12 +98,12 @@ def test_a_run_is_the_same_bits_beside_it(tmp_path):
     plain, beside = (Loop(rewards=Rewards(own), folder=tmp_path).go(3) for own in (trained, judges))
     assert_close(plain.policy.table, beside.policy.table, rtol=0, atol=0)
     for before, after in zip(plain.reports, beside.reports, strict=True):
-        more = {n: x for n, x in after.items() if "judge" in n or "held_out" in n}
+        more = {n: x for n, x in after.items() if "judge" in n or "judge_faults" in n}
         assert {n: x for n, x in after.items() if n not in more} == before
-        assert more["reward/held_out_faults"] > 0 and math.isfinite(more["reward/judge/mean"])
+        assert more["reward/judge_faults"] > 0 and math.isfinite(more["reward/judge/mean"])
 
 
-def test_a_group_in_a_checkpoint_keeps_what_was_held_out():
+def test_a_group_in_a_checkpoint_keeps_its_judges():
     rewards = Rewards({"threes": Reward(threes), "judge": Reward(lambda o, p: 2.0, weight=0.0)})
     scores = rewards(OUTPUTS, PROMPTS)
     zeros = torch.zeros(4, 2)
@@ -114,8 +114,8 @@ def test_a_group_in_a_checkpoint_keeps_what_was_held_out():
     ticket = Ticket(1, 2)
     row = Sampled(rollout=None, answers=answers, versions=zeros.long(), scores=lambda: scores)
     found = restored(ticket, 0, dict(stored(ticket, [row])), lambda answers: None).scores()
-    assert list(found.parts) == ["threes"] and list(found.held_out) == ["judge"]
-    assert_close(found.held_out["judge"], torch.full((4,), 2.0))
+    assert list(found.parts) == ["threes"] and list(found.judges) == ["judge"]
+    assert_close(found.judges["judge"], torch.full((4,), 2.0))
 
 
 REFUSED = {

@@ -1,4 +1,4 @@
-"""Contradictions about rewards of weight 0, which are measured and never trained."""
+"""Contradictions about judges: rewards of weight 0, which are measured and never trained."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tandem.legality.samples import datasets_of
 
 
 def some_reward_is_trained(case: Case) -> Iterator[str]:
-    """What learns from scores has nothing to learn where all rewards are held out."""
-    if case.learns_from_scores and case.rewards.keys() == find_held_out(case):
+    """What learns from scores has nothing to learn where all rewards are judges."""
+    if case.learns_from_scores and case.rewards.keys() == find_judges(case):
         yield (
             "every reward has the weight 0, so nothing is trained; set a weight, for example "
             f"reward.{next(iter(case.rewards))}.weight=1"
@@ -19,42 +19,42 @@ def some_reward_is_trained(case: Case) -> Iterator[str]:
 
 
 def some_reward_of_each_dataset_is_trained(case: Case) -> Iterator[str]:
-    """Samples of a dataset whose rewards are all held out would have no score."""
+    """Samples of a dataset whose rewards are all judges would have no score."""
     if not case.learns_from_scores:
         return
     for name, given in datasets_of(case.data).items():
         own = given.get("rewards")
-        if own and {*own} <= find_held_out(case):
+        if own and {*own} <= find_judges(case):
             yield (
                 f"data.of.{name}.rewards: all have the weight 0, so nothing is trained on its "
                 f"samples; name another reward there, or set reward.{own[0]}.weight=1"
             )
 
 
-def held_out_rewards_stay_out(case: Case) -> Iterator[str]:
+def judges_weigh_nothing(case: Case) -> Iterator[str]:
     """An estimator of single rewards weighs none of those."""
     for key, estimator in case.estimators.items():
         if not facts_of(estimator).by_reward:
             continue
         weighed = numbers_of(estimator).get("weights") or {}
-        for name in find_held_out(case) & weighed.keys():
+        for name in find_judges(case) & weighed.keys():
             yield (
                 f"{key}.weights: reward.{name}.weight=0 keeps {name} out of training; leave it "
                 f"out of them, or set reward.{name}.weight=1"
             )
 
 
-def only_held_out_rewards_rest(case: Case) -> Iterator[str]:
+def only_judges_rest(case: Case) -> Iterator[str]:
     """A reward that somebody reads is asked in every iteration."""
     read = dict.fromkeys(rewards_read_by(case.algorithm), "the algorithm reads it")
-    read |= dict.fromkeys(case.rewards.keys() - find_held_out(case), "it is trained")
+    read |= dict.fromkeys(case.rewards.keys() - find_judges(case), "it is trained")
     for name, reward in case.rewards.items():
         every = reward.arguments.get("every", 1)
         if every > 1 and name in read:
             yield f"reward.{name}.every={every}: {read[name]} in every iteration; set it to 1"
 
 
-def judges_are_held_out(case: Case) -> Iterator[str]:
+def named_judges_are_judges(case: Case) -> Iterator[str]:
     """A judge is a reward that nothing is trained on."""
     read = rewards_read_by(case.algorithm)
     for name in case.plan.guards.judges:
@@ -62,7 +62,7 @@ def judges_are_held_out(case: Case) -> Iterator[str]:
             yield f"guards.judges: {unknown('reward', name, case.rewards)}"
         elif name in read:
             yield f"guards.judges: the algorithm reads {name}, so it is trained; leave it out"
-        elif name not in find_held_out(case):
+        elif name not in find_judges(case):
             yield f"guards.judges: {name} is trained; set reward.{name}.weight=0, or leave it out"
 
 
@@ -83,7 +83,7 @@ def a_run_is_stopped_by_a_judge(case: Case) -> Iterator[str]:
         )
 
 
-def find_held_out(case: Case) -> set[str]:
+def find_judges(case: Case) -> set[str]:
     """The names of the rewards of weight 0."""
     return {n for n, reward in case.rewards.items() if reward.arguments.get("weight", 1.0) == 0}
 
@@ -91,8 +91,8 @@ def find_held_out(case: Case) -> set[str]:
 RULES = (
     some_reward_is_trained,
     some_reward_of_each_dataset_is_trained,
-    held_out_rewards_stay_out,
-    only_held_out_rewards_rest,
-    judges_are_held_out,
+    judges_weigh_nothing,
+    only_judges_rest,
+    named_judges_are_judges,
     a_run_is_stopped_by_a_judge,
 )
