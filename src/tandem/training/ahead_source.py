@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 import logging
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -14,31 +12,26 @@ import torch
 from torch import Tensor, nn
 
 from tandem import distributed, rng
-from tandem.algorithm.algorithm import Algorithm
-from tandem.contracts import facts_of
-from tandem.data.stream import DrawnAhead, PromptStream
-from tandem.policies.engines.weight_sync import BegunRows
-from tandem.policies.language.records import Questions
+from tandem.data.stream import DrawnAhead
 from tandem.rewards import Rewards
 from tandem.stop import Abandoned, EngineUnavailable
 from tandem.training.ahead import Ahead, Ticket
-from tandem.training.ahead_rows import Sampled, restored, stored_of, tickets_in
+from tandem.training.ahead_groups import GroupSampler
+from tandem.training.ahead_rows import Sampled, stored_of, tickets_in
 from tandem.training.ahead_threads import GroupThreads
 from tandem.training.batches import BatchPlan
 from tandem.training.collect import Clock, RolloutSource, Slots, slots_of_this_rank
 from tandem.types import Prompt, Rollout, Scores, concat, map_fields
 
 log = logging.getLogger(__name__)
-HERE = torch.device("cpu")  # rows lie there until they are trained
 PROBED, PROBE = 4, 16  # answers, and tokens of them, that the guard of the first update judges
 
 
 class AheadSource(RolloutSource):
     """Groups of later iterations are sampled, and their rewards asked, while this one is trained.
 
-    A thread samples a group; one of them at a time encodes prompts, reads answers and begins
-    rewards. The main thread does so beside them where it samples itself (refills, the guard,
-    evaluation), so tokenizers and rewards must bear two threads.
+    The main thread encodes prompts and begins rewards beside those that sample groups, where it
+    samples itself (refills, the guard, evaluation): tokenizers and rewards must bear two threads.
     """
 
     def __init__(
@@ -61,19 +54,24 @@ class AheadSource(RolloutSource):
             slots=(),  # ranks do not know of each other yet
             iterations=plan.iterations,
         )
+        self.groups = GroupSampler(
+            policy=policy,
+            rewards=rewards,
+            stream=stream,
+            plan=plan,
+            exact=sampling.order == "exact",
+            greedy=greedy,
+        )
         self.threads = GroupThreads(
             self.queue,
-            self._sample_group,
-            version=self._arrived,
+            lambda ticket: self.groups.sample(ticket, enter=self.threads.enter),
+            version=self.groups.newest,
             room=max(policy.supply.engine.capacity // plan.group_size, 1),
             check=self._check,
         )
-        self.greedy, self.reading = greedy, threading.Lock()
         self.batch_of: int | None = None  # the iteration whose batch was taken
         self.batch: dict[Ticket, list[Sampled]] = {}
         self.seen = 0  # groups that were there when somebody looked
-        self.handed: dict[int, int] = {}  # handover -> iteration that began with its weights
-        self.number: dict[int, int] = {}  # iteration -> handover that its rows are begun with
         policy.supply.before_refresh = self._hand_over
         stream.wanted = self._iterations_owed
 
@@ -88,7 +86,7 @@ class AheadSource(RolloutSource):
             self._hand_over()
         coming = set(range(self.iteration, self.iteration + self.queue.ahead + 1))
         for iteration in coming | self._iterations_owed():
-            self.number.setdefault(iteration, self.policy.supply.published)
+            self.groups.number.setdefault(iteration, self.policy.supply.published)
         self.threads.admit(self.iteration)
         with self.clock.phase("wait_for_rows"):
             self.batch = self.threads.take(self.iteration)
@@ -137,12 +135,13 @@ class AheadSource(RolloutSource):
         """Send the engine the weights of this iteration, or, between two, those of the next one."""
         supply = self.policy.supply
         drains = self.queue.order == "exact" and supply.handover == "drain"
-        if drains and self.handed:  # what a checkpoint left unfinished waits for the first weights
+        # What a checkpoint left unfinished waits for the first weights.
+        if drains and self.groups.handed:
             with self.clock.phase("wait_for_rows"):
                 self.threads.all_entered()
         begun = self.batch_of == self.iteration  # and is over, as the weights have moved
         with self.clock.phase("handover"):
-            self.handed[supply.published + 1] = self.iteration + begun
+            self.groups.handed[supply.published + 1] = self.iteration + begun
             supply.publish()
 
     def _check(self) -> None:
@@ -152,11 +151,6 @@ class AheadSource(RolloutSource):
             self.seen = len(self.threads.rows)
             self.clock.tick()
 
-    def _arrived(self) -> int:
-        """The iteration that began with the weights that the engine has."""
-        first = min(self.handed)  # which is waited for
-        return self.handed[max(self.policy.supply.given, first)]
-
     def _is_probed(self) -> bool:
         """Whether the guard asks in this iteration: to wait for a handover costs time, unless
         adapters are pinned."""
@@ -165,44 +159,7 @@ class AheadSource(RolloutSource):
         pinned = self.policy.supply.handover == "pinned"
         return self.iteration == 1 or self.iteration > 0 == self.iteration % (1 if pinned else 10)
 
-    # The rows of a group, and of a batch.
-
-    def _sample_group(self, ticket: Ticket) -> list[Sampled]:
-        exact = self.queue.order == "exact"
-        begun = self.policy.supply.under_way(self.number[ticket.iteration] if exact else None)
-        with begun as engine:
-            self.threads.enter(ticket)
-            return [self._sampled(engine, ticket, number) for number in range(1 + self.greedy)]
-
-    def _sampled(self, engine: BegunRows, ticket: Ticket, number: int) -> Sampled:
-        with self.reading:
-            asked = self._question(ticket, number)
-        answers = engine.answer(
-            asked.encoded, asked.keys, sampling=asked.sampling, endings=asked.endings
-        )
-        with self.reading:
-            rollout = self.policy.read(asked, answers)
-            rows = rollout.outputs, rollout.prompts, rollout.group
-            judged = self.rewards.begin(*rows, iteration=ticket.iteration)
-        given = torch.full_like(answers.tokens, engine.number)
-        numbers = given if answers.version is None else answers.version
-        versions = torch.zeros_like(numbers)
-        for handover in numbers[rollout.mask].unique().tolist():
-            versions[numbers == handover] = self.handed[handover]
-        scores = functools.cache(judged)
-        return Sampled(rollout=rollout, answers=answers, versions=versions, scores=scores)
-
-    def _question(self, ticket: Ticket, number: int) -> Questions:
-        """The group of a ticket (0), or the likeliest answer to its prompt (1)."""
-        sampling = self.policy.sampling
-        return self.policy.ask(
-            [self.stream.drawn(ticket.iteration)[ticket.slot]],
-            1 if number else self.plan.group_size,
-            key=rng.key(self.plan.seed, "rollout", ticket.iteration),
-            slots=[ticket.slot],
-            sampling=replace(sampling, temperature=0.0) if number else sampling,
-            device=HERE,
-        )
+    # The rows of a batch.
 
     def _joined(self, number: int) -> tuple[Rollout, Scores]:
         """The rows of the batch, or what they are compared with, on the device of the policy."""
@@ -269,38 +226,11 @@ class AheadSource(RolloutSource):
         tickets = [ticket for ticket in tickets_in(state) if ticket.slot in self.queue.slots]
         pairs = [Ticket(*pair) for pair in state["unfinished"].tolist()]
         unfinished = [ticket for ticket in pairs if ticket.slot in self.queue.slots]
-        rows = {ticket: self._restored(ticket, state) for ticket in tickets}
+        rows = {ticket: self.groups.restore(ticket, state) for ticket in tickets}
         self.threads.rows = rows
         versions = {ticket: int(own[0].versions[0, 0]) for ticket, own in rows.items()}
         self.queue.restore(versions, unfinished, int(state["admitted"]))
 
-    def _restored(self, ticket: Ticket, state: Mapping[str, Tensor]) -> list[Sampled]:
-        asked = [self._question(ticket, number) for number in range(1 + self.greedy)]
-        read = [partial(self.policy.read, question) for question in asked]
-        return [restored(ticket, number, state, each) for number, each in enumerate(read)]
-
 
 def on(device: torch.device, value: Tensor | tuple) -> Tensor | tuple:
     return value.to(device) if isinstance(value, Tensor) else value
-
-
-def source_of(
-    algorithm: Algorithm,
-    *,
-    policy: nn.Module,
-    rewards: Rewards,
-    stream: PromptStream,
-    plan: BatchPlan,
-    clock: Clock,
-) -> RolloutSource:
-    """The source of the rows of a run, by who samples and how far ahead."""
-    if not policy.lagged.staleness:
-        return RolloutSource(policy=policy, rewards=rewards, stream=stream, plan=plan, clock=clock)
-    sampling = policy.sampling
-    drawn = DrawnAhead(stream, ahead=sampling.iterations_ahead, kept=sampling.staleness)
-    if not policy.samples_ahead:
-        return RolloutSource(policy=policy, rewards=rewards, stream=drawn, plan=plan, clock=clock)
-    greedy = "baseline" in facts_of(algorithm.sampling_strategy).gives
-    return AheadSource(
-        policy=policy, rewards=rewards, stream=drawn, plan=plan, clock=clock, greedy=greedy
-    )

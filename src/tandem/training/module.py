@@ -29,11 +29,11 @@ from tandem.rewards.result import failures
 from tandem.settings.failures import save_failure
 from tandem.settings.guards import STALE, Guards, is_finite, warn_of_judges
 from tandem.stop import Stop
-from tandem.training.ahead_source import source_of
 from tandem.training.batches import BatchPlan, needs_of
 from tandem.training.collect import Clock, slots_of_this_rank
 from tandem.training.episode_rows import episode_metrics
 from tandem.training.lightning_hooks import LightningHooks
+from tandem.training.sources import source_of
 from tandem.types import Prompt, Rollout, Scores, concat, take
 
 PATIENCE = 1.5  # target_kl is passed by a half before updates end, as Stable Baselines3 has it

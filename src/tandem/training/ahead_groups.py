@@ -1,0 +1,93 @@
+"""Groups that an engine samples ahead of training, one for each ticket."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from tandem import rng
+from tandem.data.stream import DrawnAhead
+from tandem.policies.engines.weight_sync import BegunRows
+from tandem.policies.language.records import Questions
+from tandem.rewards import Rewards
+from tandem.training.ahead import Ticket
+from tandem.training.ahead_rows import Sampled, restored
+from tandem.training.batches import BatchPlan
+
+HERE = torch.device("cpu")  # rows lie there until they are trained
+
+
+class GroupSampler:
+    """Samples groups in threads: one of them at a time encodes prompts, reads answers and begins
+    rewards."""
+
+    def __init__(
+        self,
+        *,
+        policy: nn.Module,
+        rewards: Rewards,
+        stream: DrawnAhead,
+        plan: BatchPlan,
+        exact: bool,
+        greedy: bool,
+    ) -> None:
+        """exact: rows are begun with the weights of their own iteration; greedy: the likeliest
+        answer to each prompt is sampled beside its group."""
+        self.policy, self.rewards, self.stream, self.plan = policy, rewards, stream, plan
+        self.exact, self.greedy, self.reading = exact, greedy, threading.Lock()
+        self.handed: dict[int, int] = {}  # handover -> iteration that began with its weights
+        self.number: dict[int, int] = {}  # iteration -> handover that its rows are begun with
+
+    def newest(self) -> int:
+        """The iteration that began with the weights that the engine has."""
+        first = min(self.handed)  # which is waited for
+        return self.handed[max(self.policy.supply.given, first)]
+
+    def sample(self, ticket: Ticket, *, enter: Callable[[Ticket], None]) -> list[Sampled]:
+        """The rows of a group; `enter` is told once it has its weights."""
+        handover = self.number[ticket.iteration] if self.exact else None
+        with self.policy.supply.under_way(handover) as engine:
+            enter(ticket)
+            return [self._sampled(engine, ticket, number) for number in range(1 + self.greedy)]
+
+    def _sampled(self, engine: BegunRows, ticket: Ticket, number: int) -> Sampled:
+        with self.reading:
+            asked = self._question(ticket, number)
+        answers = engine.answer(
+            asked.encoded, asked.keys, sampling=asked.sampling, endings=asked.endings
+        )
+        with self.reading:
+            rollout = self.policy.read(asked, answers)
+            rows = rollout.outputs, rollout.prompts, rollout.group
+            judged = self.rewards.begin(*rows, iteration=ticket.iteration)
+        given = torch.full_like(answers.tokens, engine.number)
+        numbers = given if answers.version is None else answers.version
+        versions = torch.zeros_like(numbers)
+        for handover in numbers[rollout.mask].unique().tolist():
+            versions[numbers == handover] = self.handed[handover]
+        scores = functools.cache(judged)
+        return Sampled(rollout=rollout, answers=answers, versions=versions, scores=scores)
+
+    def _question(self, ticket: Ticket, number: int) -> Questions:
+        """The group of a ticket (0), or the likeliest answer to its prompt (1)."""
+        sampling = self.policy.sampling
+        return self.policy.ask(
+            [self.stream.drawn(ticket.iteration)[ticket.slot]],
+            1 if number else self.plan.group_size,
+            key=rng.key(self.plan.seed, "rollout", ticket.iteration),
+            slots=[ticket.slot],
+            sampling=replace(sampling, temperature=0.0) if number else sampling,
+            device=HERE,
+        )
+
+    def restore(self, ticket: Ticket, state: Mapping[str, Tensor]) -> list[Sampled]:
+        """The rows of a group that a checkpoint holds. Of any shape [...]."""
+        asked = [self._question(ticket, number) for number in range(1 + self.greedy)]
+        read = [partial(self.policy.read, question) for question in asked]
+        return [restored(ticket, number, state, each) for number, each in enumerate(read)]
