@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from tandem.types import (
     MatchingBatch,
     Rollout,
     Scores,
-    check_shapes,
+    Shaped,
     map_fields,
     take,
 )
@@ -28,8 +29,15 @@ FIRST = torch.zeros(1, dtype=torch.int64)  # the row that a rank without any tak
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Experience:
+class Experience(Shaped):
     """Rows that are ready to be trained on."""
+
+    axes: ClassVar = {
+        "mask": "BT",
+        **dict.fromkeys(("advantages", "returns", "weights"), "BT"),
+        "gates": "B",
+        "statistics": "BT*",  # a loss may find several numbers for a step, along further axes
+    }
 
     rollout: Rollout
     scores: Scores
@@ -43,17 +51,10 @@ class Experience:
     # What the policy said of them, with gradient, if it was asked before the cut.
     record: CoupledBatch | DecoupledBatch | MatchingBatch | None = None
 
-    def __post_init__(self) -> None:
-        shape = tuple(self.rollout.mask.shape)
-        own = {"advantages": self.advantages, "returns": self.returns}
-        check_shapes("Experience", own, shape)
-        check_shapes("Experience.weights", self.weights, shape)
-        check_shapes("Experience.gates", self.gates, shape[:1])
-        # A loss may find several numbers for a step, along further axes.
-        found = {
-            name: x.flatten(2)[..., 0] if x.ndim > 2 else x for name, x in self.statistics.items()
-        }
-        check_shapes("Experience.statistics", found, shape)
+    @property
+    def mask(self) -> Tensor:
+        """[B, T] bool, True where a step is trained."""
+        return self.rollout.mask
 
 
 def select_rows(experience: Experience, rows: Tensor) -> Experience:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from tandem.types.record import LossBatch, check_shapes, mask_without
+from tandem.types.record import Compared, LossBatch, Shaped
 from tandem.types.sample import Rollout
 
 
@@ -41,7 +41,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CoupledBatch(LossBatch):
+class CoupledBatch(LossBatch, Compared):
     """All that a coupled loss may see. Outside the mask every tensor is 0."""
 
     carries: ClassVar = "logp"
@@ -68,17 +68,12 @@ class CoupledBatch(LossBatch):
     transition: Transition | None = None  # of Gaussian steps
     segment: Tensor | None = None  # [B, T] int8 place in SEGMENTS; None: steps of one kind
 
-    @property
-    def trained(self) -> Tensor:
-        """[B, T] bool: the mask, without the rows that others are only compared with."""
-        return mask_without(self.baseline, self.mask)
-
 
 OF_SNAPSHOTS = {"old_error": "old", "fast_error": "fast"}  # errors of older weights, by their name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DecoupledBatch(LossBatch):
+class DecoupledBatch(Shaped, LossBatch):
     """All that a decoupled loss may see: velocity errors at T noise levels of every picture.
 
     An error is predicted - true velocity, flat over the D latent dimensions; the truth is that of
@@ -86,6 +81,12 @@ class DecoupledBatch(LossBatch):
     """
 
     carries: ClassVar = "error"
+    axes: ClassVar = {
+        "mask": "BT",
+        **dict.fromkeys(("error", "ref_error", *OF_SNAPSHOTS), "BTD"),
+        **dict.fromkeys(("sigma", "advantages", "velocity_gain", "std", "importance"), "BT"),
+        "group": "B",
+    }
 
     error: Tensor  # [B, T, D] of the live policy; carries the gradient
     sigma: Tensor  # [B, T] in [0, 1], 1 = noise
@@ -99,14 +100,6 @@ class DecoupledBatch(LossBatch):
     velocity_gain: Tensor | None = None  # [B, T] d mean / d velocity, below 0
     std: Tensor | None = None  # [B, T] of its noise; 0: it took none
     importance: Tensor | None = None  # [B, T] of the noise, where it is not all fresh
-
-    def __post_init__(self) -> None:
-        shape = tuple(self.mask.shape)
-        errors = ("error", "ref_error", *OF_SNAPSHOTS)
-        check_shapes("DecoupledBatch", {n: getattr(self, n) for n in errors}, self.error.shape)
-        steps = ("sigma", "advantages", "velocity_gain", "std", "importance")
-        check_shapes("DecoupledBatch", {n: getattr(self, n) for n in steps}, shape)
-        check_shapes("DecoupledBatch", {"group": self.group}, shape[:1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

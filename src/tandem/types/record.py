@@ -24,16 +24,46 @@ class LossBatch:
         return getattr(self, self.carries)
 
 
+class Shaped:
+    """A record whose tensors are checked where it is made."""
+
+    __slots__ = ()
+    # Field -> a letter for each axis, such as "BT"; of a mapping, for each tensor in it. An axis is
+    # as long as in the first field that has it; "*" at the end: further ones may follow.
+    axes: ClassVar[Mapping[str, str]]
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for the first tensor of another shape, naming it."""
+        lengths: dict[str, int] = {}
+        for name, letters in self.axes.items():
+            value, axes = getattr(self, name), letters.rstrip("*")
+            for own, tensor in (value if isinstance(value, Mapping) else {"": value}).items():
+                if tensor is None:
+                    continue
+                shape = tuple(tensor.shape)[: len(axes) if axes != letters else None]
+                lengths = dict(zip(axes, shape, strict=False)) | lengths
+                want = tuple(lengths.get(axis, axis) for axis in axes)
+                if shape != want:
+                    place = ".".join(filter(None, (type(self).__name__, name, own)))
+                    raise ValueError(f"{place} is {shape}, but it should be {want}")
+
+
+class Compared:
+    """Rows of which some may only be compared with."""
+
+    __slots__ = ()
+
+    @property
+    def trained(self) -> Tensor:
+        """[B, T] bool: the mask, without the rows that others are only compared with."""
+        return self.mask if self.baseline is None else self.mask & ~self.baseline[:, None]
+
+
 def check_shapes(owner: str, tensors: Mapping[str, Tensor | None], want: tuple[int, ...]) -> None:
     """Raise ValueError for the first tensor whose shape is not [want, ...], naming its owner."""
     for name, tensor in tensors.items():
         if tensor is not None and tuple(tensor.shape) != want:
             raise ValueError(f"{owner}.{name} is {tuple(tensor.shape)}, but it should be {want}")
-
-
-def mask_without(rows: Tensor | None, mask: Tensor) -> Tensor:
-    """[B, T] bool: the mask, but False on the chosen rows. rows: [B] bool; None: there are none."""
-    return mask if rows is None else mask & ~rows[:, None]
 
 
 def take(record: Record, rows: Tensor) -> Record:

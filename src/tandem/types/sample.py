@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from tandem.types.record import check_shapes, mask_without
+from tandem.types.record import Compared, Shaped
 
 IMAGE = "<image>"  # in the text of a prompt: where one of its images stands
 
@@ -100,8 +100,14 @@ PER_STEP = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rollout:
+class Rollout(Shaped, Compared):
     """Samples of a policy. Rows compared with one another share a `group`, unique over ranks."""
+
+    axes: ClassVar = {
+        "mask": "BT",
+        **dict.fromkeys(PER_SAMPLE, "B"),
+        **dict.fromkeys(PER_STEP, "BT"),
+    }
 
     sample: Any  # opaque: only the policy that made it opens it
     # What rewards and people see: texts, or pictures, uint8 [H, W, 3], or films, [F, H, W, 3].
@@ -139,18 +145,6 @@ class Rollout:
     # [B, T] sum over the vocabulary of p^2, of the training forward under the sampling weights
     sum_pi_squared: Tensor | None = None
 
-    def __post_init__(self) -> None:
-        batch, steps = self.mask.shape
-        per_sample = {name: getattr(self, name) for name in PER_SAMPLE}
-        per_step = {name: getattr(self, name) for name in PER_STEP}
-        check_shapes("Rollout", per_sample, (batch,))
-        check_shapes("Rollout", per_step, (batch, steps))
-
-    @property
-    def trained(self) -> Tensor:
-        """[B, T] bool: the mask, without the rows that others are only compared with."""
-        return mask_without(self.baseline, self.mask)
-
     @property
     def own_length(self) -> Tensor:
         """[B] int64 steps that the policy took, trained or not: none that an environment said."""
@@ -163,8 +157,10 @@ def is_film(output: str | Tensor) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scores:
+class Scores(Shaped):
     """The rewards of samples. A sample without a score leaves its group's statistics."""
+
+    axes: ClassVar = {"total": "B", "scored": "B", "parts": "B", "judges": "B", "per_step": "BT"}
 
     total: Tensor  # [B] float32 weighted sum of the parts; 0 where not scored
     parts: Mapping[str, Tensor]  # name -> [B] float32, NaN where that reward gave none
@@ -173,13 +169,6 @@ class Scores:
     judges: Mapping[str, Tensor] = field(default_factory=dict)
     # [B, T] how the total spreads over the trained steps; None: all of it on the last one
     per_step: Tensor | None = None
-
-    def __post_init__(self) -> None:
-        own = {"scored": self.scored, **self.parts, **self.judges}
-        check_shapes("Scores", own, tuple(self.total.shape))
-        if self.per_step is not None:
-            rows = (len(self.total), self.per_step.shape[1])
-            check_shapes("Scores", {"per_step": self.per_step}, rows)
 
     @property
     def all_parts(self) -> dict[str, Tensor]:
