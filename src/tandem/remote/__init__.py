@@ -1,7 +1,7 @@
 """Asking other machines by HTTP and WebSockets: bounded in time and size, and with patience."""
 
 from tandem.remote.breaker import Breaker
-from tandem.remote.endpoint import Endpoint, Retries, as_json, patient_endpoint
+from tandem.remote.endpoint import Endpoint, Retries, as_json, ask_again, patient_endpoint
 from tandem.remote.exchange import JSON, Limits, Reply, check_address, is_address
 from tandem.remote.faults import (
     BadReply,
@@ -32,6 +32,7 @@ __all__ = [
     "Unreachable",
     "Unwell",
     "as_json",
+    "ask_again",
     "check_address",
     "is_address",
     "patient_endpoint",

@@ -173,6 +173,17 @@ def report(breaker: Breaker, error: RemoteError, admission: int) -> None:
         breaker.succeeded()
 
 
+def ask_again(ask: Callable[[], Answer], *, attempts: int = 3) -> Answer:
+    """The answer of a call; where something comes that is no reply, it is made again."""
+    for left in reversed(range(attempts)):
+        try:
+            return ask()
+        except BadReply:
+            if not left:
+                raise
+    raise AssertionError("an attempt answers or raises")
+
+
 def patient_endpoint(
     url: str, *, where: str, keys: Mapping[str, str], token_env: str | None, limits: Limits
 ) -> Endpoint:

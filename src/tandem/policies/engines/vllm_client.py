@@ -30,9 +30,8 @@ from tandem.policies.engines.transfer import Broadcast
 from tandem.policies.engines.vllm_api import UNKNOWN, VllmApi, as_body, ignored, unavailable
 from tandem.policies.engines.weight_store import WeightStore
 from tandem.policies.language.records import Answers, Endings, Sampling
-from tandem.remote import BadReply, Endpoint, Rejected, RemoteError, Reply, as_json
+from tandem.remote import Endpoint, Rejected, RemoteError, Reply, as_json, ask_again
 
-AGAIN = 3  # attempts at a row whose reply is none
 SEEDS = 2**63 - 1
 
 
@@ -133,43 +132,34 @@ class VllmClient(RolloutEngine):
 
     def _row(self, question: Question) -> Row:
         """One row; what comes instead of it is asked for again."""
-        body = as_body(question.payload())
+        ask = partial(self.endpoint.post, question.path, as_body(question.payload()))
+        try:
+            return ask_again(partial(ask, read=partial(self._read, question)))
+        except RemoteError as error:
+            if isinstance(error, Rejected) and self._lost(error, question):
+                raise Forgotten(str(error)) from None
+            raise unavailable(error) from None
 
-        def read(reply: Reply) -> Row:
-            row = question.row(as_json(reply))
-            return row._replace(spans=self._spans(question, row))
-
-        for left in reversed(range(AGAIN)):
-            try:
-                return self.endpoint.post(question.path, body, read=read)
-            except RemoteError as error:
-                if isinstance(error, Rejected) and self._lost(error, question):
-                    raise Forgotten(str(error)) from None
-                if not isinstance(error, BadReply) or not left:
-                    raise unavailable(error) from None
-        raise AssertionError("an attempt answers or raises")
+    def _read(self, question: Question, reply: Reply) -> Row:
+        """A pinned adapter's name is its version, whatever the weights beneath are called. Raises
+        Forgotten for weights that are not those of the question, nor later ones of the same run."""
+        row = question.row(as_json(reply))
+        if self.pinned:
+            return row._replace(spans=[Span(question.model, 0, len(row.tokens))])
+        if not self.tells:
+            return row._replace(spans=())
+        for span in row.spans:
+            if not follows(span.version, question.version):
+                raise Forgotten(f"the server sampled by {span.version}, not {question.version}")
+        return row
 
     def _lost(self, error: Rejected, question: Question) -> bool:
         """Whether the server has not got the adapter that was asked for."""
         return error.status == UNKNOWN and self.adapter
 
-    def _spans(self, question: Question, row: Row) -> Sequence[Span]:
-        """A pinned adapter's name is its version, whatever the weights beneath are called. Raises
-        Forgotten for weights that are not those of the question, nor later ones of the same run."""
-        if self.pinned:
-            return [Span(question.model, 0, len(row.tokens))]
-        if not self.tells:
-            return ()
-        for span in row.spans:
-            if not follows(span.version, question.version):
-                raise Forgotten(f"the server sampled by {span.version}, not {question.version}")
-        return row.spans
-
     def _check_version(self) -> None:
         if self.tells and self.api.weight_version() != self.newest:
             raise Forgotten(f"the server does not hold {self.newest}")
-
-    # Weights.
 
     def keep(self, versions: int) -> None:
         self.kept, self.shelf.kept = versions, max(versions + 1, self.shelf.kept)
@@ -240,8 +230,6 @@ class VllmClient(RolloutEngine):
             return version in self.api.models()
         named = not self.adapter or run_of(version) in self.api.models()
         return named and self.api.weight_version() == version
-
-    # Presence and memory.
 
     def is_there(self) -> bool:
         try:

@@ -24,13 +24,13 @@ from tandem.policies.language.records import TokenSample
 from tandem.policies.language.rows import TokenIndex
 from tandem.policies.language.same_tokens import CONVERSATION, TEXT
 from tandem.remote import (
-    BadReply,
     Endpoint,
     Limits,
     Rejected,
     RemoteError,
     Reply,
     as_json,
+    ask_again,
     check_address,
     patient_endpoint,
 )
@@ -40,7 +40,6 @@ from tandem.types import Prompt
 WHERE = "algorithm.teachers.server"
 FOLDERS = "algorithm.teachers.folders"  # key of the addresses
 SOON = 5.0  # seconds for a first word of a server
-AGAIN = 3  # attempts at a row whose reply is none
 Likely = tuple[float, list[tuple[int, float]]]  # of the token that was written, and the likeliest
 
 
@@ -150,13 +149,11 @@ class ServedTeacher:
             "return_token_ids": True,
         }
         read = partial(likely_tokens, ids=ids, columns=columns, top_k=self.top_k)
-        for left in reversed(range(AGAIN)):
-            try:
-                return self.endpoint.post("/v1/completions", as_body(asked), read=read)
-            except RemoteError as error:
-                if not isinstance(error, BadReply) or not left:
-                    raise self._unavailable(error) from None
-        raise AssertionError("an attempt answers or raises")
+        ask = partial(self.endpoint.post, "/v1/completions", as_body(asked), read=read)
+        try:
+            return ask_again(ask)
+        except RemoteError as error:
+            raise self._unavailable(error) from None
 
     def _unavailable(self, error: RemoteError) -> EngineUnavailable:
         hint = ""
