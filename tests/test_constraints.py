@@ -15,7 +15,9 @@ FIXED = {  # first version without a hole that is known
     "transformers": "5.5.0",  # CVE-2026-5241
     "lightning": "2.6.6",  # CVE-2026-58659
 }
-BOUNDED = ["torch", "hydra-core", "omegaconf", "transformers", "diffusers", "peft", "wandb"]
+BOUNDED = [
+    "torch", "hydra-core", "omegaconf", "transformers", "diffusers", "peft", "wandb", "torchao"
+]  # fmt: skip
 
 
 def every_requirement() -> list[Requirement]:

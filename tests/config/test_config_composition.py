@@ -174,6 +174,15 @@ FITTING = {  # of all options of a group
     "dynamics/logp": RANDOM,
     "dynamics/schedule": FLOW,
     "model/ema": FLOW,
+    "model/quantization": ["model.lora={r: 4, alpha: 8}"],
+    "model/quantization@model.text.quantization": [
+        "model=tiny_chain",
+        "model.text.lora={r: 4, alpha: 8}",
+    ],
+    "model/quantization@model.picture.quantization": [
+        "model=tiny_chain",
+        "model.picture.lora={r: 4, alpha: 8}",
+    ],
     "model/ema@model.picture.ema": ["model=tiny_chain"],
     "algorithm/loss/weight@algorithm.loss.picture.weight": [
         "model=tiny_chain",
@@ -207,6 +216,8 @@ def company(option):
 def test_every_option_composes_and_binds(option):
     if option in PACKAGES:
         pytest.importorskip(PACKAGES[option])
+    if "quantization" in option:
+        pytest.importorskip({"bnb": "bitsandbytes"}.get(option.split("=")[1][:3], "torchao"))
     check(compose([option, "~recipe", *company(option)]))
 
 

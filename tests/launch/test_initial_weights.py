@@ -98,3 +98,27 @@ def test_weights_are_not_cut_over_the_one_device_that_is_found():
     with pytest.raises(ConfigError, match=r"trainer\.devices=auto, which is one here"):
         check_devices(settings)
     check_devices(config.check(compose(["trainer.accelerator=cpu"])))
+
+
+ROUNDED = ("model=tiny_lm", "model.lora={r: 4, alpha: 8}", "plugins=[few_bits]")
+FEW = "model/quantization=few_bits"
+
+
+def test_a_base_that_adapters_learnt_on_is_not_rounded_again(tmp_path):
+    run = written(tmp_path / "run", "model/config.json")
+    (run / "config.yaml").write_text("model: {quantization: {_target_: few_bits.FewBits}}")
+    words = [*ROUNDED, "warm_start=null", f"continue_from={run}"]
+    with pytest.raises(ConfigError, match="would round away what its adapters learnt"):
+        check_start(compose([*words, FEW]))
+    check_start(compose(words))
+    (run / "config.yaml").write_text("model: {quantization: null}")
+    check_start(compose([*words, FEW]))
+
+
+def test_a_warm_start_is_not_rounded_again():
+    cfg = compose([*ROUNDED, FEW, "warm_start=['algorithm=sft']"])
+    cfg.overrides = [*ROUNDED, FEW]
+    with pytest.raises(ConfigError, match=r"^warm_start: its model learnt on a quantised base"):
+        check_start(cfg)
+    cfg.warm_start = ["algorithm=sft", "~model/quantization"]
+    check_start(cfg)

@@ -121,6 +121,7 @@ register_query = Registrar("algorithm/query")
 register_level_candidates = Registrar("algorithm/timestep_sampling/among")
 register_dataset = Registrar("data")
 register_model = Registrar("model")
+register_quantization = Registrar("model/quantization")  # a Quantization: packs weights, unpacks
 register_rollout_engine = Registrar("rollout")
 register_flow_family = Registrar("model/family")
 # A class with `describe` and `begin`, see tandem.environments; or (prompt, moves) -> Said, where

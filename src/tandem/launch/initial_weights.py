@@ -22,9 +22,11 @@ from tandem.launch.warm_start_key import FILE, MadeOf, made_of, reason
 from tandem.policies.flow.teachers import TRANSFORMER
 from tandem.policies.language.kernels import check_kernels
 from tandem.policies.lora import Lora
+from tandem.record.foreign import UNREADABLE, read_config, reason_of
 from tandem.record.terminal import line, say
 from tandem.settings.settings import key_of
 from tandem.training.batches import GIVEN
+from tandem.types import SEGMENTS
 
 CONFIGS = ("config.json", TRANSFORMER, "text/config.json")  # of a language model, a flow, a chain
 
@@ -36,10 +38,13 @@ def check_start(cfg: DictConfig) -> None:
     check_teachers(cfg)
     check_machine(cfg)
     if cfg.continue_from is not None:
-        finished_model(Path(cfg.continue_from))
+        finished_model(run := Path(cfg.continue_from))
+        if quantized(cfg):
+            refuse_rounding_again(cfg, read_run(run), f"continue_from={run}")
     elif cfg.warm_start is not None:
         start = warm_configuration(cfg)
         check(start)
+        refuse_rounding_again(cfg, start, "warm_start")
         check_teachers(start)
         check_machine(start)
 
@@ -105,6 +110,30 @@ def check_teachers(cfg: DictConfig) -> None:
         build(node).check()
     except ValueError as error:
         raise ConfigError(str(error)) from None
+
+
+def quantized(cfg: DictConfig) -> set[str]:
+    """The keys of the models that keep a base in fewer bits."""
+    keys = ("model", *(f"model.{segment}" for segment in SEGMENTS))
+    return {key for key in keys if OmegaConf.select(cfg, f"{key}.quantization") is not None}
+
+
+def read_run(run_dir: Path) -> DictConfig:
+    """The configuration of another run. Raises ConfigError for a record that cannot be read."""
+    try:
+        return OmegaConf.create(read_config(run_dir / "config.yaml"))
+    except UNREADABLE as error:
+        raise ConfigError(f"{run_dir}: its config.yaml: {reason_of(error)}") from None
+
+
+def refuse_rounding_again(cfg: DictConfig, start: DictConfig, given: str) -> None:
+    """What adapters learnt is small beside what their base was rounded by: rounded again, the sum
+    of the two is that base."""
+    for key in sorted(quantized(cfg) & quantized(start)):
+        raise ConfigError(
+            f"{given}: its {key} learnt on a quantised base, and {key}.quantization would round "
+            "away what its adapters learnt; leave model/quantization out of one of the two"
+        )
 
 
 def has_model(run_dir: Path) -> bool:

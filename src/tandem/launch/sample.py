@@ -26,7 +26,11 @@ from tandem.policies.request import Request
 from tandem.record.pictures import lay_out_grid, save
 from tandem.types import PICTURE, SEGMENTS, TEXT, WRITTEN, Prompt
 
-OF_TRAINING = ("lora", "ema")  # parts of a model that nobody reads of a finished one
+OF_TRAINING = (
+    "lora",
+    "ema",
+    "quantization",
+)  # parts of a model that nobody reads of a finished one
 OF_TEXTS, OF_PICTURES = ("temperature", "max_new_tokens"), ("steps", "guidance_scale", "resolution")
 
 

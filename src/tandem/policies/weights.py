@@ -42,7 +42,9 @@ class Precision:
     def is_exact(self, network: nn.Module) -> bool:
         """Whether weights and passes are float32 or wider."""
         return not (self.mixed or self.rounds) and all(
-            p.dtype in WIDE for p in network.parameters()
+            p.dtype in WIDE
+            for p in network.parameters()
+            if p.dtype.itemsize > 1  # else it is packed, and no pass computes in it
         )
 
 

@@ -156,6 +156,7 @@ NODES: Mapping[str, Callable[[str, Callable], Node]] = {
     "data": data_node,
     "environment": environment_node,
     "model": model_node,
+    "model/quantization": made_call,
     "model/family": family_node,
 }
 # Group of components -> the group of options, where it has another name.

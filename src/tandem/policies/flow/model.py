@@ -23,6 +23,7 @@ from tandem.policies.flow.teachers import LoadedVelocityTeachers, VelocityTeache
 from tandem.policies.flow.velocity_model import VelocityModel
 from tandem.policies.language.pretrained import Numerics
 from tandem.policies.lora import Lora
+from tandem.policies.quantization import Quantization, quantize
 from tandem.policies.weights import (
     Precision,
     Replicated,
@@ -45,9 +46,16 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": None}
 class FlowModel(nn.Module):
     """One transformer. It is not there before `load`."""
 
-    def __init__(self, adapter: Adapter, numerics: Numerics, lora: Lora | None) -> None:
+    def __init__(
+        self,
+        adapter: Adapter,
+        numerics: Numerics,
+        lora: Lora | None,
+        quantization: Quantization | None = None,
+    ) -> None:
         super().__init__()
-        self.adapter, self.numerics, self.lora = adapter, numerics, lora
+        self.adapter, self.numerics = adapter, numerics
+        self.lora, self.quantization = lora, quantization
         self.frozen: VelocityModel | None = None
         self.critic: FlowCritic | None = None
         self.weights_of_critic = Replicated()
@@ -72,6 +80,8 @@ class FlowModel(nn.Module):
         self.network = prepare(network, recompute=self.numerics.gradient_checkpointing)
         if self.lora is not None:
             add_adapters(self.network, self.lora, own=self.adapter.lora_targets, seed=seed)
+        if self.quantization is not None:
+            quantize(self.network, self.quantization)
         if with_critic:
             self.critic = new_critic(self.adapter.reader(self.network)[1], seed=seed)
         compiled = self.numerics.torch_compile and not with_critic

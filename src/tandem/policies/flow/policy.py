@@ -28,6 +28,7 @@ from tandem.policies.flow.velocity_model import ChunkedForward
 from tandem.policies.language.pretrained import Numerics
 from tandem.policies.language.records import Description
 from tandem.policies.lora import Lora
+from tandem.policies.quantization import Quantization
 from tandem.policies.request import Request
 from tandem.types import OF_SNAPSHOTS, Evidence, NetworkAnswer, Prompt, Rollout
 
@@ -61,6 +62,7 @@ class FlowPolicy(PicturePolicy):
         gradient_checkpointing: bool = False,
         torch_compile: bool = False,
         lora: Lora | None = None,
+        quantization: Quantization | None = None,
         ema: Decay | None = None,
         negative_prompt: str | None = None,
         cache_dir: str | None = None,
@@ -79,7 +81,7 @@ class FlowPolicy(PicturePolicy):
         numerics = Numerics(
             dtype=dtype, gradient_checkpointing=gradient_checkpointing, torch_compile=torch_compile
         )
-        self.model = FlowModel(adapter, numerics, lora)
+        self.model = FlowModel(adapter, numerics, lora, quantization)
         cache = None if cache_dir is None else Path(cache_dir)
         self.library = PromptEmbeddingCache(adapter, cache=cache, negative=negative_prompt)
 

@@ -33,6 +33,7 @@ from tandem.policies.language.reprompts import reprompted
 from tandem.policies.language.rows import as_rollout, check_room, encode_examples
 from tandem.policies.language.token_policy import FILLED, TokenPolicy
 from tandem.policies.lora import Lora
+from tandem.policies.quantization import Quantization
 from tandem.policies.request import Request
 from tandem.types import Evidence, Prompt, Rollout
 
@@ -59,6 +60,7 @@ class LanguagePolicy(TokenPolicy):
         share_prompts: bool = True,
         liger: bool = False,
         lora: Lora | None = None,
+        quantization: Quantization | None = None,
         critic: Kind = "head",
         system_prompt: str | None = None,
         enable_thinking: bool | None = None,
@@ -85,6 +87,7 @@ class LanguagePolicy(TokenPolicy):
             ),
             memory=ChunkLimits(logits=logit_budget, tokens=token_budget),
             lora=lora,
+            quantization=quantization,
             critic=critic,
         )
         self.teachers: LoadedTokenTeachers | None = None

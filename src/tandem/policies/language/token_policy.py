@@ -32,6 +32,7 @@ from tandem.policies.language.pretrained import (
 )
 from tandem.policies.language.records import RowPasses, Sampling
 from tandem.policies.lora import Lora, adapted, save_adapted
+from tandem.policies.quantization import Quantization, quantize
 from tandem.policies.request import Request
 from tandem.policies.weights import (
     Sharded,
@@ -71,13 +72,17 @@ class TokenPolicy(EngineMixin):
         talk: ChatOptions,
         memory: ChunkLimits,
         lora: Lora | None = None,
+        quantization: Quantization | None = None,
         critic: Kind = "head",
     ) -> None:
-        """`path` (folder or hub name) wins over `build`; `seed` is that of new adapters."""
+        """`path` (folder or hub name) wins over `build`; `seed` is that of new adapters.
+
+        quantization: of the frozen base below them; None: it stays as it is.
+        """
         super().__init__()
         self.path, self.build, self.seed = path, build, seed
         self.numerics, self.talk, self.memory = numerics, talk, memory
-        self.lora, self.kind_of_critic = lora, critic
+        self.lora, self.quantization, self.kind_of_critic = lora, quantization, critic
         self.reference: TokenLogProbComputer | None = None
         self.critic: Critic | None = None
 
@@ -97,6 +102,8 @@ class TokenPolicy(EngineMixin):
             self.critic = critic_of(model, self.kind_of_critic, splits=splits)
         if self.lora is not None:
             self.network = self.adapt(model, self.lora)
+        if self.quantization is not None:
+            quantize(self.network, self.quantization)
         self.scorer = self.scorer_of(model, self.critic)
         self.packs = self.scorer.packs
         self.engine = self.host()

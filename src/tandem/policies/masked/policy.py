@@ -34,6 +34,7 @@ from tandem.policies.masked.records import HiddenRows, Likelihood, MaskedSamplin
 from tandem.policies.masked.rows import MaskedRows, RowNoise
 from tandem.policies.masked.states import path
 from tandem.policies.masked.unmasking import Unmasker
+from tandem.policies.quantization import Quantization
 from tandem.policies.request import Request
 from tandem.types import Evidence, Prompt, Rollout
 
@@ -62,6 +63,7 @@ class MaskedPolicy(TokenPolicy):
         gradient_checkpointing: bool = False,
         torch_compile: bool = False,
         lora: Lora | None = None,
+        quantization: Quantization | None = None,
         system_prompt: str | None = None,
         enable_thinking: bool | None = None,
         logit_budget: int = 2**24,
@@ -81,6 +83,7 @@ class MaskedPolicy(TokenPolicy):
             talk=ChatOptions(system_prompt=system_prompt, enable_thinking=enable_thinking),
             memory=ChunkLimits(logits=logit_budget, tokens=token_budget),
             lora=lora,
+            quantization=quantization,
         )
         self.mask_token_id, self.shift_logits = mask_token_id, shift_logits
         self.sampled: Weights = {}  # the weights that an iteration began with

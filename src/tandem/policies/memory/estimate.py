@@ -46,7 +46,11 @@ class Workload:
 
 def of_weights(outline: Outline) -> list[Part]:
     """What the weights take, and adapters if there are any."""
-    size, says = size_of([*outline.base, *outline.model.buffers()]), counted(outline.base)
+    size = outline.size_of([*outline.base, *outline.model.buffers()])
+    says = counted(outline.base)
+    if outline.packed:
+        kept = sum(outline.packed.get(p, 0) for p in outline.base)
+        says += f", packed into {kept / 2**30:.3f} GiB but for what lies outside of the blocks"
     weights = Part(
         name="weights",
         size=size,
@@ -64,7 +68,16 @@ def of_weights(outline: Outline) -> list[Part]:
     if outline.critic is not None:
         own = list(outline.critic.parameters())
         parts.append(_held("critic", size_of(own), counted(own), "set model.critic=head"))
-    return [*parts, *of_teachers(outline)]
+    return [*parts, *of_unpacking(outline), *of_teachers(outline)]
+
+
+def of_unpacking(outline: Outline) -> list[Part]:
+    """A pass reads one packed layer after the other."""
+    if not outline.packed:
+        return []
+    size = max(p.nbytes for p in outline.packed)
+    says = "the largest packed weight, while it is multiplied with"
+    return [Part(name="unpacked", size=size, says=says, lower=narrower(outline))]
 
 
 def of_teachers(outline: Outline) -> list[Part]:
@@ -96,9 +109,13 @@ def of_older_weights(outline: Outline) -> list[Part]:
 
 def narrower(outline: Outline) -> str:
     """Which option would make the weights smaller."""
+    smaller = "choose a smaller one: model=..."
+    if outline.packed:
+        return smaller
     if outline.numerics.dtype == "bfloat16":
-        return "choose a smaller one: model=..."
-    return "set model.dtype=bfloat16 with model.lora, or choose a smaller one: model=..."
+        below = "" if outline.lora is not None else " with model.lora"
+        return f"set model/quantization=bnb_4bit{below}, or {smaller}"
+    return f"set model.dtype=bfloat16 with model.lora, or {smaller}"
 
 
 def of_gathering(outline: Outline) -> list[Part]:
@@ -146,7 +163,9 @@ def of_learning(outline: Outline, work: Workload) -> list[Part]:
 def of_casts(outline: Outline) -> Part:
     """A pass keeps what it computed with until its backward has, or has computed it again."""
     again = outline.numerics.gradient_checkpointing
-    pieces = pieces_of(outline.networks, of=outline.is_cast)
+    pieces = pieces_of(
+        outline.networks, of=lambda p: outline.is_cast(p) and p not in outline.packed
+    )
     return Part(
         name="casts",
         size=(pieces.block + pieces.outside if again else pieces.whole) / 2,

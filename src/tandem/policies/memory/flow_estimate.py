@@ -53,7 +53,9 @@ def of_learners(outline: FlowOutline) -> list[Part]:
     for name, network in outline.learners.items():
         own = list(network.parameters())
         lower, says = "set model.dtype=bfloat16 with model.lora", counted(own)
-        parts.append(Part(name=name, size=size_of(own), says=says, lower=lower, shared=True))
+        parts.append(
+            Part(name=name, size=outline.size_of(own), says=says, lower=lower, shared=True)
+        )
     return parts
 
 

@@ -33,7 +33,8 @@ class FlowOutline(Outline):
 
         Raises ValueError if there are none, or if the adapter has no outline.
         """
-        super().__init__(request, policy.model.numerics, policy.model.lora)
+        model = policy.model
+        super().__init__(request, model.numerics, model.lora, model.quantization)
         self.policy = policy
         self.adapter = copy.copy(policy.adapter)
         if not isinstance(self.adapter, Outlined):

@@ -44,7 +44,7 @@ class LanguageOutline(Outline):
 
         Raises ValueError if there is none to be read.
         """
-        super().__init__(request, policy.numerics, policy.lora)
+        super().__init__(request, policy.numerics, policy.lora, policy.quantization)
         self.policy, self.needs = policy, request.needs
         dtype = DTYPES.get(self.numerics.dtype)
         with torch.device("meta"):

@@ -6,13 +6,15 @@ tensors that the real one makes, and they are counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from tandem.policies.memory.tracker import Peak
+from tandem.policies.quantization import Quantization, packed_sizes
 
 if TYPE_CHECKING:
     from tandem.policies.lora import Lora
@@ -35,9 +37,25 @@ class Outline:
     teachers: list[nn.Module]
     reads_reference: bool  # the base, where there are adapters
 
-    def __init__(self, request: Request, numerics: Numerics, lora: Lora | None) -> None:
+    def __init__(
+        self,
+        request: Request,
+        numerics: Numerics,
+        lora: Lora | None,
+        quantization: Quantization | None,
+    ) -> None:
         self.request, self.sampling = request, request.sampling
         self.numerics, self.lora = numerics, lora
+        self.quantization = quantization
+
+    @cached_property
+    def packed(self) -> dict[nn.Parameter, int]:
+        """Bytes of the weights of a quantised base."""
+        return packed_sizes(self.networks, self.quantization)
+
+    def size_of(self, tensors: Iterable[Tensor]) -> int:
+        """Bytes of tensors, some of which may be packed. Of any shape [...]."""
+        return sum(self.packed.get(x, x.nbytes) for x in tensors)
 
     @property
     def adapters(self) -> list[nn.Parameter]:

@@ -25,6 +25,7 @@ from tandem.policies.language.pretrained import (
 )
 from tandem.policies.language.records import Description
 from tandem.policies.lora import Lora, adapted, places_of
+from tandem.policies.quantization import Quantization
 from tandem.policies.request import Request
 from tandem.policies.vision.chat import VisionChat
 from tandem.policies.vision.components import COMPONENTS, Component, train_only
@@ -53,6 +54,7 @@ class VisionLanguagePolicy(LanguagePolicy):
         gradient_checkpointing: bool = False,
         packing: Packing = "auto",
         lora: Lora | None = None,
+        quantization: Quantization | None = None,
         critic: Kind = "head",
         system_prompt: str | None = None,
         enable_thinking: bool | None = None,
@@ -72,6 +74,7 @@ class VisionLanguagePolicy(LanguagePolicy):
             packing=packing,
             share_prompts=False,
             lora=lora,
+            quantization=quantization,
             critic=critic,
             system_prompt=system_prompt,
             enable_thinking=enable_thinking,

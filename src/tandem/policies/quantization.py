@@ -1,0 +1,140 @@
+"""Quantised bases: frozen linear layers whose weights are kept in 8 or 4 bits, under adapters
+(QLoRA, arXiv:2305.14314).
+
+A weight is packed once, when it was loaded, and unpacked by every pass that reads it, so a layer
+says the same with and without gradient and in any batch: what its weight was rounded to.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import linear
+
+from tandem.policies.weights import blocks_of
+
+PREFIX = "packed_"  # of the parameters that hold a weight
+MEASURED = 2**18  # numbers of a weight that shows what a larger one takes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """A weight in fewer bits."""
+
+    tensors: Mapping[str, Tensor]  # of any shape and dtype
+    form: Any  # what else unpacking wants to know; it stays where it is when the tensors move
+
+
+class Quantization(ABC):
+    """How weights are rounded, and kept. `@register_quantization` makes it an option of
+    `model/quantization`."""
+
+    package: ClassVar[str | None] = None  # that it needs; None: torch alone
+    extra: ClassVar[str | None] = None  # of Tandem's own extras the one that brings it
+
+    @abstractmethod
+    def pack(self, weight: Tensor) -> Packed:
+        """A weight [rows, columns] of a linear layer, on the device that it lies on."""
+
+    @abstractmethod
+    def unpack(self, packed: Packed) -> Tensor:
+        """What it was rounded to: [rows, columns], in the dtype that it had."""
+
+
+class QuantizedLinear(nn.Module):
+    """A frozen linear layer with a packed weight. Its state is that of a plain one, so a model
+    with such layers is saved as any other."""
+
+    def __init__(self, layer: nn.Linear, quantization: Quantization) -> None:
+        super().__init__()
+        # Packing a billion weights takes minutes on a CPU, and seconds on a GPU.
+        fast = torch.device("cuda") if torch.cuda.is_available() else layer.weight.device
+        with torch.no_grad():
+            packed = quantization.pack(layer.weight.detach().to(fast))
+        self.quantization, self.form = quantization, packed.form
+        self.in_features, self.out_features = layer.in_features, layer.out_features
+        for name, x in packed.tensors.items():
+            kept = nn.Parameter(x.to(layer.weight.device), requires_grad=False)
+            self.register_parameter(PREFIX + name, kept)
+        self.names = tuple(packed.tensors)
+        self.bias = layer.bias
+
+    @property
+    def weight(self) -> Tensor:
+        """What is multiplied with, [out, in]."""
+        tensors = {name: self.get_parameter(PREFIX + name).data for name in self.names}
+        return self.quantization.unpack(Packed(tensors=tensors, form=self.form))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., in] -> [..., out]"""
+        return _Product.apply(x, self)
+
+    def _save_to_state_dict(self, destination: dict, prefix: str, keep_vars: bool) -> None:
+        destination[f"{prefix}weight"] = self.weight
+        if self.bias is not None:
+            destination[f"{prefix}bias"] = self.bias if keep_vars else self.bias.detach()
+
+
+class _Product(torch.autograd.Function):
+    """x W^T + b of a frozen layer. Its backward unpacks the weight again: none is remembered."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layer: QuantizedLinear) -> Tensor:
+        ctx.layer, ctx.dtype = layer, x.dtype
+        return linear(x, layer.weight.to(x.dtype), layer.bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:
+        return (slope @ ctx.layer.weight.to(slope.dtype)).to(ctx.dtype), None
+
+
+def layers_to_pack(network: nn.Module) -> dict[str, nn.Linear]:
+    """The frozen linear layers of the blocks, by name: what lies before and behind them (tokens,
+    patches, times, the head) stays as it is."""
+    inside = {m for block in blocks_of(network) for m in block.modules()}
+    return {
+        name: layer
+        for name, layer in network.named_modules()
+        if isinstance(layer, nn.Linear) and layer in inside and not layer.weight.requires_grad
+    }
+
+
+def quantize(network: nn.Module, quantization: Quantization) -> None:
+    """Pack the weights of those layers in place, one layer after the other.
+
+    Raises ValueError for a network that has none.
+    """
+    layers = layers_to_pack(network)
+    if not layers:
+        raise ValueError(
+            f"model.quantization: {type(network).__name__} has no list of blocks with frozen "
+            "linear layers; leave model/quantization out"
+        )
+    for name, layer in layers.items():
+        parent, _, own = name.rpartition(".")
+        setattr(network.get_submodule(parent), own, QuantizedLinear(layer, quantization))
+
+
+def packed_sizes(
+    networks: Iterable[nn.Module], how: Quantization | None
+) -> dict[nn.Parameter, int]:
+    """Bytes that weights of outlined networks will take, measured on a weight of as many columns;
+    those of a large one in proportion."""
+    if how is None:
+        return {}
+    weights = [x.weight for network in networks for x in layers_to_pack(network).values()]
+    known = {key: _size_of(how, *key) for key in {(*w.shape, w.dtype) for w in weights}}
+    return {w: known[(*w.shape, w.dtype)] for w in weights}
+
+
+def _size_of(how: Quantization, rows: int, columns: int, dtype: torch.dtype) -> int:
+    few = min(rows, -(-MEASURED // columns))
+    packed = how.pack(torch.linspace(-1, 1, few * columns).view(few, columns).to(dtype))
+    return round(sum(x.nbytes for x in packed.tensors.values()) * rows / few)

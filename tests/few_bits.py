@@ -1,0 +1,23 @@
+"""Weights in 8 bits by torch alone: `plugins=[few_bits] model/quantization=few_bits`, as from
+outside."""
+
+import torch
+
+from tandem import register_quantization
+from tandem.policies.quantization import Packed, Quantization
+
+
+@register_quantization("few_bits")
+class FewBits(Quantization):
+    """Whole numbers, with one scale for each row."""
+
+    def __init__(self, *, most: int = 127) -> None:
+        self.most = most
+
+    def pack(self, weight):
+        scale = weight.float().abs().amax(1, keepdim=True) / self.most
+        whole = (weight.float() / scale).round().to(torch.int8)
+        return Packed(tensors={"whole": whole, "scale": scale}, form=weight.dtype)
+
+    def unpack(self, packed):
+        return (packed.tensors["whole"] * packed.tensors["scale"]).to(packed.form)
