@@ -154,6 +154,12 @@ BESIDE = {
     "environment=openenv": ["environment.world.url=http://127.0.0.1:8000"],
     "environment=agent": ["environment.world.command=[python,agent.py]"],
     "environment=gymnasium": ["environment.world.id=Blackjack-v1"],
+    "environment=python": ["environment.world.command=[bwrap,python3]"],
+    "environment=mixture": [
+        "data=mixture",
+        "data.of={sums:{data:{_target_:tandem.data.rows.jsonl,path:rows.jsonl,seed:0}}}",
+        "environment.of={sums:null}",
+    ],
 }
 PACKAGES = {  # that extras bring
     "environment=openenv": "websockets",

@@ -72,3 +72,41 @@ def test_a_mixture_of_mixtures_is_refused_for_what_it_is():
 def test_a_mixture_without_datasets_says_what_is_missing():
     with pytest.raises(ConfigError, match=r"data\.of"):
         check(compose(["model=tiny_lm", "algorithm=grpo", "~recipe", "data=mixture"]))
+
+
+GUESS = "{_target_:tandem.data.hilo.hilo,seed:0}"
+PLAYED = "{_target_:tandem.environments.Environment,world:{_target_:tandem.environments.hilo.HiLo}}"
+
+
+def check_played(environments, rewards=("[episode]", "[exact_match]")):
+    one, other = rewards
+    of = f"data.of={{a:{{data:{GUESS},rewards:{one}}},b:{{data:{SORT},rewards:{other}}}}}"
+    chosen = ["model=tiny_lm", "~recipe", "reward=[episode,exact_match]", "environment=mixture"]
+    check(compose([*chosen, "data=mixture", of, f"environment.of={{{environments}}}"]))
+
+
+@pytest.mark.parametrize(
+    ("given", "answer"),
+    [
+        (
+            (f"a:{PLAYED}",),
+            "data.of.b has no environment; set environment.of.b=null for one answer",
+        ),
+        ((f"a:{PLAYED},b:null,c:null",), "environment.of.c: unknown dataset 'c': there are a, b"),
+        (
+            (f"a:{PLAYED},b:null", ("[episode]", "[episode,exact_match]")),
+            "reward=episode sums what an environment gives for moves, and that of b gives nothing; "
+            "name others in data.of.b.rewards",
+        ),
+    ],
+)
+def test_a_mixture_of_environments_is_refused_with_its_reason(given, answer):
+    with pytest.raises(ConfigError) as refused:
+        check_played(*given)
+    assert str(refused.value) == answer
+
+
+def test_each_dataset_may_have_an_environment_or_none():
+    check_played(f"a:{PLAYED},b:null")
+    with pytest.raises(ConfigError, match=r"data=sort_ladder is none; take data=mixture"):
+        check(compose(["~recipe", "environment=mixture", f"environment.of={{a:{PLAYED}}}"]))

@@ -161,7 +161,7 @@ def test_limits_are_of_the_positions_of_one_context_and_of_the_tokens_of_all():
     def played(positions=2048, tokens=None):
         world = Environment(agent("rewrites"), attempts=1, max_tokens=tokens)
         policy = playing(world, build=chatting, sampling=Sampling(max_new_tokens=3))
-        policy.episodes.limits = Limits(tokens=tokens, positions=positions)
+        policy.episodes.of[None].limits = Limits(tokens=tokens, positions=positions)
         rows = sampled(policy, [talk("37+46?")], group_size=1)
         return rows.prompts[0].episode["end"], rows
 

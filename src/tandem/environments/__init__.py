@@ -1,6 +1,7 @@
 """Environments: what answers a policy between its moves, and who asks them with care."""
 
 from tandem.environments.environment import Environment, Play
+from tandem.environments.mixture import Mixture
 from tandem.environments.protocol import About, Episode, Move, Said, World
 
-__all__ = ["About", "Environment", "Episode", "Move", "Play", "Said", "World"]
+__all__ = ["About", "Environment", "Episode", "Mixture", "Move", "Play", "Said", "World"]

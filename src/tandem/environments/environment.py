@@ -78,6 +78,19 @@ class Environment:
             )
 
     @property
+    def parts(self) -> dict[str | None, Environment]:
+        """As a mixture has them: here all prompts are played in one."""
+        return {None: self}
+
+    def name_of(self, prompt: Prompt) -> None:
+        """As a mixture has it: there is one for all."""
+
+    def most_tokens(self, of_move: int) -> int:
+        """Tokens behind a prompt at most, where a move has so many."""
+        turns = self.max_turns * (of_move + self.max_observation_tokens)
+        return turns if self.max_tokens is None else min(turns, self.max_tokens)
+
+    @property
     def gives(self) -> frozenset[str]:
         """The fields of a rollout that come with episodes."""
         return frozenset({"turn", "feedback", *(["state"] if self.about.gives_states else [])})

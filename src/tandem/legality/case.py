@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from tandem.algorithm.algorithm import ON_ERRORS, Algorithm
 from tandem.contracts import DOMAINS, Facts, facts_of, iterate_innermost, name_of
-from tandem.environments import Environment
+from tandem.environments import Environment, Mixture
 from tandem.settings.settings import Settings
 from tandem.training.batches import GIVEN
 from tandem.types import PICTURE, SEGMENTS, TEXT
@@ -36,7 +36,7 @@ class Case:
     data: Part
     rewards: Mapping[str, Part]
     optimizer: Part
-    environment: Environment | None = None  # None: one move ends an episode
+    environment: Environment | Mixture | None = None  # None: one move ends an episode
     # group -> what was chosen in it, where the model has no such part.
     left_out: Mapping[str, Callable] = field(default_factory=dict)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tandem.contracts import facts_of, numbers_of
-from tandem.legality.case import Case
+from tandem.legality.case import Case, unknown
+from tandem.legality.samples import datasets_of
 
 INSTEAD = {"truncation_handling": "train", "weights": "token_mean"}
 
@@ -67,9 +68,49 @@ def episodes_have_a_horizon_of_their_own(case: Case) -> Iterator[str]:
             )
 
 
+def datasets_have_environments_of_their_own(case: Case) -> Iterator[str]:
+    """A mixture of environments names the datasets of the mixture, each of them."""
+    played = () if case.environment is None else case.environment.parts
+    datasets = datasets_of(case.data)
+    if None in played or not played:
+        return
+    if not datasets:
+        yield (
+            f"environment={case.plan.choices['environment']} plays each dataset of a mixture in "
+            f"an environment of its own, and data={case.plan.choices['data']} is none; take "
+            "data=mixture, or the environment itself"
+        )
+        return
+    for name in played.keys() - datasets.keys():
+        yield f"environment.of.{name}: {unknown('dataset', name, datasets)}"
+    for name in datasets.keys() - played.keys():
+        yield f"data.of.{name} has no environment; set environment.of.{name}=null for one answer"
+
+
+def datasets_are_judged_by_what_they_give(case: Case) -> Iterator[str]:
+    """A reward of moves would be 0 for each sample of a dataset whose environment gives none."""
+    summed = {
+        name
+        for name, part in case.rewards.items()
+        if (function := part.arguments.get("function")) and facts_of(function.target).of_moves
+    }
+    datasets = datasets_of(case.data)
+    for name, world in ({} if case.environment is None else case.environment.parts).items():
+        if name not in datasets or world.about.gives_rewards:
+            continue
+        named = datasets[name].get("rewards")
+        for reward in sorted(summed if named is None else summed.intersection(named)):
+            yield (
+                f"reward={reward} sums what an environment gives for moves, and that of {name} "
+                f"gives nothing; name others in data.of.{name}.rewards"
+            )
+
+
 RULES = (
     moves_are_judged_where_they_are_made,
     rewards_of_moves_are_sums,
     episodes_are_played_by_the_newest_weights,
     episodes_have_a_horizon_of_their_own,
+    datasets_have_environments_of_their_own,
+    datasets_are_judged_by_what_they_give,
 )

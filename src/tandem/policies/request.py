@@ -16,7 +16,7 @@ from tandem.types import OF_SNAPSHOTS
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tandem.environments import Environment
+    from tandem.environments import Environment, Mixture
     from tandem.policies.chain.records import ChainSampling
     from tandem.policies.flow.records import FlowSampling
     from tandem.policies.language.records import Sampling
@@ -55,7 +55,9 @@ class Request:
     every_state: bool = False  # of a path, in place of one that the row's key draws
     networks: Mapping[str, LearnedCopy] = field(default_factory=dict)  # by name
     precision: Precision = FULL  # of forward passes
-    environment: Environment | None = None  # that answers between moves; None: there is one move
+    environment: Environment | Mixture | None = (
+        None  # that answers between moves; None: there is one move
+    )
     # Of samples of several segments: what is read of other segments alone, by name, and those that
     # nobody trains.
     unread: Mapping[str, frozenset[str]] = field(default_factory=dict)

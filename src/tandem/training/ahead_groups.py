@@ -79,9 +79,9 @@ class GroupSampler:
         sampling = self.policy.sampling
         return self.policy.ask(
             [self.stream.drawn(ticket.iteration)[ticket.slot]],
-            1 if number else self.plan.group_size,
+            [ticket.slot],
+            group_size=1 if number else self.plan.group_size,
             key=rng.key(self.plan.seed, "rollout", ticket.iteration),
-            slots=[ticket.slot],
             sampling=replace(sampling, temperature=0.0) if number else sampling,
             device=HERE,
         )

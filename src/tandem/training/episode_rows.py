@@ -13,7 +13,7 @@ from tandem.advantages.temporal import on_last_step
 from tandem.contracts import facts_of
 from tandem.metrics import Max, Metric, Sum
 from tandem.rewards import Rewards
-from tandem.types import Rollout, Scores
+from tandem.types import Rollout, Scores, take
 
 PREFIX = "environment/"
 ENDS = ("over", "turn_limit", "token_limit", "lost")  # of an episode
@@ -41,7 +41,20 @@ def spread_over_moves(scores: Scores, rollout: Rollout, rewards: Rewards) -> Sco
 
 
 def episode_metrics(rollout: Rollout) -> dict[str, Metric]:
-    """Of the rows of this rank, by the same names on all, which meet here."""
+    """Of the rows of this rank, by the same names on all, which meet here: of all episodes, and of
+    those of each dataset where they are played in environments of their own."""
+    names = [prompt.episode.get("environment") for prompt in rollout.prompts]
+    found = _metrics_of(rollout)
+    known = sorted({*distributed.all_gather_object(names)}) if any(names) else ()
+    for name in known:
+        rows = torch.tensor([i for i, own in enumerate(names) if own == name], dtype=torch.int64)
+        of_name = _metrics_of(take(rollout, rows))
+        found |= {f"{name}/{what}": metric for what, metric in of_name.items()}
+    return {f"{PREFIX}{name}": metric for name, metric in found.items()}
+
+
+def _metrics_of(rollout: Rollout) -> dict[str, Metric]:
+    """Of some episodes, which may be none of this rank's."""
     told = [prompt.episode for prompt in rollout.prompts]
     turns = rollout.turn.amax(1).double()
     rows = torch.ones_like(turns).sum()
@@ -50,15 +63,14 @@ def episode_metrics(rollout: Rollout) -> dict[str, Metric]:
     metrics: dict[str, Metric] = {name: Sum(total, rows) for name, total in _counts(told)}
     metrics |= {
         "turns_mean": Sum(turns.sum(), rows),
-        "turns_max": Max(turns.max()),
+        "turns_max": Max(turns.amax() if len(turns) else torch.zeros_like(rows)),
         "observed": Sum(observed.sum(), rollout.length.double().sum()),
         "lost_at_turn": Sum(turns[lost].sum(), lost.double().sum()),
         "begun_again": Sum(_count(told, lambda one: one["attempts"] > 1), rows),
     }
     for end in ENDS:
         metrics[end] = Sum(_count(told, lambda one, end=end: one["end"] == end), rows)
-    metrics |= dict(_rewards_by_turn(rollout))
-    return {f"{PREFIX}{name}": metric for name, metric in metrics.items()}
+    return metrics | dict(_rewards_by_turn(rollout))
 
 
 def _count(told: list[dict], holds: Callable[[dict], bool]) -> Tensor:

@@ -258,13 +258,12 @@ SCHEMAS = ({"type": "function", "function": {"name": "calculator", "parameters":
 
 def told_of_tools(template):
     chat = Chat(byte_tokenizer(template), ChatOptions())
-    chat.tools = SCHEMAS
-    return Bridge(chat, chat.ends(None), limit=64)
+    return Bridge(chat, chat.ends(None), limit=64, tools=SCHEMAS)
 
 
 def test_a_template_shows_tools_and_what_they_answer_or_is_refused():
     own = told_of_tools(WITH_TOOLS)
-    assert "calculator" in own.chat.render([USER])
+    assert "calculator" in own.render([USER])
     said = own.tokenizer.decode(own.said([{"role": "tool", "content": "1702"}]))
     assert "<|im_start|>tool\n1702<|im_end|>" in said
     for silent in (TEMPLATE, WITH_TOOLS.replace("{% if tools %}", "{% if false %}")):

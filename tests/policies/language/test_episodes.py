@@ -141,7 +141,7 @@ def test_company_and_cuts_move_no_token(learned):
 def test_an_opening_is_encoded_once_for_the_rows_of_a_group(learned, monkeypatch):
     world = Counting(turns=2, opening=Said.text("+", state="0"))
     policy = playing(asked(world), weights=learned)
-    bridge, opened = policy.episodes.bridge, []
+    bridge, opened = policy.episodes.of[None].bridge, []
     encode = bridge.opened
     monkeypatch.setattr(bridge, "opened", lambda *said: opened.append(said) or encode(*said))
     rows = sampled(policy, group_size=4)
@@ -232,7 +232,7 @@ def test_rows_near_their_limit_are_asked_in_one_call_and_cut(learned):
     policy.engine.answer = counted
     rows = sampled(policy)
     assert len(calls) == rows.turn.max()
-    policy.episodes.can_read = lambda course, count: count <= course.left
+    policy.episodes.of[None].can_read = lambda course, count: count <= course.left
     alone = sampled(policy)
     assert len(calls) > 2 * rows.turn.max()  # by the room of each
     assert alone.outputs == rows.outputs

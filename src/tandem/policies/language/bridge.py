@@ -54,12 +54,16 @@ def marked(messages: Sequence[Message]) -> list[Message]:
 class Bridge:
     """What a tokenizer and its chat template write between two moves."""
 
-    def __init__(self, chat: Chat, ends: Sequence[int], *, limit: int) -> None:
-        """limit: tokens of one message, which loses its middle if it has more.
+    def __init__(
+        self, chat: Chat, ends: Sequence[int], *, limit: int, tools: Sequence[Mapping] = ()
+    ) -> None:
+        """limit: tokens of one message, which loses its middle if it has more; tools: schemas that
+        the template shows.
 
         Raises ValueError for a template that does not say the same behind every turn.
         """
         self.chat, self.ends, self.tokenizer = chat, frozenset(ends), chat.tokenizer
+        self.tools = tools
         self.shortened = Shortener(self.tokenizer, limit)
         self.remembered = lru_cache(REMEMBERED)(self.said_by)  # worlds repeat themselves
         self.has_template = self.tokenizer.chat_template is not None
@@ -102,7 +106,7 @@ class Bridge:
         """The ids of what a world says in place of a prompt, whole; special tokens in it are plain
         text. `tools`: schemas that the template shows. Raises Unreadable."""
         chat = copy.copy(self.chat)
-        chat.tools = tools or chat.tools
+        chat.tools_of = lambda prompt: tools or self.tools
         asked, frame = (
             Prompt(id=0, source="", messages=tuple(said)) for said in (messages, marked(messages))
         )
@@ -165,7 +169,7 @@ class Bridge:
 
     def behind(self, turns: Sequence[Message], messages: Sequence[Message]) -> str:
         """All that the template writes behind the text of the last of an assistant's turns."""
-        whole = self.chat.render([ASKED, *turns, *messages])
+        whole = self.render([ASKED, *turns, *messages])
         return whole.rpartition(STUB)[2]
 
     @property
@@ -178,10 +182,10 @@ class Bridge:
         ids = self.written(tail)
         if not ids or ids[0] not in self.ends:
             raise ValueError(self.refusal("a plain", "writes no end token behind it"))
-        if self.chat.tools:
+        if self.tools:
             self.check_tools()
         for name, turns in STUBS.items():
-            if not self.chat.render([ASKED, *turns, ANSWERED]).endswith(tail):
+            if not self.render([ASKED, *turns, ANSWERED]).endswith(tail):
                 raise ValueError(self.refusal(name, "goes on otherwise behind it"))
         return ids[:1]
 
@@ -189,8 +193,8 @@ class Bridge:
         """Refuse a template that tells the policy of no tools, or shows no answer of one."""
         from jinja2 import TemplateError
 
-        told = self.chat.render([ASKED])
-        name = self.chat.tools[0]["function"]["name"]
+        told = self.render([ASKED])
+        name = self.tools[0]["function"]["name"]
         try:
             answered = name in told and ANSWERED["content"] in self.tail([FROM_TOOL])
         except TemplateError:
@@ -212,9 +216,13 @@ class Bridge:
     def rewrites(self) -> bool:
         """Whether the template would show an earlier thought otherwise than it was sampled."""
         turns = STUBS["a thinking"]
-        return self.has_template and turns[0]["content"] not in self.chat.render(
+        return self.has_template and turns[0]["content"] not in self.render(
             [ASKED, *turns, ANSWERED]
         )
+
+    def render(self, messages: Sequence[Message]) -> str:
+        """What the template makes of messages, with the tools that there are."""
+        return self.chat.render(messages, self.tools)
 
     def misleads(self, content: str) -> bool:
         """Whether it spells a special token, which would be one to the tokenizer, or our stub."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ class Chat:
 
     def __init__(self, tokenizer: Any, talk: ChatOptions) -> None:
         self.tokenizer, self.talk = tokenizer, talk
-        self.tools: Sequence[Mapping] = ()  # schemas that the template shows
+        # Schemas that the template shows with a prompt.
+        self.tools_of: Callable[[Prompt], Sequence[Mapping]] = lambda prompt: ()
         if talk.template is not None:
             tokenizer.chat_template = read_template(Path(talk.template))
 
@@ -35,19 +36,22 @@ class Chat:
         messages = self.question(prompt)
         if self.template is None:
             return "\n\n".join(message["content"] for message in messages)
-        return self.render(messages)
+        return self.render(messages, self.tools_of(prompt))
 
     @property
     def template(self) -> str | None:
         """The chat template; None: messages are sent as plain text."""
         return self.tokenizer.chat_template
 
-    def render(self, messages: Sequence[Mapping[str, object]]) -> str:
-        """What the template makes of messages, up to where the answer begins."""
+    def render(
+        self, messages: Sequence[Mapping[str, object]], tools: Sequence[Mapping] = ()
+    ) -> str:
+        """What the template makes of messages and of schemas of tools, up to where the answer
+        begins."""
         thinking = self.talk.enable_thinking
         options = {} if thinking is None else {"enable_thinking": thinking}
-        if self.tools:
-            options["tools"] = [dict(tool) for tool in self.tools]
+        if tools:
+            options["tools"] = [dict(tool) for tool in tools]
         return self.tokenizer.apply_chat_template(
             list(messages),
             chat_template=self.template,

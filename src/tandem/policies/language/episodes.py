@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
-from tandem.environments import Environment
+from tandem.environments import About, Environment
 from tandem.policies.engines.protocol import Engine
 from tandem.policies.language import shown_episodes
 from tandem.policies.language.bridge import Bridge
@@ -33,8 +33,9 @@ class Episodes:
         for said in surprises(environment, bridge):
             log.warning(said)
 
-    def play(self, asked: Questions, engine: Engine, *, key: int) -> Rollout:
-        """A row of each episode, `asked.keys.shape[1]` of them to every prompt.
+    def play(self, asked: Questions, engine: Engine, *, about: About, key: int) -> Rollout:
+        """A row of each episode, `asked.keys.shape[1]` of them to every prompt, with the fields of
+        a world like this.
 
         The world draws by the key and the slot, so that a group begins alike, and in a turn by the
         sample and the number of the turn too. The policy draws a turn by the key of its row and the
@@ -47,7 +48,7 @@ class Episodes:
                 wave.move(on)
         finally:
             self.environment.close([one.play for one in wave.courses])
-        return as_rollout(wave.courses, asked, self.environment.about)
+        return as_rollout(wave.courses, asked, about)
 
     def encode(self, examples: Sequence[Prompt], *, group: Tensor) -> Rollout:
         """Demonstrations, of whose moves every token is trained. `group`: [B] int64."""

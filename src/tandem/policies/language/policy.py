@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from tandem import rng
-from tandem.environments import Environment
-from tandem.policies.language.bridge import Bridge
+from tandem.environments import Environment, Mixture
 from tandem.policies.language.chat import ChatOptions
 from tandem.policies.language.critic import Critic, Kind
-from tandem.policies.language.episodes import Episodes
 from tandem.policies.language.inputs import TEXTS, Inputs
 from tandem.policies.language.liger import fuse
 from tandem.policies.language.loaded_teachers import LoadedTokenTeachers
 from tandem.policies.language.logprob import ChunkLimits, TokenLogProbComputer
+from tandem.policies.language.mixed_episodes import MixedEpisodes
 from tandem.policies.language.pretrained import Build, Numerics, Packing
 from tandem.policies.language.records import (
     Answers,
@@ -91,7 +91,7 @@ class LanguagePolicy(TokenPolicy):
             critic=critic,
         )
         self.teachers: LoadedTokenTeachers | None = None
-        self.episodes: Episodes | None = None
+        self.episodes: MixedEpisodes | None = None
 
     def describe(self, request: Request) -> Description:
         given = frozenset() if request.environment is None else request.environment.gives
@@ -106,13 +106,11 @@ class LanguagePolicy(TokenPolicy):
             frozen = None if self.reference is None else self.reference.model
             fuse(self.model, frozen, None if self.critic is None else self.critic.layers)
 
-    def meet(self, environment: Environment | None) -> None:
+    def meet(self, environment: Environment | Mixture | None) -> None:
         """The episodes that are played in an environment. Raises ValueError for a chat template
         that they cannot be continued by."""
         if environment is not None:
-            self.chat.tools = environment.about.tools
-            bridge = Bridge(self.chat, self.ends, limit=environment.max_observation_tokens)
-            self.episodes = Episodes(environment, bridge, self.positions)
+            self.episodes = MixedEpisodes(environment, self.chat, self.ends, self.positions)
 
     def inputs_of(self, model: nn.Module) -> Inputs:
         """What a model is given beside tokens."""
@@ -153,10 +151,11 @@ class LanguagePolicy(TokenPolicy):
         Log-probability and entropy are those of the distribution that was sampled from.
         """
         sampling = self.sampling if sampling is None else sampling
-        asked = self.ask(prompts, group_size, key=key, slots=slots, sampling=sampling)
+        ask = partial(self.ask, group_size=group_size, key=key, sampling=sampling)
         with self.summon_full_params(sampling):
             if self.episodes is not None:
-                return self.episodes.play(asked, self.engine, key=key)
+                return self.episodes.play(prompts, slots, ask, self.engine, key=key)
+            asked = ask(prompts, slots)
             answers = self.engine.answer(
                 asked.encoded, asked.keys, sampling=sampling, endings=asked.endings
             )
@@ -165,10 +164,10 @@ class LanguagePolicy(TokenPolicy):
     def ask(
         self,
         prompts: Sequence[Prompt],
-        group_size: int,
-        *,
-        key: int,
         slots: Sequence[int],
+        *,
+        group_size: int,
+        key: int,
         sampling: Sampling,
         device: torch.device | None = None,
     ) -> Questions:

@@ -48,7 +48,7 @@ from tandem.types import Prompt, Rollout
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-    from tandem.environments import Environment
+    from tandem.environments import Environment, Mixture
 
 OF_REFERENCE = frozenset({"ref_logp", "old_kl_to_ref"})
 BEFORE = frozenset({"old_logp", "old_values", "sum_pi_squared"})  # of weights not yet updated
@@ -125,7 +125,7 @@ class TokenPolicy(EngineMixin):
         """The way of prompts to the model."""
         return Chat(tokenizer, self.talk)
 
-    def meet(self, environment: Environment | None) -> None:
+    def meet(self, environment: Environment | Mixture | None) -> None:
         """Whoever answers between moves, before engines are made: the chat may be unfit for it."""
 
     def choose_trained(self, model: nn.Module) -> None:

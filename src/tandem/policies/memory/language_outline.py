@@ -83,10 +83,7 @@ class LanguageOutline(Outline):
     def new_tokens(self) -> int:
         """Tokens behind a prompt at most: of an episode those of the world too."""
         of_move, world = self.sampling.max_new_tokens, self.request.environment
-        if world is None:
-            return of_move
-        turns = world.max_turns * (of_move + world.max_observation_tokens)
-        return turns if world.max_tokens is None else min(turns, world.max_tokens)
+        return of_move if world is None else world.most_tokens(of_move)
 
     def peak_of(self, forward: Pass) -> int:
         """Bytes that forward and backward hold at most beside weights and their gradients."""

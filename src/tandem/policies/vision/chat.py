@@ -33,7 +33,8 @@ class VisionChat(Chat):
     def text(self, prompt: Prompt) -> str:
         """As of any chat; a picture stands in it as the processor's own mark."""
         if prompt.text is None and self.template is not None:
-            return self.render([in_parts(turn) for turn in self.question(prompt)])
+            turns = [in_parts(turn) for turn in self.question(prompt)]
+            return self.render(turns, self.tools_of(prompt))
         return super().text(prompt).replace(IMAGE, self.mark)
 
     def encode(self, prompts: Sequence[Prompt]) -> list[list[int]]:

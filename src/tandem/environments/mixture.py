@@ -1,0 +1,72 @@
+"""Environments of a mixture: the samples of each dataset are played in one of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+
+from tandem.environments.environment import Environment
+from tandem.environments.protocol import About, Move, Said
+from tandem.types import Prompt
+
+
+class Mixture:
+    """`of`: the environment of each dataset of data=mixture, by name; null is none, one answer.
+
+    A prompt goes by its source, which begins with the name of its dataset.
+    """
+
+    def __init__(self, of: Mapping[str, Environment | None]) -> None:
+        if not of:
+            raise ValueError("environment.of names no dataset; take environment=none for none")
+        self.parts = {name: one or one_answer_each() for name, one in of.items()}
+
+    @cached_property
+    def about(self) -> About:
+        """What holds of one of them at least; the tools of each are its own."""
+        every = [one.about for one in self.parts.values()]
+        return About(
+            gives_rewards=any(one.gives_rewards for one in every),
+            gives_states=any(one.gives_states for one in every),
+            repeats=all(one.repeats for one in every),
+            writes_prompt=any(one.writes_prompt for one in every),
+        )
+
+    @property
+    def gives(self) -> frozenset[str]:
+        """The fields of a rollout that come with episodes."""
+        return frozenset().union(*(one.gives for one in self.parts.values()))
+
+    @property
+    def max_turns(self) -> int:
+        return max(one.max_turns for one in self.parts.values())
+
+    def name_of(self, prompt: Prompt) -> str:
+        """The name of the dataset of a prompt. Raises ValueError for one that is not there."""
+        name = prompt.source.partition("/")[0]
+        if name not in self.parts:
+            raise ValueError(
+                f"environment.of has no {name!r}, the dataset of a prompt; there are "
+                f"{', '.join(self.parts)}"
+            )
+        return name
+
+    def most_tokens(self, of_move: int) -> int:
+        """Tokens behind a prompt at most, where a move has so many."""
+        return max(one.most_tokens(of_move) for one in self.parts.values())
+
+    def pop_seconds(self) -> float:
+        """Seconds of all calls since the last call of this."""
+        return sum(one.pop_seconds() for one in self.parts.values())
+
+
+def one_answer_each() -> Environment:
+    """No environment, as one in which a move ends the episode, and is worth nothing of its own."""
+    nobody = Environment(nothing_more, max_turns=1, max_tokens=None, timeout=None)
+    nobody.about = replace(nobody.about, gives_rewards=False)
+    return nobody
+
+
+def nothing_more(prompt: Prompt, moves: tuple[Move, ...]) -> Said:
+    return Said(over=bool(moves))
