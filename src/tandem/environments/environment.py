@@ -68,7 +68,7 @@ class Environment:
         if self.about.runs_code:
             raise ValueError(
                 "environment: this world runs code of the policy, and there is no sandbox for it; "
-                "choose one that asks a server, or whose tools are functions of yours"
+                "choose environment=python, one that asks a server, or tools of yours"
             )
         slowest = self.about.slowest
         if None not in (timeout, slowest) and timeout < slowest:

@@ -9,7 +9,7 @@ set.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -34,6 +34,8 @@ class About:
     # Seconds that a call may take by limits of the world's own, which end it well: a timeout must
     # leave it so many. None: there are none.
     slowest: float | None = None
+    # Tries what the world needs, once, before weights are sampled from; it raises ValueError.
+    check: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

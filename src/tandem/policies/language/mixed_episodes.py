@@ -36,6 +36,8 @@ class MixedEpisodes:
     ) -> None:
         """positions: tokens that the model can read; None: there is no limit."""
         self.environment = environment
+        for part in environment.parts.values():
+            part.about.check()
         chat.tools_of = lambda prompt: environment.parts[environment.name_of(prompt)].about.tools
         self.of = {
             name: Episodes(
