@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Annotated, Literal
 
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from tandem.algorithm.decoupled import Decoupled
 from tandem.algorithm.matching import Matching, Network
 from tandem.algorithm.objective import KL, POLICY, Objective, Term, Weigh
 from tandem.algorithm.regularizers import EmaKL, EntropyBonus, KLInLoss, KLInReward
-from tandem.algorithm.segments import Segmented
+from tandem.algorithm.segments import Segmented, compare_texts
 from tandem.contracts import at_least, facts_of, iterate_innermost, positive
 from tandem.contracts.outputs import ADVANTAGE
 from tandem.contracts.stateful import StatefulComponent, modules_in
@@ -33,7 +33,7 @@ from tandem.policies.flow.records import FlowSampling
 from tandem.policies.language.records import Sampling
 from tandem.policies.request import BY_ITSELF, Request
 from tandem.policies.teachers import Teachers
-from tandem.types import OF_SNAPSHOTS, CoupledBatch, Rollout, Scores
+from tandem.types import OF_SNAPSHOTS, PICTURE, CoupledBatch, Rollout, Scores
 
 ON_ERRORS = ("denoising", "distillation", "matching")  # objectives of velocity errors
 Compare = Callable[[Scores, Rollout], Tensor]  # -> [B, T]
@@ -212,7 +212,10 @@ class Algorithm:
 
     def compare(self, scores: Scores, rollout: Rollout) -> Tensor:
         """Advantages of these rows, [B, T]."""
-        advantages = ADVANTAGE.ask(self.advantage, scores, rollout, mask=rollout.mask)
+        ask = partial(ADVANTAGE.ask, self.advantage)
+        if rollout.text is not None:
+            ask = partial(compare_texts, ask, within=self.segments[PICTURE].within)
+        advantages = ask(scores, rollout, mask=rollout.mask)
         return normalise(advantages, scores, rollout) if self.normalize_advantages else advantages
 
     # What it remembers from one iteration to the next.

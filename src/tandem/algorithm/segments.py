@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from tandem.advantages.group import group_sum, number_groups
 from tandem.algorithm.coupled import Coupled, CoupledPolicy
 from tandem.algorithm.objective import Outcome, Term
 from tandem.contracts import facts_of
 from tandem.experience import Experience
 from tandem.losses.segments import Segment, loss_of, select_segment
-from tandem.types import SEGMENTS, TEXT, CoupledBatch
+from tandem.types import PICTURE, SEGMENTS, TEXT, CoupledBatch, Rollout, Scores
 
 OF_TEXT, OF_PICTURE = {"tokens"}, {"steps", "pictures"}  # domains
 
@@ -71,6 +73,49 @@ class Segmented(Coupled):
             parts |= {f"{name}/{term}": share for term, share in said.parts.items()}
             metrics |= {of_segment(metric, name): x for metric, x in said.metrics.items()}
         return Outcome(loss=sum(losses), parts=parts, metrics=metrics)
+
+
+def compare_texts(
+    estimate: Callable[..., Tensor],
+    scores: Scores,
+    rollout: Rollout,
+    *,
+    mask: Tensor,
+    within: Literal["prompt", "text"],
+) -> Tensor:
+    """Advantages of rows of which several are pictures of one text. mask: [B, T], as the result.
+
+    A text has the mean score of its pictures, and is compared once: in the row that trains it, the
+    first. A picture is compared with those of its prompt, or `within` its text.
+    """
+    ids, place = number_groups(rollout.text)
+    rows = torch.arange(len(place), device=place.device)
+    first = rows.new_full((len(ids),), len(rows)).scatter_reduce(0, place, rows, "amin")[place]
+    of_text = mean_of_pictures(scores, rollout.text, rows == first)
+    inside = {name: mask & (rollout.segment == i) for i, name in enumerate(SEGMENTS)}
+    group = {TEXT: rollout.group, PICTURE: rollout.text if within == TEXT else rollout.group}
+    given = {TEXT: of_text, PICTURE: scores}
+    return sum(
+        estimate(given[name], replace(rollout, mask=own, group=group[name]), mask=own)
+        for name, own in inside.items()
+    )
+
+
+def mean_of_pictures(scores: Scores, text: Tensor, first: Tensor) -> Scores:
+    """Of every text the mean scores of its pictures, on one of its rows; others have none, so that
+    they leave the statistics of the group. text: [B] int64; first: [B] bool."""
+
+    def mean(score: Tensor) -> Tensor:
+        known = score.isfinite()
+        count = group_sum(known.to(score.dtype), text)
+        return group_sum(torch.where(known, score, 0), text) / count  # NaN where none is known
+
+    total = mean(torch.where(scores.scored, scores.total, torch.nan))
+    return Scores(
+        total=total.nan_to_num(),
+        parts={name: mean(part) for name, part in scores.parts.items()},
+        scored=first & total.isfinite(),
+    )
 
 
 def terms_of(terms: Mapping[str, Term], name: str, segment: Segment) -> dict[str, Term]:

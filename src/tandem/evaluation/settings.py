@@ -230,7 +230,7 @@ class WrittenPictures(Pictures):
 
     def passes(self, own: ChainSampling, *, full: bool) -> list[EvalMode]:
         modes = Pictures.passes(self, own.picture, full=full)
-        texts = (self._text(own), own.text)
+        texts, own = (self._text(own), own.text), replace(own, pictures_per_text=1)
         return [
             replace(mode, sampling=replace(own, text=text, picture=mode.sampling))
             for mode, text in zip(modes, texts, strict=False)
@@ -238,7 +238,7 @@ class WrittenPictures(Pictures):
 
     def as_used(self, own: ChainSampling) -> ChainSampling:
         picture = Pictures.as_used(self, own.picture)
-        return replace(own, text=self._text(own), picture=picture)
+        return replace(own, text=self._text(own), picture=picture, pictures_per_text=1)
 
     def _text(self, own: ChainSampling) -> Sampling:
         return replace(own.text, temperature=self.temperature)

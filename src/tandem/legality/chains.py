@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tandem.contracts import batch_statistics_of, facts_of, iterate_innermost, name_of, parts_of
+from tandem.contracts.stateful import modules_in
 from tandem.legality.case import Case
 from tandem.legality.units import without_unit
-from tandem.types import SEGMENTS
+from tandem.types import PICTURE, SEGMENTS, TEXT
 
 
 def segments_are_those_of_the_model(case: Case) -> Iterator[str]:
@@ -91,6 +92,38 @@ def rows_are_whole_chains(case: Case) -> Iterator[str]:
         )
 
 
+def several_pictures_of_a_text_are_compared(case: Case) -> Iterator[str]:
+    """A text is one sample, and its pictures are several."""
+    if not case.is_chain:
+        return
+    each, within = case.sampling.pictures_per_text, case.algorithm.segments[PICTURE].within
+    if each == 1:
+        if within == TEXT:
+            yield (
+                "algorithm.segments.picture.within=text: a text has one picture; set it to prompt, "
+                "or rollout.pictures_per_text above 1"
+            )
+        return
+    key, rows = f"rollout.pictures_per_text={each}", case.plan.group_size
+    if rows % each:
+        yield f"{key} does not divide group_size={rows}, which counts pictures; change one of them"
+    if facts_of(case.algorithm.kl).lowers_scores and case.algorithm.kl.coef:
+        yield (
+            f"{key}: {case.option('kl')} would charge one picture with the KL of the text; set "
+            "algorithm/kl=auto"
+        )
+    if case.loss_facts.whole_groups:
+        yield (
+            f"{key}: {case.option('loss')} compares the rows of a group, and a text has several; "
+            "set algorithm/loss=ppo"
+        )
+    if any(True for _ in modules_in("advantage", case.algorithm.advantage)):
+        yield (
+            f"{key}: {case.option('advantage')} remembers scores, and those of texts are means; "
+            "set algorithm/advantage=group_relative"
+        )
+
+
 RULES = (
     segments_are_those_of_the_model,
     something_is_trained,
@@ -98,4 +131,5 @@ RULES = (
     columns_are_not_in_time,
     numbers_are_of_one_segment,
     rows_are_whole_chains,
+    several_pictures_of_a_text_are_compared,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -31,6 +31,8 @@ class Segment:
     # Of its mean beside those of the others; 0: it is sampled, and nothing of it is trained.
     weight: Annotated[float, at_least(0)] = 1.0
     lr: Annotated[float, positive] | None = None  # of its weights; None: optimizer.lr
+    # With whom a picture is compared where several are painted of a text.
+    within: Literal["prompt", "text"] = "prompt"
     # What numbers of those units are multiplied by, as those of dynamics are.
     clip_scale: float = 1.0
     sequence_scale: float = 1.0

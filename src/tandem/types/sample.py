@@ -81,7 +81,7 @@ class Prompt:
 TEXT, PICTURE = SEGMENTS = ("text", "picture")
 WRITTEN = "written"  # the field of a prompt that holds the text a picture was painted for
 
-PER_SAMPLE = ("group", "length", "truncated", "key", "baseline", "taught")
+PER_SAMPLE = ("group", "length", "truncated", "key", "baseline", "taught", "text")
 PER_STEP = (
     "behaviour_logp",
     "version_gap",
@@ -130,6 +130,8 @@ class Rollout(Shaped, Compared):
     entropy: Tensor | None = None  # [B, T] nats, of the distribution that was sampled from
     # [B, T] int8 place in SEGMENTS, denoising steps first: padding is of the text. None: one kind
     segment: Tensor | None = None
+    # [B] int64: rows of one number are pictures of one text; None: each has a text of its own
+    text: Tensor | None = None
     # Of episodes; None: there is no environment.
     turn: Tensor | None = None  # [B, T] int64 of the move that a step is of, from 1; 0: of none
     feedback: Tensor | None = None  # [B, T] what the environment gave, on the last step of a move

@@ -1,26 +1,18 @@
 """A chain of one transformer: what writes also paints."""
 
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
-from chain_policy import grpo, loaded, riddles, small, unified
-from loop import PLAN, Alone
+from chain_policy import grpo, loaded, small, unified
 from policies.chain.test_chain import OLD, experience_of, outcome_of, sampled, with_kl
-from policies.flow.small_flow import Brightness
 from torch.testing import assert_close
 
-from tandem.launch.memory_estimate import footprint
 from tandem.losses.segments import Segment
-from tandem.policies.base import DIFFERENT
 from tandem.policies.chain.unified import UnifiedPolicy
 from tandem.policies.flow.families.tiny_unified import TinyUnified, attention_of
 from tandem.policies.flow.policy import FlowPolicy
 from tandem.policies.lora import Lora
-from tandem.policies.memory.estimate import Workload
-from tandem.record.optimizer_state import load_optimizer_state, optimizer_state
-from tandem.settings.guards import Guards
 from tandem.types import SEGMENTS
 
 ALONE = {"text": "picture", "picture": "text"}  # the other one, frozen
@@ -120,6 +112,31 @@ def test_adapters_in_the_layers_write_and_paint():
     assert any(p.grad.any() for p in shared)
 
 
+def test_recomputed_blocks_have_the_gradients_of_kept_ones(monkeypatch):
+    found, calls = [], []
+    for recompute in (False, True):
+        policy = unified()
+        network = policy.picture.model.network
+        if recompute:
+            network.enable_gradient_checkpointing()
+            block = type(network.layers.layers[0].mlp)
+            own = block.forward
+
+            def counted(self, x, own=own):
+                calls.append(1)
+                return own(self, x)
+
+            monkeypatch.setattr(block, "forward", counted)
+        x, sigma = torch.ones(2, 3, 16, 16), torch.full((2,), 0.5)
+        tokens = torch.tensor([[3, 7, 0, 0]] * 2)
+        network(x, sigma, tokens, tokens > 0).square().sum().backward()
+        assert not network.layers.training
+        found.append(gradients(policy))
+    assert len(calls) == 2 * len(network.layers.layers)  # forward, and again in backward
+    for name, gradient in found[0].items():
+        assert torch.equal(gradient, found[1][name]), name
+
+
 def test_words_see_what_is_before_them_and_patches_all_but_padding():
     seen = torch.tensor([[True, False]])
     sees = attention_of(seen, 2, torch.float32)[0, 0] == 0
@@ -176,68 +193,3 @@ def test_a_painter_without_a_writer_and_one_of_another_width_are_refused(tmp_pat
         adapter.load(str(tmp_path / "picture"), None)
     with pytest.raises(ValueError, match="cannot be cut over ranks; set trainer=ddp"):
         again.shard(None)
-
-
-class Riddles(torch.nn.Module):
-    def draw(self, iteration, count, *, round=0):
-        return riddles()[:count]
-
-    def observe(self, sources, success):
-        pass
-
-
-def run(folder, seed=0):
-    rates = {"text": Segment(lr=1e-3), "picture": Segment(lr=2e-3, clip_scale=1e-3)}
-    algorithm = with_kl(grpo(**rates))
-    policy = unified(algorithm, seed=seed)
-    for own in policy.parts.values():
-        own.sampler.fill_(DIFFERENT)
-    return Alone(
-        policy=policy, algorithm=algorithm, rewards=Brightness(), stream=Riddles(),
-        optimizer=partial(torch.optim.AdamW, lr=3e-3), folder=folder, guards=Guards(),
-        plan=replace(PLAN, prompts_per_step=2, group_size=3, epochs=1),
-    )  # fmt: skip
-
-
-def test_a_run_that_was_resumed_is_the_run_that_was_not_bit_for_bit(tmp_path):
-    whole = run(tmp_path).go(2)
-    rates = [group["lr"] for group in whole.only.param_groups]
-    assert rates == [3e-3, 1e-3, 2e-3]  # what is shared has the rate of the optimiser
-    cut, again = run(tmp_path).go(1), run(tmp_path)
-    again.policy.load_weights(cut.policy.weights())
-    again.load_state(cut.state())
-    names = again.policy.trainable()
-    load_optimizer_state(again.only, names, *optimizer_state(cut.only, cut.policy.trainable()))
-    again.go(1)
-    for name, weight in whole.policy.weights().items():
-        assert torch.equal(weight, again.policy.weights()[name]), name
-    assert whole.reports[1] == again.reports[0]
-    assert not torch.equal(
-        cut.policy.layers.embed_tokens.weight, again.policy.layers.embed_tokens.weight
-    )
-
-
-WORK = Workload(
-    samples=8, per_update=8, max_tokens=None, rows=8, narrow=False, state=lambda dtype: 8
-)
-
-
-def size(tensors):
-    return sum(x.nbytes for x in {*tensors})
-
-
-@pytest.mark.parametrize("frozen", [(), ("text",)])
-def test_an_estimate_counts_what_both_have_once(frozen):
-    algorithm = with_kl(grpo(**{name: Segment(weight=0.0) for name in frozen}))
-    policy = unified(algorithm)
-    kept = [policy.picture.model.frozen.network]
-    kept += [] if policy.text.reference is None else [policy.text.reference.model]
-    found = {}
-    for part in footprint(policy, policy.request, WORK):
-        name = part.name.partition(" ")[2]
-        found[name] = found.get(name, 0) + part.size
-    assert found["weights"] == pytest.approx(size(policy.parameters()), abs=1024)  # and buffers
-    assert found["gradients"] == size(policy.trainable().values())
-    held = size(p for network in kept for p in network.parameters())
-    assert found["reference"] + found.get("layers", 0) == pytest.approx(held, abs=1024)
-    assert found["activations"] > 0

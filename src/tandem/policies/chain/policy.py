@@ -22,6 +22,7 @@ from tandem.policies.chain.records import (
     join,
     join_evidence,
     named,
+    painted_from,
     part,
 )
 from tandem.policies.flow.admission import Split
@@ -133,28 +134,30 @@ class ChainPolicy(Policy):
         slots: Sequence[int],
         sampling: ChainSampling | None = None,
     ) -> Rollout:
-        """`group_size` texts for every prompt, and a picture for every text.
+        """`group_size` rows for every prompt, of which each `pictures_per_text` share a text.
 
-        The noise of either is a function of key, slot and sample, under a name of its own.
+        The noise of either segment is a function of key, slot and sample, under a name of its own.
         """
+        each = (sampling or self.request.sampling).pictures_per_text
+        texts = group_size // each
         written = self.text.sample(
             [self.told(prompt) for prompt in prompts],
-            group_size,
+            texts,
             key=rng.key(key, TEXT),
             slots=slots,
             sampling=None if sampling is None else sampling.text,
         )
-        asked = tuple(prompt for prompt in prompts for _ in range(group_size))
+        asked = tuple(prompt for prompt in prompts for _ in range(texts))
         written = replace(written, prompts=asked)  # what rewards and people see
         rows = zip(asked, written.outputs, strict=True)
         painted = self.picture.sample(
             [asked_to_paint(prompt, text) for prompt, text in rows],
-            1,
+            each,
             key=rng.key(key, PICTURE),
             slots=written.key.tolist(),  # a place for each text
             sampling=None if sampling is None else sampling.picture,
         )
-        return join(written, painted, self.request.frozen)
+        return join(painted_from(written, each), painted, self.request.frozen)
 
     def encode(self, examples: Sequence[Prompt], *, key: int, slots: Sequence[int]) -> Rollout:
         """Demonstrations: the answer is what was written, and the picture what it looks like."""

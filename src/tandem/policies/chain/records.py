@@ -7,15 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
+from tandem import rng
+from tandem.contracts import at_least
 from tandem.policies.flow.admission import Split
 from tandem.policies.flow.records import FlowSample, FlowSampling
 from tandem.policies.language.records import Sampling, TokenSample
-from tandem.types import PICTURE, SEGMENTS, TEXT, WRITTEN, Evidence, Prompt, Rollout, Transition
+from tandem.types import (
+    PICTURE,
+    SEGMENTS,
+    TEXT,
+    WRITTEN,
+    Evidence,
+    Prompt,
+    Rollout,
+    Transition,
+    take,
+)
 
 FILLED = ("old_logp", "ref_logp", "old_kl_to_ref")  # by `complete`
 OF_COLUMNS = ("behaviour_logp", "entropy", *FILLED)  # what either policy says of its own columns
@@ -27,6 +39,7 @@ class ChainSampling:
 
     text: Sampling
     picture: FlowSampling
+    pictures_per_text: Annotated[int, at_least(1)] = 1
 
     def __post_init__(self) -> None:
         if self.picture.shared_noise:
@@ -75,6 +88,16 @@ def asked_to_paint(prompt: Prompt, text: str) -> Prompt:
     return replace(prompt, text=text, messages=None, answer=None)
 
 
+def painted_from(written: Rollout, count: int) -> Rollout:
+    """A row for each of so many pictures of every text, which is trained in the first of them."""
+    if count == 1:
+        return written
+    number = torch.arange(len(written.mask) * count, device=written.mask.device)
+    rows, again = take(written, number // count), number % count
+    mask = rows.mask & (again == 0)[:, None]
+    return replace(rows, mask=mask, text=rows.key, key=rng.key(rows.key, again))
+
+
 def join(written: Rollout, painted: Rollout, frozen: Sequence[str]) -> Rollout:
     """One row for each text and the picture of it. `frozen`: the segments that nobody trains."""
     parts = {PICTURE: painted, TEXT: written}
@@ -98,6 +121,7 @@ def join(written: Rollout, painted: Rollout, frozen: Sequence[str]) -> Rollout:
         length=written.length,
         truncated=written.truncated,
         key=written.key,
+        text=written.text,
         behaviour_logp=beside(painted.behaviour_logp, written.behaviour_logp) if known else None,
         entropy=None
         if written.entropy is None

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from tandem.policies.flow.families.sd3_transformer import image_tokens
 from tandem.policies.flow.families.tiny_flow import CHANNELS, SIZE, TinyFlow
 from tandem.policies.flow.records import Condition, PromptInput
+from tandem.policies.language.pretrained import recompute_activations
 
 WORDS, PATCH = 4, 4  # tokens of a text, and pixels along a side of a patch
 CONFIG, WEIGHTS = "config.json", "diffusion_pytorch_model.safetensors"
@@ -39,7 +40,7 @@ class PatchVelocity(nn.Module):
         self.norm_out = AdaLayerNormContinuous(width, width, elementwise_affine=False, eps=1e-6)
         self.patch_out = nn.Linear(width, numbers)
         self.to(next(layers.parameters()).dtype)
-        self.layers = layers
+        self.layers, self.recompute = layers, False
 
     def forward(self, x: Tensor, sigma: Tensor, tokens: Tensor, seen: Tensor) -> Tensor:
         """[N, C, H, W]. sigma: [N]; tokens: [N, L] int64; seen: [N, L] bool, where words are."""
@@ -48,11 +49,14 @@ class PatchVelocity(nn.Module):
         folded = nn.functional.unfold(x.to(dtype), self.patch, stride=self.patch).transpose(1, 2)
         patches = self.patch_in(folded) + self.place + time[:, None]
         words = self.layers.get_input_embeddings()(tokens).to(dtype)
+        # As for texts: blocks are recomputed in train mode alone, and sampling is never in it.
+        self.layers.train(self.recompute and torch.is_grad_enabled())
         states = self.layers(
             inputs_embeds=torch.cat([words, patches], 1),
             attention_mask=attention_of(seen, self.places, dtype),
             use_cache=False,
         ).last_hidden_state[:, -self.places :]
+        self.layers.eval()
         velocity = self.patch_out(self.norm_out(states, time))
         unfolded = velocity.transpose(1, 2)
         return nn.functional.fold(unfolded, size, self.patch, stride=self.patch)
@@ -63,10 +67,8 @@ class PatchVelocity(nn.Module):
         return {name: x for name, x in state if not name.startswith("layers.")}
 
     def enable_gradient_checkpointing(self) -> None:
-        raise ValueError(
-            "model.picture.gradient_checkpointing=true: points are recomputed in parts already; "
-            "set it to false and lower model.picture.row_budget"
-        )
+        recompute_activations(self.layers)
+        self.recompute = True
 
 
 def attention_of(seen: Tensor, patches: int, dtype: torch.dtype) -> Tensor:
