@@ -21,6 +21,7 @@ from tandem.types import (
     Rollout,
     Scores,
     Shaped,
+    alike,
     map_fields,
     take,
 )
@@ -138,7 +139,9 @@ def even_parts(
         minibatch, zero_at_zero_advantage=zero_at_zero_advantage, whole_groups=whole_groups
     )
     group = minibatch.rollout.group[rows]
-    cut = budget.cut(cost[rows], group if whole_groups else None)
+    sizes = [prompt.size for prompt in minibatch.rollout.prompts]
+    sizes = [sizes[row] for row in rows.tolist()] if len({*sizes}) > 1 else ()
+    cut = budget.cut(cost[rows], group if whole_groups else None, sizes)
     count = max(1, int(distributed.all_max(torch.tensor(len(cut)))))
     # A graph that several parts shared would be gone after the first backward.
     assert count == 1 or minibatch.record is None
@@ -175,22 +178,26 @@ class Budget:
     rows: int | None = None
     packed: bool = False
 
-    def cut(self, cost: Tensor, group: Tensor | None = None) -> list[Tensor]:
+    def cut(self, cost: Tensor, group: Tensor | None = None, sizes: Sequence = ()) -> list[Tensor]:
         """Row indices of each micro-batch. cost: [N] steps of a row.
 
         Padded rows are cut with similar lengths together; packed ones into parts of nearly equal
-        sums. With `group` [N] the rows of a group stay together, be they more than the budget.
+        sums. With `group` [N] the rows of a group stay together, be they more than the budget; rows
+        of pictures of several `sizes` never are.
         """
+        if len({*sizes}) > 1:
+            own = [(rows, None if group is None else group.cpu()[rows]) for rows in alike(sizes)]
+            return [rows[part] for rows, of in own for part in self.cut(cost.cpu()[rows], of)]
         if group is None and not self.packed:
             return self._cut(cost, rows=1)
         unit = torch.arange(len(cost)) if group is None else group.unique(return_inverse=True)[1]
         unit, cost = unit.cpu(), cost.cpu()
-        sizes = torch.bincount(unit)
-        largest = int(sizes.max()) if len(sizes) else 1
+        counts = torch.bincount(unit)
+        largest = int(counts.max()) if len(counts) else 1
         if self.packed:
-            parts = self._share_out(torch.zeros_like(sizes).index_add(0, unit, cost), largest)
+            parts = self._share_out(torch.zeros_like(counts).index_add(0, unit, cost), largest)
         else:
-            longest = torch.zeros_like(sizes).scatter_reduce(0, unit, cost, "amax")
+            longest = torch.zeros_like(counts).scatter_reduce(0, unit, cost, "amax")
             parts = self._cut(longest, rows=largest)
         return [torch.isin(unit, part).nonzero()[:, 0] for part in parts]
 

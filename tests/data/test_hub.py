@@ -243,5 +243,5 @@ def test_columns_of_pictures_answer_and_compare(tmp_path):
     assert pair.rejected_media.load()[0, 0].tolist() == [*BLUE] and pair.chosen is None
     data = load(columns=Columns(prompt="text", picture="jpg"), resize=[[8, 8], [8, 12]])
     (shown,) = data.demonstrations
-    assert shown.media.load().shape == (8, 12, 3) and shown.fields["width"] == 12
+    assert shown.media.load().shape == (8, 12, 3) and shown.size == (8, 12)
     assert data.quarantine[0].reason.startswith("`picture`: jpg is no picture")

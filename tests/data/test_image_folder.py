@@ -143,10 +143,10 @@ def test_rows_ask_for_the_size_nearest_in_shape_and_get_it(tmp_path):
     lay(tmp_path, {"a.png": png(RED, (60, 40)), "a.txt": "wide", "b.png": png(BLUE, (20, 21)),
                    "b.txt": "square"})  # fmt: skip
     data = load(tmp_path, resize=[[16, 16], [16, 24]])
-    shapes = {p.text: (p.media.shape, p.fields["height"], p.fields["width"]) for p in data.train}
-    assert shapes == {"wide": ((16, 24, 3), 16, 24), "square": ((16, 16, 3), 16, 16)}
+    shapes = {p.text: (p.media.shape, p.size) for p in data.train}
+    assert shapes == {"wide": ((16, 24, 3), (16, 24)), "square": ((16, 16, 3), (16, 16))}
     shown = load(tmp_path, columns=Columns(prompt="text", images="image"), resize=[[8, 8], [8, 12]])
-    assert [p.fields["width"] for p in shown.train] == [12, 8]
+    assert [p.size for p in shown.train] == [(8, 12), (8, 8)]
     assert shown.train[0].images[0].shape == (40, 60, 3)
 
 

@@ -121,7 +121,8 @@ class Objective(ABC):
         """
         if not self.statistics:
             return rows
-        parts = budget.cut(policy.row_cost(rows.rollout))
+        sizes = [prompt.size for prompt in rows.rollout.prompts]
+        parts = budget.cut(policy.row_cost(rows.rollout), sizes=sizes)
         most = distributed.all_max(torch.tensor(len(parts)))
         alone = int(most) == 1 and not self.whole_groups  # whose cut may be another one
         seen: dict[str, list[Record | Summary]] = {name: [] for name in self.statistics}

@@ -59,6 +59,7 @@ def to_prompt(row: dict, *, source: str, content: int) -> Prompt:
         answer=_answer(row.get("answer")),
         chosen=chosen,
         rejected=rejected,
+        size=_size(row.get("height"), row.get("width")),
         fields={key: value for key, value in row.items() if key not in OWN_KEYS},
     )
 
@@ -119,6 +120,12 @@ def _pair(chosen: object, rejected: object) -> tuple[str, str] | tuple[None, Non
     if chosen == rejected:
         raise ValueError("`chosen` and `rejected` are equal: nothing is preferred")
     return chosen, rejected
+
+
+def _size(height: object, width: object) -> tuple[int, int] | None:
+    """Of a picture, where a row asks for one: what models of texts make nothing of is no fault."""
+    given = [isinstance(x, int) and not isinstance(x, bool) and x > 0 for x in (height, width)]
+    return (height, width) if all(given) else None
 
 
 def _id(given: object) -> int:

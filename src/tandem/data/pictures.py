@@ -12,7 +12,6 @@ from tandem.data.images import show_file
 from tandem.types import Picture, Prompt
 
 KEY = "picture"  # of a row that shows one; pairs name theirs as `chosen` and `rejected`
-HEIGHT, WIDTH = "height", "width"  # of a row that asks for a picture of its own size
 Resize = int | Sequence[Sequence[int]] | None
 
 
@@ -53,12 +52,13 @@ def sizes_of(resize: Resize) -> tuple[Size, ...]:
 
 def with_size(prompt: Prompt, resize: Resize) -> Prompt:
     """The prompt, which asks for a picture as large as its own, or for the size nearest in shape to
-    the first picture that it shows; as it is where `resize` names no sizes."""
+    the first picture that it shows. One side alone is the size of the model."""
     like = next((x for x in (prompt.media, prompt.chosen_media, *prompt.images) if x), None)
-    if resize is None or isinstance(resize, int) or like is None:
+    if resize is None or like is None:
         return prompt
-    height, width = nearest_size(like.height, like.width, sizes_of(resize))
-    return replace(prompt, fields={**prompt.fields, HEIGHT: height, WIDTH: width})
+    if isinstance(resize, int):
+        return replace(prompt, size=None)
+    return replace(prompt, size=nearest_size(like.height, like.width, sizes_of(resize)))
 
 
 def refuse_named(prompt: Prompt) -> Prompt:

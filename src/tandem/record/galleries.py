@@ -36,15 +36,18 @@ def write_pictures(rows: Rows, table: Path) -> list[dict]:
     """
     placed = [dict(row) for row in rows]
     for kind, shown in split_by_kind(rows).items():
-        path = table.parent / "pixels" / f"{table.stem}_{kind}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pictures.save(lay_out(shown), path)
         draw_grid(shown, table.with_suffix(".png"))
         of_kind = [row for row in placed if row["kind"] == kind]
-        for place, row in enumerate(of_kind):
-            size = list(row["output"].shape[:2])
+        sizes = [tuple(row["output"].shape[:2]) for row in of_kind]
+        for size in dict.fromkeys(sizes):
+            own = [row for row, other in zip(of_kind, sizes, strict=True) if other == size]
+            named = f"{table.stem}_{kind}" + "_{}x{}".format(*size) * (len({*sizes}) > 1)
+            path = table.parent / "pixels" / f"{named}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            pictures.save(lay_out(own), path)
             file = path.relative_to(table.parent).as_posix()
-            row["output"] = {"file": file, "place": place, "size": size}
+            for place, row in enumerate(own):
+                row["output"] = {"file": file, "place": place, "size": list(size)}
     return placed
 
 
@@ -75,7 +78,8 @@ def draw_grid(rows: Rows, path: Path) -> None:
         written.setdefault(row["prompt"], []).append(row.get(WRITTEN, ""))
     columns = max(map(len, of_prompts.values()))
     of_prompts = {prompt: [*map(pictures.shrink, shown)] for prompt, shown in of_prompts.items()}
-    size = next(iter(of_prompts.values()))[0].shape
+    shapes = [picture.shape for shown in of_prompts.values() for picture in shown]
+    size = tuple(max(lengths) for lengths in zip(*shapes, strict=True))
     paper = torch.full(size, pictures.PAPER, dtype=torch.uint8)
     filled = [
         picture
@@ -115,7 +119,8 @@ def draw_progress(run_dir: Path) -> Path | None:
         return None
     rows = {i: [pictures.shrink(seen[p]) for p in prompts] for i, seen in frames.items()}
     shown, strip = pictures.draw_strip(rows)
-    size = tuple(rows[shown[0]][0].shape[:2])
+    shapes = [picture.shape[:2] for own in rows.values() for picture in own]
+    size = tuple(max(lengths) for lengths in zip(*shapes, strict=True))
     titles = [str(iteration) for iteration in shown]
     path = run_dir / "pictures.png"
     return pictures.save_titled(strip, path, size=size, columns=titles, rows=prompts)

@@ -29,22 +29,19 @@ INK = "#1f2933"
 
 
 def lay_out_grid(pictures: Sequence[Tensor], columns: int) -> Tensor:
-    """Pictures of one size row by row, paper between them and in the places left over: [H, W, 3].
+    """Pictures row by row, paper between them and in the places left over, which are as large as
+    the largest of them: [H, W, 3].
 
-    Not enlarged: `tiles` takes it apart again. Raises ValueError for pictures of several sizes.
+    Not enlarged: `cut_tiles` takes apart again what is of one size. Raises ValueError for none.
     """
-    sizes = {tuple(picture.shape) for picture in pictures}
-    if len(sizes) != 1 or columns < 1:
-        raise ValueError(
-            f"a grid needs pictures of one size and a column at least, not sizes {sorted(sizes)} "
-            f"in {columns} columns"
-        )
-    height, width, _ = sizes.pop()
+    if not pictures or columns < 1:
+        raise ValueError(f"a grid needs a picture and a column, not {len(pictures)} in {columns}")
+    height, width = (max(picture.shape[axis] for picture in pictures) for axis in (0, 1))
     rows = math.ceil(len(pictures) / columns)
     size = (rows * (height + GAP) + GAP, columns * (width + GAP) + GAP, 3)
     sheet = torch.full(size, PAPER, dtype=torch.uint8)
     for (top, left), picture in zip(_find_corners(sheet, (height, width)), pictures, strict=False):
-        sheet[top : top + height, left : left + width] = picture.cpu()
+        sheet[top : top + len(picture), left : left + picture.shape[1]] = picture.cpu()
     return sheet
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 Record = TypeVar("Record")
+OF_LATENTS = 4  # axes from which on the last two are height and width
 
 
 class LossBatch:
@@ -78,8 +79,17 @@ def take(record: Record, rows: Tensor) -> Record:
     )
 
 
+def alike(values: Sequence) -> list[Tensor]:
+    """Where equal values stand, in the order of their first: int64 [n] of each."""
+    places: dict[object, list[int]] = {}
+    for place, value in enumerate(values):
+        places.setdefault(value, []).append(place)
+    return [torch.tensor(own) for own in places.values()]
+
+
 def concat(records: Sequence[Record]) -> Record:
-    """Stack records along B; shorter T are padded with 0 on the right."""
+    """Stack records along B; shorter T are padded with 0 on the right, and smaller latent pictures
+    below and on the right."""
     if len(records) == 1:
         return records[0]
     first = records[0]
@@ -92,7 +102,14 @@ def _join(values: tuple) -> Tensor | tuple:
     if values[0].ndim == 1:
         return torch.cat(values)
     width = max(value.shape[1] for value in values)
-    return torch.cat([pad_steps(value, width) for value in values])
+    padded = [pad_steps(value, width) for value in values]
+    if len({value.shape[-2:] for value in padded}) > 1 and values[0].ndim >= OF_LATENTS:
+        high, wide = (max(value.shape[axis] for value in values) for axis in (-2, -1))
+        padded = [
+            torch.nn.functional.pad(x, (0, wide - x.shape[-1], 0, high - x.shape[-2]))
+            for x in padded
+        ]
+    return torch.cat(padded)
 
 
 def pad_steps(value: Tensor, width: int) -> Tensor:

@@ -49,6 +49,7 @@ class Prompt:
     media: Picture | None = None  # of a demonstration
     chosen_media: Picture | None = None
     rejected_media: Picture | None = None
+    size: tuple[int, int] | None = None  # height and width of what it asks for; None: the model's
     fields: Mapping[str, Any] = field(default_factory=dict)  # whatever else a reward wants to know
     rewards: tuple[str, ...] | None = None  # the names of those that judge it; None: all
     # Of the prompt of a row, what came of it in an environment: "turns", each a role and a content,

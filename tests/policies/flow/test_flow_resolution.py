@@ -118,3 +118,12 @@ def test_a_family_of_one_size_says_so_before_anything_is_loaded():
         check(compose(["model=tiny_flow", "evaluation.resolution=0"]))
     with pytest.raises(ValueError, match=r"evaluation\.resolution=32: tiny_flow paints 16 x 16"):
         small().adapter.canvas(32)
+
+
+def test_a_row_that_asks_for_a_size_gets_the_latents_of_a_policy_of_that_size(make):
+    policy = make(16)
+    tall = SD3(resolution=24, width=16, max_sequence_length=16)
+    tall.load(str(policy.adapter.folder), torch.float32)
+    assert policy.adapter.canvas((24, 16)) == tall.canvas(None) != policy.adapter.canvas(None)
+    with pytest.raises(ValueError, match=r"a size like model\.adapter\.resolution=18 does not fit"):
+        policy.adapter.canvas((18, 16))

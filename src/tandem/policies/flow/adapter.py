@@ -43,9 +43,9 @@ class Adapter(Protocol):
     def image_shape(self) -> tuple[int, ...]:
         """Of one picture: H, W, 3; of a film: F, H, W, 3."""
 
-    def canvas(self, resolution: int | None, frames: int | None = None) -> Canvas:
-        """Of pictures with so many pixels along a side, and of films with so many frames; None: as
-        in `image_shape`. A ValueError where there are no such."""
+    def canvas(self, resolution: int | tuple[int, int] | None, frames: int | None = None) -> Canvas:
+        """Of pictures with so many pixels along a side, or of that height and width, and of films
+        with so many frames; None: as in `image_shape`. A ValueError where there are no such."""
 
     def load(self, path: str | None, dtype: torch.dtype | None) -> nn.Module:
         """The transformer, from a folder if there is one. dtype None: as it was saved."""

@@ -76,16 +76,33 @@ def refuse(prompt: Prompt, library: PromptEmbeddingCache, *, guided_by: str | No
                 f"model.negative_prompt (it may be empty), or {guided_by}=1"
             )
         texts.append(negative.text)
-    return next((reason for text in texts if (reason := library.adapter.refuse(text))), None)
+    read = next((reason for text in texts if (reason := library.adapter.refuse(text))), None)
+    return read or refuse_size(prompt, library.adapter)
 
 
 def refuse_picture(prompt: Prompt, adapter: Adapter) -> str | None:
     """Why an example shows nothing to learn from."""
     if prompt.media is None:
         return "has no picture; rows that name files need data.pictures=true"
-    if prompt.media.shape != adapter.image_shape:
-        sizes = ["x".join(map(str, shape)) for shape in (prompt.media.shape, adapter.image_shape)]
-        return "has a picture of {}, but the model's are {}".format(*sizes)
+    if prompt.size is None:
+        wanted, whose = adapter.image_shape, "the model's are"
+    else:
+        wanted, whose = (*adapter.image_shape[:-3], *prompt.size, 3), "its row asks for"
+    if prompt.media.shape != wanted:
+        has, wants = ("x".join(map(str, shape)) for shape in (prompt.media.shape, wanted))
+        return f"has a picture of {has}, but {whose} {wants}"
+    return None
+
+
+def refuse_size(prompt: Prompt, adapter: Adapter) -> str | None:
+    """Why the model has no picture of the size that a row asks for."""
+    if prompt.size is None:
+        named = [name for name in ("height", "width") if name in prompt.fields]
+        return f"has a {named[0]} alone, or one that is no number" if named else None
+    try:
+        adapter.canvas(prompt.size)
+    except ValueError as problem:
+        return f"asks for a picture of {prompt.size[0]} x {prompt.size[1]}: {problem}"
     return None
 
 

@@ -40,9 +40,9 @@ class DenoisingErrors:
     """Asks velocity fields about pictures, a few points at a time."""
 
     def __init__(
-        self, regression: Regression, schedule: Callable[[], Tensor], forward: ChunkedForward
+        self, regression: Regression, schedule: Callable[..., Tensor], forward: ChunkedForward
     ) -> None:
-        """`schedule`: the noise levels of the sampler, from 1 to 0."""
+        """`schedule`: size of a picture -> the noise levels of the sampler, from 1 to 0."""
         self.regression, self.schedule, self.forward = regression, schedule, forward
 
     def errors(
@@ -101,7 +101,8 @@ class DenoisingErrors:
     def fresh(self, rollout: Rollout) -> RegressionPoints:
         """Noise on the finished pictures; each step of a row has an equal share of its levels."""
         sample, count = rollout.sample, self.regression.count
-        x, sigma, target = self.regression.noised(sample.x0, sample.key, self.schedule())
+        levels = self.schedule(rollout.prompts[0].size)
+        x, sigma, target = self.regression.noised(sample.x0, sample.key, levels)
         share = count // rollout.mask.shape[1]
         mask = rollout.mask.repeat_interleave(share, 1)
         row, column = pick(mask)

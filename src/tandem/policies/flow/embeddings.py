@@ -81,7 +81,8 @@ class PromptEmbeddingCache:
         text = prompt.fields.get("negative_prompt", self.negative)
         if text is None:
             return None
-        return PromptInput(text=text, images=prompt.images, negative=True)
+        size = prompt.size if prompt.images else None
+        return PromptInput(text=text, images=prompt.images, negative=True, size=size)
 
     def stacked(self, inputs: Sequence[PromptInput], device: torch.device) -> Condition:
         """The embeddings of inputs as one condition on a device."""
@@ -122,7 +123,8 @@ def input_of(prompt: Prompt) -> PromptInput:
             f"prompt {prompt.id} of {prompt.source} is a chat, but a picture is asked for by text"
         )
     text = prompt.text.replace(IMAGE, "")  # families have places of their own for pictures
-    return PromptInput(text=text, images=prompt.images)
+    size = prompt.size if prompt.images else None  # texts alone are read alike for any size
+    return PromptInput(text=text, images=prompt.images, size=size)
 
 
 def write(file: Path, condition: Condition) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +14,18 @@ from torch import Tensor, nn
 from tandem.dynamics.decays import Decay
 from tandem.policies.base import Policy
 from tandem.policies.engines.weight_sync import WeightSync
+from tandem.policies.flow import admission
+from tandem.policies.flow.adapter import Adapter
+from tandem.policies.flow.admission import Split
 from tandem.policies.flow.embeddings import PromptEmbeddingCache
 from tandem.policies.flow.engine import FlowFiles, Generator, SyncedPictures
 from tandem.policies.flow.model import FlowModel
 from tandem.policies.flow.records import EMA, LIVE, REFERENCE, FlowSampling
 from tandem.policies.flow.sampling import LocalPictures
+from tandem.policies.flow.sizes import cropped
 from tandem.policies.flow.snapshots import reads_reference
+from tandem.policies.request import Request
+from tandem.types import Prompt, Rollout
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -29,10 +35,14 @@ class PicturePolicy(Policy):
     """A flow policy that an engine makes pictures for: its own field, or somebody else's."""
 
     sampling: FlowSampling
+    request: Request
+    adapter: Adapter
+    path: str | None
     seed: int
     ema: Decay | None
     model: FlowModel
     library: PromptEmbeddingCache
+    asks_sizes = False  # some prompt asks for a picture that is not as large as the model's own
     supply: WeightSync | None = None  # of an engine with weights of its own; None: it has none
 
     # Who samples, and with which weights.
@@ -81,6 +91,50 @@ class PicturePolicy(Policy):
         # In this order: what is gathered is what the ranks hold at that moment.
         with self.model.snapshots.under(weights), self.model.gathered(with_reference=of_reference):
             yield
+
+    # What is asked.
+
+    def admit(self, prompts: Sequence[Prompt], samplings: Sequence[FlowSampling] = ()) -> Split:
+        """The prompts that can be painted by the policy's own sampling and by these, encoded by
+        now, and the others with the reason."""
+        for sampling in samplings:
+            self.adapter.canvas(sampling.resolution, sampling.frames)  # or it cannot be painted
+        admission.warn_of_evaluation(self.adapter, self.sampling, samplings, path=self.path)
+        setting = admission.guided_by(self.sampling, samplings, self.request.timesteps)
+        admission.check_guidance(self.adapter, setting, path=self.path)
+        kept, dropped = admission.paintable(prompts, self.library, guided_by=setting)
+        self.asks_sizes |= any(prompt.size is not None for prompt in kept)
+        self.library.prepare(self.library.inputs(kept, guided=setting is not None), self.device)
+        return kept, dropped
+
+    def admit_answered(self, examples: Sequence[Prompt]) -> Split:
+        """The demonstrations that have a picture of the right size, and the others."""
+        shown, without = admission.pictured(examples, self.adapter)
+        kept, dropped = self.admit(shown)
+        return kept, without + dropped
+
+    def describe_prompt(self, prompt: Prompt) -> str:
+        """The text that a picture is asked for by."""
+        return prompt.text
+
+    def sized(self, rollout: Rollout) -> Rollout:
+        """Rows of one size without the margin that they may have."""
+        return cropped(rollout, self.adapter.canvas(rollout.prompts[0].size).latent_shape)
+
+    def row_cost(self, rollout: Rollout) -> Tensor:
+        """Tokens that a forward pass reads for each row, [B] int64."""
+        fresh = rollout.sample.trajectory is None
+        levels = self.request.timesteps.count // rollout.mask.shape[1] if fresh else 1
+        guided = rollout.sample.guidance.gt(1).long()
+        if fresh or self.request.judged(self.sampling.steps):
+            guided = int(self.request.timesteps.guidance_scale > 1)
+        points = rollout.mask.sum(1) if self.request.networks else rollout.length
+        tokens = sum(self.adapter.tokens)
+        if self.asks_sizes:
+            (_, read), asked = self.adapter.tokens, [prompt.size for prompt in rollout.prompts]
+            painted = {size: self.adapter.canvas(size).tokens for size in {*asked}}
+            tokens = torch.tensor([painted[size] + read for size in asked]).to(points.device)
+        return self.request.cost_of_points(tokens, guided, levels * points)
 
     # The weights.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +15,6 @@ from tandem import rng
 from tandem.dynamics.decays import Decay
 from tandem.policies.flow import admission
 from tandem.policies.flow.adapter import Adapter
-from tandem.policies.flow.admission import Split
 from tandem.policies.flow.denoising_loss import DenoisingErrors
 from tandem.policies.flow.embeddings import PromptEmbeddingCache
 from tandem.policies.flow.logprob import LogProbComputer
@@ -23,7 +23,14 @@ from tandem.policies.flow.model import FlowModel
 from tandem.policies.flow.picture_policy import PicturePolicy
 from tandem.policies.flow.records import FlowSample, FlowSampling, as_rollout, renew_noise
 from tandem.policies.flow.sampling import SamplingPlan
-from tandem.policies.flow.snapshots import NEW_REFERENCE, OF_KL, OF_REAL, KeptWeights
+from tandem.policies.flow.sizes import in_parts, sampled_apart
+from tandem.policies.flow.snapshots import (
+    NEW_REFERENCE,
+    OF_KL,
+    OF_REAL,
+    KeptWeights,
+    reads_reference,
+)
 from tandem.policies.flow.velocity_model import ChunkedForward
 from tandem.policies.language.pretrained import Numerics
 from tandem.policies.language.records import Description
@@ -115,9 +122,10 @@ class FlowPolicy(PicturePolicy):
         admission.warn_of_schedule(self.adapter, self.sampling, path=self.path)
         self.engine = self.host()
 
-    def schedule(self) -> Tensor:
-        """The noise levels of the sampler, from noise to 0: [steps + 1]."""
-        return self.sampling.levels(self.adapter.tokens[0])
+    def schedule(self, size: tuple[int, int] | None = None) -> Tensor:
+        """The noise levels of the sampler, from noise to 0, for pictures of that height and width:
+        [steps + 1]."""
+        return self.sampling.levels(self.adapter.canvas(size).tokens)
 
     def sample(
         self,
@@ -134,6 +142,14 @@ class FlowPolicy(PicturePolicy):
         sampled with the policy's own `sampling`; another one is for evaluation.
         """
         sampling = self.own_sampling() if sampling is None else sampling
+        sizes = {prompt.size for prompt in prompts} if sampling.resolution is None else {None}
+        self.asks_sizes |= sizes != {None}
+        if len(sizes) > 1:
+            again = partial(self.sample, group_size=group_size, key=key, sampling=sampling)
+            return sampled_apart(
+                prompts, slots, group_size, lambda some, own: again(some, slots=own)
+            )
+        sampling = sampling if sizes == {None} else replace(sampling, resolution=sizes.pop())
         asked = [prompt for prompt in prompts for _ in range(group_size)]
         inputs = self.library.inputs(prompts, guided=sampling.guidance_scale > 1)
         self.library.prepare(inputs, self.device)
@@ -174,6 +190,11 @@ class FlowPolicy(PicturePolicy):
         Their noise levels and noise are functions of key and slot: the rows of a slot share them,
         whatever `regression.shared` says of samples.
         """
+        sizes = {example.size for example in examples}
+        self.asks_sizes |= sizes != {None}
+        if len(sizes) > 1:
+            again = partial(self.encode, key=key)
+            return sampled_apart(examples, slots, 1, lambda some, own: again(some, slots=own))
         group = torch.tensor(slots, device=self.device)
         pictures = torch.stack([admission.shown(example, self.adapter) for example in examples])
         parts = pictures.split(self.sampling.max_rows)
@@ -192,59 +213,38 @@ class FlowPolicy(PicturePolicy):
 
     def evidence(self, rollout: Rollout, needs: frozenset[str]) -> Evidence:
         """The training forward, with gradient."""
-        return self.logprobs.evidence(self.model, rollout, needs)
+        if len({prompt.size for prompt in rollout.prompts}) > 1:
+            return in_parts(rollout, lambda part: self.evidence(part, needs))
+        return self.logprobs.evidence(
+            self.model, self.sized(rollout) if self.asks_sizes else rollout, needs
+        )
 
     def errors(self, rollout: Rollout, needs: frozenset[str]) -> dict[str, Tensor]:
         """ "error" [B, T, D], with gradient, "sigma" [B, T], and what is named of "old_error",
         "ref_error", "fast_error" [B, T, D], "std" and "velocity_gain" [B, T]."""
-        return self.denoising.errors(self.model, rollout, needs)
+        return self.denoising.errors(
+            self.model, self.sized(rollout) if self.asks_sizes else rollout, needs
+        )
 
     def matching(
         self, rollout: Rollout, needs: frozenset[str], *, rests: bool
     ) -> tuple[dict[str, Tensor], dict[str, NetworkAnswer]]:
         """Fields of a `MatchingBatch`: "x0" [B, T, D] with gradient unless it `rests`, what is
         named of others, and apart the answers of networks that learn, with their gradients."""
-        return self.queries.answers(self.model, rollout, needs, rests=rests)
+        return self.queries.answers(
+            self.model, self.sized(rollout) if self.asks_sizes else rollout, needs, rests=rests
+        )
 
     def complete(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
         """Fill the log-probabilities, values and old means that are read and were not given."""
         new = rollout.old_logp is None and not needs.isdisjoint({"old_logp", "kl_to_old"})
         # An engine with a copy of the weights computes in ways of its own.
         heard = new and rollout.behaviour_logp is not None and self.supply is None
-        with self.model.gathered():
+        # Ranks may have rows of more sizes than others, and ask the reference as often.
+        apart = self.asks_sizes and reads_reference(needs)
+        with self.model.gathered(with_reference=apart):
             trusted = heard and self.trusts(rollout)
-            return self.logprobs.complete(self.model, rollout, needs, trusted=trusted)
-
-    def row_cost(self, rollout: Rollout) -> Tensor:
-        """Tokens that a forward pass reads for each row, [B] int64."""
-        fresh = rollout.sample.trajectory is None
-        levels = self.request.timesteps.count // rollout.mask.shape[1] if fresh else 1
-        guided = rollout.sample.guidance.gt(1).long()
-        if fresh or self.request.judged(self.sampling.steps):
-            guided = int(self.request.timesteps.guidance_scale > 1)
-        points = rollout.mask.sum(1) if self.request.networks else rollout.length
-        return self.request.cost_of_points(sum(self.adapter.tokens), guided, levels * points)
-
-    def admit(self, prompts: Sequence[Prompt], samplings: Sequence[FlowSampling] = ()) -> Split:
-        """The prompts that can be painted by the policy's own sampling and by these, encoded by
-        now, and the others with the reason."""
-        for sampling in samplings:
-            self.adapter.canvas(
-                sampling.resolution, sampling.frames
-            )  # which refuses what it cannot paint
-        admission.warn_of_evaluation(self.adapter, self.sampling, samplings, path=self.path)
-        setting = admission.guided_by(self.sampling, samplings, self.request.timesteps)
-        admission.check_guidance(self.adapter, setting, path=self.path)
-        kept, dropped = admission.paintable(prompts, self.library, guided_by=setting)
-        self.library.prepare(self.library.inputs(kept, guided=setting is not None), self.device)
-        return kept, dropped
-
-    def admit_answered(self, examples: Sequence[Prompt]) -> Split:
-        """The demonstrations that have a picture of the right size, and the others."""
-        shown, without = admission.pictured(examples, self.adapter)
-        kept, dropped = self.admit(shown)
-        return kept, without + dropped
-
-    def describe_prompt(self, prompt: Prompt) -> str:
-        """The text that a picture is asked for by."""
-        return prompt.text
+            fill = partial(self.logprobs.complete, self.model, needs=needs, trusted=trusted)
+            if len({prompt.size for prompt in rollout.prompts}) > 1:
+                return in_parts(rollout, lambda part: fill(rollout=self.sized(part)))
+            return fill(rollout=self.sized(rollout) if self.asks_sizes else rollout)

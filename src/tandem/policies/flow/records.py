@@ -41,13 +41,17 @@ class PromptInput:
     text: str
     images: tuple[Picture, ...] = ()  # that the prompt shows
     negative: bool = False  # some families read the latter in another way
+    size: tuple[int, int] | None = (
+        None  # of the picture that is made of those shown; None: as usual
+    )
 
     @property
     def name(self) -> str:
         """A hash of all of it."""
         said = f"negative:{self.text}" if self.negative else self.text
         shown = [f"\n{picture.name}" for picture in self.images]
-        return hashlib.sha256("".join([said, *shown]).encode()).hexdigest()
+        sized = [] if self.size is None else [f"\n{self.size}"]
+        return hashlib.sha256("".join([said, *shown, *sized]).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +65,8 @@ class FlowSampling:
     solver: Callable[[Tensor], Solver] | None = None  # of the ODE, in place of Euler
     stochastic: Choose | None = every_step
     guidance_scale: float = 1.0  # classifier-free; above 1 it takes two forward passes
-    resolution: int | None = None  # pixels along a side; None: as the policy is trained
+    # Pixels along a side, or height and width; None: as a prompt says, or as the policy is trained
+    resolution: int | tuple[int, int] | None = None
     frames: int | None = None  # of a film; None: as the policy is trained
     shared_noise: bool = False  # all samples of a group start from the same noise
     storage: Storage = "float32"  # of the states that are kept for training

@@ -40,7 +40,7 @@ class Films(Pipeline):
     def scale(self) -> int:
         return self.vae.config.scale_factor_spatial
 
-    def canvas(self, resolution: int | None, frames: int | None = None) -> Canvas:
+    def canvas(self, resolution: int | tuple[int, int] | None, frames: int | None = None) -> Canvas:
         flag, count = ("model.adapter", self.frames) if frames is None else ("evaluation", frames)
         if count < 1 or (count - 1) % self.stride:
             raise ValueError(

@@ -48,6 +48,6 @@ class ImageConditions(Autoencoded):
         the size of those that are made; nothing where it shows none."""
         if not asked.images:
             return {}
-        size = self.image_shape[-3:-1]
+        size = asked.size or self.image_shape[-3:-1]
         pixels = torch.stack([fit_picture(picture.load(), size) for picture in asked.images])
         return {SHOWN: self.latents(pixels, device)}

@@ -167,7 +167,7 @@ class Pipeline(ImageConditions, FolderSchedule, PromptReaders):
         """Pixels along a side of one of a latent."""
         return 2 ** (len(self.vae.config.block_out_channels) - 1)
 
-    def canvas(self, resolution: int | None, frames: int | None = None) -> Canvas:
+    def canvas(self, resolution: int | tuple[int, int] | None, frames: int | None = None) -> Canvas:
         if frames is not None:
             raise ValueError(
                 f"evaluation.frames={frames}: this model makes pictures; leave it null"
@@ -176,11 +176,18 @@ class Pipeline(ImageConditions, FolderSchedule, PromptReaders):
         tokens = math.prod(side // own.patch for side in sides)
         return Canvas(latent_shape=(own.channels, *sides), tokens=tokens)
 
-    def _sides(self, resolution: int | None) -> tuple[int, int]:
+    def _sides(self, resolution: int | tuple[int, int] | None) -> tuple[int, int]:
         """Height and width of a latent. A ValueError where there is no such picture."""
-        flag = "model.adapter" if resolution is None else "evaluation"
-        height, own = resolution or self.resolution, self.geometry()
-        width, rest = divmod(height * self.width, self.resolution)
+        flag, own, rest = (
+            "model.adapter" if resolution is None else "evaluation",
+            self.geometry(),
+            0,
+        )
+        if isinstance(resolution, tuple):
+            flag, (height, width) = "a size like model.adapter", resolution
+        else:
+            height = resolution or self.resolution
+            width, rest = divmod(height * self.width, self.resolution)
         step = self.scale * own.patch
         at_most = None if own.most is None else step * own.most
         for pixels in (height, width):

@@ -38,8 +38,8 @@ class TinyFlow:
     def tokens(self) -> tuple[int, int]:
         return image_tokens(SIZE, self.patch), WORDS
 
-    def canvas(self, resolution: int | None, frames: int | None = None) -> Canvas:
-        if resolution not in (None, SIZE) or frames is not None:
+    def canvas(self, resolution: int | tuple[int, int] | None, frames: int | None = None) -> Canvas:
+        if resolution not in (None, SIZE, (SIZE, SIZE)) or frames is not None:
             asked = f"resolution={resolution}" if frames is None else f"frames={frames}"
             raise ValueError(
                 f"evaluation.{asked}: tiny_flow paints {SIZE} x {SIZE} pixels; leave it null"

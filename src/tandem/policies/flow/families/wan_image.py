@@ -76,9 +76,9 @@ class WanImage(Wan):
         given = super().condition(pipeline, asked, device)
         if self.network.config.image_dim is not None:
             given["seen"] = pipeline.encode_image(picture.permute(2, 0, 1), device)[0]
-        pixels = fit_picture(picture, self.image_shape[-3:-1])
-        film = torch.full(self.image_shape, 127.5)
-        film[0] = pixels
+        size = asked.size or self.image_shape[-3:-1]
+        film = torch.full((self.frames, *size, 3), 127.5)
+        film[0] = fit_picture(picture, size)
         frames = film[:1] if self.times_of_tokens else film
         return given | {SHOWN: self.latents(frames[None], device)}
 

@@ -1,0 +1,51 @@
+"""Rows of several sizes: taken apart, asked by themselves, and joined again in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from tandem.types import Prompt, Record, Rollout, alike, concat, take
+
+
+def in_parts(rollout: Rollout, ask: Callable[[Rollout], Record]) -> Record:
+    """What `ask` says of the rows of each size, as one record of all rows, which it gives too."""
+    parts = alike([prompt.size for prompt in rollout.prompts])
+    return _in_order([ask(take(rollout, rows)) for rows in parts], parts)
+
+
+def sampled_apart(
+    prompts: Sequence[Prompt],
+    slots: Sequence[int],
+    group_size: int,
+    sample: Callable[[list[Prompt], list[int]], Rollout],
+) -> Rollout:
+    """Prompt by prompt what `sample` gives for the prompts and slots of each size."""
+    parts = [own.tolist() for own in alike([prompt.size for prompt in prompts])]
+    found = [sample([prompts[i] for i in own], [slots[i] for i in own]) for own in parts]
+    samples = torch.arange(group_size)
+    return _in_order(found, [(group_size * torch.tensor(own)[:, None] + samples).flatten()
+                             for own in parts])  # fmt: skip
+
+
+def _in_order(parts: Sequence[Record], places: Sequence[Tensor]) -> Record:
+    """Records whose rows stood in these places, as one."""
+    return take(concat(parts), torch.cat([*places]).argsort())
+
+
+def cropped(rollout: Rollout, shape: Sequence[int]) -> Rollout:
+    """Rows of one size without the margin that they got beside larger ones.
+
+    shape: of one latent picture, [..., H, W].
+    """
+
+    def cut(x: Tensor | None) -> Tensor | None:
+        return None if x is None else x[..., : shape[-2], : shape[-1]]
+
+    sample, taken = rollout.sample, rollout.sample.trajectory
+    if taken is not None:
+        taken = replace(taken, path=cut(taken.path), mean=cut(taken.mean))
+    return replace(rollout, sample=replace(sample, x0=cut(sample.x0), trajectory=taken))
