@@ -157,6 +157,10 @@ WRONG = {
         "trainer.devices=1: trainer.strategy=fsdp2 cuts every weight over ranks, and "
         "needs 2 devices at least; give 2 or more, or set trainer=auto"
     ),
+    "trainer=fsdp2 model=tiny_unified": (
+        "model=tiny_unified cannot be cut over ranks, as trainer.strategy=fsdp2 does; set "
+        "trainer=ddp"
+    ),
     "trainer=fsdp2 model=tiny_flow algorithm=ppo": (
         "algorithm=ppo has a critic, and trainer.strategy=fsdp2 knows none of pictures yet; set "
         "trainer=ddp"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from tandem.contracts import facts_of
 from tandem.legality.case import Case
+from tandem.policies.base import Policy
 
 
 def there_is_a_device(case: Case) -> Iterator[str]:
@@ -51,6 +52,15 @@ def parts_fit(case: Case) -> Iterator[str]:
         yield (
             f"optimizer={chosen['optimizer']} keeps its state in blocks of whole weights, and "
             "trainer.strategy=fsdp2 cuts them; set optimizer=adamw or trainer=ddp"
+        )
+
+
+def weights_can_be_cut(case: Case) -> Iterator[str]:
+    """Some policies have weights that only a whole copy serves."""
+    if case.plan.trainer.strategy == "fsdp2" and case.model.target.shard is Policy.shard:
+        yield (
+            f"model={case.plan.choices['model']} cannot be cut over ranks, as "
+            "trainer.strategy=fsdp2 does; set trainer=ddp"
         )
 
 
@@ -105,6 +115,7 @@ RULES = (
     there_is_a_device,
     every_rank_has_a_prompt,
     parts_fit,
+    weights_can_be_cut,
     engine_computes_as_trained,
     engine_sees,
     tower_is_whole,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
@@ -16,9 +15,6 @@ from tandem.policies.language.policy import LanguagePolicy
 from tandem.policies.request import Request
 from tandem.policies.weights import copy_into
 from tandem.types import PICTURE, SEGMENTS, TEXT
-
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
 
 SHARED = "shared"  # the group of weights that write and paint
 
@@ -88,5 +84,4 @@ class UnifiedPolicy(ChainPolicy):
         """Of any shape [...]."""
         copy_into(self.trainable(), weights)
 
-    def shard(self, mesh: DeviceMesh) -> None:
-        Policy.shard(self, mesh)  # which refuses: a block would be gathered by either part
+    shard = Policy.shard  # which refuses: a block would be gathered by either part
