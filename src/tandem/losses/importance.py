@@ -26,7 +26,7 @@ Correction = Callable[[CoupledBatch], Tensor]
 BOTH = {"old_logp", "behaviour_logp"}  # whose ratio is the weight
 
 
-def step_log_ratio(batch: CoupledBatch) -> Tensor:
+def sampler_log_ratio(batch: CoupledBatch) -> Tensor:
     """log old - log behaviour, [B, T] nats, 0 outside the mask."""
     return torch.where(batch.mask, batch.old_logp - batch.behaviour_logp, 0).detach()
 
@@ -42,12 +42,12 @@ def step_ratio(batch: CoupledBatch) -> Tensor:
 
 def product_ratio(batch: CoupledBatch) -> Tensor:
     """[B, 1], of a whole sample: its variance grows with the length without bound."""
-    return _exp(step_log_ratio(batch).sum(1, keepdim=True))
+    return _exp(sampler_log_ratio(batch).sum(1, keepdim=True))
 
 
 def geometric_ratio(batch: CoupledBatch) -> Tensor:
     """[B, 1], the geometric mean over the steps of a sample."""
-    total = step_log_ratio(batch).sum(1, keepdim=True)
+    total = sampler_log_ratio(batch).sum(1, keepdim=True)
     return _exp(total / batch.mask.sum(1, keepdim=True).clamp(min=1))
 
 

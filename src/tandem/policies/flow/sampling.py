@@ -16,7 +16,7 @@ from tandem.dynamics.steps import Indices
 from tandem.policies.flow.embeddings import PromptEmbedding, PromptEmbeddingCache
 from tandem.policies.flow.records import FlowSampling, SamplerOutput, Trajectory
 from tandem.policies.flow.solvers import solve
-from tandem.policies.flow.velocity_model import VelocityModel, even_parts
+from tandem.policies.flow.velocity_model import VelocityModel, split_evenly
 from tandem.policies.request import Request
 from tandem.types import Prompt, concat
 
@@ -61,7 +61,7 @@ class LocalPictures:
         finished, pictures = [], []
         sampling, adapter, field = plan.sampling, self.field.adapter, self.field
         shape = adapter.canvas(sampling.resolution, sampling.frames).latent_shape
-        for part in even_parts(len(prompts), sampling.max_rows):
+        for part in split_evenly(len(prompts), sampling.max_rows):
             some = [prompts[i] for i in part.tolist()]
             guided = sampling.guidance_scale > 1
             conditioning = self.library.rows(some, keys.device, guided=guided)

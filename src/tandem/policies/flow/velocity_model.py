@@ -104,7 +104,7 @@ class ChunkedForward:
             velocity, states = field.with_states(*where, scale=scale)
             return velocity, critic(states)
 
-        parts = even_parts(len(x), self.max_rows, field.weights.passes)
+        parts = split_evenly(len(x), self.max_rows, field.weights.passes)
         recompute = len(parts) > 1 and torch.is_grad_enabled()
         velocities, values = [], []
         for part in parts:
@@ -115,7 +115,7 @@ class ChunkedForward:
         return torch.cat(velocities), torch.cat(values) if values else None
 
 
-def even_parts(
+def split_evenly(
     rows: int, budget: int, passes: Callable[[int], int] = lambda wanted: wanted
 ) -> list[Tensor]:
     """range(rows) in as few parts as fit, of even sizes: a rest of one row would take another
