@@ -16,7 +16,6 @@ from tandem.policies.language.chat import ChatOptions
 from tandem.policies.language.critic import Critic, Kind
 from tandem.policies.language.inputs import TEXTS, Inputs
 from tandem.policies.language.liger import fuse
-from tandem.policies.language.loaded_teachers import LoadedTokenTeachers
 from tandem.policies.language.logprob import ChunkLimits, TokenLogProbComputer
 from tandem.policies.language.mixed_episodes import MixedEpisodes
 from tandem.policies.language.pretrained import Build, Numerics, Packing
@@ -90,7 +89,6 @@ class LanguagePolicy(TokenPolicy):
             quantization=quantization,
             critic=critic,
         )
-        self.teachers: LoadedTokenTeachers | None = None
         self.episodes: MixedEpisodes | None = None
 
     def describe(self, request: Request) -> Description:
@@ -130,11 +128,6 @@ class LanguagePolicy(TokenPolicy):
             critic=critic,
             inputs=self.inputs_of(model),
         )
-
-    def notify(self, event: Literal["update", "iteration"]) -> None:
-        super().notify(event)
-        if event == "update" and self.teachers is not None:
-            self.teachers.follow()
 
     def sample(
         self,

@@ -18,6 +18,7 @@ from tandem.policies.engines.rollout_engine import EngineMixin
 from tandem.policies.language.chat import Chat, ChatOptions
 from tandem.policies.language.critic import Critic, Kind, critic_of
 from tandem.policies.language.kernels import check_kernels
+from tandem.policies.language.loaded_teachers import LoadedTokenTeachers
 from tandem.policies.language.logprob import ChunkLimits, TokenLogProbComputer
 from tandem.policies.language.pretrained import (
     Build,
@@ -85,6 +86,7 @@ class TokenPolicy(EngineMixin):
         self.lora, self.quantization, self.kind_of_critic = lora, quantization, critic
         self.reference: TokenLogProbComputer | None = None
         self.critic: Critic | None = None
+        self.teachers: LoadedTokenTeachers | None = None
 
     def load(self, request: Request) -> None:
         """Weights and tokenizer; a frozen copy only if a reference is needed without adapters, and
@@ -111,8 +113,6 @@ class TokenPolicy(EngineMixin):
         if request.needs & OF_REFERENCE and self.lora is None:
             self.reference = self.scorer_of(copy.deepcopy(model).requires_grad_(False))
         self.exact = self.precision.is_exact(self.network)
-
-    # What differs between kinds of models.
 
     read_config = staticmethod(read_config)
     choose_class = staticmethod(causal)
@@ -142,8 +142,6 @@ class TokenPolicy(EngineMixin):
     @abstractmethod
     def passes_of(self, request: Request) -> RowPasses:
         """What a training forward reads of a row."""
-
-    # What the weights say of rows.
 
     @torch.no_grad()
     def logp(self, rows: Rollout) -> Tensor:
@@ -202,8 +200,6 @@ class TokenPolicy(EngineMixin):
         """The text as the model sees it."""
         return self.chat.text(prompt)
 
-    # Where the weights are, and which of them learn.
-
     @property
     def device(self) -> torch.device:
         return next(self.network.parameters()).device
@@ -229,6 +225,8 @@ class TokenPolicy(EngineMixin):
     def notify(self, event: Literal["update", "iteration"]) -> None:
         if event == "update" and self.supply is not None:
             self.supply.outdated()
+        if event == "update" and self.teachers is not None:
+            self.teachers.follow()
         if event == "iteration" and self.lagged.staleness:
             self.lagged.forget(self.iteration + 1)
 
