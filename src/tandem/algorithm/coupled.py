@@ -9,7 +9,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from tandem.algorithm.objective import KL, POLICY, Objective, Term, counted, found
+from tandem.algorithm.objective import (
+    KL,
+    POLICY,
+    Objective,
+    Term,
+    find_counting_steps,
+    statistics_of,
+)
 from tandem.contracts import declare, facts_of
 from tandem.contracts.outputs import OLD_POLICY
 from tandem.experience import Experience
@@ -98,12 +105,12 @@ class Coupled(Objective):
         Rows without advantage are left out of all but the KL to the reference, whether they were
         skipped or ran for the sake of another term: a metric must not depend on which.
         """
-        batch = replace(batch, mask=batch.mask & counted(rows))
+        batch = replace(batch, mask=batch.mask & find_counting_steps(rows))
         metrics = reference_metrics(batch, rows.rollout.old_kl_to_ref)
         if batch.teacher_logp is not None or batch.divergence is not None:
             metrics |= teacher_metrics(batch)
         if KL in self.terms:
-            penalty = self.terms[KL].loss(batch, *found(rows, KL))
+            penalty = self.terms[KL].loss(batch, *statistics_of(rows, KL))
             metrics["actor/kl_penalty"] = masked_mean(penalty, rows.weights[KL] != 0)
         if POLICY in self.terms and self.facts[POLICY].zero_at_zero_advantage:
             signal = batch.advantages.ne(0).any(1, keepdim=True)
@@ -119,7 +126,7 @@ class Coupled(Objective):
                 metrics |= fresh_mismatch(batch_of_trainer)
         for name, term in self.terms.items():
             if self.metrics[name] is not None:
-                metrics |= self.metrics[name](batch, *found(rows, name))
+                metrics |= self.metrics[name](batch, *statistics_of(rows, name))
             if name in self.corrected:
                 metrics |= importance.effect(batch, term.correction(batch))
                 own = self.metrics_of_corrections[name]

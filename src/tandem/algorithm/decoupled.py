@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from tandem.algorithm.coupled import policy_metrics
-from tandem.algorithm.objective import KL, POLICY, Objective, Term, counted, found
+from tandem.algorithm.objective import (
+    KL,
+    POLICY,
+    Objective,
+    Term,
+    find_counting_steps,
+    statistics_of,
+)
 from tandem.dynamics.regression import Weighting, energy
 from tandem.experience import Experience
 from tandem.metrics import Metric, masked_mean
@@ -46,7 +53,7 @@ class Decoupled(Objective):
         }
         return DecoupledBatch(mask=rollout.mask, group=rollout.group, **inside)
 
-    def seen(self, record: DecoupledBatch) -> dict[str, DecoupledBatch | CoupledBatch]:
+    def by_term(self, record: DecoupledBatch) -> dict[str, DecoupledBatch | CoupledBatch]:
         of_errors = {name for name, own in self.facts.items() if own.on_errors}
         likely = None if of_errors == set(self.terms) else likelihoods(record, self.weighting)
         return {name: record if name in of_errors else likely for name in self.terms}
@@ -54,13 +61,13 @@ class Decoupled(Objective):
     def measure(self, record: DecoupledBatch, rows: Experience) -> dict[str, Metric]:
         """As of log-probabilities: rows without advantage are left out of all but the KL, whether
         they were skipped or ran for the sake of another term."""
-        record, metrics = replace(record, mask=record.mask & counted(rows)), {}
-        seen = self.seen(record)
+        record, metrics = replace(record, mask=record.mask & find_counting_steps(rows)), {}
+        seen = self.by_term(record)
         if record.ref_error is not None:
             distance = energy(record.error - record.ref_error)
             metrics["actor/ref_kl"] = masked_mean(distance, record.mask)
         if KL in self.terms:
-            penalty = self.terms[KL].loss(seen[KL], *found(rows, KL))
+            penalty = self.terms[KL].loss(seen[KL], *statistics_of(rows, KL))
             metrics["actor/kl_penalty"] = masked_mean(penalty, rows.weights[KL] != 0)
         if self.facts[POLICY].zero_at_zero_advantage:
             signal = record.advantages.ne(0).any(1, keepdim=True)
@@ -71,7 +78,7 @@ class Decoupled(Objective):
             metrics |= policy_metrics(seen[POLICY])
         for name, own in self.metrics.items():
             if own is not None:
-                metrics |= own(seen[name], *found(rows, name))
+                metrics |= own(seen[name], *statistics_of(rows, name))
         return metrics
 
 

@@ -10,7 +10,14 @@ from typing import Annotated, Protocol
 import torch
 from torch import Tensor
 
-from tandem.algorithm.objective import POLICY, Objective, Term, Weigh, counted, found
+from tandem.algorithm.objective import (
+    POLICY,
+    Objective,
+    Term,
+    Weigh,
+    find_counting_steps,
+    statistics_of,
+)
 from tandem.contracts import facts_of, positive
 from tandem.dynamics.decays import EmaSchedule
 from tandem.dynamics.regression import energy
@@ -77,7 +84,7 @@ class Matching(Objective):
         scored = rows.scores.scored
         return MatchingBatch(mask=rollout.mask, group=rollout.group, scored=scored, **inside)
 
-    def seen(self, record: MatchingBatch) -> dict[str, MatchingBatch | DecoupledBatch]:
+    def by_term(self, record: MatchingBatch) -> dict[str, MatchingBatch | DecoupledBatch]:
         scored = replace(record, mask=record.mask & record.scored[:, None])
         beside = {
             name: errors_of(scored if name in self.judged else record, name)
@@ -87,9 +94,10 @@ class Matching(Objective):
 
     def measure(self, record: MatchingBatch, rows: Experience) -> dict[str, Metric]:
         """Over the steps that count: an idle micro-batch adds nothing."""
-        record, metrics = replace(record, mask=record.mask & counted(rows)), {}
-        for name, batch in self.seen(record).items():
-            own = {} if (of := self.metrics[name]) is None else of(batch, *found(rows, name))
+        record, metrics = replace(record, mask=record.mask & find_counting_steps(rows)), {}
+        for name, batch in self.by_term(record).items():
+            measure = self.metrics[name]
+            own = {} if measure is None else measure(batch, *statistics_of(rows, name))
             if name != POLICY:
                 own = {f"{name}/{said.partition('/')[2]}": x for said, x in own.items()}
                 own[f"{name}/velocity_error"] = masked_mean(energy(batch.error), record.mask)

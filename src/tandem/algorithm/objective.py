@@ -94,7 +94,7 @@ class Objective(ABC):
     def record(self, policy, rows: Experience) -> Record:
         """What the policy says of these rows, with gradient; 0 outside the mask."""
 
-    def seen(self, record: Record) -> dict[str, Record]:
+    def by_term(self, record: Record) -> dict[str, Record]:
         """The record as the loss of each term takes it, by term."""
         return dict.fromkeys(self.terms, record)
 
@@ -133,7 +133,7 @@ class Objective(ABC):
                 record = self.record(policy, select_rows(rows, part))
             with torch.no_grad():
                 for name, own in seen.items() if number < len(parts) else ():
-                    own.append(summarised(self.terms[name].loss, self.seen(record)[name]))
+                    own.append(summarised(self.terms[name].loss, self.by_term(record)[name]))
         order, width = torch.cat(list(parts)).argsort(), rows.rollout.mask.shape[1]
         with torch.no_grad():
             found = {
@@ -145,7 +145,7 @@ class Objective(ABC):
 
     def __call__(self, policy, rows: Experience) -> Outcome:
         record = self.record(policy, rows) if rows.record is None else rows.record
-        parts = {name: self.part(name, seen, rows) for name, seen in self.seen(record).items()}
+        parts = {name: self.part(name, seen, rows) for name, seen in self.by_term(record).items()}
         with torch.no_grad():
             metrics = self.measure(record, rows)
         shares = {name: part.detach() for name, part in parts.items()}
@@ -161,7 +161,7 @@ class Objective(ABC):
         """
         term = self.terms[name]
         learns = batch.evidence.requires_grad and not term.may_be_constant
-        statistics = found(rows, name)
+        statistics = statistics_of(rows, name)
         loss = LOSS.ask(term.loss, batch, *statistics, mask=batch.mask, learns=learns)
         if name in self.unchecked and loss.any():
             self.unchecked.remove(name)
@@ -224,11 +224,11 @@ def summarised(loss: Callable, batch: Record) -> Record | Summary:
     return Summary(value=of(batch), advantages=batch.advantages, mask=batch.mask, group=batch.group)
 
 
-def found(rows: Experience, term: str) -> tuple[Tensor, ...]:
+def statistics_of(rows: Experience, term: str) -> tuple[Tensor, ...]:
     """What the loss of a term found in all rows of the update; nothing for most losses."""
     return (rows.statistics[term],) if term in rows.statistics else ()
 
 
-def counted(rows: Experience) -> Tensor:
+def find_counting_steps(rows: Experience) -> Tensor:
     """[B, T] bool: the steps that count in some term; an idle micro-batch has none."""
     return torch.stack([weight != 0 for weight in rows.weights.values()]).any(0)

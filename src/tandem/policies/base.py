@@ -110,7 +110,7 @@ class Policy(nn.Module, ABC):
         if not is_fresh(rollout):
             return False
         if self.sampler == UNKNOWN:
-            rows = few(rollout)
+            rows = take_few(rollout)
             gap = logp_gap(rows, self.logp(rows))
             largest = distributed.all_max(torch.cat([gap.flatten(), gap.new_zeros(1)]).max())
             agrees = self.exact and largest < self.same
@@ -135,7 +135,7 @@ class Policy(nn.Module, ABC):
         guard of the first update cannot, once there are newer ones."""
         if rollout.behaviour_logp is None:
             return
-        rows = few(rollout, PROBED)
+        rows = take_few(rollout, PROBED)
         logp = self.logp(rows)
         self.disagreement = mean_gap(rows, logp)
         largest = torch.cat([logp_gap(rows, logp).flatten(), logp.new_zeros(1)]).max()
@@ -180,7 +180,7 @@ def is_fresh(rollout: Rollout) -> bool:
     return bool(distributed.all_max(oldest) == 0)
 
 
-def few(rollout: Rollout, count: int = FEW) -> Rollout:
+def take_few(rollout: Rollout, count: int = FEW) -> Rollout:
     """Some rows that have a step; the first row where none has, since all episodes were lost."""
     rows = rollout.mask.any(1).nonzero()[:count, 0]
     return take(rollout, rows if len(rows) else torch.zeros_like(rollout.group[:1]))

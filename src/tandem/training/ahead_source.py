@@ -106,7 +106,7 @@ class AheadSource(RolloutSource):
     def sample_greedily(self, prompts: Slots) -> tuple[Rollout, Scores]:
         return self._take(*self._joined(1), baseline=True)
 
-    def asked(self, prompts: Sequence[Prompt]) -> Sequence[Prompt]:
+    def prompts_by_group(self, prompts: Sequence[Prompt]) -> Sequence[Prompt]:
         """The prompts of the batch on all ranks, by group."""
         if self.queue.order == "exact":
             return prompts

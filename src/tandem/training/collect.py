@@ -89,7 +89,7 @@ class RolloutSource:
         """Of the iteration, beside what the clock counts."""
         return self.policy.pop_timing()
 
-    def asked(self, prompts: Sequence[Prompt]) -> Sequence[Prompt]:
+    def prompts_by_group(self, prompts: Sequence[Prompt]) -> Sequence[Prompt]:
         """The prompts of an iteration on all ranks, by group."""
         return prompts
 

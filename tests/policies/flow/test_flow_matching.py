@@ -276,7 +276,7 @@ def test_a_picture_without_a_score_is_the_fake_scores_and_none_of_its_group():
     scores = Scores(total=total, parts={"a": total}, scored=total > 0)
     objective, rows = algorithm.training_objective, algorithm.experience(scores, rollout)
     record = objective.record(policy, rows)
-    seen = objective.seen(record)
+    seen = objective.by_term(record)
     assert seen["fake"].mask.all() and seen["policy"].mask.all()
     assert seen["surrogate"].mask.all(1).tolist() == scores.scored.tolist()
     weights = objective.weigh(rows)

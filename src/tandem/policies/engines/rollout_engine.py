@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from torch import Tensor, nn
 
 from tandem import distributed
-from tandem.policies.base import Policy, few, is_fresh, mean_gap
+from tandem.policies.base import Policy, is_fresh, mean_gap, take_few
 from tandem.policies.engines.diagnosis import diagnose
 from tandem.policies.engines.mismatch_evidence import collect_mismatch_evidence
 from tandem.policies.engines.protocol import Engine
@@ -108,13 +108,13 @@ class EngineMixin(Policy):
             return
         self.largest_disagreement, self.explained = 0.0, ""
         if self.disagreement > NOTICED:
-            self.suspect = few(rollout)
+            self.suspect = take_few(rollout)
             self.explained = self.suspicion()
 
     def examine(self, rollout: Rollout) -> None:
         """Rows of an engine with weights of its own: looked at closely once, and kept until the
         next ones come, in case that a guard asks. The engine may rest from here on."""
-        self.suspect = few(rollout)
+        self.suspect = take_few(rollout)
         self._measure(self.suspect)
         self.supply.rest()
 

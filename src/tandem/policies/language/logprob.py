@@ -86,9 +86,9 @@ class TokenLogProbComputer:
         """
         # One call of everything: trunk and head may share weights.
         with self.precision.on(mask.device):
-            return Evidence(**self.weights(partial(self.said, sample, mask, needs, compared)))
+            return Evidence(**self.weights(partial(self.score, sample, mask, needs, compared)))
 
-    def said(
+    def score(
         self,
         sample: TokenSample,
         mask: Tensor,

@@ -82,9 +82,9 @@ class MaskedLogProbComputer(MaskedModel):
     ) -> Evidence:
         """`mask`: [B, T], T being the positions of an answer at most."""
         with self.precision.on(mask.device):
-            return Evidence(**self.weights(partial(self.said, sample, mask, needs)))
+            return Evidence(**self.weights(partial(self.score, sample, mask, needs)))
 
-    def said(self, sample: MaskedSample, mask: Tensor, needs: frozenset[str]) -> dict[str, Tensor]:
+    def score(self, sample: MaskedSample, mask: Tensor, needs: frozenset[str]) -> dict[str, Tensor]:
         """name -> [B, T], 0 outside the mask."""
         rows = HiddenRows.of(sample, mask)
         states = self.ask(rows)
