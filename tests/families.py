@@ -46,7 +46,10 @@ latter is read without its part for films, the former was tried with its tokeniz
 folders name UniPC, which rounds times to whole thousandths: the gap is to the same pipeline with
 `FlowMatchEulerDiscreteScheduler`. Wan 2.2 A14B trains both of its transformers, each at the noise
 levels that the folder names for it, by one guidance scale where its pipeline may take two; adapters
-of the second are in `lora/transformer_2` (`load_into_transformer_2=True`). Films that begin with a
+of the second are in `lora/transformer_2` (`load_into_transformer_2=True`). Adapters of HunyuanVideo
+1.5, whose pipeline reads none, are read by its transformer (`load_lora_adapter(folder,
+weight_name="pytorch_lora_weights.safetensors")`). LTX-2 is sampled and trained with its sound, by
+classifier-free guidance alone, one scale for both; rewards see the film. Films that begin with a
 picture are evaluated at the size of training. No family was trained at its size here.
 
 ## What remains of diffusers
@@ -59,7 +62,8 @@ of a family that is alike takes 50 to 100 lines: [how](howto/flow_family.md).
 """
 ALIKE = "alike; nobody named it yet"
 CONTROLLED = "needs a second network that reads an edge map or a mask; not built"
-ADAPTED = "flux flux2 qwenimage sana stable_diffusion_3 wan z_image"  # but for their variants
+# But for their variants.
+ADAPTED = "flux flux2 hunyuan_video1_5 ltx2 qwenimage sana stable_diffusion_3 wan z_image"
 REMAINING = {
     "aura_flow bria bria_fibo bria_fibo2 chroma cogview4 ernie_image glm_image hidream_image "
     "hunyuan_image ideogram4 joyimage kandinsky5 kandinsky6 krea2 longcat_image lumina lumina2 "
@@ -67,18 +71,19 @@ REMAINING = {
     "omnigen visualcloze": "pictures in the text, tokens of both in one row; not built",
     "controlnet_sd3": CONTROLLED,
     "pag": "another guidance of families that are there; not built",
-    "hunyuan_video hunyuan_video1_5 ltx mochi cosmos easyanimate sana_video skyreels_v2 lucy "
+    "hunyuan_video ltx mochi cosmos easyanimate sana_video skyreels_v2 lucy "
     "chronoedit sana_wm": "films; `Films` is their base, and none was held to its pipeline yet",
-    "ltx2": "films with sound: a state of two streams, and decoders of two; not built",
     "ace_step longcat_audio_dit stable_audio_3": "sound, of which there is no reward here",
 }
 LEFT = (
     "| `wan`: VACE, Animate | what it reads beside noise is not in a prompt |",
+    "| `hunyuan_video1_5`: image to video | its picture goes through a SigLIP; not built |",
+    "| `ltx2`: image to video, conditions, upsampling | begin with what was made; not built |",
     "| inpainting, image to image, control of the others | a mask or a start is not in a prompt |",
     "",
 )
 STEPS = 3
-TEXTS = ("red", "a green square on grey")
+TEXTS = ("red", 'a "green" square on grey')
 EVERY = FAMILIES | VARIANTS
 
 

@@ -31,6 +31,7 @@ TYPED = [
     for pair in product((*FAMILIES, "z_image_turbo", "wan2_1_14b"), ("flow_grpo", "nft"))
 ]
 OF_EDITS = ("data=jsonl", "data.held_out=0.25")
+ADAPTERS = "pytorch_lora_weights.safetensors"
 SIZE = {"height": 32, "width": 32}
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*:FutureWarning"),
@@ -90,7 +91,10 @@ def painted(model, folder, lora=None):
     pipeline = DiffusionPipeline.from_pretrained(folder, **family.parts(folder))
     pipeline.set_progress_bar_config(disable=True)
     if lora is not None:
-        pipeline.load_lora_weights(lora)
+        if family.loads:
+            pipeline.load_lora_weights(lora)
+        else:
+            pipeline.transformer.load_lora_adapter(lora, weight_name=ADAPTERS)
         if family.second:
             own = lora / "transformer_2"
             pipeline.load_lora_weights(own, load_into_transformer_2=True)

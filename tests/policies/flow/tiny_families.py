@@ -10,6 +10,8 @@ from PIL import Image
 from policies.flow import (
     tiny_flux,
     tiny_flux2,
+    tiny_hunyuan_video,
+    tiny_ltx2,
     tiny_qwen_image,
     tiny_sana,
     tiny_sd3,
@@ -19,6 +21,7 @@ from policies.flow import (
 
 from tandem.policies.flow.families.flux import Flux, FluxKontext
 from tandem.policies.flow.families.flux2 import Flux2, Flux2Klein
+from tandem.policies.flow.families.ltx2 import LTX2
 from tandem.policies.flow.families.patches import packed, unpacked
 from tandem.policies.flow.families.pipelines import Pipeline
 from tandem.policies.flow.families.qwen_image import QwenImage
@@ -30,6 +33,7 @@ from tandem.policies.flow.families.wan_image import WanImage
 from tandem.policies.flow.families.z_image import ZImage
 
 SIDE = 32  # pixels
+GUIDER = "guider"  # a part of the pipeline that guides
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +51,10 @@ class TinyFamily:
     negative: bool = True  # whether it takes a negative prompt; else it is empty
     latent: tuple[int, ...] = (16, SIDE // 8, SIDE // 8)
     shows: int = 0  # pictures of a prompt
+    ask: Callable | None = None  # of a pipeline that is asked in another way
     held: int = 0  # latent frames that the pipeline puts in their place after the last step
     second: bool = False  # whether there is a second transformer, with adapters of its own
+    loads: bool = True  # whether the pipeline reads adapters; else its transformer does
     high: int = SIDE
     wide: int = SIDE + 16  # pixels of a picture that is no square
     words: tuple[str, ...] = ()  # of the command line, beside the preset
@@ -72,7 +78,9 @@ class TinyFamily:
     def painted(self, pipeline, texts, starts, *, scale, steps, size, images=()):
         """The latents of its own pipeline after the last step, and what it shows, from 0 to 1."""
         own = dict(self.call)
-        if self.scale is not None:
+        if self.scale == GUIDER:
+            pipeline.guider.guidance_scale = scale
+        elif self.scale is not None:
             own[self.scale] = scale - self.offset
         if scale > 1 and self.negative:
             own["negative_prompt"] = "ugly"
@@ -87,6 +95,8 @@ class TinyFamily:
         return tuple(map(torch.cat, zip(*rows, strict=True)))
 
     def _one(self, pipeline, *, start, **own):
+        if self.ask is not None:
+            return self.ask(pipeline, start=start, **own)
         seen = []
 
         def keep(_, step, time, found):
@@ -221,6 +231,29 @@ FILMS = {
         shows=1,
         held=1,
         **OF_WAN,
+    ),
+    "hunyuan_video_1_5": TinyFamily(
+        pipeline=tiny_hunyuan_video.pipeline,
+        adapter=tiny_hunyuan_video.FewLetters,
+        tokens=tiny_hunyuan_video.TOKENS,
+        scale=GUIDER,
+        ask=tiny_hunyuan_video.ask,
+        loads=False,
+        options={"frames": 5},
+        latent=(8, 2, SIDE // 16, SIDE // 16),
+        words=("model.adapter.width=32", "model.adapter.frames=5", "model.latent_size=64"),
+        call={"num_frames": 5},
+    ),
+    "ltx_2": TinyFamily(
+        pipeline=tiny_ltx2.pipeline,
+        adapter=LTX2,
+        tokens=24,
+        ask=tiny_ltx2.ask,
+        options={"frames": 5},
+        wide=64,
+        latent=(53, 16),  # 3 x 4 x 4 of a film, and 5 of its sound
+        words=("model.adapter.width=32", "model.adapter.frames=5", "model.latent_size=848"),
+        call={"num_frames": 5, "max_sequence_length": 24},
     ),
 }
 FAMILIES = PICTURES | FILMS  # each a preset

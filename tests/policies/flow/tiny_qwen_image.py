@@ -43,11 +43,10 @@ def parts():
     from diffusers import (
         AutoencoderKLQwenImage,
         FlowMatchEulerDiscreteScheduler,
-        QwenImagePipeline,
         QwenImageTransformer2DModel,
     )
 
-    tokenizer = qwen_tokenizer(QwenImagePipeline)
+    tokenizer = qwen_tokenizer()
     return {
         "transformer": QwenImageTransformer2DModel(
             in_channels=64,
@@ -109,8 +108,14 @@ def qwen2_5_vl(tokenizer):
     ).eval()
 
 
-def qwen_tokenizer(pipeline):
-    """Letters, and the words of the pipeline's template, whose first 34 tokens it leaves out."""
+WORDS = (
+    "system\nDescribe the image by detailing the color, shape, size, texture, quantity, text, "
+    "spatial relationships of the objects and background:\nuser\nassistant\n"
+)
+
+
+def qwen_tokenizer(words=WORDS, **options):
+    """Letters, and the words of a pipeline's template, whose first tokens it leaves out."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
     from transformers import Qwen2Tokenizer
 
@@ -118,14 +123,12 @@ def qwen_tokenizer(pipeline):
     empty = Qwen2Tokenizer(vocab={x: i for i, x in enumerate(letters)}, merges=[])
     learner = Tokenizer(models.BPE())
     learner.pre_tokenizer = empty.backend_tokenizer.pre_tokenizer
-    words = (
-        "system\nDescribe the image by detailing the color, shape, size, texture, quantity, text, "
-        "spatial relationships of the objects and background:\nuser\nassistant\n"
-    )
     trainer = trainers.BpeTrainer(vocab_size=9999, initial_alphabet=letters, show_progress=False)
     learner.train_from_iterator([words], trainer)
     learned = json.loads(learner.to_str())["model"]
-    tokenizer = Qwen2Tokenizer(vocab=learned["vocab"], merges=list(map(tuple, learned["merges"])))
+    tokenizer = Qwen2Tokenizer(
+        vocab=learned["vocab"], merges=list(map(tuple, learned["merges"])), **options
+    )
     tokenizer.add_special_tokens({"additional_special_tokens": SPECIAL})
     tokenizer.pad_token = "<|endoftext|>"
     return tokenizer

@@ -13,6 +13,8 @@ from tandem.policies.flow import admission
 from tandem.policies.flow.families.flux import Flux, FluxKontext
 from tandem.policies.flow.families.flux2 import Flux2, Flux2Klein
 from tandem.policies.flow.families.folders import diffusers_class
+from tandem.policies.flow.families.hunyuan_video import HunyuanVideo
+from tandem.policies.flow.families.ltx2 import LTX2
 from tandem.policies.flow.families.pipelines import Pipeline
 from tandem.policies.flow.families.qwen_image import QwenImage
 from tandem.policies.flow.families.qwen_image_edit import QwenImageEdit
@@ -29,6 +31,8 @@ EVERY = (
     FluxKontext,
     Flux2,
     Flux2Klein,
+    HunyuanVideo,
+    LTX2,
     QwenImage,
     QwenImageEdit,
     Sana,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -108,15 +109,34 @@ def outlined(folder: Path, part: str, kind: type[nn.Module], dtype: torch.dtype)
 
 
 def outlined_reader(folder: Path, part: str, dtype: torch.dtype) -> nn.Module:
-    """An encoder of texts, as `outlined`. Raises ValueError where transformers has no such."""
+    """An encoder of texts, as `outlined`; some families have one of their own in diffusers.
+
+    Raises ValueError where transformers has no such.
+    """
     import transformers
 
-    named = read_index(folder)[part][1]
+    library, named = read_index(folder)[part]
+    if library != transformers.__name__:
+        own = importlib.import_module(f"diffusers.pipelines.{library}")
+        return outlined(folder, part, getattr(own, named), dtype)
     kind = getattr(transformers, named, None)
     if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
         raise ValueError(f"model.path={folder}: its {part} is a {named}, which transformers lacks")
     with one_line(folder, part), torch.device("meta"):
         return kind(kind.config_class.from_pretrained(folder / part)).to(dtype)
+
+
+def loaded_reader(folder: Path, part: str, dtype: torch.dtype | Literal["auto"]) -> nn.Module:
+    """An encoder of texts with its weights. Raises ValueError where it cannot be loaded."""
+    import transformers
+
+    library, named = read_index(folder)[part]
+    own = transformers if library == transformers.__name__ else None
+    with one_line(folder, part):
+        home = own or importlib.import_module(f"diffusers.pipelines.{library}")
+        return getattr(home, named).from_pretrained(
+            folder / part, torch_dtype=dtype, use_safetensors=True
+        )
 
 
 def refuse_other_family(folder: Path, part: str, kind: type[nn.Module]) -> None:

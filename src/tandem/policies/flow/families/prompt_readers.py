@@ -27,12 +27,14 @@ class PromptReaders(ABC):
     family: Family
     folder: Path
     network: nn.Module
+    vae: nn.Module
     images: int
     image_shape: tuple[int, ...]
     max_sequence_length: int
     encoder_dtype: torch.dtype
     readers: tuple[str, ...]  # the parts of a folder that turn text into conditions
     optional: frozenset[str] = frozenset()  # those of them that a folder may lack
+    unread: tuple[str, ...] = ()  # other parts that take memory
 
     @abstractmethod
     def condition(
@@ -60,11 +62,12 @@ class PromptReaders(ABC):
             yield self.condition(pipeline, asked, device)
 
     def reading(self, device: torch.device) -> DiffusionPipeline:
-        """The pipeline with its encoders on that device, and without a VAE."""
+        """The pipeline with its encoders on that device, and without the rest."""
         absent = [name for name in self.readers if not (self.folder / name).is_dir()]
-        unread = dict.fromkeys(["vae", *self.transformers(), *absent])
-        # Some ask the transformer how wide the states are of an encoder that was left out.
-        given = unread | {TRANSFORMER: self.network, **self.own_readers()}
+        unread = dict.fromkeys([*self.unread, *self.transformers(), *absent])
+        # Some ask the transformer how wide the states are of an encoder that was left out, and the
+        # VAE how large a latent is.
+        given = unread | {TRANSFORMER: self.network, "vae": self.vae, **self.own_readers()}
         pipeline = diffusers_class(self.family.pipeline).from_pretrained(
             self.folder, dtype=self.encoder_dtype, use_safetensors=True, **given
         )
