@@ -25,7 +25,8 @@ OF_PICTURES = (
     "colour_share crisp_rendering jpeg_compressibility jpeg_incompressibility nearest_rendering"
 )
 OF_NETWORKS = (
-    "pickscore clip_score ocr ocr_line geneval geneval_zero_shot dino_similarity dino_diversity"
+    "pickscore clip_score ocr ocr_line geneval geneval_zero_shot geneval2 "
+    "dino_similarity dino_diversity"
 )
 JUDGES = "judge judge_pairs judge_groups unified_reward"
 PIPELINES = (
@@ -33,7 +34,7 @@ PIPELINES = (
     "flux1_kontext qwen_image_edit "
     "z_image z_image_turbo flux2_dev flux2_klein "
     "wan2_1_1_3b wan2_1_14b wan2_2_5b wan2_2_14b wan2_1_i2v_14b wan2_2_i2v_14b "
-    "wan2_2_5b_i2v qwen3_writes_sd3_5"
+    "wan2_2_5b_i2v hunyuan_video_1_5 ltx_2 qwen3_writes_sd3_5"
 )
 FLOW = ["model=tiny_flow"]
 RANDOM = [*FLOW, "algorithm=tempflow_grpo"]
@@ -128,6 +129,7 @@ BESIDE = {
     "model=hf": ["model.path=models/mine", "data.path=prompts.jsonl"],
     "reward=asked": [*FLOW, "reward.asked.function.path=runs/mine/model"],
     "reward=aesthetic": [*FLOW, "reward.aesthetic.function.head=head.safetensors"],
+    "reward=image_reward": [*FLOW, "reward.image_reward.function.weights=blip.safetensors"],
     "reward=hpsv2": [*FLOW, "reward.hpsv2.function.weights=hps.safetensors"],
     "data=letters": FLOW,
     "model=vlm": ["model.path=models/mine", "data.path=prompts.jsonl"],

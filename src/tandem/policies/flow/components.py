@@ -2,23 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from tandem import distributed
+from tandem.policies.flow.records import Condition
 
 TRANSFORMER = "transformer"
+NONE: Mapping[str, nn.Module] = MappingProxyType({})
 
 
 class Components(nn.ModuleDict):
-    """Networks by the names of their folders."""
+    """Networks by the names of their folders: transformers, and encoders that learn."""
+
+    def __init__(
+        self, transformers: Mapping[str, nn.Module], readers: Mapping[str, nn.Module] = NONE
+    ) -> None:
+        super().__init__({**transformers, **readers})
+        self.readers = tuple(readers)
+
+    def painter(self) -> nn.Module:
+        """The network that predicts velocities: one transformer, or several of them."""
+        parts = {name: part for name, part in self.items() if name not in self.readers}
+        return Components(parts) if len(parts) > 1 else next(iter(parts.values()))
 
 
 def components(network: nn.Module) -> dict[str, nn.Module]:
     """The networks that a policy holds: a transformer alone, or several."""
     return dict(network.items()) if isinstance(network, Components) else {TRANSFORMER: network}
+
+
+@runtime_checkable
+class HasReaders(Protocol):
+    """An adapter whose encoders of prompts may be trained with the transformer."""
+
+    def component(self, name: str, dtype: torch.dtype | None) -> nn.Module:
+        """An encoder by its name. Raises ValueError where there is no such."""
+
+    def read(self, network: Components, condition: Condition) -> Condition:
+        """What a transformer reads, said by the encoders among the components, with a gradient."""
+
+
+def choose_trained(
+    network: nn.Module, wanted: Sequence[str] | None, adapter: object, dtype: torch.dtype | None
+) -> nn.Module:
+    """The networks of a policy, of which those that are wanted learn; None: the transformers.
+
+    Raises ValueError for a name that there is not.
+    """
+    if wanted is None:
+        return network
+    own = components(network)
+    others = [name for name in wanted if name not in own]
+    if not wanted or (others and not isinstance(adapter, HasReaders)):
+        raise ValueError(
+            f"model.target_components={[*wanted]}: give some of {', '.join(own)}, which are all "
+            "that this model can train"
+        )
+    for name, part in own.items():
+        if name not in wanted:
+            part.requires_grad_(False)
+    return Components(own, {name: adapter.component(name, dtype) for name in others})
 
 
 def by_noise_level(

@@ -91,7 +91,7 @@ def linear_layers(network: nn.Module) -> list[str]:
 def without_adapters(network: nn.Module) -> Iterator[None]:
     """The base, which is the reference. No graph may be open that has yet to run backward through
     recomputed layers."""
-    parts = adapted_parts(network).values()
+    parts = [part for part in components(network).values() if is_adapted_in(part)]
     for part in parts:
         part.disable_adapters()
     try:
@@ -101,16 +101,16 @@ def without_adapters(network: nn.Module) -> Iterator[None]:
             part.enable_adapters()
 
 
-def adapted_parts(network: nn.Module) -> dict[str, nn.Module]:
-    """The components with adapters in them."""
-    parts = components(network).items()
-    return {name: part for name, part in parts if any(map(is_adapted, part.modules()))}
+def is_adapted_in(network: nn.Module) -> bool:
+    """Whether some of its layers have adapters."""
+    return any(map(is_adapted, network.modules()))
 
 
 def plain_copy(network: nn.Module) -> nn.Module:
     """The same network without adapters in it; it holds the very tensors where none were."""
     if isinstance(network, Components):
-        return Components({name: plain_copy(part) for name, part in network.items()})
+        plain = {n: plain_copy(x) if is_adapted_in(x) else x for n, x in network.items()}
+        return Components(plain)
     with torch.device("meta"):
         copy = type(network).from_config(network.config)
     copy.load_state_dict(merged_weights(network), assign=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tandem import distributed
 from tandem.hub import align
 from tandem.policies.flow.adapter import Adapter
-from tandem.policies.flow.components import components
+from tandem.policies.flow.components import Components, choose_trained, components
 from tandem.policies.flow.critic import FlowCritic, new_critic
 from tandem.policies.flow.lora import add_adapters, plain_copy, without_adapters
 from tandem.policies.flow.records import REFERENCE
@@ -52,10 +52,14 @@ class FlowModel(nn.Module):
         numerics: Numerics,
         lora: Lora | None,
         quantization: Quantization | None = None,
+        targets: Sequence[str] | None = None,
     ) -> None:
+        """`targets`: the networks that learn, by their names; None: the transformers."""
         super().__init__()
         self.adapter, self.numerics = adapter, numerics
         self.lora, self.quantization = lora, quantization
+        self.targets = targets
+        self.readers: tuple[str, ...] = ()  # encoders that learn
         self.frozen: VelocityModel | None = None
         self.critic: FlowCritic | None = None
         self.weights_of_critic = Replicated()
@@ -76,7 +80,7 @@ class FlowModel(nn.Module):
         precision: Precision,
     ) -> None:
         """`seed`: of new adapters. A frozen copy is made only if there are none."""
-        network = self.adapter.load(path, DTYPES[self.numerics.dtype])
+        network = self.read_weights(path, teachers)
         self.network = prepare(network, recompute=self.numerics.gradient_checkpointing)
         if self.lora is not None:
             add_adapters(self.network, self.lora, own=self.adapter.lora_targets, seed=seed)
@@ -96,12 +100,36 @@ class FlowModel(nn.Module):
         if teachers is not None:
             self.teachers = teachers.load(self.adapter, DTYPES[self.numerics.dtype], precision)
         if kept.reference and self.lora is None:
-            copied = copy.deepcopy(self.network).requires_grad_(False)
+            frozen = {id(x): x for x in components(self.network).values() if not learns(x)}
+            copied = copy.deepcopy(self.network, frozen).requires_grad_(False)
             self.frozen = VelocityModel(copied, self.adapter, **own)
         warn_of_rounding(self.trainable())
 
+    def read_weights(self, path: str | None, teachers: VelocityTeachers | None) -> nn.Module:
+        """The networks that are wanted. Raises ValueError for encoders that cannot be trained so:
+        adapters are of transformers, and a teacher has encoders of its own."""
+        dtype = DTYPES[self.numerics.dtype]
+        network = choose_trained(self.adapter.load(path, dtype), self.targets, self.adapter, dtype)
+        self.readers = network.readers if isinstance(network, Components) else ()
+        keys = {"model.lora": self.lora, "algorithm.teachers": teachers}
+        given = [key for key, value in keys.items() if value is not None]
+        if self.readers and given:
+            raise ValueError(
+                f"model.target_components={[*self.targets]} trains {', '.join(self.readers)}, "
+                f"which {given[0]} does not know; set {given[0]}=null, or leave them out"
+            )
+        return network
+
     def shard(self, mesh: DeviceMesh) -> None:
-        """All but teachers, of whom each rank asks those of its own prompts."""
+        """All but teachers, of whom each rank asks those of its own prompts.
+
+        Raises ValueError where encoders are trained: ranks ask them about different prompts.
+        """
+        if self.readers:
+            raise ValueError(
+                f"trainer.strategy=fsdp2 and model.target_components={[*self.targets]}: ranks ask "
+                "encoders at their own pace; set trainer=ddp, or train transformers alone"
+            )
         self.field.weights = Sharded([self.network], mesh)
         if self.frozen is not None:
             self.frozen.weights = Sharded([self.frozen.network], mesh)
@@ -183,6 +211,11 @@ class FlowModel(nn.Module):
             self.adapter.save_lora(self.network, folder / "lora")
 
 
+def learns(network: nn.Module) -> bool:
+    """Whether some of its weights are trained."""
+    return any(parameter.requires_grad for parameter in network.parameters())
+
+
 def prepare(network: nn.Module, *, recompute: bool) -> nn.Module:
     """No dropout, eval mode, and recomputed activations where they are asked for."""
     align(network)
@@ -190,6 +223,8 @@ def prepare(network: nn.Module, *, recompute: bool) -> nn.Module:
         if isinstance(module, nn.Dropout):
             module.p = 0.0
     if recompute:
-        for part in components(network).values():
-            part.enable_gradient_checkpointing()
+        readers = network.readers if isinstance(network, Components) else ()
+        for name, part in components(network).items():
+            if name not in readers:
+                part.enable_gradient_checkpointing()
     return network.eval()

@@ -42,8 +42,7 @@ from tandem.types import OF_SNAPSHOTS, Evidence, NetworkAnswer, Prompt, Rollout
 OF_PICTURES = frozenset({"key", "old_logp", "ref_logp", "ref_error", NEW_REFERENCE, *OF_SNAPSHOTS})
 OF_TEACHERS = frozenset({"std", "velocity_gain"})
 OF_STEPS = OF_KL | {"behaviour_logp", "transition", "kl_to_old", "values", "old_values"}
-# Nats per latent dimension that float32 may lose; guards.first_update_ratio is no less.
-SAME = 1e-6
+SAME = 1e-6  # nats per latent dimension that float32 may lose; no more than first_update_ratio
 
 
 class FlowPolicy(PicturePolicy):
@@ -70,6 +69,7 @@ class FlowPolicy(PicturePolicy):
         torch_compile: bool = False,
         lora: Lora | None = None,
         quantization: Quantization | None = None,
+        target_components: Sequence[str] | None = None,
         ema: Decay | None = None,
         negative_prompt: str | None = None,
         cache_dir: str | None = None,
@@ -77,9 +77,9 @@ class FlowPolicy(PicturePolicy):
     ) -> None:
         """`path`: a folder in diffusers' layout; `seed`: of new adapters and of random steps.
 
+        `target_components`: the networks that are trained, by folder; None: every transformer.
         `ema`: how much an average of the weights keeps at every update; None: there is none.
         `latent_size`: the dimensions of one latent picture that the configuration reckons with.
-        `row_budget`: rows of one forward pass of training, memory and nothing else.
         """
         super().__init__()
         self.adapter, self.path, self.seed = adapter, path, seed
@@ -88,7 +88,7 @@ class FlowPolicy(PicturePolicy):
         numerics = Numerics(
             dtype=dtype, gradient_checkpointing=gradient_checkpointing, torch_compile=torch_compile
         )
-        self.model = FlowModel(adapter, numerics, lora, quantization)
+        self.model = FlowModel(adapter, numerics, lora, quantization, target_components)
         cache = None if cache_dir is None else Path(cache_dir)
         self.library = PromptEmbeddingCache(adapter, cache=cache, negative=negative_prompt)
 

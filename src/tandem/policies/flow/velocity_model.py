@@ -29,7 +29,9 @@ class VelocityModel:
         compiled: bool = False,
     ) -> None:
         self.network, self.adapter, self.precision = network, adapter, precision
-        self.run = compile_parts(network) if compiled else network
+        painter = network.painter() if isinstance(network, Components) else network
+        self.run = compile_parts(painter) if compiled else painter
+        self.reads = isinstance(network, Components) and bool(network.readers)
         self.weights = Replicated()
 
     def __call__(
@@ -62,7 +64,13 @@ class VelocityModel:
     def predict(self, x: Tensor, sigma: Tensor, condition: Condition) -> Tensor:
         """The velocity under a condition: [B, ...], sigma [B]."""
         with self.precision.on(x.device):
+            if self.reads:
+                return self.weights(lambda: self._read(x, sigma, condition))
             return self.weights(lambda: self.adapter.velocity(self.run, x, sigma, condition))
+
+    def _read(self, x: Tensor, sigma: Tensor, condition: Condition) -> Tensor:
+        read = self.adapter.read(self.network, condition)
+        return self.adapter.velocity(self.run, x, sigma, read)
 
 
 def compile_parts(network: nn.Module) -> nn.Module:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tandem.policies.flow.adapter import Outlined
+from tandem.policies.flow.components import choose_trained
 from tandem.policies.flow.critic import new_critic
 from tandem.policies.flow.embeddings import PromptEmbedding
 from tandem.policies.flow.lora import add_adapters
@@ -42,7 +43,9 @@ class FlowOutline(Outline):
                 f"estimate=true: {type(self.adapter).__name__} has no outline; give it the methods "
                 "of tandem.policies.flow.adapter.Outlined"
             )
-        network = self.adapter.outline(policy.path, DTYPES[self.numerics.dtype])
+        dtype = DTYPES[self.numerics.dtype]
+        network = self.adapter.outline(policy.path, dtype)
+        network = choose_trained(network, policy.model.targets, self.adapter, dtype)
         self.model = prepare(network, recompute=self.numerics.gradient_checkpointing)
         self.base = list(self.model.parameters())
         if self.lora is not None:

@@ -55,7 +55,7 @@ class LTX2(Films):
     def geometry(self) -> Geometry:
         return Geometry(channels=self.network.config.in_channels, patch=1)
 
-    def canvas(self, resolution: int | None, frames: int | None = None) -> Canvas:
+    def canvas(self, resolution: int | tuple[int, int] | None, frames: int | None = None) -> Canvas:
         film, own = super().canvas(resolution, frames), self.network.config
         seconds = (self.frames if frames is None else frames) / FRAMES_PER_SECOND
         of_second = own.audio_sampling_rate / own.audio_hop_length / own.audio_scale_factor

@@ -28,9 +28,9 @@ from tandem.policies.flow.families.folders import (
     without_bars,
 )
 from tandem.policies.flow.families.images import ImageConditions
-from tandem.policies.flow.families.prompt_readers import PromptReaders
 from tandem.policies.flow.families.recognition import refuse_other_pipeline
 from tandem.policies.flow.families.scheduler import FolderSchedule
+from tandem.policies.flow.families.trained_readers import TrainedReaders
 from tandem.policies.flow.lora import ATTENTION, save_lora
 from tandem.policies.flow.records import Condition
 
@@ -44,6 +44,7 @@ class Family:
     vae: str = "AutoencoderKL"
     siblings: tuple[str, ...] = ()  # other pipelines that save the same parts
     model: str | None = None  # the option of `model` that is of it
+    loader: str | None = None  # a pipeline that reads adapters, where the own one does not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,7 @@ class Geometry:
     most: int | None = None  # tokens along a side; None: as many as there are
 
 
-class Pipeline(ImageConditions, FolderSchedule, PromptReaders):
+class Pipeline(ImageConditions, FolderSchedule, TrainedReaders):
     """Pictures of `resolution` pixels along a side. A family adds what differs from the others."""
 
     lora_targets = ATTENTION
@@ -216,6 +217,6 @@ class Pipeline(ImageConditions, FolderSchedule, PromptReaders):
 
     def save_lora(self, network: nn.Module, folder: Path) -> None:
         """Those of a second transformer in a folder of its name."""
-        loader = diffusers_class(self.family.pipeline)
+        loader = diffusers_class(self.family.loader or self.family.pipeline)
         for name, part in components(network).items():
             save_lora(part, folder if name == TRANSFORMER else folder / name, loader)

@@ -38,7 +38,7 @@ class WanImage(Wan):
     optional = frozenset({"image_encoder", "image_processor"})
     lora_targets = (*Wan.lora_targets, "attn2.add_k_proj", "attn2.add_v_proj")
 
-    def canvas(self, resolution: int | None, frames: int | None = None) -> Canvas:
+    def canvas(self, resolution: int | tuple[int, int] | None, frames: int | None = None) -> Canvas:
         own = super().canvas(None)
         if super().canvas(resolution, frames) != own:
             raise ValueError(

@@ -1,0 +1,70 @@
+"""Encoders of prompts that are trained with the transformer: they read a prompt anew in every pass.
+
+A condition then says which prompt it is of, [1] int64, and what the encoders say of it has a
+gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from tandem.policies.flow.components import Components
+from tandem.policies.flow.families.folders import loaded_reader, outlined_reader
+from tandem.policies.flow.families.prompt_readers import PromptReaders
+from tandem.policies.flow.records import Condition, PromptInput
+
+if TYPE_CHECKING:
+    from diffusers import DiffusionPipeline
+
+ASKED = "asked"
+
+
+class TrainedReaders(PromptReaders):
+    """A family whose encoders may learn."""
+
+    asked: dict[PromptInput, int] | None = None  # numbers of prompts; None: no encoder learns
+    pipeline: DiffusionPipeline | None = None  # that holds the other encoders, once it was needed
+
+    def component(self, name: str, dtype: torch.dtype | None) -> nn.Module:
+        """An encoder of the folder, which learns from now on; None: as it was saved.
+
+        Raises ValueError where there is no such.
+        """
+        there = [x for x in self.readers if (self.folder / x / "config.json").is_file()]
+        if name not in there:
+            raise ValueError(
+                f"model.target_components names {name}, and model.path={self.folder} has "
+                f"{', '.join([*self.transformers(), *there])}"
+            )
+        if next(self.network.parameters()).is_meta:
+            return outlined_reader(self.folder, name, dtype or torch.float32)
+        self.asked = {}
+        return loaded_reader(self.folder, name, dtype or "auto").eval()
+
+    def fingerprint(self) -> str | None:
+        return super().fingerprint() if self.asked is None else None
+
+    def encode(self, inputs: Sequence[PromptInput], device: torch.device) -> Iterator[Condition]:
+        if self.asked is None:
+            yield from super().encode(inputs, device)
+            return
+        for asked in inputs:
+            number = self.asked.setdefault(asked, len(self.asked))
+            yield {ASKED: torch.tensor(number, device=device)}
+
+    def read(self, network: Components, condition: Condition) -> Condition:
+        """What a transformer reads of these prompts, by the encoders among the components."""
+        if ASKED not in condition:  # of an outline, which has no prompts
+            return condition
+        rows, inputs = condition[ASKED], list(self.asked)
+        if self.pipeline is None:
+            self.pipeline = self.reading(rows.device)
+        for name in network.readers:
+            setattr(self.pipeline, name, network[name])
+        numbers = rows.tolist()
+        said = {n: self.condition(self.pipeline, inputs[n], rows.device) for n in set(numbers)}
+        return {name: torch.stack([said[n][name] for n in numbers]) for name in said[numbers[0]]}

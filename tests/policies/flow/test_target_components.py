@@ -1,0 +1,66 @@
+"""Networks other than the transformer that a flow policy trains."""
+
+import pytest
+import torch
+from small_flow import NOTHING, gap_to_sampler, sampled, small, step_on
+from tiny_sd3 import write_pipeline
+from torch.testing import assert_close
+
+from tandem.policies.flow.families.sd3 import SD3
+from tandem.policies.flow.policy import SAME
+from tandem.policies.lora import Lora
+
+TEXTS = ("red", "a green square")
+pytestmark = pytest.mark.filterwarnings("ignore:.*:FutureWarning")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_pipeline(tmp_path_factory.mktemp("components") / "sd3")
+
+
+def make(folder, needs=NOTHING, **options):
+    options.setdefault("path", str(folder))
+    adapter = SD3(resolution=32, max_sequence_length=16)
+    return small(needs, steps=3, adapter=adapter, negative_prompt="ugly", **options)
+
+
+def test_an_encoder_alone_learns_and_is_what_the_next_policy_reads_with(folder, tmp_path):
+    """By itself, through guidance too; the transformer stays as it was."""
+    plain = make(folder, sampling={"guidance_scale": 2.0})
+    policy = make(
+        folder, frozenset({"ref_logp"}), target_components=["text_encoder"],
+        sampling={"guidance_scale": 2.0},
+    )  # fmt: skip
+    assert {name.split(".")[0] for name in policy.trainable()} == {"text_encoder"}
+    rollout = sampled(policy, 2, texts=TEXTS)
+    assert_close(rollout.sample.x0, sampled(plain, 2, texts=TEXTS).sample.x0)
+    assert gap_to_sampler(policy, rollout) < SAME
+    gradients = step_on(policy, policy.evidence(rollout, NOTHING).logp.sum(), lr=30.0)
+    assert max(x.abs().max() for x in gradients.values()) > 0
+    done = policy.complete(rollout, frozenset({"ref_logp"}))
+    with torch.no_grad():
+        now = policy.evidence(rollout, NOTHING).logp
+    assert_close(done.ref_logp, rollout.behaviour_logp, atol=SAME, rtol=0)
+    assert (now - done.ref_logp).abs().max() > 100 * SAME
+    policy.save(tmp_path / "model")
+    again = make(tmp_path / "model", sampling={"guidance_scale": 2.0})
+    ours, theirs = (sampled(one, 1, texts=TEXTS).sample.x0 for one in (policy, again))
+    assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+def test_what_cannot_be_trained_is_one_line(folder):
+    there = "transformer, text_encoder, text_encoder_2"
+    with pytest.raises(ValueError, match=f"names text_encodr, and model.path=.* has {there}"):
+        make(folder, target_components=["text_encodr"])
+    with pytest.raises(ValueError, match=r"model.target_components=.*give some of transformer"):
+        make(folder, target_components=[])
+    with pytest.raises(ValueError, match=r"trains text_encoder, which model.lora does not know"):
+        make(folder, target_components=["text_encoder"], lora=Lora(r=4, alpha=8))
+    with pytest.raises(ValueError, match="give some of transformer, which are all"):
+        small(target_components=["text_encoder"])
+
+
+def test_a_frozen_transformer_gets_no_adapters(folder):
+    policy = make(folder, target_components=["transformer"], lora=Lora(r=4, alpha=8))
+    assert all(".lora_" in name for name in policy.trainable())
