@@ -7,6 +7,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from test_asked import write_eye
+from tiny_blip import write_blip, write_image_reward
 from tiny_clip import write_clip, write_head
 from tiny_detectors import write_coco, write_owl
 from tiny_judge import write_judge
@@ -40,11 +41,17 @@ NETWORKS = {
     "reward_model": write_judge,
     "asked": write_eye,
     "hpsv2": write_clip,
+    "geneval2": write_eye,
+    "image_reward": write_blip,
     "aesthetic": write_clip,
     "dino_similarity": write_vision,
     "dino_diversity": write_vision,
 }
-FILES = {"aesthetic": {"head": write_head}, "hpsv2": {"weights": lambda folder: None}}
+FILES = {
+    "aesthetic": {"head": write_head},
+    "hpsv2": {"weights": lambda folder: None},
+    "image_reward": {"weights": write_image_reward},
+}
 DETECTORS = {"geneval": write_coco, "geneval_zero_shot": write_owl}
 
 

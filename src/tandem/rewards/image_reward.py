@@ -1,0 +1,125 @@
+"""ImageReward, how well people would like a picture for its text: a BLIP tuned on their rankings,
+arXiv:2304.05977."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from tandem.contracts import register_reward
+from tandem.hub import align, shorten_error
+from tandem.rewards.clip import texts_of
+from tandem.rewards.images import pixels
+from tandem.rewards.networks import Hosting, read, tokenizer
+from tandem.rewards.original_blip import rename
+from tandem.rewards.signature import batched
+from tandem.types import Prompt
+
+KEY = "reward.image_reward.function"
+SIDE, LONGEST = 224, 35  # pixels of a picture, and tokens of a text
+MEAN, STD = 0.16717362830052426, 1.0333394966054072  # of what it says of its authors' pictures
+TOWERS = ("vision_model.", "text_encoder.")
+
+
+@batched
+@register_reward("image_reward", judges="pictures")
+class ImageReward:
+    """(head(text, as it reads the picture) - mean) / std: about -2 to 2, as its authors publish it.
+
+    The head is five linear layers, and nothing is between them.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        weights: str,
+        *,
+        batch_size: int = 16,
+        dtype: Literal["float32", "bfloat16", "float16"] = "float32",
+        device: str = "auto",
+    ) -> None:
+        """`path`: a BLIP for retrieval, of which its sizes and its tokenizer are read; `weights`: a
+        safetensors file with those of ImageReward by their own names."""
+        from transformers import BlipConfig, BlipForImageTextRetrieval, CLIPImageProcessorPil
+
+        self.hosting = Hosting(batch_size=batch_size, dtype=dtype, device=device)
+        config = read(BlipConfig, path, f"{KEY}.path")
+        config.vision_config.image_size = SIDE
+        config.vision_config.layer_norm_eps = 1e-6  # of BLIP's own code
+        self.tokenizer = tokenizer(path, f"{KEY}.path")
+        self.images = CLIPImageProcessorPil()  # 224 pixels of the middle, by CLIP's mean and std
+        model = BlipForImageTextRetrieval(config)
+        self.head = load_weights(model, weights).to(self.hosting.place)
+        align(model)
+        model.requires_grad_(False).eval()
+        self.model = model.to(self.hosting.place, getattr(torch, dtype))
+
+    def __call__(self, outputs: Sequence[Tensor], prompts: Sequence[Prompt]) -> list[float]:
+        rows = [*zip(outputs, texts_of(prompts), strict=True)]
+        return [score for part in self.hosting.parts(rows) for score in self.scores(part)]
+
+    @torch.no_grad()
+    def scores(self, rows: Sequence[tuple[Tensor, str]]) -> list[float]:
+        """Of pictures, uint8 [H, W, 3], and the texts that they were made for."""
+        from PIL import Image
+
+        shown = [Image.fromarray(pixels(picture).numpy()) for picture, _ in rows]
+        seen = self.images(shown, return_tensors="pt")["pixel_values"]
+        form = {"padding": "max_length", "truncation": True, "max_length": LONGEST}
+        given = self.tokenizer([text for _, text in rows], return_tensors="pt", **form)
+        given = given.to(self.model.device)
+        looked = self.model.vision_model(pixel_values=seen.to(self.model.device, self.model.dtype))
+        states = looked.last_hidden_state
+        said = self.model.text_encoder(
+            input_ids=given["input_ids"],
+            attention_mask=given["attention_mask"],
+            encoder_hidden_states=states,
+            encoder_attention_mask=states.new_ones(states.shape[:2], dtype=torch.long),
+        )
+        scores = self.head(said.last_hidden_state[:, 0].float())[:, 0]
+        return ((scores - MEAN) / STD).tolist()
+
+
+def load_weights(model: nn.Module, weights: str) -> nn.Sequential:
+    """Put ImageReward's weights into the towers of a BLIP of the same sizes, and make its head.
+
+    Raises ValueError for a pickle, and for weights of another model."""
+    from safetensors.torch import load_file
+
+    path = Path(weights).expanduser()
+    if path.suffix != ".safetensors":
+        made = path.with_suffix(".safetensors")
+        raise ValueError(
+            f"{KEY}.weights={weights} is no .safetensors; where you trust who made it, convert it "
+            'once: python -c "import torch, safetensors.torch as s; '
+            f"s.save_file(torch.load('{path}', weights_only=True), '{made}')\""
+        )
+    try:
+        found = load_file(path)
+        towers = rename({n.removeprefix("blip."): x for n, x in found.items()})
+        told = model.load_state_dict(
+            {n: x for n, x in towers.items() if n.startswith(TOWERS)}, strict=False
+        )
+        lacking = [name for name in told.missing_keys if name.startswith(TOWERS)]
+        if lacking or told.unexpected_keys:
+            raise KeyError(*(lacking or told.unexpected_keys)[:1])
+        return read_head({n: x for n, x in found.items() if n.startswith("mlp.layers.")})
+    except Exception as error:  # of safetensors, of the file system, of torch: other weights
+        said = " ".join(str(error).split())[:200] or shorten_error(error)
+        raise ValueError(f"{KEY}.weights={weights} are none of this model: {said}") from None
+
+
+def read_head(weights: dict[str, Tensor]) -> nn.Sequential:
+    """Linear layers in the order of the numbers in their names. Of any shape [...]."""
+    numbers = sorted({int(name.split(".")[2]) for name in weights})
+    layers = []
+    for number in numbers:
+        weight, bias = (weights[f"mlp.layers.{number}.{x}"] for x in ("weight", "bias"))
+        layer = nn.Linear(weight.shape[1], weight.shape[0])
+        layer.load_state_dict({"weight": weight, "bias": bias})
+        layers.append(layer)
+    return nn.Sequential(*layers).requires_grad_(False).float()
