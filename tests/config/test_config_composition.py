@@ -130,6 +130,7 @@ BESIDE = {
     "reward=asked": [*FLOW, "reward.asked.function.path=runs/mine/model"],
     "reward=aesthetic": [*FLOW, "reward.aesthetic.function.head=head.safetensors"],
     "reward=image_reward": [*FLOW, "reward.image_reward.function.weights=blip.safetensors"],
+    "reward=hpsv3": [*FLOW, "reward.hpsv3.function.weights=hpsv3.safetensors"],
     "reward=hpsv2": [*FLOW, "reward.hpsv2.function.weights=hps.safetensors"],
     "data=letters": FLOW,
     "model=vlm": ["model.path=models/mine", "data.path=prompts.jsonl"],

@@ -7,6 +7,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from test_asked import write_eye
+from test_hpsv3 import write_hpsv3
 from tiny_blip import write_blip, write_image_reward
 from tiny_clip import write_clip, write_head
 from tiny_detectors import write_coco, write_owl
@@ -42,6 +43,7 @@ NETWORKS = {
     "asked": write_eye,
     "hpsv2": write_clip,
     "geneval2": write_eye,
+    "hpsv3": write_eye,
     "image_reward": write_blip,
     "aesthetic": write_clip,
     "dino_similarity": write_vision,
@@ -50,6 +52,7 @@ NETWORKS = {
 FILES = {
     "aesthetic": {"head": write_head},
     "hpsv2": {"weights": lambda folder: None},
+    "hpsv3": {"weights": write_hpsv3},
     "image_reward": {"weights": write_image_reward},
 }
 DETECTORS = {"geneval": write_coco, "geneval_zero_shot": write_owl}

@@ -1,0 +1,124 @@
+"""HPSv3, how well people would like a picture for its text: a model that sees, tuned on their
+rankings, arXiv:2508.03789."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from tandem.contracts import register_reward
+from tandem.hub import align, locate, read_processor, shorten_error
+from tandem.rewards.asked import Asked
+from tandem.rewards.images import pixels
+from tandem.rewards.networks import Hosting, read
+from tandem.rewards.signature import batched
+from tandem.types import Prompt
+
+KEY = "reward.hpsv3.function"
+RATED = "<|Reward|>"  # the token at which the head reads what the model thinks
+HEAD = "rm_head."
+LAYERS = (0, 3, 5)  # of the head that have weights
+
+
+@batched
+@register_reward("hpsv3", judges="pictures")
+class HpsV3(Asked):
+    """The mean of the score that its head says at one token of the question: about 0 to 12.
+
+    The head says a spread too, which is left out as its authors do.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        weights: str,
+        *,
+        question: str,
+        area: int = 448 * 448,
+        batch_size: int = 8,
+        dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16",
+        device: str = "auto",
+    ) -> None:
+        """`path`: the model that it was tuned from, of which its sizes and its processor are read;
+        `weights`: a safetensors file of the whole model and its head; `question`: with `RATED` in
+        it; `area`: pixels that each picture is resized to, give or take a patch."""
+        from transformers import AutoConfig
+
+        self.question, self.area = question, area
+        self.hosting = Hosting(batch_size=batch_size, dtype=dtype, device=device)
+        config = read(AutoConfig, path, f"{KEY}.path")
+        self.processor = read_processor(locate(path, key=f"{KEY}.path"), config)
+        self.tokenizer = self.processor.tokenizer
+        self.tokenizer.add_special_tokens({"additional_special_tokens": [RATED]})
+        if RATED not in question:
+            raise ValueError(f"{KEY}.question does not hold {RATED}, at which the head reads")
+        config.get_text_config().vocab_size = len(self.tokenizer)
+        self.model, self.head = load_weights(config, weights, self.hosting)
+
+    def __call__(self, outputs: Sequence[Tensor], prompts: Sequence[Prompt]) -> list[float]:
+        return super().__call__([*map(self.resize, outputs)], prompts)
+
+    @torch.no_grad()
+    def scores(self, rows: Sequence[tuple[Tensor, str]]) -> list[float]:
+        """Of pictures, uint8 [H, W, 3], and the texts that they were made for."""
+        asked = [self.ask(picture, text) for picture, text in rows]
+        width = max(one["input_ids"].shape[1] for one in asked)
+        given = {name: self.join(name, asked, width) for name in asked[0]}
+        place, like = self.hosting.place, self.model.dtype
+        given = {n: x.to(place, like if x.is_floating_point() else None) for n, x in given.items()}
+        states = self.model.model(**given).last_hidden_state
+        rated = given["input_ids"] == self.tokenizer.convert_tokens_to_ids(RATED)
+        x = states[rated].float()
+        for number, (weight, bias) in enumerate(self.head):
+            x = linear(x.relu() if number else x, weight, bias)
+        return x[:, 0].tolist()
+
+    def resize(self, picture: Tensor) -> Tensor:
+        """Sides in whole patches, near the area that it was tuned on: uint8 [H, W, 3]."""
+        from PIL import Image
+        from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
+
+        own, (high, wide, _) = self.processor.image_processor, pixels(picture).shape
+        limits = {"min_pixels": self.area, "max_pixels": self.area}
+        size = smart_resize(high, wide, own.patch_size * own.merge_size, **limits)
+        image = Image.fromarray(pixels(picture).numpy()).resize(size[::-1])
+        return torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8).view(*size, 3)
+
+
+def load_weights(
+    config: object, weights: str, hosting: Hosting
+) -> tuple[nn.Module, list[tuple[Tensor, Tensor]]]:
+    """The model of a configuration with the weights of a file, and weight [out, in] and bias [out]
+    of each layer of its head.
+
+    Raises ValueError for a pickle, and for weights of another model."""
+    from safetensors.torch import load_file
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+
+    if Path(weights).suffix != ".safetensors":
+        raise ValueError(f"{KEY}.weights={weights} is no .safetensors; take HPSv3.safetensors")
+    try:
+        found = load_file(Path(weights).expanduser())
+        head = [
+            tuple(found[f"{HEAD}{n}.{x}"].float().to(hosting.place) for x in ("weight", "bias"))
+            for n in LAYERS
+        ]
+        model, told = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING[type(config)].from_pretrained(
+            None,
+            config=config,
+            state_dict={n: x for n, x in found.items() if not n.startswith(HEAD)},
+            dtype=getattr(torch, hosting.dtype),
+            output_loading_info=True,
+        )
+        if told["missing_keys"]:
+            raise KeyError(min(told["missing_keys"]))
+    except Exception as error:  # of safetensors, of the file system, of torch: other weights
+        said = " ".join(str(error).split())[:200] or shorten_error(error)
+        raise ValueError(f"{KEY}.weights={weights} are none of this model: {said}") from None
+    align(model)
+    return model.requires_grad_(False).eval().to(hosting.place), head
