@@ -24,7 +24,11 @@ import tandem
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / "benchmarks" / "results" / "algorithms.json"
-TEACHER = ROOT / ".cache" / "teacher_of_flows"
+CACHE = ROOT / ".cache"
+TEACHERS = {  # of distillation: where each lies, and how it came to be
+    "teacher_of_flows": ("model=tiny_flow", "algorithm=nft"),
+    "teacher_of_letters": ("data=sort_letters", "prompts_per_step=32", "algorithm=grpo"),
+}
 SEEDS = range(3)
 CURVE = ("eval/accuracy", "eval/reward", "eval/pair_accuracy")
 LANGUAGE = ("data=sort_letters", "prompts_per_step=32", "iterations=40", "evaluation.every=8")
@@ -33,7 +37,10 @@ SHORT = ("evaluation.temperatures=[1.0]", "evaluation.pass_at=[]", "evaluation.s
 PAIRS = ("data=sort_pairs", "iterations=40", "evaluation.every=8", *SHORT)
 SCRATCH = ("data=sort_letters", "warm_start=null", "evaluation.every=40", *SHORT)
 WHOLE = ("model=tiny_flow", "iterations=30", "evaluation.every=5", "evaluation.samples=8")
-STUDENT = (*FLOW, "data=shapes", f"algorithm.teachers.folders={{others: {TEACHER}}}")
+FEW_STEPS = ("model=tiny_flow", "iterations=100", "evaluation.every=20", "evaluation.samples=8")
+MASKED = ("model=tiny_masked", "iterations=40", "evaluation.every=8", *SHORT)
+GAME = ("data=hilo", "iterations=80", "evaluation.every=16", *SHORT)
+CHAIN = ("model=tiny_chain", "iterations=20", "evaluation.every=5")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,7 @@ class Protocol:
 
     overrides: tuple[str, ...]
     algorithms: str  # names, between spaces
+    teacher: str | None = None  # one of TEACHERS
 
 
 PROTOCOLS = {
@@ -60,39 +68,45 @@ PROTOCOLS = {
         " gardo dapo dr_grpo gspo rloo reinforce ppo",
     ),
     "whole": Protocol(WHOLE, "grpo"),  # for the picture of the README
-    "taught": Protocol(STUDENT, "diffusion_opd"),
+    "taught": Protocol((*FLOW, "data=shapes"), "diffusion_opd", "teacher_of_flows"),
+    "students": Protocol((*LANGUAGE, *SHORT), "gkd opd minillm", "teacher_of_letters"),
+    "own_teachers": Protocol((*LANGUAGE, *SHORT), "sdpo sdft"),
+    "few_steps": Protocol(FEW_STEPS, "dmd2 tdm tdm_r1"),
+    "masked": Protocol(MASKED, "grpo diffu_grpo coupled_grpo wd1 spg espo trace_rl"),
+    "games": Protocol(GAME, "grpo group_in_group turn_to_go"),
+    "riddles": Protocol(CHAIN, "grpo unigrpo"),
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--save", action="store_true", help="keep every run in results/")
-    parser.add_argument("--only", nargs="*", metavar="NAME", help="these algorithms alone")
+    parser.add_argument("--only", nargs="*", metavar="NAME", help="these algorithms or protocols")
     chosen = parser.parse_args()
     kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
-    for name, words in runs():
-        algorithm = name.split("/")[1]
-        if name in kept or (chosen.only and algorithm not in chosen.only):
+    for name, protocol, words in runs():
+        asked = not chosen.only or {*chosen.only} & {*name.split("/")}
+        if name in kept or not asked:
             continue
-        kept[name] = measure(words)
+        kept[name] = measure(words, protocol.teacher)
         print(f"{name}: {kept[name]['curve'][-1]}, {kept[name]['cpu_seconds']} s", flush=True)
         if chosen.save:
             save(kept)
 
 
-def runs() -> Iterator[tuple[str, tuple[str, ...]]]:
-    """(protocol/algorithm/seed, overrides): every algorithm under one seed, then under the next."""
+def runs() -> Iterator[tuple[str, Protocol, tuple[str, ...]]]:
+    """(protocol/algorithm/seed, protocol, overrides), seed by seed: one of each algorithm first."""
     for seed in SEEDS:
-        for protocol, part in PROTOCOLS.items():
-            for algorithm in part.algorithms.split():
-                chosen = (f"algorithm={algorithm}", f"seed={seed}", *part.overrides)
-                yield f"{protocol}/{algorithm}/{seed}", chosen
+        for name, protocol in PROTOCOLS.items():
+            for algorithm in protocol.algorithms.split():
+                words = (f"algorithm={algorithm}", f"seed={seed}", *protocol.overrides)
+                yield f"{name}/{algorithm}/{seed}", protocol, words
 
 
-def measure(words: tuple[str, ...]) -> dict[str, object]:
+def measure(words: tuple[str, ...], teacher: str | None) -> dict[str, object]:
     """One run: its points {samples, accuracy, reward}, CPU-seconds, commit and date."""
-    if any("teachers" in word for word in words):
-        train_teacher()
+    if teacher is not None:
+        words = (*words, f"algorithm.teachers.folders={{others: {trained_teacher(teacher)}}}")
     with TemporaryDirectory() as folder:
         path = Path(folder) / "run"
         tandem.train(*words, "checkpoints.every=100000", f"run_dir={path}")
@@ -101,14 +115,16 @@ def measure(words: tuple[str, ...]) -> dict[str, object]:
             "cpu_seconds": round(read_lines(path / "timing.jsonl")[-1]["time/cpu"], 1),
             "commit": git("rev-parse", "--short", "HEAD"),
             "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-            "overrides": [word.replace(str(TEACHER), "RUN") for word in words],
+            "overrides": [word.replace(str(CACHE / str(teacher)), "RUN") for word in words],
         }
 
 
-def train_teacher() -> None:
-    """The run of DiffusionNFT that distillation learns from, once."""
-    if not (TEACHER / "model").exists():
-        tandem.train("model=tiny_flow", "algorithm=nft", "seed=0", f"run_dir={TEACHER}")
+def trained_teacher(name: str) -> Path:
+    """The run that distillation learns from, trained once."""
+    folder = CACHE / name
+    if not (folder / "model").exists():
+        tandem.train(*TEACHERS[name], "seed=0", f"run_dir={folder}")
+    return folder
 
 
 def points(lines: list[dict]) -> Iterator[dict[str, float]]:

@@ -16,9 +16,15 @@ TASKS = {
     "letters": "sorting 4 to 8 letters, embedded language model",
     "pairs": "preferences over sorted letters, embedded language model",
     "demonstrations": "sorting 4 to 8 letters from demonstrations alone, no warm start",
-    "shapes": "coloured shapes, embedded flow model (before its U-Net)",
+    "shapes": "coloured shapes, embedded flow model",
     "whole": "coloured shapes with the whole recipe, embedded flow model",
     "taught": "coloured shapes, taught by a run of DiffusionNFT, embedded flow model",
+    "students": "sorting 4 to 8 letters, taught by a run of GRPO, embedded language model",
+    "own_teachers": "sorting 4 to 8 letters, taught by itself with more in its prompt",
+    "few_steps": "coloured shapes in one step (DMD2) or two, embedded flow model",
+    "masked": "sorting 4 to 8 letters, embedded masked-diffusion model",
+    "games": "guessing a number in several turns, embedded language model",
+    "riddles": "a riddle's answer written and then painted, embedded chain",
 }
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 560, 240, 44, 34, 12, 12
 
