@@ -1,5 +1,6 @@
 """Pages of the site: what they tell people to type is accepted, what is made for them is right."""
 
+import importlib
 import re
 import shlex
 from pathlib import Path
@@ -78,6 +79,14 @@ def test_a_part_without_a_formula_is_named_and_so_is_a_formula_without_a_part(mo
         algorithms.page("dapo")
     with pytest.raises(ValueError, match="formulas that no preset uses: loss gone"):
         algorithms.refuse_left_over({("loss", "nll")}, groups=["loss"])
+
+
+def test_every_preset_has_a_curve_to_be_measured_and_every_task_says_what_it_is(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    protocols = importlib.import_module("algorithms").PROTOCOLS
+    presets = {path.stem for path in (ROOT / "conf" / "algorithm").glob("[!_]*.yaml")}
+    assert {name for part in protocols.values() for name in part.algorithms.split()} == presets
+    assert protocols.keys() == curves.TASKS.keys()
 
 
 @pytest.mark.parametrize("group", algorithms.FORMULAS)
