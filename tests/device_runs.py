@@ -16,7 +16,16 @@ from tempfile import TemporaryDirectory
 from forwards import OF_ERRORS
 from hub_language_models import write_qwen3
 from laws.bench import OF_FLOWS
-from matrix import OF_EPISODES, OF_PAIRS, ON_FRESH_SAMPLES, PAIRS, PRESETS, TAUGHT, write_world
+from matrix import (
+    OF_EPISODES,
+    OF_PAIRS,
+    ON_FRESH_SAMPLES,
+    PAIRS,
+    PRESETS,
+    TAUGHT,
+    ticks,
+    write_world,
+)
 from omegaconf import OmegaConf
 from policies.engines.loopback import Loopback, serving
 from policies.flow.tiny_flux import write_flux
@@ -43,9 +52,14 @@ PAINTED = (
 EVALUATED = ("evaluation.every=1", "evaluation.prompts=4", "evaluation.samples=2")
 PIPELINES = {"sd3_5_medium": 16, "flux1_dev": 16, "qwen_image": 40}  # tokens of a text
 WRITING = ("record/", "launch/run.py", "training/callbacks/checkpoints.py")  # of weights
-OF_PICTURES = {*OF_ERRORS, *OF_FLOWS, *TAUGHT}
+OF_PICTURES = {*OF_ERRORS, *OF_FLOWS}
 PRESET_FILES = (ROOT / "conf" / "algorithm").glob("[!_]*.yaml")
 RESTING = {x.stem for x in PRESET_FILES if OmegaConf.load(x).get("policy_every", 1) > 1}
+FIRST = {preset: model for model, preset, _ in reversed(ticks())}  # that it trains
+ALONE = {  # models that some presets are for, and what makes them small
+    "tiny_masked": ("num_minibatches=2", "reward=coin", "plugins=[coin]"),
+    "tiny_chain": ("num_minibatches=2", "rollout.picture.steps=6"),
+}
 Lines = tuple[tuple[str, ...], ...]  # of command lines, one after another
 
 OWN: dict[str, Lines] = {
@@ -83,7 +97,7 @@ SERVED = (
 PIPELINE = (
     "algorithm=flow_grpo", "~recipe", "group_size=4", "data.path={world}/prompts.txt",
     "rollout.steps=3", "model.dtype=float32", "model.adapter.resolution=32",
-    "model.adapter.encoder_dtype=float32", "reward=coin", "plugins=[coin]",
+    "model.adapter.encoder_dtype=float32", "reward=colour_share",
 )  # fmt: skip
 
 
@@ -97,14 +111,16 @@ def of_preset(name: str) -> Lines:
         return (("algorithm=sft",),)
     if name == "passk":  # answers that are right or wrong
         return (("group_size=8", "algorithm=passk"),)
+    if (model := FIRST[name]) in ALONE:
+        return ((f"model={model}", f"algorithm={name}", "group_size=8", *ALONE[model]),)
     teacher = "algorithm.teachers.folders={{others: {world}/"
     if name == "diffusion_opd":
         painted = (*PAINTED, "model.adapter.channels=[32,64]")
         return ((*painted, f"algorithm={name}", f"{teacher}tiny_flow}}}}"),)
-    if name in TAUGHT:
-        return ((*WORDS, f"algorithm={name}", f"{teacher}tiny_lm}}}}"),)
     tuned = (ROOT / "conf" / "recipe" / "tiny_lm" / f"{name}.yaml").exists()
     cut = () if tuned or name in OF_PICTURES | ON_FRESH_SAMPLES else ("num_minibatches=2",)
+    if name in TAUGHT:
+        return ((*WORDS, f"algorithm={name}", f"{teacher}tiny_lm}}}}", *cut),)
     # The second of two iterations is the policy's, where networks learn alone in others.
     own = ("algorithm.policy_every=2",) if name in RESTING else ()
     return ((*(PAINTED if name in OF_PICTURES else WORDS), f"algorithm={name}", *cut, *own),)
