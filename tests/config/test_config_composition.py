@@ -157,6 +157,8 @@ BESIDE = {
     "environment=openenv": ["environment.world.url=http://127.0.0.1:8000"],
     "environment=agent": ["environment.world.command=[python,agent.py]"],
     "environment=gymnasium": ["environment.world.id=Blackjack-v1"],
+    "environment=maze_shown": ["model=tiny_vlm"],
+    "data=maze_shown": ["model=tiny_vlm"],
     "environment=python": ["environment.world.command=[bwrap,python3]"],
     "environment=mixture": [
         "data=mixture",

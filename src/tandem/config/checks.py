@@ -117,6 +117,12 @@ def _refuse_unmet_needs(case: Case) -> None:
             f"environment={case.plan.choices['environment']} answers between moves, and "
             f"model={case.plan.choices['model']} makes one; set environment=none"
         )
+    if case.environment is not None and case.environment.about.shows and not policy.sees:
+        raise ConfigError(
+            f"environment={case.plan.choices['environment']} shows pictures, and "
+            f"model={case.plan.choices['model']} reads texts alone; set model=tiny_vlm, or "
+            "model=vlm with model.path"
+        )
     provided -= OF_SAMPLES if case.is_offline else frozenset()
     missing = sorted(algorithm.needs - provided - OWN - LOGGED)
     if missing:

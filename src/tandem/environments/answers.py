@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from tandem.environments.protocol import PROMPT_ROLES, ROLES, About, Said
 from tandem.rewards.result import LARGEST, Missing, told
+from tandem.types import IMAGE, Picture
 
 
 def checked(said: Said, call: str, about: About, begun: Collection[int]) -> Said:
@@ -53,8 +54,21 @@ def _wrong_with_messages(said: Said, about: About, begun: Collection[int]) -> st
     is_whole = said.context not in begun
     if is_whole and begun and not about.writes_prompt:
         return "began another conversation, and its openings are no prompts (About.writes_prompt)"
+    if (said.images or about.shows) and (wrong := _wrong_with_images(said, about)) is not None:
+        return wrong
     roles = PROMPT_ROLES if is_whole and about.writes_prompt else ROLES
     return next((wrong for message in said.messages if (wrong := _unfit(message, roles))), None)
+
+
+def _wrong_with_images(said: Said, about: About) -> str | None:
+    if not about.shows:
+        return "gave pictures, and says that it shows none (About.shows)"
+    if not all(isinstance(one, Picture) for one in said.images):
+        return "gave images that are no Picture of tandem.types"
+    marks = sum(str(one.get("content")).count(IMAGE) for one in said.messages)
+    if marks != len(said.images):
+        return f"gave {len(said.images)} pictures and {marks} marks {IMAGE} in its messages"
+    return None
 
 
 def _is_number(value: object) -> bool:

@@ -1,13 +1,14 @@
-"""The world of a maze: where one is, and which doors are open."""
+"""Worlds of mazes: where one is, and which doors are open, in words or in pictures."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tandem.contracts import register_environment
 from tandem.data.maze import Doors, described
+from tandem.data.maze_shown import SPOKEN, drawn
 from tandem.environments.protocol import About, Move, Said
-from tandem.types import Prompt
+from tandem.types import IMAGE, Prompt
 
 FIELDS = ("doors", "start", "goal", "moves")
 WALL = "*"  # before what is said of a cell that was not left
@@ -33,6 +34,19 @@ class Maze:
         return Walk(doors=doors, cell=start, goal=goal, left=moves)
 
 
+@register_environment("maze_shown")
+class MazeShown(Maze):
+    """The same in pictures: the maze, where one is (red) and the goal (green). A move is one of 1 2
+    3 4, for up, down, left and right; a wall is seen, and not told."""
+
+    def describe(self) -> About:
+        return About(gives_states=True, shows=True)
+
+    def begin(self, prompt: Prompt, key: int) -> Walk:
+        walk = super().begin(prompt, key)
+        return WalkShown(doors=walk.doors, cell=walk.cell, goal=walk.goal, left=walk.left)
+
+
 @dataclass(slots=True, kw_only=True)
 class Walk:
     """The cell that one is in, and the moves that are left."""
@@ -44,21 +58,39 @@ class Walk:
 
     @property
     def opening(self) -> Said:
-        return Said.text(described(self.cell, self.doors), state=self.cell)
+        return self.seen()
+
+    def seen(self, bumped: bool = False) -> Said:
+        """What is said of the cell that one is in."""
+        told = described(self.cell, self.doors)
+        return Said.text(WALL + told if bumped else told, state=self.cell)
+
+    def move(self, text: str) -> str:
+        """The move that a text is."""
+        return text
 
     def act(self, move: Move) -> Said:
         self.left -= 1
-        behind = self.doors[self.cell].get(move.text)
+        behind = self.doors[self.cell].get(self.move(move.text))
         self.cell = behind or self.cell
-        seen = described(self.cell, self.doors)
         found = self.cell == self.goal
-        return Said(
-            messages=({"role": "user", "content": seen if behind else WALL + seen},),
+        return replace(
+            self.seen(bumped=behind is None),
             reward=float(found),
             over=found or self.left == 0,
-            state=self.cell,
             counts={"bumped": float(behind is None)},
         )
 
     def close(self) -> None:
         pass
+
+
+class WalkShown(Walk):
+    """A walk of which one sees the maze."""
+
+    def seen(self, bumped: bool = False) -> Said:
+        picture = drawn(self.doors, self.cell, self.goal)
+        return replace(Said.text(IMAGE, state=self.cell), images=(picture,))
+
+    def move(self, text: str) -> str:
+        return SPOKEN.get(text.strip(), "")

@@ -31,6 +31,7 @@ class Mixture:
             gives_states=any(one.gives_states for one in every),
             repeats=all(one.repeats for one in every),
             writes_prompt=any(one.writes_prompt for one in every),
+            shows=any(one.shows for one in every),
         )
 
     @property

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tandem.types import Prompt
+from tandem.types import Picture, Prompt
 
 Message = Mapping[str, str]  # role and content
 ROLES = ("user", "tool")  # of what a world says; "assistant" is the policy's own
@@ -34,6 +34,7 @@ class About:
     # Seconds that a call may take by limits of the world's own, which end it well: a timeout must
     # leave it so many. None: there are none.
     slowest: float | None = None
+    shows: bool = False  # pictures: the policy must see
     # Tries what the world needs, once, before weights are sampled from; it raises ValueError.
     check: Callable[[], None] = lambda: None
 
@@ -52,6 +53,8 @@ class Said:
     # The conversation that it is said in. Where an opening stands in place of the prompt, a number
     # that was not there yet begins another one, and its messages are all that the policy reads.
     context: int = 0
+    # What its messages show, in the order of the marks `<image>` in them: one for each.
+    images: Sequence[Picture] = ()
 
     @classmethod
     def text(

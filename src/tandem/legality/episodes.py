@@ -52,6 +52,15 @@ def episodes_are_played_by_the_newest_weights(case: Case) -> Iterator[str]:
     )
 
 
+def pictures_of_episodes_are_read_by_the_policy_itself(case: Case) -> Iterator[str]:
+    """A server is sent the pictures of a prompt, not those that come later."""
+    if case.environment is not None and case.environment.about.shows and case.engine is not None:
+        yield (
+            f"environment={case.plan.choices['environment']} shows pictures between moves, which "
+            f"no server of rollout={case.plan.choices['rollout']} is sent; set rollout=local"
+        )
+
+
 def episodes_have_a_horizon_of_their_own(case: Case) -> Iterator[str]:
     """dynamics.horizon is that of one move."""
     if case.environment is None or case.environment.max_turns == 1:
@@ -110,6 +119,7 @@ RULES = (
     moves_are_judged_where_they_are_made,
     rewards_of_moves_are_sums,
     episodes_are_played_by_the_newest_weights,
+    pictures_of_episodes_are_read_by_the_policy_itself,
     episodes_have_a_horizon_of_their_own,
     datasets_have_environments_of_their_own,
     datasets_are_judged_by_what_they_give,

@@ -15,9 +15,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 
+from tandem.policies.language import message_frames
 from tandem.policies.language.chat import Chat
+from tandem.policies.language.message_frames import Unreadable, around, marked, pieces_of, split
 from tandem.policies.language.shortening import Shortener, plain_ids
-from tandem.types import Prompt
+from tandem.types import IMAGE, Picture, Prompt
 
 Message = Mapping[str, str]
 STUB = "stub of a move"
@@ -38,17 +40,7 @@ STUBS: Mapping[str, Sequence[Message]] = {
 }
 ANSWERED = {"role": "user", "content": "stub of an answer"}
 FROM_TOOL = {"role": "tool", "content": ANSWERED["content"]}
-MARK = "stub {} of what is said"
 REMEMBERED = 1024  # answers of a world whose ids are kept
-
-
-class Unreadable(ValueError):
-    """Why a policy cannot read what a world says."""
-
-
-def marked(messages: Sequence[Message]) -> list[Message]:
-    """The messages with a mark in place of what each says."""
-    return [{**one, "content": MARK.format(place)} for place, one in enumerate(messages)]
 
 
 class Bridge:
@@ -66,22 +58,36 @@ class Bridge:
         self.tools = tools
         self.shortened = Shortener(self.tokenizer, limit)
         self.remembered = lru_cache(REMEMBERED)(self.said_by)  # worlds repeat themselves
-        self.has_template = self.tokenizer.chat_template is not None
+        self.has_template = chat.template is not None
         self.special = {*self.tokenizer.all_special_ids, *self.ends} - {chat.unknown}
         self.end = [] if self.tokenizer.eos_token_id is None else [self.tokenizer.eos_token_id]
         if self.has_template:
             self.end = self.check_template()
 
-    def between(self, messages: Sequence[Message], move: Sequence[int]) -> list[int]:
+    def between(
+        self, messages: Sequence[Message], move: Sequence[int], images: Sequence[Picture] = ()
+    ) -> list[int]:
         """The ids behind a move: its end, if it has none yet, and what the world says to it."""
         ended = bool(move) and move[-1] in self.ends
-        short = tuple((one["role"], self.shortened(one["content"])) for one in messages)
+        short = tuple((one["role"], one["content"]) for one in self.short(messages, images))
         with self.readable():
-            return [*([] if ended else self.end), *self.remembered(short)]
+            return [*([] if ended else self.end), *self.remembered(short, tuple(images))]
 
-    def said_by(self, messages: tuple[tuple[str, str], ...]) -> tuple[int, ...]:
-        """The ids of pairs of role and content."""
-        return tuple(self.said([{"role": role, "content": content} for role, content in messages]))
+    def short(
+        self, messages: Sequence[Message], images: Sequence[Picture] = ()
+    ) -> list[dict[str, str]]:
+        """The messages, none longer than the limit; of those with pictures, none of its texts."""
+        cut = self.shortened
+        if not images:
+            return [{**one, "content": cut(one["content"])} for one in messages]
+        return [{**one, "content": IMAGE.join(map(cut, split(one)))} for one in messages]
+
+    def said_by(
+        self, messages: tuple[tuple[str, str], ...], images: tuple[Picture, ...]
+    ) -> tuple[int, ...]:
+        """The ids of pairs of role and content, and of pictures."""
+        said = [{"role": role, "content": content} for role, content in messages]
+        return tuple(message_frames.encoded(self, said, images) if images else self.said(said))
 
     def said(self, messages: Sequence[Message]) -> list[int]:
         """The ids of messages, behind an end token; special tokens in them are plain text."""
@@ -91,16 +97,22 @@ class Bridge:
             return self.plain("\n\n".join(message["content"] for message in messages))
         if not any(self.misleads(message["content"]) for message in messages):
             return self.written(self.tail(messages))
-        first, *rest = self.around(messages, self.tail(marked(messages)))
+        first, *rest = around(messages, self.tail(marked(messages)))
         return [*self.written(first), *self.pieces(messages, rest)]
 
-    def opened(self, prompt: Prompt, messages: Sequence[Message]) -> list[int]:
+    def opened(
+        self, prompt: Prompt, messages: Sequence[Message], images: Sequence[Picture] = ()
+    ) -> list[int]:
         """The ids of a prompt and of what the world says before the first move; special tokens in
         that are plain text."""
-        short = [{**one, "content": self.shortened(one["content"])} for one in messages]
+        short = self.short(messages, images)
         with self.readable():
-            asked, frame = self.continued(prompt, short), self.continued(prompt, marked(short))
-            return self.framed(short, asked, frame, self.chat)
+            asked = self.continued(prompt, short)
+            if images:
+                if any(self.misleads(piece["content"]) for piece in pieces_of(short)):
+                    raise Unreadable("an opening with pictures spells a special token")
+                return self.chat.encode([replace(asked, images=(*prompt.images, *images))])[0]
+            return self.framed(short, asked, self.continued(prompt, marked(short)), self.chat)
 
     def prompt_of(self, messages: Sequence[Message], tools: Sequence[Mapping]) -> list[int]:
         """The ids of what a world says in place of a prompt, whole; special tokens in it are plain
@@ -124,7 +136,7 @@ class Bridge:
         ids = chat.encode([asked])[0]
         if self.count_special(ids) == self.count_special(chat.encode([frame])[0]):
             return ids
-        first, *rest = self.around(messages, chat.text(frame))
+        first, *rest = around(messages, chat.text(frame))
         return [*chat.encode_texts([frame], [first])[0], *self.pieces(messages, rest)]
 
     @contextmanager
@@ -145,16 +157,6 @@ class Bridge:
             said = "\n\n".join(message["content"] for message in messages)
             return replace(prompt, text=prompt.text + said)
         return replace(prompt, messages=(*self.chat.question(prompt), *messages))
-
-    def around(self, messages: Sequence[Message], frame: str) -> list[str]:
-        """What stands before the first mark, between two, and behind the last."""
-        parts = []
-        for one, mark in zip(messages, marked(messages), strict=True):
-            before, found, frame = frame.partition(mark["content"])
-            if not found:
-                raise Unreadable(f"the chat template does not show a message of {one['role']}")
-            parts.append(before)
-        return [*parts, frame]
 
     def pieces(self, messages: Sequence[Message], behind: Sequence[str]) -> Iterator[int]:
         """Messages, which are encoded as plain text, and what is written behind each."""
@@ -237,4 +239,7 @@ class Bridge:
 
     def plain(self, text: str) -> list[int]:
         """Ids of a text that somebody says: no special token is in it."""
-        return plain_ids(self.tokenizer, text)
+        ids = plain_ids(self.tokenizer, text)
+        if {*ids}.intersection(self.chat.banned):  # of a tokenizer of words
+            raise Unreadable("what is said spells an image token of the model")
+        return ids

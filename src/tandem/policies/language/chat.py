@@ -22,6 +22,8 @@ class ChatOptions:
 class Chat:
     """A tokenizer and the way prompts go through it."""
 
+    banned: Sequence[int] = ()  # tokens that are never sampled, nor read of a text
+
     def __init__(self, tokenizer: Any, talk: ChatOptions) -> None:
         self.tokenizer, self.talk = tokenizer, talk
         # Schemas that the template shows with a prompt.
@@ -63,6 +65,10 @@ class Chat:
     def images(self, prompts: Sequence[Prompt]) -> tuple[tuple[Picture, ...], ...] | None:
         """The pictures of each; None: texts alone are read."""
         return None
+
+    def with_images(self, ids: list[int], images: Sequence[Picture] | None) -> list[int]:
+        """Ids of a history, with the pictures whose tokens stand in it; None: texts are read."""
+        return ids
 
     def save(self, folder: str | Path) -> None:
         """All that turns prompts into tokens, in Hugging Face format."""

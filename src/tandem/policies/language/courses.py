@@ -16,7 +16,7 @@ from tandem import rng
 from tandem.environments import About, Play, Said
 from tandem.policies.language.records import Questions
 from tandem.policies.language.rows import pack, right_padded
-from tandem.types import Prompt, Rollout
+from tandem.types import Picture, Prompt, Rollout
 
 WORLD = 0  # the number of the turn that tokens of the world have
 BITS = 62  # of the name of a state: a positive number
@@ -71,6 +71,7 @@ class Course:
     state: list[int] = field(default_factory=list)
     context: list[int] = field(default_factory=list)
     contexts: list[int] = field(default_factory=list)  # the world's numbers of them
+    images: list[Picture] | None = None  # whose tokens stand in it; None: texts alone are read
     told: list[dict] = field(default_factory=list)  # the conversation, a line of each turn
     number: int = 1  # of the turn that is next
     text: str = ""  # of the last move
@@ -84,6 +85,7 @@ class Course:
     def open(self) -> None:
         """Write down what the world said before the first move."""
         self._hear(self.play.said)
+        self._see(self.play.said)
 
     def moved(self, written: Written, text: str) -> None:
         """The tokens of a move."""
@@ -110,6 +112,10 @@ class Course:
         where = {"context": self.here} if self.here else {}
         self.told += [{n: one[n] for n in ("role", "content")} | where for one in said.messages]
 
+    def _see(self, said: Said) -> None:
+        if self.images is not None:
+            self.images += said.images
+
     def go_on(self, ids: Sequence[int], max_turns: int) -> None:
         """The next turn begins behind these tokens of the world, if a limit does not forbid it."""
         if self.number >= max_turns:
@@ -118,6 +124,7 @@ class Course:
             self.end = "token_limit"
         else:
             self._add(ids, number=WORLD, state=0)
+            self._see(self.play.said)
             self.logp += [0.0] * len(ids)
             if self.entropy is not None:
                 self.entropy += [0.0] * len(ids)
@@ -175,6 +182,8 @@ def as_rollout(courses: Sequence[Course], asked: Questions, about: About) -> Rol
     tokens = padded([one.tokens for one in courses])
     encoded = [one.encoded for one in courses]
     sample = pack(encoded, tokens, length, asked.sampling.temperature or 1.0)
+    if all(one.images is not None for one in courses):
+        sample = replace(sample, images=tuple(tuple(one.images) for one in courses))
     if about.writes_prompt:  # others have one context
         sample = replace(sample, context=padded([one.context for one in courses]))
     return Rollout(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, islice
 
 import torch
 from torch import Tensor
 
 from tandem.policies.language.bridge import Bridge
 from tandem.policies.language.courses import WORLD
+from tandem.policies.language.message_frames import count_marks
 from tandem.policies.language.rows import before, check_length, pack, right_padded
 from tandem.types import Prompt, Rollout
 
@@ -34,9 +35,11 @@ def shown(example: Prompt, bridge: Bridge) -> Shown:
     same moves would have read."""
     parts = list(turns_of(example))
     row = Shown(question_of(example), [], [])
+    left = iter(example.images[len(row.question.images) :])
     for number, (said, move) in enumerate(parts, 1):
         if number > 1:
-            row.add(bridge.between(said, row.tokens), WORLD)
+            images = list(islice(left, count_marks(said) if example.images else 0))
+            row.add(bridge.between(said, row.tokens, images), WORLD)
         row.add(bridge.chat.encode_answers([move])[0], number)
         row.output = move
     return row
@@ -70,7 +73,9 @@ def question_of(example: Prompt) -> Prompt:
         (i for i, message in enumerate(example.messages) if is_of_policy(message)),
         len(example.messages),
     )
-    return replace(example, messages=tuple(example.messages[:first]))
+    asked = example.messages[:first]
+    shown = example.images[: count_marks(asked)]
+    return replace(example, messages=tuple(asked), images=shown)
 
 
 def is_of_policy(message: Mapping[str, str]) -> bool:
@@ -88,7 +93,7 @@ def encode(
     sample = pack(bridge.chat.encode([row.question for row in rows]), tokens, length, 1.0)
     check_length(sample, positions)
     return Rollout(
-        sample=sample,
+        sample=replace(sample, images=bridge.chat.images(examples)),
         outputs=tuple(row.output for row in rows),
         prompts=tuple(examples),
         mask=before(length, tokens.shape[1]) & (turn != WORLD),

@@ -43,12 +43,14 @@ class Wave:
         """A row at its beginning."""
         place = row // self.samples
         prompt = self.asked.prompts[place]
+        shown = self.bridge.chat.images([prompt])
         return Course(
             row=row,
             prompt=prompt,
             encoded=self.asked.encoded[place],
             limits=self.episodes.limits,
             play=Play(prompt, self.noise[row]) if play is None else play,
+            images=None if shown is None else list(*shown),
         )
 
     def begin(self, courses: Sequence[Course]) -> None:
@@ -83,7 +85,7 @@ class Wave:
             return course.encoded
         place = course.row // self.samples
         pairs = ((one["role"], one["content"]) for one in said.messages)
-        name = (place, str(said.tools), *pairs)
+        name = (place, str(said.tools), *pairs, *said.images)
         if name not in self.openings:
             self.openings[name] = self.encoded(course.prompt, said)
         return self.openings[name]
@@ -91,7 +93,7 @@ class Wave:
     def encoded(self, prompt: Prompt, said: Said) -> list[int]:
         """The ids of an opening. Raises Unreadable."""
         if not self.environment.about.writes_prompt:
-            return self.bridge.opened(prompt, said.messages)
+            return self.bridge.opened(prompt, said.messages, said.images)
         ids = self.bridge.prompt_of(said.messages, said.tools)
         if (wrong := fault(ids, self.episodes.most(self.asked.sampling))) is not None:
             raise Unreadable(f"what begins the episode {wrong}")
@@ -135,7 +137,7 @@ class Wave:
             if is_whole:
                 ids = self.bridge.prompt_of(said.messages, said.tools)
             else:
-                ids = self.bridge.between(said.messages, course.history)
+                ids = self.bridge.between(said.messages, course.history, said.images)
         except Unreadable as error:
             course.lose(str(error))
         else:
@@ -144,7 +146,7 @@ class Wave:
     def shorten(self, play: Play) -> Said:
         """What was said as it is read and recorded: no message is longer than its limit."""
         said = play.said.messages
-        short = [{**one, "content": self.bridge.shortened(one["content"])} for one in said]
+        short = self.bridge.short(said, play.said.images)
         cut = sum(one != before for one, before in zip(short, said, strict=True))
         if cut and not play.said.over:
             play.counts["shortened"] = play.counts.get("shortened", 0.0) + cut
@@ -184,14 +186,19 @@ class Wave:
         """Histories [N] and keys [N, 1], or prompts [P] and keys [P, G] where all rows are at their
         beginning and those of a group begin alike."""
         groups = [some[i : i + self.samples] for i in range(0, len(some), self.samples)]
-        alike = all(one.encoded == group[0].encoded for group in groups for one in group)
+        alike = all(
+            (one.encoded, one.images) == (group[0].encoded, group[0].images)
+            for group in groups
+            for one in group
+        )
         if len(some) == len(self.courses) and alike and not any(one.tokens for one in some):
             return [group[0].encoded for group in groups], self.asked.keys
         rows = torch.tensor([one.row for one in some], device=self.keys.device)
         turns = torch.tensor([one.number for one in some], device=self.keys.device)
         later = rng.key(self.keys[rows], "turn", turns)
         keys = torch.where(turns == 1, self.keys[rows], later)
-        return [one.history for one in some], keys[:, None]
+        read = self.bridge.chat.with_images
+        return [read(one.history, one.images) for one in some], keys[:, None]
 
 
 def read(answers: Answers) -> list[Written]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,6 @@ class VisionChat(Chat):
         super().__init__(processor.tokenizer, talk)
         self.processor, self.processed = processor, processed
         self.mark = processor.image_token  # of a picture, in what a template makes of messages
-        self.banned: Sequence[int] = ()  # tokens that are never sampled
 
     @property
     def template(self) -> str | None:
@@ -73,6 +72,22 @@ class VisionChat(Chat):
 
     def images(self, prompts: Sequence[Prompt]) -> tuple[tuple[Picture, ...], ...]:
         return tuple(prompt.images for prompt in prompts)
+
+    def with_images(self, ids: list[int], images: Sequence[Picture] | None) -> list[int]:
+        return PromptIds(ids, images or (), marked=(), banned=self.banned)
+
+    def with_pictures(self, text: str, left: Iterator[Picture]) -> str:
+        """The text with what stands for the pictures that its marks take from those left."""
+        first, *pieces = text.split(self.mark)
+        return first + "".join(self.processed.text(next(left)) + piece for piece in pieces)
+
+    def named(self, content: str) -> str:
+        """A text with the processor's marks in place of ours."""
+        return content.replace(IMAGE, self.mark)
+
+    def parted(self, message: Mapping[str, str]) -> dict[str, object]:
+        """A message as templates of models that see take it."""
+        return in_parts(message)
 
     def save(self, folder: str | Path) -> None:
         self.processor.save_pretrained(folder)

@@ -12,7 +12,7 @@ from torch import nn
 from tandem import distributed
 from tandem.hub import OF_FILMS, align, films_of, hide_bars, locate, read_processor
 from tandem.policies.language.critic import Kind
-from tandem.policies.language.policy import PROVIDES, LanguagePolicy
+from tandem.policies.language.policy import LanguagePolicy
 from tandem.policies.language.pretrained import (
     Build,
     Packing,
@@ -111,7 +111,7 @@ class VisionLanguagePolicy(LanguagePolicy):
         return self.target_components == ("language",)
 
     def describe(self, request: Request) -> Description:
-        return Description(kind="tokens", provides=PROVIDES - TAUGHT)
+        return Description(kind="tokens", provides=super().describe(request).provides - TAUGHT)
 
     def read_weights(self) -> Pretrained:
         """The model, of which the chosen components learn, and its tokenizer."""

@@ -47,6 +47,10 @@ class Processed:
         """What stands for it in a text: its image tokens, and what the family puts around them."""
         return self._of_size(picture)[0]
 
+    def length(self, picture: Picture) -> int:
+        """Its image tokens."""
+        return self.text(picture).count(self.processor.image_token)
+
     def grid(self, picture: Picture) -> dict[str, Tensor]:
         """The shape of its patches, [1, 3], by the name of the argument; empty: the family has one
         for all."""

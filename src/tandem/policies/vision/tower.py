@@ -6,7 +6,7 @@ frozen tower is asked once for a picture, and not for every row, epoch and surve
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -149,12 +149,15 @@ class PictureInputs(Inputs):
         return torch.cat([column[None], space[:, 0]])
 
     def table(self, sample: TokenSample) -> Tensor:
-        """Position ids of every row, [4, B, S]: an answer goes on from its prompt's largest."""
+        """Position ids of every row, [4, B, S]: what follows the prompt, and the last picture of a
+        row, goes on from their largest."""
         size, width = sample.tokens.shape
         found = torch.arange(width).expand(ROWS, size, -1).clone()
         columns = sample.tokens.tolist(), sample.prompt_length.tolist(), sample.images
         prompts = zip(*columns, strict=True)
         for row, (tokens, length, images) in enumerate(prompts):
+            if images:
+                length = max(length, width - tokens[::-1].index(self.image_token))
             own = self.of_prompt(tokens[:length], images)
             found[:, row, :length] = own
             found[1:, row, length:] += ahead_of(own)
@@ -168,13 +171,22 @@ class PictureInputs(Inputs):
         taken[place] = True
         # A row that is not read shows nothing: its pictures are not looked at either.
         tokens = layout.tokens.masked_fill(~taken.view(layout.tokens.shape), 0)
-        order = [r for r in layout.start.argsort().tolist() if read[r] > 0]
-        pictures = [picture for r in order for picture in sample.images[r]]
+        seen = (sample.tokens == self.image_token) & (columns < read[:, None])
+        counts, order = seen.sum(1).tolist(), layout.start.argsort().tolist()
+        pictures = [one for r in order for one in self.begun(sample.images[r], counts[r])]
         found = replace(layout, tokens=tokens, more=self.more(tokens, pictures))
         if not self.in_space:
             return found
         position = self.lay_positions(layout, self.table(sample)[:, row, column], place)
         return replace(found, position=position)
+
+    def begun(self, images: Sequence[Picture], count: int) -> Iterator[Picture]:
+        """The first pictures of a row, of which so many tokens are read."""
+        for picture in images:
+            if count <= 0:
+                return
+            yield picture
+            count -= self.processed.length(picture)
 
     def lay_positions(self, layout: Layout, table: Tensor, place: Tensor) -> Tensor:
         """Position ids of the places of a layout, [4, R, S]. `table`: [4, N] of those in use."""

@@ -1,0 +1,114 @@
+"""Mazes that are shown: `what ?` and a picture of the cells, the doors, where one is and the goal.
+
+A cell takes 8 x 8 pixels, which are one token of `model=tiny_vlm`: its walls are dark lines along
+its edges, one stands in the red one, and the green one is the goal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+import torch
+
+from tandem.contracts import register_dataset
+from tandem.data.images import show
+from tandem.data.maze import MOVES, SAME, Doors, as_text, make_prompt, show_walk
+from tandem.data.records import Data, StreamMaker, prompt_id
+from tandem.data.stream import PromptStream
+from tandem.types import IMAGE, Picture, Prompt
+
+QUESTION = "what ?"
+SPOKEN = dict(zip("1234", MOVES, strict=True))  # up, down, left, right, in words of the model
+WORDS = {move: word for word, move in SPOKEN.items()}
+CELL = 8  # pixels along a side
+FLOOR, WALL = 220, 0
+HERE, GOAL = (220, 0, 0), (0, 180, 0)
+REMEMBERED = 4096  # pictures
+# Of the walls of a cell the pixels, by the move that a door there would let through.
+EDGES = {"+": (0, ...), "-": (-1, ...), "(": (..., 0, slice(None)), ")": (..., -1, slice(None))}
+
+
+@register_dataset
+def maze_shown(
+    *,
+    side: int = 3,
+    moves: int = 8,
+    mazes: int = 2000,
+    held_out: int = 64,
+    demonstrations: int = 4096,
+    curriculum: StreamMaker = PromptStream,
+    seed: int,
+) -> Data:
+    """`held_out` mazes for evaluation, as many for the test, and those of `mazes` more that are
+    none of them; the demonstrations walk through open doors at random."""
+    made = [
+        asked(make_prompt(number, side=side, moves=moves, seed=seed))
+        for number in range(2 * held_out + mazes)
+    ]
+    held = {as_text(prompt) for prompt in made[: 2 * held_out]}
+    train = tuple(prompt for prompt in made[2 * held_out :] if as_text(prompt) not in held)
+    if not 2 <= side <= 4 or moves < 1 or not train:
+        raise ValueError(
+            f"data.side={side} must be 2, 3 or 4, data.moves={moves} at least 1, and some of "
+            f"data.mazes={mazes} not among those of data.held_out={held_out}"
+        )
+    return Data(
+        train=train,
+        eval=tuple(made[:held_out]),
+        test=tuple(made[held_out : 2 * held_out]),
+        demonstrations=tuple(
+            walked(number, side=side, moves=moves, seed=seed) for number in range(demonstrations)
+        ),
+        curriculum=curriculum,
+        asks_again=True,  # all prompts read alike
+    )
+
+
+def asked(prompt: Prompt) -> Prompt:
+    """The question of a maze in words, as one of a maze that is shown."""
+    return replace(prompt, id=prompt_id("shown", str(prompt.id)), text=QUESTION)
+
+
+def walked(number: int, *, side: int, moves: int, seed: int) -> Prompt:
+    """A walk through open doors at random, with a picture before each move."""
+    maze = make_prompt(number, side=side, moves=moves, seed=seed, kind="walk")
+    told = show_walk(number, side=side, moves=moves, seed=seed)
+    doors, cell, goal = (maze.fields[name] for name in SAME)
+    messages, images = [], []
+    for one in told.messages:
+        if one["role"] != "assistant":
+            continue
+        begins = "" if messages else QUESTION
+        messages.append({"role": "user", "content": f"{begins}{IMAGE}"})
+        messages.append({"role": "assistant", "content": WORDS[one["content"]]})
+        images.append(drawn(doors, cell, goal))
+        cell = doors[cell][one["content"]]
+    return Prompt(
+        id=prompt_id("shown", str(told.id)),
+        source=told.source,
+        messages=tuple(messages),
+        images=tuple(images),
+    )
+
+
+def drawn(doors: Doors, cell: str, goal: str) -> Picture:
+    """The maze, with where one is and the goal."""
+    return painted(tuple((one, "".join(sorted(open_))) for one, open_ in doors.items()), cell, goal)
+
+
+@lru_cache(REMEMBERED)
+def painted(doors: tuple[tuple[str, str], ...], cell: str, goal: str) -> Picture:
+    """doors: the cells, row by row, each with the moves that its doors let through."""
+    side = int(len(doors) ** 0.5)
+    pixels = torch.full((side * CELL, side * CELL, 3), FLOOR, dtype=torch.uint8)
+    for place, (name, open_) in enumerate(doors):
+        row, column = (CELL * i for i in divmod(place, side))
+        own = pixels[row : row + CELL, column : column + CELL]
+        for move, edge in EDGES.items():
+            if move not in open_:
+                own[edge] = WALL
+        for marked, colour in ((goal, GOAL), (cell, HERE)):
+            if name == marked:
+                own[2:-2, 2:-2] = torch.tensor(colour, dtype=torch.uint8)
+    return show(pixels)

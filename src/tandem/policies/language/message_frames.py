@@ -1,0 +1,78 @@
+"""Frames of messages: what a template writes around each, with a mark in its place.
+
+So what somebody says is encoded as plain text, and a picture of it as image tokens, whatever the
+template does with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tandem.types import IMAGE, Picture
+
+if TYPE_CHECKING:
+    from tandem.policies.language.bridge import Bridge
+
+Message = Mapping[str, str]
+MARK = "stub {} of what is said"
+
+
+class Unreadable(ValueError):
+    """Why a policy cannot read what a world says."""
+
+
+def marked(messages: Sequence[Message]) -> list[Message]:
+    """The messages with a mark in place of what each says."""
+    return [{**one, "content": MARK.format(place)} for place, one in enumerate(messages)]
+
+
+def around(messages: Sequence[Message], frame: str) -> list[str]:
+    """What stands before the first mark, between two, and behind the last."""
+    parts = []
+    for one, mark in zip(messages, marked(messages), strict=True):
+        before, found, frame = frame.partition(mark["content"])
+        if not found:
+            raise Unreadable(f"the chat template does not show a message of {one['role']}")
+        parts.append(before)
+    return [*parts, frame]
+
+
+def encoded(bridge: Bridge, messages: Sequence[Message], images: Sequence[Picture]) -> list[int]:
+    """The ids of messages behind an end token; the pictures stand in the places of their marks."""
+    pieces = list(pieces_of(messages))
+    places = iter(marked(pieces))
+    framed = [
+        {**one, "content": IMAGE.join(next(places)["content"] for _ in split(one))}
+        for one in messages
+    ]
+    first, *behind = around(pieces, frame(bridge, framed))
+    left = iter(images)
+    ids = bridge.written(bridge.chat.with_pictures(first, left))
+    for piece, text in zip(pieces, behind, strict=True):
+        ids += bridge.plain(piece["content"])
+        ids += bridge.written(bridge.chat.with_pictures(text, left))
+    return ids
+
+
+def frame(bridge: Bridge, messages: Sequence[Message]) -> str:
+    """What a template writes of messages behind an end token, pictures as the processor's marks."""
+    if bridge.has_template:
+        return bridge.tail([bridge.chat.parted(one) for one in messages])
+    return "\n\n".join(bridge.chat.named(one["content"]) for one in messages)
+
+
+def pieces_of(messages: Sequence[Message]) -> Iterator[Message]:
+    """The texts between pictures, as messages of their own."""
+    for one in messages:
+        for piece in split(one):
+            yield {"role": one["role"], "content": piece}
+
+
+def split(message: Message) -> list[str]:
+    return message["content"].split(IMAGE)
+
+
+def count_marks(messages: Sequence[Message]) -> int:
+    """The pictures that messages show."""
+    return sum(one["content"].count(IMAGE) for one in messages)
