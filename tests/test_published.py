@@ -1,0 +1,65 @@
+"""Recipes of papers: their commands compose, have the papers' numbers, and stand on their page."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.published import PAPERS
+from tandem.config import check, compose
+
+ROOT = Path(__file__).resolve().parent.parent
+GIVEN = ("model.path=models/its", "data.path=prompts")
+
+
+def test_the_page_has_every_command_and_no_other_recipe_lies_beside_them():
+    page = (ROOT / "docs" / "published.md").read_text()
+    words = {word for paper in PAPERS for word in paper.command}
+    assert all(" ".join(paper.command) in page for paper in PAPERS)
+    there = {f"recipe=papers/{p.stem}" for p in (ROOT / "conf/recipe/papers").glob("*.yaml")}
+    assert there == {word for word in words if word.startswith("recipe=")}
+
+
+def numbers(words):
+    cfg = compose([*words, *GIVEN])
+    check(cfg)
+    return cfg
+
+
+def test_one_of_them_has_the_numbers_of_its_paper():
+    (paper,) = (p for p in PAPERS if "recipe=papers/nft_ocr_sd3_5_medium" in p.words)
+    cfg = numbers(paper.command)
+    old = cfg.algorithm.ema.old.decay
+    assert (cfg.algorithm.loss.beta, cfg.num_minibatches, cfg.prompts_per_step) == (0.1, 2, 48)
+    assert (old.flat, old.start, old.slope, old.decay) == (75, 0.0, 0.0075, 0.999)
+    assert cfg.algorithm.kl.coef == 1e-4 and cfg.optimizer.lr == 3e-4 and cfg.group_size == 24
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("paper", PAPERS, ids=lambda p: f"{p.task} {p.model} {p.words[0]}")
+def test_every_command_composes_and_binds(paper):
+    cfg = numbers(paper.command)
+    recipe = [word for word in paper.words if word.startswith("recipe=")]
+    assert not recipe or recipe == [f"recipe={cfg.choices.recipe}"]
+
+
+# As config/grpo.py of yifan123/flow_grpo has them: function -> coefficient of the KL, clip, noise.
+FLOW_GRPO = {
+    ("OCR", "sd3_5_medium"): (0.04, 1e-4, 0.7),
+    ("GenEval", "sd3_5_medium"): (0.04, 1e-4, 0.7),
+    ("PickScore", "sd3_5_medium"): (0.01, 1e-4, 0.7),
+    ("PickScore", "flux1_dev"): (0.0, 1e-4, 0.9),
+    ("GenEval", "flux1_dev"): (0.0, 1e-5, 0.8),
+    ("OCR", "wan2_1_1_3b"): (0.004, 1e-3, 0.7),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", FLOW_GRPO, ids=" ".join)
+def test_flow_grpos_have_its_numbers(place):
+    (paper,) = (
+        p for p in PAPERS if (p.task, p.model) == place and "algorithm=flow_grpo" in p.words
+    )
+    cfg, (kl, clip, noise) = numbers(paper.command), FLOW_GRPO[place]
+    assert cfg.algorithm.kl.coef == kl
+    assert cfg.algorithm.loss.clip_low == pytest.approx(clip, rel=0.05)
+    assert cfg.dynamics.kernel.noise_level == noise
