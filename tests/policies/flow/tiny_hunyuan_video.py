@@ -88,4 +88,6 @@ def byt5():
 def ask(pipeline, *, start, output_type, **own):
     """Latents and what is shown, of a pipeline that shows nobody its steps."""
     own |= {"latents": start[None], "return_dict": False}
-    return tuple(pipeline(output_type=kind, **own)[0] for kind in ("latent", output_type))
+    (latents,) = pipeline(output_type="latent", **own)
+    film = pipeline.vae.decode(latents / pipeline.vae.config.scaling_factor).sample
+    return latents, pipeline.video_processor.postprocess_video(film, output_type=output_type)

@@ -40,9 +40,12 @@ def ask(pipeline, *, start, output_type, **own):
     own |= {"latents": start[None, :film], "audio_latents": start[None, film:]}
     latents, sound = pipeline(output_type="latent", return_dict=False, **own)
     vae = pipeline.vae
+    shown = pipeline.video_processor.postprocess_video(
+        vae.decode(latents, None).sample, output_type=output_type
+    )
     latents = pipeline._normalize_latents(latents, vae.latents_mean, vae.latents_std)
     rows = pipeline._pack_latents(latents), pipeline._pack_audio_latents(sound)
-    return torch.cat(rows, 1), pipeline(output_type=output_type, return_dict=False, **own)[0]
+    return torch.cat(rows, 1), shown
 
 
 def transformer():
