@@ -134,10 +134,27 @@ def of_pipeline(model: str) -> Lines:
     return ((f"model={model}", *sizes, *PIPELINE),)
 
 
+FEW_BITS = ("plugins=[coin,few_bits]", "model/quantization=few_bits")
+SAVING: dict[str, Lines] = {  # what saves memory
+    "tokens, offloaded": (
+        (*WORDS, "algorithm=grpo", "algorithm.kl.coef=0.01",
+         "trainer.offload=[reference,optimizer]"),
+    ),
+    "tokens, quantised": ((*WORDS, "algorithm=grpo", LORA, *FEW_BITS),),
+    "pictures, offloaded": (
+        (*of_pipeline("sd3_5_medium")[0], "model.lora=null", "algorithm.kl.coef=0.01",
+         "trainer.offload=[vae,encoders,reference,optimizer]", "model.decoding=sliced",
+         "cache_dir={run}/cache"),
+    ),
+    "pictures, quantised": (
+        tuple(word for word in of_pipeline("sd3_5_medium")[0] if "plugins" not in word) + FEW_BITS,
+    ),
+}  # fmt: skip
 RUNS: dict[str, Lines] = (
     {name: of_preset(name) for name in PRESETS}
     | OWN
     | {f"pictures, {model}": of_pipeline(model) for model in PIPELINES}
+    | SAVING
 )
 
 

@@ -1,6 +1,7 @@
 """`estimate=true` of models of pictures beside what a small policy really holds."""
 
 import json
+from dataclasses import replace
 from itertools import chain
 
 import pytest
@@ -13,6 +14,7 @@ import tandem
 from tandem.config import build, check, compose
 from tandem.data.images import show
 from tandem.launch.memory_estimate import footprint, work_of
+from tandem.policies.memory.flow_outline import FlowOutline
 from tandem.types import Prompt
 
 ROWS = 64
@@ -102,6 +104,35 @@ def test_what_stays_is_exact(model, algorithm, folders):
     assert parts["lagged"].size == 2 * sum(p.nbytes for p in learnt)
     if vae := getattr(policy.adapter, "vae", None):
         assert parts["VAE"].size == sum(p.nbytes for p in vae.parameters())
+
+
+def test_what_is_offloaded_is_held_while_it_is_asked(folders):
+    """Bytes of the VAE and of each encoder as they are loaded."""
+    cfg = compose([*words_of("sd3_5_medium", folders), "algorithm=flow_grpo"])
+    policy, request, stays = estimated(cfg)
+    offload = frozenset({"vae", "encoders", "optimizer"})
+    work = work_of(cfg, check(cfg), 1)
+    parts = footprint(build(cfg.model), replace(request, offload=offload), work)
+    away = {part.name: part for part in parts}
+    readers = policy.adapter.reading(torch.device("cpu")).components
+    encoders = [readers[name] for name in policy.adapter.readers if "tokenizer" not in name]
+    sizes = [sum(p.nbytes for p in encoder.parameters()) for encoder in encoders]
+    assert len(sizes) == 3
+    assert (stays["encoders"].size, away["encoders"].size) == (sum(sizes), max(sizes))
+    assert (stays["VAE"].phase, away["VAE"].phase) == ("always", "sampling")
+    assert away["VAE"].size == sum(p.nbytes for p in policy.adapter.vae.parameters())
+    assert "trainer.offload=[vae]" in stays["VAE"].lower
+    step = stays["optimizer"].size + stays["gradients"].size
+    assert (away["optimizer"].phase, away["optimizer"].size) == ("step", step)
+
+
+def test_pictures_one_by_one_hold_less_and_tiles_are_named(folders):
+    words = [*words_of("sd3_5_medium", folders), "algorithm=flow_grpo"]
+    policy = build(compose(words).model)
+    outline = FlowOutline(policy, request_of(compose(words)))
+    assert outline.peak_of_decoding(1) < 0.2 * outline.peak_of_decoding(8)
+    policy.decoding = "tiled"
+    assert FlowOutline(policy, request_of(compose(words))).adapter.vae.use_tiling
 
 
 def test_a_folder_of_configurations_is_enough(folders, tmp_path, capsys):

@@ -22,6 +22,7 @@ from tandem.contracts import name_of, options_of
 from tandem.legality import Case, check
 from tandem.registry import declared
 from tandem.settings.settings import COMPONENTS, Settings
+from tandem.training.offload import OPTIMIZER
 from tandem.types import PICTURE
 
 # What data, ways of collecting and the algorithm itself bring.
@@ -111,7 +112,9 @@ def _refuse_unmet_needs(case: Case) -> None:
     """Raise for what the algorithm reads and the policy cannot say; neither has weights yet."""
     algorithm, policy = case.algorithm, _make(case.model)
     request = replace(algorithm.request(case.sampling), environment=case.environment)
-    provided = policy.describe(request).provides
+    said = policy.describe(request)
+    _refuse_absent(case.plan, said.offloads)
+    provided = said.provides
     if case.environment is not None and "turn" not in provided:
         raise ConfigError(
             f"environment={case.plan.choices['environment']} answers between moves, and "
@@ -144,6 +147,17 @@ def _refuse_unmet_needs(case: Case) -> None:
             f"which {'rows of data' if case.is_offline else 'model'}="
             f"{chosen['data' if case.is_offline else 'model']} does not give"
         )
+
+
+def _refuse_absent(plan: Settings, parts: frozenset[str]) -> None:
+    """Raise for what is to lie in host memory and is not there."""
+    there = sorted({*parts, OPTIMIZER})
+    for name in plan.trainer.offload:
+        if name not in there:
+            raise ConfigError(
+                f"trainer.offload={plan.trainer.offload}: model={plan.choices['model']} holds no "
+                f"{name} beside its weights; there are {', '.join(there)}"
+            )
 
 
 def _bind(node: Any, where: str) -> Call:

@@ -26,6 +26,7 @@ from tandem.rewards import Rewards
 from tandem.settings.settings import Settings
 from tandem.training.batches import BatchPlan
 from tandem.training.module import PostTraining
+from tandem.training.offload import OPTIMIZER, offloaded
 
 ADMIT = {
     "demonstrations": lambda policy, examples: policy.admit_answered(examples),
@@ -55,7 +56,8 @@ def assemble(
     request = replace(request, environment=environment, epochs=settings.epochs)
     trainer = settings.trainer
     rounds = trainer.float32_matmul_precision != "highest"
-    policy.load(replace(request, precision=Precision(mixed=trainer.mixed, rounds=rounds)))
+    precision = Precision(mixed=trainer.mixed, rounds=rounds)
+    policy.load(replace(request, precision=precision, offload=frozenset(trainer.offload)))
     source = read_by(algorithm.needs)
     if not getattr(data, source):
         raise ConfigError(
@@ -66,6 +68,7 @@ def assemble(
         data = pairs.completed(policy, data, pairs_file(cfg, weights), settings.seed)
     mismatched = "baseline" in facts_of(algorithm.sampling_strategy).gives
     data = admitted(policy, data, source, settings, mismatched=mismatched)
+    make = build(cfg.optimizer)
     # A curriculum goes by what samples score; what is given comes in turn.
     order = data.curriculum if source == "train" else data.given
     module = PostTraining(
@@ -73,7 +76,7 @@ def assemble(
         algorithm=algorithm,
         rewards=Rewards({name: build(node) for name, node in cfg.reward.items()}),
         stream=order(getattr(data, source), seed=settings.seed),
-        optimizer=build(cfg.optimizer),
+        optimizer=offloaded(make) if OPTIMIZER in trainer.offload else make,
         schedule=build(cfg.schedule),
         plan=plan(settings, packed=policy.packs),
         guards=settings.guards,

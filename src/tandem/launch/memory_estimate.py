@@ -27,8 +27,11 @@ GIB = 2**30
 PHASES = {
     "encoding": "held while prompts are encoded",
     "sampling": "held while samples are made",
+    "reference": "held while the reference is asked",
     "update": "held at most in an update",
+    "step": "held while the optimiser makes a step",
 }
+ROUNDED = "model/quantization"
 LEARNT = ("gradients", "optimizer")  # parts of what is trained
 PROBE = 512  # side of the weight that shows what an optimiser remembers
 
@@ -42,7 +45,8 @@ def estimate(cfg: DictConfig, settings: Settings) -> str:
 def parts_of_a_rank(cfg: DictConfig, settings: Settings, ranks: int) -> list[Part]:
     """What one of so many devices holds."""
     request = build(cfg.algorithm).request(build(cfg.rollout))
-    request = replace(request, environment=build(cfg.environment) or None)
+    offload = frozenset(settings.trainer.offload)
+    request = replace(request, environment=build(cfg.environment) or None, offload=offload)
     parts = footprint(build(cfg.model), request, work_of(cfg, settings, ranks))
     return on_a_rank(parts, settings.trainer.strategy, ranks)
 
@@ -88,6 +92,7 @@ def of_segment(name: str, parts: Sequence[Part]) -> list[Part]:
     for part in parts:
         lower = part.lower.replace("model.", f"model.{name}.")
         lower = lower.replace("rollout.", f"rollout.{name}.")
+        lower = lower.replace(ROUNDED, f"{ROUNDED}@model.{name}.quantization")
         found.append(replace(part, name=f"{name} {part.name}", lower=lower))
     return found
 

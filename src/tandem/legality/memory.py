@@ -9,6 +9,8 @@ from tandem.contracts import name_of
 from tandem.legality.case import Case, Part
 from tandem.types import SEGMENTS
 
+CUT = ("reference", "optimizer")  # by trainer.strategy=fsdp2
+
 
 def quantized_models(case: Case) -> Iterator[tuple[str, str, Part, type]]:
     """Of each model with a quantised base its key, the words that chose it, it, and what rounds."""
@@ -65,4 +67,21 @@ def base_is_where_samples_are(case: Case) -> Iterator[str]:
         )
 
 
-RULES = (base_is_frozen, packer_is_there, packed_weights_are_whole, base_is_where_samples_are)
+def parts_are_whole(case: Case) -> Iterator[str]:
+    """A part of a weight on each rank is gathered from where it lies."""
+    trainer = case.plan.trainer
+    cut = [name for name in trainer.offload if name in CUT]
+    if cut and trainer.strategy == "fsdp2":
+        yield (
+            f"trainer.offload=[{', '.join(cut)}]: trainer.strategy=fsdp2 has a part of it on each "
+            "device already; set trainer=ddp, or leave it out"
+        )
+
+
+RULES = (
+    base_is_frozen,
+    packer_is_there,
+    packed_weights_are_whole,
+    base_is_where_samples_are,
+    parts_are_whole,
+)

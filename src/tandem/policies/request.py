@@ -55,6 +55,7 @@ class Request:
     every_state: bool = False  # of a path, in place of one that the row's key draws
     networks: Mapping[str, LearnedCopy] = field(default_factory=dict)  # by name
     precision: Precision = FULL  # of forward passes
+    offload: frozenset[str] = frozenset()  # what lies in host memory while nobody asks for it
     environment: Environment | Mixture | None = (
         None  # that answers between moves; None: there is one move
     )

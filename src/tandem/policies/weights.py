@@ -75,6 +75,23 @@ def move(network: nn.Module, device: torch.device) -> None:
         network.to(device)
 
 
+@contextmanager
+def lend(network: nn.Module, device: torch.device, *, returns: bool) -> Iterator[None]:
+    """A frozen network where it is asked; `returns`: to host memory, where it lies meanwhile."""
+    move(network, device)
+    try:
+        yield
+    finally:
+        if returns:
+            move(network, torch.device("cpu"))
+
+
+def bring_when_called(network: nn.Module, device: torch.device) -> None:
+    """A network in host memory is on that device during each of its calls."""
+    network.register_forward_pre_hook(lambda called, _: move(called, device))
+    network.register_forward_hook(lambda called, *_: move(called, torch.device("cpu")))
+
+
 def owned(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The part of a state that one owner remembers, by its own names. Of any shape [...]."""
     return {name.removeprefix(prefix): x for name, x in state.items() if name.startswith(prefix)}

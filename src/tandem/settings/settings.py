@@ -79,6 +79,8 @@ class Devices:
         default="highest", metadata=key(resumable=True)
     )
     timeout: Annotated[float, positive] = 1800.0  # seconds
+    # What lies in host memory while nobody asks for it: see `Description.offloads`; "optimizer".
+    offload: list[str] = field(default_factory=list, metadata=key(resumable=True))
 
     @property
     def mixed(self) -> bool:

@@ -69,9 +69,10 @@ class ChainPolicy(Policy):
                 own.path = str(Path(path) / name)
 
     def describe(self, request: Request) -> Description:
-        provides = [p.describe(self.request_of(name, request)) for name, p in self.parts.items()]
-        known = frozenset().union(*(one.provides for one in provides))
-        return Description(kind="chain", provides=known - ALONE)
+        said = [p.describe(self.request_of(name, request)) for name, p in self.parts.items()]
+        known = frozenset().union(*(one.provides for one in said))
+        beside = frozenset().union(*(one.offloads for one in said))
+        return Description(kind="chain", provides=known - ALONE, offloads=beside)
 
     def load(self, request: Request) -> None:
         """Both, each with the reference that its own segment needs; a frozen one learns nothing."""

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from tandem.policies.flow.records import Condition, PromptInput
 
+# Several pictures at once; one by one; or parts of each that overlap, whose seams are blended.
+Decoding = Literal["batched", "sliced", "tiled"]
 SAME_LEVELS = 5e-3  # what noise levels that are meant alike may differ by
 
 
@@ -100,6 +102,24 @@ class Outlined(Protocol):
 
     def pixels(self, x0: Tensor) -> Tensor:
         """[N, *latent_shape] -> uint8 [N, *image_shape], where the latents are."""
+
+
+@runtime_checkable
+class Offloading(Protocol):
+    """An adapter with networks beside the transformer that may lie in host memory."""
+
+    def keep_on_host(self, parts: frozenset[str]) -> None:
+        """From here on "vae" and "encoders", if they are named, are on a device while asked."""
+
+
+@runtime_checkable
+class Autoencoding(Protocol):
+    """An adapter with a VAE and encoders beside the transformer, which need not be on a device all
+    the time."""
+
+    def save_memory(self, offload: frozenset[str], decoding: Decoding) -> None:
+        """From here on "vae" and "encoders", those that are named, lie in host memory while nobody
+        asks them, and pictures go through the VAE in that way."""
 
 
 @runtime_checkable

@@ -10,7 +10,14 @@ from torch import Tensor
 
 from tandem.contracts import unwrap_partial
 from tandem.dynamics.regression import Regression
-from tandem.policies.flow.adapter import SAME_LEVELS, Adapter, Distilled, Scheduled
+from tandem.policies.flow.adapter import (
+    SAME_LEVELS,
+    Adapter,
+    Autoencoding,
+    Decoding,
+    Distilled,
+    Scheduled,
+)
 from tandem.policies.flow.embeddings import PromptEmbeddingCache
 from tandem.policies.flow.records import FlowSampling
 from tandem.types import Prompt
@@ -118,6 +125,14 @@ def shown(prompt: Prompt, adapter: Adapter) -> Tensor:
             return pixels
         reason = "has a picture whose file was changed since the start"
     raise ValueError(f"demonstration {prompt.id} of {prompt.source} {reason}")
+
+
+def check_decoding(adapter: Adapter, decoding: Decoding) -> None:
+    """Raise ValueError for a way through a VAE that is not there."""
+    if decoding != "batched" and not isinstance(adapter, Autoencoding):
+        raise ValueError(
+            f"model.decoding={decoding}: {type(adapter).__name__} has no VAE; leave it batched"
+        )
 
 
 def check_size(adapter: Adapter, wanted: int | None, *, path: str | None) -> None:

@@ -30,7 +30,7 @@ from tandem.policies.weights import (
     Sharded,
     all_gathered,
     assembled,
-    move,
+    lend,
     named_parameters,
     owned,
     parameter_groups,
@@ -60,6 +60,7 @@ class FlowModel(nn.Module):
         self.lora, self.quantization = lora, quantization
         self.targets = targets
         self.readers: tuple[str, ...] = ()  # encoders that learn
+        self.offload: frozenset[str] = frozenset()
         self.frozen: VelocityModel | None = None
         self.critic: FlowCritic | None = None
         self.weights_of_critic = Replicated()
@@ -194,9 +195,12 @@ class FlowModel(nn.Module):
                 yield self.field
             return
         assert self.frozen is not None, "load() was not told that a reference is needed"
-        move(self.frozen.network, next(self.network.parameters()).device)
+        device = next(self.network.parameters()).device
         alone = not self.field.weights.paced
-        with all_gathered(*([self.frozen.weights] if alone else [])):
+        with (
+            lend(self.frozen.network, device, returns="reference" in self.offload),
+            all_gathered(*([self.frozen.weights] if alone else [])),
+        ):
             yield self.frozen
 
     def save(self, folder: Path) -> None:

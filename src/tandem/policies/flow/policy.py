@@ -14,7 +14,7 @@ from torch import Tensor
 from tandem import rng
 from tandem.dynamics.decays import Decay
 from tandem.policies.flow import admission
-from tandem.policies.flow.adapter import Adapter
+from tandem.policies.flow.adapter import Adapter, Autoencoding, Decoding
 from tandem.policies.flow.denoising_loss import DenoisingErrors
 from tandem.policies.flow.embeddings import PromptEmbeddingCache
 from tandem.policies.flow.logprob import LogProbComputer
@@ -74,17 +74,21 @@ class FlowPolicy(PicturePolicy):
         negative_prompt: str | None = None,
         cache_dir: str | None = None,
         row_budget: int = 1024,
+        decoding: Decoding = "batched",
     ) -> None:
         """`path`: a folder in diffusers' layout; `seed`: of new adapters and of random steps.
 
         `target_components`: the networks that are trained, by folder; None: every transformer.
         `ema`: how much an average of the weights keeps at every update; None: there is none.
         `latent_size`: the dimensions of one latent picture that the configuration reckons with.
+        `decoding`: how pictures go through a VAE.
         """
         super().__init__()
         self.adapter, self.path, self.seed = adapter, path, seed
         self.sees = adapter.images > 0  # and edits them
         self.latent_size, self.ema, self.row_budget = latent_size, ema, row_budget
+        self.decoding = decoding
+        admission.check_decoding(adapter, decoding)
         numerics = Numerics(
             dtype=dtype, gradient_checkpointing=gradient_checkpointing, torch_compile=torch_compile
         )
@@ -96,7 +100,11 @@ class FlowPolicy(PicturePolicy):
         provides = OF_PICTURES if request.sampling.deterministic else OF_PICTURES | OF_STEPS
         taught = frozenset() if request.teachers is None else OF_TEACHERS
         matched = frozenset() if request.query is None else OF_REAL
-        return Description(kind="flow", provides=provides | taught | matched)
+        beside = {"vae", "encoders"} if isinstance(self.adapter, Autoencoding) else set()
+        copies = {"reference"} if self.model.lora is None else set()
+        return Description(
+            kind="flow", provides=provides | taught | matched, offloads=frozenset(beside | copies)
+        )
 
     def load(self, request: Request) -> None:
         """Weights; a frozen copy of them only if a reference is needed without adapters, and a
@@ -109,6 +117,9 @@ class FlowPolicy(PicturePolicy):
         if request.query is not None:
             self.queries = MatchingQueries(request, request.query, self.forward_pass)
         self.logprobs = LogProbComputer(self.sampling, self.denoising, self.forward_pass)
+        self.model.offload = request.offload
+        if isinstance(self.adapter, Autoencoding):
+            self.adapter.save_memory(request.offload, self.decoding)
         self.model.load(
             self.path,
             seed=self.seed,

@@ -95,6 +95,9 @@ class Description:
 
     kind: Literal["tokens", "flow", "chain"]
     provides: frozenset[str]  # the per-step fields it can fill
+    offloads: frozenset[str] = (
+        frozenset()
+    )  # of what it holds beside its weights, see trainer.offload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

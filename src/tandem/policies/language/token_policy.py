@@ -39,7 +39,7 @@ from tandem.policies.weights import (
     Sharded,
     all_gathered,
     assembled,
-    move,
+    lend,
     named_parameters,
     parameter_groups,
     warn_of_rounding,
@@ -92,6 +92,7 @@ class TokenPolicy(EngineMixin):
         """Weights and tokenizer; a frozen copy only if a reference is needed without adapters, and
         a critic only if "values" are."""
         self.sampling, self.precision = request.sampling, request.precision
+        self.offload = request.offload
         self.lagged.staleness = self.sampling.staleness
         check_kernels(self.numerics.liger, self.numerics.attn_implementation)
         model, tokenizer = self.read_weights()
@@ -113,6 +114,11 @@ class TokenPolicy(EngineMixin):
         if request.needs & OF_REFERENCE and self.lora is None:
             self.reference = self.scorer_of(copy.deepcopy(model).requires_grad_(False))
         self.exact = self.precision.is_exact(self.network)
+
+    @property
+    def copies(self) -> frozenset[str]:
+        """What it may hold beside what is trained."""
+        return frozenset({"reference"} if self.lora is None else ())
 
     read_config = staticmethod(read_config)
     choose_class = staticmethod(causal)
@@ -181,8 +187,8 @@ class TokenPolicy(EngineMixin):
             with self.network.disable_adapter():
                 return self.scorer.in_parts(rollout.sample, rollout.mask).logp
         assert self.reference is not None, "load() was not told that ref_logp is needed"
-        move(self.reference.model, self.device)
-        with all_gathered(self.reference.weights):
+        own = {"returns": "reference" in self.offload}
+        with lend(self.reference.model, self.device, **own), all_gathered(self.reference.weights):
             return self.reference.in_parts(rollout.sample, rollout.mask).logp
 
     def admit(

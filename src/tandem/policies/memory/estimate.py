@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from tandem.policies.memory.fsdp import pieces_of
 from tandem.policies.memory.outline import Outline
 
-Phase = Literal["always", "encoding", "sampling", "update"]
+Phase = Literal["always", "encoding", "sampling", "reference", "update", "step"]
 FLOAT32 = 4  # bytes
 ADAPTERS = "set model.lora={r: 32, alpha: 64}"
 
@@ -64,11 +64,20 @@ def of_weights(outline: Outline) -> list[Part]:
         own = size_of(adapters), counted(adapters), "lower model.lora.r"
         parts.append(_held("adapters", *own))
     elif outline.has_reference:
-        parts.append(_held("reference", size, "a frozen copy", f"{ADAPTERS}: its base is one"))
+        parts.append(of_reference(outline, size))
     if outline.critic is not None:
         own = list(outline.critic.parameters())
         parts.append(_held("critic", size_of(own), counted(own), "set model.critic=head"))
     return [*parts, *of_unpacking(outline), *of_teachers(outline)]
+
+
+def of_reference(outline: Outline, size: int) -> Part:
+    """A frozen copy, which may lie in host memory while nobody asks it."""
+    lower = f"{ADAPTERS}: its base is one"
+    kept = _held("reference", size, "a frozen copy", lower)
+    if "reference" in outline.request.offload:
+        return replace(kept, phase=outline.asks_reference, shared=False)
+    return replace(kept, lower=f"{lower}; or trainer.offload=[reference]")
 
 
 def of_unpacking(outline: Outline) -> list[Part]:
@@ -147,8 +156,13 @@ def of_learning(outline: Outline, work: Workload) -> list[Part]:
     full = outline.lora is None
     each = state / max(sum(p.numel() for p in trained), 1)
     less = f"set optimizer=adamw_8bit{', or ' + ADAPTERS if full else ''}"
+    says = f"{each:.3g} bytes for each trained weight"
+    kept = _held("optimizer", state, says, f"{less}, or trainer.offload=[optimizer]")
+    if "optimizer" in outline.request.offload:
+        size = state + size_of(trained)
+        kept = replace(kept, size=size, says=f"{says}, and gradients", lower=less, phase="step")
     return [
-        _held("optimizer", state, f"{each:.3g} bytes for each trained weight", less),
+        kept,
         Part(
             name="gradients",
             size=size_of(trained),

@@ -61,13 +61,27 @@ def of_learners(outline: FlowOutline) -> list[Part]:
 
 def of_other_networks(outline: FlowOutline) -> list[Part]:
     """The VAE, which stays, and encoders of texts, which are there while prompts are read."""
-    parts = []
-    for name, phase in (("VAE", "always"), ("encoders", "encoding")):
-        tensors = [x for own in outline.beside(name) for x in own.parameters()]
-        lower = "leave model.adapter.encoder_dtype=bfloat16" if name == "encoders" else "none does"
-        size, says = size_of(tensors), counted(tensors)
-        parts.append(Part(name=name, size=size, says=says, lower=lower, phase=phase))
-    return parts
+    vae, encoders = outline.beside("VAE"), outline.beside("encoders")
+    sizes = [size_of(own.parameters()) for own in encoders] or [0]
+    apart, away = (name in outline.request.offload for name in ("encoders", "vae"))
+    narrow = "leave model.adapter.encoder_dtype=bfloat16"
+    return [
+        Part(
+            name="VAE",
+            size=sum(size_of(own.parameters()) for own in vae),
+            says=counted([x for own in vae for x in own.parameters()]),
+            lower="none does" if away else "set trainer.offload=[vae]",
+            phase="sampling" if away else "always",
+        ),
+        Part(
+            name="encoders",
+            size=max(sizes) if apart else sum(sizes),
+            says=counted([x for own in encoders for x in own.parameters()])
+            + (", one after the other" if apart else ""),
+            lower=narrow if apart else f"{narrow}, or set trainer.offload=[encoders]",
+            phase="encoding",
+        ),
+    ]
 
 
 def of_snapshots(outline: FlowOutline) -> list[Part]:
@@ -110,7 +124,7 @@ def of_sampling(outline: FlowOutline, work: Workload) -> list[Part]:
     """A step of the sampler, or the decoding of what it made, whichever holds more."""
     sampling = outline.sampling
     rows = min(sampling.max_rows, work.samples)
-    painted = min(rows, DECODED_AT_ONCE)
+    painted = min(rows, DECODED_AT_ONCE if outline.policy.decoding == "batched" else 1)
     peaks = {
         f"a step of {rows} pictures": outline.peak_of_denoising(
             rows, scale=sampling.guidance_scale
@@ -118,7 +132,8 @@ def of_sampling(outline: FlowOutline, work: Workload) -> list[Part]:
         f"{painted} pictures at once through the VAE": outline.peak_of_decoding(painted),
     }
     says = max(peaks, key=peaks.__getitem__)
-    lower = "lower rollout.max_rows"
+    decoded = says.endswith("VAE") and outline.policy.decoding != "tiled"
+    lower = "set model.decoding=tiled" if decoded else "lower rollout.max_rows"
     return [Part(name="denoising", size=peaks[says], says=says, lower=lower, phase="sampling")]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from tandem.policies.flow.adapter import Outlined
+from tandem.policies.flow.adapter import Autoencoding, Outlined
 from tandem.policies.flow.components import choose_trained
 from tandem.policies.flow.critic import new_critic
 from tandem.policies.flow.embeddings import PromptEmbedding
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 class FlowOutline(Outline):
     """The networks of a flow policy that was not loaded."""
 
+    asks_reference = "update"
+
     def __init__(self, policy: FlowPolicy, request: Request) -> None:
         """Reads configurations, and no weight.
 
@@ -43,6 +45,8 @@ class FlowOutline(Outline):
                 f"estimate=true: {type(self.adapter).__name__} has no outline; give it the methods "
                 "of tandem.policies.flow.adapter.Outlined"
             )
+        if isinstance(self.adapter, Autoencoding):
+            self.adapter.save_memory(frozenset(), policy.decoding)  # there is nowhere to go
         dtype = DTYPES[self.numerics.dtype]
         network = self.adapter.outline(policy.path, dtype)
         network = choose_trained(network, policy.model.targets, self.adapter, dtype)

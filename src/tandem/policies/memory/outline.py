@@ -18,6 +18,7 @@ from tandem.policies.quantization import Quantization, packed_sizes
 
 if TYPE_CHECKING:
     from tandem.policies.lora import Lora
+    from tandem.policies.memory.estimate import Phase
     from tandem.policies.request import Request
 
 
@@ -36,6 +37,7 @@ class Outline:
     critic: nn.Module | None
     teachers: list[nn.Module]
     reads_reference: bool  # the base, where there are adapters
+    asks_reference: Phase = "reference"  # when it is asked
 
     def __init__(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -111,7 +112,8 @@ class VisionLanguagePolicy(LanguagePolicy):
         return self.target_components == ("language",)
 
     def describe(self, request: Request) -> Description:
-        return Description(kind="tokens", provides=super().describe(request).provides - TAUGHT)
+        said = super().describe(request)
+        return replace(said, provides=said.provides - TAUGHT)
 
     def read_weights(self) -> Pretrained:
         """The model, of which the chosen components learn, and its tokenizer."""

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
 import torch
 from torch import Tensor, nn
+
+from tandem.policies.flow.adapter import Decoding
+from tandem.policies.weights import lend
 
 DECODED_AT_ONCE = 8  # pictures; memory, nothing else
 
@@ -12,6 +17,20 @@ class Autoencoded:
     """Latents are normalised, channel by channel: what the VAE gives is std latents + mean."""
 
     vae: nn.Module
+    offload: frozenset[str] = frozenset()  # of the networks that are not trained
+    decoding: Decoding = "batched"
+
+    def save_memory(self, offload: frozenset[str], decoding: Decoding) -> None:
+        self.offload, self.decoding = offload, decoding
+
+    def vae_on(self, device: torch.device) -> AbstractContextManager[None]:
+        """The VAE where it is asked."""
+        return lend(self.vae, device, returns="vae" in self.offload)
+
+    @property
+    def at_once(self) -> int:
+        """Pictures of one pass of the VAE."""
+        return DECODED_AT_ONCE if self.decoding == "batched" else 1
 
     def statistics(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and std of each channel of what the VAE gives: [C, 1, 1] for pictures, [C, 1, 1, 1]
@@ -39,17 +58,18 @@ class Autoencoded:
     @torch.no_grad()
     def pixels(self, x0: Tensor) -> Tensor:
         """[N, *latent_shape] -> uint8 [N, ..., H, W, 3], where the latents are."""
-        self.vae.to(x0.device)
-        mean, std = self.statistics(x0.float())
-        parts = [self.decode_raw(part * std + mean) for part in x0.float().split(DECODED_AT_ONCE)]
+        with self.vae_on(x0.device):
+            mean, std = self.statistics(x0.float())
+            raw = (x0.float() * std + mean).split(self.at_once)
+            parts = [self.decode_raw(part) for part in raw]
         pixels = ((torch.cat(parts).clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
         return pixels.movedim(1, -1).contiguous()
 
     @torch.no_grad()
     def latents(self, images: Tensor, device: torch.device) -> Tensor:
         """uint8 [N, ..., H, W, 3] -> float32 [N, *latent_shape]."""
-        self.vae.to(device)
         pixels = images.to(device).movedim(-1, 1).float() / 127.5 - 1
-        raw = torch.cat([self.encode_raw(part) for part in pixels.split(DECODED_AT_ONCE)])
-        mean, std = self.statistics(raw)
+        with self.vae_on(device):
+            raw = torch.cat([self.encode_raw(part) for part in pixels.split(self.at_once)])
+            mean, std = self.statistics(raw)
         return (raw - mean) / std

@@ -122,6 +122,8 @@ class Pipeline(ImageConditions, FolderSchedule, TrainedReaders):
             if part not in self.optional and not (self.folder / part).is_dir():
                 raise ValueError(f"model.path={self.folder} has no folder {part}")
         self.vae = read(self.folder, "vae", vae, torch.float32).eval()
+        if self.decoding == "tiled":
+            self.vae.enable_tiling()
         own = self.canvas(None)
         self.latent_shape, self.picture_tokens = own.latent_shape, own.tokens
         parts = {name: self.fit(part) for name, part in parts.items()}

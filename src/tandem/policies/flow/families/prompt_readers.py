@@ -14,6 +14,7 @@ from tandem.policies.flow.components import TRANSFORMER
 from tandem.policies.flow.embeddings import fingerprint_of
 from tandem.policies.flow.families.folders import diffusers_class, outlined_reader
 from tandem.policies.flow.records import Condition, PromptInput
+from tandem.policies.weights import bring_when_called, move
 
 if TYPE_CHECKING:
     from diffusers import DiffusionPipeline
@@ -32,6 +33,7 @@ class PromptReaders(ABC):
     image_shape: tuple[int, ...]
     max_sequence_length: int
     encoder_dtype: torch.dtype
+    offload: frozenset[str]
     readers: tuple[str, ...]  # the parts of a folder that turn text into conditions
     optional: frozenset[str] = frozenset()  # those of them that a folder may lack
     unread: tuple[str, ...] = ()  # other parts that take memory
@@ -73,7 +75,8 @@ class PromptReaders(ABC):
         )
         for name in self.readers:
             if isinstance(part := pipeline.components[name], nn.Module):
-                part.to(device)
+                place = bring_when_called if "encoders" in self.offload else move
+                place(part, device)
         return pipeline
 
     def own_readers(self) -> dict[str, object]:

@@ -1,0 +1,35 @@
+"""Optimisers whose state lies in host memory, and is on the device of the weights for a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+OPTIMIZER = "optimizer"  # in trainer.offload
+HOST = torch.device("cpu")
+Make = Callable[[Iterable], Optimizer]
+
+
+def offloaded(make: Make) -> Make:
+    """The same optimiser, with hooks: its numbers are those of one that stays on the device."""
+
+    def made(groups: Iterable) -> Optimizer:
+        optimizer = make(groups)
+        optimizer.register_step_pre_hook(lambda own, *_: move_state(own, None))
+        optimizer.register_step_post_hook(lambda own, *_: move_state(own, HOST))
+        return optimizer
+
+    return made
+
+
+def move_state(optimizer: Optimizer, device: torch.device | None) -> None:
+    """What it remembers of each weight to a device; None: to that of the weight. Counts of steps
+    stay where the optimiser wants them."""
+    for weight, kept in optimizer.state.items():
+        where = weight.device if device is None else device
+        for name, x in kept.items():
+            if isinstance(x, Tensor) and x.numel() > 1:
+                kept[name] = x.to(where)
