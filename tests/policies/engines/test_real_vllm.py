@@ -59,7 +59,7 @@ RUNS = {
     "whole weights": (),
     "whole weights, two ranks": RANKS,
     "whole weights, stop strings": ("rollout.stop=[a,b]",),
-    "an adapter in place": (LORA, "rollout.handover=in_flight"),
+    "an adapter in place": (LORA, "rollout.handover=in_flight", "rollout.order=ready"),
     "an adapter, parts on two ranks": (LORA, *PARTS),
     "whole weights, parts on two ranks": PARTS,
     "whole weights, broadcast": ("rollout.engine.transfer=broadcast",),
@@ -102,7 +102,7 @@ def test_a_real_server_teaches_as_the_same_weights_here_do(teacher, folder, need
 
     def said(teacher: str) -> torch.Tensor:
         policy = LanguagePolicy(path=str(folder))
-        asking = TeacherServer(patience=60.0)
+        asking = TeacherServer(patience=300.0)
         teachers = TokenTeachers(folders={"others": teacher}, server=asking, **options)
         sampling = Sampling(max_new_tokens=6)
         policy.load(Request(sampling=sampling, needs=asked, teachers=teachers))
