@@ -148,7 +148,7 @@ class RandomSD3(SD3):
             ).eval()
         self.folder = f"random weights of shape {self.shape}"
         own = self.canvas(None)
-        self.latent_shape, self.tokens = own.latent_shape, (own.tokens, self.text_tokens)
+        self.latent_shape, self.picture_tokens = own.latent_shape, own.tokens
         return self.network
 
     def fingerprint(self) -> None:

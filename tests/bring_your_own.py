@@ -25,6 +25,9 @@ PARTS = {
     "dataset": ("data", ("data=reversals", "data.length=3")),
     "model": ("model", ("model=tiny_llama", "model.build.layers=2")),
     "rollout_engine": ("engine", ("rollout=copying", "rollout.engine.every=1")),
+    "quantization": (
+        "../memory", ("model/quantization=few_bits", "model.quantization.most=100"),
+    ),
     "flow_family": ("flow_family", ("model=conv_flow",)),
 }  # fmt: skip
 # Folder -> what else a run of it needs.
@@ -33,6 +36,7 @@ BESIDE = {
     "dynamics": FLOW,
     "flow_family": ("data=shapes",),
     "model": ("rollout.max_new_tokens=9",),
+    "quantization": ("model.lora={r:4,alpha:8,target_modules:all-linear}",),
 }
 
 

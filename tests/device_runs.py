@@ -134,7 +134,7 @@ def of_pipeline(model: str) -> Lines:
     return ((f"model={model}", *sizes, *PIPELINE),)
 
 
-FEW_BITS = ("plugins=[coin,few_bits]", "model/quantization=few_bits")
+FEW_BITS = ("plugins=[coin,experiments.bring_your_own.quantization]", "model/quantization=few_bits")
 SAVING: dict[str, Lines] = {  # what saves memory
     "tokens, offloaded": (
         (*WORDS, "algorithm=grpo", "algorithm.kl.coef=0.01",

@@ -100,7 +100,11 @@ def test_weights_are_not_cut_over_the_one_device_that_is_found():
     check_devices(config.check(compose(["trainer.accelerator=cpu"])))
 
 
-ROUNDED = ("model=tiny_lm", "model.lora={r: 4, alpha: 8}", "plugins=[few_bits]")
+ROUNDED = (
+    "model=tiny_lm",
+    "model.lora={r: 4, alpha: 8}",
+    "plugins=[experiments.bring_your_own.quantization]",
+)
 FEW = "model/quantization=few_bits"
 
 

@@ -9,13 +9,13 @@ import pytest
 import small_flow
 import small_language
 import torch
-from few_bits import FewBits
 from hub_language_models import write_llama3
 from launch.test_memory_estimate import SHARE, most_allocated, rows_of_tokens, step
 from torch import nn
 from torch.nn.functional import linear
 from torch.testing import assert_close
 
+from experiments.bring_your_own.quantization import FewBits
 from tandem.config import ConfigError, check, compose
 from tandem.launch.memory_estimate import footprint
 from tandem.policies.flow.families.tiny_flow import TinyFlow
@@ -241,7 +241,7 @@ def test_a_network_without_blocks_is_one_line():
         quantize(nn.Linear(2, 2).requires_grad_(False), FewBits())
 
 
-FEW = ("plugins=[few_bits]", "model/quantization=few_bits")
+FEW = ("plugins=[experiments.bring_your_own.quantization]", "model/quantization=few_bits")
 ADAPTED = "model.lora={r: 4, alpha: 8}"
 REFUSED = {
     FEW: r"model/quantization=few_bits rounds the weights, and rounded ones cannot be trained in "
@@ -251,7 +251,7 @@ REFUSED = {
     (*FEW, ADAPTED, "rollout=vllm_server", "rollout.engine.url=http://127.0.0.1:8000"): "puts the "
     "adapters on the base as model.path holds it",
     (
-        "model=tiny_chain", "plugins=[few_bits]",
+        "model=tiny_chain", "plugins=[experiments.bring_your_own.quantization]",
         "model/quantization@model.picture.quantization=few_bits",
     ): r"@model\.picture\.quantization=few_bits rounds the weights.*set model\.picture\.lora=",
 }  # fmt: skip

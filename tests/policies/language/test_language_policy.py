@@ -250,7 +250,7 @@ MODELS = sorted(f.stem for f in (CONF / "model").glob("[!_]*.yaml") if of_langua
 def test_every_model_file_names_arguments_of_the_policy(name):
     shared, own = (OmegaConf.load(CONF / f"model/{f}.yaml") for f in ("_language_policy", name))
     node = OmegaConf.merge(shared, own.get("model", {}))
-    target = node.pop("_target_")
+    target, _ = node.pop("_target_"), node.pop("defaults", None)
     assert target == "tandem.policies.language.policy.LanguagePolicy"
     assert set(node) <= set(inspect.signature(LanguagePolicy).parameters)
     node.seed, node.build = 0, None
