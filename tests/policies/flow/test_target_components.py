@@ -2,15 +2,20 @@
 
 import pytest
 import torch
+from policies.flow import tiny_wan
 from small_flow import NOTHING, gap_to_sampler, sampled, small, step_on
 from tiny_sd3 import write_pipeline
 from torch.testing import assert_close
 
+from tandem.policies.flow.components import Components
 from tandem.policies.flow.families.sd3 import SD3
+from tandem.policies.flow.families.wan import Wan
+from tandem.policies.flow.lora import add_adapters
 from tandem.policies.flow.policy import SAME
 from tandem.policies.lora import Lora
 
 TEXTS = ("red", "a green square")
+BOTH = ["transformer", "transformer_2"]
 pytestmark = pytest.mark.filterwarnings("ignore:.*:FutureWarning")
 
 
@@ -64,3 +69,11 @@ def test_what_cannot_be_trained_is_one_line(folder):
 def test_a_frozen_transformer_gets_no_adapters(folder):
     policy = make(folder, target_components=["transformer"], lora=Lora(r=4, alpha=8))
     assert all(".lora_" in name for name in policy.trainable())
+
+
+def test_adapters_are_saved_of_those_transformers_alone_that_have_them(tmp_path):
+    network = Components({name: tiny_wan.transformer() for name in BOTH})
+    network["transformer"].requires_grad_(False)
+    add_adapters(network, Lora(r=4, alpha=8), own=Wan.lora_targets, seed=0)
+    Wan(resolution=32, frames=5).save_lora(network, tmp_path)
+    assert [path.parent.name for path in tmp_path.rglob("*.safetensors")] == BOTH[1:]

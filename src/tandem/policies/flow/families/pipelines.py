@@ -31,7 +31,7 @@ from tandem.policies.flow.families.images import ImageConditions
 from tandem.policies.flow.families.recognition import refuse_other_pipeline
 from tandem.policies.flow.families.scheduler import FolderSchedule
 from tandem.policies.flow.families.trained_readers import TrainedReaders
-from tandem.policies.flow.lora import ATTENTION, save_lora
+from tandem.policies.flow.lora import ATTENTION, is_adapted_in, save_lora
 from tandem.policies.flow.records import Condition
 
 
@@ -218,7 +218,8 @@ class Pipeline(ImageConditions, FolderSchedule, TrainedReaders):
             part.save_pretrained(folder / name)
 
     def save_lora(self, network: nn.Module, folder: Path) -> None:
-        """Those of a second transformer in a folder of its name."""
+        """Those of a second transformer in a folder of its name; a frozen one has none."""
         loader = diffusers_class(self.family.loader or self.family.pipeline)
-        for name, part in components(network).items():
+        adapted = {n: x for n, x in components(network).items() if is_adapted_in(x)}
+        for name, part in adapted.items():
             save_lora(part, folder if name == TRANSFORMER else folder / name, loader)
