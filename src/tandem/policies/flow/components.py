@@ -95,6 +95,11 @@ def by_noise_level(
 
 
 def is_awaited(part: nn.Module) -> bool:
-    """Whether other ranks wait for its weights in this pass, or for its gradient after it."""
-    learns = torch.is_grad_enabled() and distributed.world_size() > 1
-    return learns or any(map(distributed.is_sharded, part.parameters()))
+    """Whether other ranks wait for its weights in this pass, or the loss for a gradient of them."""
+    asks_gradient = torch.is_grad_enabled() and learns(part)
+    return asks_gradient or any(map(distributed.is_sharded, part.parameters()))
+
+
+def learns(network: nn.Module) -> bool:
+    """Whether some of its weights are trained."""
+    return any(parameter.requires_grad for parameter in network.parameters())

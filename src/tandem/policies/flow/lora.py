@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from tandem.policies.flow.components import Components, components
+from tandem.policies.flow.components import Components, components, learns
 from tandem.policies.lora import Lora, is_adapted, is_base, merged_weights
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def add_adapters(network: nn.Module, lora: Lora, *, own: Sequence[str], seed: in
     target that is not there.
     """
     for part in components(network).values():
-        if any(parameter.requires_grad for parameter in part.parameters()):
+        if learns(part):
             adapt(part, lora, own=own, seed=seed)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tandem import distributed
 from tandem.hub import align
 from tandem.policies.flow.adapter import Adapter
-from tandem.policies.flow.components import Components, choose_trained, components
+from tandem.policies.flow.components import Components, choose_trained, components, learns
 from tandem.policies.flow.critic import FlowCritic, new_critic
 from tandem.policies.flow.lora import add_adapters, plain_copy, without_adapters
 from tandem.policies.flow.records import REFERENCE
@@ -213,11 +213,6 @@ class FlowModel(nn.Module):
                 return
             self.adapter.save(plain_copy(self.network), folder)
             self.adapter.save_lora(self.network, folder / "lora")
-
-
-def learns(network: nn.Module) -> bool:
-    """Whether some of its weights are trained."""
-    return any(parameter.requires_grad for parameter in network.parameters())
 
 
 def prepare(network: nn.Module, *, recompute: bool) -> nn.Module:

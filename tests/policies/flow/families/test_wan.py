@@ -71,21 +71,46 @@ def two_parts():
     return parts
 
 
+def asked_by(parts, sigma):
+    """The weight of each part that is asked, and about how many rows."""
+    seen = []
+
+    def ask(part, rows):
+        seen.append((part.weight.item(), len(rows)))
+        return answer(part, rows)
+
+    by_noise_level(parts, sigma, 0.875, ask)
+    return seen
+
+
 def test_each_row_is_asked_of_the_transformer_of_its_noise_level():
     sigma = torch.tensor([0.2, 0.9, 0.875, 0.874])
     said = by_noise_level(two_parts(), sigma, 0.875, answer)
     assert said[:, 0].tolist() == [200, 101, 102, 203]
 
 
-def test_other_ranks_that_wait_for_a_transformer_get_a_gradient_of_nothing(monkeypatch):
+def test_a_transformer_that_no_row_asks_has_a_gradient_of_0():
     parts, sigma = two_parts(), torch.tensor([0.2, 0.3])
     by_noise_level(parts, sigma, 0.875, answer).sum().backward()
-    assert parts[0].weight.grad is None
-    monkeypatch.setattr(distributed, "world_size", lambda: 2)
-    by_noise_level(parts, sigma, 0.875, answer).sum().backward()
     assert parts[0].weight.grad == 0 and parts[1].weight.grad > 0
-    with torch.no_grad():  # ranks sample at their own pace
-        assert by_noise_level(parts[1:] * 2, sigma, 0.875, answer)[:, 0].tolist() == [200, 201]
+    with torch.no_grad():  # nobody waits
+        assert asked_by(parts, sigma) == [(200.0, 2)]
+
+
+def test_rows_of_a_frozen_transformer_alone_leave_the_other_a_gradient_of_0():
+    parts, sigma = two_parts(), torch.tensor([0.9, 0.95])
+    parts[0].requires_grad_(False)
+    said = by_noise_level(parts, sigma, 0.875, answer)
+    assert said[:, 0].tolist() == [100, 101]
+    said.sum().backward()
+    assert parts[1].weight.grad == 0
+
+
+def test_a_frozen_transformer_is_asked_about_its_own_rows_alone(monkeypatch):
+    monkeypatch.setattr(distributed, "world_size", lambda: 2)
+    parts, sigma = two_parts(), torch.tensor([0.2, 0.3])
+    parts[0].requires_grad_(False)
+    assert asked_by(parts, sigma) == [(200.0, 2)]
 
 
 def test_a_folder_says_how_many_transformers_it_has_and_whether_tokens_have_times(tmp_path):
