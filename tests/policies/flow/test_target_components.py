@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from policies.flow import tiny_wan
+from policies.flow import tiny_wan, tiny_z_image
 from small_flow import NOTHING, gap_to_sampler, sampled, small, step_on
 from tiny_sd3 import write_pipeline
 from torch.testing import assert_close
@@ -10,6 +10,7 @@ from torch.testing import assert_close
 from tandem.policies.flow.components import Components
 from tandem.policies.flow.families.sd3 import SD3
 from tandem.policies.flow.families.wan import Wan
+from tandem.policies.flow.families.z_image import ZImage
 from tandem.policies.flow.lora import add_adapters
 from tandem.policies.flow.policy import SAME
 from tandem.policies.lora import Lora
@@ -77,3 +78,15 @@ def test_adapters_are_saved_of_those_transformers_alone_that_have_them(tmp_path)
     add_adapters(network, Lora(r=4, alpha=8), own=Wan.lora_targets, seed=0)
     Wan(resolution=32, frames=5).save_lora(network, tmp_path)
     assert [path.parent.name for path in tmp_path.rglob("*.safetensors")] == BOTH[1:]
+
+
+def test_weights_of_an_encoder_that_no_pass_uses_have_a_gradient_of_0(tmp_path):
+    """Z-Image reads the states before the last layer; under DDP each rank waits for all weights."""
+    tiny_z_image.pipeline().save_pretrained(tmp_path)
+    adapter = ZImage(resolution=32, max_sequence_length=64)
+    policy = small(steps=2, adapter=adapter, path=str(tmp_path), target_components=["text_encoder"])
+    rollout = sampled(policy, 2, texts=TEXTS)
+    gradients = step_on(policy, policy.evidence(rollout, NOTHING).logp.sum())
+    last = {name: x for name, x in gradients.items() if ".layers.1." in name}
+    assert last and not any(x.any() for x in last.values())
+    assert any(x.any() for name, x in gradients.items() if ".layers.0." in name)

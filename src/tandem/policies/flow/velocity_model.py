@@ -10,7 +10,12 @@ from torch.utils.checkpoint import checkpoint
 
 from tandem.dynamics.guidance import guide, needs_unprompted
 from tandem.policies.flow.adapter import Adapter
-from tandem.policies.flow.components import TRANSFORMER, Components, components
+from tandem.policies.flow.components import (
+    TRANSFORMER,
+    Components,
+    components,
+    with_all_readers,
+)
 from tandem.policies.flow.embeddings import PromptEmbedding, PromptEmbeddingCache
 from tandem.policies.flow.records import Condition
 from tandem.policies.weights import Precision, Replicated
@@ -70,7 +75,8 @@ class VelocityModel:
 
     def _read(self, x: Tensor, sigma: Tensor, condition: Condition) -> Tensor:
         read = self.adapter.read(self.network, condition)
-        return self.adapter.velocity(self.run, x, sigma, read)
+        velocity = self.adapter.velocity(self.run, x, sigma, read)
+        return with_all_readers(velocity, self.network)
 
 
 def compile_parts(network: nn.Module) -> nn.Module:
