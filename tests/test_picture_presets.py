@@ -20,7 +20,7 @@ SMALL = (
     "model.adapter.resolution=32", "model.adapter.encoder_dtype=float32", "reward=coin",
     "plugins=[coin]",
 )  # fmt: skip
-QUICK = (("sd3_5_medium", "nft"), ("flux1_dev", "flow_grpo"), ("qwen_image", "flow_grpo"))
+QUICK = (("sd3_5_medium", "nft"), ("qwen_image", "flow_grpo"))
 PAIRS = [
     pytest.param(*pair, marks=[] if pair in QUICK else pytest.mark.slow)
     for pair in product(FAMILIES, ("flow_grpo", "nft"))
