@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import tarfile
 
 import pytest
@@ -292,6 +293,30 @@ def test_a_file_larger_than_any_picture_is_not_read(tmp_path, monkeypatch):
     monkeypatch.setattr(decoding, "MOST_BYTES", 2000)
     data = load(tmp_path)
     assert seen(data.train) == [("one", "red")] and "larger than 2000" in data.quarantine[0].reason
+
+
+def test_links_out_of_the_folder_and_special_files_are_counted_and_not_read(tmp_path):
+    lay(tmp_path, {"secret.txt": "hunter2", "data/a.png": png(RED), "data/b.png": png(BLUE)})
+    place = tmp_path / "data"
+    (place / "a.txt").symlink_to("../secret.txt")
+    (place / "zero.png").symlink_to("/dev/zero")
+    for name in ("pipe.png", "shard.tar"):
+        os.mkfifo(place / name)
+    lay(place, {"in/said.txt": "blue"})
+    (place / "b.txt").symlink_to("in/said.txt")
+    data = load(place)
+    assert seen(data.train) == [("blue", "blue")]
+    reasons = [row.reason for row in data.quarantine]
+    assert reasons[:2] == [
+        "2 files are links that lead out of the folder", "2 files are pipes or devices"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_no_pipe_is_waited_for_and_no_device_read(tmp_path, make):
+    make(tmp_path / "x.png")
+    with pytest.raises(ValueError, match="no regular file"):
+        decoding.read_file(tmp_path / "x.png")
 
 
 def test_the_option_reads_a_folder(tmp_path):

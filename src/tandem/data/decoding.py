@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import torch
 from torch import Tensor
@@ -64,14 +67,30 @@ def middle(height: int, width: int, shape: Size) -> tuple[int, int, int, int]:
 
 def read_file(path: Path) -> bytes:
     """Raises ValueError for a file that is not there, cannot be read, or is too large."""
+    with open_file(path) as file:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise ValueError(f"cannot be read: it is larger than {MOST_BYTES} bytes")
+    return content
+
+
+@contextmanager
+def open_file(path: Path) -> Iterator[BinaryIO]:
+    """Raises ValueError for what is no regular file: a pipe waits, and a device has no end."""
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise ValueError(f"cannot be read: it is larger than {MOST_BYTES} bytes")
-        return path.read_bytes()
+        with open(path, "rb", opener=_at_once) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ValueError("cannot be read: it is no regular file")
+            yield file
     except FileNotFoundError:
         raise ValueError("is not there") from None
     except OSError as error:
         raise ValueError(f"cannot be read: {error}") from None
+
+
+def _at_once(path: str, flags: int) -> int:
+    """A pipe opens too before anybody writes to it."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def as_pixels(picture: Image.Image) -> Tensor:

@@ -84,14 +84,15 @@ def list_samples(place: Path) -> tuple[list[Sample], list[InvalidRow]]:
     """All samples of a folder and its tar files, or of one tar file; and what was left out."""
     if place.is_file():
         return _samples_of_shard(place)
-    files = {file.name: file for file in in_folder(place)}
+    found, refused = in_folder(place)
+    files = {file.name: file for file in found}
     shards = [place / name for name in files if name.endswith(SHARD)]
     samples = metadata(files)
     reasons: list[str] = []
     if not samples:
         loose = [f for name, f in files.items() if not name.endswith((SHARD, *METADATA))]
         samples, reasons = group(loose, of_file)
-    refused = [InvalidRow(file=str(place), line=0, reason=reason) for reason in reasons]
+    refused += [InvalidRow(file=str(place), line=0, reason=reason) for reason in reasons]
     for more, bad in map(_samples_of_shard, shards):
         samples, refused = samples + more, refused + bad
     return samples, refused

@@ -31,21 +31,41 @@ LONGEST_NAME = 1 << 16  # bytes of what says a name
 SHARD = ".tar"
 
 
-def in_folder(place: Path) -> Iterator[Stored]:
-    """The files below a folder by name, but hidden ones and those of hidden folders; a link to a
-    folder is not followed. Names are those from the folder on."""
+def in_folder(place: Path) -> tuple[list[Stored], list[InvalidRow]]:
+    """The files below a folder by name, but hidden ones and those of hidden folders, and one line
+    for each reason why others are left out; a link to a folder is not followed. Names are those
+    from the folder on."""
+    found: list[Stored] = []
+    refused: Counter[str] = Counter()
+    top = os.path.realpath(place)
     for folder, inner, files in os.walk(place):
         inner[:] = sorted(name for name in inner if not name.startswith("."))
-        for name in sorted(name for name in files if not name.startswith(".")):
-            path = Path(folder, name)
-            yield Stored(name=path.relative_to(place).as_posix(), read=partial(read_file, path))
+        for path in (Path(folder, name) for name in sorted(files) if not name.startswith(".")):
+            if reason := _refuse_file(path, top):
+                refused[reason] += 1
+                continue
+            name = path.relative_to(place).as_posix()
+            found.append(Stored(name=name, read=partial(read_file, path)))
+    return found, _counted(place, refused, "files")
+
+
+def _refuse_file(path: Path, top: str) -> str | None:
+    """Why a file below `top` is not read; None: it is."""
+    if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(top):
+        return "links that lead out of the folder"
+    return None if path.is_file() or not path.exists() else "pipes or devices"
+
+
+def _counted(place: Path, refused: Counter[str], what: str) -> list[InvalidRow]:
+    reasons = [f"{count} {what} are {reason}" for reason, count in sorted(refused.items())]
+    return [InvalidRow(file=str(place), line=0, reason=reason) for reason in reasons]
 
 
 def in_shard(shard: Path) -> tuple[list[Stored], list[InvalidRow]]:
     """The plain files of a tar file, and one line for each reason why others are left out."""
     files: list[Stored] = []
     refused: Counter[str] = Counter()
-    reasons = []
+    broken: list[InvalidRow] = []
     try:
         with shard.open("rb") as file:
             for name, member, start in _members(file, shard.stat().st_size):
@@ -57,9 +77,9 @@ def in_shard(shard: Path) -> tuple[list[Stored], list[InvalidRow]]:
                 read = partial(_read, shard, start, member.size)
                 files.append(Stored(name=name, read=read))
     except (tarfile.TarError, ValueError, OSError) as error:
-        reasons = [f"breaks off behind {len(files)} files: {error}"]
-    reasons += [f"{count} members are {reason}" for reason, count in sorted(refused.items())]
-    return files, [InvalidRow(file=str(shard), line=0, reason=reason) for reason in reasons]
+        reason = f"breaks off behind {len(files)} files: {error}"
+        broken = [InvalidRow(file=str(shard), line=0, reason=reason)]
+    return files, broken + _counted(shard, refused, "members")
 
 
 def _members(file: BinaryIO, size: int) -> Iterator[tuple[str, tarfile.TarInfo, int]]:
