@@ -4,6 +4,7 @@ import io
 import json
 import os
 import tarfile
+from dataclasses import replace
 
 import pytest
 from PIL import Image
@@ -13,6 +14,7 @@ from tandem.data import decoding, stored
 from tandem.data.columns import Columns
 from tandem.data.image_folder import image_folder
 from tandem.data.stored import in_shard
+from tandem.policies.flow import admission
 
 RED, BLUE, GREEN = (255, 0, 0), (0, 0, 255), (0, 255, 0)
 NAMED = {RED: "red", BLUE: "blue", GREEN: "green"}
@@ -149,6 +151,24 @@ def test_rows_ask_for_the_size_nearest_in_shape_and_get_it(tmp_path):
     shown = load(tmp_path, columns=Columns(prompt="text", images="image"), resize=[[8, 8], [8, 12]])
     assert [p.size for p in shown.train] == [(8, 12), (8, 8)]
     assert shown.train[0].images[0].shape == (40, 60, 3)
+
+
+def test_one_side_is_the_size_of_all_whatever_img2dataset_says_of_the_files(tmp_path):
+    lay(tmp_path, {"a.png": png(RED, (60, 40)), "a.txt": "one",
+                   "a.json": '{"height": 40, "width": 60}'})  # fmt: skip
+    (prompt,) = load(tmp_path, resize=8).train
+    assert (prompt.size, dict(prompt.fields)) == (None, {})
+    assert admission.refuse_size(prompt, None) is None
+
+
+def test_digits_of_a_table_are_a_size_and_one_side_alone_is_none(tmp_path):
+    lines = "file_name,text,height,width\na.png,one,16,24\nb.png,two,16,wide\n"
+    lay(tmp_path, {"a.png": png(RED), "b.png": png(BLUE), "metadata.csv": lines})
+    known, odd = load(tmp_path).train
+    assert known.size == (16, 24)
+    assert admission.refuse_size(odd, None) == "has a height alone, or one that is no number"
+    absent = replace(odd, fields={"height": None, "width": None})
+    assert admission.refuse_size(absent, None) is None
 
 
 @pytest.mark.parametrize("resize", [[], [[16]], [[16, 0]], [16, 16]])

@@ -124,8 +124,10 @@ def _pair(chosen: object, rejected: object) -> tuple[str, str] | tuple[None, Non
 
 def _size(height: object, width: object) -> tuple[int, int] | None:
     """Of a picture, where a row asks for one: what models of texts make nothing of is no fault."""
-    given = [isinstance(x, int) and not isinstance(x, bool) and x > 0 for x in (height, width)]
-    return (height, width) if all(given) else None
+    # A table of text has its numbers as digits.
+    read = [int(x) if isinstance(x, str) and x.isdecimal() else x for x in (height, width)]
+    given = [isinstance(x, int) and not isinstance(x, bool) and x > 0 for x in read]
+    return tuple(read) if all(given) else None
 
 
 def _id(given: object) -> int:

@@ -52,12 +52,14 @@ def sizes_of(resize: Resize) -> tuple[Size, ...]:
 
 def with_size(prompt: Prompt, resize: Resize) -> Prompt:
     """The prompt, which asks for a picture as large as its own, or for the size nearest in shape to
-    the first picture that it shows. One side alone is the size of the model."""
+    the first picture that it shows. One side alone is the size of the model, whatever its row says
+    of the stored file."""
     like = next((x for x in (prompt.media, prompt.chosen_media, *prompt.images) if x), None)
     if resize is None or like is None:
         return prompt
     if isinstance(resize, int):
-        return replace(prompt, size=None)
+        own = {name: x for name, x in prompt.fields.items() if name not in ("height", "width")}
+        return replace(prompt, size=None, fields=own)
     return replace(prompt, size=nearest_size(like.height, like.width, sizes_of(resize)))
 
 

@@ -104,7 +104,7 @@ def refuse_picture(prompt: Prompt, adapter: Adapter) -> str | None:
 def refuse_size(prompt: Prompt, adapter: Adapter) -> str | None:
     """Why the model has no picture of the size that a row asks for."""
     if prompt.size is None:
-        named = [name for name in ("height", "width") if name in prompt.fields]
+        named = [x for x in ("height", "width") if prompt.fields.get(x) is not None]
         return f"has a {named[0]} alone, or one that is no number" if named else None
     try:
         adapter.canvas(prompt.size)
