@@ -19,7 +19,8 @@ from tandem.metrics import Metric, Sum
 from tandem.training.collect import RolloutSource, Slots
 from tandem.types import Prompt, Rollout, Scores, concat, take
 
-ANSWERS = ("chosen", "rejected", "chosen_media", "rejected_media")  # what a pair brings
+# What a pair brings: its answers, and the size that pictures among them have.
+ANSWERS = ("chosen", "rejected", "chosen_media", "rejected_media", "size")
 OF_WHOLE_ROWS = {
     "steps": "rows of data were not sampled step by step; those who train on pictures as a whole "
     "take them, such as algorithm=sft"

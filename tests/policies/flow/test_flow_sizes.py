@@ -3,6 +3,7 @@
 import itertools
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from tandem.policies.flow.adapter import Canvas
 from tandem.policies.flow.families.tiny_flow import TinyFlow
 from tandem.settings.guards import Guards
 from tandem.training.batches import BatchPlan
+from tandem.training.strategies import kto_kl
 from tandem.types import Prompt, Scores, concat, take
 
 SHIFTED = partial(linear_dynamic_shift, base_tokens=4, max_tokens=64, base_shift=0.5, max_shift=4.0)
@@ -167,6 +169,30 @@ def test_pictures_of_several_sizes_are_learnt_from_each_at_its_own():
         other = make(*(example.size or (16, 16)), objective="any", sampling={"kernel": ode})
         rows = other.encode([replace(example, size=None)], key=3, slots=[slot])
         assert_close(got[slot : slot + 1], other.evidence(rows, frozenset()).logp, **CLOSE)
+
+
+def test_the_answers_to_another_prompt_bring_their_size():
+    policy = make(objective="any", sampling={"kernel": ode}, needs=frozenset({"ref_logp"}))
+    pairs = [
+        replace(prompt, chosen_media=show(white), rejected_media=show(0 * white))
+        for prompt in asked(((24, 16), (16, 24)))
+        for white in [torch.full((*prompt.size, 3), 255, dtype=torch.uint8)]
+    ]
+    found = {}
+
+    def encode(prompts, *, baseline=False):
+        rows = [prompt.sides[side] for side in (0, 1) for prompt in prompts.values()]
+        rollout = policy.encode(rows, key=0, slots=[*prompts, *prompts])
+        found[baseline] = rollout
+        total = torch.zeros(len(rows))
+        marks = torch.full_like(rollout.truncated, True) if baseline else None
+        scored = torch.ones(len(rows)).bool()
+        return replace(rollout, baseline=marks), Scores(total=total, parts={}, scored=scored)
+
+    kto_kl(SimpleNamespace(prompts=lambda: pairs, pairs=encode), dict(enumerate(pairs)))
+    sizes = [(prompt.id, prompt.size) for prompt in found[True].prompts]
+    assert sizes == [(0, (16, 24)), (1, (24, 16))] * 2
+    assert [tuple(x.shape[:2]) for x in found[True].outputs] == [size for _, size in sizes]
 
 
 # The loop.
