@@ -2,15 +2,19 @@
 
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
 from loaded import request_of
 from torch import nn
 
+import tandem.launch.run as run_module
 from tandem.config import ConfigError, build, check, compose
 from tandem.launch.memory_estimate import footprint, peak, work_of
 from tandem.policies.weights import bring_when_called, lend
+from tandem.record.run_record import RunRecord
+from tandem.training.callbacks import OptimizerOffload, Resume
 from tandem.training.offload import offloaded
 
 META = torch.device("meta")
@@ -68,6 +72,30 @@ def test_an_optimizer_whose_state_is_away_takes_the_same_steps():
                 optimizer.step()
         assert torch.equal(stays, away)
         assert plain.state_dict()["state"].keys() == moved.state_dict()["state"].keys()
+
+
+class Started(Exception):
+    """Raised in place of a training, with what would have been called in it."""
+
+
+def test_the_state_that_a_run_goes_on_with_is_laid_in_host_memory(tmp_path, monkeypatch):
+    def start(devices, callbacks):
+        raise Started(callbacks)
+
+    monkeypatch.setattr(run_module, "trainer_for", start)
+    settings = check(compose(["model=tiny_lm", "trainer.offload=[optimizer]"]))
+    with pytest.raises(Started) as started:
+        data = SimpleNamespace(eval=())
+        run_module.fit(None, replace(settings, resume="it"), data, RunRecord(tmp_path), ())
+    (called,) = started.value.args
+    kinds = [type(one) for one in called]
+    lays_away = kinds.index(OptimizerOffload)
+    assert kinds.index(Resume) < lays_away
+    weight = nn.Parameter(torch.ones(2, device=META))
+    optimizer = torch.optim.AdamW([weight])
+    optimizer.state[weight] = {"step": torch.tensor(1.0), "exp_avg": torch.ones(2, device=META)}
+    with pytest.raises(NotImplementedError, match="out of meta"):  # it was asked to the CPU
+        called[lays_away].on_fit_start(SimpleNamespace(optimizers=[optimizer]), None)
 
 
 REFUSED = {

@@ -42,8 +42,9 @@ from tandem.record.run_record import CHECKPOINTS, RunRecord
 from tandem.record.writer import claim_folder
 from tandem.settings.settings import Settings
 from tandem.stop import STOPPED, Stop
-from tandem.training.callbacks import standard
+from tandem.training.callbacks import OptimizerOffload, standard
 from tandem.training.module import PostTraining
+from tandem.training.offload import OPTIMIZER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +212,8 @@ def fit(
         keep=settings.checkpoints.keep,
         resume=settings.resume is not None,
     )
-    trainer_for(settings.trainer, [*own, *callbacks]).fit(module)
+    away = [OptimizerOffload()] if OPTIMIZER in settings.trainer.offload else []
+    trainer_for(settings.trainer, [*own, *away, *callbacks]).fit(module)
     module.policy.save(record.folder / "model")
     if distributed.is_first():
         plots.draw_run(record.folder)

@@ -8,7 +8,13 @@ from lightning.pytorch import Callback
 
 from tandem.evaluation.settings import Evaluation
 from tandem.record.run_record import RunRecord
-from tandem.training.callbacks.checkpoints import Checkpoints, Resume, newest_policy, restore
+from tandem.training.callbacks.checkpoints import (
+    Checkpoints,
+    OptimizerOffload,
+    Resume,
+    newest_policy,
+    restore,
+)
 from tandem.training.callbacks.evaluating import Evaluating
 from tandem.training.callbacks.interrupt import INTERRUPTED, Interrupt, Interrupted
 from tandem.training.callbacks.progress import Progress
@@ -22,6 +28,7 @@ __all__ = [
     "Evaluating",
     "Interrupt",
     "Interrupted",
+    "OptimizerOffload",
     "Progress",
     "Recording",
     "Resume",

@@ -21,6 +21,7 @@ from tandem.record.run_record import RunRecord
 from tandem.record.tensor_files import part_name
 from tandem.stop import Abandoned, EngineUnavailable
 from tandem.training.module import PostTraining
+from tandem.training.offload import HOST, move_state
 
 log = logging.getLogger(__name__)
 LAST_SECONDS = 60.0  # that a rank whose run failed waits for what is being written
@@ -129,6 +130,14 @@ class Resume(Callback):
     def on_fit_start(self, trainer: Trainer, module: PostTraining) -> None:
         restore(module, trainer.optimizers[0], self.record)
         trainer.strategy.barrier("resume")
+
+
+class OptimizerOffload(Callback):
+    """Lays the state of the optimiser that a run goes on with in host memory, behind `Resume`: a
+    step leaves it there, and until the first one nobody asks for it."""
+
+    def on_fit_start(self, trainer: Trainer, module: PostTraining) -> None:
+        move_state(trainer.optimizers[0], HOST)
 
 
 def restore(module: PostTraining, optimizer: Optimizer, record: RunRecord) -> int:
