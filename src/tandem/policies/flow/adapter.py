@@ -105,14 +105,6 @@ class Outlined(Protocol):
 
 
 @runtime_checkable
-class Offloading(Protocol):
-    """An adapter with networks beside the transformer that may lie in host memory."""
-
-    def keep_on_host(self, parts: frozenset[str]) -> None:
-        """From here on "vae" and "encoders", if they are named, are on a device while asked."""
-
-
-@runtime_checkable
 class Autoencoding(Protocol):
     """An adapter with a VAE and encoders beside the transformer, which need not be on a device all
     the time."""
