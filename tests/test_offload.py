@@ -84,9 +84,9 @@ def test_the_state_that_a_run_goes_on_with_is_laid_in_host_memory(tmp_path, monk
 
     monkeypatch.setattr(run_module, "trainer_for", start)
     settings = check(compose(["model=tiny_lm", "trainer.offload=[optimizer]"]))
+    settings, data = replace(settings, resume="it"), SimpleNamespace(eval=())
     with pytest.raises(Started) as started:
-        data = SimpleNamespace(eval=())
-        run_module.fit(None, replace(settings, resume="it"), data, RunRecord(tmp_path), ())
+        run_module.fit(None, settings, data, RunRecord(tmp_path), ())
     (called,) = started.value.args
     kinds = [type(one) for one in called]
     lays_away = kinds.index(OptimizerOffload)
@@ -99,8 +99,15 @@ def test_the_state_that_a_run_goes_on_with_is_laid_in_host_memory(tmp_path, monk
 
 
 REFUSED = {
-    ("model=tiny_lm", "trainer.offload=[vae]"): r"model=tiny_lm holds no vae beside its weights; "
-    r"there are optimizer, reference",
+    ("model=tiny_lm", "algorithm.kl.coef=0.01", "trainer.offload=[vae]"): "model=tiny_lm under "
+    "algorithm=grpo holds no vae beside its weights; it may name optimizer or reference",
+    ("model=tiny_lm", "algorithm=grpo", "trainer.offload=[reference]"): "holds no reference beside",
+    (
+        "model=tiny_flow",
+        "algorithm.kl.coef=0.01",
+        "algorithm.kl.renew_every=1",
+        "trainer.offload=[reference]",
+    ): "holds no reference beside its weights; it may name optimizer",
     ("model=tiny_lm", "trainer=fsdp2", "trainer.devices=2", "trainer.offload=[optimizer]"): "has a "
     "part of it on each device already",
     ("model=tiny_flow", "model.decoding=tiled"): "TinyUNetFlow has no VAE; leave it batched",

@@ -155,8 +155,9 @@ def _refuse_absent(plan: Settings, parts: frozenset[str]) -> None:
     for name in plan.trainer.offload:
         if name not in there:
             raise ConfigError(
-                f"trainer.offload={plan.trainer.offload}: model={plan.choices['model']} holds no "
-                f"{name} beside its weights; there are {', '.join(there)}"
+                f"trainer.offload={plan.trainer.offload}: model={plan.choices['model']} under "
+                f"algorithm={plan.choices['algorithm']} holds no {name} beside its weights; it "
+                f"may name {' or '.join(there)}"
             )
 
 

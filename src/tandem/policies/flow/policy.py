@@ -101,7 +101,8 @@ class FlowPolicy(PicturePolicy):
         taught = frozenset() if request.teachers is None else OF_TEACHERS
         matched = frozenset() if request.query is None else OF_REAL
         beside = {"vae", "encoders"} if isinstance(self.adapter, Autoencoding) else set()
-        copies = {"reference"} if self.model.lora is None else set()
+        reads = KeptWeights.of(request, self.ema).reference
+        copies = {"reference"} if reads and self.model.lora is None else set()
         return Description(
             kind="flow", provides=provides | taught | matched, offloads=frozenset(beside | copies)
         )

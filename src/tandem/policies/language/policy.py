@@ -93,7 +93,7 @@ class LanguagePolicy(TokenPolicy):
 
     def describe(self, request: Request) -> Description:
         given = frozenset() if request.environment is None else request.environment.gives
-        return Description(kind="tokens", provides=PROVIDES | given, offloads=self.copies)
+        return Description(kind="tokens", provides=PROVIDES | given, offloads=self.copies(request))
 
     def load(self, request: Request) -> None:
         """And whoever is there beside it: teachers, fused kernels."""

@@ -111,14 +111,14 @@ class TokenPolicy(EngineMixin):
         self.packs = self.scorer.packs
         self.engine = self.host()
         warn_of_rounding(self.trainable())
-        if request.needs & OF_REFERENCE and self.lora is None:
+        if "reference" in self.copies(request):
             self.reference = self.scorer_of(copy.deepcopy(model).requires_grad_(False))
         self.exact = self.precision.is_exact(self.network)
 
-    @property
-    def copies(self) -> frozenset[str]:
-        """What it may hold beside what is trained."""
-        return frozenset({"reference"} if self.lora is None else ())
+    def copies(self, request: Request) -> frozenset[str]:
+        """What it holds beside what is trained."""
+        reads = request.needs & OF_REFERENCE
+        return frozenset({"reference"} if reads and self.lora is None else ())
 
     read_config = staticmethod(read_config)
     choose_class = staticmethod(causal)

@@ -92,7 +92,9 @@ class MaskedPolicy(TokenPolicy):
         likelihood = likelihood_of(request)
         own = OF_STEPS if facts_of(likelihood).replays else frozenset()
         upper = frozenset({"upper_logp"} if "beta" in numbers_of(likelihood) else ())
-        return Description(kind="tokens", provides=VALUES | own | upper, offloads=self.copies)
+        return Description(
+            kind="tokens", provides=VALUES | own | upper, offloads=self.copies(request)
+        )
 
     def load(self, request: Request) -> None:
         """Weights and tokenizer, and a frozen copy only if a reference is needed."""
