@@ -89,14 +89,16 @@ def alike(values: Sequence) -> list[Tensor]:
 
 def concat(records: Sequence[Record]) -> Record:
     """Stack records along B; shorter T are padded with 0 on the right, and smaller latent pictures
-    below and on the right."""
+    below and on the right. What one of them does not say, all of them do not say: None."""
     if len(records) == 1:
         return records[0]
     first = records[0]
     return map_fields(first, lambda *values: _join(values), *records[1:])
 
 
-def _join(values: tuple) -> Tensor | tuple:
+def _join(values: tuple) -> Tensor | tuple | None:
+    if any(value is None for value in values):
+        return None
     if isinstance(values[0], tuple):
         return sum(values, ())
     if values[0].ndim == 1:

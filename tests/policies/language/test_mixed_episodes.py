@@ -14,6 +14,7 @@ from tandem.environments import Mixture
 from tandem.environments.tools import Tools, calculator
 from tandem.metrics import reduce_metrics
 from tandem.policies.language.policy import Sampling
+from tandem.rewards.result import Missing
 from tandem.training.episode_rows import episode_metrics
 
 sys.path.append(str(Path(__file__).parents[2] / "environments"))
@@ -102,3 +103,24 @@ def test_a_prompt_of_no_dataset_is_named():
     policy = playing(Mixture({"two": asked(Counting())}))
     with pytest.raises(ValueError, match=r"environment\.of has no 'sort', the dataset of a prompt"):
         sampled(policy, questions())
+
+
+def test_rows_that_a_world_lost_join_those_of_an_engine_that_says_no_entropy(learned):
+    """A row that never moved has no entropy to lack, wherever its dataset stands."""
+
+    class Refuses(Counting):
+        def begin(self, prompt, key):
+            raise Missing("the world is gone")
+
+    def silent(*args, **options):
+        return replace(answer(*args, **options), entropy=None)
+
+    policy = playing(
+        Mixture({"gone": asked(Refuses()), "there": asked(Counting(turns=2))}), weights=learned
+    )
+    answer, policy.engine.answer = policy.engine.answer, silent
+    one, other = of("gone", questions()[:1]), of("there", questions()[:1], first=9)
+    for prompts in ([*one, *other], [*other, *one]):
+        rows = sampled(policy, prompts)
+        assert rows.entropy is None
+        assert [row.source for row in rows.prompts] == [p.source for p in prompts for _ in range(3)]
