@@ -30,7 +30,8 @@ class About:
     repeats: bool = True
     runs_code: bool = False  # of the policy: refused without a sandbox
     tools: Sequence[Mapping] = ()  # JSON schemas of what can be called, for the chat template
-    writes_prompt: bool = False  # an opening stands in place of the prompt, and not behind it
+    # An opening stands in place of the prompt and of its pictures, and not behind it.
+    writes_prompt: bool = False
     # Seconds that a call may take by limits of the world's own, which end it well: a timeout must
     # leave it so many. None: there are none.
     slowest: float | None = None

@@ -164,6 +164,49 @@ def test_what_a_world_shows_must_be_marked_and_said():
     assert "says that it shows none" in lost(About(), Said(**shown))
 
 
+class Retells:
+    """Says an opening in place of the prompt, shows a picture, then begins a second conversation,
+    in which it shows one too where it is asked to."""
+
+    def __init__(self, *, late=False):
+        user = {"role": "user", "content": "red ?"}
+        shown = {"messages": ({**user, "content": IMAGE},), "images": (drawn({"a": {}}, "a", "b"),)}
+        self.opening = Said(messages=(user,))
+        last = Said(context=1, **shown) if late else Said(over=True)
+        self.answers = (Said(**shown), Said(messages=(user,), context=1), last)
+
+    def describe(self):
+        return About(writes_prompt=True, shows=True)
+
+    def begin(self, prompt, key):
+        act = lambda self, move: answers[move.number - 1]  # noqa: E731
+        close, answers = lambda self: None, self.answers
+        return type("E", (), {"opening": self.opening, "act": act, "close": close})()
+
+
+def retold(world):
+    """Rows of a prompt that shows a picture, which the opening of a world does not."""
+    policy = seeing(Environment(world, attempts=1, timeout=None, max_tokens=None))
+    picture = drawn({"a": {}}, "a", "b")
+    asked = Prompt(id=0, source="x", text=f"{IMAGE} what ?", images=(picture,))
+    return policy, played(policy, [asked], 2)
+
+
+def test_pictures_of_a_prompt_are_not_of_an_opening_in_its_place_nor_of_another_conversation():
+    policy, rows = retold(Retells())
+    assert [row.episode["lost"] for row in rows.prompts] == [None, None]
+    assert [len(images) for images in rows.sample.images] == [1, 1]
+    assert int(rows.sample.context.max()) == 1 and int(rows.turn.max()) == 3
+    assert_close(
+        policy.logp(rows), torch.where(rows.mask, rows.behaviour_logp, 0), atol=2e-5, rtol=1e-5
+    )
+
+
+def test_a_picture_in_a_second_conversation_is_refused():
+    _, rows = retold(Retells(late=True))
+    assert "outside its first conversation" in rows.prompts[0].episode["lost"]
+
+
 def test_a_maze_is_drawn_with_its_walls_where_one_is_and_its_goal():
     doors = {"a": {")": "b"}, "b": {"(": "a", "-": "d"}, "c": {}, "d": {"+": "b"}}
     pixels = drawn(doors, "a", "d").load()

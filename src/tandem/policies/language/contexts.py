@@ -38,7 +38,8 @@ def apart(sample: TokenSample, places: TokenIndex) -> tuple[TokenSample, TokenIn
             tokens=tokens.index_put((own[inside], column[inside]), sample.tokens[inside]),
             prompt_length=first_step(places, len(wanted)),
             temperature=sample.temperature[wanted // count],
-            images=images and tuple(images[i] for i in (wanted // count).tolist()),
+            images=images
+            and tuple(() if i % count else images[i // count] for i in wanted.tolist()),
         ),
         places,
     )

@@ -82,8 +82,11 @@ class Course:
         """There is no episode any more."""
         self.play.lost, self.end = why, "lost"
 
-    def open(self) -> None:
-        """Write down what the world said before the first move."""
+    def open(self, *, in_place: bool) -> None:
+        """Write down what the world said before the first move, behind or in place of the prompt,
+        whose pictures are then not shown."""
+        if in_place and self.images is not None and self.play.said.messages:
+            self.images = []
         self._hear(self.play.said)
         self._see(self.play.said)
 
@@ -148,6 +151,11 @@ class Course:
         here = self.here
         own = [one for one, place in zip(self.tokens, self.context, strict=True) if place == here]
         return own if here else [*self.encoded, *own]
+
+    @property
+    def shown(self) -> list[Picture] | None:
+        """The pictures whose tokens stand in the history: only the first context has any."""
+        return [] if self.images and self.here else self.images
 
     @property
     def left(self) -> int:

@@ -73,7 +73,7 @@ class Wave:
         except Unreadable as error:
             course.lose(str(error))
             return
-        course.open()
+        course.open(in_place=self.environment.about.writes_prompt)
         course.end = None if course.left > 0 else "token_limit"
 
     def opened(self, course: Course) -> list[int]:
@@ -132,6 +132,9 @@ class Wave:
         course.answered(said)
         if said.over:
             course.end = "over"
+            return
+        if said.images and course.here:
+            course.lose("the world showed a picture outside its first conversation")
             return
         try:
             if is_whole:
@@ -198,7 +201,7 @@ class Wave:
         later = rng.key(self.keys[rows], "turn", turns)
         keys = torch.where(turns == 1, self.keys[rows], later)
         read = self.bridge.chat.with_images
-        return [read(one.history, one.images) for one in some], keys[:, None]
+        return [read(one.history, one.shown) for one in some], keys[:, None]
 
 
 def read(answers: Answers) -> list[Written]:
