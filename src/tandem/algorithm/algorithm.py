@@ -146,7 +146,8 @@ class Algorithm:
     @property
     def rates(self) -> dict[str, float]:
         """Learning rates of parts of a policy that have one of their own, by name."""
-        own = {name: part.lr for name, part in self.segments.items() if part.lr is not None}
+        learning = {name: part for name, part in self.segments.items() if not part.frozen}
+        own = {name: part.lr for name, part in learning.items() if part.lr is not None}
         own |= {name: network.lr for name, network in self.networks.items()}
         return own | ({} if self.critic is None else {"critic": self.critic.lr})
 

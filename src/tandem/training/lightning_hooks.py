@@ -78,9 +78,14 @@ class LightningHooks(LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         groups = {name: {"params": group} for name, group in self.policy.groups().items()}
-        rates = self.algorithm.rates
-        for name in groups.keys() & rates.keys():
-            groups[name]["lr"] = rates[name]
+        for name, rate in self.algorithm.rates.items():
+            if name not in groups:
+                part = f"segments.{name}" if name in self.algorithm.segments else name
+                raise ValueError(
+                    f"algorithm.{part}.lr={rate:g}: no weight is of {name} alone, as where a head "
+                    f"is tied, or frozen beside adapters; set algorithm.{part}.lr=null"
+                )
+            groups[name]["lr"] = rate
         return self.optimizer(list(groups.values()))
 
     def on_train_batch_start(self, batch: Sequence[Prompt], batch_idx: int) -> None:

@@ -1,6 +1,7 @@
 """A chain of one transformer: what writes also paints."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from tandem.policies.chain.unified import UnifiedPolicy
 from tandem.policies.flow.families.tiny_unified import TinyUnified, attention_of
 from tandem.policies.flow.policy import FlowPolicy
 from tandem.policies.lora import Lora
+from tandem.training.lightning_hooks import LightningHooks
 from tandem.types import SEGMENTS
 
 ALONE = {"text": "picture", "picture": "text"}  # the other one, frozen
@@ -110,6 +112,20 @@ def test_adapters_in_the_layers_write_and_paint():
     rows = experience_of(algorithm, policy.complete(sampled(policy), OLD | algorithm.needs))
     outcome_of(algorithm, policy, rows).loss.backward()
     assert any(p.grad.any() for p in shared)
+
+
+def test_a_rate_of_a_head_that_does_not_learn_is_refused_by_its_key():
+    def groups_of(lora, **text):
+        hooks = LightningHooks()
+        hooks.algorithm = grpo(text=Segment(lr=3e-4, **text))
+        hooks.policy = unified(hooks.algorithm, lora=lora)
+        hooks.optimizer = partial(torch.optim.SGD, lr=1e-2)
+        return [group["lr"] for group in hooks.configure_optimizers().param_groups]
+
+    assert groups_of(None) == [1e-2, 3e-4, 1e-2]
+    assert groups_of(None, weight=0.0) == [1e-2, 1e-2], "the rate of a frozen segment is no fault"
+    with pytest.raises(ValueError, match=r"algorithm\.segments\.text\.lr=0\.0003: .* set .*=null"):
+        groups_of(Lora(r=2, alpha=4))
 
 
 def test_recomputed_blocks_have_the_gradients_of_kept_ones(monkeypatch):
