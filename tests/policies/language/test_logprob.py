@@ -1,6 +1,7 @@
 import copy
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +10,9 @@ from torch import nn
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tandem.policies.language.logprob import token_logp
+from tandem.policies.language.contexts import padded_cost
+from tandem.policies.language.inputs import padded
+from tandem.policies.language.logprob import ChunkLimits, token_logp
 from tandem.policies.language.records import TokenSample
 from tandem.policies.language.rows import TokenIndex
 from tandem.policies.language.tiny_lm import character_tokenizer
@@ -280,3 +283,33 @@ def test_a_head_in_bfloat16_loses_no_precision_with_the_number_of_chunks():
         return torch.stack([(got - want).norm() / want.norm() for got, want in pairs])
 
     assert (lost(128) < 1.5 * lost(1)).all()
+
+
+def test_contexts_of_padded_rows_take_no_more_tokens_than_a_pass_may_hold(policy, monkeypatch):
+    """A row of one long context and two short ones is laid out as three long rows."""
+    tokens = torch.arange(4 * 16).view(4, 16) % 37
+    context = torch.tensor([[0] * 8 + [1, 1, 2, 2]] * 4)
+    sample = TokenSample(
+        tokens=tokens,
+        prompt_length=torch.full((4,), 4),
+        temperature=torch.ones(4),
+        context=context,
+    )
+    mask = torch.ones(4, 12, dtype=torch.bool)
+    scorer, held = copy.copy(policy.scorer), []
+    monkeypatch.setattr(scorer, "memory", ChunkLimits(tokens=80))
+    monkeypatch.setattr(scorer, "packs", False)
+    monkeypatch.setattr(scorer, "shares", False)
+    monkeypatch.setattr(scorer, "lay", padded)
+    forward = policy.scorer.forward
+    monkeypatch.setattr(
+        scorer, "forward", lambda layout: held.append(layout.tokens.numel()) or forward(layout)
+    )
+    found = scorer.in_parts(sample, mask).logp
+    assert len(held) > 1 and max(held) <= 80
+    monkeypatch.setattr(scorer, "memory", ChunkLimits())
+    assert_close(found, scorer.in_parts(sample, mask).logp)
+    assert padded_cost(sample, TokenIndex.of(sample, mask)).tolist() == [3 * 12] * 4
+    rows = SimpleNamespace(sample=sample, mask=mask)
+    monkeypatch.setattr(policy, "packs", False)
+    assert policy.row_cost(rows).tolist() == [3 * 12] * 4

@@ -67,3 +67,12 @@ def longest_context(sample: TokenSample) -> int:
         return sample.tokens.shape[1]
     context = contexts_of(sample)
     return int(torch.nn.functional.one_hot(context).sum(1).max())
+
+
+def padded_cost(sample: TokenSample, places: TokenIndex) -> Tensor:
+    """Tokens of each row's contexts that are read, every one as long as the longest: [B]."""
+    context = contexts_of(sample)
+    column = torch.arange(context.shape[1], device=context.device)
+    read = (column < places.read(len(context))[:, None]).long()
+    lengths = read.new_zeros(len(context), int(context.max()) + 1).scatter_add(1, context, read)
+    return (lengths > 0).sum(1) * lengths.amax(1)

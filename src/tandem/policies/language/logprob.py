@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from tandem.experience import Budget
 from tandem.policies.language.chunked_head import for_chunks
 from tandem.policies.language.compared import Compared, by_teacher
-from tandem.policies.language.contexts import apart
+from tandem.policies.language.contexts import apart, padded_cost
 from tandem.policies.language.critic import Critic
 from tandem.policies.language.inputs import TEXTS, Inputs, Layout, Trunk, padded
 from tandem.policies.language.layout_probes import choose_layout, shares_prompts
@@ -150,7 +150,10 @@ class TokenLogProbComputer:
         pass at a time: [N, H]."""
         found, order, number = [], [], mask.flatten().cumsum(0).view(mask.shape) - 1
         budget = Budget(max_tokens=self.memory.tokens, packed=self.packs)
-        for part in budget.cut(TokenIndex.of(sample, mask).read(len(mask)).clamp(min=1)):
+        places = TokenIndex.of(sample, mask)
+        of_rows = sample.context is None or self.packs
+        cost = places.read(len(mask)) if of_rows else padded_cost(sample, places)
+        for part in budget.cut(cost.clamp(min=1)):
             own, inside = take(sample, part), mask[part.to(mask.device)]
             places = TokenIndex.of(own, inside)
             if own.context is not None:
@@ -167,7 +170,10 @@ class TokenLogProbComputer:
     ) -> Evidence:
         """The same without gradient, a few rows at a time. `mask`: [B, T]."""
         budget = Budget(max_tokens=self.memory.tokens, packed=self.packs)
-        parts = budget.cut(TokenIndex.of(sample, mask).read(len(mask)).clamp(min=1))
+        places = TokenIndex.of(sample, mask)
+        of_rows = sample.context is None or self.packs
+        cost = places.read(len(mask)) if of_rows else padded_cost(sample, places)
+        parts = budget.cut(cost.clamp(min=1))
         return score_in_parts(self, parts, sample, mask, needs)
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from tandem import rng
 from tandem.environments import Environment, Mixture
 from tandem.policies.language.chat import ChatOptions
+from tandem.policies.language.contexts import padded_cost
 from tandem.policies.language.critic import Critic, Kind
 from tandem.policies.language.inputs import TEXTS, Inputs
 from tandem.policies.language.liger import fuse
@@ -29,7 +30,7 @@ from tandem.policies.language.records import (
     TokenSample,
 )
 from tandem.policies.language.reprompts import reprompted
-from tandem.policies.language.rows import as_rollout, check_room, encode_examples
+from tandem.policies.language.rows import TokenIndex, as_rollout, check_room, encode_examples
 from tandem.policies.language.token_policy import FILLED, TokenPolicy
 from tandem.policies.lora import Lora
 from tandem.policies.quantization import Quantization
@@ -225,6 +226,9 @@ class LanguagePolicy(TokenPolicy):
 
     def row_cost(self, rollout: Rollout) -> Tensor:
         """Tokens that a forward pass reads for each row, [B] int64."""
+        if rollout.sample.context is not None and not self.packs:
+            places = TokenIndex.of(rollout.sample, rollout.mask)
+            return padded_cost(rollout.sample, places).clamp(min=1)
         return rollout.sample.prompt_length + rollout.length
 
     def admit_answered(
