@@ -9,7 +9,7 @@ from PIL import Image
 from tandem.config import ConfigError
 from tandem.data import Data
 from tandem.data.images import show
-from tandem.launch.assembly import check_sight
+from tandem.launch.assembly import admitted, check_sight
 from tandem.types import Prompt
 
 SETTINGS = SimpleNamespace(choices={"data": "own", "model": "vlm"})
@@ -42,3 +42,16 @@ def test_pictures_that_are_shown_need_a_model_that_sees():
     check_sight(SimpleNamespace(sees=True), own, SETTINGS)
     with pytest.raises(ConfigError, match="reads texts alone"):
         check_sight(SimpleNamespace(sees=False), own, SETTINGS)
+
+
+@pytest.mark.parametrize("paints", [True, False])
+def test_only_what_paints_is_asked_for_sizes(paints):
+    own = data(size=(16, 24))
+    settings = SimpleNamespace(
+        evaluation=SimpleNamespace(passes=lambda own, full: (), every=None), evaluate=0
+    )
+    policy = SimpleNamespace(
+        paints=paints, sampling=None, admit=lambda prompts, samplings: ([*prompts], [])
+    )
+    (prompt,) = admitted(policy, own, "train", settings).train
+    assert prompt.size == ((16, 24) if paints else None)

@@ -128,7 +128,8 @@ def admitted(
         if split == source and not data.asks_again:
             prompts, known = split_overlap(prompts, (*kept["eval"], *kept["test"]))
             dropped += [(prompt, "is held out too") for prompt in known]
-        kept[split] = tuple(prompts)
+        # Rows are cut by size, and of a text a row's height and width are numbers like others.
+        kept[split] = tuple(p if policy.paints else replace(p, size=None) for p in prompts)
         left_out += [
             InvalidRow(file=f"{split} of {prompt.source}", line=prompt.id, reason=reason)
             for prompt, reason in dropped

@@ -28,6 +28,7 @@ class Policy(nn.Module, ABC):
     """Has no weights before `load`. A subclass says in `trainable` which of them learn."""
 
     sees = False  # whether it looks at the pictures of a prompt
+    paints = False  # whether a prompt may ask it for a picture of some size
     unit = "tokens"  # what a sample is counted in, for people
     # Why a sampler and its trainer usually disagree, likeliest first, and what varies samples.
     disagrees_by = (

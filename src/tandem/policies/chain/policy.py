@@ -46,6 +46,7 @@ class ChainPolicy(Policy):
     a text is a constant.
     """
 
+    paints = True
     varies_by = "rollout.text.temperature"
 
     def __init__(

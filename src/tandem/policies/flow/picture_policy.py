@@ -42,6 +42,7 @@ class PicturePolicy(Policy):
     ema: Decay | None
     model: FlowModel
     library: PromptEmbeddingCache
+    paints = True
     asks_sizes = False  # some prompt asks for a picture that is not as large as the model's own
     supply: WeightSync | None = None  # of an engine with weights of its own; None: it has none
 
