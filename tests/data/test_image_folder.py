@@ -13,6 +13,7 @@ from tandem.config import build, compose
 from tandem.data import decoding, stored
 from tandem.data.columns import Columns
 from tandem.data.image_folder import image_folder
+from tandem.data.rows import jsonl
 from tandem.data.stored import in_shard
 from tandem.policies.flow import admission
 
@@ -159,6 +160,21 @@ def test_one_side_is_the_size_of_all_whatever_img2dataset_says_of_the_files(tmp_
     (prompt,) = load(tmp_path, resize=8).train
     assert (prompt.size, dict(prompt.fields)) == (None, {})
     assert admission.refuse_size(prompt, None) is None
+
+
+def test_both_pictures_of_a_pair_are_cut_as_the_chosen_one(tmp_path):
+    lay(tmp_path, {"a.chosen.png": png(RED, (60, 40)), "a.rejected.png": png(BLUE, (20, 20))})
+    pack(tmp_path / "in.tar", [("a.chosen.png", png(RED, (60, 40))), ("a.txt", b"one"),
+                               ("a.rejected.png", png(BLUE, (20, 20)))])  # fmt: skip
+    sizes, pair = [[16, 16], [16, 24]], Columns(prompt="text", chosen="chosen", rejected="rejected")
+    (stored,) = load(tmp_path / "in.tar", columns=pair, resize=sizes).pairs
+    row = {"prompt": "one", "chosen": "a.chosen.png", "rejected": "a.rejected.png"}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row))
+    path = str(tmp_path / "rows.jsonl")
+    (named,) = jsonl(path=path, pictures=True, resize=sizes, held_out=0, seed=0).pairs
+    for one in (stored, named):
+        assert one.size == (16, 24)
+        assert one.chosen_media.shape == one.rejected_media.shape == (16, 24, 3)
 
 
 def test_digits_of_a_table_are_a_size_and_one_side_alone_is_none(tmp_path):

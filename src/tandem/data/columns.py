@@ -58,10 +58,11 @@ def to_row(row: Mapping, columns: Columns, answers: Decoding) -> dict:
     for option, column in named.items():
         if column.split(".")[0] not in row:
             raise ValueError(f"has no {column!r} (data.columns.{option}), only {sorted(row)}")
-    read = {
-        name: _show(name, cell(row, column), answers if name in ANSWERS else SHOWN)
-        for name, column in named.items()
-    }
+    read: dict[str, object] = {}
+    for name, column in named.items():
+        decode = answers if name in ANSWERS else SHOWN
+        decode = answers.beside(read.get("chosen")) if name == "rejected" else decode
+        read[name] = _show(name, cell(row, column), decode)
     question, used = read.pop("prompt"), (*OWN_KEYS, *named.values())
     read["answer"] = _answer(read.get("answer"), columns)
     if "images" in read:
@@ -84,7 +85,7 @@ def with_own_pictures(prompt: Prompt, resize: Resize) -> Prompt:
     return with_size(with_images(prompt, Path()), resize)
 
 
-def _refuse_name(name: str) -> Picture:
+def _refuse_name(name: str, beside: Picture | None = None) -> Picture:
     raise ValueError("is a text, and a picture is wanted")
 
 

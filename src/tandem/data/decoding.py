@@ -8,12 +8,14 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import torch
 from torch import Tensor
+
+from tandem.types import Picture
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -48,6 +50,12 @@ class Decoding:
         if self.sizes:
             picture = _cut(picture, nearest_size(picture.height, picture.width, self.sizes))
         return as_pixels(picture)
+
+    def beside(self, other: object) -> Decoding:
+        """That of the second of a pair: what is cut is cut as the first one was, if a picture."""
+        if not self.sizes or not isinstance(other, Picture):
+            return self
+        return replace(self, sizes=((other.height, other.width),))
 
 
 SHOWN = Decoding()

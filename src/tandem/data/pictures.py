@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 from tandem.data.decoding import Decoding, Size, nearest_size
@@ -26,7 +26,11 @@ def make_finisher(folder: Path, *, pictures: bool, resize: Resize) -> Callable[[
     if not pictures:
         return refuse_named
     decode = Decoding(exact=True, sizes=sizes)
-    find = cache(lambda name: show_file(folder / name, decode))  # one may stand in many rows
+
+    @cache  # one may stand in many rows
+    def find(name: str, beside: Picture | None = None) -> Picture:
+        return show_file(folder / name, decode.beside(beside))
+
     return lambda prompt: with_pictures(prompt, find)
 
 
@@ -70,19 +74,14 @@ def refuse_named(prompt: Prompt) -> Prompt:
     return prompt
 
 
-def with_pictures(prompt: Prompt, find: Callable[[str], Picture]) -> Prompt:
+def with_pictures(prompt: Prompt, find: Callable[..., Picture]) -> Prompt:
     """The prompt with the picture or the pair of pictures that its row names or holds.
 
     Raises ValueError for a pair of one picture twice.
     """
-    media, chosen, rejected = (
-        _find(key, named, find)
-        for key, named in (
-            (KEY, prompt.fields.get(KEY)),
-            ("chosen", prompt.chosen),
-            ("rejected", prompt.rejected),
-        )
-    )
+    media = _find(KEY, prompt.fields.get(KEY), find)
+    chosen = _find("chosen", prompt.chosen, find)
+    rejected = _find("rejected", prompt.rejected, partial(find, beside=chosen))
     if chosen is not None and chosen == rejected:
         raise ValueError("`chosen` and `rejected` show the same picture: nothing is preferred")
     return replace(
