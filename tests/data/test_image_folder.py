@@ -177,6 +177,14 @@ def test_both_pictures_of_a_pair_are_cut_as_the_chosen_one(tmp_path):
         assert one.chosen_media.shape == one.rejected_media.shape == (16, 24, 3)
 
 
+def test_the_held_out_rows_are_the_same_at_any_size(tmp_path):
+    for n in range(12):
+        lay(tmp_path, {f"{n}.png": png((n, 0, 0)), f"{n}.txt": f"text {n}"})
+    whole, cut = (load(tmp_path, resize=side, held_out=0.4) for side in (None, 8))
+    assert 0 < len(whole.eval) < 12
+    assert [(p.id, p.text) for p in whole.eval] == [(p.id, p.text) for p in cut.eval]
+
+
 def test_digits_of_a_table_are_a_size_and_one_side_alone_is_none(tmp_path):
     lines = "file_name,text,height,width\na.png,one,16,24\nb.png,two,16,wide\n"
     lay(tmp_path, {"a.png": png(RED), "b.png": png(BLUE), "metadata.csv": lines})

@@ -39,9 +39,16 @@ def show_stored(read: Callable[[], bytes], decode: Decoding = SHOWN) -> Picture:
     content = read()
     height, width, _ = decode(content).shape
     name = hashlib.sha256(content)
+    file = name.hexdigest()
     if decode.sizes:
         name.update(f"{height} {width}".encode())
-    return Picture(name=name.hexdigest(), height=height, width=width, load=lambda: decode(read()))
+    return Picture(
+        name=name.hexdigest(),
+        height=height,
+        width=width,
+        file=file,
+        load=lambda: decode(read()),
+    )
 
 
 def show_file(path: Path, decode: Decoding = SHOWN) -> Picture:

@@ -215,7 +215,8 @@ def _negative(row: dict) -> dict:
 
 def _opaque(value: object) -> str:
     # What JSON cannot hold (a picture) may print its address, which no other run repeats.
-    return value.name if isinstance(value, Picture) else type(value).__name__
+    # A file is the same row at any size, or data.resize would move rows between the splits.
+    return (value.file or value.name) if isinstance(value, Picture) else type(value).__name__
 
 
 def _start(line: object) -> str:

@@ -24,6 +24,7 @@ class Picture:
     # uint8 [H, W, 3]; of a film [F, H, W, 3]
     load: Callable[[], Tensor] = field(compare=False, repr=False)
     frames: int | None = None  # of a film; None: it is a picture
+    file: str | None = None  # a hash of the file that it is stored in, however it is cut
 
     @property
     def shape(self) -> tuple[int, ...]:
