@@ -23,7 +23,6 @@ from tandem.launch.memory_estimate import GIB, parts_of_a_rank, peak
 RESULTS = Path(__file__).resolve().parent / "results"
 DEVICES = (1, 8, 32)
 FLOW_GRPO, NFT = "arXiv:2505.05470", "arXiv:2509.16117"
-FSDP = ("trainer=fsdp2",)
 # Of the repository yifan123/flow_grpo, whose rows DiffusionNFT takes too.
 DATA = {
     "OCR": "dataset/ocr", "PickScore": "dataset/pickscore", "Multi": "dataset/pickscore",
@@ -47,8 +46,14 @@ class Published:
 
     @property
     def command(self) -> tuple[str, ...]:
+        """On one device."""
         given = any(word.startswith("data=") for word in self.words)
         return (f"model={self.model}", *self.words, *(() if given else ("data=folder",)))
+
+    def on(self, devices: int) -> tuple[str, ...]:
+        """The command of that many devices."""
+        several = ("trainer=fsdp2", f"trainer.devices={devices}") if devices > 1 else ()
+        return (*self.command, *several)
 
 
 def _flow_grpo(task: str, model: str, reward: str, result: str, *more: str) -> Published:
@@ -68,11 +73,11 @@ PAPERS = (
                "recipe=papers/flow_grpo_geneval_sd3_5_medium"),
     _flow_grpo("PickScore", "sd3_5_medium", "pickscore", f"not in its abstract, {FLOW_GRPO}",
                "recipe=papers/flow_grpo_pickscore_sd3_5_medium"),
-    _flow_grpo("OCR", "flux1_dev", "ocr", "none: the numbers are those of PickScore", *FSDP),
+    _flow_grpo("OCR", "flux1_dev", "ocr", "none: the numbers are those of PickScore"),
     _flow_grpo("GenEval", "flux1_dev", "geneval", "a curve beside its code, flow_grpo's README",
-               "dynamics=cps", "recipe=papers/flow_grpo_geneval_flux1_dev", *FSDP),
-    _flow_grpo("PickScore", "flux1_dev", "pickscore", "a curve beside its code, flow_grpo's README",
-               *FSDP),
+               "dynamics=cps", "recipe=papers/flow_grpo_geneval_flux1_dev"),
+    _flow_grpo("PickScore", "flux1_dev", "pickscore",
+               "a curve beside its code, flow_grpo's README"),
     _nft("GenEval", "geneval", f"0.24 → 0.98 in 1000 updates, {NFT}"),
     _nft("OCR", "ocr", f"not in its abstract, {NFT}", "recipe=papers/nft_ocr_sd3_5_medium"),
     _nft("PickScore", "pickscore", f"not in its abstract, {NFT}"),
@@ -83,13 +88,13 @@ PAPERS = (
                "recipe=papers/flow_grpo_ocr_wan2_1_1_3b"),
     Published(
         task="VideoAlign VQ", model="wan2_1_1_3b", data="video_prompts.txt",
-        words=("algorithm=dance_grpo", "recipe=papers/dance_grpo_vq_wan2_1_1_3b", *FSDP,
+        words=("algorithm=dance_grpo", "recipe=papers/dance_grpo_vq_wan2_1_1_3b",
                "data=text", "reward=http", "reward.http.function.url=http://127.0.0.1:8000/score"),
         result="VQ 50 to 60 % higher, of HunyuanVideo, DanceGRPO's README",
     ),
     Published(
         task="UnifiedReward", model="qwen_image", data="prompts.txt",
-        words=("algorithm=flow_grpo", "recipe=papers/flow_grpo_unified_reward_qwen_image", *FSDP,
+        words=("algorithm=flow_grpo", "recipe=papers/flow_grpo_unified_reward_qwen_image",
                "data=text", *UNIFIED),
         result="none for this script, CodeGoat24/Pref-GRPO",
     ),
@@ -166,28 +171,26 @@ def lines() -> Iterator[str]:
     yield "| task | model | `python train.py ...` | devices x GiB | published | here |"
     yield "|---" * 6 + "|"
     for paper in PAPERS:
-        words = " ".join(paper.command)
-        cells = paper.task, f"`{paper.model}`", f"`{words} data.path={paper.data}`"
-        yield f"| {' | '.join((*cells, held(paper), paper.result, 'not run here'))} |"
+        devices, held = fewest(paper)
+        command = f"`{' '.join(paper.on(devices))} data.path={paper.data}`"
+        cells = paper.task, f"`{paper.model}`", command, held
+        yield f"| {' | '.join((*cells, paper.result, 'not run here'))} |"
 
 
-def held(paper: Published) -> str:
-    """`devices x GiB`, of the fewest that hold the run."""
+def fewest(paper: Published) -> tuple[int, str]:
+    """The fewest devices that hold the run, and `devices x GiB`."""
     with TemporaryDirectory() as folder:
         write(paper.model, Path(folder))
         for devices in DEVICES:
             gib = held_by_each(paper, Path(folder), devices)
             if gib <= ROOM:
-                return f"{devices} x {gib:.0f}"
-    return f"none of {DEVICES[-1]} ({gib:.0f})"
+                return devices, f"{devices} x {gib:.0f}"
+    return DEVICES[-1], f"none of {DEVICES[-1]} ({gib:.0f})"
 
 
 def held_by_each(paper: Published, folder: Path, devices: int) -> float:
     """GiB on each of so many devices."""
-    one = [word for word in paper.command if devices > 1 or not word.startswith("trainer=")]
-    cfg = compose([
-        *one, f"model.path={folder}", "data.path=prompts", f"trainer.devices={devices}",
-    ])  # fmt: skip
+    cfg = compose([*paper.on(devices), f"model.path={folder}", "data.path=prompts"])
     return peak(parts_of_a_rank(cfg, check(cfg), devices)) / GIB
 
 

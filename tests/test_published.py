@@ -19,6 +19,13 @@ def test_the_page_has_every_command_and_no_other_recipe_lies_beside_them():
     assert there == {word for word in words if word.startswith("recipe=")}
 
 
+def test_a_command_of_one_device_shards_nothing():
+    assert all("trainer=fsdp2" not in paper.on(1) for paper in PAPERS)
+    assert PAPERS[0].on(8)[-2:] == ("trainer=fsdp2", "trainer.devices=8")
+    page = (ROOT / "docs" / "published.md").read_text()
+    assert not any("trainer=fsdp2" in row for row in page.splitlines() if "| 1 x " in row)
+
+
 def numbers(words):
     cfg = compose([*words, *GIVEN])
     check(cfg)
