@@ -106,6 +106,22 @@ def test_metadata_may_be_a_table_of_commas(tmp_path):
     assert seen(load(tmp_path).train) == [("one, two", "red")]
 
 
+def test_metadata_may_be_larger_than_any_picture(tmp_path, monkeypatch):
+    rows = [{"file_name": "a.png", "text": f"{n}" * 900} for n in range(3)]
+    lay(tmp_path, {"a.png": png(RED), "metadata.jsonl": "\n\n".join(map(json.dumps, rows))})
+    monkeypatch.setattr(decoding, "MOST_BYTES", 2000)
+    assert {p.text[0] for p in load(tmp_path).train} == {"0", "1", "2"}
+
+
+@pytest.mark.parametrize(
+    "content", [b"file_name,text\na.png,\xff\n", b'file_name\n"' + b"x" * 200_000]
+)
+def test_metadata_that_cannot_be_read_is_named_with_its_flag(tmp_path, content):
+    lay(tmp_path, {"a.png": png(RED), "in/metadata.csv": content})
+    with pytest.raises(ValueError, match=r"data\.path=.*: in/metadata\.csv cannot be read"):
+        load(tmp_path)
+
+
 def test_metadata_leads_to_no_file_outside_of_the_folder(tmp_path):
     lay(tmp_path, {"secret.png": png(RED), "data/a.png": png(BLUE)})
     names = ["../secret.png", str(tmp_path / "secret.png"), "b.png", 3, "a.png"]

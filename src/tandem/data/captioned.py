@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import csv
-import io
 import posixpath
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
 
 from tandem.data.checks import LONGEST_ROW, parse
 from tandem.data.columns import Stored
+from tandem.data.decoding import open_file
+from tandem.data.lines import filled_lines, read_lines
 
 PICTURES = frozenset(("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm"))
 METADATA = ("metadata.jsonl", "metadata.csv")
@@ -98,23 +101,29 @@ def _text(file: Stored) -> str:
         raise ValueError(f"{file.name} is not valid unicode") from None
 
 
-def metadata(files: Mapping[str, Stored]) -> list[Sample]:
+def metadata(place: Path, files: Mapping[str, Stored]) -> list[Sample]:
     """A sample for each line of the metadata of a folder and its subfolders; empty: there is
-    none."""
+    none. Raises ValueError for metadata that cannot be read."""
     found = []
-    for name, file in files.items():
+    for name in files:
         if posixpath.basename(name) in METADATA:
-            lines = _csv(file) if name.endswith(".csv") else file.read().split(b"\n")
-            lines = enumerate(lines, start=1)
-            found += [Sample(f"{name}:{n}", files, line) for n, line in lines if line]
+            try:
+                found += [Sample(f"{name}:{n}", files, row) for n, row in _rows(place / name)]
+            except ValueError as error:
+                raise ValueError(f"data.path={place}: {name} {error}") from None
     return found
 
 
-def _csv(file: Stored) -> list[Mapping[str, str]]:
+def _rows(path: Path) -> Iterator[tuple[int, bytes | Mapping[str, str]]]:
+    with open_file(path) as file:
+        yield from enumerate(_csv(file), start=1) if path.suffix == ".csv" else filled_lines(file)
+
+
+def _csv(file: BinaryIO) -> Iterator[Mapping[str, str]]:
     try:
-        return [*csv.DictReader(io.StringIO(file.read().decode("utf-8-sig"), newline=""))]
+        yield from csv.DictReader(line.decode() for _, line in read_lines(file))
     except (UnicodeError, csv.Error) as error:
-        raise ValueError(f"{file.name} cannot be read: {error}") from None
+        raise ValueError(f"cannot be read: {error}") from None
 
 
 def _read_line(sample: Sample) -> dict[str, object]:

@@ -87,7 +87,7 @@ def list_samples(place: Path) -> tuple[list[Sample], list[InvalidRow]]:
     found, refused = in_folder(place)
     files = {file.name: file for file in found}
     shards = [place / name for name in files if name.endswith(SHARD)]
-    samples = metadata(files)
+    samples = metadata(place, files)
     reasons: list[str] = []
     if not samples:
         loose = [f for name, f in files.items() if not name.endswith((SHARD, *METADATA))]

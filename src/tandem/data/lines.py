@@ -25,11 +25,19 @@ def as_row(line: bytes) -> dict:
 def number_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Numbered lines that are not blank."""
     with path.open("rb") as file:
-        for number, line in enumerate(iter(lambda: read_bounded(file), b""), start=1):
-            if number == 1:
-                line = line.removeprefix(b"\xef\xbb\xbf")  # some editors mark UTF-8 so
-            if line.strip():
-                yield number, line
+        yield from filled_lines(file)
+
+
+def filled_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Numbered lines that are not blank."""
+    return ((number, line) for number, line in read_lines(file) if line.strip())
+
+
+def read_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """All lines, numbered; of an overlong one the start."""
+    for number, line in enumerate(iter(lambda: read_bounded(file), b""), start=1):
+        # Some editors mark UTF-8 so.
+        yield number, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
 
 
 def read_bounded(file: BinaryIO) -> bytes:
