@@ -278,6 +278,14 @@ def test_evaluation_at_a_size_of_its_own_is_of_that_size_for_all():
     assert {tuple(output.shape) for output in outputs} == {(24, 24, 3)}
 
 
+def test_what_is_shown_is_cut_to_the_resolution_of_an_evaluation():
+    policy, seen = make(), show(torch.zeros(8, 8, 3).byte())
+    prompts = [replace(prompt, images=(seen,)) for prompt in asked()]
+    clean = replace(policy.sampling, resolution=24)
+    policy.sample(prompts, 1, key=KEY, slots=range(4), sampling=clean)
+    assert {one.size for one in policy.library.recent} == {(24, 24)}
+
+
 def test_rows_of_several_sizes_never_share_a_part_and_groups_stay_whole():
     sizes = [None, None, (1, 2), (1, 2), None, None, (2, 1), (2, 1)]
     cost = torch.tensor([4, 4, 9, 9, 4, 4, 2, 2])

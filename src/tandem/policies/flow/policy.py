@@ -23,7 +23,7 @@ from tandem.policies.flow.model import FlowModel
 from tandem.policies.flow.picture_policy import PicturePolicy
 from tandem.policies.flow.records import FlowSample, FlowSampling, as_rollout, renew_noise
 from tandem.policies.flow.sampling import SamplingPlan
-from tandem.policies.flow.sizes import in_parts, sampled_apart
+from tandem.policies.flow.sizes import as_large, in_parts, sampled_apart
 from tandem.policies.flow.snapshots import (
     NEW_REFERENCE,
     OF_KL,
@@ -154,6 +154,8 @@ class FlowPolicy(PicturePolicy):
         sampled with the policy's own `sampling`; another one is for evaluation.
         """
         sampling = self.own_sampling() if sampling is None else sampling
+        if sampling.resolution is not None:
+            prompts = as_large(prompts, sampling.resolution, self.adapter.image_shape)
         sizes = {prompt.size for prompt in prompts} if sampling.resolution is None else {None}
         self.asks_sizes |= sizes != {None}
         if len(sizes) > 1:

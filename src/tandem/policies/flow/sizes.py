@@ -31,6 +31,18 @@ def sampled_apart(
                              for own in parts])  # fmt: skip
 
 
+def as_large(
+    prompts: Sequence[Prompt], resolution: int | tuple[int, int], shape: Sequence[int]
+) -> list[Prompt]:
+    """Prompts at a resolution that all have: what they show is cut to it, too.
+
+    `shape`: of the model's own pictures, [..., H, W, 3], whose form a side alone keeps.
+    """
+    high, wide = shape[-3:-1]
+    size = (resolution, resolution * wide // high) if isinstance(resolution, int) else resolution
+    return [replace(prompt, size=size) if prompt.images else prompt for prompt in prompts]
+
+
 def _in_order(parts: Sequence[Record], places: Sequence[Tensor]) -> Record:
     """Records whose rows stood in these places, as one."""
     return take(concat(parts), torch.cat([*places]).argsort())
