@@ -1,8 +1,11 @@
 """Programs of a policy run in a sandbox that walls them off, or not at all."""
 
 import json
+import socket
+import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -10,11 +13,12 @@ from small_episodes import WITH_TOOLS, chatting, playing, sampled, scripted
 from small_language import talk
 
 from tandem.config import ConfigError, check, compose
-from tandem.environments import Environment, Move, Play
+from tandem.environments import Environment, Move, Play, sandbox
 from tandem.environments.sandbox import PythonTools, Sandbox
 from tandem.policies.language.records import Sampling
 from tandem.types import Prompt
 
+OVER = "error: time is over: the programs of one turn have 0.5 s together"
 BARE = [sys.executable, "-I", "-S", "-"]  # runs programs, and is no sandbox
 HIDDEN = [*dict.fromkeys(("/tmp", str(Path.home()), str(Path.cwd())))]
 COVER = " && ".join(f"mount -t tmpfs tmpfs {folder}" for folder in HIDDEN)
@@ -61,20 +65,59 @@ def test_a_program_that_raises_is_answered_with_the_error_and_costs_no_episode()
 
 def test_a_program_that_does_not_end_is_stopped_with_all_that_it_started():
     code = "import subprocess\nprint(1, flush=True)\nsubprocess.run(['sleep', '60'])"
-    assert answers(code, timeout=0.5) == "stopped after 0.5 s"
+    assert answers(code, timeout=0.5) == OVER
+
+
+def test_endless_programs_of_one_move_end_by_one_deadline_and_cost_no_episode():
+    world = PythonTools(command=BARE, timeout=0.5)
+    episode = world.begin(Prompt(id=0, source="x", text=">"), 5)
+    begun = time.monotonic()
+    said = episode.act(Move(text=call("while True: pass") * 7, number=1, key=3))
+    assert time.monotonic() - begun < world.describe().slowest
+    assert [one["content"] for one in said.messages] == [OVER] * 7
+    assert said.counts == {"calls": 7.0, "tool_errors": 7.0}
+    again = episode.act(Move(text=call("print(1)"), number=2, key=4))
+    assert again.messages[0]["content"] == "1"  # the next move has its own time
+
+
+def test_an_episode_that_was_closed_starts_no_more_programs(tmp_path):
+    episode = PythonTools(command=BARE).begin(Prompt(id=0, source="x", text=">"), 5)
+    episode.close()
+    said = episode.act(Move(text=call(f"open({str(tmp_path / 'ran')!r}, 'w')"), number=1, key=3))
+    assert said.counts["tool_errors"] == 1.0
+    assert not (tmp_path / "ran").exists()
+
+
+def test_the_traps_catch_another_user_and_another_address_of_this_machine(monkeypatch):
+    monkeypatch.setattr(sandbox, "own_addresses", lambda: ["127.0.0.1", "127.0.0.2"])
+    with sandbox.traps() as tried:
+        for address in [where for _, what, where in tried if what == "reach"]:
+            socket.create_connection(address, 2).close()
+        modes = [
+            stat.S_IMODE(Path(where).stat().st_mode)
+            for name, _, where in tried
+            if ".trap" in str(where)
+        ]
+    assert set(modes) == {0o644}
+    assert "127.0.0.2" in str(tried)
 
 
 def test_a_program_that_prints_for_ever_fills_no_memory():
     said = answers("while True: print('x' * 1000)", timeout=0.5)
-    assert said == "stopped after 0.5 s"
+    assert said == OVER
     assert len(answers("print('x' * 10**6)")) <= 1 << 14
 
 
 def test_a_command_that_walls_nothing_off_is_refused_before_a_weight_is_sampled_from():
     world = Environment(PythonTools(command=BARE), max_tokens=None)
-    with pytest.raises(ValueError, match="is no sandbox: a program in it can reach servers") as no:
+    with pytest.raises(ValueError, match="is no sandbox: a program in it can use a network") as no:
         playing(world, build=lambda: chatting(WITH_TOOLS))
-    for what in ("environment of the trainer", "read files in", "write files in"):
+    for what in (
+        "reach servers of",
+        "environment of the trainer",
+        "read files in",
+        "write files in",
+    ):
         assert what in str(no.value)
 
 

@@ -3,24 +3,31 @@ it is trusted, and given nothing of the trainer's."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import queue
 import socket
+import struct
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 from tandem.contracts import at_least, declare, positive, register_environment
 from tandem.environments.program import KEPT, Ended, Janitor, Program
-from tandem.environments.protocol import About
-from tandem.environments.tools import BEGUN, CALL, Refused, Tools
+from tandem.environments.protocol import About, Move, Said
+from tandem.environments.tools import BEGUN, CALL, Refused, Tools, ToolUse
+from tandem.types import Prompt
 
 HERE = "environment.world.command"
 TRIAL = 30.0  # seconds of the trial at least: the first start of a container takes some
+STOPPING = 5.0  # seconds in which the last program of a move is stopped
+SIOCGIFADDR = 0x8915  # asks Linux for the IPv4 address of a network interface
 # What a program must not be able to do, tried one by one: it prints those that worked.
 PROBE = """
 import json, os, socket
@@ -32,10 +39,12 @@ def reach(address):
 def write(path):
     with open(path, "r+b") as file:  # one that is there: a folder of the sandbox's own is not ours
         file.write(b"x")
+def network(inside):
+    assert any(name not in inside for _, name in socket.if_nameindex())
 done = []
 for name, what, where in json.loads({tried!r}):
     try:
-        {{"read": read, "reach": reach, "write": write}}[what](where)
+        {{"read": read, "reach": reach, "write": write, "network": network}}[what](where)
         done.append(name)
     except Exception:
         pass
@@ -96,19 +105,85 @@ class Sandbox:
 
 @contextmanager
 def traps() -> Iterator[list[tuple[str, str, object]]]:
-    """What a program is to try: files of this user, this process, a server of this machine."""
+    """What a program is to try: networks, a server of this machine, this process, files of this
+    user, which anyone may read that finds them."""
     with ExitStack() as held:
-        server = held.enter_context(socket.create_server(("127.0.0.1", 0)))
+        server = held.enter_context(socket.create_server(("", 0)))
+        port = server.getsockname()[1]
         tried: list[tuple[str, str, object]] = [
-            ("reach servers of this machine", "reach", server.getsockname()),
+            ("use a network", "network", ["lo"]),
             ("read the environment of the trainer", "read", f"/proc/{os.getpid()}/environ"),
         ]
+        for address in own_addresses():
+            tried.append((f"reach servers of this machine at {address}", "reach", (address, port)))
         for folder in {tempfile.gettempdir(), str(Path.home()), str(Path.cwd())}:
             with suppress(OSError):  # nobody can write there
                 file = held.enter_context(tempfile.NamedTemporaryFile(dir=folder, prefix=".trap"))
+                os.fchmod(file.fileno(), 0o644)  # a sandbox may be another user
                 tried.append((f"read files in {folder}", "read", file.name))
                 tried.append((f"write files in {folder}", "write", file.name))
         yield tried
+
+
+def own_addresses() -> list[str]:
+    """The IPv4 addresses of this machine, the loopback one first."""
+    found = ["127.0.0.1"]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # an interface without an address
+                told = fcntl.ioctl(asking, SIOCGIFADDR, struct.pack("256s", name.encode()))
+                found.append(socket.inet_ntoa(told[20:24]))
+    return [*dict.fromkeys(found)]
+
+
+class Programs:
+    """The programs of one episode. Those of one move have the sandbox's `timeout` together."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self.sandbox = sandbox
+        self.end = time.monotonic() + sandbox.timeout  # of the move that is answered
+        self.is_closed = False
+
+    def python(self, code: str) -> str:
+        """Run a Python program and see what it prints. Nothing is kept from one to the next.
+
+        Args:
+            code: The program.
+        """
+        if "\0" in code:
+            raise Refused("a program holds no null bytes")
+        left = self.end - time.monotonic()
+        over = f"time is over: the programs of one turn have {self.sandbox.timeout:g} s together"
+        if self.is_closed or left <= 0:
+            raise Refused(over)
+        end = self.sandbox.run(code, timeout=left)
+        if end is None:
+            raise Refused(over)
+        said = "\n".join(part for part in (end.printed, end.complained) if part)
+        if end.code:
+            said = f"{said}\nended with code {end.code}".lstrip()
+        return said[-KEPT:] or "printed nothing"
+
+
+@dataclass(slots=True, kw_only=True)
+class ProgramUse:
+    """An episode of tools in which the programs of each move are timed together."""
+
+    use: ToolUse
+    programs: Programs
+
+    @property
+    def opening(self) -> Said:
+        return self.use.opening
+
+    def act(self, move: Move) -> Said:
+        self.programs.end = time.monotonic() + self.programs.sandbox.timeout
+        return self.use.act(move)
+
+    def close(self) -> None:
+        """Start no more programs, though a move may still be under way."""
+        self.programs.is_closed = True
+        self.use.close()
 
 
 @register_environment("python")
@@ -117,9 +192,9 @@ class PythonTools(Tools):
     """Tools with one more, `python`, which runs a program of the policy in a sandbox.
 
     `command` are the words of the sandbox; it is tried when the model is loaded, and refused if a
-    program in it can read files or reach servers of this machine. Each program is run by itself,
-    for up to `timeout` seconds, and the last 16 KiB that it prints are its answer. Memory and
-    processes are the sandbox's to limit.
+    program in it can read files of this machine, reach its servers or use a network. Each program
+    is run by itself, those of one move for up to `timeout` seconds together, and the last 16 KiB
+    that it prints are its answer. Memory and processes are the sandbox's to limit.
     """
 
     def __init__(
@@ -133,25 +208,14 @@ class PythonTools(Tools):
         cost: Annotated[float, at_least(0)] = 0.0,
     ) -> None:
         self.sandbox = Sandbox(command, timeout=timeout)
-        every = {**(functions or {}), "python": self.python}
+        every = {**(functions or {}), "python": partial(Programs, self.sandbox)}
         super().__init__(every, calls=calls, begun=begun, cost=cost)
 
     def describe(self) -> About:
-        check, slowest = self.sandbox.check, self.sandbox.timeout + 5.0
+        check, slowest = self.sandbox.check, self.sandbox.timeout + STOPPING
         return replace(super().describe(), check=check, slowest=slowest)
 
-    def python(self, code: str) -> str:
-        """Run a Python program and see what it prints. Nothing is kept from one to the next.
-
-        Args:
-            code: The program.
-        """
-        if "\0" in code:
-            raise Refused("a program holds no null bytes")
-        end = self.sandbox.run(code)
-        if end is None:
-            return f"stopped after {self.sandbox.timeout:g} s"
-        said = "\n".join(part for part in (end.printed, end.complained) if part)
-        if end.code:
-            said = f"{said}\nended with code {end.code}".lstrip()
-        return said[-KEPT:] or "printed nothing"
+    def begin(self, prompt: Prompt, key: int) -> ProgramUse:
+        use, programs = super().begin(prompt, key), Programs(self.sandbox)
+        use.tools = {**use.tools, "python": programs.python}
+        return ProgramUse(use=use, programs=programs)
