@@ -13,7 +13,7 @@ import torch
 
 from tandem.contracts import register_dataset
 from tandem.data.images import show
-from tandem.data.maze import MOVES, SAME, Doors, as_text, make_prompt, show_walk
+from tandem.data.maze import MOVES, SAME, Doors, make_prompt, maze, show_walk
 from tandem.data.records import Data, StreamMaker, prompt_id
 from tandem.data.stream import PromptStream
 from tandem.types import IMAGE, Picture, Prompt
@@ -42,21 +42,16 @@ def maze_shown(
 ) -> Data:
     """`held_out` mazes for evaluation, as many for the test, and those of `mazes` more that are
     none of them; the demonstrations walk through open doors at random."""
-    made = [
-        asked(make_prompt(number, side=side, moves=moves, seed=seed))
-        for number in range(2 * held_out + mazes)
-    ]
-    held = {as_text(prompt) for prompt in made[: 2 * held_out]}
-    train = tuple(prompt for prompt in made[2 * held_out :] if as_text(prompt) not in held)
-    if not 2 <= side <= 4 or moves < 1 or not train:
-        raise ValueError(
-            f"data.side={side} must be 2, 3 or 4, data.moves={moves} at least 1, and some of "
-            f"data.mazes={mazes} not among those of data.held_out={held_out}"
-        )
+    words = maze(
+        side=side, moves=moves, mazes=mazes, held_out=held_out, demonstrations=0, seed=seed
+    )
+    train, evaluated, test = (
+        tuple(map(asked, prompts)) for prompts in (words.train, words.eval, words.test)
+    )
     return Data(
         train=train,
-        eval=tuple(made[:held_out]),
-        test=tuple(made[held_out : 2 * held_out]),
+        eval=evaluated,
+        test=test,
         demonstrations=tuple(
             walked(number, side=side, moves=moves, seed=seed) for number in range(demonstrations)
         ),
