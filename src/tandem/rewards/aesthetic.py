@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal
 
 import torch
@@ -15,6 +14,7 @@ from tandem.hub import shorten_error
 from tandem.rewards.clip import Clip
 from tandem.rewards.networks import Hosting
 from tandem.rewards.signature import batched
+from tandem.rewards.weights_file import weights_file
 from tandem.types import Prompt
 
 KEY = "reward.aesthetic.function"
@@ -61,14 +61,7 @@ def read_layers(head: str) -> list[tuple[Tensor, Tensor]]:
     Raises ValueError for a file that has none, and for a pickle."""
     from safetensors.torch import load_file
 
-    path = Path(head).expanduser()
-    if path.suffix != ".safetensors":
-        made = path.with_suffix(".safetensors")
-        raise ValueError(
-            f"{KEY}.head={head} is no .safetensors; where you trust who made it, convert it once: "
-            f'python -c "import torch, safetensors.torch as s; '
-            f"s.save_file(torch.load('{path}', weights_only=True), '{made}')\""
-        )
+    path = weights_file(f"{KEY}.head", head)
     try:
         found = load_file(path)
     except Exception as error:  # safetensors has errors of its own, and so has the file system

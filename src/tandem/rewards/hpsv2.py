@@ -4,19 +4,18 @@ arXiv:2306.09341."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from tandem.contracts import register_reward
-from tandem.hub import shorten_error
 from tandem.rewards.clip import Clip, texts_of
 from tandem.rewards.images import pixels
 from tandem.rewards.networks import Hosting
 from tandem.rewards.open_clip import rename
 from tandem.rewards.signature import batched
+from tandem.rewards.weights_file import refusing_others, weights_file
 from tandem.types import Prompt
 
 KEY = "reward.hpsv2.function"
@@ -57,19 +56,9 @@ def load_weights(model: torch.nn.Module, weights: str) -> None:
     Raises ValueError for a pickle, and for weights of another model."""
     from safetensors.torch import load_file
 
-    path = Path(weights).expanduser()
-    if path.suffix != ".safetensors":
-        made = path.with_suffix(".safetensors")
-        raise ValueError(
-            f"{KEY}.weights={weights} is no .safetensors; where you trust who made it, convert it "
-            'once: python -c "import torch, safetensors.torch as s; '
-            f"s.save_file(torch.load('{path}', weights_only=True)['state_dict'], '{made}')\""
-        )
-    try:
+    path = weights_file(f"{KEY}.weights", weights, inside="['state_dict']")
+    with refusing_others(f"{KEY}.weights", weights):
         model.load_state_dict(rename(load_file(path)))
-    except Exception as error:  # of safetensors, of the file system, of torch: other weights
-        said = " ".join(str(error).split())[:200] or shorten_error(error)
-        raise ValueError(f"{KEY}.weights={weights} are none of this model: {said}") from None
 
 
 def square(picture: Tensor) -> Tensor:

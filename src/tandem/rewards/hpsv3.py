@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from tandem.contracts import register_reward
-from tandem.hub import align, locate, read_processor, shorten_error
+from tandem.hub import align, locate, read_processor
 from tandem.rewards.asked import Asked
 from tandem.rewards.images import pixels
 from tandem.rewards.networks import Hosting, read
 from tandem.rewards.signature import batched
+from tandem.rewards.weights_file import refusing_others
 from tandem.types import Prompt
 
 KEY = "reward.hpsv3.function"
@@ -102,7 +103,7 @@ def load_weights(
 
     if Path(weights).suffix != ".safetensors":
         raise ValueError(f"{KEY}.weights={weights} is no .safetensors; take HPSv3.safetensors")
-    try:
+    with refusing_others(f"{KEY}.weights", weights):
         found = load_file(Path(weights).expanduser())
         head = [
             tuple(found[f"{HEAD}{n}.{x}"].float().to(hosting.place) for x in ("weight", "bias"))
@@ -117,8 +118,5 @@ def load_weights(
         )
         if told["missing_keys"]:
             raise KeyError(min(told["missing_keys"]))
-    except Exception as error:  # of safetensors, of the file system, of torch: other weights
-        said = " ".join(str(error).split())[:200] or shorten_error(error)
-        raise ValueError(f"{KEY}.weights={weights} are none of this model: {said}") from None
     align(model)
     return model.requires_grad_(False).eval().to(hosting.place), head

@@ -4,19 +4,19 @@ arXiv:2304.05977."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from tandem.contracts import register_reward
-from tandem.hub import align, shorten_error
+from tandem.hub import align
 from tandem.rewards.clip import texts_of
 from tandem.rewards.images import pixels
 from tandem.rewards.networks import Hosting, read, tokenizer
 from tandem.rewards.original_blip import rename
 from tandem.rewards.signature import batched
+from tandem.rewards.weights_file import refusing_others, weights_file
 from tandem.types import Prompt
 
 KEY = "reward.image_reward.function"
@@ -90,15 +90,8 @@ def load_weights(model: nn.Module, weights: str) -> nn.Sequential:
     Raises ValueError for a pickle, and for weights of another model."""
     from safetensors.torch import load_file
 
-    path = Path(weights).expanduser()
-    if path.suffix != ".safetensors":
-        made = path.with_suffix(".safetensors")
-        raise ValueError(
-            f"{KEY}.weights={weights} is no .safetensors; where you trust who made it, convert it "
-            'once: python -c "import torch, safetensors.torch as s; '
-            f"s.save_file(torch.load('{path}', weights_only=True), '{made}')\""
-        )
-    try:
+    path = weights_file(f"{KEY}.weights", weights)
+    with refusing_others(f"{KEY}.weights", weights):
         found = load_file(path)
         towers = rename({n.removeprefix("blip."): x for n, x in found.items()})
         told = model.load_state_dict(
@@ -108,9 +101,6 @@ def load_weights(model: nn.Module, weights: str) -> nn.Sequential:
         if lacking or told.unexpected_keys:
             raise KeyError(*(lacking or told.unexpected_keys)[:1])
         return read_head({n: x for n, x in found.items() if n.startswith("mlp.layers.")})
-    except Exception as error:  # of safetensors, of the file system, of torch: other weights
-        said = " ".join(str(error).split())[:200] or shorten_error(error)
-        raise ValueError(f"{KEY}.weights={weights} are none of this model: {said}") from None
 
 
 def read_head(weights: dict[str, Tensor]) -> nn.Sequential:
