@@ -1,12 +1,13 @@
 """Rows of a file: what is a prompt, what is quarantined, and which of them are held out."""
 
 import json
+import os
 
 import pytest
 
 from tandem.data import write_quarantine
 from tandem.data.checks import LONGEST_ROW
-from tandem.data.rows import jsonl
+from tandem.data.rows import jsonl, text
 
 
 def written(path, rows):
@@ -178,6 +179,15 @@ def test_a_file_without_a_prompt_is_one_line_that_names_the_flag(tmp_path, conte
 def test_a_folder_is_no_file(tmp_path):
     with pytest.raises(ValueError, match=r"^data\.path=.*directory"):
         load(str(tmp_path))
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.txt"])
+def test_a_pipe_or_a_device_is_no_file_of_rows_and_nobody_waits_for_it(tmp_path, make, name):
+    make(tmp_path / name)
+    read = jsonl if name.endswith("jsonl") else text
+    with pytest.raises(ValueError, match=rf"^data\.path=.*{name}: it is no regular file$"):
+        read(path=str(tmp_path / name), seed=0)
 
 
 def test_a_twentieth_is_held_out_and_no_row_is_in_both(tmp_path):

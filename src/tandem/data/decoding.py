@@ -84,16 +84,23 @@ def read_file(path: Path) -> bytes:
 
 @contextmanager
 def open_file(path: Path) -> Iterator[BinaryIO]:
-    """Raises ValueError for what is no regular file: a pipe waits, and a device has no end."""
+    """Raises ValueError for what is not there, or cannot be read."""
     try:
-        with open(path, "rb", opener=_at_once) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise ValueError("cannot be read: it is no regular file")
+        with open_regular(path) as file:
             yield file
     except FileNotFoundError:
         raise ValueError("is not there") from None
     except OSError as error:
         raise ValueError(f"cannot be read: {error}") from None
+
+
+@contextmanager
+def open_regular(path: Path) -> Iterator[BinaryIO]:
+    """Raises OSError, for what is no regular file too: a pipe waits, and a device has no end."""
+    with open(path, "rb", opener=_at_once) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError("it is no regular file")
+        yield file
 
 
 def _at_once(path: str, flags: int) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from tandem.data.checks import LONGEST_ROW
+from tandem.data.decoding import open_regular
 
 
 def as_row(line: bytes) -> dict:
@@ -23,8 +24,8 @@ def as_row(line: bytes) -> dict:
 
 
 def number_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Numbered lines that are not blank."""
-    with path.open("rb") as file:
+    """Numbered lines that are not blank. Raises OSError for what is no regular file."""
+    with open_regular(path) as file:
         yield from filled_lines(file)
 
 

@@ -144,7 +144,7 @@ def read_rows(
         named = path.stem if source is None else source
         rows = check_rows(number_lines(path), parse, file=str(path), source=named, finish=finish)
     except OSError as error:
-        raise ValueError(f"{option}={path}: {error.strerror}{looked_at(path)}") from None
+        raise ValueError(f"{option}={path}: {error.strerror or error}{looked_at(path)}") from None
     if not rows.prompts:
         first = f"; row {rows.bad[0].line}: {rows.bad[0].reason}" if rows.bad else ""
         raise ValueError(f"{option}={path}: no usable row among {len(rows.bad)}{first}")
