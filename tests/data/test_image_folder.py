@@ -372,6 +372,41 @@ def test_links_out_of_the_folder_and_special_files_are_counted_and_not_read(tmp_
     ]  # fmt: skip
 
 
+def cached(place, files, revision="abc123"):
+    """As the cache of the hub lays out a repository: files by hash, and links by name."""
+    snapshot = place / "snapshots" / revision
+    for number, (name, content) in enumerate(files.items()):
+        lay(place, {f"blobs/{number:040x}": content})
+        (snapshot / name).parent.mkdir(parents=True, exist_ok=True)
+        up = "../" * (2 + name.count("/"))
+        (snapshot / name).symlink_to(f"{up}blobs/{number:040x}")
+    return snapshot
+
+
+def test_a_snapshot_of_the_hub_s_cache_has_its_rows_and_those_of_no_other_repository(tmp_path):
+    files = {"train/a.png": png(RED), "train/a.txt": "one", "test/b.png": png(BLUE),
+             "test/b.txt": "two", "train/c.txt": "three"}  # fmt: skip
+    snapshot = cached(tmp_path / "datasets--me--shapes", files)
+    other = cached(tmp_path / "datasets--me--secret", {"c.png": png(GREEN)})
+    (snapshot / "train" / "c.png").symlink_to(other / "c.png")
+    data = load(snapshot)
+    assert (seen(data.train), seen(data.test)) == ([("one", "red")], [("two", "blue")])
+    assert "1 files are links that lead out of the folder" in {x.reason for x in data.quarantine}
+    (tmp_path / "here").symlink_to(snapshot)
+    assert seen(load(tmp_path / "here" / "train").train) == [("one", "red")]
+
+
+def test_a_folder_that_only_looks_like_the_hub_s_cache_leads_nowhere(tmp_path):
+    files = {"a.png": png(RED), "a.txt": "one"}
+    with pytest.raises(ValueError, match="no usable picture"):
+        load(cached(tmp_path / "mine", files))
+    fake = cached(tmp_path / "datasets--me--fake", files)
+    (tmp_path / "datasets--me--fake" / "blobs").rename(tmp_path / "elsewhere")
+    (tmp_path / "datasets--me--fake" / "blobs").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="no usable picture"):
+        load(fake)
+
+
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
 def test_no_pipe_is_waited_for_and_no_device_read(tmp_path, make):
     make(tmp_path / "x.png")

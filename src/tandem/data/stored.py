@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import tarfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -29,19 +29,22 @@ NAMES = (tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE)  # of the member behind them
 SKIPPED = (tarfile.GNUTYPE_LONGLINK, tarfile.XGLTYPE)
 LONGEST_NAME = 1 << 16  # bytes of what says a name
 SHARD = ".tar"
+REPOSITORIES = ("datasets--", "models--", "spaces--")  # how a folder of the hub's cache begins
 
 
 def in_folder(place: Path) -> tuple[list[Stored], list[InvalidRow]]:
     """The files below a folder by name, but hidden ones and those of hidden folders, and one line
-    for each reason why others are left out; a link to a folder is not followed. Names are those
+    for each reason why others are left out; a link to a folder is not followed, and one to a file
+    leads to a file of the folder, or of the cache that the folder is a snapshot in. Names are those
     from the folder on."""
     found: list[Stored] = []
     refused: Counter[str] = Counter()
-    top = os.path.realpath(place)
+    top = Path(os.path.realpath(place))
+    homes = [top, *blobs_of(top)]
     for folder, inner, files in os.walk(place):
         inner[:] = sorted(name for name in inner if not name.startswith("."))
         for path in (Path(folder, name) for name in sorted(files) if not name.startswith(".")):
-            if reason := _refuse_file(path, top):
+            if reason := _refuse_file(path, homes):
                 refused[reason] += 1
                 continue
             name = path.relative_to(place).as_posix()
@@ -49,9 +52,18 @@ def in_folder(place: Path) -> tuple[list[Stored], list[InvalidRow]]:
     return found, _counted(place, refused, "files")
 
 
-def _refuse_file(path: Path, top: str) -> str | None:
-    """Why a file below `top` is not read; None: it is."""
-    if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(top):
+def blobs_of(top: Path) -> list[Path]:
+    """Where the files of a snapshot lie in the cache of the Hugging Face hub, which holds links to
+    them: `blobs` beside `snapshots`, of that repository alone. Empty: it is no snapshot."""
+    revisions = [x.parent for x in (top, *top.parents) if x.parent.name == "snapshots"]
+    places = [x.parent / "blobs" for x in revisions if x.parent.name.startswith(REPOSITORIES)]
+    return [place for place in places if place.is_dir() and not place.is_symlink()]
+
+
+def _refuse_file(path: Path, homes: Sequence[Path]) -> str | None:
+    """Why a file is not read that may lead to these folders; None: it is."""
+    leads = Path(os.path.realpath(path)) if path.is_symlink() else None
+    if leads is not None and not any(leads.is_relative_to(home) for home in homes):
         return "links that lead out of the folder"
     return None if path.is_file() or not path.exists() else "pipes or devices"
 
