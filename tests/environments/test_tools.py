@@ -1,6 +1,8 @@
 """Tools: what is called well is answered by the tool, and what is not by what was wrong."""
 
 import json
+from functools import partial
+from typing import Literal
 
 import pytest
 
@@ -100,6 +102,88 @@ def test_what_a_tool_raises_else_is_a_fault_of_the_world():
 
     with pytest.raises(OSError, match="the disk is gone"):
         said(Tools({"broken": broken}).begin(PROMPT, 0), call("broken", text="x"))
+
+
+def search(
+    words: list[str],
+    limit: int | str = 3,
+    order: Literal["new", "old"] = "new",
+    place: tuple[float, float] | None = None,
+    weights: dict[str, float] | None = None,
+    index: str = "none",
+) -> str:
+    """Pages with words.
+
+    Args:
+        words: What to look for.
+        limit: How many pages.
+        order: Which come first.
+        place: Where.
+        weights: Of words.
+        index: What is searched.
+    """
+    return f"{words} {limit} {order} {place} {weights} {index}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wrong"),
+    [
+        ({"words": "a"}, 'words of search is an array of which each is a string, not "a"'),
+        ({"words": ["a", 1]}, "words of search is an array"),
+        ({"words": [], "limit": 2.5}, "limit of search is an integer or a string, not 2.5"),
+        ({"words": [], "limit": True}, "limit of search is an integer or a string, not true"),
+        ({"words": [], "order": "NEW"}, 'order of search is "new" or "old", not "NEW"'),
+        ({"words": [], "order": None}, 'order of search is "new" or "old", not null'),
+        ({"words": [], "place": [1.0]}, "place of search is an array of 2 or null, not [1.0]"),
+        ({"words": [], "weights": {"a": "b"}}, "weights of search is an object of which each"),
+    ],
+)
+def test_arguments_are_of_the_types_that_any_hint_names(arguments, wrong):
+    episode = Tools({"search": search}).begin(PROMPT, 0)
+    assert contents(said(episode, call("search", **arguments))[0])[0].startswith(f"error: {wrong}")
+
+
+def test_arguments_of_every_type_reach_the_tool():
+    episode = Tools({"search": search}).begin(PROMPT, 0)
+    given = {"words": ["a"], "limit": "all", "order": "old", "place": [1, 2.5], "weights": None}
+    answer = contents(said(episode, call("search", **given))[0])
+    assert answer == ["['a'] all old [1, 2.5] None none"]
+
+
+def test_what_is_bound_to_a_tool_is_not_the_policy_s_to_give():
+    tools = Tools({"search": partial(search, index="pages")})
+    takes = tools.describe().tools[0]["function"]["parameters"]
+    assert "index" not in takes["properties"] and takes["required"] == ["words"]
+    right, wrong = said(
+        tools.begin(PROMPT, 0), call("search", words=[]), call("search", words=[], index="x")
+    )
+    assert contents(right) == ["[] 3 new None None pages"]
+    assert contents(wrong)[0].endswith("no index")
+
+
+async def slow(text: str) -> str:
+    """Nothing.
+
+    Args:
+        text: Any.
+    """
+
+
+def untold(text):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("functions", "wrong"),
+    [
+        ({"store": KeyValueStore, "again": KeyValueStore}, "two tools are called 'get'"),
+        ({"slow": slow}, "slow is async"),
+        ({"untold": untold}, "untold: .*docstring"),
+    ],
+)
+def test_tools_that_cannot_be_called_are_refused_before_the_run(functions, wrong):
+    with pytest.raises(ValueError, match=f"^environment.world.functions: {wrong}"):
+        Tools(functions).describe()
 
 
 def test_of_a_single_tool_a_pattern_may_name_the_arguments():

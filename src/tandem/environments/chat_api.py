@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tandem.environments.protocol import Move
-from tandem.environments.tools import Refused, read_call
+from tandem.environments.tool_calls import Refused, read_call
 
 ROLES = {"developer": "system"} | {name: name for name in ("system", "user", "assistant", "tool")}
 DEEPEST = 32  # levels of lists and objects in a request

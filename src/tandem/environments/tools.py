@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import json
 import operator
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -16,13 +15,12 @@ from typing import Annotated, Any
 
 from tandem.contracts import at_least, register_environment, unwrap_partial
 from tandem.environments.protocol import About, Move, Said
+from tandem.environments.tool_calls import Call, Refused, check_arguments, read_call
 from tandem.types import Prompt
 
 # As Qwen and Hermes write a call: a name and arguments in JSON.
 CALL = r"<tool_call>\s*(?P<call>.*?)\s*</tool_call>"
 BEGUN = "<tool_call>"  # of a call that was cut before its end
-TYPES = {"string": str, "integer": int, "number": (int, float), "boolean": bool}
-Call = tuple[str, Mapping[str, Any]]  # the name of a tool, and its arguments
 LONGEST = 200  # characters of an expression
 DIGITS = 60  # of a number on the way
 OPERATORS = {
@@ -33,10 +31,6 @@ OPERATORS = {
     ast.USub: operator.neg,
     ast.UAdd: operator.pos,
 }
-
-
-class Refused(ValueError):
-    """Why a call is no good, in words for the policy."""
 
 
 @register_environment("tools")
@@ -69,19 +63,18 @@ class Tools:
     @cached_property
     def schemas(self) -> tuple[Mapping, ...]:
         """Of all tools, in JSON."""
-        from transformers.utils import get_json_schema  # slow to import
-
-        return tuple(get_json_schema(tool) for tool in self.made().values())
+        return tuple(schema_of(tool) for tool in self.made().values())
 
     def made(self) -> dict[str, Callable]:
-        """The tools of one episode by their names."""
+        """The tools of one episode by their names. Raises ValueError for two of one name."""
         found: dict[str, Callable] = {}
         for function in self.functions.values():
             owner, _ = unwrap_partial(function)
-            if inspect.isclass(owner):
-                found |= dict(_methods(function()))
-            else:
-                found[owner.__name__] = owner
+            of_it = _methods(function()) if inspect.isclass(owner) else [(owner.__name__, function)]
+            for name, tool in of_it:
+                if name in found:
+                    raise ValueError(f"environment.world.functions: two tools are called {name!r}")
+                found[name] = tool
         return found
 
     def begin(self, prompt: Prompt, key: int) -> ToolUse:
@@ -90,8 +83,31 @@ class Tools:
         return ToolUse(world=self, tools=tools, schemas=schemas)
 
 
+def schema_of(tool: Callable) -> Mapping:
+    """In JSON, without what is bound to it already. Raises ValueError for a tool that has none."""
+    from transformers.utils.chat_template_utils import (  # slow to import
+        DocstringParsingException,
+        TypeHintParsingException,
+        get_json_schema,
+    )
+
+    owner, bound = unwrap_partial(tool)
+    if inspect.iscoroutinefunction(owner):
+        raise ValueError(f"environment.world.functions: {owner.__name__} is async; make it plain")
+    try:
+        schema = get_json_schema(owner)
+    except (DocstringParsingException, TypeHintParsingException) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"environment.world.functions: {owner.__name__}: {reason}") from None
+    takes = schema["function"]["parameters"]
+    takes["properties"] = {n: one for n, one in takes["properties"].items() if n not in bound}
+    if "required" in takes:
+        takes["required"] = [name for name in takes["required"] if name not in bound]
+    return schema
+
+
 def _methods(made: object) -> Iterator[tuple[str, Callable]]:
-    for name, method in inspect.getmembers(made, inspect.ismethod):
+    for name, method in inspect.getmembers(made, inspect.isroutine):
         if not name.startswith("_"):
             yield name, method
 
@@ -161,35 +177,6 @@ def read_pattern(calls: str, arguments: Collection[str] = ()) -> re.Pattern:
             "the arguments of a single tool"
         )
     return pattern
-
-
-def read_call(text: str) -> Call:
-    """The name and the arguments of a call in JSON."""
-    try:
-        call = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Refused("the call is no JSON") from error
-    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
-        raise Refused("a call is an object with name and arguments")
-    arguments = call.get("arguments", {})
-    if not isinstance(arguments, dict):
-        raise Refused("arguments are an object of names and values")
-    return call["name"], arguments
-
-
-def check_arguments(name: str, arguments: Mapping[str, Any], schema: Mapping) -> None:
-    """Refuse names that the tool does not have, and values of another type."""
-    known = schema.get("properties", {})
-    missing = [one for one in schema.get("required", ()) if one not in arguments]
-    unknown = [one for one in arguments if one not in known]
-    if missing or unknown:
-        wrong = [*(f"{one} is missing" for one in missing), *(f"no {one}" for one in unknown)]
-        raise Refused(f"{name} takes {', '.join(known) or 'nothing'}: {', '.join(wrong)}")
-    for one, value in arguments.items():
-        wanted = TYPES.get(known[one].get("type"), object)
-        is_bool = isinstance(value, bool) and wanted is not bool and wanted is not object
-        if is_bool or not isinstance(value, wanted):
-            raise Refused(f"{one} of {name} is a {known[one]['type']}, not {json.dumps(value)}")
 
 
 def calculator(expression: str) -> str:

@@ -1,0 +1,105 @@
+"""Calls of tools in JSON, and whether their arguments are what a schema asks for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+Call = tuple[str, Mapping[str, Any]]  # the name of a tool, and its arguments
+TYPES = {
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "array": list,
+    "object": dict,
+    "null": type(None),
+}
+
+
+class Refused(ValueError):
+    """Why a call is no good, in words for the policy."""
+
+
+def read_call(text: str) -> Call:
+    """The name and the arguments of a call in JSON."""
+    try:
+        call = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Refused("the call is no JSON") from error
+    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+        raise Refused("a call is an object with name and arguments")
+    arguments = call.get("arguments", {})
+    if not isinstance(arguments, dict):
+        raise Refused("arguments are an object of names and values")
+    return call["name"], arguments
+
+
+def check_arguments(name: str, arguments: Mapping[str, Any], schema: Mapping) -> None:
+    """Refuse names that the tool does not have, and values of another type."""
+    known = schema.get("properties", {})
+    missing = [one for one in schema.get("required", ()) if one not in arguments]
+    unknown = [one for one in arguments if one not in known]
+    if missing or unknown:
+        wrong = [*(f"{one} is missing" for one in missing), *(f"no {one}" for one in unknown)]
+        raise Refused(f"{name} takes {', '.join(known) or 'nothing'}: {', '.join(wrong)}")
+    for one, value in arguments.items():
+        if not fits(value, known[one]):
+            raise Refused(f"{one} of {name} is {described(known[one])}, not {json.dumps(value)}")
+
+
+def fits(value: Any, schema: Mapping) -> bool:
+    """Whether a value is of a schema, as transformers makes them of type hints."""
+    if value is None and schema.get("nullable"):
+        return True
+    if "anyOf" in schema:
+        return any(fits(value, one) for one in schema["anyOf"])
+    # As JSON has them, where true is no 1.
+    if "enum" in schema and json.dumps(value) not in map(json.dumps, schema["enum"]):
+        return False
+    kinds = kinds_of(schema)
+    if kinds and not any(is_of(value, kind) for kind in kinds):
+        return False
+    return all(fits(inner, of) for inner, of in inner_of(value, schema))
+
+
+def kinds_of(schema: Mapping) -> list[str]:
+    """The types that a schema names; none: any."""
+    kinds = schema.get("type", [])
+    return [kinds] if isinstance(kinds, str) else kinds
+
+
+def is_of(value: Any, kind: str) -> bool:
+    if isinstance(value, bool) and kind != "boolean":
+        return kind not in TYPES
+    return isinstance(value, TYPES.get(kind, object))
+
+
+def inner_of(value: Any, schema: Mapping) -> list[tuple[Any, Mapping]]:
+    """What stands in a list or an object, each with its own schema."""
+    if isinstance(value, dict):
+        of = schema.get("additionalProperties", {})
+        return [(inner, of) for inner in value.values()]
+    if not isinstance(value, list):
+        return []
+    places = schema.get("prefixItems")
+    if places is None:
+        return [(inner, schema.get("items", {})) for inner in value]
+    none = {"enum": []}  # a place too many, or one too few
+    return [*zip(value, places, strict=False), *[(None, none)] * (len(value) != len(places))]
+
+
+def described(schema: Mapping) -> str:
+    """What a schema asks for, in words."""
+    if "anyOf" in schema:
+        words = [described(one) for one in schema["anyOf"]]
+    elif "enum" in schema:
+        words = [json.dumps(one) for one in schema["enum"]]
+    elif "prefixItems" in schema:
+        words = [f"an array of {len(schema['prefixItems'])}"]
+    else:
+        words = [f"{'an' if kind[0] in 'aeio' else 'a'} {kind}" for kind in kinds_of(schema)]
+    within = schema.get("items") or schema.get("additionalProperties")
+    said = " or ".join(words) + (f" of which each is {described(within)}" if within else "")
+    return f"{said} or null" if schema.get("nullable") else said
