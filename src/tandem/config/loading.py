@@ -47,11 +47,11 @@ class Loader(ConfigLoaderImpl):
 
     def compose(self, choices: Sequence[str]) -> Composition:
         """The configuration of these choices, without Hydra's own part of it."""
-        asked = self._listed(choices)
+        asked, repo = self._listed(choices)
         presets = self._presets(asked, choices)
         numbers = Numbers()
-        swaps = [list(_find_swaps(preset, asked, self.repository, choices)) for preset in presets]
-        plain = merge_files(asked, self.repository, swaps, numbers)
+        swaps = [list(_find_swaps(preset, asked, repo, choices)) for preset in presets]
+        plain = merge_files(asked, repo, swaps, numbers)
         plain.pop("hydra", None)
         cfg = OmegaConf.create(plain)
         OmegaConf.set_struct(cfg, True)
@@ -59,18 +59,20 @@ class Loader(ConfigLoaderImpl):
             cfg=cfg,
             choices=asked.overrides.known_choices,
             numbers=numbers,
-            deleted=dict(_find_deleted(asked, self.repository)),
+            deleted=dict(_find_deleted(asked, repo)),
         )
 
-    def _listed(self, choices: Sequence[str]) -> DefaultsList:
+    def _listed(self, choices: Sequence[str]) -> tuple[DefaultsList, IConfigRepository]:
+        """The files of these choices, and what holds them now that they have been looked for."""
         parsed, repo = self._parse_overrides_and_create_caching_repo("config", list(choices))
-        return hydras_list.create_defaults_list(
+        listed = hydras_list.create_defaults_list(
             repo=repo,
             config_name="config",
             overrides_list=parsed,
             prepend_hydra=True,
             skip_missing=False,
         )
+        return listed, repo
 
     def _presets(self, asked: DefaultsList, choices: Sequence[str]) -> list[DefaultsList]:
         """What model and algorithm chose by themselves, and what an experiment made of that."""
@@ -79,9 +81,9 @@ class Loader(ConfigLoaderImpl):
         known = asked.overrides.known_choices
         alone = [f"{group}={known[group]}" for group in ("model", "algorithm")]
         if known.get("experiment") is None:
-            return [self._listed(alone)]
+            return [self._listed(alone)[0]]
         study = f"experiment={known['experiment']}"
-        return [self._listed(alone), self._listed([*alone, study])]
+        return [self._listed(words)[0] for words in (alone, [*alone, study])]
 
     def _compose_config_from_defaults_list(
         self, defaults: list[ResultDefault], repo: IConfigRepository
@@ -204,11 +206,11 @@ def merge(into: Plain, own: Mapping[str, Any]) -> None:
 def _choices_where_read(
     overrides: hydras_list.Overrides, listed: list[InputDefault], self_added: bool
 ) -> DictConfig | None:
-    """Hydra makes this mapping for each file, half of its time, and reads it for interpolations."""
-    if not any(default.is_interpolation() for default in listed):
-        return None
-    return _choices(overrides, listed, self_added)
+    """The choices that a file's list names: Hydra makes a mapping of all, half of its time."""
+    named = "".join(str(default.get_name()) for default in listed if default.is_interpolation())
+    known = overrides.known_choices.items()
+    here = {group: name for group, name in known if group in named}
+    return OmegaConf.create(here) if named else None
 
 
-_choices = hydras_list._create_interpolation_map
 hydras_list._create_interpolation_map = _choices_where_read

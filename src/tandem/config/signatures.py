@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 import types
@@ -18,19 +19,24 @@ ROWS = (list, tuple, set, frozenset, Sequence, Iterable, Collection)
 
 def signature(target: Callable) -> Signature:
     """As inspect's, but strings are evaluated. A name only type checkers import stands for Any."""
+    return _signature(target, facts_of(target).option is not None)
+
+
+@functools.cache
+def _signature(target: Callable, registered: bool) -> Signature:
     found = inspect.signature(target)
     scope = _collect_names(target)
     parameters = [
-        parameter.replace(annotation=_evaluate(_annotation_of(parameter, target), scope))
+        parameter.replace(annotation=_evaluate(_annotation_of(parameter, registered), scope))
         for parameter in found.parameters.values()
     ]
     answer = _evaluate(found.return_annotation, scope)
     return found.replace(parameters=parameters, return_annotation=answer)
 
 
-def _annotation_of(parameter: Parameter, target: Callable) -> object:
+def _annotation_of(parameter: Parameter, registered: bool) -> object:
     """What stands there; of a number without one, of a registered part, the type of its default."""
-    if parameter.annotation is not Parameter.empty or facts_of(target).option is None:
+    if parameter.annotation is not Parameter.empty or not registered:
         return parameter.annotation
     kinds = {bool: bool, int: float, float: float}  # who wrote 1 may well be given 0.5
     return kinds.get(type(parameter.default), Parameter.empty)
