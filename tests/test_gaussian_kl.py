@@ -157,6 +157,7 @@ def presets() -> dict:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 768])
 def test_the_kl_of_every_preset_is_the_closed_form(presets, size):
     """Its gradient through the whole objective."""
@@ -191,6 +192,7 @@ def test_what_a_reward_pays_pulls_a_policy_gradient_as_the_kl_itself(kernel, siz
     assert_close(pull, gap / std.square(), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_presets_pay_their_kl_in_either_place(presets):
     kinds = {type(algorithm.kl) for algorithm, _ in presets.values()}
     assert kinds == {KLInLoss, KLInReward}

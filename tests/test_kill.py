@@ -9,7 +9,6 @@ from kills import RUNS, kills, whole_run
 
 KILLS = [
     pytest.param("tokens", 1, id="tokens: 1 kill"),
-    pytest.param("flows", 1, id="flows: 1 kill"),
     *(pytest.param(world, 20, id=f"{world}: 20 kills", marks=pytest.mark.slow) for world in RUNS),
 ]
 

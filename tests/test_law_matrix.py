@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
+from gate import each
 from laws.bench import EXACT, Published, names, preset, published
 from laws.gradients import kl_gradient
 from laws.invariance import one_rank, two_ranks
@@ -29,14 +30,8 @@ ESTIMATORS = [
 ]
 
 
-# In the gate every third cell: every law of some presets, and every preset under some laws.
-CELLS = [
-    pytest.param(*key, id="-".join(key), marks=[] if place % 3 == 0 else pytest.mark.slow)
-    for place, key in enumerate(KEPT)
-]
-
-
-@pytest.mark.parametrize(("name", "law"), CELLS)
+# Every law of some presets in the gate, and every preset under some laws.
+@pytest.mark.parametrize(("name", "law"), each(3, KEPT))
 def test_the_law_holds(name, law):
     LAWS[law].check(preset(name))
 
@@ -93,15 +88,8 @@ def of_two_ranks(request):
     return on_two_ranks({name: partial(learnt, own) for name, own in presets.items()})
 
 
-# In the gate every third preset, by the order of names.
-OF_RANKS = [
-    name if place % 3 == 0 else pytest.param(name, marks=pytest.mark.slow)
-    for place, name in enumerate(names())
-]
-
-
 @pytest.mark.system
-@pytest.mark.parametrize("name", OF_RANKS)
+@pytest.mark.parametrize("name", each(3, names()))
 def test_two_ranks_give_the_gradients_of_one_but_where_a_reason_says_not(name, of_two_ranks):
     alone, differ = one_rank(preset(name)), 0
     for rank in range(2):

@@ -90,6 +90,7 @@ def test_a_loss_written_in_a_notebook_trains_beside_the_default(run):
     assert len(shown) == 2 and all(len(line) > 1 for line in curves(shown))
 
 
+@pytest.mark.slow
 def test_all_that_a_run_leaves_is_read(run):
     names, made, shown = run("read_a_run")
     assert {path.name for path in made[0].iterdir()} <= {*names["MEANING"]}
@@ -98,6 +99,7 @@ def test_all_that_a_run_leaves_is_read(run):
     assert len(shown) == 3
 
 
+@pytest.mark.slow
 def test_the_equalities_hold_and_one_step_trains_both(run):
     _, made, shown = run("one_axis")  # it asserts every equality to 1e-12 itself
     assert [config(folder)["choices"]["model"] for folder in made] == ["tiny_lm", "tiny_flow"]

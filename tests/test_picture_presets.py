@@ -114,6 +114,7 @@ def test_a_preset_trains_an_adapter_that_plain_diffusers_loads(model, algorithm,
     assert_close(beside, merged, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_folder_of_prompts_gives_flux_what_it_trains_on_and_what_it_is_tested_on(world, tmp_path):
     chosen = ["algorithm=flow_grpo", "model=flux1_dev", "reward=pickscore"]
     chosen += ["data=folder", f"data.path={world / 'prompts'}", "rollout.steps=28"]

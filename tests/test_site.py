@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from gate import each
 from generate import algorithms, both_learn, curves, formula, repository, tables
 from generate.signatures import parameters
 
@@ -48,7 +49,7 @@ def typed(page: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("page", "override"), [(page, one) for page in BEFORE for one in typed(page)]
+    ("page", "override"), each(2, [(page, one) for page in BEFORE for one in typed(page)])
 )
 def test_an_override_of_a_page_composes_and_binds(page, override):
     refused = []

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from gate import each
 
 from tandem.config import ConfigError, build, check, compose
 from tandem.config.composition import conf_folder, make_loader
@@ -225,7 +226,7 @@ def company(option):
     return BESIDE.get(option, FITTING.get(option.split("=")[0], []))
 
 
-@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.parametrize("option", each(2, OPTIONS))
 def test_every_option_composes_and_binds(option):
     if option in PACKAGES:
         pytest.importorskip(PACKAGES[option])
@@ -259,14 +260,7 @@ def beside(algorithm, model):
     return [part for part in asked if not part.startswith("model=")]
 
 
-# In the gate every second one, by name.
-SOME_RECIPES = [
-    pytest.param(recipe, marks=[] if place % 2 == 0 else pytest.mark.slow)
-    for place, recipe in enumerate(RECIPES)
-]
-
-
-@pytest.mark.parametrize("recipe", SOME_RECIPES, ids=str)
+@pytest.mark.parametrize("recipe", each(2, RECIPES), ids=str)
 def test_every_recipe_binds_and_is_used(recipe):
     model, algorithm = recipe.parent.name, recipe.stem
     chosen, above = f"algorithm={algorithm}", recipe.parts[:-2]  # of some data alone

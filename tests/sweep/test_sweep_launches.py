@@ -18,7 +18,7 @@ LAUNCHERS = {
     "submitit": ("hydra/launcher=submitit_local",),
 }
 pytestmark = pytest.mark.system
-IN_JOBLIB = pytest.param("joblib", marks=pytest.mark.slow)
+OTHERS = [pytest.param(name, marks=pytest.mark.slow) for name in ("joblib", "submitit")]
 
 
 def begin(cwd: Path, values: str, launcher: str = "basic", *hydra: str) -> subprocess.Popen:
@@ -56,7 +56,7 @@ def starts(cwd: Path, name: str) -> list[str]:
     return (cwd / "sweep" / name / "starts").read_text().splitlines()
 
 
-@pytest.mark.parametrize("launcher", ["basic", IN_JOBLIB, "submitit"])
+@pytest.mark.parametrize("launcher", ["basic", *OTHERS])
 def test_each_run_ends_alone_and_the_table_says_how(sweep, tmp_path, launcher):
     code, said = sweep("finish,crash,guard,die,refuse", launcher, "+hydra.job.env_set.TOLD=it")
     assert code == 1, said
