@@ -70,3 +70,7 @@ def test_an_engine_with_a_copy_of_the_weights_samples_what_our_own_loop_does(tmp
     assert rewards[0] == pytest.approx(rewards[1])
     apart = [run[-1]["rollout_corr/abs_logp_diff"] for run in (fresh, stale)]
     assert apart[0] < 1e-5 < 1e-3 < apart[1]
+
+
+def test_moves_are_compared_in_the_states_that_a_function_names():
+    check(compose([*chosen("environment"), "reward=episode", "algorithm=group_in_group"]))

@@ -180,6 +180,10 @@ REFUSED = {
     "algorithm=sft": (
         "rollout.staleness=1: algorithm=sft samples nothing; set rollout.staleness=0"
     ),
+    "model=tiny_masked algorithm=espo": (
+        "rollout.staleness=1: algorithm/likelihood=elbo asks at other states than the sampler did, "
+        "whose log-probabilities correct nothing there; set rollout.staleness=0"
+    ),
     "rollout.order=ready": (
         "rollout.order=ready takes the rows that come first, and what samples by the very weights "
         "that are trained gives them in order; set rollout.order=exact, or rollout=vllm_server"

@@ -21,7 +21,7 @@ class OfMoves:
         self.function = function
 
     def describe(self) -> About:
-        return About()
+        return About(gives_states=True)
 
     def begin(self, prompt: Prompt, key: int) -> MovesSoFar:
         return MovesSoFar(self.function, prompt)

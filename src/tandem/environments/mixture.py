@@ -65,7 +65,7 @@ class Mixture:
 def one_answer_each() -> Environment:
     """No environment, as one in which a move ends the episode, and is worth nothing of its own."""
     nobody = Environment(nothing_more, max_turns=1, max_tokens=None, timeout=None)
-    nobody.about = replace(nobody.about, gives_rewards=False)
+    nobody.about = replace(nobody.about, gives_rewards=False, gives_states=False)
     return nobody
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tandem.legality.case import Case
+from tandem.legality.case import BOUNDS, Case
 from tandem.types import OF_SNAPSHOTS
 
 FRESH = "set rollout.staleness=0"
@@ -25,6 +25,11 @@ def _why(case: Case) -> str:
         return f"algorithm={name} {what}; {FRESH}"
     if case.compares_pairs:
         return f"algorithm={name} has no ratio to the weights that sampled its pairs; {FRESH}"
+    if case.domain == BOUNDS:
+        return (
+            f"{case.option('likelihood')} asks at other states than the sampler did, whose "
+            f"log-probabilities correct nothing there; {FRESH}"
+        )
     old = OF_SNAPSHOTS["old_error"]
     if not case.algorithm.reads_errors:
         return (
