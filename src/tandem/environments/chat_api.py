@@ -111,13 +111,14 @@ def items_of(value: object) -> Sequence[object]:
 
 def read_turn(message: object) -> Turn:
     """A message. Raises ValueError for what is none."""
-    if not isinstance(message, dict) or message.get("role") not in ROLES:
+    role = message.get("role") if isinstance(message, dict) else None
+    if not isinstance(role, str) or role not in ROLES:
         raise ValueError(f"a message has a role, one of {', '.join(ROLES)}")
     calls = message.get("tool_calls") or []
     if not isinstance(calls, list):
         raise ValueError("tool_calls is a list")
     return Turn(
-        role=ROLES[message["role"]],
+        role=ROLES[role],
         content=read_content(message.get("content")),
         calls=tuple(read_tool_call(one) for one in calls),
     )
