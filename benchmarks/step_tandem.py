@@ -112,14 +112,14 @@ def work_of(module: PostTraining) -> dict[str, object]:
     """What the step just done had to do: tokens, lengths, advantages, the rows of each update."""
     rollout, plan = module.rollout, module.plan
     key = rng.key(plan.seed, "minibatches", module.iteration - 1, 0)
-    updates = split_groups(rollout, plan.num_minibatches, key)
     experience = module.algorithm.experience(module.scores, rollout)
+    updates = split_groups(experience, plan.num_minibatches, key)
     return {
         "tokens": rollout.sample.tokens,
         "prompt_length": rollout.sample.prompt_length,
         "length": rollout.length,
         "old_logp": rollout.behaviour_logp,
         "advantage": experience.advantages[:, 0],
-        "updates": [torch.isin(rollout.group, ids).nonzero()[:, 0] for ids in updates],
+        "updates": [torch.isin(rollout.group, x.rollout.group).nonzero()[:, 0] for x in updates],
         "lr": module.optimizers().param_groups[0]["lr"],
     }

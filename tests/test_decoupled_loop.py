@@ -18,7 +18,7 @@ from tandem import distributed
 from tandem.algorithm import decoupled
 from tandem.algorithm.decoupled import likelihoods
 from tandem.dynamics.kernels import ode
-from tandem.experience import Budget, with_weights
+from tandem.experience import Budget
 from tandem.metrics import reduce_metrics
 from tandem.settings.guards import Guards
 from tandem.training.batches import BatchPlan
@@ -126,7 +126,7 @@ def test_a_penalty_is_measured_over_the_rows_that_its_gate_holds():
     first = torch.zeros_like(rows.rollout.group, dtype=torch.bool)
     first[0] = True
     even = dict.fromkeys(rows.weights, torch.ones_like(rows.advantages))
-    held = with_weights(replace(rows, record=None, gates={"kl": first}), even)
+    held = replace(rows, record=None, weights=even | {"kl": even["kl"] * first[:, None]})
     outcome = bench.objective(bench.policy, held)
     paid = outcome.parts["kl"] / (0.3 * held.weights["kl"].sum())
     metrics = reduce_metrics(outcome.metrics)

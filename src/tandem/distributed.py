@@ -90,12 +90,12 @@ def all_gather_object(own: list, group: dist.ProcessGroup | None = None) -> list
 
 def all_sum(value: Tensor) -> Tensor:
     """Sum over ranks. Of any shape [...]."""
-    return _reduce(value, dist.ReduceOp.SUM)
+    return value if world_size() == 1 else _reduce(value, dist.ReduceOp.SUM)
 
 
 def all_max(value: Tensor) -> Tensor:
     """Maximum over ranks. Of any shape [...]."""
-    return _reduce(value, dist.ReduceOp.MAX)
+    return value if world_size() == 1 else _reduce(value, dist.ReduceOp.MAX)
 
 
 def is_sharded(value: Tensor) -> bool:
@@ -186,8 +186,6 @@ def _all_gather(value: Tensor) -> list[Tensor]:
 
 
 def _reduce(value: Tensor, operation: dist.ReduceOp) -> Tensor:
-    if world_size() == 1:
-        return value
     sent = _to_backend(value).clone()
     dist.all_reduce(sent, operation)
     return sent.to(value.device)

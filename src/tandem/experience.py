@@ -4,7 +4,7 @@ micro-batches by memory alone."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from typing import ClassVar
@@ -81,46 +81,26 @@ def select_rows(experience: Experience, rows: Tensor) -> Experience:
     )
 
 
-def with_weights(experience: Experience, weights: Mapping[str, Tensor]) -> Experience:
-    """The rows of one update and how much each step counts in each term, [B, T]: nothing where a
-    gate is shut. The other rows weigh what they would without it."""
-    gated = dict(weights)
-    for name, gate in experience.gates.items():
-        if name in gated:
-            gated[name] = gated[name] * gate[:, None]
-    return replace(experience, weights=gated)
-
-
 def unmask(rollout: Rollout) -> Rollout:
     """The same rows without a trained step: they weigh nothing and join no group's cut."""
     return replace(rollout, mask=torch.zeros_like(rollout.mask))
 
 
-def split_groups(rollout: Rollout, num_minibatches: int, key: int) -> list[Tensor]:
-    """Ids of the groups of each update: a keyed shuffle of whole groups, cut evenly.
+def split_groups(experience: Experience, num_minibatches: int, key: int) -> Iterator[Experience]:
+    """The rows of each update: a keyed shuffle of whole groups, cut evenly.
 
     The groups are those that have a trained step on any rank, so every rank finds the same cut. If
     they are fewer than minibatches (a filter or a mask took the others) they are that many updates.
-    Each is [G] int64.
+    A rank that has no row of an update takes part with one without a trained step.
     """
-    group = distributed.gather(rollout.group)
-    ids = group[distributed.gather(rollout.trained.any(1))].unique().cpu()
-    if not len(ids):
-        return []
-    return list(ids[rng.permutation(key, len(ids))].tensor_split(min(num_minibatches, len(ids))))
-
-
-def select_groups(experience: Experience, ids: Tensor) -> Experience:
-    """The rows of these groups; if this rank has none of them, one row without a trained step.
-
-    `ids`: [G] int64.
-    """
-    group = experience.rollout.group
-    rows = torch.isin(group, ids.to(group.device)).nonzero()[:, 0]
-    if len(rows):
-        return select_rows(experience, rows)
-    first = select_rows(experience, FIRST)
-    return replace(first, rollout=unmask(first.rollout))
+    rollout = experience.rollout
+    trained = distributed.gather(rollout.trained.any(1))
+    ids = distributed.gather(rollout.group)[trained].unique()
+    ids = ids[rng.permutation(key, len(ids)).to(ids.device)]
+    for own in ids.tensor_split(max(1, min(num_minibatches, len(ids)))) if len(ids) else ():
+        rows = torch.isin(rollout.group, own).nonzero()[:, 0]
+        part = select_rows(experience, rows if len(rows) else FIRST)
+        yield part if len(rows) else replace(part, rollout=unmask(part.rollout))
 
 
 def even_parts(

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
 from itertools import islice
-from typing import ClassVar, Self
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,66 +17,47 @@ from tandem.types import SEGMENTS, TEXT, CoupledBatch, Rollout, Scores
 ROUNDING = 1e-12  # of a sum of squares in float64 that values of float32 went into
 
 
-class Joined:
-    """What joins field by field, over any cut and over ranks: sums, or the largest or smallest."""
-
-    __slots__ = ()
-    join: ClassVar[Callable[[Tensor, Tensor], Tensor]] = staticmethod(torch.add)
-
-    def parts(self) -> list[Tensor]:
-        """The numbers that join over ranks and micro-batches. Each a scalar."""
-        return [getattr(self, field.name) for field in fields(self)]
-
-    def __add__(self, other: Self) -> Self:
-        pairs = zip(self.parts(), other.parts(), strict=True)
-        return type(self)(*(self.join(one, more) for one, more in pairs))
-
-
-@dataclass(frozen=True, slots=True)
-class Sum(Joined):
+# A metric is a tuple of scalars, each of which joins with its like over any cut and over ranks.
+class Sum(NamedTuple):
     """A mean in the making: total / count."""
 
     total: Tensor
     count: Tensor
+    join = staticmethod(torch.add)
 
     @staticmethod
     def value(total: float, count: float) -> float | None:
         return total / count if count else None
 
 
-@dataclass(frozen=True, slots=True)
-class Max(Joined):
+class Max(NamedTuple):
     """The largest value over ranks and micro-batches."""
 
+    most: Tensor
     join = staticmethod(torch.maximum)
 
-    most: Tensor
 
-
-@dataclass(frozen=True, slots=True)
-class Min(Joined):
+class Min(NamedTuple):
     """The smallest value over ranks and micro-batches."""
 
+    least: Tensor
     join = staticmethod(torch.minimum)
 
-    least: Tensor
 
-
-@dataclass(frozen=True, slots=True)
-class EffectiveSize(Joined):
+class EffectiveSize(NamedTuple):
     """Of weights: (sum)^2 / sum of squares / count, 1 where all are alike."""
 
     total: Tensor
     squares: Tensor
     count: Tensor
+    join = staticmethod(torch.add)
 
     @staticmethod
     def value(total: float, squares: float, count: float) -> float | None:
         return total**2 / (squares * count) if squares else None
 
 
-@dataclass(frozen=True, slots=True)
-class Correlation(Joined):
+class Correlation(NamedTuple):
     """Of pairs (x, y), by Pearson; of no two different x, or y, there is none."""
 
     count: Tensor
@@ -86,6 +66,7 @@ class Correlation(Joined):
     xx: Tensor
     yy: Tensor
     xy: Tensor
+    join = staticmethod(torch.add)
 
     @staticmethod
     def value(count: float, x: float, y: float, xx: float, yy: float, xy: float) -> float | None:
@@ -105,25 +86,26 @@ def reduce_metrics(metrics: Mapping[str, Metric]) -> dict[str, float]:
     """The numbers over all ranks, in two collectives; a mean over nothing is left out."""
     edges = {name: m for name, m in metrics.items() if isinstance(m, Max | Min)}
     sums = {name: m for name, m in metrics.items() if name not in edges}
-    added = iter(distributed.all_sum(_column(x for m in sums.values() for x in m.parts())).tolist())
-    highest = (m.most if isinstance(m, Max) else -m.least for m in edges.values())
-    most = distributed.all_max(_column(highest)).tolist()
-    settled = {name: m.value(*islice(added, len(fields(m)))) for name, m in sums.items()}
     signs = [1 if isinstance(m, Max) else -1 for m in edges.values()]
-    edge_of = zip(edges, signs, most, strict=True)
-    settled |= {n: None if x == -math.inf else s * x for n, s, x in edge_of}  # of nothing: none
-    return {name: settled[name] for name in metrics if settled[name] is not None}
-
-
-def _column(values: Iterable[Tensor]) -> Tensor:
-    values = [value.double() for value in values]
+    values = [part.double() for m in sums.values() for part in m]
+    count = len(values)
+    values += [sign * m[0].double() for sign, m in zip(signs, edges.values(), strict=True)]
     device = next((value.device for value in values if value.device.type != "cpu"), None)
-    return torch.stack([value.to(device) for value in values]) if values else torch.zeros(0)
+    column = torch.stack([value.to(device) for value in values]) if values else torch.zeros(0)
+    added = iter(distributed.all_sum(column[:count]).tolist())
+    most = distributed.all_max(column[count:]).tolist()
+    found = {name: m.value(*islice(added, len(m))) for name, m in sums.items()}
+    edge_of = zip(edges, signs, most, strict=True)
+    found |= {n: None if x == -math.inf else s * x for n, s, x in edge_of}  # of nothing: none
+    return {name: found[name] for name in metrics if found[name] is not None}
 
 
 def merge_metrics(into: dict[str, Metric], more: Mapping[str, Metric]) -> None:
+    """Join metrics of the same name, number by number."""
     for name, metric in more.items():
-        into[name] = into[name] + metric if name in into else metric
+        known = into.get(name)
+        joined = metric if known is None else type(metric)(*map(metric.join, known, metric))
+        into[name] = joined
 
 
 def masked_mean(x: Tensor, mask: Tensor) -> Sum:

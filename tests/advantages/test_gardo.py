@@ -13,7 +13,10 @@ from tandem.advantages.diversity import ByDistance, relative_distance
 from tandem.advantages.group import group_relative
 from tandem.advantages.uncertainty import most_uncertain, uncertainty, win_share
 from tandem.algorithm.controllers import ReferenceRenewal
-from tandem.experience import Experience, select_rows, with_weights
+from tandem.algorithm.coupled import Coupled
+from tandem.algorithm.objective import Term
+from tandem.experience import Experience, select_rows
+from tandem.losses.policy import ppo
 from tandem.losses.reduction import sequence_mean
 from tandem.rewards import Reward
 from tandem.rewards.distance import NearestDistance, nearest
@@ -147,9 +150,9 @@ def test_a_gate_takes_rows_out_of_one_term_and_leaves_the_weight_of_the_others()
         rollout=own, scores=scores(torch.zeros(4)), advantages=torch.zeros(4, 2),
         gates={"kl": torch.tensor([True, False, False, True])},
     )  # fmt: skip
-    weight = sequence_mean(own.mask)
-    gated = with_weights(experience, {"policy": weight, "kl": weight})
-    assert torch.equal(gated.weights["policy"], weight)
+    terms = {name: Term(loss=ppo, coef=1.0, weights=sequence_mean) for name in ("policy", "kl")}
+    gated = replace(experience, weights=Coupled(terms).weigh(experience))
+    assert torch.equal(gated.weights["policy"], sequence_mean(own.mask))
     assert gated.weights["kl"].sum() == 0.5 and not gated.weights["kl"][1:3].any()
     assert select_rows(gated, torch.tensor([3, 1])).gates["kl"].tolist() == [True, False]
 

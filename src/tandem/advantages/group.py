@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Annotated
 
 import torch
@@ -88,7 +87,7 @@ def maxrl(scores: Scores, rollout: Rollout) -> Tensor:
             f"maxrl divides by a group's mean score, but a sample scored {scores.total.min():g}; "
             "use rewards of 0 and more and no penalty, or algorithm/advantage=group_relative"
         )
-    mean = count_and_mean(scores, rollout.group)[1]
+    mean = group_mean(scores.total, rollout.group, scores.scored)
     relative = centre(scores, rollout.group) / torch.where(mean > 0, mean, 1)
     return spread_over_steps(relative, rollout.mask)
 
@@ -157,18 +156,13 @@ def centre_and_std(scores: Scores, group: Tensor) -> tuple[Tensor, Tensor]:
     """R minus the group's mean, 0 where there is no score; and the group's std. [B] each."""
     # In float64: the rounding of a mean in float32 would pass for a signal from scores of 10 on.
     total = scores.total.double()
-    count, mean = count_and_mean(replace(scores, total=total), group)
-    centred = torch.where(scores.scored, total - mean, 0)
-    std = (group_sum(centred.square(), group) / (count - 1).clamp(min=1)).sqrt()
-    return centred.to(scores.total.dtype), std.to(scores.total.dtype)
-
-
-def count_and_mean(scores: Scores, group: Tensor) -> tuple[Tensor, Tensor]:
-    """How many samples of the group have a score, and its mean; 0 if none has. [B] each."""
-    known = torch.where(scores.scored, scores.total, 0)
+    known = torch.where(scores.scored, total, 0)
     # One call for both: finding the groups costs more than adding.
     both = group_sum(torch.stack([scores.scored.to(known.dtype), known], dim=1), group)
-    return both[:, 0], both[:, 1] / both[:, 0].clamp(min=1)
+    count, total_of_group = both.unbind(1)
+    centred = torch.where(scores.scored, total - total_of_group / count.clamp(min=1), 0)
+    std = (group_sum(centred.square(), group) / (count - 1).clamp(min=1)).sqrt()
+    return centred.to(scores.total.dtype), std.to(scores.total.dtype)
 
 
 def spread_over_steps(x: Tensor, mask: Tensor) -> Tensor:
@@ -192,7 +186,8 @@ def number_groups(group: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def group_mean(x: Tensor, group: Tensor, weight: Tensor) -> Tensor:
-    """The weighted mean of x over the rows of each row's group. x and weight: [B, T], group: [B].
+    """The weighted mean of x over the rows of each row's group. x and weight: [B, T] or [B],
+    group: [B].
 
     Weights are 0 and 1, or at most 1 with a 1 in each group.
     """

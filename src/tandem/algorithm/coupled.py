@@ -21,7 +21,7 @@ from tandem.contracts import declare, facts_of
 from tandem.contracts.outputs import OLD_POLICY
 from tandem.experience import Experience
 from tandem.losses import importance
-from tandem.losses.kl import k2_of, k3_of
+from tandem.losses.kl import k3_of
 from tandem.metrics import Max, Metric, masked_mean
 from tandem.types import CoupledBatch, Evidence, Rollout, map_fields, taught_steps
 
@@ -64,7 +64,9 @@ class Coupled(Objective):
         self.needs = (read - {"old_logp"}) | (facts_of(old_policy).reads - unread)
 
     def record(self, policy: CoupledPolicy, rows: Experience) -> CoupledBatch:
-        rollout = rows.rollout
+        rollout, gap = rows.rollout, rows.rollout.version_gap
+        if gap is None and "version_gap" in self.needs:
+            gap = torch.zeros_like(rollout.mask)  # all rows are fresh
         evidence = policy.evidence(rollout, self.needs)
         fields = {
             "logp": evidence.logp,
@@ -72,7 +74,7 @@ class Coupled(Objective):
             "old_logp": rollout.old_logp,
             "behaviour_logp": rollout.behaviour_logp,
             "ref_logp": rollout.ref_logp,
-            "version_gap": self.gap_of(rollout),
+            "version_gap": None if gap is None else gap.float(),
             "entropy": evidence.entropy,
             "likeliest": evidence.likeliest,
             "upper_logp": evidence.upper_logp,
@@ -84,10 +86,7 @@ class Coupled(Objective):
             "transition": evidence.transition,
             "segment": rollout.segment,
         }
-        inside = {
-            name: map_fields(known, lambda tensor: torch.where(rollout.mask, tensor, 0))
-            for name, known in fields.items()
-        }
+        inside = map_fields(fields, lambda tensor: torch.where(rollout.mask, tensor, 0))
         batch = CoupledBatch(
             mask=rollout.mask,
             group=rollout.group,
@@ -133,15 +132,6 @@ class Coupled(Objective):
                 metrics |= {} if own is None else own(batch)
         return metrics
 
-    def gap_of(self, rollout: Rollout) -> Tensor | None:
-        """Versions between the weights of each step and the current ones, [B, T]; of fresh rows 0
-        where somebody reads it."""
-        if rollout.version_gap is not None:
-            return rollout.version_gap.float()
-        if "version_gap" not in self.needs:
-            return None
-        return torch.zeros_like(rollout.mask, dtype=torch.float32)
-
 
 def policy_metrics(batch: CoupledBatch) -> dict[str, Metric]:
     """How far the policy has moved from the sampling weights, over the steps that were trained."""
@@ -150,7 +140,7 @@ def policy_metrics(batch: CoupledBatch) -> dict[str, Metric]:
         "actor/nll": -batch.logp,
         "actor/ratio_mean": log_ratio.exp(),
         "actor/approx_kl_k1": -log_ratio,
-        "actor/approx_kl_k2": k2_of(batch.logp, batch.old_logp),
+        "actor/approx_kl_k2": log_ratio.square() / 2,
         "actor/approx_kl_k3": k3_of(batch.old_logp, batch.logp),
     }
     # Without a reference, the drift of this update; with one, the KL to it takes this name.

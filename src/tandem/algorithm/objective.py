@@ -103,7 +103,10 @@ class Objective(ABC):
         """What is logged of the steps that count, without gradient."""
 
     def weigh(self, rows: Experience) -> dict[str, Tensor]:
-        """The weights of every term over one update, [B, T]; `rows` are this rank's of it."""
+        """The weights of every term over one update, [B, T]; `rows` are this rank's of it.
+
+        0 where the gate of a term is shut; the other rows weigh what they would without it.
+        """
         rollout, scored, found = rows.rollout, rows.scores.scored[:, None], {}
         trained, turn = rollout.trained, rollout.turn
         for name, term in self.terms.items():
@@ -112,6 +115,8 @@ class Objective(ABC):
             read = (moves,) if name in self.weighed_by_turn else ()
             weigh = partial(WEIGHTS.ask, term.weights)
             found[name] = distributed.with_all_rows(weigh, mask, *read)
+            if name in rows.gates:
+                found[name] = found[name] * rows.gates[name][:, None]
         return found
 
     def add_statistics(self, policy, rows: Experience, budget: Budget) -> Experience:

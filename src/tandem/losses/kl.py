@@ -42,11 +42,6 @@ OF_VELOCITIES = {
 }
 
 
-def k2_of(logp: Tensor, other: Tensor) -> Tensor:
-    """x^2 / 2 of x = logp - other, [B, T] nats: the right gradient, a biased value."""
-    return (logp - other).square() / 2
-
-
 def k3_of(logp: Tensor, other: Tensor) -> Tensor:
     """exp(-x) + x - 1 >= 0, whose mean under the policy is the KL.
 
@@ -63,7 +58,7 @@ def k2(batch: CoupledBatch) -> Tensor:
 
     Shape: [B, T] nats. Source: http://joschu.net/blog/kl-approx.html.
     """
-    return k2_of(batch.logp, batch.ref_logp)
+    return (batch.logp - batch.ref_logp).square() / 2
 
 
 # Half the squared log ratio of a whole answer, by its length (ESPO)
@@ -117,8 +112,8 @@ def k3_plus(batch: CoupledBatch) -> Tensor:
 
     Shape: [B, T] nats. Source: verl's k3+.
     """
-    slope = k2_of(batch.logp, batch.ref_logp)
-    return slope - slope.detach() + k3_of(batch.logp, batch.ref_logp).detach()
+    slope = k2(batch)
+    return slope - slope.detach() + k3(batch).detach()
 
 
 # The KL of Gaussian steps in the loss, exact: (mean - mean_ref)^2 / (2 std^2)

@@ -167,7 +167,7 @@ class Guards:
         parts = [part.to_local() if distributed.is_sharded(part) else part for part in own]
         held = [part for part in parts if part.numel()]  # small weights have no part on some ranks
         most = torch.nn.utils.get_total_norm(held, norm_type=math.inf)
-        broken = torch.tensor(not is_finite(most), dtype=torch.float32)
+        broken = torch.tensor(not math.isfinite(most), dtype=torch.float32)
         if distributed.all_max(broken) > 0:
             raise Stop(
                 f"iteration {iteration}: the optimizer's step made weights that are not finite, at "
@@ -213,7 +213,3 @@ def describe_counts(reasons: Mapping[str, int]) -> str:
     if left := sum(count for _, count in ordered[SHOWN:]):
         said.append(f"{left} x other reasons")
     return ", ".join(said)
-
-
-def is_finite(*values: torch.Tensor) -> bool:
-    return all(bool(torch.isfinite(value).all()) for value in values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -13,7 +14,7 @@ from torch import Tensor
 from tandem import distributed, rng
 from tandem.algorithm.algorithm import Algorithm
 from tandem.algorithm.objective import Objective, Outcome
-from tandem.experience import Experience, even_parts, select_groups, split_groups, with_weights
+from tandem.experience import Experience, even_parts, split_groups
 from tandem.metrics import (
     Metric,
     Sum,
@@ -27,7 +28,7 @@ from tandem.policies.weights import clip_gradients
 from tandem.rewards.images import diversity
 from tandem.rewards.result import failures
 from tandem.settings.failures import save_failure
-from tandem.settings.guards import STALE, Guards, is_finite, warn_of_judges
+from tandem.settings.guards import STALE, Guards, warn_of_judges
 from tandem.stop import Stop
 from tandem.training.batches import BatchPlan, needs_of
 from tandem.training.collect import Clock, slots_of_this_rank
@@ -98,9 +99,8 @@ class PostTraining(LightningHooks):
                 again = self.policy.resample_noise(experience.rollout, epoch)
                 rows = replace(experience, rollout=again)
             key = rng.key(plan.seed, "minibatches", self.iteration, epoch)
-            for groups in split_groups(rows.rollout, plan.num_minibatches, key):
-                minibatch = select_groups(rows, groups)
-                yield with_weights(minibatch, self.objective.weigh(minibatch))
+            for minibatch in split_groups(rows, plan.num_minibatches, key):
+                yield replace(minibatch, weights=self.objective.weigh(minibatch))
 
     def microbatches(self, minibatch: Experience) -> Iterator[Experience]:
         """Any cut: only memory. Every rank runs as many, a short one at weight 0."""
@@ -157,8 +157,8 @@ class PostTraining(LightningHooks):
         apart = parts if self.algorithm.clips_apart else [parameters]
         norm = clip_gradients(apart, self.plan.max_grad_norm)
         # One verdict for all ranks: losses are each rank's own until they are logged.
-        broken = torch.tensor(not is_finite(norm, *self.losses.values()), dtype=torch.float32)
-        if distributed.all_max(broken) == 0:
+        broken = torch.tensor(not all(map(math.isfinite, (norm, *self.losses.values()))))
+        if distributed.all_max(broken.float()) == 0:
             optimizer.step()
             self.guards.check_weights(parameters, self.iteration, optimizer.param_groups[0]["lr"])
             self.policy.notify("update")
