@@ -50,12 +50,12 @@ def test_a_value_arrives_as_its_annotation_says(name, given, want):
 
 REFUSED = {
     "whole": ["two", 1.5, True, None, [1], {"a": 1}],
-    "real": ["1e-6", False, None, [1.0]],
+    "real": ["1e-6", False, None, [1.0], float("nan")],
     "flag": [1, 0, "true", None],
     "word": [3, True, None, ["a"]],
     "maybe": ["null", True, 2.5],
     "mode": ["fastest", 1, None],
-    "numbers": ["12", 1.0, [1, "2"], [True]],
+    "numbers": ["12", 1.0, [1, "2"], [True], [1.0, float("nan")]],
     "pair": [[1], [1, 2, 3], 1.0],
     "words": ["ab", [1]],
     "table": [[1], {"a": "1"}, {1: 1}],

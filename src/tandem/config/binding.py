@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections.abc
 import inspect
 import json
+import math
 import os
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -111,9 +112,11 @@ def convert(value: object, annotation: object, where: str) -> Any:
     """`value` as its annotation wants it, type and bounds: calls for nodes, tuples and records
     where it says so.
 
-    Raises ConfigError for any other value.
+    Raises ConfigError for any other value, and for what is no number (nan).
     """
     converted = _convert(value, annotation, where)
+    if isinstance(converted, float) and math.isnan(converted):
+        raise ConfigError(f"{where}=nan: give a number")
     for limit in limits(annotation):
         if (said := limit.broken(converted)) is not None:
             raise ConfigError(f"{where}={_as_list(converted)}: {said}")

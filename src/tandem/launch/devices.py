@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 
 from lightning.pytorch import Callback, Trainer
-from lightning.pytorch.accelerators import CUDAAccelerator
+from lightning.pytorch.accelerators import CUDAAccelerator, MPSAccelerator
 from lightning.pytorch.plugins.environments import (
     ClusterEnvironment,
     LightningEnvironment,
@@ -108,8 +108,18 @@ def check_devices(settings: Settings) -> None:
     """What only the machine that runs knows. Raises ConfigError."""
     devices, there = settings.trainer, gpus(settings.trainer)
     asked, given = ranks_of(devices) // devices.num_nodes, f"trainer.devices={devices.devices}"
-    if devices.accelerator == "gpu" and not there:
-        raise ConfigError("trainer.accelerator=gpu: torch sees none here; set it to auto or cpu")
+    has_none = {"gpu": not there, "mps": not MPSAccelerator.is_available()}
+    if has_none.get(devices.accelerator):
+        raise ConfigError(
+            f"trainer.accelerator={devices.accelerator}: torch sees none here; set it to auto or "
+            "cpu"
+        )
+    if isinstance(devices.devices, list) and (
+        strange := [n for n in devices.devices if n >= there]
+    ):
+        raise ConfigError(
+            f"{given}: no GPU has the number {strange[0]} here; give how many, or auto"
+        )
     if there and asked > there:
         raise ConfigError(f"{given}: this machine has {there}; set it to {there} or less, or auto")
     if devices.strategy == "fsdp2" and ranks_of(devices) == 1:

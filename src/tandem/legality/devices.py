@@ -14,6 +14,8 @@ def there_is_a_device(case: Case) -> Iterator[str]:
     devices = case.plan.trainer.devices
     if devices == [] or (isinstance(devices, int) and devices < 1):
         yield f"trainer.devices={devices}: give 1 or more, or auto"
+    elif isinstance(devices, list) and (len({*devices}) < len(devices) or min(devices) < 0):
+        yield f"trainer.devices={devices}: name each GPU once, from 0 on"
 
 
 def every_rank_has_a_prompt(case: Case) -> Iterator[str]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
+
+import torch
+from torch import nn
 
 from tandem.contracts import facts_of, name_of, numbers_of, options_of
 from tandem.legality.case import Case
@@ -118,12 +122,19 @@ def the_policy_learns_at_last(case: Case) -> Iterator[str]:
         )
 
 
-def rates_are_not_negative(case: Case) -> Iterator[str]:
-    """Of optimisers, which are libraries' and state no bounds."""
+def optimizers_take_their_numbers(case: Case) -> Iterator[str]:
+    """They are libraries' and state no bounds: one is made, of a single weight."""
+    target, arguments = case.optimizer.target, case.optimizer.arguments
     for name in ("lr", "weight_decay"):
-        value = case.optimizer.arguments.get(name)
-        if value is not None and value < 0:
-            yield f"optimizer.{name}={value}: must not be negative"
+        value = arguments.get(name)
+        if value is not None and not 0 <= value < math.inf:
+            said = "not be negative" if value < 0 else "be finite"
+            yield f"optimizer.{name}={value}: must {said}"
+            return
+    try:
+        target([nn.Parameter(torch.zeros(1))], **arguments)
+    except ValueError as error:
+        yield f"optimizer={case.plan.choices['optimizer']}: {error}"
 
 
 def a_run_has_a_directory_of_its_own(case: Case) -> Iterator[str]:
@@ -137,7 +148,7 @@ def a_run_has_a_directory_of_its_own(case: Case) -> Iterator[str]:
 
 
 RULES = (
-    rates_are_not_negative,
+    optimizers_take_their_numbers,
     clips_can_be_told_from_rounding,
     the_cap_is_above_the_clip,
     the_policy_learns_at_last,

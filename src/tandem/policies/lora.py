@@ -7,10 +7,12 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import torch
 from torch import Tensor, nn
+
+from tandem.contracts import positive
 
 if TYPE_CHECKING:
     from peft import PeftModel
@@ -20,8 +22,8 @@ if TYPE_CHECKING:
 class Lora:
     """Size and place of the adapters (arXiv:2106.09685)."""
 
-    r: int
-    alpha: float
+    r: Annotated[int, positive]
+    alpha: Annotated[float, positive]
     target_modules: str | Sequence[str] = "all-linear"  # names of layers, or all but the head
 
 

@@ -8,11 +8,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import torch
 
 from tandem import distributed
+from tandem.contracts import at_least, fraction, positive
 from tandem.rewards.result import failures
 from tandem.settings.keys import key
 from tandem.stop import Stop
@@ -20,6 +21,7 @@ from tandem.types import PICTURE
 
 log = logging.getLogger(__name__)
 HACKING = re.compile(r"(warn|stop)(:[1-9]\d*)?")
+LONGEST = 1e9  # seconds that a timer of the system is set to
 SHOWN = 5  # reasons of missing scores
 # Rows of older weights must be treated as such: their ratio alone would start at 1.
 STALE = (
@@ -48,19 +50,21 @@ class Guarded(Protocol):
 class Limits:
     """How far sampler and trainer may be from one another, in nats of the steps of one segment."""
 
-    first_update_ratio: float
-    max_mismatch: float
+    first_update_ratio: Annotated[float, at_least(0)]
+    max_mismatch: Annotated[float, at_least(0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guards:
     """Limits of a healthy run."""
 
-    first_update_ratio: float = 1e-4  # largest |logp - old_logp| before anything was updated, nats
-    max_mismatch: float = 0.05  # mean |logp of the trainer - logp of the sampler|, nats
+    # Largest |logp - old_logp| before anything was updated, nats.
+    first_update_ratio: Annotated[float, at_least(0)] = 1e-4
+    # Mean |logp of the trainer - logp of the sampler|, nats.
+    max_mismatch: Annotated[float, at_least(0)] = 0.05
     non_finite: str = "stop"  # or skip:k, which tolerates k in a row
-    no_signal: int = 5  # iterations in a row in which every group ties
-    max_missing_rewards: float = 0.1  # fraction of an iteration's samples
+    no_signal: Annotated[int, positive] = 5  # iterations in a row in which every group ties
+    max_missing_rewards: Annotated[float, fraction] = 0.1  # of an iteration's samples
     # Where the trained reward rises and a judge falls, at so many evaluations in a row (warn is
     # warn:2); None: nobody looks.
     hacking: str | None = "warn"
@@ -75,7 +79,7 @@ class Guards:
 
     def __post_init__(self) -> None:
         kind, _, number = self.non_finite.partition(":")
-        if self.non_finite != "stop" and not (kind == "skip" and number.isdigit()):
+        if self.non_finite != "stop" and not (kind == "skip" and number.isdecimal()):
             raise ValueError(
                 f"guards.non_finite is stop or skip:k (skip:3), not {self.non_finite!r}"
             )
@@ -86,7 +90,7 @@ class Guards:
                 "null, not "
                 f"{self.hacking!r}"
             )
-        if self.stalled_after is not None and not self.stalled_after > 0:
+        if self.stalled_after is not None and not 0 < self.stalled_after <= LONGEST:
             raise ValueError(
                 f"guards.stalled_after={self.stalled_after} is a time above 0 in seconds, or null"
             )

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Annotated, Literal, get_type_hints
 
-from tandem.contracts import at_least, positive
+from tandem.contracts import at_least, between, positive
 from tandem.evaluation.settings import Answers, Pictures
-from tandem.settings.guards import Guards
+from tandem.settings.guards import LONGEST, Guards
 from tandem.settings.keys import AT_HOME, Key, key
 
 Size = Annotated[int, positive]
@@ -78,7 +78,7 @@ class Devices:
     float32_matmul_precision: Literal["highest", "high"] = field(
         default="highest", metadata=key(resumable=True)
     )
-    timeout: Annotated[float, positive] = 1800.0  # seconds
+    timeout: Annotated[float, between(0, LONGEST, open_low=True)] = 1800.0  # seconds
     # What lies in host memory while nobody asks for it: see `Description.offloads`; "optimizer".
     offload: list[str] = field(default_factory=list, metadata=key(resumable=True))
 
@@ -101,7 +101,7 @@ class Devices:
 class Settings:
     """The keys of conf/config.yaml, each with what its value matters for."""
 
-    seed: Annotated[int, at_least(0)] = field(
+    seed: Annotated[int, at_least(0), between(0, 2**63 - 1)] = field(
         metadata=key(shared=True, compared=False, mirrored=False)
     )
     iterations: Size = field(metadata=key(resumable=True))

@@ -2,6 +2,7 @@ import pytest
 from small_language import byte_tokenizer, chat_model, small, talk
 
 from tandem.policies.language.chat import Chat, ChatOptions
+from tandem.policies.language.records import Sampling
 from tandem.policies.language.tiny_lm import character_tokenizer
 from tandem.types import Prompt
 
@@ -109,6 +110,12 @@ def test_what_cannot_be_answered_is_left_out_with_its_reason():
     kept, dropped = policy.admit([good[0], bad[0][0], bad[1][0], good[1], bad[2][0]])
     assert kept == good
     assert sorted(dropped, key=lambda pair: pair[0].id) == sorted(bad, key=lambda p: p[0].id)
+
+
+def test_answers_that_leave_a_prompt_no_room_are_refused_by_their_own_key():
+    policy = small(build=chat_model, sampling=Sampling(max_new_tokens=128))
+    with pytest.raises(ValueError, match=r"^rollout.max_new_tokens=128 leaves a prompt none"):
+        policy.admit([talk("hi", id=1)])
 
 
 def test_a_character_out_of_the_vocabulary_is_a_reason():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
@@ -38,7 +39,7 @@ class Sampling:
         object.__setattr__(self, "stop", tuple(self.stop))
         limits = {
             "max_new_tokens": (self.max_new_tokens >= 1, "at least 1"),
-            "temperature": (self.temperature >= 0, "0 (greedy) or more"),
+            "temperature": (0 <= self.temperature < math.inf, "0 (greedy) or more"),
             "top_p": (0 < self.top_p <= 1, "in (0, 1]"),
             "top_k": (self.top_k >= 0, "0 (off) or more"),
             "max_rows": (self.max_rows >= 1, "at least 1"),

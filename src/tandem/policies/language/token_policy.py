@@ -199,7 +199,13 @@ class TokenPolicy(EngineMixin):
         every = [self.sampling, *samplings]
         limits = [x.max_prompt_tokens for x in every if x.max_prompt_tokens is not None]
         if self.positions is not None:
-            limits.append(self.positions - max(x.max_new_tokens for x in every))
+            most = max(x.max_new_tokens for x in every)
+            limits.append(self.positions - most)
+            if most >= self.positions:
+                raise ValueError(
+                    f"rollout.max_new_tokens={most} leaves a prompt none of the {self.positions} "
+                    "tokens that the model holds; set it lower"
+                )
         return self.chat.admit(prompts, min(limits, default=None))
 
     def describe_prompt(self, prompt: Prompt) -> str:
