@@ -27,10 +27,17 @@ def locate(path: str, *, key: str) -> str:
     folder = Path(path).expanduser()
     if folder.is_dir():
         return str(folder)
-    if folder.is_absolute() or path.startswith((".", "~")) or path.count("/") > 1:
-        raise ValueError(f"{key}={path}: there is no such folder")
+    refuse_absent(path, key=key)
     check_hub(path, key)
     return path
+
+
+def refuse_absent(path: str, *, key: str) -> None:
+    """Raise ValueError for what is written as a folder, and no name of a hub, and is none."""
+    folder = Path(path).expanduser()
+    is_folder = folder.is_absolute() or path.startswith((".", "~")) or path.count("/") > 1
+    if is_folder and not folder.is_dir():
+        raise ValueError(f"{key}={path}: there is no such folder")
 
 
 def check_hub(name: str, key: str) -> None:

@@ -136,6 +136,20 @@ def test_the_configuration_that_is_printed_is_the_one_that_runs(capsys):
     assert "${" not in str(printed)
 
 
+@pytest.mark.parametrize(
+    ("key", "text"), [("seed", "3\n"), ("checkpoints", "every: 20\nkeep: 2\n")]
+)
+def test_a_part_of_the_configuration_is_printed_by_its_key(capsys, key, text):
+    with pytest.raises(SystemExit) as left:
+        preflight(["train.py", "seed=3", "--cfg", "job", "--package", key])
+    assert (left.value.code, capsys.readouterr().out) == (0, text)
+
+
+def test_a_part_that_is_not_there_is_not_printed():
+    with pytest.raises(ConfigError, match="unknown key 'checkpoint': did you mean 'checkpoints'"):
+        preflight(["train.py", "--cfg", "job", "--package", "checkpoint"])
+
+
 @pytest.fixture(scope="module")
 def recorded() -> str:
     return OmegaConf.to_yaml(compose(["algorithm=rloo", "logger=wandb"]), resolve=True)
@@ -184,7 +198,9 @@ def test_help_of_a_group_lists_its_options_and_of_a_key_what_it_takes():
     assert " ".join(row.split()) == "algorithm.loss.clip_low=0.2 float, must lie in 0 ... 1"
     assert text == help_of(["algorithm=dapo", "algorithm/loss"])
     (own,) = (row for row in help_of(["guards"]).splitlines() if ".no_signal=" in row)
-    assert own.split(maxsplit=1)[1] == "int; iterations in a row in which every group ties"
+    assert own.split(maxsplit=1)[1] == (
+        "int, must be positive; iterations in a row in which every group ties"
+    )
 
 
 def test_help_of_what_does_not_exist_names_the_nearest():

@@ -29,6 +29,10 @@ MISSPELT = {
     "++iteration=9": "unknown key 'iteration': did you mean 'iterations'?",
     "+seed=1": "+seed=1: seed exists already; write seed=1",
     "~sede": "unknown key 'sede': did you mean 'seed'?",
+    **{
+        f"~{group}": f"{group} is missing: choose one of the options of conf/{group}"
+        for group in ("data", "model", "algorithm", "rollout", "dynamics", "evaluation", "schedule")
+    },
     "algoritm=dapo": "unknown key 'algoritm': did you mean 'algorithm'?",
     "algorithm=grop": "unknown option of algorithm 'grop': did you mean 'grpo'?",
     "model=qwen_8b": "unknown option of model 'qwen_8b': did you mean 'qwen3_8b'?",
@@ -141,8 +145,20 @@ WRONG = {
         "algorithm.sampling_strategy.metric: unknown reward 'foo': there are exact_match"
     ),
     "optimizer.lr=-1": "optimizer.lr=-1.0: must not be negative",
+    "optimizer.lr=inf": "optimizer.lr=inf: must be finite",
+    "optimizer.lr=nan": "optimizer.lr=nan: give a number",
+    "optimizer.betas=[0.9,1.0]": "optimizer=adamw: Invalid beta parameter at index 1: 1.0",
+    "guards.no_signal=0": "guards.no_signal=0: must be positive",
+    "guards.max_missing_rewards=2": "guards.max_missing_rewards=2.0: must lie in 0 ... 1",
+    "model.lora={r:4,alpha:-1}": "model.lora.alpha=-1.0: must be positive",
     "algorithm.kl.coef=-1": "algorithm.kl.coef=-1.0: must not be negative",
     "trainer.devices=0": "trainer.devices=0: give 1 or more, or auto",
+    "seed=18446744073709551616": ("seed=18446744073709551616: must lie in 0 ... 9.22337e+18"),
+    "guards.stalled_after=inf": "guards.stalled_after=inf is a time above 0 in seconds, or null",
+    "trainer.timeout=inf": "trainer.timeout=inf: must be above 0, and 1e+09 at most",
+    "rollout.temperature=inf": "rollout.temperature is inf; it must be 0 (greedy) or more",
+    "trainer.devices=[0,0]": "trainer.devices=[0, 0]: name each GPU once, from 0 on",
+    "trainer.devices=[-1]": "trainer.devices=[-1]: name each GPU once, from 0 on",
     "trainer.devices=-1": "trainer.devices=-1: give 1 or more, or auto",
     "trainer.devices=2 trainer.num_nodes=0": "trainer.num_nodes=0: must be positive",
     "trainer=ddp trainer.devices=3 prompts_per_step=2": (
@@ -213,7 +229,6 @@ WRONG = {
     "~recipe optimizer=sgd +optimizer.nesterof=true": (
         "unknown key 'optimizer.nesterof': did you mean 'optimizer.nesterov'?"
     ),
-    "~schedule": "schedule is missing: choose one of the options of conf/schedule",
     "algorithm/loss=reinforce": (
         "num_minibatches=2 epochs=1: reinforce has no ratio for samples that an update has left "
         "behind; set both to 1, or algorithm/old_logprobs=current, whose correction weighs them"

@@ -20,10 +20,10 @@ LINES = {
         "algorithm/advantage=task_and_teacher, or leave algorithm/teachers out"
     ),
     f"algorithm=opd algorithm/teachers=velocities {RUN}": (
-        "VelocityTeachers of algorithm.teachers cannot judge tokens; set algorithm/teachers=tokens"
+        "algorithm.teachers are of pictures and cannot judge tokens; set algorithm/teachers=tokens"
     ),
     f"model=tiny_flow algorithm=diffusion_opd algorithm/teachers=tokens {RUN}": (
-        "TokenTeachers of algorithm.teachers cannot judge pictures; set "
+        "algorithm.teachers are of tokens and cannot judge pictures; set "
         "algorithm/teachers=velocities"
     ),
     f"model=tiny_flow algorithm=opd {RUN}": (

@@ -21,6 +21,7 @@ WRONG = {
     "a syntax error": ("x = 1\ndef broken(:\n", 2, "invalid syntax"),
     "a missing import": ("\n\nimport nowhere_to_be_found\n", 3, "No module named 'nowhere_to_be"),
     "a name that is not there": ("from tandem import register_rewards\n", 1, "ImportError: cannot"),
+    "an exit": ("import sys\n\nsys.exit(0)\n", 3, "SystemExit: 0"),
     "an error of its own": ("\n1 / 0\n", 2, "ZeroDivisionError: division by zero"),
     "a name that Tandem has": (TAKEN, 4, "reward=judge is an option of Tandem's"),
     "a form that no loss has": (
@@ -56,6 +57,12 @@ def test_an_error_in_a_plugin_is_one_line_with_its_place(written, fault):
     answer = str(refused.value)
     assert f"{path}, line {line}: " in answer
     assert said in answer and "\n" not in answer
+
+
+@pytest.mark.parametrize("name", ["''", ".mine", "mine..own"])
+def test_what_names_no_module_is_said_so(name):
+    with pytest.raises(ConfigError, match=r"^plugins: '.*' names no module; write plugins=\["):
+        compose([f"plugins=[{name}]"])
 
 
 def test_a_fault_in_what_a_plugin_imports_is_placed_there(written):

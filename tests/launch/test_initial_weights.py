@@ -52,6 +52,26 @@ def test_a_teacher_that_is_not_there_is_named_before_anything_is_loaded(
     assert str(refused.value) == f"algorithm.teachers.folders.others={bad}: {fault.format(bad)}"
 
 
+def test_a_teacher_of_texts_that_is_no_folder_is_named_too(tmp_path):
+    words = [f"algorithm.teachers.folders={{others: {tmp_path}/nope}}", "warm_start=null"]
+    with pytest.raises(ConfigError, match=rf"^algorithm.teachers.folders.others={tmp_path}/nope: "):
+        check_start(compose(["algorithm=gkd", *words]))
+
+
+@pytest.mark.parametrize("word", ["evaluate=true", "dry_run=true", "resume=x", "warm_start=null"])
+def test_a_warm_start_is_a_run_that_is_trained(word):
+    with pytest.raises(ConfigError, match=f"^warm_start: {word}: a warm start is a run of its own"):
+        check_start(compose([f"warm_start=['algorithm=sft','{word}']"]))
+
+
+def test_devices_that_are_not_there_are_named():
+    settings = config.check(compose(["trainer.devices=[1]"]))
+    with pytest.raises(ConfigError, match=r"^trainer.devices=\[1\]: no GPU has the number 1 here"):
+        check_devices(settings)
+    with pytest.raises(ConfigError, match=r"^trainer.accelerator=mps: torch sees none here"):
+        check_devices(config.check(compose(["trainer.accelerator=mps"])))
+
+
 def test_teachers_are_finished_runs_or_folders_of_diffusers(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     written(tmp_path / "home", "transformer/config.json")

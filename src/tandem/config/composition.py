@@ -33,6 +33,8 @@ from tandem.config.overrides import (
     is_choice,
     list_options,
     parse,
+    refuse_leaving_out,
+    refuse_other_folders,
     refuse_wrong_choice,
 )
 from tandem.config.own_targets import conf_folder
@@ -40,8 +42,6 @@ from tandem.config.plugins import load_plugins
 from tandem.config.registered import store_options
 from tandem.config.swaps import Numbers
 from tandem.config.values import as_argument, of_reward, refuse_deleted_key, refuse_unknown_key
-
-SEARCHED = "hydra.searchpath"
 
 Compose = Callable[[Loader, Sequence[str]], Composition]
 
@@ -77,7 +77,7 @@ def drop_hydra(whole: DictConfig) -> DictConfig:
 
 
 def _compose(given: Sequence[Override], compose: Compose, *, recorded: bool) -> DictConfig:
-    _refuse_other_folders(given)
+    refuse_other_folders(given)
     if not recorded:
         trust.believe(given)
     source = make_loader(load_plugins(_list_plugins(given), recorded=recorded))
@@ -85,6 +85,7 @@ def _compose(given: Sequence[Override], compose: Compose, *, recorded: bool) -> 
     choices = [part for part in given if is_choice(part, options)]
     for choice in choices:
         refuse_wrong_choice(choice, options)
+        refuse_leaving_out(choice, source.repository.load_config("config"))
     with _reword_errors(choices):
         made = compose(source, [part.input_line for part in choices])
         if chosen := choices_of_data(source.repository, made.choices, choices):
@@ -144,12 +145,6 @@ def make_loader(plugin_folders: Sequence[Path] = ()) -> Loader:
     for folder in plugin_folders:
         path.prepend("plugin", f"file://{folder}", anchor="schema")
     return Loader(path)
-
-
-def _refuse_other_folders(given: Sequence[Override]) -> None:
-    """Hydra would read them unjudged."""
-    if any(part.key_or_group == SEARCHED for part in given):
-        raise ConfigError(f"{SEARCHED}: conf/ is the only source; see plugins=")
 
 
 def _list_plugins(given: Sequence[Override]) -> object:

@@ -12,18 +12,22 @@ from dataclasses import replace
 from pathlib import Path
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.default_element import GroupDefault
 from hydra.core.object_type import ObjectType
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import OverrideParseException
 from hydra.plugins.config_source import ConfigSource
 
+from tandem.config.files import Read
 from tandem.config.meant import is_path, meant
 from tandem.config.names import ConfigError, nearest, unknown
 from tandem.settings.renamed import present_override
 
 # Groups of which several options make one node, or one sweep.
 TOGETHER = ("reward", "logger", "callbacks", "sweep")
+
+SEARCHED = "hydra.searchpath"
 
 Menu = Mapping[str, Sequence[str]]  # group, with slashes -> its options
 
@@ -50,6 +54,12 @@ def _read_count(part: Override) -> Override:
     if whole and re.fullmatch(r"\d+e\+?\d+", part.input_line.partition("=")[2], re.I):
         return replace(part, _value=int(part._value))
     return part
+
+
+def refuse_other_folders(given: Sequence[Override]) -> None:
+    """Hydra would read them unjudged."""
+    if any(part.key_or_group == SEARCHED for part in given):
+        raise ConfigError(f"{SEARCHED}: conf/ is the only source; see plugins=")
 
 
 def list_options(source: ConfigLoaderImpl) -> Menu:
@@ -100,6 +110,16 @@ def refuse_wrong_choice(override: Override, menu: Menu) -> None:
         raise ConfigError(f"{text}: {group} has a choice already; write {text.lstrip('+')}")
     if not override.is_delete():
         refuse_wrong_options(group, override.value(), menu)
+
+
+def refuse_leaving_out(choice: Override, whole: Read) -> None:
+    """Raise for a group that every run has a part of. `whole`: conf/config.yaml, which chooses its
+    option and has no `{}` that would stand in its place."""
+    group = choice.key_or_group
+    chosen = [one for one in whole.defaults_list if isinstance(one, GroupDefault)]
+    has_one = any(one.group == group and one.value and not one.optional for one in chosen)
+    if choice.is_delete() and has_one and whole.plain.get(group) != {}:
+        raise ConfigError(f"{group} is missing: choose one of the options of conf/{group}")
 
 
 def refuse_wrong_options(group: str, chosen: object, menu: Menu) -> None:

@@ -29,7 +29,8 @@ def load_plugins(names: object, *, recorded: bool = False) -> list[Path]:
     imported or was not confirmed.
     """
     if not isinstance(names, list):
-        raise ConfigError(f"plugins: expected a list of modules, such as plugins=[{names}]")
+        example = names if isinstance(names, str) and names else "my_rewards"
+        raise ConfigError(f"plugins: expected a list of modules, such as plugins=[{example}]")
     plugins = [str(name) for name in names]
     for name in plugins:
         _refuse_foreign(name)
@@ -108,7 +109,7 @@ def _load(name: str) -> list[Path]:
         if not f"{name}.".startswith(f"{error.name}."):
             raise ConfigError(_describe_fault(name, error)) from error
         raise ConfigError(f"plugins: there is no module {name} in {Path.cwd()}") from error
-    except Exception as error:  # whatever it is, the user wrote it, and wants to know where
+    except (Exception, SystemExit) as error:  # the user wrote it, and wants to know where
         raise ConfigError(_describe_fault(name, error)) from error
     if module.__file__ is None:
         raise ConfigError(f"plugins: {name} is a folder without an __init__.py; add one")
@@ -117,7 +118,7 @@ def _load(name: str) -> list[Path]:
     return [folder] if folder.is_dir() else []
 
 
-def _describe_fault(name: str, error: Exception) -> str:
+def _describe_fault(name: str, error: Exception | SystemExit) -> str:
     """The error of a module, and the line of the user's own files that led there."""
     if isinstance(error, SyntaxError):
         return f"plugins: {error.filename}, line {error.lineno}: {error.msg}"
@@ -130,6 +131,8 @@ def _describe_fault(name: str, error: Exception) -> str:
 
 def _refuse_foreign(name: str) -> None:
     """A library as a plugin would admit all that it defines, torch.load for one."""
+    if not all(name.split(".")):
+        raise ConfigError(f"plugins: {name!r} names no module; write plugins=[my_rewards]")
     if name.endswith(".py") or "/" in name:
         module = name.removesuffix(".py").strip("./").replace("/", ".")
         raise ConfigError(f"plugins: {name} is a file; name its module: plugins=[{module}]")

@@ -81,6 +81,8 @@ def _word(option: object) -> str:
     if kind in ROWS:
         items = [describe(item) for item in typing.get_args(option) if item is not Ellipsis]
         return f"a list of {', '.join(items) or 'anything'}"
+    if kind in (dict, Mapping):
+        return f"a mapping of {' to '.join(map(describe, typing.get_args(option))) or 'anything'}"
     return option.__name__ if inspect.isclass(option) else str(option).replace("typing.", "")
 
 

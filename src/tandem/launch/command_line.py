@@ -28,9 +28,10 @@ from tandem.config.composition import (
     make_loader,
 )
 from tandem.config.help import brought_by, everything, page
-from tandem.config.names import ConfigError
+from tandem.config.names import ConfigError, unknown
 from tandem.config.overrides import parse, quote
 from tandem.config.resume import configuration, find_resumed_run
+from tandem.config.values import list_keys
 from tandem.record import terminal
 from tandem.record.finished import finished
 from tandem.record.next_commands import next_commands
@@ -190,5 +191,8 @@ def _print(run: Run, words: argparse.Namespace) -> None:
     if words.cfg != "job":
         hydra = OmegaConf.create({"hydra": run.job.hydra})
         shown = hydra if words.cfg == "hydra" else OmegaConf.merge(run.cfg, hydra)
+    if words.package and words.package not in (keys := list_keys(shown)):
+        raise ConfigError(unknown("key", words.package, keys))
     shown = OmegaConf.select(shown, words.package) if words.package else shown
-    print(OmegaConf.to_yaml(shown, resolve=words.resolve), end="")
+    is_node = OmegaConf.is_config(shown)
+    print(OmegaConf.to_yaml(shown, resolve=words.resolve) if is_node else f"{shown}\n", end="")

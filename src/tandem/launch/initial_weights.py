@@ -29,6 +29,8 @@ from tandem.training.batches import GIVEN
 from tandem.types import SEGMENTS
 
 CONFIGS = ("config.json", TRANSFORMER, "text/config.json")  # of a language model, a flow, a chain
+# What makes a run another thing than one that is trained from its beginning.
+NOT_TRAINED = ("resume", "evaluate", "estimate", "dry_run", "run_dir", "warm_start", "sweep")
 
 Train = Callable[[DictConfig, Path, Sequence[str]], Any]
 
@@ -87,6 +89,13 @@ def starting_weights(cfg: DictConfig, train: Train) -> Path | None:
 
 
 def warm_configuration(cfg: DictConfig) -> DictConfig:
+    """Of the run that is trained first. Raises ConfigError for a word that would not train one."""
+    for part in parse(cfg.warm_start):
+        if part.key_or_group in NOT_TRAINED:
+            raise ConfigError(
+                f"warm_start: {part.input_line}: a warm start is a run of its own, from its "
+                "beginning to its end; leave it out"
+            )
     alone = ("warm_start=null", "evaluation.every=null")  # the run it is for evaluates it
     return compose([*shared(cfg.overrides), *cfg.warm_start, *alone], recorded=True)
 

@@ -33,9 +33,10 @@ def teachers_are_asked(case: Case) -> Iterator[str]:
     if teachers is None:
         return
     if teachers.of_texts != case.is_of_texts:
-        made, wanted = ("tokens", "tokens") if case.is_of_texts else ("pictures", "velocities")
+        made, other = ("tokens", "pictures") if case.is_of_texts else ("pictures", "tokens")
+        wanted = "tokens" if case.is_of_texts else "velocities"
         yield (
-            f"{type(teachers).__name__} of algorithm.teachers cannot judge {made}; set "
+            f"algorithm.teachers are of {other} and cannot judge {made}; set "
             f"algorithm/teachers={wanted}"
         )
     elif case.is_of_texts and not _asking(case):

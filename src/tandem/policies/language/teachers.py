@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from torch import Tensor, nn
 
 from tandem.contracts import fraction, positive
+from tandem.hub import refuse_absent
 from tandem.losses.divergence import Divergence, Side, StateDivergence
 from tandem.policies.language.average import WeightAverage
 from tandem.policies.language.chat import Chat
@@ -97,6 +98,7 @@ class TokenTeachers(Teachers):
                 self.server.endpoint(folder)
                 continue
             self.check_run(source)
+            refuse_absent(folder, key=f"algorithm.teachers.folders.{source}")
             place = weights_of(folder)
             if folder != SELF and place.is_dir() and not (place / "config.json").is_file():
                 raise ValueError(
