@@ -116,7 +116,7 @@ def forgets_its_reward(messages, fields):
 
 
 def is_refused(messages, fields):
-    ask(messages, stream=True)
+    ask(messages, logprobs=True)
 
 
 def uses_a_tool(messages, fields):

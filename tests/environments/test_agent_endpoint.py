@@ -78,6 +78,38 @@ def test_a_call_waits_for_the_move_and_gets_it(session):
     assert answer["usage"] == {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
 
 
+def streamed(session, **options):
+    """The events of a call, read as a client reads them."""
+    body = json.dumps({"model": "m", "messages": [USER], "stream": True} | options).encode()
+    headers = {"Authorization": f"Bearer {session.token}"}
+    request = urllib.request.Request(f"{session.url}/chat/completions", body, headers)
+    with urllib.request.urlopen(request, timeout=20) as reply:
+        assert reply.headers["Content-Type"] == "text/event-stream"
+        *lines, end = [line[6:] for line in reply.read().decode().split("\n\n") if line]
+    assert end == "[DONE]"
+    return [json.loads(line) for line in lines]
+
+
+def test_a_call_that_asks_for_a_stream_gets_the_same_turn_as_events(session):
+    thread, answers = calling(session)
+    session.events.get(timeout=20)
+    calls = (("add", '{"a": 1}'), ("add", "{}"))
+    session.answer(completion(Turn(role="assistant", content="", calls=calls), move(), "m"))
+    thread.join()
+    choice = answers[0][1]["choices"][0]
+    said, ended = streamed(session)
+    delta = said["choices"][0]["delta"]
+    assert [call.pop("index") for call in delta["tool_calls"]] == [0, 1]
+    assert delta == choice["message"]
+    assert (said["object"], said["choices"][0]["finish_reason"]) == ("chat.completion.chunk", None)
+    assert (ended["choices"][0]["delta"], ended["choices"][0]["finish_reason"]) == (
+        {},
+        "tool_calls",
+    )
+    *_, counted = streamed(session, stream_options={"include_usage": True})
+    assert (counted["choices"], counted["usage"]) == ([], answers[0][1]["usage"])
+
+
 def test_a_call_that_is_repeated_gets_the_same_answer_and_is_no_turn(session):
     first, _ = calling(session)
     session.events.get(timeout=20)
@@ -176,7 +208,8 @@ NO_CALLS = {
     "no message": ('{"messages": [7]}', "a message has a role, one of"),
     "a picture": (saying(role="user", content=[{"type": "image_url"}]), "content is a text, or a"),
     "half a pair": (saying(role="user", content="\ud800"), "content holds half of a surrogate"),
-    "a stream": (chat(stream=True), "an answer comes whole: leave stream out"),
+    "a role that is a list": (saying(role=["user"], content="7"), "a message has a role, one of"),
+    "options of a stream": (chat(stream=True, stream_options=[7]), "stream_options is an object"),
     "several answers": (chat(n=2), "a call has one answer: leave n out"),
     "log-probabilities": (chat(logprobs=True), "no log-probabilities are sent"),
     "tools": (chat(tools=[{"type": "function"}]), "a tool is a function with a name"),

@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from tandem.environments.chat_api import Request, read_request
+from tandem.environments.chat_events import EVENTS, as_events
 from tandem.environments.program import FILES, raise_file_limit
 from tandem.remote.serving import Capacity, Handler, Refusal, Server, has_hung_up
 
@@ -122,7 +123,11 @@ class AgentHandler(Handler):
         except ValueError as error:
             raise Refusal(400, str(error)) from None
         self.server.tell_ignored(request.ignored)
-        return session.ask(request, self.connection)
+        answer = session.ask(request, self.connection)
+        if not request.streams:
+            return answer
+        self.media_type = EVENTS
+        return as_events(answer, counts_tokens=request.counts_tokens)
 
     def _session(self, path: str) -> Session:
         """That of the address, which is the caller's own by its key."""

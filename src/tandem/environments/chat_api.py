@@ -23,7 +23,6 @@ SAMPLING = (
     "chat_template_kwargs",
 )  # fmt: skip
 UNWANTED = {
-    "stream": "an answer comes whole: leave stream out",
     "logprobs": "no log-probabilities are sent: leave logprobs out",
     "functions": "give tools in place of functions",
 }
@@ -56,6 +55,8 @@ class Request:
     tools: tuple[Mapping, ...] = ()  # schemas
     model: str = ""
     ignored: tuple[str, ...] = ()  # settings of sampling that the run decides
+    streams: bool = False  # the answer is to come as events
+    counts_tokens: bool = False  # and the last of them is to count its tokens
 
     def asks_what(self, other: Request) -> bool:
         """Whether both have one answer."""
@@ -91,7 +92,16 @@ def read_request(body: bytes) -> Request:
         tools=read_tools(asked.get("tools")),
         model=str(asked.get("model") or ""),
         ignored=tuple(name for name in SAMPLING if asked.get(name) is not None),
+        streams=bool(asked.get("stream")),
+        counts_tokens=wants_usage(asked.get("stream_options") or {}),
     )
+
+
+def wants_usage(options: object) -> bool:
+    """Whether a stream is to count its tokens. Raises ValueError for what are no options."""
+    if not isinstance(options, dict):
+        raise ValueError("stream_options is an object")
+    return bool(options.get("include_usage"))
 
 
 def is_deeper(value: object, most: int) -> bool:

@@ -119,6 +119,7 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "tandem", ""
     server: Server
+    media_type = JSON  # of the answer
 
     def get(self) -> bytes:
         """The answer to a GET. Raises Refusal."""
@@ -199,7 +200,7 @@ class Handler(BaseHTTPRequestHandler):
     def _send(self, status: int, body: bytes, headers: Sequence[tuple[str, str]]) -> None:
         self.close_connection = True
         self.send_response(status)
-        fixed = [("Content-Type", JSON), ("Content-Length", str(len(body)))]
+        fixed = [("Content-Type", self.media_type), ("Content-Length", str(len(body)))]
         for name, value in (*fixed, ("Connection", "close"), *headers):
             self.send_header(name, value)
         self.end_headers()
