@@ -203,9 +203,17 @@ def test_help_of_a_group_lists_its_options_and_of_a_key_what_it_takes():
     )
 
 
+def test_help_knows_a_key_that_is_at_its_default_and_a_group_that_nothing_is_chosen_of():
+    assert "reward.exact_match.weight=1.0  float" in help_of(["reward.exact_match.weight"])
+    assert "--help recipe/tiny_lm\n" in help_of(["recipe"])
+    assert help_of(["experiment"]).startswith("experiment=... has 0 options")
+
+
 def test_help_of_what_does_not_exist_names_the_nearest():
     with pytest.raises(ConfigError, match=r"did you mean 'algorithm\.loss\.clip_high'"):
         help_of(["algorithm.loss.clip_hihg"])
+    with pytest.raises(ConfigError, match=r"^(?!.*(choices|_target_))"):
+        help_of(["algorithm.nothing"])
 
 
 def test_version_is_that_of_tandem(capsys):

@@ -81,7 +81,8 @@ MISSPELT = {
         "dynamics=cps, dance_sde, flow_sde or ode"
     ),
     "model=tiny_flow dynamics=ode dynamics/stochastic=every_step": (
-        "dynamics/stochastic is a part of other options of dynamics than the one that was chosen"
+        "dynamics/stochastic is a part of dynamics=cps, dance_sde or flow_sde, and not of the one "
+        "that was chosen"
     ),
     "model=tiny_flow algorithm=nft algorithm/timestep_sampling/among=time": (
         "algorithm/timestep_sampling/among=time: write "
@@ -153,7 +154,7 @@ WRONG = {
     "model.lora={r:4,alpha:-1}": "model.lora.alpha=-1.0: must be positive",
     "algorithm.kl.coef=-1": "algorithm.kl.coef=-1.0: must not be negative",
     "trainer.devices=0": "trainer.devices=0: give 1 or more, or auto",
-    "seed=18446744073709551616": ("seed=18446744073709551616: must lie in 0 ... 9.22337e+18"),
+    "seed=18446744073709551616": ("seed=18446744073709551616: must be 9.22337e+18 at most"),
     "guards.stalled_after=inf": "guards.stalled_after=inf is a time above 0 in seconds, or null",
     "trainer.timeout=inf": "trainer.timeout=inf: must be above 0, and 1e+09 at most",
     "rollout.temperature=inf": "rollout.temperature is inf; it must be 0 (greedy) or more",

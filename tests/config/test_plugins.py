@@ -28,6 +28,23 @@ WRONG = {
         "from tandem import register_policy_loss\n\n@register_policy_loss\ndef mine(x): return x\n",
         3, "own_plugin.mine(x): write it as (batch, *, numbers)",
     ),
+    "a fact that there is not": (
+        "from tandem import register_reward\n\n@register_reward(read=3)\ndef f(a, b): ...\n",
+        3, "fact of a component: unknown 'read'; did you mean 'reads'?",
+    ),
+    "a function without a name": (
+        "from tandem import register_reward\n\nregister_reward('f')(lambda a, b: 1.0)\n",
+        3, "own_plugin.<lambda>: only a function at the top of a module has a name",
+    ),
+    "numbers bound to a function": (
+        "from functools import partial\nfrom tandem import register_reward\n\n"
+        "register_reward('f')(partial(print))\n",
+        4, "a partial has no name; write a function by def",
+    ),
+    "a name that is a folder": (
+        "from tandem import register_reward\n\n@register_reward('a/b')\ndef f(a, b): ...\n",
+        3, "reward=a/b: an option is named by letters, digits and . - _",
+    ),
     "two of one name": (
         f"{TAKEN.replace('judge', 'one')}\n@register_reward('one')\ndef other(output, prompt): 1\n",
         7, "reward=one is own_plugin.mine already",
@@ -79,6 +96,7 @@ def test_the_page_lists_what_plugins_register_and_what_their_files_offer(written
         "own_plugin/__init__.py",
     )
     written("# A schedule of mine\nlr: 1\n", "own_plugin/conf/schedule/mine.yaml")
+    written("lr: 1\n", "own_plugin/conf/schedule/_shared.yaml")  # no option, as in conf/
     found = brought_by(import_plugins(["plugins=[own_plugin]"]))
     assert found == {"reward": {"calm": "How calm."}, "schedule": {"mine": "A schedule of mine"}}
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from hydra.core.override_parser.types import Override
 from omegaconf import OmegaConf
 
+from tandem.registry.declared import options
 from tandem.settings.renamed import was_renamed
 
 
@@ -26,8 +27,18 @@ def explain_absent_part(error: Exception, given: Sequence[Override], conf: Path)
         return moved
     group, place = found[1], re.match(r"In '([^']+)/([^'/]+)'", str(error))
     whole, _, part = group.partition("/")
-    if place is None or not part:
-        return f"{group} is a part of other options of {whole} than the one that was chosen"
+    if not part:
+        return (
+            f"{group} is a group of files that no run has a part of; see `python train.py --help`"
+        )
+    if place is None:
+        parent, _, last = group.rpartition("/")
+        having = {name for (of, name), x in options().items() if of == parent and last in x.node}
+        having |= {path.stem for path in _having(last, conf / parent)}
+        if not having:
+            return f"{group} is a part of other options of {whole} than the one that was chosen"
+        makers = f"{parent}={_any_of(sorted(having))}"
+        return f"{group} is a part of {makers}, and not of the one that was chosen"
     chooser, chosen = f"{place[1]}={place[2]}", {c.key_or_group: c.value() for c in given}
     if (option := chosen.get(whole, "auto")) != "auto":
         better = _any_of([path.stem for path in _having(part, conf / whole)])

@@ -135,9 +135,10 @@ def brought_by(folders: Sequence[Path]) -> dict[str, dict[str, str]]:
         said = (component.__doc__ or "").partition("\n")[0]
         found.setdefault(OFFERED_AS.get(group, group), {})[name] = said
     for folder in folders:
-        for path in sorted(folder.rglob("*.yaml")):
+        for path in sorted(folder.rglob("[!_]*.yaml")):
             group = path.parent.relative_to(folder).as_posix()
-            found.setdefault(group, {})[path.stem] = description(path)
+            if not (group.startswith("_") or "/_" in group):
+                found.setdefault(group, {})[path.stem] = description(path)
     return found
 
 

@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from tandem.config.binding import BY_NAME
 from tandem.config.help import Described, groups_of
 from tandem.config.names import ConfigError, unknown
+from tandem.config.plain import FILLED_IN
 from tandem.config.signatures import describe, limits, options, signature
 from tandem.config.targets import resolve
 from tandem.settings.settings import Settings
@@ -47,12 +48,14 @@ def topic(
     name: str, cfg: DictConfig, chosen: Mapping[str, str | None], conf: Path, plugins: Described
 ) -> str:
     """Raises ConfigError for a name that is neither a group nor a key of the configuration."""
-    dotted, groups = name.strip("/.").replace("/", "."), groups_of(conf, plugins)
+    dotted = name.strip("/.").replace("/", ".")
+    groups = {"experiment": {}, "recipe": {}} | groups_of(conf, plugins)
     known = {group.replace("/", "."): group for group in groups}
     tree = OmegaConf.to_container(cfg, resolve=True)
     keys = list(_below(dotted, tree, chosen, conf))
     if dotted not in known and not keys:
-        raise ConfigError(unknown("group or key", name, [*known, *_names(tree)]))
+        names = dict.fromkeys([*known, *_names(tree)])
+        raise ConfigError(unknown("group or key", name, names))
     group = known.get(dotted)
     parts = [] if group is None else [_options(group, groups[group], chosen.get(group))]
     if keys:
@@ -89,6 +92,12 @@ def _below(
     arguments = _arguments(node, annotation)
     if not arguments and node is not ABSENT:
         yield Key(name=dotted, value=node, annotation=annotation, said=comments.get(dotted, ""))
+    if node is ABSENT:  # at its default, perhaps
+        parent, _, last = dotted.rpartition(".")
+        beside = _arguments(_at(tree, parent), _annotation(parent, tree)) if parent else {}
+        if last in beside:
+            own, default, said = beside[last]
+            yield Key(name=dotted, value=default, annotation=own, said=said)
     for name, (own, default, said) in arguments.items():
         value = node.get(name, default)
         place = f"{dotted}.{name}"
@@ -197,6 +206,8 @@ def _indented(text: str) -> str:
 
 def _names(tree: Mapping, above: str = "") -> Iterator[str]:
     for name, value in tree.items():
+        if name.startswith("_") or f"{above}{name}" in FILLED_IN:
+            continue
         yield f"{above}{name}"
         if isinstance(value, Mapping):
             yield from _names(value, f"{above}{name}.")

@@ -4,7 +4,7 @@ No heavy library is imported here, nor Hydra: whoever composes reads `REGISTERED
 """
 
 from tandem.contracts.admitted import DOMAINS
-from tandem.contracts.bounds import above, at_least, between, fraction, positive, rising
+from tandem.contracts.bounds import above, at_least, at_most, between, fraction, positive, rising
 from tandem.contracts.facts import Facts
 from tandem.contracts.parts import (
     Switch,
@@ -74,6 +74,7 @@ __all__ = [
     "Wrapper",
     "above",
     "at_least",
+    "at_most",
     "batch_statistics_of",
     "between",
     "bind_declared",

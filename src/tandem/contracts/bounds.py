@@ -44,10 +44,13 @@ class Bound:
             return words.get((self.low, self.open_low)) or (
                 f"be {'above' if self.open_low else 'at least'} {low}"
             )
+        last = f"below {high}" if self.open_high else f"{high} at most"
+        if self.low == -INF:
+            return f"be {last}"
         if not (self.open_low or self.open_high):
             return f"lie in {low} ... {high}"
         first = f"be {'above' if self.open_low else 'at least'} {low}"
-        return f"{first}, and {f'below {high}' if self.open_high else f'{high} at most'}"
+        return f"{first}, and {last}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,10 @@ def between(low: float, high: float, *, open_low: bool = False, open_high: bool 
 
 def at_least(low: float) -> Bound:
     return Bound(low=low)
+
+
+def at_most(high: float) -> Bound:
+    return Bound(high=high)
 
 
 def above(low: float) -> Bound:

@@ -7,10 +7,10 @@ A record hangs on the function or class itself and travels with it through any n
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from tandem.contracts.admitted import Domain, refuse_unlisted
+from tandem.contracts.admitted import Domain, refuse_unknown, refuse_unlisted
 
 if TYPE_CHECKING:
     from tandem.contracts.bounds import Bound
@@ -154,6 +154,8 @@ class Facts:
 
     def joined(self, declared: Mapping[str, Any]) -> Facts:
         """With what is declared above: it wins, and what is read and refused adds up."""
+        for name in declared:
+            refuse_unknown("fact of a component", name, [one.name for one in fields(Facts)])
         more = Facts(**declared)
         both = {
             "reads": self.reads | more.reads,

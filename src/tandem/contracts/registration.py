@@ -11,6 +11,7 @@ and `@register_policy_loss("name", ...)` gives the option another name than the 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,8 @@ from tandem.contracts.spellings import (
     adapt_to_group,
 )
 
+OPTION = re.compile(r"[A-Za-z0-9][\w.-]*")
+
 # (group, option) -> what was registered as it, in order.
 REGISTERED: dict[tuple[str, str], Callable] = {}
 
@@ -40,11 +43,18 @@ class Registrar:
 
     def __call__(self, named: Callable | str | None = None, /, **facts: Any) -> Callable:
         if callable(named):
-            return self._registered(named, named.__name__, facts)
-        return lambda component: self._registered(component, named or component.__name__, facts)
+            return self._registered(named, None, facts)
+        return lambda component: self._registered(component, named, facts)
 
-    def _registered(self, component: Callable, name: str, facts: dict[str, Any]) -> Callable:
+    def _registered(
+        self, component: Callable, named: str | None, facts: dict[str, Any]
+    ) -> Callable:
         _refuse_nameless(component)
+        name = named or component.__name__
+        if OPTION.fullmatch(name) is None:
+            raise ValueError(
+                f"{self.group}={name}: an option is named by letters, digits and . - _"
+            )
         if self.spellings and not inspect.isclass(component):
             component = adapt_to_group(component, self.spellings)
         if self.foreign and not inspect.isclass(component):
@@ -69,7 +79,9 @@ def place(component: Callable) -> str:
 
 
 def _refuse_nameless(component: Callable) -> None:
-    if "." in component.__qualname__:
+    if not (inspect.isfunction(component) or inspect.isclass(component)):
+        raise ValueError(f"a {type(component).__name__} has no name; write a function by def")
+    if not component.__qualname__.isidentifier():
         raise ValueError(f"{place(component)}: only a function at the top of a module has a name")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Annotated, Literal, get_type_hints
 
-from tandem.contracts import at_least, between, positive
+from tandem.contracts import at_least, at_most, between, positive
 from tandem.evaluation.settings import Answers, Pictures
 from tandem.settings.guards import LONGEST, Guards
 from tandem.settings.keys import AT_HOME, Key, key
@@ -101,7 +101,7 @@ class Devices:
 class Settings:
     """The keys of conf/config.yaml, each with what its value matters for."""
 
-    seed: Annotated[int, at_least(0), between(0, 2**63 - 1)] = field(
+    seed: Annotated[int, at_least(0), at_most(2**63 - 1)] = field(
         metadata=key(shared=True, compared=False, mirrored=False)
     )
     iterations: Size = field(metadata=key(resumable=True))
