@@ -34,8 +34,7 @@ class Experience(Shaped):
     """Rows that are ready to be trained on."""
 
     axes: ClassVar = {
-        "mask": "BT",
-        **dict.fromkeys(("advantages", "returns", "weights"), "BT"),
+        **dict.fromkeys(("rollout.mask", "advantages", "returns", "weights"), "BT"),
         "gates": "B",
         "statistics": "BT*",  # a loss may find several numbers for a step, along further axes
     }
@@ -51,11 +50,6 @@ class Experience(Shaped):
     gates: Mapping[str, Tensor] = field(default_factory=dict)
     # What the policy said of them, with gradient, if it was asked before the cut.
     record: CoupledBatch | DecoupledBatch | MatchingBatch | None = None
-
-    @property
-    def mask(self) -> Tensor:
-        """[B, T] bool, True where a step is trained."""
-        return self.rollout.mask
 
 
 def select_rows(experience: Experience, rows: Tensor) -> Experience:

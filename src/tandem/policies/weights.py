@@ -8,7 +8,7 @@ they get.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
@@ -116,6 +116,12 @@ def copy_into(tensors: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> N
                 f"but the model's is {tuple(tensor.shape)}"
             )
         tensor.copy_(distributed.shard_like(tensor, weights[name]))
+
+
+def join_graph(value: Tensor, weights: Iterable[nn.Parameter]) -> Tensor:
+    """The same numbers, with a gradient of 0 for weights that had no part in them: DDP waits for
+    that of every weight. Of any shape [...]."""
+    return value + sum(p.flatten()[:0].sum() for p in weights if p.requires_grad)
 
 
 def clip_gradients(parts: Sequence[Sequence[torch.nn.Parameter]], most: float) -> Tensor:

@@ -180,9 +180,8 @@ class Guards:
             )
 
     def check_missing(self, fraction: float, reasons: Mapping[str, int]) -> None:
-        """Raise Stop where more than `max_missing_rewards` of the samples have no reward."""
-        if not fraction > 0:
-            return
+        """Of samples without a reward, more than none: a warning, or Stop where they are more than
+        `max_missing_rewards`."""
         said = f"{fraction:.0%} of the samples have no reward ({describe_counts(reasons)})"
         if fraction > self.max_missing_rewards:
             raise Stop(

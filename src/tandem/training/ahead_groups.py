@@ -15,6 +15,7 @@ from tandem import rng
 from tandem.data.stream import DrawnAhead
 from tandem.policies.engines.weight_sync import BegunRows
 from tandem.policies.language.records import Questions
+from tandem.policies.language.rows import as_rollout
 from tandem.rewards import Rewards
 from tandem.training.ahead import Ticket
 from tandem.training.ahead_rows import Sampled, restored
@@ -63,7 +64,7 @@ class GroupSampler:
             asked.encoded, asked.keys, sampling=asked.sampling, endings=asked.endings
         )
         with self.reading:
-            rollout = self.policy.read(asked, answers)
+            rollout = as_rollout(asked, answers, self.policy.chat)
             rows = rollout.outputs, rollout.prompts, rollout.group
             judged = self.rewards.begin(*rows, iteration=ticket.iteration)
         given = torch.full_like(answers.tokens, engine.number)
@@ -89,5 +90,5 @@ class GroupSampler:
     def restore(self, ticket: Ticket, state: Mapping[str, Tensor]) -> list[Sampled]:
         """The rows of a group that a checkpoint holds. Of any shape [...]."""
         asked = [self._question(ticket, number) for number in range(1 + self.greedy)]
-        read = [partial(self.policy.read, question) for question in asked]
+        read = [partial(as_rollout, question, chat=self.policy.chat) for question in asked]
         return [restored(ticket, number, state, each) for number, each in enumerate(read)]

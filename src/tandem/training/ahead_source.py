@@ -106,15 +106,16 @@ class AheadSource(RolloutSource):
     def sample_greedily(self, prompts: Slots) -> tuple[Rollout, Scores]:
         return self._take(*self._joined(1), baseline=True)
 
-    def prompts_by_group(self, prompts: Sequence[Prompt]) -> Sequence[Prompt]:
-        """The prompts of the batch on all ranks, by group."""
+    @property
+    def prompts_of_batch(self) -> Sequence[Prompt] | None:
+        """The prompts of the batch on all ranks, by group, which meet here."""
         if self.queue.order == "exact":
-            return prompts
+            return None
         own = [rows[0].rollout.prompts[0] for rows in self.batch.values()]
         by_group = dict(zip(self.queue.slots, own, strict=True))
         every = distributed.all_gather_object([by_group])
         found = {group: prompt for some in every for group, prompt in some.items()}
-        return [found[group] for group in range(len(prompts))]
+        return [found[group] for group in range(self.plan.prompts_per_step)]
 
     @property
     def timing(self) -> dict[str, float]:

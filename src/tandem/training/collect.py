@@ -63,6 +63,9 @@ class RolloutSource:
     It is what a sampling strategy asks, and keeps an account of what was taken.
     """
 
+    # The prompts of the batch on all ranks, by group; None: those that the iteration drew.
+    prompts_of_batch: Sequence[Prompt] | None = None
+
     def __init__(
         self,
         *,
@@ -88,10 +91,6 @@ class RolloutSource:
     def timing(self) -> dict[str, float]:
         """Of the iteration, beside what the clock counts."""
         return self.policy.pop_timing()
-
-    def prompts_by_group(self, prompts: Sequence[Prompt]) -> Sequence[Prompt]:
-        """The prompts of an iteration on all ranks, by group."""
-        return prompts
 
     def state(self, iteration: int) -> dict[str, Tensor]:
         """What was drawn for this iteration and later ones, of any shape [...]."""

@@ -233,7 +233,7 @@ class PostTraining(LightningHooks):
         if metrics["reward/missing"] > 0:  # of all ranks, so that each takes part in the sum
             failed = torch.tensor(sum(failures(faults).values()))
             self.report["reward/faults"] = distributed.all_sum(failed).item()
-        self.guards.check_missing(metrics["reward/missing"], faults)
+            self.guards.check_missing(metrics["reward/missing"], faults)
         if scores.judges:
             failed = torch.tensor(warn_of_judges(self.rewards.pop_faults(judges=True)))
             self.report["reward/judge_faults"] = distributed.all_sum(failed).item()
@@ -242,7 +242,7 @@ class PostTraining(LightningHooks):
         self.guards.check_signal(self.flat_iterations, self.policy)
         if scores.parts:
             # Of the main stream alone: the refills of dynamic sampling are drawn by other odds.
-            prompts = self.source.prompts_by_group(prompts)
+            prompts = self.source.prompts_of_batch or prompts
             main = (rollout.group < len(prompts)).nonzero()[:, 0]
             asked = [prompts[slot] for slot in rollout.group[main].tolist()]
             success = take(scores, main).part(None, asked)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from operator import attrgetter
 from typing import ClassVar, TypeVar
 
 import torch
@@ -29,15 +30,16 @@ class Shaped:
     """A record whose tensors are checked where it is made."""
 
     __slots__ = ()
-    # Field -> a letter for each axis, such as "BT"; of a mapping, for each tensor in it. An axis is
-    # as long as in the first field that has it; "*" at the end: further ones may follow.
+    # Field, or FIELD.FIELD of a record in it -> a letter for each axis, such as "BT"; of a mapping,
+    # for each tensor in it. An axis is as long as in the first field that has it; "*" at the end:
+    # further ones may follow.
     axes: ClassVar[Mapping[str, str]]
 
     def __post_init__(self) -> None:
         """Raises ValueError for the first tensor of another shape, naming it."""
         lengths: dict[str, int] = {}
         for name, letters in self.axes.items():
-            value, axes = getattr(self, name), letters.rstrip("*")
+            value, axes = attrgetter(name)(self), letters.rstrip("*")
             for own, tensor in (value if isinstance(value, Mapping) else {"": value}).items():
                 if tensor is None:
                     continue

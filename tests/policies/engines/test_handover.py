@@ -73,11 +73,8 @@ def asked(policy, engine):
 
 def fits(policy, answers):
     """Of each token, whether the trainer's weights say of it what the engine said."""
-    encoded = policy.chat.encode(questions()[:3])
-    group = torch.arange(3).repeat_interleave(2)
-    rows = as_rollout(
-        questions()[:3], encoded, answers, chat=policy.chat, group=group, temperature=1.0
-    )
+    own = policy.ask(questions()[:3], range(3), group_size=2, key=0, sampling=SAMPLING)
+    rows = as_rollout(own, answers, policy.chat)
     return (policy.evidence(rows, NOTHING).logp - answers.logp).abs() < 1e-5
 
 

@@ -17,7 +17,7 @@ from tandem.policies.request import BY_ITSELF
 from tandem.types import Prompt
 
 SRC = Path(__file__).parents[3] / "src" / "tandem"
-OF_ENGINES = {"ask", "read"}
+OF_ENGINES = {"ask", "chat"}
 REFERENCE = frozenset({"ref_logp"})
 
 

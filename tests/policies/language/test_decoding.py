@@ -11,7 +11,7 @@ from tandem import rng
 from tandem.policies.language import decoding
 from tandem.policies.language.decoding import Local, Rows, find_ended
 from tandem.policies.language.records import Endings
-from tandem.policies.language.rows import cuts, left_padded
+from tandem.policies.language.rows import cuts
 from tandem.policies.language.tiny_lm import tiny_lm
 
 KEY = 7
@@ -226,10 +226,16 @@ def test_cuts_keep_groups_whole_where_they_fit():
     assert rows(2, 5, max_rows=3) == [(0, 0, 1, 3), (0, 3, 1, 2), (1, 0, 1, 3), (1, 3, 1, 2)]
 
 
-def test_worked_example_of_left_padding():
-    tokens, mask = left_padded([[5], [6, 7]], torch.device("cpu"))
-    assert tokens.tolist() == [[0, 5], [6, 7]]
-    assert mask.tolist() == [[0, 1], [1, 1]]
+def test_worked_example_of_left_padding(policy, monkeypatch):
+    seen, forward = [], Rows.forward
+
+    def noting(self, tokens, *given):
+        seen.append((tokens.tolist(), self.mask.tolist()))
+        return forward(self, tokens, *given)
+
+    monkeypatch.setattr(Rows, "forward", noting)
+    Rows(policy.network, [[5], [6, 7]], torch.zeros(2, 1).long(), 2)
+    assert seen == [([[0, 5], [6, 7]], [[0, 1], [1, 1]])]
 
 
 def test_a_prompt_beyond_the_positions_is_refused():

@@ -103,10 +103,3 @@ def is_awaited(part: nn.Module) -> bool:
 def learns(network: nn.Module) -> bool:
     """Whether some of its weights are trained."""
     return any(parameter.requires_grad for parameter in network.parameters())
-
-
-def with_all_readers(velocity: Tensor, network: Components) -> Tensor:
-    """The same, with a gradient of 0 for weights of encoders that had no part in it: DDP waits for
-    every weight, and many an encoder is read before its last layer. velocity: [N, ...]."""
-    weights = [p for name in network.readers for p in network[name].parameters()]
-    return velocity + sum(p.flatten()[:0].sum() for p in weights if p.requires_grad)

@@ -10,15 +10,10 @@ from torch.utils.checkpoint import checkpoint
 
 from tandem.dynamics.guidance import guide, needs_unprompted
 from tandem.policies.flow.adapter import Adapter
-from tandem.policies.flow.components import (
-    TRANSFORMER,
-    Components,
-    components,
-    with_all_readers,
-)
+from tandem.policies.flow.components import TRANSFORMER, Components, components
 from tandem.policies.flow.embeddings import PromptEmbedding, PromptEmbeddingCache
 from tandem.policies.flow.records import Condition
-from tandem.policies.weights import Precision, Replicated
+from tandem.policies.weights import Precision, Replicated, join_graph
 from tandem.types import Prompt
 
 
@@ -76,7 +71,9 @@ class VelocityModel:
     def _read(self, x: Tensor, sigma: Tensor, condition: Condition) -> Tensor:
         read = self.adapter.read(self.network, condition)
         velocity = self.adapter.velocity(self.run, x, sigma, read)
-        return with_all_readers(velocity, self.network)
+        # Many an encoder is read before its last layer.
+        readers = [self.network[name] for name in self.network.readers]
+        return join_graph(velocity, (p for reader in readers for p in reader.parameters()))
 
 
 def compile_parts(network: nn.Module) -> nn.Module:

@@ -84,12 +84,14 @@ class Chat:
             return messages
         return [{"role": "system", "content": system}, *messages]
 
-    def encode(self, prompts: Sequence[Prompt]) -> list[list[int]]:
-        """Token ids of each prompt; the tokenizer adds its own where no template wrote them."""
-        return self.encode_texts(prompts, [self.text(prompt) for prompt in prompts])
+    def encode(
+        self, prompts: Sequence[Prompt], texts: Sequence[str] | None = None
+    ) -> list[list[int]]:
+        """Token ids of each prompt; the tokenizer adds its own where no template wrote them.
 
-    def encode_texts(self, prompts: Sequence[Prompt], texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of what is sent for each prompt."""
+        texts: what is sent for each; None: its `text`.
+        """
+        texts = [self.text(prompt) for prompt in prompts] if texts is None else texts
         plain = [p.messages is None or self.template is None for p in prompts]
         ids: list[list[int]] = [[] for _ in prompts]
         for special in (False, True):

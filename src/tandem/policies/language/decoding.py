@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 from transformers.cache_utils import DynamicLayer
 
 from tandem import rng
 from tandem.policies.language.inputs import TEXTS, Inputs
 from tandem.policies.language.pretrained import arguments
 from tandem.policies.language.records import Answers, Endings, Sampling
-from tandem.policies.language.rows import before, cuts, left_padded
+from tandem.policies.language.rows import before, cuts
 from tandem.policies.language.sampling import Draw, draw
 from tandem.policies.weights import FULL, Precision
 from tandem.types import concat
@@ -70,7 +72,10 @@ class Rows:
         self.banned = torch.tensor(inputs.banned, dtype=torch.int64, device=keys.device)
         self.keys = keys.flatten()
         self.index = torch.arange(len(self.keys), device=keys.device)  # place in the answers
-        tokens, mask = left_padded(prompts, keys.device)
+        ids = [torch.tensor(prompt) for prompt in prompts]
+        padded = partial(pad_sequence, batch_first=True, padding_side="left")
+        tokens = padded(ids).to(keys.device)
+        mask = padded([torch.ones_like(own) for own in ids]).to(keys.device)
         self.mask = None if mask.all() else mask  # no padding, no mask: the faster attention
         first = inputs.first_pass(prompts, tokens, mask)
         self.position = first.behind  # [N, 1] of the next token, or [4, N, 1]

@@ -27,9 +27,9 @@ from tandem.policies.language.pretrained import (
     vocabulary_of,
 )
 from tandem.policies.language.records import TokenSample
-from tandem.policies.language.rows import TokenIndex, score_in_parts
+from tandem.policies.language.rows import RowScorer, TokenIndex
 from tandem.policies.language.sampling import entropy_of, widened
-from tandem.policies.weights import Precision, Replicated
+from tandem.policies.weights import Precision, Replicated, join_graph
 from tandem.types import Evidence, take
 
 
@@ -41,7 +41,7 @@ class ChunkLimits:
     tokens: int = 2**14  # of one pass without gradient
 
 
-class TokenLogProbComputer:
+class TokenLogProbComputer(RowScorer[TokenSample]):
     """Log-probabilities of taken tokens under a causal language model, and a critic's values."""
 
     def __init__(
@@ -132,11 +132,7 @@ class TokenLogProbComputer:
         """Hidden states [R, S, H], or logits [R, S, V] of a model that does more after its head."""
         out = self.trunk(layout)
         states = out.last_hidden_state if self.splits else out.logits
-        if self.inputs.tied:  # each has a gradient, if of 0: DDP waits for that of every weight
-            states = states + sum(
-                p.flatten()[:0].sum() for p in self.inputs.tied if p.requires_grad
-            )
-        return states
+        return join_graph(states, self.inputs.tied) if self.inputs.tied else states
 
     def values(self, places: TokenIndex, layout: Layout, states: Tensor) -> Tensor:
         """What the critic expects of each step, from what stands before its token: [N]."""
@@ -149,11 +145,7 @@ class TokenLogProbComputer:
         """What stands before the head at each step of a mask [B, T], row by row, a few rows of a
         pass at a time: [N, H]."""
         found, order, number = [], [], mask.flatten().cumsum(0).view(mask.shape) - 1
-        budget = Budget(max_tokens=self.memory.tokens, packed=self.packs)
-        places = TokenIndex.of(sample, mask)
-        of_rows = sample.context is None or self.packs
-        cost = places.read(len(mask)) if of_rows else padded_cost(sample, places)
-        for part in budget.cut(cost.clamp(min=1)):
+        for part in self.cut(sample, mask):
             own, inside = take(sample, part), mask[part.to(mask.device)]
             places = TokenIndex.of(own, inside)
             if own.context is not None:
@@ -164,17 +156,15 @@ class TokenLogProbComputer:
             order.append(number[part.to(mask.device)][inside])
         return torch.cat(found)[torch.cat(order).argsort()]
 
-    @torch.no_grad()
-    def in_parts(
-        self, sample: TokenSample, mask: Tensor, needs: frozenset[str] = frozenset()
-    ) -> Evidence:
-        """The same without gradient, a few rows at a time. `mask`: [B, T]."""
-        budget = Budget(max_tokens=self.memory.tokens, packed=self.packs)
+    def cut(self, sample: TokenSample, mask: Tensor) -> list[Tensor]:
+        """The rows of each pass without gradient, by the tokens that it reads of each.
+
+        `mask`: [B, T]; [n] of each.
+        """
         places = TokenIndex.of(sample, mask)
         of_rows = sample.context is None or self.packs
         cost = places.read(len(mask)) if of_rows else padded_cost(sample, places)
-        parts = budget.cut(cost.clamp(min=1))
-        return score_in_parts(self, parts, sample, mask, needs)
+        return Budget(max_tokens=self.memory.tokens, packed=self.packs).cut(cost.clamp(min=1))
 
 
 # What else can be read off the distribution of a step: (logp [N, V], logp of the token [N]) -> [N].

@@ -21,7 +21,6 @@ from tandem.policies.language.logprob import ChunkLimits, TokenLogProbComputer
 from tandem.policies.language.mixed_episodes import MixedEpisodes
 from tandem.policies.language.pretrained import Build, Numerics, Packing
 from tandem.policies.language.records import (
-    Answers,
     Description,
     Endings,
     Questions,
@@ -153,7 +152,7 @@ class LanguagePolicy(TokenPolicy):
             answers = self.engine.answer(
                 asked.encoded, asked.keys, sampling=sampling, endings=asked.endings
             )
-        return self.read(asked, answers)
+        return as_rollout(asked, answers, self.chat)
 
     def ask(
         self,
@@ -177,18 +176,6 @@ class LanguagePolicy(TokenPolicy):
             sampling=sampling,
             endings=Endings(tokens=self.ends, strings=sampling.stop, decode=self.chat.decode_all),
         )
-
-    def read(self, asked: Questions, answers: Answers) -> Rollout:
-        """The rows that an engine answered, on the device of its answers."""
-        rows = as_rollout(
-            asked.prompts,
-            asked.encoded,
-            answers,
-            chat=self.chat,
-            group=asked.group,
-            temperature=asked.sampling.temperature or 1.0,
-        )
-        return replace(rows, key=asked.keys.flatten())
 
     def encode(self, examples: Sequence[Prompt], *, key: int, slots: Sequence[int]) -> Rollout:
         """Demonstrations: every answer token, the end token too, is trained. None reads `key`."""

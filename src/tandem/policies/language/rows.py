@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
 
 from tandem.policies.language.chat import Chat
-from tandem.policies.language.records import Answers, Sampling, TokenSample
+from tandem.policies.language.records import Answers, Questions, Sampling, TokenSample
 from tandem.policies.weights import Replicated
 from tandem.types import Evidence, Prompt, Rollout, concat, take
 
-Rows = TypeVar("Rows", contravariant=True)
+Rows = TypeVar("Rows")
 
 
 def check_room(encoded: Sequence[list[int]], sampling: Sampling, positions: int | None) -> None:
@@ -38,30 +39,21 @@ def check_length(sample: TokenSample, positions: int | None) -> None:
         )
 
 
-def as_rollout(
-    prompts: Sequence[Prompt],
-    encoded: Sequence[list[int]],
-    answers: Answers,
-    *,
-    chat: Chat,
-    group: Tensor,
-    temperature: float,
-) -> Rollout:
-    """One row per answer; as many answers to each prompt as there are rows for it.
-
-    `group`: [B] int64.
-    """
-    rows = torch.arange(len(prompts)).repeat_interleave(len(answers.tokens) // len(prompts))
-    rows = rows.tolist()
-    asked = tuple(prompts[i] for i in rows)
-    sample = pack([encoded[i] for i in rows], answers.tokens, answers.length, temperature)
+def as_rollout(asked: Questions, answers: Answers, chat: Chat) -> Rollout:
+    """One row per answer, prompt by prompt, on the device of the answers."""
+    each = range(asked.keys.shape[1])
+    prompts = tuple(prompt for prompt in asked.prompts for _ in each)
+    encoded = [ids for ids in asked.encoded for _ in each]
+    temperature = asked.sampling.temperature or 1.0
+    sample = pack(encoded, answers.tokens, answers.length, temperature)
     texts = zip(answers.tokens.tolist(), answers.length.tolist(), strict=True)
     return Rollout(
-        sample=replace(sample, images=chat.images(asked)),
+        sample=replace(sample, images=chat.images(prompts)),
         outputs=chat.decode([tokens[:length] for tokens, length in texts]),
-        prompts=asked,
+        prompts=prompts,
         mask=before(answers.length, answers.tokens.shape[1]),
-        group=group,
+        group=asked.group,
+        key=asked.keys.flatten(),
         length=answers.length,
         truncated=answers.truncated,
         behaviour_logp=answers.logp,
@@ -117,14 +109,6 @@ def cuts(num_prompts: int, group_size: int, *, max_rows: int) -> Iterator[tuple[
             yield slice(p, p + prompts), slice(s, s + samples)
 
 
-def left_padded(prompts: Sequence[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Token ids and mask (1 = token), both [P, longest] int64."""
-    longest = max(len(prompt) for prompt in prompts)
-    tokens = [[0] * (longest - len(prompt)) + prompt for prompt in prompts]
-    mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
-    return torch.tensor(tokens, device=device), torch.tensor(mask, device=device)
-
-
 def right_padded(
     rows: Sequence[list], device: torch.device, dtype: torch.dtype = torch.int64, *, least: int = 0
 ) -> Tensor:
@@ -176,33 +160,33 @@ class TokenIndex:
         return states.flatten(0, 1).index_select(0, flat)
 
 
-class Scorer(Protocol[Rows]):
+class RowScorer(ABC, Generic[Rows]):
     """What gives the values of the taken tokens of a sample's rows."""
 
     weights: Replicated
 
-    def __call__(self, sample: Rows, mask: Tensor, needs: frozenset[str]) -> Evidence:
-        """mask: [B, T]."""
+    @abstractmethod
+    def __call__(self, sample: Rows, mask: Tensor, needs: frozenset[str] = frozenset()) -> Evidence:
+        """With gradient. mask: [B, T]."""
 
+    @abstractmethod
+    def cut(self, sample: Rows, mask: Tensor) -> Sequence[Tensor]:
+        """The rows of each pass without gradient, [n] of each. mask: [B, T]."""
 
-def score_in_parts(
-    scorer: Scorer[Rows],
-    parts: Sequence[Tensor],
-    sample: Rows,
-    mask: Tensor,
-    needs: frozenset[str],
-) -> Evidence:
-    """The values of all rows, a part at a time. mask: [B, T]; parts: the rows of each, [n].
+    @torch.no_grad()
+    def in_parts(self, sample: Rows, mask: Tensor, needs: frozenset[str] = frozenset()) -> Evidence:
+        """The same without gradient, a few rows at a time. mask: [B, T].
 
-    Ranks gather weights together: one with fewer parts than another makes idle passes.
-    """
-    own = max(len(parts), 1)
-    idle = scorer.weights.passes(own) - own if scorer.weights.paced else 0
-    if own == 1:
-        evidence = scorer(sample, mask, needs)
-    else:
-        said = [scorer(take(sample, part), mask[part.to(mask.device)], needs) for part in parts]
-        evidence = take(concat(said), torch.cat(list(parts)).argsort())
-    for _ in range(idle):
-        scorer(take(sample, torch.zeros(1).long()), torch.zeros_like(mask[:1]), needs)
-    return evidence
+        Ranks gather weights together: one with fewer parts than another makes idle passes.
+        """
+        parts = self.cut(sample, mask)
+        own = max(len(parts), 1)
+        idle = self.weights.passes(own) - own if self.weights.paced else 0
+        if own == 1:
+            evidence = self(sample, mask, needs)
+        else:
+            said = [self(take(sample, part), mask[part.to(mask.device)], needs) for part in parts]
+            evidence = take(concat(said), torch.cat(list(parts)).argsort())
+        for _ in range(idle):
+            self(take(sample, torch.zeros(1).long()), torch.zeros_like(mask[:1]), needs)
+        return evidence

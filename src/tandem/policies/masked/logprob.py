@@ -14,7 +14,7 @@ from tandem.experience import Budget
 from tandem.policies.language.inputs import TEXTS, Layout, Trunk
 from tandem.policies.language.logprob import ChunkLimits, token_logp
 from tandem.policies.language.pretrained import Numerics, logits_are_head_of_trunk
-from tandem.policies.language.rows import TokenIndex, score_in_parts
+from tandem.policies.language.rows import RowScorer, TokenIndex
 from tandem.policies.masked.records import HiddenRows, Likelihood, MaskedSample, States
 from tandem.policies.weights import Precision, Replicated
 from tandem.types import Evidence, take
@@ -56,7 +56,7 @@ class MaskedModel:
         return states[row, column - self.tokens.shift]
 
 
-class MaskedLogProbComputer(MaskedModel):
+class MaskedLogProbComputer(MaskedModel, RowScorer[MaskedSample]):
     """Values of the tokens of answers, at the states that an evidence names."""
 
     packs = False
@@ -118,13 +118,12 @@ class MaskedLogProbComputer(MaskedModel):
         where = (places.row, places.step)
         return {n: blank.to(x.dtype).index_put(where, x) for n, x in numbers.items()}
 
-    @torch.no_grad()
-    def in_parts(
-        self, sample: MaskedSample, mask: Tensor, needs: frozenset[str] = frozenset()
-    ) -> Evidence:
-        """The same without gradient, a few rows at a time. `mask`: [B, T]."""
-        parts = Budget(max_tokens=self.memory.tokens).cut(self.cost(sample, mask))
-        return score_in_parts(self, parts, sample, mask, needs)
+    def cut(self, sample: MaskedSample, mask: Tensor) -> list[Tensor]:
+        """The rows of each pass without gradient, by the tokens that the passes read of each.
+
+        `mask`: [B, T]; [n] of each.
+        """
+        return Budget(max_tokens=self.memory.tokens).cut(self.cost(sample, mask))
 
     def cost(self, sample: MaskedSample, mask: Tensor) -> Tensor:
         """Tokens that the passes of each row read, [B] int64."""

@@ -38,8 +38,8 @@ class VisionChat(Chat):
 
     def encode(self, prompts: Sequence[Prompt]) -> list[list[int]]:
         """Token ids, in which every picture has its image tokens."""
-        encoded = self.encode_texts(prompts, [self.expand(prompt) for prompt in prompts])
-        marked = self.encode_texts(prompts, [self.text(prompt) for prompt in prompts])
+        encoded = super().encode(prompts, [self.expand(prompt) for prompt in prompts])
+        marked = super().encode(prompts)
         return [
             PromptIds(ids, prompt.images, marked=own, banned=self.banned)
             for ids, own, prompt in zip(encoded, marked, prompts, strict=True)
