@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -61,13 +62,20 @@ class LTX2(Films):
         of_second = own.audio_sampling_rate / own.audio_hop_length / own.audio_scale_factor
         channels, *size = film.latent_shape
         tokens = film.tokens + round(seconds * of_second)
-        if self.sizes.get(tokens, tuple(size)) != tuple(size):
+        if (other := self.sizes.get(tokens, tuple(size))) != tuple(size):
+            films = " and ".join(self.in_pixels(one) for one in (other, size))
             raise ValueError(
-                f"evaluation.frames={frames}: such a film has as many tokens as one of another "
-                "size, and is not told from it; take other frames or another resolution"
+                f"films of {films} have {tokens} tokens each, by which this family tells their "
+                "sizes apart; take another height, width or number of frames for one of them"
             )
         self.sizes = {**self.sizes, tokens: tuple(size)}
         return Canvas(latent_shape=(tokens, channels), tokens=film.tokens)
+
+    def in_pixels(self, size: Sequence[int]) -> str:
+        """Frames, height and width of a film whose latent has that size."""
+        frames, height, width = size
+        sides = f"{height * self.scale} x {width * self.scale}"
+        return f"{sides} in {(frames - 1) * self.stride + 1} frames"
 
     def blank(self, rows: int) -> Condition:
         config, most = self.network.config, self.text_tokens
