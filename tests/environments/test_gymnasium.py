@@ -4,6 +4,7 @@ import pytest
 
 pytest.importorskip("gymnasium", reason="gymnasium is not installed")
 
+import numpy as np
 from small_episodes import playing, sampled
 from small_language import questions
 from worlds import asked
@@ -69,6 +70,19 @@ def test_a_policy_plays_it(learned):
     assert [row.episode["lost"] for row in rows.prompts] == [None] * 4
     first = [row.episode["turns"][0]["content"] for row in rows.prompts]
     assert first[0] == first[1] and first[2] == first[3]  # a group begins alike
+
+
+@pytest.mark.parametrize(
+    ("seen", "told"),
+    [
+        (np.int64(12345678), "12345678"),  # and not 1.23457e+07, which its neighbours are too
+        ((14, (np.float32(0.1), True)), "14 0.1 1"),
+        ({"agent": np.array([[1, 2]]), "hint": {"text": "go on"}}, "agent 1 2 hint text go on"),
+        ("a door", "a door"),
+    ],
+)
+def test_observations_of_all_kinds_are_told_with_all_that_is_whole(seen, told):
+    assert numbers(seen, None) == told
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -113,9 +113,25 @@ class Game:
 
 
 def numbers(observation: Any, env: gymnasium.Env) -> str:
-    """The numbers of an observation, one after another."""
-    parts = observation if isinstance(observation, tuple) else (observation,)
-    return " ".join(f"{number:g}" for part in parts for number in np.ravel(part).tolist())
+    """The numbers of an observation, one after another; of a mapping each part behind its name."""
+    return " ".join(words_of(observation))
+
+
+def words_of(seen: Any) -> Iterator[str]:
+    """A text as it is, and a whole number with all of its digits."""
+    match seen:
+        case str():
+            yield seen
+        case Mapping():
+            for name, part in seen.items():
+                yield str(name)
+                yield from words_of(part)
+        case tuple() | list():
+            for part in seen:
+                yield from words_of(part)
+        case _:
+            for number in np.ravel(seen).tolist():
+                yield f"{number:d}" if isinstance(number, int) else f"{number:g}"
 
 
 def drawing(observation: Any, env: gymnasium.Env) -> str:
