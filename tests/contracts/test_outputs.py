@@ -44,7 +44,22 @@ def narrow(batch):
     return reinforce(batch).bfloat16()
 
 
+def elsewhere(batch):
+    return reinforce(batch).to("meta")
+
+
+def sparse(batch):
+    return reinforce(batch).to_sparse()
+
+
+def new_parameter(batch):
+    return torch.nn.Parameter(reinforce(batch).detach())
+
+
 LOSSES = {
+    elsewhere: r"^loss elsewhere returned a tensor on meta; return one on cpu",
+    sparse: r"^loss sparse returned a tensor of torch\.sparse_coo; add \.to_dense\(\)",
+    new_parameter: r"^loss new_parameter has no gradient",
     mean_loss: r"^loss mean_loss returned one number.* leave out \.mean\(\).* here \[24, 5\]",
     per_row: r"^loss per_row returned \[B\], here \[24\]; return x\[:, None\] \* batch\.mask",
     per_sample: r"^loss per_sample returned \[B, 1\].* declare per='sample'",
@@ -60,6 +75,23 @@ def test_a_loss_of_another_shape_or_without_a_gradient_is_one_line(tmp_path, los
         plugged(tmp_path, loss=loss).go()
     assert "\n" not in str(seen.value)
     assert isinstance(seen.value, Stop) and isinstance(seen.value, ValueError)
+
+
+def test_what_a_loss_says_outside_the_mask_is_ignored_whatever_it_is(tmp_path):
+    def broken_outside(batch):
+        return reinforce(batch) / batch.mask  # 0 / 0 there
+
+    mine, other = (plugged(tmp_path, loss=loss).go() for loss in (broken_outside, reinforce))
+    assert torch.equal(mine.gradients[0], other.gradients[0])
+    assert mine.gradients[0].any()
+
+
+def test_a_statistic_of_rows_is_found_in_a_loss_that_is_broken_outside_the_mask(tmp_path):
+    def centred(batch):
+        return reinforce(batch) / batch.mask - reinforce(batch).mean()
+
+    with pytest.raises(WrongOutput, match="it takes a statistic of the rows beside them"):
+        plugged(tmp_path, loss=centred).go()
 
 
 def test_a_loss_that_declares_one_number_for_a_sample_may_return_it(tmp_path):

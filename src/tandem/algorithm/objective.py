@@ -170,13 +170,14 @@ class Objective(ABC):
         loss = LOSS.ask(term.loss, batch, *statistics, mask=batch.mask, learns=learns)
         if name in self.unchecked and loss.any():
             self.unchecked.remove(name)
-            refuse_statistics(term.loss, batch, loss.detach())
+            refuse_statistics(term.loss, batch, torch.where(batch.mask, loss.detach(), 0))
         weight = rows.weights[name]
+        counts = weight != 0  # elsewhere a loss may be no number
         if self.facts[name].averages:
             refuse_part(term.loss, weight)
         if name in self.corrected:
             weight = weight * CORRECTION.ask(term.correction, batch, mask=batch.mask)
-        return float(term.coef) * (loss * weight).sum()
+        return float(term.coef) * torch.where(counts, loss * weight, 0).sum()
 
 
 def may_hide_statistics(loss: Callable) -> bool:

@@ -87,7 +87,12 @@ class Output:
     def _of_values(self, value: Tensor, mask: Tensor, learns: bool) -> str | None:
         if value.dtype not in WIDE:
             return f"returned {value.dtype}; return float32 or float64"
-        if self.learns and learns and not value.requires_grad:
+        if value.device != mask.device:
+            return f"returned a tensor on {value.device}; return one on {mask.device}"
+        if value.layout is not torch.strided:
+            return f"returned a tensor of {value.layout}; add .to_dense()"
+        # One that nothing was computed from, such as a new parameter, has none for the policy.
+        if self.learns and learns and (value.is_leaf or not value.requires_grad):
             return "has no gradient; leave out .detach(), .item() and torch.no_grad() on batch.logp"
         if not self.learns and value.requires_grad:
             return "has a gradient, which it must not have; add .detach()"
