@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -51,14 +51,15 @@ WAYS = {
 }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+def print_table(lines: Iterable[str], file: str, description: str) -> None:
+    """Print the lines of a table, which `--save` also writes into that file of the results."""
+    parser = argparse.ArgumentParser(description=description.partition("\n")[0])
     parser.add_argument("--save", action="store_true", help="write benchmarks/results")
     chosen = parser.parse_args()
-    text = "".join(f"{line}\n" for line in lines())
+    text = "".join(f"{line}\n" for line in lines)
     print(text, end="")
     if chosen.save:
-        (RESULTS / "largest.md").write_text(text)
+        (RESULTS / file).write_text(text)
 
 
 def lines() -> Iterator[str]:
@@ -98,4 +99,4 @@ def configuration(preset: str) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    main()
+    print_table(lines(), "largest.md", __doc__)

@@ -6,7 +6,6 @@ of it was run. The fewest devices whose memory holds the run, and what one of th
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -16,11 +15,10 @@ from tempfile import TemporaryDirectory
 
 os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
-from benchmarks.largest import ROOM
+from benchmarks.largest import ROOM, print_table
 from tandem.config import check, compose
 from tandem.launch.memory_estimate import GIB, parts_of_a_rank, peak
 
-RESULTS = Path(__file__).resolve().parent / "results"
 DEVICES = (1, 8, 32)
 FLOW_GRPO, NFT = "arXiv:2505.05470", "arXiv:2509.16117"
 # Of the repository yifan123/flow_grpo, whose rows DiffusionNFT takes too.
@@ -157,16 +155,6 @@ SHAPES: Mapping[str, tuple[str, Mapping[str, tuple[str, str, Mapping]]]] = {
 }  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--save", action="store_true", help="write benchmarks/results")
-    chosen = parser.parse_args()
-    text = "".join(f"{line}\n" for line in lines())
-    print(text, end="")
-    if chosen.save:
-        (RESULTS / "published.md").write_text(text)
-
-
 def lines() -> Iterator[str]:
     yield "| task | model | `python train.py ...` | devices x GiB | published | here |"
     yield "|---" * 6 + "|"
@@ -210,4 +198,4 @@ def write(model: str, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    print_table(lines(), "published.md", __doc__)

@@ -27,7 +27,7 @@ from tandem.launch.assembly import assemble
 from tandem.launch.devices import trainer_for
 from tandem.losses.preference import dpo
 from tandem.policies.flow.velocity_model import ChunkedForward
-from tandem.policies.weights import blocks_of
+from tandem.policies.sharding import blocks_of
 from tandem.rewards import Reward, Rewards, waits
 from tandem.settings.settings import Settings
 from tandem.training.module import PostTraining

@@ -20,7 +20,7 @@ from torch import Tensor
 from tandem.contracts import declare, fraction, positive, register_kl
 from tandem.dynamics import likelihood
 from tandem.dynamics.regression import energy
-from tandem.types import CoupledBatch, DecoupledBatch, Transition
+from tandem.types import CoupledBatch, DecoupledBatch
 
 LIMIT = 20.0
 
@@ -123,14 +123,14 @@ def gaussian(batch: CoupledBatch) -> Tensor:
 
     Shape: [B, T]. Source: Flow-GRPO, arXiv:2505.05470.
     """
-    return _steps(batch).kl_to_ref
+    return batch.transition.kl_to_ref
 
 
 # (mean - mean_ref)^2 of Gaussian steps in the loss: Flow-Factory's x-based KL
 @register_kl(reads={"kl_to_ref"}, refused=OF_GAUSSIAN_STEPS)
 def mean_distance(batch: CoupledBatch) -> Tensor:
     """(mean - mean_ref)^2, the x-based KL of Flow-Factory: [B, T]. Source: Flow-Factory."""
-    steps = _steps(batch)
+    steps = batch.transition
     return likelihood.mean_distance(steps.kl_to_ref, steps.std)
 
 
@@ -141,7 +141,7 @@ def velocity_distance(batch: CoupledBatch) -> Tensor:
 
     Shape: [B, T]. Source: Flow-Factory's v-based KL.
     """
-    steps = _steps(batch)
+    steps = batch.transition
     gain = torch.where(batch.mask, steps.velocity_gain, 1)  # a division by 0 would leave NaN
     return likelihood.velocity_distance(steps.kl_to_ref, steps.std, gain)
 
@@ -153,13 +153,8 @@ def timeless(batch: CoupledBatch) -> Tensor:
 
     Shape: [B, T]. Source: Flow-GRPO's code (arXiv:2505.05470).
     """
-    steps = _steps(batch)
+    steps = batch.transition
     return likelihood.timeless_kl(steps.kl_to_ref, steps.sigma, steps.next_sigma)
-
-
-def _steps(batch: CoupledBatch) -> Transition:
-    assert batch.transition is not None, "the policy was asked for Gaussian steps, but gave none"
-    return batch.transition
 
 
 # (velocity - velocity_ref)^2 at fresh noise: each noise level counts alike

@@ -51,6 +51,10 @@ class Policy(nn.Module, ABC):
         # The policies of the segments of its samples, by name; "": it has steps of one kind.
         self.parts: Mapping[str, Policy] = {"": self}
 
+    @property
+    def device(self) -> torch.device:
+        return self.sampler.device  # which goes where the weights go
+
     def pop_timing(self) -> dict[str, float]:
         """Seconds since the last call that `timing.jsonl` names, beside those of the phases."""
         return {}

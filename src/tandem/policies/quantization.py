@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
-from tandem.policies.weights import blocks_of
+from tandem.policies.sharding import blocks_of
 
 PREFIX = "packed_"  # of the parameters that hold a weight
 MEASURED = 2**18  # numbers of a weight that shows what a larger one takes

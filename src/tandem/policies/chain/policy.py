@@ -6,13 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
 
-import torch
 from torch import Tensor, nn
 
 from tandem import rng
-from tandem.policies.base import Policy
+from tandem.policies.chain.pair import PairedPolicy
 from tandem.policies.chain.records import (
     ChainSampling,
     as_given,
@@ -21,7 +19,6 @@ from tandem.policies.chain.records import (
     instructed,
     join,
     join_evidence,
-    named,
     painted_from,
     part,
 )
@@ -30,16 +27,12 @@ from tandem.policies.flow.policy import FlowPolicy
 from tandem.policies.language.policy import LanguagePolicy
 from tandem.policies.language.records import Description
 from tandem.policies.request import Request
-from tandem.policies.weights import owned
 from tandem.types import PICTURE, TEXT, Evidence, Prompt, Rollout
-
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
 
 ALONE = frozenset({"values", "old_values", "new_reference"})  # that one of the two could say
 
 
-class ChainPolicy(Policy):
+class ChainPolicy(PairedPolicy):
     """Any language policy and any flow policy. Of one row the text and its picture share a score.
 
     No gradient flows from a picture into its text but through that score: what the painter reads of
@@ -102,20 +95,6 @@ class ChainPolicy(Policy):
     def needs_of(self, name: str, needs: frozenset[str]) -> frozenset[str]:
         """What is read of the steps of that segment."""
         return needs - self.request.unread.get(name, frozenset())
-
-    @property
-    def iteration(self) -> int:
-        return self.text.iteration
-
-    @iteration.setter
-    def iteration(self, number: int) -> None:
-        for policy in self.parts.values():
-            policy.iteration = number
-
-    @property
-    def learning(self) -> dict[str, LanguagePolicy | FlowPolicy]:
-        """Those that are trained, by segment."""
-        return {name: p for name, p in self.parts.items() if name not in self.request.frozen}
 
     @contextmanager
     def summon_full_params(
@@ -218,46 +197,3 @@ class ChainPolicy(Policy):
     def told(self, prompt: Prompt) -> Prompt:
         """The prompt as the language model is sent it."""
         return instructed(prompt, self.instruction)
-
-    @property
-    def device(self) -> torch.device:
-        return self.text.device
-
-    def ready(self) -> None:
-        for policy in self.parts.values():
-            policy.ready()
-
-    def notify(self, event: Literal["update", "iteration"]) -> None:
-        for policy in self.parts.values():
-            policy.notify(event)
-
-    def shard(self, mesh: DeviceMesh) -> None:
-        for policy in self.parts.values():
-            policy.shard(mesh)
-
-    def trainable(self) -> dict[str, nn.Parameter]:
-        """All that learns, by text.NAME and picture.NAME."""
-        return named({name: policy.trainable() for name, policy in self.learning.items()})
-
-    def groups(self) -> dict[str, list[nn.Parameter]]:
-        """Either is treated by itself: its learning rate, and the clip of its gradient."""
-        return {name: list(policy.trainable().values()) for name, policy in self.learning.items()}
-
-    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Of any shape [...]."""
-        for name, policy in self.learning.items():
-            policy.load_weights(owned(weights, f"{name}."))
-
-    def state(self) -> dict[str, Tensor]:
-        """What both remember beside their weights. Of any shape [...]."""
-        return named({name: policy.state() for name, policy in self.parts.items()})
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Put back what `state` gave. Of any shape [...]."""
-        for name, policy in self.parts.items():
-            policy.load_state(owned(state, f"{name}."))
-
-    def save(self, folder: str | Path) -> None:
-        """Each in its own format, in the folders text and picture."""
-        for name, policy in self.parts.items():
-            policy.save(Path(folder) / name)

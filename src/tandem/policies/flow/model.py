@@ -24,12 +24,11 @@ from tandem.policies.flow.velocity_model import VelocityModel
 from tandem.policies.language.pretrained import Numerics
 from tandem.policies.lora import Lora
 from tandem.policies.quantization import Quantization, quantize
+from tandem.policies.sharding import Sharded, assembled
 from tandem.policies.weights import (
     Precision,
     Replicated,
-    Sharded,
     all_gathered,
-    assembled,
     lend,
     named_parameters,
     owned,

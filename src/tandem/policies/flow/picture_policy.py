@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
 
+from tandem import rng
 from tandem.dynamics.decays import Decay
 from tandem.policies.base import Policy
 from tandem.policies.engines.weight_sync import WeightSync
@@ -20,9 +22,16 @@ from tandem.policies.flow.admission import Split
 from tandem.policies.flow.embeddings import PromptEmbeddingCache
 from tandem.policies.flow.engine import FlowFiles, Generator, SyncedPictures
 from tandem.policies.flow.model import FlowModel
-from tandem.policies.flow.records import EMA, LIVE, REFERENCE, FlowSampling
+from tandem.policies.flow.records import (
+    EMA,
+    LIVE,
+    REFERENCE,
+    FlowSample,
+    FlowSampling,
+    as_rollout,
+)
 from tandem.policies.flow.sampling import LocalPictures
-from tandem.policies.flow.sizes import cropped
+from tandem.policies.flow.sizes import cropped, sampled_apart
 from tandem.policies.flow.snapshots import reads_reference
 from tandem.policies.request import Request
 from tandem.types import Prompt, Rollout
@@ -114,12 +123,35 @@ class PicturePolicy(Policy):
         kept, dropped = self.admit(shown)
         return kept, without + dropped
 
+    def encode(self, examples: Sequence[Prompt], *, key: int, slots: Sequence[int]) -> Rollout:
+        """Pictures of demonstrations, each one step or one for each noise level.
+
+        Their noise levels and noise are functions of key and slot: the rows of a slot share them,
+        whatever `regression.shared` says of samples.
+        """
+        sizes = {example.size for example in examples}
+        self.asks_sizes |= sizes != {None}
+        if len(sizes) > 1:
+            again = partial(self.encode, key=key)
+            return sampled_apart(examples, slots, 1, lambda some, own: again(some, slots=own))
+        group = torch.tensor(slots, device=self.device)
+        pictures = torch.stack([admission.shown(example, self.adapter) for example in examples])
+        parts = pictures.split(self.sampling.max_rows)
+        x0 = torch.cat([self.adapter.latents(part, self.device) for part in parts])
+        # Data knows of no guidance.
+        guidance = torch.ones(group.shape, dtype=torch.float64, device=group.device)
+        sample = FlowSample(x0=x0, key=rng.key(group, after=key), guidance=guidance)
+        steps = self.request.steps_of_a_picture
+        return as_rollout(examples, sample, pictures, group=group, steps=steps)
+
     def describe_prompt(self, prompt: Prompt) -> str:
         """The text that a picture is asked for by."""
         return prompt.text
 
     def sized(self, rollout: Rollout) -> Rollout:
         """Rows of one size without the margin that they may have."""
+        if not self.asks_sizes:
+            return rollout
         return cropped(rollout, self.adapter.canvas(rollout.prompts[0].size).latent_shape)
 
     def row_cost(self, rollout: Rollout) -> Tensor:
@@ -138,10 +170,6 @@ class PicturePolicy(Policy):
         return self.request.cost_of_points(tokens, guided, levels * points)
 
     # The weights.
-
-    @property
-    def device(self) -> torch.device:
-        return self.sampler.device
 
     def notify(self, event: Literal["update", "iteration"]) -> None:
         """Snapshots follow, and engines hear of it."""

@@ -198,27 +198,6 @@ class FlowPolicy(PicturePolicy):
             rollout = replace(rollout, mask=one_of_each(rollout.mask, keys))
         return replace(rollout, key=keys)
 
-    def encode(self, examples: Sequence[Prompt], *, key: int, slots: Sequence[int]) -> Rollout:
-        """Pictures of demonstrations, each one step or one for each noise level.
-
-        Their noise levels and noise are functions of key and slot: the rows of a slot share them,
-        whatever `regression.shared` says of samples.
-        """
-        sizes = {example.size for example in examples}
-        self.asks_sizes |= sizes != {None}
-        if len(sizes) > 1:
-            again = partial(self.encode, key=key)
-            return sampled_apart(examples, slots, 1, lambda some, own: again(some, slots=own))
-        group = torch.tensor(slots, device=self.device)
-        pictures = torch.stack([admission.shown(example, self.adapter) for example in examples])
-        parts = pictures.split(self.sampling.max_rows)
-        x0 = torch.cat([self.adapter.latents(part, self.device) for part in parts])
-        # Data knows of no guidance.
-        guidance = torch.ones(group.shape, dtype=torch.float64, device=group.device)
-        sample = FlowSample(x0=x0, key=rng.key(group, after=key), guidance=guidance)
-        steps = self.request.steps_of_a_picture
-        return as_rollout(examples, sample, pictures, group=group, steps=steps)
-
     def resample_noise(self, rollout: Rollout, epoch: int) -> Rollout:
         """Pictures as a whole get new levels and noise. Log-probabilities that `complete` filled
         are of the old ones, so where those may be read all stays as it is."""
@@ -229,25 +208,19 @@ class FlowPolicy(PicturePolicy):
         """The training forward, with gradient."""
         if len({prompt.size for prompt in rollout.prompts}) > 1:
             return in_parts(rollout, lambda part: self.evidence(part, needs))
-        return self.logprobs.evidence(
-            self.model, self.sized(rollout) if self.asks_sizes else rollout, needs
-        )
+        return self.logprobs.evidence(self.model, self.sized(rollout), needs)
 
     def errors(self, rollout: Rollout, needs: frozenset[str]) -> dict[str, Tensor]:
         """ "error" [B, T, D], with gradient, "sigma" [B, T], and what is named of "old_error",
         "ref_error", "fast_error" [B, T, D], "std" and "velocity_gain" [B, T]."""
-        return self.denoising.errors(
-            self.model, self.sized(rollout) if self.asks_sizes else rollout, needs
-        )
+        return self.denoising.errors(self.model, self.sized(rollout), needs)
 
     def matching(
         self, rollout: Rollout, needs: frozenset[str], *, rests: bool
     ) -> tuple[dict[str, Tensor], dict[str, NetworkAnswer]]:
         """Fields of a `MatchingBatch`: "x0" [B, T, D] with gradient unless it `rests`, what is
         named of others, and apart the answers of networks that learn, with their gradients."""
-        return self.queries.answers(
-            self.model, self.sized(rollout) if self.asks_sizes else rollout, needs, rests=rests
-        )
+        return self.queries.answers(self.model, self.sized(rollout), needs, rests=rests)
 
     def complete(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
         """Fill the log-probabilities, values and old means that are read and were not given."""
@@ -261,4 +234,4 @@ class FlowPolicy(PicturePolicy):
             fill = partial(self.logprobs.complete, self.model, needs=needs, trusted=trusted)
             if len({prompt.size for prompt in rollout.prompts}) > 1:
                 return in_parts(rollout, lambda part: fill(rollout=self.sized(part)))
-            return fill(rollout=self.sized(rollout) if self.asks_sizes else rollout)
+            return fill(rollout=self.sized(rollout))

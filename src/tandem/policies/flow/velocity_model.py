@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from tandem.dynamics.guidance import guide, needs_unprompted
+from tandem.dynamics.guidance import guide
+from tandem.dynamics.path import widen
 from tandem.policies.flow.adapter import Adapter
 from tandem.policies.flow.components import TRANSFORMER, Components, components
 from tandem.policies.flow.embeddings import PromptEmbedding, PromptEmbeddingCache
@@ -39,8 +40,10 @@ class VelocityModel:
     ) -> Tensor:
         """[N, ...] float32, guided by classifier-free guidance if scale is above 1. sigma: [N]"""
         prompted, unprompted = conditioning.prompted, conditioning.unprompted
-        if unprompted is None or not needs_unprompted(scale):
-            return guide(self.predict(x, sigma, prompted), None, scale=scale)
+        if scale == 1:
+            return widen(self.predict(x, sigma, prompted))
+        if unprompted is None:
+            return guide(self.predict(x, sigma, prompted), None, scale=scale)  # which refuses
         both = {name: torch.cat([prompted[name], unprompted[name]]) for name in prompted}
         velocity = self.predict(torch.cat([x, x]), torch.cat([sigma, sigma]), both)
         return self.adapter.guide(*velocity.chunk(2), scale=scale)

@@ -35,10 +35,9 @@ from tandem.policies.language.records import RowPasses, Sampling
 from tandem.policies.lora import Lora, adapted, save_adapted
 from tandem.policies.quantization import Quantization, quantize
 from tandem.policies.request import Request
+from tandem.policies.sharding import Sharded, assembled
 from tandem.policies.weights import (
-    Sharded,
     all_gathered,
-    assembled,
     lend,
     named_parameters,
     parameter_groups,
@@ -51,15 +50,12 @@ if TYPE_CHECKING:
 
     from tandem.environments import Environment, Mixture
 
-OF_REFERENCE = frozenset({"ref_logp", "old_kl_to_ref"})
 BEFORE = frozenset({"old_logp", "old_values", "sum_pi_squared"})  # of weights not yet updated
 FILLED = (*BEFORE, "ref_logp")  # by `complete`, if they are read and not given
-OF_KL = frozenset({"old_logp", "ref_logp"})  # what the KL of a token that was taken is made of
 
 
 class TokenPolicy(EngineMixin):
-    """Says how likely tokens are; a subclass says how they are written. It has no weights before
-    `load`."""
+    """Says how likely tokens are, which a subclass writes. It has no weights before `load`."""
 
     samples_by = Sampling
 
@@ -76,10 +72,8 @@ class TokenPolicy(EngineMixin):
         quantization: Quantization | None = None,
         critic: Kind = "head",
     ) -> None:
-        """`path` (folder or hub name) wins over `build`; `seed` is that of new adapters.
-
-        quantization: of the frozen base below them; None: it stays as it is.
-        """
+        """`path` (folder or hub name) wins over `build`; `seed` is that of new adapters;
+        `quantization`: of the frozen base below them; None: it stays as it is."""
         super().__init__()
         self.path, self.build, self.seed = path, build, seed
         self.numerics, self.talk, self.memory = numerics, talk, memory
@@ -92,8 +86,7 @@ class TokenPolicy(EngineMixin):
         """Weights and tokenizer; a frozen copy only if a reference is needed without adapters, and
         a critic only if "values" are."""
         self.sampling, self.precision = request.sampling, request.precision
-        self.offload = request.offload
-        self.lagged.staleness = self.sampling.staleness
+        self.offload, self.lagged.staleness = request.offload, self.sampling.staleness
         check_kernels(self.numerics.liger, self.numerics.attn_implementation)
         model, tokenizer = self.read_weights()
         self.chat = self.chat_of(tokenizer)
@@ -117,7 +110,7 @@ class TokenPolicy(EngineMixin):
 
     def copies(self, request: Request) -> frozenset[str]:
         """What it holds beside what is trained."""
-        reads = request.needs & OF_REFERENCE
+        reads = request.needs & {"ref_logp", "old_kl_to_ref"}
         return frozenset({"reference"} if reads and self.lora is None else ())
 
     read_config = staticmethod(read_config)
@@ -156,7 +149,7 @@ class TokenPolicy(EngineMixin):
 
     def complete(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
         """Fill the log-probabilities and values that are read and were not given."""
-        asked = needs | OF_KL if "old_kl_to_ref" in needs else needs
+        asked = needs | {"old_logp", "ref_logp"} if "old_kl_to_ref" in needs else needs
         wanted = {name for name in FILLED if name in asked and getattr(rollout, name) is None}
         sampler_speaks = rollout.behaviour_logp is not None and "old_logp" in wanted
         with self.summon_full_params():
@@ -212,10 +205,6 @@ class TokenPolicy(EngineMixin):
         """The text as the model sees it."""
         return self.chat.text(prompt)
 
-    @property
-    def device(self) -> torch.device:
-        return next(self.network.parameters()).device
-
     def shard(self, mesh: DeviceMesh) -> None:
         """The critic with the network it reads; the frozen copy by itself."""
         own = [self.network] if self.critic is None else [self.network, self.critic]
@@ -226,9 +215,8 @@ class TokenPolicy(EngineMixin):
     def summon_full_params(
         self, sampling: Sampling | None = None, needs: frozenset[str] = frozenset()
     ) -> AbstractContextManager[None]:
-        """An engine with weights of its own samples without those of the ranks, and what
-        `complete` fills is asked part by part: all weights of a large model are nowhere together.
-        """
+        """An engine with weights of its own samples without those of the ranks, and what `complete`
+        fills is asked part by part: all weights of a large model are nowhere together."""
         if self.supply is not None and not needs:
             return nullcontext()
         compared = self.reference if "ref_logp" in needs else None

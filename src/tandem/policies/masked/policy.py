@@ -119,20 +119,7 @@ class MaskedPolicy(TokenPolicy):
 
     def passes_of(self, request: Request) -> RowPasses:
         """As many as there are states of an answer that all steps of a sampler wrote."""
-        width = request.sampling.max_new_tokens
-        position = torch.arange(width)[None]
-        one = torch.zeros(1, dtype=torch.int64)
-        states = likelihood_of(request)(
-            HiddenRows(
-                free=torch.ones(1, width, dtype=torch.bool),
-                void=torch.zeros(1, width, dtype=torch.bool),
-                prompt=torch.zeros(1, 1, dtype=torch.bool),
-                when=position * request.sampling.total_steps // width,
-                key=one,
-                stratum=one,
-                place=one.double(),
-            )
-        )
+        states = likelihood_of(request)(HiddenRows.written_by(request.sampling))
         return RowPasses(
             passes=len(states.row), unread=0, scored=int(states.weight.count_nonzero())
         )

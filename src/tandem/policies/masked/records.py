@@ -112,6 +112,20 @@ class HiddenRows:
             place=sample.place,
         )
 
+    @classmethod
+    def written_by(cls, sampling: MaskedSampling) -> HiddenRows:
+        """The row of an answer that all steps of a sampler wrote."""
+        width, one = sampling.max_new_tokens, torch.zeros(1, dtype=torch.int64)
+        return cls(
+            free=torch.ones(1, width, dtype=torch.bool),
+            void=torch.zeros(1, width, dtype=torch.bool),
+            prompt=torch.zeros(1, 1, dtype=torch.bool),
+            when=torch.arange(width)[None] * sampling.total_steps // width,
+            key=one,
+            stratum=one,
+            place=one.double(),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class States:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from tandem.policies.weights import blocks_of
+from tandem.policies.sharding import blocks_of
 
 AHEAD = 2  # blocks at once: the one that computes, and the one that arrives meanwhile
 

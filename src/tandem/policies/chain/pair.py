@@ -1,0 +1,86 @@
+"""Two policies as one: what concerns weights, and what is remembered, is asked of both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor, nn
+
+from tandem.policies.base import Policy
+from tandem.policies.chain.records import named
+from tandem.policies.flow.policy import FlowPolicy
+from tandem.policies.language.policy import LanguagePolicy
+from tandem.policies.request import Request
+from tandem.policies.weights import owned
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+
+class PairedPolicy(Policy):
+    """A writer and a painter; a subclass says how one sample is made of both."""
+
+    text: LanguagePolicy
+    picture: FlowPolicy
+    parts: Mapping[str, LanguagePolicy | FlowPolicy]  # by segment
+    request: Request
+
+    @property
+    def iteration(self) -> int:
+        return self.text.iteration
+
+    @iteration.setter
+    def iteration(self, number: int) -> None:
+        for policy in self.parts.values():
+            policy.iteration = number
+
+    @property
+    def learning(self) -> dict[str, LanguagePolicy | FlowPolicy]:
+        """Those that are trained, by segment."""
+        return {name: p for name, p in self.parts.items() if name not in self.request.frozen}
+
+    @property
+    def device(self) -> torch.device:
+        return self.text.device
+
+    def ready(self) -> None:
+        for policy in self.parts.values():
+            policy.ready()
+
+    def notify(self, event: Literal["update", "iteration"]) -> None:
+        for policy in self.parts.values():
+            policy.notify(event)
+
+    def shard(self, mesh: DeviceMesh) -> None:
+        for policy in self.parts.values():
+            policy.shard(mesh)
+
+    def trainable(self) -> dict[str, nn.Parameter]:
+        """All that learns, by text.NAME and picture.NAME."""
+        return named({name: policy.trainable() for name, policy in self.learning.items()})
+
+    def groups(self) -> dict[str, list[nn.Parameter]]:
+        """Either is treated by itself: its learning rate, and the clip of its gradient."""
+        return {name: list(policy.trainable().values()) for name, policy in self.learning.items()}
+
+    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
+        """Of any shape [...]."""
+        for name, policy in self.learning.items():
+            policy.load_weights(owned(weights, f"{name}."))
+
+    def state(self) -> dict[str, Tensor]:
+        """What both remember beside their weights. Of any shape [...]."""
+        return named({name: policy.state() for name, policy in self.parts.items()})
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Put back what `state` gave. Of any shape [...]."""
+        for name, policy in self.parts.items():
+            policy.load_state(owned(state, f"{name}."))
+
+    def save(self, folder: str | Path) -> None:
+        """Each in its own format, in the folders text and picture."""
+        for name, policy in self.parts.items():
+            policy.save(Path(folder) / name)
