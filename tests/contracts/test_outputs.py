@@ -56,7 +56,12 @@ def new_parameter(batch):
     return torch.nn.Parameter(reinforce(batch).detach())
 
 
+def writes(batch):
+    return reinforce(replace(batch, advantages=batch.advantages.mul_(2)))
+
+
 LOSSES = {
+    writes: r"^loss writes writes on advantages, which others read; compute a tensor of its own",
     elsewhere: r"^loss elsewhere returned a tensor on meta; return one on cpu",
     sparse: r"^loss sparse returned a tensor of torch\.sparse_coo; add \.to_dense\(\)",
     new_parameter: r"^loss new_parameter has no gradient",
@@ -99,6 +104,14 @@ def test_a_loss_that_declares_one_number_for_a_sample_may_return_it(tmp_path):
     other = plugged(tmp_path, loss=lambda batch: one(batch) * batch.mask, weights=sequence_mean)
     mine = plugged(tmp_path, loss=one, weights=sequence_mean)
     assert torch.equal(mine.go().gradients[0], other.go().gradients[0])
+
+
+def test_an_advantage_that_writes_on_its_scores_is_refused_before_they_are_logged(tmp_path):
+    def zeroes(scores, rollout):
+        return scores.total.zero_()[:, None] * rollout.mask
+
+    with pytest.raises(WrongOutput, match=r"^advantage zeroes writes on total, which others read"):
+        plugged(tmp_path, advantage=zeroes).go()
 
 
 WRONG = {

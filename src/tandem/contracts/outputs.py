@@ -46,6 +46,14 @@ class Output:
         mask: [B, T], None: the first record is it. `learns`: there is a gradient to be had.
         Raises WrongOutput if it may not be used.
         """
+        held = {
+            field.name: x
+            for record in records
+            if is_dataclass(record)
+            for field in fields(record)
+            if isinstance(x := getattr(record, field.name), Tensor)
+        }
+        versions = [x._version for x in held.values()]
         try:
             value = part(*records)
         except (TypeError, AttributeError) as error:
@@ -53,7 +61,10 @@ class Output:
             raise
         mask = records[0] if mask is None else mask
         fault = None
-        if not isinstance(value, Tensor) or value.shape != mask.shape:
+        if versions != (now := [x._version for x in held.values()]):
+            written = next(n for n, old, new in zip(held, versions, now, strict=True) if old != new)
+            fault = f"writes on {written}, which others read; compute a tensor of its own"
+        elif not isinstance(value, Tensor) or value.shape != mask.shape:
             fault = self._of_shape(part, value, mask)
         if fault := fault or self._of_values(value, mask, learns):
             raise WrongOutput(f"{self.kind} {named(part)} {fault}")
