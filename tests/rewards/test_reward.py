@@ -49,7 +49,18 @@ def test_a_sample_that_no_reward_scored_is_not_scored():
     assert scores.total.tolist() == [0.0, 1.0, 2.0]
 
 
-GOOD = [True, 1, 1.0, np.float32(1), np.int64(1), np.True_, torch.tensor(1), torch.tensor([1.0])]
+GOOD = [
+    np.array(1.0),
+    np.array([1.0]),
+    True,
+    1,
+    1.0,
+    np.float32(1),
+    np.int64(1),
+    np.True_,
+    torch.tensor(1),
+    torch.tensor([1.0]),
+]
 
 
 @pytest.mark.parametrize("value", GOOD, ids=repr)
@@ -161,6 +172,18 @@ def test_a_child_that_a_reward_forks_may_leave_as_it_likes():
         return float(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
     assert numbers(forks) == ([3.0] * 4, {})
+
+
+@pytest.mark.parametrize("back", ["returns", "raises"])
+def test_a_child_that_comes_back_from_a_reward_is_no_second_trainer(back):
+    def forks(output, prompt):
+        if (child := os.fork()) == 0:
+            if back == "raises":
+                raise ValueError
+            return 5.0
+        return float(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    assert numbers(forks) == ([0.0] * 4, {})
 
 
 class Leaving(Exception):

@@ -6,6 +6,7 @@ Whatever such a function does, a call of it gives an answer or what it raised, a
 from __future__ import annotations
 
 import copy
+import math
 import os
 import signal
 import sysconfig
@@ -57,8 +58,12 @@ ATTEMPTING = Attempting()
 
 
 def attempt(function: Callable, arguments: Sequence[object]) -> object:
-    """What the function gave, or what it raised: `exit()` in it must not end the run."""
+    """What the function gave, or what it raised: `exit()` in it must not end the run.
+
+    A child that it forked and that comes back from it ends here: it were a second trainer.
+    """
     pressed: list[int] = []
+    process = os.getpid()
     try:
         with exits_trapped(pressed):
             return function(*arguments)
@@ -68,6 +73,9 @@ def attempt(function: Callable, arguments: Sequence[object]) -> object:
         return error
     except BaseException as error:
         return error
+    finally:
+        if os.getpid() != process:
+            end_process(0)
 
 
 def copy_of(given: str | Tensor | Prompt) -> str | Tensor | Prompt:
@@ -153,7 +161,8 @@ def number_of(value: object, bounds: tuple[float, float] | None = None) -> Verdi
     """
     plain = value
     try:
-        if isinstance(value, np.generic) or (isinstance(value, Tensor) and value.numel() == 1):
+        has_one = isinstance(value, Tensor | np.ndarray) and math.prod(value.shape) == 1
+        if has_one or isinstance(value, np.generic):
             plain = value.item()
         # As Python's own: a class of the user's may call NaN small.
         if isinstance(plain, float):
