@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import tandem
 from tandem.config import ConfigError, compose
+from tandem.launch.evaluation import whose_weights
 from tandem.launch.run import Result, stops
 from tandem.record import room
 
@@ -34,6 +35,21 @@ DENSE = ("reward=target_length", "reward.target_length.function.target=5")
 
 def lines(folder: Path, name: str = "metrics.jsonl") -> list[dict]:
     return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("start", "said"),
+    [
+        ({}, "model=m as it is loaded"),
+        ({"warm_start": ["algorithm=sft"]}, "model=m after its warm start"),
+        ({"continue_from": "runs/a"}, "the weights that runs/a ended with"),
+        ({"continue_from": "runs/a", "resume": "runs/b"}, "the weights after 3 of 5 iterations"),
+    ],
+)
+def test_an_evaluation_says_whose_weights_it_was_of(start, said):
+    settings = {"resume": None, "continue_from": None, "warm_start": None, "iterations": 5}
+    own = {"choices": {"model": "m"}, "evaluation": SimpleNamespace(of_average=False)}
+    assert whose_weights(SimpleNamespace(**settings | own | start), 3) == said
 
 
 def train(folder: Path, *overrides: str) -> Result:

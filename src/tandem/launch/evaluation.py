@@ -48,14 +48,22 @@ def evaluated(
     metrics = {**found.metrics, **compared}
     record.write(iteration, metrics, found.rows)
     say(evaluation_table(metrics, "as loaded" if settings.resume is None else f"at {iteration}"))
-    say(line("measured", f"{len(prompts)} prompts of {own.split}, by {_whom(settings, iteration)}"))
+    say(
+        line(
+            "measured",
+            f"{len(prompts)} prompts of {own.split}, by {whose_weights(settings, iteration)}",
+        )
+    )
     say(line("written", f"{record.table} and {record.table.with_suffix('.json').name}"))
     return metrics
 
 
-def _whom(settings: Settings, iteration: int) -> str:
+def whose_weights(settings: Settings, iteration: int) -> str:
     """Which weights an evaluation was of."""
-    if settings.resume is None:
-        return f"model={settings.choices['model']} as it is loaded"
-    which = "the average of the weights" if settings.evaluation.of_average else "the weights"
-    return f"{which} after {iteration} of {settings.iterations} iterations"
+    if settings.resume is not None:
+        which = "the average of the weights" if settings.evaluation.of_average else "the weights"
+        return f"{which} after {iteration} of {settings.iterations} iterations"
+    if settings.continue_from is not None:
+        return f"the weights that {settings.continue_from} ended with"
+    start = "as it is loaded" if settings.warm_start is None else "after its warm start"
+    return f"model={settings.choices['model']} {start}"
