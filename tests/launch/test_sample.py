@@ -4,6 +4,7 @@ import pytest
 import torch
 from loaded import loaded
 from omegaconf import OmegaConf
+from PIL import Image
 
 from tandem import rng
 from tandem.config import compose
@@ -131,6 +132,38 @@ def test_a_prompt_is_put_as_the_data_put_theirs(data, chat, want):
     prompt = sample.worded("how?", OmegaConf.create({"data": data}), chat=chat)
     turns = [(m["role"], m["content"]) for m in prompt.messages or ()]
     assert (turns or prompt.text) == want
+
+
+def test_pictures_of_a_question_are_read_or_refused_in_one_line(finished, tmp_path, capsys):
+    file = tmp_path / "red.png"
+    Image.new("RGB", (16, 16), (255, 0, 0)).save(file)
+    (picture,) = sample.worded(
+        "a?", sample.configuration(finished), chat=False, images=[file]
+    ).images
+    assert (picture.height, picture.width) == (16, 16)
+    config = finished / "config.yaml"
+    assert refused(capsys, finished, "a>", "--image", config) == f"--image {config} is no picture"
+    assert "reads texts alone" in refused(capsys, finished, "a>", "--image", file)
+
+
+@pytest.mark.slow
+def test_a_model_that_sees_is_asked_about_pictures(tmp_path, capsys):
+    watcher = untrained(tmp_path, "model=tiny_vlm", "rollout.max_new_tokens=3")
+    files = [tmp_path / f"{name}.png" for name in ("red", "blue")]
+    for file, colour in zip(files, ((255, 0, 0), (0, 0, 255)), strict=True):
+        Image.new("RGB", (16, 16), colour).save(file)
+    asked = (watcher, "colour ?", "--n", 8)
+    red, again, blue = (said(capsys, *asked, "--image", files[i]) for i in (0, 0, 1))
+    assert red == again != blue
+    twice = ("--image", files[0], "--image", files[1])
+    assert "pictures" in refused(capsys, watcher, "<image> colour ?", *twice)
+
+
+def test_frames_of_a_film_stand_side_by_side(painter, tmp_path, capsys, monkeypatch):
+    film = torch.arange(3 * 4 * 5 * 3, dtype=torch.uint8).view(3, 4, 5, 3)
+    monkeypatch.setattr(sample, "ask", lambda *_, **__: ((film, film), ()))
+    (file,) = said(capsys, painter, "red circle", "--out", tmp_path / "film.png")
+    assert load(file).shape == (4 + 2, 2 * (3 * 5 + 1) + 1, 3)
 
 
 def test_one_answer_is_the_likeliest_and_several_are_samples(finished, capsys):

@@ -15,6 +15,7 @@ from torch import Tensor
 from tandem import rng
 from tandem.config import ConfigError, build, check, resume_config
 from tandem.config.refusals import refusals
+from tandem.data.images import add_marks, show_file
 from tandem.data.records import AS_CHAT, Wording
 from tandem.evaluation.settings import Evaluation, Pictures
 from tandem.launch.initial_weights import has_model
@@ -24,7 +25,8 @@ from tandem.policies.flow.records import EMA, FlowSampling
 from tandem.policies.language.records import Sampling
 from tandem.policies.request import Request
 from tandem.record.pictures import lay_out_grid, save
-from tandem.types import PICTURE, SEGMENTS, TEXT, WRITTEN, Prompt
+from tandem.rewards.films import lay_out_frames
+from tandem.types import PICTURE, SEGMENTS, TEXT, WRITTEN, Picture, Prompt, is_film
 
 OF_TRAINING = (
     "lora",
@@ -38,14 +40,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = _parser().parse_args(arguments)
     with refusals():
         cfg = configuration(given.run, given.overrides)
-        prompt = worded(given.prompt, cfg, chat=given.chat)
+        prompt = worded(given.prompt, cfg, chat=given.chat, images=given.image)
         policy = loaded(given.run, cfg)
         sampling = sampling_of(policy, check(cfg).evaluation, vars(given))
         outputs, prompts = ask(policy, prompt, n=given.n, sampling=sampling, seed=given.seed)
     if isinstance(outputs[0], str):
         print("\n".join(outputs))
     else:
-        grid = lay_out_grid(outputs, columns=min(8, len(outputs)))
+        shown = [lay_out_frames(one) if is_film(one) else one for one in outputs]
+        grid = lay_out_grid(shown, columns=min(8, len(shown)))
         texts = [asked.fields[WRITTEN] for asked in prompts if WRITTEN in asked.fields]
         print("\n".join([*texts, str(save(grid, given.out))]))
 
@@ -65,13 +68,27 @@ def configuration(run_dir: Path, overrides: Sequence[str] = ()) -> DictConfig:
     return cfg
 
 
-def worded(text: str, cfg: DictConfig, *, chat: bool) -> Prompt:
-    """The question as the run's data put its own; `chat` makes it a user's message anyway."""
-    prompt = Prompt(id=0, source="you", text=text)
+def worded(text: str, cfg: DictConfig, *, chat: bool, images: Sequence[Path] = ()) -> Prompt:
+    """The question as the run's data put its own, with the pictures that it shows; `chat` makes it
+    a user's message anyway."""
+    shown = tuple(map(pictured, images))
+    prompt = Prompt(id=0, source="you", text=text, images=shown)
     wording = Wording(**cfg.data.wording) if "wording" in cfg.data else None
     if chat and (wording is None or not wording.chat):
-        return AS_CHAT.put(prompt)
-    return prompt if wording is None else wording.put(prompt)
+        wording = AS_CHAT
+    prompt = prompt if wording is None else wording.put(prompt)
+    try:
+        return add_marks(prompt) if shown else prompt
+    except ValueError as error:
+        raise ConfigError(f"--image: {error}") from None
+
+
+def pictured(file: Path) -> Picture:
+    """A picture that lies in a file. Raises ConfigError for what is none."""
+    try:
+        return show_file(file)
+    except ValueError as error:
+        raise ConfigError(f"--image {file} {error}") from None
 
 
 def loaded(run_dir: Path, cfg: DictConfig) -> Policy:
@@ -135,6 +152,8 @@ def ask(
 ) -> tuple[Sequence[str | Tensor], Sequence[Prompt]]:
     """`n` answers, and the prompt of each. The same seed gives the same ones."""
     try:
+        if prompt.images and not policy.sees:
+            raise ValueError("--image is of models that see, and this one reads texts alone")
         for _, reason in policy.admit([prompt])[1]:
             raise ValueError(f"the prompt {reason}")
         key = rng.key(seed, "sample")
@@ -159,6 +178,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--resolution", type=_count, help="pixels along a side; default: the same")
     parser.add_argument("--out", type=Path, default="sample.png", help="where pictures go")
     parser.add_argument("--chat", action="store_true", help="send the prompt as a user's message")
+    parser.add_argument(
+        "--image", type=Path, action="append", default=[],
+        help="a picture that the prompt shows; several in their order",
+    )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0)
     return parser
 
