@@ -21,7 +21,7 @@ from tandem.contracts import declare, facts_of
 from tandem.contracts.outputs import OLD_POLICY
 from tandem.experience import Experience
 from tandem.losses import importance
-from tandem.losses.kl import k3_of
+from tandem.losses.policy import k3_of
 from tandem.metrics import Max, Metric, masked_mean
 from tandem.types import CoupledBatch, Evidence, Rollout, map_fields, taught_steps
 

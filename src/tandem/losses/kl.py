@@ -20,9 +20,8 @@ from torch import Tensor
 from tandem.contracts import declare, fraction, positive, register_kl
 from tandem.dynamics import likelihood
 from tandem.dynamics.regression import energy
+from tandem.losses.policy import MAX_LOG_RATIO, k3_of, ratio_of
 from tandem.types import CoupledBatch, DecoupledBatch
-
-LIMIT = 20.0
 
 OF_TOKENS = {
     "steps": "it is of second order in a log ratio, which is a mean over D latent dimensions "
@@ -40,15 +39,6 @@ OF_VELOCITIES = {
     "steps": "it compares velocities at fresh noise, not on the steps that were sampled; set "
     "algorithm/kl=velocity_distance",
 }
-
-
-def k3_of(logp: Tensor, other: Tensor) -> Tensor:
-    """exp(-x) + x - 1 >= 0, whose mean under the policy is the KL.
-
-    x = logp - other, [B, T] nats.
-    """
-    log_ratio = (logp - other).clamp(-LIMIT, LIMIT)
-    return torch.expm1(-log_ratio) + log_ratio
 
 
 # Half the squared log ratio in the loss: the right gradient, a biased value
@@ -99,9 +89,9 @@ def k3_unbiased(batch: CoupledBatch) -> Tensor:
     written as such, for where the reference finds a token far likelier float32 has no digit left of
     their difference. Source: DeepSeek-V3.2. Shape: [B, T] nats.
     """
-    ratio = (batch.logp - batch.old_logp).detach().clamp(-LIMIT, LIMIT).exp()
+    ratio = ratio_of(batch.logp, batch.old_logp).detach()
     value = ratio * k3_of(batch.logp, batch.ref_logp)
-    log_ratio = (batch.logp - batch.ref_logp).detach().clamp(-LIMIT, LIMIT)
+    log_ratio = (batch.logp - batch.ref_logp).detach().clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     return value.detach() + ratio * log_ratio * (batch.logp - batch.logp.detach())
 
 

@@ -19,6 +19,15 @@ def ratio_of(logp: Tensor, old_logp: Tensor) -> Tensor:
     return (logp - old_logp).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
+def k3_of(logp: Tensor, other: Tensor) -> Tensor:
+    """exp(-x) + x - 1 >= 0, whose mean under the policy is the KL.
+
+    x = logp - other, [B, T] nats.
+    """
+    log_ratio = (logp - other).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    return torch.expm1(-log_ratio) + log_ratio
+
+
 def clipped_surrogate(
     ratio: Tensor, advantages: Tensor, *, low: float, high: float, most: float | None = None
 ) -> Tensor:

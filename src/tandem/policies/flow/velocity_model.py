@@ -42,7 +42,7 @@ class VelocityModel:
         prompted, unprompted = conditioning.prompted, conditioning.unprompted
         if scale == 1:
             return widen(self.predict(x, sigma, prompted))
-        if unprompted is None:
+        if unprompted is None or scale < 1:
             return guide(self.predict(x, sigma, prompted), None, scale=scale)  # which refuses
         both = {name: torch.cat([prompted[name], unprompted[name]]) for name in prompted}
         velocity = self.predict(torch.cat([x, x]), torch.cat([sigma, sigma]), both)
