@@ -3,8 +3,10 @@
 import sys
 
 import pytest
+from omegaconf import OmegaConf
 
 from tandem.config import ConfigError, check, compose
+from tandem.config.arguments import fill_defaults
 from tandem.config.composition import import_plugins
 from tandem.config.help import brought_by
 from tandem.launch.command_line import help_of
@@ -147,3 +149,34 @@ def test_a_file_beside_a_plugin_is_enough_to_offer_a_way_to_sample(written):
     cfg = compose(["plugins=[own_plugin]", "rollout=cooler"])
     assert (cfg.rollout.temperature, cfg.dynamics.name) == (0.7, "autoregressive")
     assert compose(["model=tiny_flow", "algorithm=flow_grpo"]).dynamics.name == "flow_sde"
+
+
+FOREIGN = """
+from tandem import register_reward
+
+@register_reward
+def of_verl(data_source, solution_str, ground_truth, extra_info=None, scale=2.0): return scale
+
+@register_reward
+def of_trl(completions, solution=None, *, power=2.0, **columns): return [power] * len(completions)
+"""
+
+
+@pytest.mark.parametrize(("name", "number"), [("of_verl", "scale"), ("of_trl", "power")])
+def test_the_record_of_a_foreign_reward_names_its_numbers_alone(written, name, number):
+    written(FOREIGN)
+    cfg = compose(["plugins=[own_plugin]", f"reward={name}"])
+    node = OmegaConf.to_container(cfg.reward[name], resolve=True)
+    told = fill_defaults(node)["function"]
+    assert {key for key in told if key[0] != "_"} == {number}
+
+
+def test_an_argument_that_a_plugin_s_file_leaves_out_is_a_key_in_a_package_too(written):
+    written("", "packed/inside.py")
+    written(LOSS, "packed/__init__.py")
+    written("_target_: packed.fading\n_partial_: true\n", "packed/conf/algorithm/loss/short.yaml")
+    try:
+        cfg = compose(["plugins=[packed]", "algorithm/loss=short", "algorithm.loss.most=3.0"])
+    finally:
+        sys.modules.pop("packed")
+    assert cfg.algorithm.loss.most == 3.0

@@ -101,7 +101,8 @@ def _find_file(name: str) -> Path | None:
         place = PACKAGE.parent.joinpath(*name.split("."))
         return place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
     admitted = any(f"{name}.".startswith(f"{home}.") for home in ADMITTED)
-    return list_files(name)[-1] if admitted and list_files(name) else None
+    files = list_files(name) if admitted else []
+    return files[0] if files else None  # its own; those around it and inside it follow
 
 
 def fill_defaults(value: Any) -> Any:
@@ -118,6 +119,7 @@ def fill_defaults(value: Any) -> Any:
         return named
     own = str(value["_target_"])
     parameters = signature(resolve(own, own)).parameters
-    missing = (name for name in list_defaulted(own) if name not in named)
+    # A reward of another library is asked by what it names: that is no number of its own.
+    missing = (x for x in list_defaulted(own) if x not in named and x in parameters)
     defaults = {name: parameters[name].default for name in missing}
     return named | {name: x for name, x in defaults.items() if isinstance(x, PLAIN)}
