@@ -173,6 +173,12 @@ def test_a_cap_on_the_ratio_is_as_far_from_1_as_its_unit_says():
     assert cfg.algorithm.loss.ratio_max == pytest.approx(1 + 4 * cfg.dynamics.clip_scale)
 
 
+def test_the_loss_of_a_critic_stands_in_the_unit_of_the_ratio_beside_it():
+    assert compose(["algorithm=ppo", "~recipe"]).algorithm.critic.coef == pytest.approx(0.1)
+    cfg = flow("algorithm=ppo")
+    assert cfg.algorithm.critic.coef == pytest.approx(0.1 * 0.13 * cfg.model.latent_size**-0.5)
+
+
 def test_no_flow_algorithm_clips_below_what_a_ratio_can_resolve_at_the_size_of_stable_diffusion():
     for name in ("gspo", "gspo_token", "luspo", "grpo_guard", "dance_grpo", "flow_grpo", "dapo"):
         check(compose(["model=sd3_5_large", f"algorithm={name}", "~recipe", "data.path=a.txt"]))
