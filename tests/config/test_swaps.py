@@ -82,7 +82,7 @@ LINES = {  # a swap -> a number that is dropped, and one that is kept
     f"{FLOW} algorithm=flow_grpo algorithm/kl=gaussian algorithm.kl.coef=0.1": (None, None),
     "optimizer=sgd": ("optimizer.lr=0.0003", None),
     f"{FLOW} algorithm=mix_grpo dynamics/stochastic=random_steps": (
-        "dynamics.stochastic.length=4",
+        "dynamics.stochastic.length=7",
         None,
     ),
     f"{FLOW} algorithm=crd algorithm/ema@algorithm.ema.sampling=linear": (
