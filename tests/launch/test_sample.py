@@ -146,12 +146,6 @@ def test_pictures_of_a_question_are_read_or_refused_in_one_line(finished, tmp_pa
     assert "reads texts alone" in refused(capsys, finished, "a>", "--image", file)
 
 
-def test_a_place_where_no_file_can_lie_is_refused_before_anything_is_sampled(tmp_path, capsys):
-    for place, wrong in (("no/a.png", "there is no folder"), (".", "it is a folder")):
-        said = refused(capsys, tmp_path / "none", "red circle", "--out", tmp_path / place)
-        assert said.startswith("--out ") and wrong in said
-
-
 @pytest.mark.slow
 def test_a_model_that_sees_is_asked_about_pictures(tmp_path, capsys):
     watcher = untrained(tmp_path, "model=tiny_vlm", "rollout.max_new_tokens=3")

@@ -39,7 +39,6 @@ OF_TEXTS, OF_PICTURES = ("temperature", "max_new_tokens"), ("steps", "guidance_s
 def main(arguments: Sequence[str] | None = None) -> None:
     given = _parser().parse_args(arguments)
     with refusals():
-        check_place(given.out)
         cfg = configuration(given.run, given.overrides)
         prompt = worded(given.prompt, cfg, chat=given.chat, images=given.image)
         policy = loaded(given.run, cfg)
@@ -52,13 +51,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         grid = lay_out_grid(shown, columns=min(8, len(shown)))
         texts = [asked.fields[WRITTEN] for asked in prompts if WRITTEN in asked.fields]
         print("\n".join([*texts, str(save(grid, given.out))]))
-
-
-def check_place(out: Path) -> None:
-    """Raise ConfigError where no file of that name can be written: before anything is sampled."""
-    if out.is_dir() or not out.parent.is_dir():
-        reason = "it is a folder" if out.is_dir() else f"there is no folder {out.parent}"
-        raise ConfigError(f"--out {out}: {reason}; give the name of a file, such as sample.png")
 
 
 def configuration(run_dir: Path, overrides: Sequence[str] = ()) -> DictConfig:

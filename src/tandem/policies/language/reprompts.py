@@ -14,7 +14,6 @@ from tandem import distributed
 from tandem.policies.language.chat import Chat
 from tandem.policies.language.records import TokenSample
 from tandem.policies.language.rows import before, pack
-from tandem.stop import Stop
 from tandem.types import Prompt, Rollout
 
 log = logging.getLogger(__name__)
@@ -25,7 +24,7 @@ def reprompted(rollout: Rollout, chat: Chat, limit: int | None) -> Rollout:
     text again. Rows are not judged that would have more than `limit` tokens, or whose prompt holds
     characters that the tokenizer does not know.
 
-    Raises Stop, on all ranks, where every prompt of all of them holds such.
+    Raises ValueError, on all ranks, where every prompt of all of them holds such.
     """
     given = {row: prompt for row, prompt in enumerate(rollout.reprompts) if prompt is not None}
     encoded = dict(zip(given, chat.encode([*given.values()]), strict=True))
@@ -46,7 +45,7 @@ def _check_readable(given: Sequence[Prompt], readable: int, chat: Chat) -> None:
     everywhere, read = counts.tolist()
     if everywhere and not read:
         own = [chat.strange(prompt, chat.unknown) for prompt in given[:1]]
-        raise Stop(
+        raise ValueError(
             f"a re-prompt {distributed.all_gather_object(own)[0]}, and so do all others; set "
             "algorithm.sampling_strategy.reprompt.template to a text without"
         )

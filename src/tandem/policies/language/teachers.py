@@ -70,11 +70,6 @@ class TokenTeachers(Teachers):
                 "algorithm.teachers.top_k, tail and support are of a divergence over the tokens of "
                 "a state, and none is taken; leave them out, or take algorithm=gkd"
             )
-        if self.top_k == 1 and not self.tail:
-            raise ValueError(
-                "algorithm.teachers.top_k=1 without a tail compares one token with itself, so "
-                "nothing is learnt; set algorithm.teachers.tail=true, or more tokens"
-            )
 
     @property
     def teaches_itself(self) -> bool:
