@@ -1,5 +1,6 @@
 """A reward is a number or missing; every failure is counted and costs nobody else's score."""
 
+import asyncio
 import importlib
 import math
 import os
@@ -172,6 +173,19 @@ def test_a_child_that_a_reward_forks_may_leave_as_it_likes():
         return float(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
     assert numbers(forks) == ([3.0] * 4, {})
+
+
+@pytest.mark.parametrize("timeout", [None, 5.0])
+def test_a_reward_that_is_written_async_is_waited_for(timeout):
+    async def alone(output, prompt):
+        await asyncio.sleep(0)
+        return float(output)
+
+    async def together(outputs, prompts):
+        return [float(output) for output in outputs]
+
+    assert numbers(alone, timeout=timeout) == ([0.0, 1.0, 2.0, 3.0], {})
+    assert numbers(batched(together), timeout=timeout) == ([0.0, 1.0, 2.0, 3.0], {})
 
 
 @pytest.mark.parametrize("back", ["returns", "raises"])

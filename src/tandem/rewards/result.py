@@ -5,7 +5,9 @@ Whatever such a function does, a call of it gives an answer or what it raised, a
 
 from __future__ import annotations
 
+import asyncio
 import copy
+import inspect
 import math
 import os
 import signal
@@ -58,7 +60,8 @@ ATTEMPTING = Attempting()
 
 
 def attempt(function: Callable, arguments: Sequence[object]) -> object:
-    """What the function gave, or what it raised: `exit()` in it must not end the run.
+    """What the function gave, or what it raised: `exit()` in it must not end the run. One that is
+    written `async def` is waited for.
 
     A child that it forked and that comes back from it ends here: it were a second trainer.
     """
@@ -66,7 +69,8 @@ def attempt(function: Callable, arguments: Sequence[object]) -> object:
     process = os.getpid()
     try:
         with exits_trapped(pressed):
-            return function(*arguments)
+            answer = function(*arguments)
+            return asyncio.run(answer) if inspect.iscoroutine(answer) else answer
     except KeyboardInterrupt as error:
         if pressed:
             raise
