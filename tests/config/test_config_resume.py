@@ -1,5 +1,7 @@
 """A run that goes on keeps what it is; only what does not make it another run may change."""
 
+import os
+
 import pytest
 from omegaconf import OmegaConf
 
@@ -25,6 +27,31 @@ def test_a_run_goes_on_as_it_was(run_dir):
     assert after.resume == after.run_dir == str(run_dir)
     after.resume, after.run_dir = before.resume, before.run_dir
     assert after == before
+
+
+@pytest.mark.parametrize("name", ["run.lock", "curves.png", "samples"])
+def test_nothing_is_written_where_a_link_in_a_run_leads(run_dir, tmp_path, name):
+    (tmp_path / "mine").mkdir()
+    (run_dir / name).symlink_to(tmp_path / "mine")
+    with pytest.raises(ConfigError, match=rf"{name} is a link to .*/mine; put what it names here"):
+        resume_config(run_dir, [])
+    (run_dir / name).rename(run_dir / "checkpoints")  # on another disk
+    assert resume_config(run_dir, []).seed == 3
+
+
+@pytest.mark.parametrize("value", ["${power:9999999,9999999}", "${mul:aaaaaaaaaaaa,999999999}"])
+def test_arithmetic_in_a_run_neither_hangs_nor_fills_the_memory(run_dir, value):
+    cfg = OmegaConf.load(run_dir / "config.yaml")
+    cfg.cache_dir = value
+    (run_dir / "config.yaml").write_text(OmegaConf.to_yaml(cfg))
+    with pytest.raises(ConfigError, match=r"^cache_dir: "):
+        check(resume_config(run_dir, []))
+
+
+def test_a_pipe_in_a_run_is_refused(run_dir):
+    os.mkfifo(run_dir / "run.lock")
+    with pytest.raises(ConfigError, match=r"run.lock is no plain file"):
+        resume_config(run_dir, [])
 
 
 def test_what_may_change_changes(run_dir):

@@ -221,6 +221,8 @@ def _choice(group: str, _root_: DictConfig) -> str:
 
 
 def _multiply(*factors: float) -> float:
+    if any(isinstance(factor, str) for factor in factors):  # a text times a number is a longer text
+        raise ValueError(f"mul takes numbers, got {', '.join(map(str, factors))}")
     return math.prod(factors)
 
 
@@ -237,7 +239,7 @@ OmegaConf.register_new_resolver("mul", _multiply, replace=True)
 OmegaConf.register_new_resolver("add", _add, replace=True)
 OmegaConf.register_new_resolver("either", _either, replace=True)
 OmegaConf.register_new_resolver("max", max, replace=True)
-OmegaConf.register_new_resolver("power", pow, replace=True)
+OmegaConf.register_new_resolver("power", math.pow, replace=True)
 OmegaConf.register_new_resolver("ceil", math.ceil, replace=True)
 OmegaConf.register_new_resolver("pid", os.getpid, replace=True)
 OmegaConf.register_new_resolver("choice", _choice, replace=True)

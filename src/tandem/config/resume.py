@@ -92,8 +92,10 @@ def _read_record(folder: Path) -> DictConfig:
         raise ConfigError(f"resume={folder}: there is no config.yaml in it; give a run directory")
     try:
         read_config(path)
-        for file in folder.glob("*.json*"):
-            check_file(file, LOG_BYTES)
+        for place in folder.iterdir():
+            _refuse_link(place)
+            if not place.is_dir():
+                check_file(place, LOG_BYTES)
         raw = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
         cfg = OmegaConf.create(present_config(raw))
         for key, kind in (
@@ -109,6 +111,13 @@ def _read_record(folder: Path) -> DictConfig:
         ) from None
     _refuse_older(folder, cfg)
     return cfg
+
+
+def _refuse_link(place: Path) -> None:
+    """Raise for a link in a run directory: what goes on would write where it leads. Checkpoints may
+    lie on another disk, where nothing but checkpoints is touched."""
+    if place.is_symlink() and place.name != "checkpoints":
+        raise ValueError(f"{place.name} is a link to {place.readlink()}; put what it names here")
 
 
 def _list_redacted(cfg: DictConfig) -> list[str]:
