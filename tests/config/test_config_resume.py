@@ -48,6 +48,21 @@ def test_arithmetic_in_a_run_neither_hangs_nor_fills_the_memory(run_dir, value):
         check(resume_config(run_dir, []))
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("choices", {}, "it cannot be read as a run .*choices lacks model"),
+        ("optimizer._target_", ["a"], r"optimizer: \['a'\] is not among the targets"),
+    ],
+)
+def test_what_was_tampered_with_in_another_shape_is_one_line(run_dir, key, value, said):
+    cfg = OmegaConf.load(run_dir / "config.yaml")
+    OmegaConf.update(cfg, key, value, merge=False)
+    (run_dir / "config.yaml").write_text(OmegaConf.to_yaml(cfg))
+    with pytest.raises(ConfigError, match=said):
+        check(resume_config(run_dir, []))
+
+
 def test_a_pipe_in_a_run_is_refused(run_dir):
     os.mkfifo(run_dir / "run.lock")
     with pytest.raises(ConfigError, match=r"run.lock is no plain file"):

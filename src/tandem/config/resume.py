@@ -42,6 +42,7 @@ CONFIRMED = re.compile(
     r"(reward|rollout|environment)(\.\w+)*\.(url|\w+_env|starts|command)"
     r"|algorithm\.teachers\.(folders(\.[^.]+)?|server(\.\w+_env)?)"
 )
+CHOSEN = ("model", "algorithm", "data", "rollout", "dynamics")  # in every run
 TEACHERS = re.compile(r"algorithm\.teachers\.folders(\.[^.]+)?")
 
 
@@ -105,6 +106,8 @@ def _read_record(folder: Path) -> DictConfig:
         ):
             if not isinstance(cfg[key], kind):
                 raise ValueError(f"{key} is no {kind.__name__.removesuffix('Config').lower()}")
+        if absent := [group for group in CHOSEN if group not in cfg.choices]:
+            raise ValueError(f"choices lacks {absent[0]}")
     except (*UNREADABLE, OmegaConfBaseException) as error:
         raise ConfigError(
             f"resume={folder}: it cannot be read as a run ({reason_of(error)})"

@@ -72,7 +72,7 @@ def resolve(path: str, where: str) -> Callable:
     Raises before anything is imported if the module is no home of components.
     """
     module_name, _, name = str(path).rpartition(".")
-    if path not in LIBRARY and (not _is_home(module_name) or name.startswith("_")):
+    if str(path) not in LIBRARY and (not _is_home(module_name) or name.startswith("_")):
         _refuse(path, where)
     found = getattr(_module(module_name, path, where), name, None)
     if found is None:
