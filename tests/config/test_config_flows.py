@@ -98,6 +98,12 @@ def words_of(line):
     return ["model=tiny_flow", "~recipe", *own, *shlex.split(line)]
 
 
+def test_the_steps_of_a_chain_are_named_by_the_key_of_its_painter():
+    words = ["model=tiny_chain", "algorithm=grpo", "~recipe", "rollout.picture.steps=1"]
+    with pytest.raises(ConfigError, match=r"^rollout\.picture\.steps=1: a rollout of 1 step has"):
+        check(compose(words))
+
+
 @pytest.mark.parametrize(("line", "answer"), WRONG.items())
 def test_a_contradictory_line_is_answered_by_the_check(line, answer):
     cfg = compose(words_of(line))

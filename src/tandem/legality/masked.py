@@ -116,7 +116,7 @@ def fewer_steps_can_be_taken(case: Case) -> Iterator[str]:
         try:
             replace(case.sampling, steps=number)
         except ValueError as error:
-            yield f"evaluation.steps={list(numbers)}: {error}"
+            yield f"evaluation.steps={list(numbers)}: {error}; set evaluation.steps=[] for none"
 
 
 def notice(algorithm: Algorithm, settings: Settings, sampling: object) -> str | None:

@@ -19,12 +19,13 @@ def steps_can_be_taken(case: Case) -> Iterator[str]:
     dynamics, steps = case.plan.dynamics, case.painter[0].arguments.get("steps")
     if dynamics.schedule is None or dynamics.kernel is None or steps is None:
         return
-    place = f"dynamics.schedule of rollout.steps={steps}"
+    *_, rollout = case.samplers  # of a chain the painter's is the last
+    place = f"dynamics.schedule of {rollout}.steps={steps}"
     try:
         levels = dynamics.schedule(steps, TOKENS_OF_A_PICTURE)
         if dynamics.stochastic is None:
             return
-        place = f"rollout.steps={steps}{_length(dynamics)}"
+        place = f"{rollout}.steps={steps}{_length(dynamics)}"
         chosen = dynamics.stochastic(steps, 0, case.plan.seed)
     except (ValueError, ArithmeticError) as error:
         yield f"{place}: {error}"
