@@ -94,7 +94,7 @@ def rows_are_whole_chains(case: Case) -> Iterator[str]:
 
 def several_pictures_of_a_text_are_compared(case: Case) -> Iterator[str]:
     """A text is one sample, and its pictures are several."""
-    if not case.is_chain:
+    if not (case.is_chain and case.samples):
         return
     each, within = case.sampling.pictures_per_text, case.algorithm.segments[PICTURE].within
     if each == 1:

@@ -11,6 +11,7 @@ from torch.testing import assert_close
 
 from tandem.config import ConfigError, check, compose
 from tandem.experience import select_rows
+from tandem.launch.initial_weights import check_start
 from tandem.losses.segments import Segment
 from tandem.metrics import reduce_metrics
 from tandem.policies.base import DIFFERENT
@@ -154,3 +155,7 @@ def test_what_makes_no_sense_of_several_pictures_is_refused(words):
     with pytest.raises(ConfigError) as caught:
         check(compose(["model=tiny_chain", "warm_start=null", "group_size=16", *words]))
     assert REFUSED[words] in str(caught.value)
+
+
+def test_a_warm_start_by_rows_of_data_samples_no_pictures_of_a_text():
+    check_start(compose(["model=tiny_chain", FOUR]))
