@@ -233,7 +233,7 @@ def test_its_weights_are_an_average_that_a_checkpoint_holds(lora):
         for name, p in policy.teachers.average.live.items()
     }
     moved(policy).notify("update")
-    copies = policy.teachers.average.copies
+    copies = dict(policy.teachers.average.network.named_parameters())
     for name, live in policy.teachers.average.live.items():
         assert_close(copies[name], (1 - rate) * once[name] + rate * live.detach())
     again = taught(ITSELF, options={"average": rate}, lora=lora)
@@ -278,7 +278,7 @@ def test_an_average_of_narrow_weights_moves_by_steps_that_they_cannot_hold():
         policy.notify("update")
     want = before.lerp(live.detach().float(), 1 - (1 - 1e-3) ** 50)
     assert_close(average.averages[name], want, atol=1e-5, rtol=0)
-    assert average.copies[name].dtype == torch.bfloat16
+    assert dict(average.network.named_parameters())[name].dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize(

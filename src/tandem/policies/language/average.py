@@ -8,6 +8,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from tandem.policies.weights import move
+
 
 class WeightAverage:
     """average <- (1 - rate) average + rate live, after every update, in float32.
@@ -21,8 +23,7 @@ class WeightAverage:
         frozen = {id(p): p for p in network.parameters() if not p.requires_grad}
         self.live = {name: p for name, p in network.named_parameters() if p.requires_grad}
         self.network, self.rate = copy.deepcopy(network, frozen).requires_grad_(False), rate
-        self.copies = {n: p for n, p in self.network.named_parameters() if n in self.live}
-        self.averages = {name: p.detach().float() for name, p in self.copies.items()}
+        self.averages = {name: p.detach().float().clone() for name, p in self.live.items()}
 
     @torch.no_grad()
     def follow(self) -> None:
@@ -32,7 +33,7 @@ class WeightAverage:
         for name, live in self.live.items():
             kept = self.averages[name].to(live.device)
             self.averages[name] = kept.lerp_(live.detach().float(), self.rate)
-            self.copies[name].data = self.averages[name].to(live.dtype)
+        self._hand_over()
 
     def state(self) -> dict[str, Tensor]:
         """teacher/NAME -> average; nothing of weights that stay as they began. Any shape [...]."""
@@ -42,6 +43,13 @@ class WeightAverage:
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Put back what `state` gave, among other things. Of any shape [...]."""
         for name in self.averages if self.rate else ():
-            live = self.live[name]
-            self.averages[name] = state[f"teacher/{name}"].to(live.device).clone()
-            self.copies[name].data = self.averages[name].to(live.dtype)
+            self.averages[name] = state[f"teacher/{name}"].to(self.live[name].device).clone()
+        self._hand_over()
+
+    @torch.no_grad()
+    def _hand_over(self) -> None:
+        """Let the copy of the network be the averages, where they lie."""
+        move(self.network, next(iter(self.averages.values())).device)
+        copies = dict(self.network.named_parameters())  # some devices make others of them
+        for name, average in self.averages.items():
+            copies[name].copy_(average)
