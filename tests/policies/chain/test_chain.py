@@ -8,7 +8,7 @@ from chain_policy import BOTH, grpo, riddles, small, unified
 from records import scores
 from torch.testing import assert_close
 
-from tandem.algorithm.regularizers import KLInLoss
+from tandem.algorithm.regularizers import KLInLoss, KLInReward
 from tandem.data.images import show
 from tandem.experience import Experience, select_rows
 from tandem.losses.kl import gaussian, k3
@@ -117,6 +117,14 @@ def test_the_sampler_of_either_is_trusted_by_itself():
     tokens = rollout.segment == 0
     assert torch.equal(rollout.old_logp[tokens], rollout.behaviour_logp[tokens])
     assert not torch.equal(rollout.old_logp[~tokens], rollout.behaviour_logp[~tokens])
+
+
+def test_what_one_finds_on_its_way_is_not_taken_for_the_others():
+    """The writer says log p of its tokens beside their KL, and the painter the KL alone."""
+    policy = small(replace(grpo(), kl=KLInReward(coef=0.05)))
+    rollout = policy.complete(sampled(policy), frozenset({"behaviour_logp", "old_kl_to_ref"}))
+    assert rollout.old_kl_to_ref is not None
+    assert rollout.old_logp is None and rollout.ref_logp is None
 
 
 def test_what_is_read_of_one_segment_is_not_computed_of_the_other():

@@ -167,7 +167,7 @@ class ChainPolicy(PairedPolicy):
         parts = dict(part(rollout))
         for name, policy in self.learning.items():
             parts[name] = policy.complete(parts[name], self.needs_of(name, needs))
-        return filled(rollout, parts)
+        return filled(rollout, parts, needs)
 
     def row_cost(self, rollout: Rollout) -> Tensor:
         """Tokens that the forward passes of both read for each row, [B] int64."""

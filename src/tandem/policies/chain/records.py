@@ -155,11 +155,17 @@ def part(rollout: Rollout) -> Mapping[str, Rollout]:
     return found
 
 
-def filled(rollout: Rollout, parts: Mapping[str, Rollout]) -> Rollout:
-    """With what either policy filled in of its own columns."""
+def filled(
+    rollout: Rollout, parts: Mapping[str, Rollout], needs: frozenset[str] = frozenset()
+) -> Rollout:
+    """With what is read of what either policy filled in of its own columns.
+
+    One may find more on its way: of the columns of the other nobody would know it.
+    """
+    read = [name for name in FILLED if name in needs or getattr(rollout, name) is not None]
     known = {
         name: joined(lambda one, name=name: getattr(one, name), parts)
-        for name in FILLED
+        for name in read
         if any(getattr(one, name) is not None for one in parts.values())
     }
     sample = ChainSample(text=parts[TEXT].sample, picture=parts[PICTURE].sample)
