@@ -49,12 +49,14 @@ PAINTED = (
     "model=tiny_flow", "group_size=8", "reward=colour_share", "rollout.steps=6",
     "model.adapter.channels=[16,16]",
 )  # fmt: skip
+PLAYED = ("data=hilo", "data.demonstrations=8", "num_minibatches=2")
 EVALUATED = ("evaluation.every=1", "evaluation.prompts=4", "evaluation.samples=2")
 PIPELINES = {"sd3_5_medium": 16, "flux1_dev": 16, "qwen_image": 40}  # tokens of a text
 WRITING = ("record/", "launch/run.py", "training/callbacks/checkpoints.py")  # of weights
 OF_PICTURES = {*OF_ERRORS, *OF_FLOWS}
-PRESET_FILES = (ROOT / "conf" / "algorithm").glob("[!_]*.yaml")
+PRESET_FILES = [*(ROOT / "conf" / "algorithm").glob("[!_]*.yaml")]
 RESTING = {x.stem for x in PRESET_FILES if OmegaConf.load(x).get("policy_every", 1) > 1}
+CUT_SMALL = {x.stem for x in PRESET_FILES if OmegaConf.load(x).get("num_minibatches", 1) > 2}
 FIRST = {preset: model for model, preset, _ in reversed(ticks())}  # that it trains
 ALONE = {  # models that some presets are for, and what makes them small
     "tiny_masked": ("num_minibatches=2", "reward=coin", "plugins=[coin]"),
@@ -106,7 +108,7 @@ def of_preset(name: str) -> Lines:
     if name in OF_PAIRS:
         return ((f"algorithm={name}", f"data={PAIRS['tiny_lm']}"),)
     if name in OF_EPISODES:
-        return ((f"algorithm={name}", "data=hilo", "data.demonstrations=8"),)
+        return ((*PLAYED, f"algorithm={name}"),)
     if name == "sft":  # answers that are given
         return (("algorithm=sft",),)
     if name == "passk":  # answers that are right or wrong
@@ -118,7 +120,8 @@ def of_preset(name: str) -> Lines:
         painted = (*PAINTED, "model.adapter.channels=[32,64]")
         return ((*painted, f"algorithm={name}", f"{teacher}tiny_flow}}}}"),)
     tuned = (ROOT / "conf" / "recipe" / "tiny_lm" / f"{name}.yaml").exists()
-    cut = () if tuned or name in OF_PICTURES | ON_FRESH_SAMPLES else ("num_minibatches=2",)
+    tuned |= name in OF_PICTURES - CUT_SMALL
+    cut = () if tuned or name in ON_FRESH_SAMPLES else ("num_minibatches=2",)
     if name in TAUGHT:
         return ((*WORDS, f"algorithm={name}", f"{teacher}tiny_lm}}}}", *cut),)
     # The second of two iterations is the policy's, where networks learn alone in others.
