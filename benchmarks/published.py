@@ -28,6 +28,11 @@ DATA = {
 }  # fmt: skip
 ROWS = {"GenEval": ("data=jsonl",)}
 CHAT = "reward.unified_reward.function.chat"
+VIDEO_REWARD = (
+    "reward.video_align.function.part=VQ",
+    "reward.video_align.function.weights=video_reward.safetensors",
+    "reward.video_align.function.settings=model_config.json",
+)
 UNIFIED = ("reward=unified_reward", f"{CHAT}.url=http://127.0.0.1:8000/v1",
            f"{CHAT}.model=UnifiedReward-7b-v1.5")  # fmt: skip
 
@@ -87,7 +92,7 @@ PAPERS = (
     Published(
         task="VideoAlign VQ", model="wan2_1_1_3b", data="video_prompts.txt",
         words=("algorithm=dance_grpo", "recipe=papers/dance_grpo_vq_wan2_1_1_3b",
-               "data=text", "reward=http", "reward.http.function.url=http://127.0.0.1:8000/score"),
+               "data=text", "reward=video_align", *VIDEO_REWARD),
         result="VQ 50 to 60 % higher, of HunyuanVideo, DanceGRPO's README",
     ),
     Published(

@@ -141,6 +141,11 @@ BESIDE = {
         for option in (*("algorithm=unigrpo", "rollout=chain", "evaluation=written_pictures"),)
     },
     **{f"reward={name}": FLOW for name in f"{OF_PICTURES} {OF_NETWORKS}".split()},
+    "reward=video_align": [
+        *("model=wan2_1_1_3b", "data.path=prompts.txt"),
+        "reward.video_align.function.weights=video_reward.safetensors",
+        "reward.video_align.function.settings=model_config.json",
+    ],
     "reward=motion_smoothness": ["model=wan2_1_1_3b", "data.path=prompts.txt"],
     **{
         f"reward={name}": [

@@ -8,6 +8,7 @@ import torch
 from omegaconf import OmegaConf
 from test_asked import write_eye
 from test_hpsv3 import write_hpsv3
+from test_video_align import write_filmed, write_settings, write_video_reward
 from tiny_blip import write_blip, write_image_reward
 from tiny_clip import write_clip, write_head
 from tiny_detectors import write_coco, write_owl
@@ -44,6 +45,7 @@ NETWORKS = {
     "hpsv2": write_clip,
     "geneval2": write_eye,
     "hpsv3": write_eye,
+    "video_align": write_filmed,
     "image_reward": write_blip,
     "aesthetic": write_clip,
     "dino_similarity": write_vision,
@@ -53,6 +55,7 @@ FILES = {
     "aesthetic": {"head": write_head},
     "hpsv2": {"weights": lambda folder: None},
     "hpsv3": {"weights": write_hpsv3},
+    "video_align": {"weights": write_video_reward, "settings": write_settings},
     "image_reward": {"weights": write_image_reward},
 }
 DETECTORS = {"geneval": write_coco, "geneval_zero_shot": write_owl}

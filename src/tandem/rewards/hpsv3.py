@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from tandem.contracts import register_reward
-from tandem.hub import align, locate, read_processor
+from tandem.hub import locate, read_processor
 from tandem.rewards.asked import Asked
 from tandem.rewards.images import pixels
-from tandem.rewards.networks import Hosting, read
+from tandem.rewards.networks import Hosting, fill, read
 from tandem.rewards.signature import batched
 from tandem.rewards.weights_file import refusing_others
 from tandem.types import Prompt
@@ -99,7 +99,6 @@ def load_weights(
 
     Raises ValueError for a pickle, and for weights of another model."""
     from safetensors.torch import load_file
-    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
     if Path(weights).suffix != ".safetensors":
         raise ValueError(f"{KEY}.weights={weights} is no .safetensors; take HPSv3.safetensors")
@@ -109,14 +108,5 @@ def load_weights(
             tuple(found[f"{HEAD}{n}.{x}"].float().to(hosting.place) for x in ("weight", "bias"))
             for n in LAYERS
         ]
-        model, told = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING[type(config)].from_pretrained(
-            None,
-            config=config,
-            state_dict={n: x for n, x in found.items() if not n.startswith(HEAD)},
-            dtype=getattr(torch, hosting.dtype),
-            output_loading_info=True,
-        )
-        if told["missing_keys"]:
-            raise KeyError(min(told["missing_keys"]))
-    align(model)
-    return model.requires_grad_(False).eval().to(hosting.place), head
+        own = {name: x for name, x in found.items() if not name.startswith(HEAD)}
+        return fill(config, own, hosting), head

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tandem.hub import align, hide_bars, locate, name_of, refuse_pickles, shorten_error
 
@@ -74,6 +74,27 @@ def read(kind: Any, path: str, key: str, **given: object) -> Any:
         raise ValueError(
             said if said.startswith(key) else f"{key}={path} cannot be loaded: {said}"
         ) from None
+
+
+def fill(config: Any, weights: Mapping[str, Tensor], hosting: Hosting) -> nn.Module:
+    """The model that sees of a configuration, with weights by the names of transformers.
+
+    In eval mode and without gradients. Weights are of any shapes [...]. Raises KeyError for one
+    that is missing.
+    """
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+
+    model, told = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING[type(config)].from_pretrained(
+        None,
+        config=config,
+        state_dict=dict(weights),
+        dtype=getattr(torch, hosting.dtype),
+        output_loading_info=True,
+    )
+    if told["missing_keys"]:
+        raise KeyError(min(told["missing_keys"]))
+    align(model)
+    return model.requires_grad_(False).eval().to(hosting.place)
 
 
 def tokenizer(path: str, key: str) -> Any:
