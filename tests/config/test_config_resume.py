@@ -29,17 +29,42 @@ def test_a_run_goes_on_as_it_was(run_dir):
     assert after == before
 
 
-@pytest.mark.parametrize("name", ["run.lock", "curves.png", "samples"])
+@pytest.mark.parametrize(
+    "name",
+    ["run.lock", "samples", "model/config.json", "checkpoints", "wandb", "wandb/run-1/files/a"],
+)
 def test_nothing_is_written_where_a_link_in_a_run_leads(run_dir, tmp_path, name):
-    (tmp_path / "mine").mkdir()
+    (run_dir / name).parent.mkdir(parents=True, exist_ok=True)
     (run_dir / name).symlink_to(tmp_path / "mine")
     with pytest.raises(ConfigError, match=rf"{name} is a link to .*/mine; put what it names here"):
         resume_config(run_dir, [])
-    (run_dir / name).rename(run_dir / "checkpoints")  # on another disk
+
+
+def test_a_config_that_is_a_link_is_refused_unread(run_dir, tmp_path):
+    (run_dir / "config.yaml").rename(tmp_path / "mine")
+    (tmp_path / "mine").write_text("[no mapping")
+    (run_dir / "config.yaml").symlink_to(tmp_path / "mine")
+    with pytest.raises(ConfigError, match=r"config\.yaml is a link to "):
+        resume_config(run_dir, [])
+
+
+def test_a_run_with_the_links_that_wandb_makes_goes_on(run_dir, tmp_path):
+    logs = run_dir / "wandb" / "offline-run-1" / "logs"
+    logs.mkdir(parents=True)
+    (run_dir / "wandb" / "latest-run").symlink_to("offline-run-1")
+    (run_dir / "wandb" / "debug.log").symlink_to("offline-run-1/logs/debug.log")
+    (logs / "debug-core.log").symlink_to(tmp_path / "cache" / "core-debug.log")
     assert resume_config(run_dir, []).seed == 3
 
 
-@pytest.mark.parametrize("value", ["${power:9999999,9999999}", "${mul:aaaaaaaaaaaa,999999999}"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "${power:9999999,9999999}",
+        "${mul:aaaaaaaaaaaa,999999999}",
+        "${mul:[a],999999999}",
+    ],
+)
 def test_arithmetic_in_a_run_neither_hangs_nor_fills_the_memory(run_dir, value):
     cfg = OmegaConf.load(run_dir / "config.yaml")
     cfg.cache_dir = value

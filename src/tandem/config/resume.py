@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -92,9 +93,9 @@ def _read_record(folder: Path) -> DictConfig:
     if not path.exists():
         raise ConfigError(f"resume={folder}: there is no config.yaml in it; give a run directory")
     try:
+        _refuse_links(folder)
         read_config(path)
         for place in folder.iterdir():
-            _refuse_link(place)
             if not place.is_dir():
                 check_file(place, LOG_BYTES)
         raw = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
@@ -116,11 +117,29 @@ def _read_record(folder: Path) -> DictConfig:
     return cfg
 
 
-def _refuse_link(place: Path) -> None:
-    """Raise for a link in a run directory: what goes on would write where it leads. Checkpoints may
-    lie on another disk, where nothing but checkpoints is touched."""
-    if place.is_symlink() and place.name != "checkpoints":
-        raise ValueError(f"{place.name} is a link to {place.readlink()}; put what it names here")
+def _refuse_links(folder: Path) -> None:
+    """Raise for a link anywhere in a run directory: what goes on would write, or prune, where it
+    leads."""
+    for home, folders, files in os.walk(folder, onerror=_raise):
+        for place in (Path(home) / name for name in (*folders, *files)):
+            if place.is_symlink() and not _is_of_wandb(place, folder):
+                name = place.relative_to(folder)
+                raise ValueError(f"{name} is a link to {place.readlink()}; put what it names here")
+
+
+def _is_of_wandb(place: Path, folder: Path) -> bool:
+    """Whether W&B makes such a link, from `wandb` to its newest start there, or to the log of its
+    service, which is written in the user's cache and never by this name."""
+    name = place.relative_to(folder)
+    home = Path(os.path.realpath(folder)) / "wandb"
+    inside = Path(os.path.realpath(place)).is_relative_to(home)  # takes a link to itself
+    return name.parts[0] == "wandb" and (inside or name.match("wandb/*/logs/debug-core.log"))
+
+
+def _raise(error: OSError) -> None:
+    """A folder that cannot be read may hold links; one that is gone holds none."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _list_redacted(cfg: DictConfig) -> list[str]:

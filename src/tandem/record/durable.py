@@ -8,7 +8,8 @@ from pathlib import Path
 
 def write(path: Path, content: bytes) -> None:
     """Its bytes are on the disk when this returns, its name once the folder is synced."""
-    with path.open("wb") as file:
+    path.unlink(missing_ok=True)
+    with path.open("xb") as file:  # never through a link that somebody left there
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
