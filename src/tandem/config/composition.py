@@ -21,7 +21,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from tandem.config import trust
+from tandem.config import arithmetic, trust
 from tandem.config.absent import explain_absent_part
 from tandem.config.clips import clip_ratio
 from tandem.config.data_choices import choices_of_data
@@ -220,26 +220,16 @@ def _choice(group: str, _root_: DictConfig) -> str:
     return (_root_.choices or HydraConfig.get().runtime.choices)[group]
 
 
-def _multiply(*factors: float) -> float:
-    if any(isinstance(factor, str) for factor in factors):  # a text times a number is a longer text
-        raise ValueError(f"mul takes numbers, got {', '.join(map(str, factors))}")
-    return math.prod(factors)
-
-
-def _add(*terms: float) -> float:
-    return math.fsum(terms)
-
-
 def _either(first: object, second: object) -> object:
     """The first, unless it is null."""
     return second if first is None else first
 
 
-OmegaConf.register_new_resolver("mul", _multiply, replace=True)
-OmegaConf.register_new_resolver("add", _add, replace=True)
+OmegaConf.register_new_resolver("mul", arithmetic.multiply, replace=True)
+OmegaConf.register_new_resolver("add", arithmetic.add, replace=True)
 OmegaConf.register_new_resolver("either", _either, replace=True)
 OmegaConf.register_new_resolver("max", max, replace=True)
-OmegaConf.register_new_resolver("power", math.pow, replace=True)
+OmegaConf.register_new_resolver("power", arithmetic.power, replace=True)
 OmegaConf.register_new_resolver("ceil", math.ceil, replace=True)
 OmegaConf.register_new_resolver("pid", os.getpid, replace=True)
 OmegaConf.register_new_resolver("choice", _choice, replace=True)
