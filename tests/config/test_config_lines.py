@@ -113,6 +113,9 @@ MISSPELT = {
     "plugins=[rewards/my.py]": (
         "plugins: rewards/my.py is a file; name its module: plugins=[rewards.my]"
     ),
+    "plugins=[./my_rewards.py]": (
+        "plugins: ./my_rewards.py is a file; name its module: plugins=[my_rewards]"
+    ),
     "resume=nowhere": "resume=nowhere: there is no config.yaml in it; give a run directory",
 }
 

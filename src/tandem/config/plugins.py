@@ -131,11 +131,11 @@ def _describe_fault(name: str, error: Exception | SystemExit) -> str:
 
 def _refuse_foreign(name: str) -> None:
     """A library as a plugin would admit all that it defines, torch.load for one."""
+    module = name.removesuffix(".py").strip("./").replace("/", ".")
+    if module and (name.endswith(".py") or "/" in name):
+        raise ConfigError(f"plugins: {name} is a file; name its module: plugins=[{module}]")
     if not all(name.split(".")):
         raise ConfigError(f"plugins: {name!r} names no module; write plugins=[my_rewards]")
-    if name.endswith(".py") or "/" in name:
-        module = name.removesuffix(".py").strip("./").replace("/", ".")
-        raise ConfigError(f"plugins: {name} is a file; name its module: plugins=[{module}]")
     if _is_library(name):
         raise ConfigError(f"plugins: {name} is a library; a plugin is a module of your own")
 
