@@ -3,6 +3,7 @@ it would run on."""
 
 import pytest
 import torch
+from lightning.pytorch.accelerators import MPSAccelerator
 
 from tandem import config
 from tandem.config import ConfigError, compose
@@ -65,11 +66,17 @@ def test_a_warm_start_is_a_run_that_is_trained(word):
 
 
 def test_devices_that_are_not_there_are_named():
-    settings = config.check(compose(["trainer.devices=[1]"]))
-    with pytest.raises(ConfigError, match=r"^trainer.devices=\[1\]: no GPU has the number 1 here"):
-        check_devices(settings)
     with pytest.raises(ConfigError, match=r"^trainer.accelerator=mps: torch sees none here"):
         check_devices(config.check(compose(["trainer.accelerator=mps"])))
+    with pytest.raises(ConfigError, match=r"^trainer.devices=\[1\]: .* CPU; give how many proc"):
+        check_devices(config.check(compose(["trainer.accelerator=cpu", "trainer.devices=[1]"])))
+
+
+def test_the_gpu_of_a_mac_has_the_number_0_alone(monkeypatch):
+    monkeypatch.setattr(MPSAccelerator, "is_available", lambda: True)
+    check_devices(config.check(compose(["trainer.accelerator=mps", "trainer.devices=[0]"])))
+    with pytest.raises(ConfigError, match=r"^trainer.devices=\[1\]: no GPU has the number 1 here"):
+        check_devices(config.check(compose(["trainer.accelerator=mps", "trainer.devices=[1]"])))
 
 
 def test_teachers_are_finished_runs_or_folders_of_diffusers(tmp_path, monkeypatch):

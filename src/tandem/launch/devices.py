@@ -114,12 +114,8 @@ def check_devices(settings: Settings) -> None:
             f"trainer.accelerator={devices.accelerator}: torch sees none here; set it to auto or "
             "cpu"
         )
-    if isinstance(devices.devices, list) and (
-        strange := [n for n in devices.devices if n >= there]
-    ):
-        raise ConfigError(
-            f"{given}: no GPU has the number {strange[0]} here; give how many, or auto"
-        )
+    if isinstance(devices.devices, list):
+        _refuse_numbers(devices.devices, there or _has_mps(devices), given)
     if there and asked > there:
         raise ConfigError(f"{given}: this machine has {there}; set it to {there} or less, or auto")
     if devices.strategy == "fsdp2" and ranks_of(devices) == 1:
@@ -131,6 +127,24 @@ def check_devices(settings: Settings) -> None:
         raise ConfigError(
             f"{given} are {ranks} ranks here, and each needs a prompt of its own; set "
             f"prompts_per_step={ranks} or more"
+        )
+
+
+def _has_mps(devices: Devices) -> bool:
+    """Whether the run is on the one GPU of a Mac."""
+    return devices.accelerator in ("auto", "mps") and MPSAccelerator.is_available()
+
+
+def _refuse_numbers(numbers: list[int], there: int, given: str) -> None:
+    """Raise for a GPU that is not among those `there`, and for any number where there is none."""
+    if not there:
+        raise ConfigError(
+            f"{given}: numbers are of GPUs, and the run is on the CPU; give how many processes, "
+            f"trainer.devices={len(numbers)}"
+        )
+    if strange := [n for n in numbers if n >= there]:
+        raise ConfigError(
+            f"{given}: no GPU has the number {strange[0]} here; give how many, or auto"
         )
 
 
