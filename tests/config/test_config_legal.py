@@ -2,10 +2,13 @@
 
 import re
 import shlex
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from tandem.config import ConfigError, check, compose
+from tandem.legality.updates import optimizers_take_their_numbers
 
 ENTROPY = "that of a Gaussian step is a constant of its noise level"
 PROBABILITY = (
@@ -184,3 +187,16 @@ def test_what_it_says_to_set_is_right(model, line, advice):
 )
 def test_what_makes_sense_of_a_flow_passes(line):
     checked("tiny_flow", line)
+
+
+def refuses(weights, lr):
+    raise RuntimeError(f"lr={lr}\nis odd")
+
+
+@pytest.mark.parametrize(
+    ("target", "said"), [(torch.optim.Muon, []), (refuses, ["optimizer=mine: lr=0.5 is odd"])]
+)
+def test_an_optimizer_may_want_matrices_and_its_refusal_is_one_line(target, said):
+    call = SimpleNamespace(target=target, arguments={"lr": 0.5})
+    plan = SimpleNamespace(choices={"optimizer": "mine"})
+    assert [*optimizers_take_their_numbers(SimpleNamespace(optimizer=call, plan=plan))] == said
