@@ -1,7 +1,8 @@
 """Tools: what is called well is answered by the tool, and what is not by what was wrong."""
 
 import json
-from functools import partial
+import re
+from functools import cache, partial
 from typing import Literal
 
 import pytest
@@ -141,6 +142,51 @@ def search(
 def test_arguments_are_of_the_types_that_any_hint_names(arguments, wrong):
     episode = Tools({"search": search}).begin(PROMPT, 0)
     assert contents(said(episode, call("search", **arguments))[0])[0].startswith(f"error: {wrong}")
+
+
+@pytest.mark.parametrize("levels", [33, 450, 5000])
+def test_arguments_of_too_many_levels_are_refused_as_a_call(levels):
+    episode = Tools({"search": search}).begin(PROMPT, 0)
+    deep = call("search", words=["?"]).replace('"?"', "[" * levels + "]" * levels)
+    wrong = r"^error: the call (has over 32 levels of lists and objects|is no JSON)$"
+    assert re.match(wrong, contents(said(episode, deep)[0])[0])
+
+
+class Base(dict):
+    def find(self, key: str) -> str:
+        """Value.
+
+        Args:
+            key: Its name.
+        """
+        return self["found"]
+
+    @staticmethod
+    def fixed() -> str:
+        """Nothing."""
+        return "fixed"
+
+
+class Shelf(Base):
+    def __init__(self) -> None:
+        self.search = search  # its own, and no tool
+        self["found"] = "here"
+
+    @classmethod
+    def own_name(cls) -> str:
+        """Its name."""
+        return cls.__name__
+
+    @cache  # noqa: B019
+    def once(self) -> str:
+        """Nothing."""
+
+
+def test_the_tools_of_a_class_are_what_it_and_its_bases_define():
+    tools = Tools({"shelf": Shelf})
+    assert [*tools.made()] == ["find", "fixed", "once", "own_name"]
+    calls = call("find", key="a") + call("fixed") + call("own_name")
+    assert contents(said(tools.begin(PROMPT, 0), calls)[0]) == ["here", "fixed", "Shelf"]
 
 
 def test_arguments_of_every_type_reach_the_tool():

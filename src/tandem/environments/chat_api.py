@@ -8,10 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tandem.environments.protocol import Move
-from tandem.environments.tool_calls import Refused, read_call
+from tandem.environments.tool_calls import DEEPEST, Refused, is_deeper, read_call
 
 ROLES = {"developer": "system"} | {name: name for name in ("system", "user", "assistant", "tool")}
-DEEPEST = 32  # levels of lists and objects in a request
 # Clients send no thoughts back. The template may have written the opening tag of the first.
 THOUGHT = re.compile(r"<think>.*?</think>", re.DOTALL)
 BEGUN = re.compile(r"\A.*?</think>", re.DOTALL)
@@ -102,21 +101,6 @@ def wants_usage(options: object) -> bool:
     if not isinstance(options, dict):
         raise ValueError("stream_options is an object")
     return bool(options.get("include_usage"))
-
-
-def is_deeper(value: object, most: int) -> bool:
-    """Whether lists and objects in it go through more levels."""
-    level = [value]
-    for _ in range(most):
-        level = [inner for one in level for inner in items_of(one)]
-    return any(isinstance(one, dict | list) for one in level)
-
-
-def items_of(value: object) -> Sequence[object]:
-    """What stands in a list or an object, one level below it."""
-    if isinstance(value, dict):
-        return list(value.values())
-    return value if isinstance(value, list) else ()
 
 
 def read_turn(message: object) -> Turn:

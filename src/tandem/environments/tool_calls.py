@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 Call = tuple[str, Mapping[str, Any]]  # the name of a tool, and its arguments
+DEEPEST = 32  # levels of lists and objects that are read
 TYPES = {
     "string": str,
     "integer": int,
@@ -33,7 +34,24 @@ def read_call(text: str) -> Call:
     arguments = call.get("arguments", {})
     if not isinstance(arguments, dict):
         raise Refused("arguments are an object of names and values")
+    if is_deeper(call, DEEPEST):
+        raise Refused(f"the call has over {DEEPEST} levels of lists and objects")
     return call["name"], arguments
+
+
+def is_deeper(value: object, most: int) -> bool:
+    """Whether lists and objects in it go through more levels."""
+    level = [value]
+    for _ in range(most):
+        level = [inner for one in level for inner in items_of(one)]
+    return any(isinstance(one, dict | list) for one in level)
+
+
+def items_of(value: object) -> Sequence[object]:
+    """What stands in a list or an object, one level below it."""
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else ()
 
 
 def check_arguments(name: str, arguments: Mapping[str, Any], schema: Mapping) -> None:
@@ -79,13 +97,14 @@ def is_of(value: Any, kind: str) -> bool:
 def inner_of(value: Any, schema: Mapping) -> list[tuple[Any, Mapping]]:
     """What stands in a list or an object, each with its own schema."""
     if isinstance(value, dict):
-        of = schema.get("additionalProperties", {})
-        return [(inner, of) for inner in value.values()]
+        of = schema.get("additionalProperties")
+        return [(inner, of) for inner in value.values()] if of else []
     if not isinstance(value, list):
         return []
     places = schema.get("prefixItems")
     if places is None:
-        return [(inner, schema.get("items", {})) for inner in value]
+        of = schema.get("items")
+        return [(inner, of) for inner in value] if of else []
     none = {"enum": []}  # a place too many, or one too few
     return [*zip(value, places, strict=False), *[(None, none)] * (len(value) != len(places))]
 

@@ -107,9 +107,11 @@ def schema_of(tool: Callable) -> Mapping:
 
 
 def _methods(made: object) -> Iterator[tuple[str, Callable]]:
-    for name, method in inspect.getmembers(made, inspect.isroutine):
-        if not name.startswith("_"):
-            yield name, method
+    """What its classes define by `def`, static and class methods too: neither what it holds, nor
+    the methods of a builtin base."""
+    for name, found in inspect.getmembers_static(type(made)):
+        if not name.startswith("_") and inspect.isfunction(inspect.unwrap(found)):
+            yield name, getattr(made, name)
 
 
 @dataclass(slots=True, kw_only=True)
