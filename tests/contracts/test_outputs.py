@@ -1,6 +1,6 @@
 """What components may return: a plugin's and a built-in's go through the same code."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pytest
@@ -10,7 +10,7 @@ from records import GRPO
 
 from tandem.advantages.group import batch_relative, group_sum
 from tandem.contracts import declare
-from tandem.contracts.outputs import WrongOutput
+from tandem.contracts.outputs import ADVANTAGE, WrongOutput
 from tandem.losses import importance
 from tandem.losses.policy import reinforce
 from tandem.losses.reduction import sequence_mean
@@ -112,6 +112,51 @@ def test_an_advantage_that_writes_on_its_scores_is_refused_before_they_are_logge
 
     with pytest.raises(WrongOutput, match=r"^advantage zeroes writes on total, which others read"):
         plugged(tmp_path, advantage=zeroes).go()
+
+
+@dataclass(frozen=True)
+class Nested:
+    mask: torch.Tensor
+    inner: object = None
+
+
+@pytest.mark.parametrize(
+    ("writes_on", "named"),
+    [
+        (lambda one, two: one.inner.mask, r"inner\.mask"),
+        (lambda one, two: one.inner.inner["a"], r"inner\.inner\.a"),
+        (lambda one, two: one.mask, "mask"),
+        (lambda one, two: two.mask, "mask"),
+    ],
+)
+def test_nested_records_mappings_and_an_equal_name_in_another_record_are_watched(writes_on, named):
+    def broken(one, two):
+        writes_on(one, two).zero_()
+        return torch.ones(2, 3)
+
+    one = Nested(torch.ones(2, 3), Nested(torch.ones(2, 3), {"a": torch.ones(2)}))
+    with pytest.raises(WrongOutput, match=rf"^advantage broken writes on {named}, which"):
+        ADVANTAGE.ask(broken, one, Nested(torch.ones(2, 3)), mask=torch.ones(2, 3).bool())
+
+
+def test_a_tensor_of_inference_mode_has_no_version_and_is_let_through():
+    with torch.inference_mode():
+        one = Nested(torch.ones(2, 3).bool())
+    assert ADVANTAGE.ask(lambda one: torch.ones(2, 3), one, mask=one.mask).all()
+
+
+def test_an_infinite_derivative_outside_the_mask_leaves_the_weights_as_they_were(tmp_path):
+    def root(batch):  # of 0 outside the mask, where it is steep
+        return (-batch.logp[:, :1] * batch.mask).sqrt() + reinforce(batch)
+
+    loop = plugged(tmp_path, loss=root)
+    before = loop.policy.table.detach().clone()
+    line = (
+        r"loss \{'policy': '-?\d[^']*'\} or gradient norm nan is not finite; the weights were left"
+    )
+    with pytest.raises(Stop, match=line):
+        loop.go()
+    assert torch.equal(loop.policy.table.detach(), before)
 
 
 WRONG = {

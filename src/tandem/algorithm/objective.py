@@ -172,7 +172,7 @@ class Objective(ABC):
             self.unchecked.remove(name)
             refuse_statistics(term.loss, batch, torch.where(batch.mask, loss.detach(), 0))
         weight = rows.weights[name]
-        counts = weight != 0  # elsewhere a loss may be no number
+        counts = weight != 0  # elsewhere a loss may be no number, but not its derivative
         if self.facts[name].averages:
             refuse_part(term.loss, weight)
         if name in self.corrected:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import linecache
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from traceback import walk_tb
@@ -46,14 +46,7 @@ class Output:
         mask: [B, T], None: the first record is it. `learns`: there is a gradient to be had.
         Raises WrongOutput if it may not be used.
         """
-        held = {
-            field.name: x
-            for record in records
-            if is_dataclass(record)
-            for field in fields(record)
-            if isinstance(x := getattr(record, field.name), Tensor)
-        }
-        versions = [x._version for x in held.values()]
+        before = versions_of(records)
         try:
             value = part(*records)
         except (TypeError, AttributeError) as error:
@@ -61,9 +54,9 @@ class Output:
             raise
         mask = records[0] if mask is None else mask
         fault = None
-        if versions != (now := [x._version for x in held.values()]):
-            written = next(n for n, old, new in zip(held, versions, now, strict=True) if old != new)
-            fault = f"writes on {written}, which others read; compute a tensor of its own"
+        if written := before.items() - versions_of(records).items():
+            names = sorted({place.partition(".")[2] or "an argument" for place, _ in written})
+            fault = f"writes on {', '.join(names)}, which others read; compute a tensor of its own"
         elif not isinstance(value, Tensor) or value.shape != mask.shape:
             fault = self._of_shape(part, value, mask)
         if fault := fault or self._of_values(value, mask, learns):
@@ -109,6 +102,27 @@ class Output:
             return "has a gradient, which it must not have; add .detach()"
         broken = int((mask & ~value.isfinite()).sum()) if self.finite else 0
         return f"returned {broken} values that are not finite" if broken else None
+
+
+def versions_of(records: Sequence[object]) -> dict[str, int]:
+    """The place of each tensor, "NUMBER_OF_RECORD.NAME" -> how often it was written on.
+
+    Records and mappings in a record are walked, as by `map_fields`. Tensors of any shape [...].
+    """
+    found: dict[str, int] = {}
+    held: list[tuple[object, object]] = list(enumerate(records))
+    while held:
+        place, x = held.pop()
+        if isinstance(x, Tensor):
+            if not x.is_inference():  # one of inference mode has no version
+                found[str(place)] = x._version
+        elif isinstance(x, Mapping):
+            for name, part in x.items():
+                held.append((f"{place}.{name}", part))
+        elif is_dataclass(x):
+            for field in fields(x):
+                held.append((f"{place}.{field.name}", getattr(x, field.name)))
+    return found
 
 
 def refuse_undeclared(
