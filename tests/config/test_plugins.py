@@ -41,11 +41,12 @@ WRONG = {
     "numbers bound to a function": (
         "from functools import partial\nfrom tandem import register_reward\n\n"
         "register_reward('f')(partial(print))\n",
-        4, "a partial has no name; write a function by def",
+        4, "a partial is no plain function or class; write a function by def",
     ),
     "a name that is a folder": (
         "from tandem import register_reward\n\n@register_reward('a/b')\ndef f(a, b): ...\n",
-        3, "reward=a/b: an option is named by letters, digits and . - _",
+        3, "reward=a/b: an option is named by letters, digits and . - _, and begins with a "
+        "letter or digit",
     ),
     "two of one name": (
         f"{TAKEN.replace('judge', 'one')}\n@register_reward('one')\ndef other(output, prompt): 1\n",

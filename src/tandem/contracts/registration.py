@@ -53,7 +53,8 @@ class Registrar:
         name = named or component.__name__
         if OPTION.fullmatch(name) is None:
             raise ValueError(
-                f"{self.group}={name}: an option is named by letters, digits and . - _"
+                f"{self.group}={name}: an option is named by letters, digits and . - _, and "
+                "begins with a letter or digit"
             )
         if self.spellings and not inspect.isclass(component):
             component = adapt_to_group(component, self.spellings)
@@ -80,7 +81,9 @@ def place(component: Callable) -> str:
 
 def _refuse_nameless(component: Callable) -> None:
     if not (inspect.isfunction(component) or inspect.isclass(component)):
-        raise ValueError(f"a {type(component).__name__} has no name; write a function by def")
+        raise ValueError(
+            f"a {type(component).__name__} is no plain function or class; write a function by def"
+        )
     if not component.__qualname__.isidentifier():
         raise ValueError(f"{place(component)}: only a function at the top of a module has a name")
 

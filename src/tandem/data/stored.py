@@ -55,8 +55,8 @@ def in_folder(place: Path) -> tuple[list[Stored], list[InvalidRow]]:
 def blobs_of(top: Path) -> list[Path]:
     """Where the files of a snapshot lie in the cache of the Hugging Face hub, which holds links to
     them: `blobs` beside `snapshots`, of that repository alone. Empty: it is no snapshot."""
-    revisions = [x.parent for x in (top, *top.parents) if x.parent.name == "snapshots"]
-    places = [x.parent / "blobs" for x in revisions if x.parent.name.startswith(REPOSITORIES)]
+    snapshots = [x.parent for x in (top, *top.parents) if x.parent.name == "snapshots"]
+    places = [x.parent / "blobs" for x in snapshots if x.parent.name.startswith(REPOSITORIES)]
     return [place for place in places if place.is_dir() and not place.is_symlink()]
 
 

@@ -106,7 +106,6 @@ class AheadSource(RolloutSource):
     def sample_greedily(self, prompts: Slots) -> tuple[Rollout, Scores]:
         return self._take(*self._joined(1), baseline=True)
 
-    @property
     def prompts_of_batch(self) -> Sequence[Prompt] | None:
         """The prompts of the batch on all ranks, by group, which meet here."""
         if self.queue.order == "exact":

@@ -63,9 +63,6 @@ class RolloutSource:
     It is what a sampling strategy asks, and keeps an account of what was taken.
     """
 
-    # The prompts of the batch on all ranks, by group; None: those that the iteration drew.
-    prompts_of_batch: Sequence[Prompt] | None = None
-
     def __init__(
         self,
         *,
@@ -91,6 +88,10 @@ class RolloutSource:
     def timing(self) -> dict[str, float]:
         """Of the iteration, beside what the clock counts."""
         return self.policy.pop_timing()
+
+    def prompts_of_batch(self) -> Sequence[Prompt] | None:
+        """The prompts of the batch on all ranks, by group; None: those that the iteration drew."""
+        return None
 
     def state(self, iteration: int) -> dict[str, Tensor]:
         """What was drawn for this iteration and later ones, of any shape [...]."""

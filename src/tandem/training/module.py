@@ -242,7 +242,7 @@ class PostTraining(LightningHooks):
         self.guards.check_signal(self.flat_iterations, self.policy)
         if scores.parts:
             # Of the main stream alone: the refills of dynamic sampling are drawn by other odds.
-            prompts = self.source.prompts_of_batch or prompts
+            prompts = self.source.prompts_of_batch() or prompts
             main = (rollout.group < len(prompts)).nonzero()[:, 0]
             asked = [prompts[slot] for slot in rollout.group[main].tolist()]
             success = take(scores, main).part(None, asked)
