@@ -50,6 +50,18 @@ def played(order, staleness, ahead, seed, room=5):
             queue.arrive(arrived)
 
 
+def test_what_could_not_be_trained_in_time_waits_for_newer_weights():
+    """An engine that has the new weights late begins nothing more with the old ones."""
+    queue = Ahead(order="ready", staleness=2, ahead=2, slots=SLOTS, iterations=ITERATIONS)
+    queue.admit(0)
+    for ticket in [queue.begin(0) for _ in range(9)]:
+        queue.arrive(ticket)
+    assert len(queue.batch(0)) == 3
+    queue.admit(1)
+    assert queue.begin(0) is None
+    assert queue.begin(1) == Ticket(3, 0)
+
+
 @pytest.mark.parametrize("world", WORLDS, ids=str)
 def test_every_group_is_trained_once_and_none_too_late(world):
     order, staleness, _, _ = world

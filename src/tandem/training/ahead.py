@@ -34,6 +34,7 @@ class Ahead:
         self.order, self.staleness, self.ahead = order, staleness, ahead
         self.slots, self.iterations = tuple(slots), iterations
         self.admitted = 0  # iterations that were asked for
+        self.coming = 0  # the iteration whose batch is taken next
         self.waiting: list[Ticket] = []  # that nobody has begun
         self.versions: dict[Ticket, int] = {}  # of the groups that were begun and not trained
         self.there: set[Ticket] = set()  # those of them that are whole
@@ -44,10 +45,14 @@ class Ahead:
         first = max(self.admitted, iteration)
         self.waiting += [Ticket(i, slot) for i in range(first, last + 1) for slot in self.slots]
         self.admitted = max(self.admitted, last + 1)
+        self.coming = max(self.coming, iteration)
 
     def begin(self, version: int) -> Ticket | None:
-        """The next group to sample, with the weights of that version; None: there is none."""
-        if not self.waiting:
+        """The next group to sample, with the weights of that version; None: there is none, or it
+        could not be trained in time after all that was begun, and waits for newer weights."""
+        trained = self.coming + len(self.versions) // len(self.slots)
+        late = self.order == "ready" and trained > version + self.staleness
+        if late or not self.waiting:
             return None
         ticket = self.waiting.pop(0)
         self.versions[ticket] = version
@@ -65,6 +70,7 @@ class Ahead:
         if chosen is None:
             return None
         self.there.difference_update(chosen)
+        self.coming = iteration + 1
         return {ticket: self.versions.pop(ticket) for ticket in chosen}
 
     def _own(self, iteration: int) -> list[Ticket] | None:

@@ -75,6 +75,7 @@ class GroupThreads(Generic[Rows]):
                     return result
                 ENDING.refuse_to_wait()
                 self.check()
+                self._begin()  # what waited for newer weights
                 self.changed.wait(HEARING)
 
     def pop_idle(self) -> float:
