@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from gpu_meter import timed
 from gpu_runs import questions
 from gpu_sizes import Answers
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
 
 from tandem.policies.engines.paged import Paged
 from tandem.policies.language.policy import LanguagePolicy
-from tandem.policies.language.rows import left_padded
 from tandem.types import Prompt
 
 ROUNDS = 2
@@ -66,7 +67,10 @@ def paged(policy: LanguagePolicy, texts: Sequence[str], size: Answers, own: obje
 def padded_rows(policy: LanguagePolicy, texts: Sequence[str], rows: int) -> tuple[Tensor, Tensor]:
     """Every prompt as often as there are rows for it."""
     prompts = [Prompt(id=i, source="random", text=text) for i, text in enumerate(texts)]
-    tokens, mask = left_padded(policy.chat.encode(prompts), policy.device)
+    ids = [torch.tensor(own) for own in policy.chat.encode(prompts)]
+    padded = partial(pad_sequence, batch_first=True, padding_side="left")
+    tokens = padded(ids).to(policy.device)
+    mask = padded([torch.ones_like(own) for own in ids]).to(policy.device)
     times = rows // len(texts)
     return tokens.repeat_interleave(times, 0), mask.repeat_interleave(times, 0)
 

@@ -1,5 +1,5 @@
-"""Weights of a policy: their names and groups, the precision of their passes, and who asks them
-when; those that are cut over ranks are in `sharding`.
+"""Weights of a policy: their names and groups, the precision of their passes, and how passes are
+made over them. `sharding` has what is particular to weights that are cut over ranks.
 
 Rewards, advantages, losses and metrics are computed outside of that precision, in the dtype of what
 they get.
@@ -11,15 +11,12 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from tandem import distributed
-
-if TYPE_CHECKING:
-    pass
 
 Answer = TypeVar("Answer")
 WIDE = (torch.float32, torch.float64)

@@ -23,7 +23,8 @@ class WeightAverage:
         frozen = {id(p): p for p in network.parameters() if not p.requires_grad}
         self.live = {name: p for name, p in network.named_parameters() if p.requires_grad}
         self.network, self.rate = copy.deepcopy(network, frozen).requires_grad_(False), rate
-        self.averages = {name: p.detach().float().clone() for name, p in self.live.items()}
+        taught = self.live.items() if rate else ()
+        self.averages = {name: p.detach().float().clone() for name, p in taught}
 
     @torch.no_grad()
     def follow(self) -> None:
@@ -37,12 +38,13 @@ class WeightAverage:
 
     def state(self) -> dict[str, Tensor]:
         """teacher/NAME -> average; nothing of weights that stay as they began. Any shape [...]."""
-        averages = self.averages if self.rate else {}
-        return {f"teacher/{name}": x for name, x in averages.items()}
+        return {f"teacher/{name}": x for name, x in self.averages.items()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Put back what `state` gave, among other things. Of any shape [...]."""
-        for name in self.averages if self.rate else ():
+        if not self.rate:
+            return
+        for name in self.averages:
             self.averages[name] = state[f"teacher/{name}"].to(self.live[name].device).clone()
         self._hand_over()
 
@@ -50,6 +52,6 @@ class WeightAverage:
     def _hand_over(self) -> None:
         """Let the copy of the network be the averages, where they lie."""
         move(self.network, next(iter(self.averages.values())).device)
-        copies = dict(self.network.named_parameters())  # some devices make others of them
+        copies = dict(self.network.named_parameters())  # moving a module may replace them
         for name, average in self.averages.items():
             copies[name].copy_(average)

@@ -137,7 +137,7 @@ class Bridge:
         if self.count_special(ids) == self.count_special(chat.encode([frame])[0]):
             return ids
         first, *rest = around(messages, chat.text(frame))
-        return [*chat.encode_texts([frame], [first])[0], *self.pieces(messages, rest)]
+        return [*chat.encode([frame], [first])[0], *self.pieces(messages, rest)]
 
     @contextmanager
     def readable(self) -> Iterator[None]:

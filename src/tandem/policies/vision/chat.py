@@ -36,8 +36,12 @@ class VisionChat(Chat):
             return self.render(turns, self.tools_of(prompt))
         return super().text(prompt).replace(IMAGE, self.mark)
 
-    def encode(self, prompts: Sequence[Prompt]) -> list[list[int]]:
-        """Token ids, in which every picture has its image tokens."""
+    def encode(
+        self, prompts: Sequence[Prompt], texts: Sequence[str] | None = None
+    ) -> list[list[int]]:
+        """Token ids, in which every picture has its image tokens; `texts` are sent as they are."""
+        if texts is not None:
+            return super().encode(prompts, texts)
         encoded = super().encode(prompts, [self.expand(prompt) for prompt in prompts])
         marked = super().encode(prompts)
         return [
