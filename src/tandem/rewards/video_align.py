@@ -62,8 +62,8 @@ class VideoAlign(Asked):
         from safetensors.torch import load_file
         from transformers import AutoConfig
 
-        if missing := [token for token in RATED.values() if token not in question]:
-            raise ValueError(f"{KEY}.question does not hold {missing[0]}, at which the head reads")
+        if odd := [token for token in RATED.values() if question.count(token) != 1]:
+            raise ValueError(f"{KEY}.question needs {odd[0]} once: there the head reads")
         if frames < 2:
             raise ValueError(f"{KEY}.frames={frames}: two frames are one step of time; give more")
         self.question, self.frames, self.area = question, frames, area
@@ -105,7 +105,7 @@ class VideoAlign(Asked):
         patches, grid = self.cut(self.resize(shown))
         count = len(patches) // self.processor.image_processor.merge_size**2
         token = self.processor.video_token
-        if odd := [mark for mark in (token, *RATED.values()) if mark in text]:
+        if odd := [mark for mark in self.tokenizer.all_special_tokens if mark in text]:
             raise ValueError(f"the text of a prompt holds {odd[0]}, a token of the judge's own")
         words = self.put(text).replace(token, token * count)
         ids = self.tokenizer(words, add_special_tokens=self.template is None, return_tensors="pt")

@@ -21,7 +21,8 @@ def weights_file(key: str, given: str, *, inside: str = "") -> Path:
         raise ValueError(
             f"{key}={given} is no .safetensors; where you trust who made it, convert it once: "
             'python -c "import torch, safetensors.torch as s; '
-            f"s.save_file(torch.load('{path}', weights_only=True){inside}, '{made}')\""
+            f"found = torch.load('{path}', weights_only=True){inside}; "
+            f"s.save_file({{n: x.clone() for n, x in found.items()}}, '{made}')\""
         )
     return path
 
