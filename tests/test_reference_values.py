@@ -52,6 +52,8 @@ def test_two():
 """,
     "tests/vectors/flow.json": '{"ode": {"s": 1, "eta": 2}}',
     "tests/vectors/llm.json": '{"in/M": 1}',
+    "tests/vectors/axis.json": "{}",
+    "tests/vectors/axis_unused.toml": "",
     "tests/vectors/unused.toml": "",
     "tests/vectors/flow_unused.toml": "",
 }

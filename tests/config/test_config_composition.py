@@ -54,6 +54,8 @@ MASKED = ["model=tiny_masked"]
 ROWS = "{_target_:tandem.data.rows.jsonl,path:rows.jsonl,seed:0}"
 EPISODES = ["data=hilo"]
 BESIDE = {
+    "algorithm/kl/gate=most_uncertain": [],
+    "algorithm/likelihood=path": [],
     **{f"dynamics={name}": FLOW for name in ("flow_sde", "dance_sde", "cps")},
     **{f"algorithm={name}": FLOW for name in f"{OF_FLOWS} {OF_PICTURES_AS_A_WHOLE}".split()},
     "algorithm=diffusion_opd": TAUGHT[::2],

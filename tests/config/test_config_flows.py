@@ -10,7 +10,7 @@ WRONG = {
     "algorithm=gardo algorithm.kl.kl_target=0.1": (
         "algorithm.kl.kl_target=0.1 steers the mean KL of all samples, and "
         "algorithm/kl/gate=most_uncertain holds a part of them; set algorithm.kl.kl_target=null, "
-        "or algorithm/kl/gate=null"
+        "or ~algorithm/kl/gate"
     ),
     "dynamics.kernel.noise_level=0": "dynamics.kernel.noise_level=0.0: must be positive",
     "dynamics=cps dynamics.kernel.noise_level=1.2": (

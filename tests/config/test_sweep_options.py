@@ -21,12 +21,12 @@ RUNS = {  # command line -> what sets its runs apart, as their folders are named
         "model=qwen3_0_6b,optimizer.lr=1e-05",
     ],
     "sweep=clip_ratio": [f"algorithm.loss.clip_low={clip}" for clip in (0.1, 0.2, 0.3)],
-    # A ratio of a whole sample, and one of a mean over 768 dimensions.
+    # A ratio of a whole sample, and one of a squared distance by the recipe of that model.
     "sweep=clip_ratio algorithm=gspo": [
         f"algorithm.loss.clip_low={clip}" for clip in (0.00015, 0.0003, 0.00045)
     ],
     "sweep=clip_ratio model=tiny_flow algorithm=grpo": [
-        f"algorithm.loss.clip_low={clip}" for clip in (0.000469, 0.000938, 0.00141)
+        f"algorithm.loss.clip_low={clip}" for clip in (0.00025, 0.0005, 0.00075)
     ],
     "sweep=[kl,seeds] seed=3": [f"algorithm.kl.coef={coef}" for coef in (0.0, 0.001, 0.01, 0.1)],
     "sweep=dynamics model=tiny_flow": [

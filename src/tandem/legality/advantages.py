@@ -120,7 +120,7 @@ def a_gate_is_open_for_some_kl(case: Case) -> Iterator[str]:
         yield (
             f"algorithm.kl.kl_target={kl.kl_target:g} steers the mean KL of all samples, and "
             f"algorithm/kl/gate={name_of(kl.gate)} holds a part of them; set "
-            "algorithm.kl.kl_target=null, or algorithm/kl/gate=null"
+            "algorithm.kl.kl_target=null, or ~algorithm/kl/gate"
         )
     if kl.renewal is not None and "ref_logp" in case.algorithm.needs:
         why = (
