@@ -36,7 +36,7 @@ BESIDE = {
     "dynamics": FLOW,
     "flow_family": ("data=shapes",),
     "model": ("rollout.max_new_tokens=9",),
-    "quantization": ("model.lora={r:4,alpha:8,target_modules:all-linear}",),
+    "quantization": ("model.lora={r:4,alpha:8}", "warm_start=null"),
 }
 
 

@@ -35,7 +35,8 @@ def test_every_kind_of_part_has_a_folder_that_shows_it():
 def test_a_page_shows_the_file_that_is_trained_and_the_command_that_trains_it(part):
     shown = f"<!-- code: experiments/bring_your_own/{part}/__init__.py -->"
     assert shown in page(part)
-    assert f"    python train.py {' '.join(chosen(part))}\n" in page(part)
+    words = [f"'{word}'" if "{" in word else word for word in chosen(part)]  # a shell splits them
+    assert f"    python train.py {' '.join(words)}\n" in page(part)
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -38,6 +38,7 @@ def told_slowly(world, tmp_path_factory):
     return on_the_device(SLOW, world, tmp_path_factory.mktemp("device"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_a_run_on_a_device_gives_the_numbers_of_the_cpu(name, told_quickly, tmp_path):
     compare(name, told_quickly[name], tmp_path, tmp_path)
@@ -70,6 +71,7 @@ def test_the_page_of_waits_is_of_the_counts_that_are_kept():
     assert PAGE.read_text(encoding="utf-8") == page(kept), "run `make waits`"
 
 
+@pytest.mark.slow
 def test_a_tensor_of_the_cpu_among_those_of_the_device_is_refused(told_quickly):
     told = told_quickly["mixed"]
     assert told["waits"] == 1

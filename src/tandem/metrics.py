@@ -126,6 +126,14 @@ def own_metrics(loss: Callable, batch: CoupledBatch, *statistics: Tensor) -> dic
     return {} if metrics is None else metrics(batch, *statistics)
 
 
+def advantage_metrics(advantages: Tensor, mask: Tensor) -> dict[str, float]:
+    """Over the steps of the mask; the standard deviation is the population's. Both are [B, T]."""
+    kept = advantages[mask].double()
+    if not len(kept):
+        return {}
+    return {"actor/adv_mean": kept.mean().item(), "actor/adv_std": kept.std(correction=0).item()}
+
+
 def reward_metrics(scores: Scores, rollout: Rollout) -> dict[str, float]:
     """Over all that was sampled, before any filter: [B] rows of all ranks."""
     metrics = {"reward/missing": 1 - scores.scored.double().mean().item()}

@@ -233,7 +233,7 @@ def company(option):
     return BESIDE.get(option, FITTING.get(option.split("=")[0], []))
 
 
-@pytest.mark.parametrize("option", each(2, OPTIONS))
+@pytest.mark.parametrize("option", each(3, OPTIONS))
 def test_every_option_composes_and_binds(option):
     if option in PACKAGES:
         pytest.importorskip(PACKAGES[option])

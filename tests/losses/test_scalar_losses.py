@@ -12,7 +12,7 @@ from tandem.contracts import declare, facts_of
 from tandem.losses import reduction
 from tandem.losses.adapted import from_scalar, refuse_part
 from tandem.losses.policy import ppo
-from tandem.metrics import own_metrics, reduce_metrics
+from tandem.metrics import merge_metrics, own_metrics, reduce_metrics
 from tandem.types import take
 
 
@@ -65,8 +65,8 @@ def test_its_metrics_are_means_over_updates_under_its_numbers():
     assert with_default["actor/far"] == pytest.approx(
         ((ratio - 1).abs()[batch.mask] > 0.2).double().mean().item()
     )
-    two = once["pg/count"] + own_metrics(loss, take(batch, torch.arange(20)))["pg/count"]
-    assert reduce_metrics({"n": two}) == {"n": 30.0}
+    merge_metrics(once, own_metrics(loss, take(batch, torch.arange(20))))
+    assert reduce_metrics(once)["pg/count"] == 30.0
 
 
 def test_no_trained_step_is_no_loss_and_no_metric():

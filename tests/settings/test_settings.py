@@ -4,6 +4,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from tandem.config import ConfigError, resume_config
+from tandem.config.resume import CHOSEN
 from tandem.launch.initial_weights import shared
 from tandem.record import labels
 from tandem.record.reading.variants import facts_of
@@ -32,7 +33,7 @@ def test_where_a_run_lies_matters_for_nothing(key):
 
 def test_one_fact_reaches_every_reader(tmp_path, monkeypatch):
     """A key that is declared anew is resumed, compared, mirrored and shared anew."""
-    config = {"group_size": 8, "plugins": [], "choices": {}, "replaced": {}}
+    config = {"group_size": 8, "plugins": [], "choices": dict.fromkeys(CHOSEN, "x"), "replaced": {}}
     config["overrides"] = ["group_size=4"]
     OmegaConf.save(config, tmp_path / "config.yaml")
     run = type("Run", (), {"config": config, "seed": 0})

@@ -27,6 +27,7 @@ from tandem.dynamics.regression import Regression
 from tandem.experience import Experience
 from tandem.losses import importance
 from tandem.losses.segments import Segment
+from tandem.metrics import advantage_metrics
 from tandem.policies.chain.records import ChainSampling
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.language.records import Sampling
@@ -238,10 +239,7 @@ class Algorithm:
     def report(self, experience: Experience) -> dict[str, float]:
         """Of an iteration, over the rows of all ranks: advantages, values, moving coefficients."""
         trained = distributed.gather(experience.rollout.trained)
-        metrics: dict[str, float] = {}
-        if len(kept := distributed.gather(experience.advantages)[trained].double()):
-            mean, std = kept.mean(), kept.std(correction=0)  # of the population
-            metrics = {"actor/adv_mean": mean.item(), "actor/adv_std": std.item()}
+        metrics = advantage_metrics(distributed.gather(experience.advantages), trained)
         if self.critic is not None:
             metrics |= self.critic.report(experience, trained)
         for part in self.memory.values():
