@@ -29,6 +29,8 @@ class Asked:
     show "{text}"? Please answer yes or no.` and waits for `Yes`, without an end.
     """
 
+    judged = "image"  # as a chat template calls it
+
     def __init__(
         self,
         path: str,
@@ -58,20 +60,32 @@ class Asked:
         """Of pictures, uint8 [H, W, 3], and the texts that they were made for."""
         asked = [self.ask(picture, text) for picture, text in rows]
         answers = [self.wanted(text) for _, text in rows]
+        given = self.gather(asked, answers)
         lengths = [one["input_ids"].shape[1] for one in asked]
-        width = max(n + len(a) for n, a in zip(lengths, answers, strict=True))
-        given = {name: self.join(name, asked, width) for name in asked[0]}
-        for row, (start, answer) in enumerate(zip(lengths, answers, strict=True)):
-            given["input_ids"][row, start : start + len(answer)] = torch.tensor(answer)
-            given["attention_mask"][row, start : start + len(answer)] = 1
-        place, like = self.hosting.place, self.model.dtype
-        given = {n: x.to(place, like if x.is_floating_point() else None) for n, x in given.items()}
         read = [range(n - 1, n - 1 + len(a)) for n, a in zip(lengths, answers, strict=True)]
         kept = sorted({place for own in read for place in own})
         column = {place: number for number, place in enumerate(kept)}
         logits = self.logits(given, kept)
         found = [logits[row, [column[x] for x in own]] for row, own in enumerate(read)]
         return [*map(probability, found, answers)]
+
+    def gather(
+        self, asked: Sequence[dict[str, Tensor]], answers: Sequence[Sequence[int]] | None = None
+    ) -> dict[str, Tensor]:
+        """What the rows read, padded on the right, where the model is and in its dtype.
+
+        answers: token ids that stand behind each row. Of texts [B, longest].
+        """
+        behind = answers or [()] * len(asked)
+        starts = [one["input_ids"].shape[1] for one in asked]
+        width = max(n + len(a) for n, a in zip(starts, behind, strict=True))
+        given = {name: self.join(name, asked, width) for name in asked[0]}
+        for row, (start, answer) in enumerate(zip(starts, behind, strict=True)):
+            own = slice(start, start + len(answer))
+            given["input_ids"][row, own] = torch.tensor(answer, dtype=torch.int64)
+            given["attention_mask"][row, own] = 1
+        place, like = self.hosting.place, self.model.dtype
+        return {n: x.to(place, like if x.is_floating_point() else None) for n, x in given.items()}
 
     def logits(self, given: dict[str, Tensor], kept: Sequence[int]) -> Tensor:
         """[B, n, V] at these places alone: at every image token they would take 39 GB."""
@@ -93,12 +107,17 @@ class Asked:
     def template(self) -> str | None:
         return self.processor.chat_template or self.tokenizer.chat_template
 
+    @property
+    def mark(self) -> str:
+        """The token that stands for what is judged."""
+        return self.processor.image_token
+
     def put(self, text: str) -> str:
-        """The question as the model's chat template puts it; without one behind the picture."""
+        """The question as the model's chat template puts it; without one behind what is judged."""
         question = self.question.format(text=text)
         if self.template is None:
-            return f"{self.processor.image_token} {question}"
-        parts = [{"type": "image"}, {"type": "text", "text": question}]
+            return f"{self.mark} {question}"
+        parts = [{"type": self.judged}, {"type": "text", "text": question}]
         turns = [{"role": "user", "content": parts}]
         options: dict[str, Any] = {"tokenize": False, "add_generation_prompt": True}
         return self.tokenizer.apply_chat_template(turns, chat_template=self.template, **options)

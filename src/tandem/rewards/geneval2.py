@@ -76,9 +76,7 @@ class GenEval2(Asked):
         """Of pictures, uint8 [H, W, 3], questions about them, and their answers."""
         asked = [self.ask(picture, question) for picture, question, _ in rows]
         ends = [one["input_ids"].shape[1] - 1 for one in asked]
-        given = {name: self.join(name, asked, max(ends) + 1) for name in asked[0]}
-        place, like = self.hosting.place, self.model.dtype
-        given = {n: x.to(place, like if x.is_floating_point() else None) for n, x in given.items()}
+        given = self.gather(asked)
         kept = sorted(set(ends))
         logits = self.logits(given, kept).float()
         first = [logits[row, kept.index(end)].softmax(-1) for row, end in enumerate(ends)]

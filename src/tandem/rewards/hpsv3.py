@@ -68,10 +68,7 @@ class HpsV3(Asked):
     def scores(self, rows: Sequence[tuple[Tensor, str]]) -> list[float]:
         """Of pictures, uint8 [H, W, 3], and the texts that they were made for."""
         asked = [self.ask(picture, text) for picture, text in rows]
-        width = max(one["input_ids"].shape[1] for one in asked)
-        given = {name: self.join(name, asked, width) for name in asked[0]}
-        place, like = self.hosting.place, self.model.dtype
-        given = {n: x.to(place, like if x.is_floating_point() else None) for n, x in given.items()}
+        given = self.gather(asked)
         states = self.model.model(**given).last_hidden_state
         rated = given["input_ids"] == self.tokenizer.convert_tokens_to_ids(RATED)
         x = states[rated].float()

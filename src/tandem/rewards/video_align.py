@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -40,6 +40,8 @@ class VideoAlign(Asked):
     One matrix reads each at its own token of the question. Of each its authors' mean is taken away,
     and it is divided by their standard deviation: about -3 to 3.
     """
+
+    judged = "video"
 
     def __init__(
         self,
@@ -85,12 +87,9 @@ class VideoAlign(Asked):
     def scores(self, rows: Sequence[tuple[Tensor, str]]) -> list[float]:
         """Of films, uint8 [F, H, W, 3], and the texts that they were made for."""
         asked = [self.ask(film, text) for film, text in rows]
-        width = max(one["input_ids"].shape[1] for one in asked)
-        given = {name: self.join(name, asked, width) for name in asked[0]}
-        place, like = self.hosting.place, self.model.dtype
-        given = {n: x.to(place, like if x.is_floating_point() else None) for n, x in given.items()}
+        given = self.gather(asked)
         states = self.model.model(**given).last_hidden_state.float()
-        total = torch.zeros(len(rows), device=place)
+        total = torch.zeros(len(rows), device=self.hosting.place)
         for name in self.parts:
             number, (mean, std) = [*RATED].index(name), self.spread[name]
             rated = given["input_ids"] == self.tokenizer.convert_tokens_to_ids(RATED[name])
@@ -104,12 +103,11 @@ class VideoAlign(Asked):
         shown = select_frames(film, min(self.frames, len(film)) // 2 * 2)
         patches, grid = self.cut(self.resize(shown))
         count = len(patches) // self.processor.image_processor.merge_size**2
-        token = self.processor.video_token
         if odd := [mark for mark in self.tokenizer.all_special_tokens if mark in text]:
             raise ValueError(f"the text of a prompt holds {odd[0]}, a token of the judge's own")
-        words = self.put(text).replace(token, token * count)
+        words = self.put(text).replace(self.mark, self.mark * count)
         ids = self.tokenizer(words, add_special_tokens=self.template is None, return_tensors="pt")
-        seen = (ids["input_ids"] == self.tokenizer.convert_tokens_to_ids(token)).long()
+        seen = (ids["input_ids"] == self.tokenizer.convert_tokens_to_ids(self.mark)).long()
         return {
             **{name: ids[name] for name in ("input_ids", "attention_mask")},
             "mm_token_type_ids": 2 * seen,  # 2: of a film
@@ -117,15 +115,9 @@ class VideoAlign(Asked):
             "video_grid_thw": torch.tensor([grid]),
         }
 
-    def put(self, text: str) -> str:
-        """The question as the model's chat template puts it; without one behind the film."""
-        question = self.question.format(text=text)
-        if self.template is None:
-            return f"{self.processor.video_token} {question}"
-        parts = [{"type": "video"}, {"type": "text", "text": question}]
-        turns = [{"role": "user", "content": parts}]
-        options: dict[str, Any] = {"tokenize": False, "add_generation_prompt": True}
-        return self.tokenizer.apply_chat_template(turns, chat_template=self.template, **options)
+    @property
+    def mark(self) -> str:
+        return self.processor.video_token
 
     def resize(self, frames: Tensor) -> Tensor:
         """uint8 [F, H, W, 3] -> 0 to 255, float32 [F, 3, H', W'], sides in whole patches."""
