@@ -93,6 +93,10 @@ LINES = {  # a swap -> a number that is dropped, and one that is kept
         "dynamics.kernel.noise_level=0.9",
         None,
     ),
+    f"{FLOW} algorithm=gardo algorithm/kl=in_reward": (
+        "algorithm.kl.gate.share=0.1",
+        "algorithm.kl.coef=0.01",
+    ),
     "algorithm=grpo seed=1": (None, None),
 }
 
@@ -129,6 +133,9 @@ def test_a_kl_that_is_chosen_and_costs_nothing_is_said_to_be_off():
 def test_what_is_typed_for_a_part_that_has_no_such_number_is_an_error():
     with pytest.raises(ConfigError, match=r"^unknown key 'algorithm\.loss\.clip_low': "):
         compose(["algorithm=grpo", "algorithm/loss=cispo", "algorithm.loss.clip_low=0.1"])
+    own = ["model=tiny_flow", "algorithm=gardo", "algorithm/kl=in_reward"]
+    with pytest.raises(ConfigError, match=r"^unknown key 'algorithm\.kl\.gate': "):
+        check(compose([*own, "algorithm/kl/gate=most_uncertain"]))
 
 
 @functools.cache

@@ -29,6 +29,8 @@ from tandem.config.swaps import (
     belongs,
     fit_numbers,
     function_of,
+    is_hung_in,
+    keys_of,
     list_replaced,
     may_replace_parts,
     select_node,
@@ -154,15 +156,18 @@ def _find_swaps(
     preset: DefaultsList, asked: DefaultsList, repo: IConfigRepository, choices: Sequence[str]
 ) -> Iterator[Swap]:
     before, after = (listed.overrides.known_choices for listed in (preset, asked))
+    of_preset = {key for key in after if after[key] == before.get(key)} - keys_of(choices)
     for group, place, is_other in list_replaced(before, after, choices):
+        hung = {each.override_key for each in asked.defaults if is_hung_in(each, group, place)}
+        inner = frozenset(hung & of_preset) if is_other else frozenset()
         nodes = []
         for listed in (preset, asked):
             alone: Plain = {}
             for default in listed.defaults:
-                if belongs(default, group, place):
+                if belongs(default, group, place) and default.override_key not in inner:
                     merge(alone, read(default, repo))
             nodes.append(select_node(alone, place))
-        swap = Swap(group, place, *nodes)
+        swap = Swap(group, place, *nodes, inner)
         if is_other or any(_overrules(swap, default, repo) for default in asked.defaults):
             yield swap
 

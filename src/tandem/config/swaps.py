@@ -32,10 +32,12 @@ class Swap:
     place: str  # with dots
     before: Any
     after: Any
+    inner: frozenset[str] = frozenset()  # what a preset chose for places inside the replaced part
 
     def brings(self, default: ResultDefault) -> bool:
         """Whether a file belongs to the part itself."""
-        return belongs(default, self.group, self.place)
+        of_the_part = belongs(default, self.group, self.place)
+        return of_the_part and default.override_key not in self.inner
 
 
 @dataclass(slots=True)
@@ -52,18 +54,29 @@ def belongs(default: ResultDefault, group: str, place: str) -> bool:
     return default.config_path.startswith(f"{group}/") or package.startswith(f"{place}.")
 
 
+def is_hung_in(default: ResultDefault, group: str, place: str) -> bool:
+    """Whether a file stands at a place inside a part, and no file of the part asks for it."""
+    inside = (default.package or "").startswith(f"{place}.")
+    return inside and not (default.parent or "").startswith(f"{group}/")
+
+
 def list_replaced(
     before: Choices, after: Choices, choices: Sequence[str]
 ) -> Iterator[tuple[str, str, bool]]:
     """(group, place, whether the option is another one) of the parts that were chosen, the outer
     ones first. `choices`: those of the command line, which may name the option of the preset."""
-    typed = {line.lstrip("+").partition("=")[0] for line in choices}
+    typed = keys_of(choices)
     changed = {key for key in after if before.get(key) != after[key]}
     for key in sorted(changed | (typed & after.keys()), key=lambda key: (len(key), key)):
         group, _, place = key.partition("@")
         if group not in PRESETS and not group.startswith("hydra/"):
             place = (place or group.replace("/", ".")).removeprefix("_global_.")
             yield group, place, key in changed
+
+
+def keys_of(choices: Sequence[str]) -> set[str]:
+    """The keys that a command line gives."""
+    return {line.lstrip("+").partition("=")[0] for line in choices}
 
 
 def fit_numbers(content: Plain, swap: Swap, numbers: Numbers) -> Plain:
