@@ -62,9 +62,12 @@ def slow(says: str, *where: str) -> Part:
     return Part(says=says, command=("-m", "pytest", "-q", "-m", "slow", *where), page=page)
 
 
-def benchmark(says: str, script: str, page: str | None = None) -> Part:
+def benchmark(says: str, script: str, page: str | None = None, measures: str = "") -> Part:
+    """`measures`: the folders below src/tandem whose code decides the figures; empty: all of it."""
     shown = None if page is None else f"benchmarks/results/{page}"
-    return Part(says=says, command=(f"benchmarks/{script}", "--save"), result=None, page=shown)
+    paths = tuple(f"src/tandem/{name}" for name in measures.split()) or CODE
+    command = (f"benchmarks/{script}", "--save")
+    return Part(says=says, command=command, result=None, page=shown, measures=paths)
 
 
 PAGES = {"tests/test_pretend_device.py": "benchmarks/results/waits.md"}  # beside the test
@@ -99,14 +102,23 @@ PARTS = {
         "a step of pictures beside the bare transformer", "flow_step.py", "flow_step.md"
     ),
     "ahead": benchmark("rollouts ahead beside their simulation", "ahead.py", "ahead.md"),
-    "packing": benchmark("packed rows beside padded ones", "packing.py", "packing.md"),
+    "packing": benchmark(
+        "packed rows beside padded ones",
+        "packing.py",
+        "packing.md",
+        "policies/language experience.py",
+    ),
     "startup": benchmark("seconds until the first step", "startup.py", "startup.md"),
     "group_statistics": benchmark(
-        "vectorised group statistics", "group_statistics.py", "group_statistics.md"
+        "vectorised group statistics", "group_statistics.py", "group_statistics.md", "advantages"
     ),
-    "coverage": benchmark("intervals and bands on simulated seeds", "coverage.py", "coverage.md"),
+    "coverage": benchmark(
+        "intervals and bands on simulated seeds", "coverage.py", "coverage.md", "compare"
+    ),
     "algorithms": benchmark("learning curves of every preset, three seeds", "algorithms.py"),
-    "reading": benchmark("reports of 20 and of 200 runs", "reading.py", "reading.md"),
+    "reading": benchmark(
+        "reports of 20 and of 200 runs", "reading.py", "reading.md", "compare record"
+    ),
     "largest": benchmark("how many GPUs a preset takes, estimated", "largest.py", "largest.md"),
     "structure": benchmark("the shape of the code", "structure.py", "structure.md"),
 }
@@ -198,7 +210,7 @@ def row(name: str, part: Part, found: dict | None) -> str:
     outcome = Outcome(**found)
     result = outcome.result if outcome.ok else f"**failed**: {outcome.result}"
     if changes := since(outcome.commit, part.measures):
-        result += f" (**stale**: {changes} commits since)"
+        result += f" (**stale**: {changes} {'commit' if changes == 1 else 'commits'} since)"
     return (
         f"| {name} | {what} | {result} | {outcome.commit} | {outcome.date} | "
         f"{outcome.cpu_seconds:.0f} |\n"
