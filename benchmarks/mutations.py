@@ -30,6 +30,7 @@ MUTANTS = Path(__file__).resolve().parent / "mutants"
 RESULTS = Path(__file__).resolve().parent / "results"
 QUICK, RANKS = "not system and not slow", "not slow"  # which tests run
 OWN = "tests/test_mutations.py"  # compares the sources with the mutants, so it would see each
+JUDGED = ("src", "conf", "tests")  # what a verdict depends on
 OURS = "ours"  # in place of an issue
 PATIENCE = 900  # seconds of one run of tests
 
@@ -225,9 +226,10 @@ def python(copy: Path, *line: str) -> subprocess.CompletedProcess[str]:
 
 
 def state(*, committed: bool) -> str:
-    """What is copied, in words."""
+    """What is judged, in words: notes and results may lie about."""
     name = f"commit {git('rev-parse', '--short', 'HEAD').strip()}"
-    return name if committed or not git("status", "--porcelain") else f"{name} with changes"
+    changed = git("status", "--porcelain", "--", *JUDGED)
+    return name if committed or not changed else f"{name} with changes"
 
 
 def as_text(verdicts: Sequence[Verdict], commit: str) -> str:

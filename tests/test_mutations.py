@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.mutations import Mutant, Refused, check, named, read
+from benchmarks import mutations
+from benchmarks.mutations import Mutant, Refused, check, named, read, state
 
 ROOT = Path(__file__).parents[1]
 MUTANTS = read()
@@ -41,6 +42,19 @@ def test_a_text_that_is_gone_is_an_error():
 def test_an_unknown_name_is_an_error():
     with pytest.raises(Refused, match="no mutant is called nobody"):
         named(["nobody"])
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"), [("benchmarks/results/gpu.md", ""), ("src/a.py", " with changes")]
+)
+def test_only_what_is_judged_counts_as_changed(changed, said, tmp_path, monkeypatch):
+    monkeypatch.setattr(mutations, "ROOT", tmp_path)
+    own = ("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "a")
+    for words in (("init", "-q"), own):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    (tmp_path / changed).parent.mkdir(parents=True)
+    (tmp_path / changed).write_text("new")
+    assert state(committed=False) == state(committed=True) + said
 
 
 @pytest.mark.slow
