@@ -25,7 +25,8 @@ from tandem.types import (
     Evidence,
     Prompt,
     Rollout,
-    Transition,
+    map_fields,
+    pad_steps,
     take,
 )
 
@@ -184,22 +185,13 @@ def join_evidence(said: Mapping[str, Evidence], parts: Mapping[str, Rollout]) ->
         return beside(*(_or_zeros(known[s], masks[s]) for s in (PICTURE, TEXT)))
 
     steps = None if asked[PICTURE] is None else asked[PICTURE].transition
+    tokens = parts[TEXT].mask.shape[1]
     return Evidence(
         logp=field("logp"),
         entropy=field("entropy"),
         likeliest=field("likeliest"),
-        transition=None if steps is None else widen(steps, parts[TEXT].mask.shape[1]),
-    )
-
-
-def widen(steps: Transition, tokens: int) -> Transition:
-    """With so many columns of tokens behind the steps, which have no mean and no noise: 0."""
-    known = {name: getattr(steps, name) for name in Transition.__dataclass_fields__}
-    return Transition(
-        **{
-            name: None if x is None else torch.nn.functional.pad(x, (0, tokens))
-            for name, x in known.items()
-        }
+        # A token has no mean and no noise: 0.
+        transition=map_fields(steps, lambda x: pad_steps(x, x.shape[1] + tokens)),
     )
 
 
