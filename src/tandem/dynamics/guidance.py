@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from tandem.dynamics.path import widen
+from tandem.types import widen
 
 
 def needs_unprompted(scale: float) -> bool:

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from tandem.contracts import register_likelihood
 from tandem.dynamics.kernels import Step
-from tandem.dynamics.path import mean_square, widen
+from tandem.dynamics.path import mean_square
+from tandem.types import widen
 
 LogProbability = Callable[[Tensor, Step], Tensor]
 

@@ -11,10 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-
-def widen(x: Tensor) -> Tensor:
-    """In float32, or as it is if it is wider. Of any shape [...]."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
+from tandem.types import widen
 
 
 def align_level(level: Tensor, x: Tensor) -> Tensor:

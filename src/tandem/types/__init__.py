@@ -24,6 +24,7 @@ from tandem.types.record import (
     map_fields,
     pad_steps,
     take,
+    widen,
 )
 from tandem.types.sample import (
     IMAGE,
@@ -71,4 +72,5 @@ __all__ = [
     "pad_steps",
     "take",
     "taught_steps",
+    "widen",
 ]

@@ -122,6 +122,11 @@ def pad_steps(value: Tensor, width: int) -> Tensor:
     return torch.nn.functional.pad(value, (*behind, 0, width - value.shape[1]))
 
 
+def widen(x: Tensor) -> Tensor:
+    """In float32, or as it is if it is wider. Of any shape [...]."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
 def map_fields(record: Record, change: Callable, *others: Record) -> Record:
     """Rebuild a record (nested ones too) with `change` applied to each tensor and tuple in it.
 

@@ -12,8 +12,7 @@ from torch.nn.functional import linear
 from tandem.policies.engines.diagnosis import OLD_HEAD, Seen, chosen
 from tandem.policies.engines.weight_files import read
 from tandem.policies.language.rows import TokenIndex
-from tandem.policies.language.sampling import widened
-from tandem.types import Rollout
+from tandem.types import Rollout, widen
 
 if TYPE_CHECKING:
     from tandem.policies.engines.rollout_engine import EngineMixin
@@ -33,7 +32,7 @@ def collect_mismatch_evidence(policy: EngineMixin, rows: Rollout) -> Seen:
     return Seen(
         engine=rows.behaviour_logp.float(),
         mask=mask,
-        logits=widened(logits),
+        logits=widen(logits),
         token=places.token,
         temperature=float(rows.sample.temperature[0]),
         others=_under_others(policy, rows, mask),
@@ -72,7 +71,7 @@ def _under_old_head(
     states = policy.scorer.states(rows.sample, mask)
     with policy.precision.on(mask.device):
         logits = linear(states, older.to(states), head.bias)
-    logp = (widened(logits) / rows.sample.temperature[places.row, None]).log_softmax(-1)
+    logp = (widen(logits) / rows.sample.temperature[places.row, None]).log_softmax(-1)
     said = torch.zeros_like(mask, dtype=logp.dtype)
     said[mask] = chosen(logp, places.token)
     return {OLD_HEAD: said}

@@ -9,13 +9,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from tandem.dynamics.guidance import guide
-from tandem.dynamics.path import widen
 from tandem.policies.flow.adapter import Adapter
 from tandem.policies.flow.components import TRANSFORMER, Components, components
 from tandem.policies.flow.embeddings import PromptEmbedding, PromptEmbeddingCache
 from tandem.policies.flow.records import Condition
 from tandem.policies.weights import Precision, Replicated, join_graph
-from tandem.types import Prompt
+from tandem.types import Prompt, widen
 
 
 class VelocityModel:

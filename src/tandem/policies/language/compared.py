@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from tandem.losses.divergence import StateDivergence
-from tandem.policies.language.sampling import widened
-from tandem.types import Record, take
+from tandem.types import Record, take, widen
 
 Head = Callable[[Tensor], Tensor]  # hidden states [n, H] -> logits [n, V]
 
@@ -54,7 +53,7 @@ class HiddenStates:
         """From the teacher at some of its states, [n] nats. logits: the student's, [n, V]; both are
         divided by the temperature [n]."""
         with torch.no_grad():
-            own = widened(self.head(states)) / temperature[:, None]
+            own = widen(self.head(states)) / temperature[:, None]
         shared = min(own.shape[-1], logits.shape[-1])  # rows beyond the tokenizer's may differ
         student, teacher = (x[:, :shared].log_softmax(-1) for x in (logits, own))
         return self.distance(student, teacher)

@@ -28,9 +28,9 @@ from tandem.policies.language.pretrained import (
 )
 from tandem.policies.language.records import TokenSample
 from tandem.policies.language.rows import RowScorer, TokenIndex
-from tandem.policies.language.sampling import entropy_of, widened
+from tandem.policies.language.sampling import entropy_of
 from tandem.policies.weights import Precision, Replicated, join_graph
-from tandem.types import Evidence, take
+from tandem.types import Evidence, take, widen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +200,7 @@ def token_logp(
     without = torch.tensor(banned, dtype=torch.int64, device=states.device)
 
     def of_chunk(states: Tensor, token: Tensor, temperature: Tensor, *of_teacher: Tensor) -> Tensor:
-        logits = widened(head(states))
+        logits = widen(head(states))
         if banned:
             logits = logits.index_fill(-1, without, -torch.inf)
         if tempered:

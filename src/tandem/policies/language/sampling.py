@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tandem import rng
 from tandem.policies.language.records import Sampling
+from tandem.types import widen
 
 ONE_BY_ONE = 512  # vocabulary up to which every token is given its noise in every draw
 
@@ -45,7 +46,7 @@ def draw(logits: Tensor, keys: Tensor, sampling: Sampling) -> Draw:
 
 def distribution(logits: Tensor, sampling: Sampling) -> Tensor:
     """Log-probabilities that are sampled from, [N, V] in float32 or wider."""
-    logits = widened(logits)
+    logits = widen(logits)
     if sampling.temperature not in (0, 1):
         logits = logits / sampling.temperature
     logp = logits.log_softmax(-1)
@@ -107,8 +108,3 @@ def gumbel_max_by_block(probability: Tensor, keys: Tensor) -> Tensor:
 def entropy_of(logp: Tensor, probability: Tensor) -> Tensor:
     """-sum p log p, [N] nats; entries without mass (logp = -inf) add 0."""
     return -(probability * logp.clamp_min(torch.finfo(logp.dtype).min)).sum(-1)
-
-
-def widened(logits: Tensor) -> Tensor:
-    """The same numbers in float32, or in float64 where they are. Of any shape [...]."""
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))

@@ -12,12 +12,12 @@ from torch import Tensor
 from tandem import rng
 from tandem.policies.language.logprob import ChunkLimits
 from tandem.policies.language.rows import cuts, right_padded
-from tandem.policies.language.sampling import draw, widened
+from tandem.policies.language.sampling import draw
 from tandem.policies.masked.logprob import MaskedModel
 from tandem.policies.masked.orders import ORDERS, count_accepted, pick_first, spread_evenly
 from tandem.policies.masked.records import MaskedSampling
 from tandem.policies.weights import Precision
-from tandem.types import concat
+from tandem.types import concat, widen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class Unmasker:
             max(self.memory.logits // self.model.vocabulary, 1)
         ):
             part = part.to(row.device)
-            logits = widened(self.model.head(states[part]))
+            logits = widen(self.model.head(states[part]))
             logits = logits.index_fill(-1, self.model.banned, -torch.inf)
             drawn = draw(logits, keys[part], sampling)
             at = row[part], position[part]
