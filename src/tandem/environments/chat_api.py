@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tandem.environments.protocol import Move
-from tandem.environments.tool_calls import DEEPEST, Refused, is_deeper, read_call
+from tandem.environments.tool_calls import Refused, read_call, read_json
 
 ROLES = {"developer": "system"} | {name: name for name in ("system", "user", "assistant", "tool")}
 # Clients send no thoughts back. The template may have written the opening tag of the first.
@@ -69,18 +69,12 @@ def spoken(content: str) -> str:
 
 def read_request(body: bytes) -> Request:
     """What the body of a request asks for. Raises ValueError, with a reason for the client."""
-    try:
-        asked = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise ValueError("the body is no JSON") from error
+    asked = read_json(body, "body")
     if not isinstance(asked, dict) or not isinstance(asked.get("messages"), list):
         raise ValueError("the body is an object with messages, a list")
-    if is_deeper(asked, DEEPEST):
-        raise ValueError(f"the body has over {DEEPEST} levels of lists and objects")
-    if (
-        wrong := next((said for key, said in UNWANTED.items() if asked.get(key)), None)
-    ) is not None:
-        raise ValueError(wrong)
+    for key, wrong in UNWANTED.items():
+        if asked.get(key):
+            raise ValueError(wrong)
     if asked.get("n") not in (None, 1):
         raise ValueError("a call has one answer: leave n out")
     turns = tuple(read_turn(one) for one in asked["messages"])

@@ -20,22 +20,31 @@ TYPES = {
 
 
 class Refused(ValueError):
-    """Why a call is no good, in words for the policy."""
+    """Why what was written is no good, in words for whoever wrote it."""
+
+
+def read_json(text: str | bytes, name: str) -> Any:
+    """What somebody else wrote in JSON. Raises Refused for none, and for one of too many levels.
+
+    name: what it is called to whoever wrote it.
+    """
+    try:
+        said = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"the {name} is no JSON") from error
+    if is_deeper(said, DEEPEST):
+        raise Refused(f"the {name} has over {DEEPEST} levels of lists and objects")
+    return said
 
 
 def read_call(text: str) -> Call:
-    """The name and the arguments of a call in JSON."""
-    try:
-        call = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Refused("the call is no JSON") from error
+    """The name and the arguments of a call in JSON. Raises Refused for what is none."""
+    call = read_json(text, "call")
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
         raise Refused("a call is an object with name and arguments")
     arguments = call.get("arguments", {})
     if not isinstance(arguments, dict):
         raise Refused("arguments are an object of names and values")
-    if is_deeper(call, DEEPEST):
-        raise Refused(f"the call has over {DEEPEST} levels of lists and objects")
     return call["name"], arguments
 
 
