@@ -127,7 +127,7 @@ class PicturePolicy(Policy):
         """Pictures of demonstrations, each one step or one for each noise level.
 
         Their noise levels and noise are functions of key and slot: the rows of a slot share them,
-        whatever `regression.shared` says of samples.
+        whatever algorithm.timestep_sampling.shared says of samples.
         """
         sizes = {example.size for example in examples}
         self.asks_sizes |= sizes != {None}

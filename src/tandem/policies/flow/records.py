@@ -161,7 +161,7 @@ def as_rollout(
 ) -> Rollout:
     """One row per picture, of so many steps unless some were kept.
 
-    Every step of a picture is trained, and no picture is cut off. `group` and `steps`: [B].
+    Every step of a picture is trained, and no picture is cut off. group: [B].
     """
     if sample.trajectory is not None:
         steps = sample.trajectory.place.shape[1]

@@ -49,7 +49,7 @@ LayoutFn = Callable[[Tensor, Tensor], Layout]  # (tokens [B, S], how many of eac
 
 
 def padded(tokens: Tensor, read: Tensor) -> Layout:
-    """A row for each row, as wide as the longest one. Both are [B, T]."""
+    """A row for each row, as wide as the longest one. tokens: [B, S], read: [B]."""
     width = max(int(read.max()), 1)
     return Layout(
         tokens=tokens[:, :width], start=torch.arange(len(read), device=read.device) * width
@@ -59,7 +59,7 @@ def padded(tokens: Tensor, read: Tensor) -> Layout:
 def packed(tokens: Tensor, read: Tensor) -> Layout:
     """As many rows as leave few places empty: attention costs the square of their width.
 
-    Both are [B, T].
+    tokens: [B, S], read: [B].
     """
     return _behind_one_another(tokens, read, _shelves(read.tolist()))
 
@@ -67,7 +67,7 @@ def packed(tokens: Tensor, read: Tensor) -> Layout:
 def packed_in_one(tokens: Tensor, read: Tensor) -> Layout:
     """A single row, for attention that costs nothing between rows: flash's of varying lengths.
 
-    Both are [B, T].
+    tokens: [B, S], read: [B].
     """
     return _behind_one_another(tokens, read, [list(range(len(read)))])
 

@@ -89,9 +89,10 @@ def gumbel_max_by_block(probability: Tensor, keys: Tensor) -> Tensor:
 
     Exact: a block wins with the mass of its tokens. About 2 sqrt(V) hashes take the place of V.
     Two policies at total variation d part in at most 6 d of the draws; measured, in about 2 d.
-    (Noise for the likeliest tokens alone and an inverse CDF for the others would part whenever
-    one of the others wins, and to find the likeliest costs more than all the rest.). probability
-    [B, V], keys [B] -> [B].
+    Noise for the likeliest tokens alone and an inverse CDF for the others would part whenever
+    one of the others wins, and to find the likeliest costs more than all the rest.
+
+    probability [B, V], keys [B] -> [B].
     """
     rows, vocabulary = probability.shape
     size = 2 ** round(math.log2(vocabulary) / 2)
