@@ -48,6 +48,7 @@ ENDS = [  # preset and both ends
     f"{NORMAL} {LEVELS}.low=0.6 {LEVELS}.high=0.5",
     f"{BY_TIME} {LEVELS}.among.low=0.7 {LEVELS}.among.high=0.2",
     f"nft {LEVELS}.among.start=0.5 {LEVELS}.among.end=0.5",
+    "nft model/ema=warmup_cosine model.ema.warmup=100 model.ema.length=100",
 ]
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from tandem.contracts import at_least, fraction, positive
+from tandem.contracts import at_least, declare, fraction, positive
 
 Decay = Callable[[int], float]
 Fraction = Annotated[float, fraction]
@@ -73,6 +73,7 @@ def cosine(
     return start + (decay - start) * (1 - math.cos(math.pi * min(count / length, 1))) / 2
 
 
+@declare(rising=(("warmup", "length"),))
 def warmup_cosine(
     count: int,
     *,
