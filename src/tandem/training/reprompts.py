@@ -106,16 +106,9 @@ def demonstration(
 
     Source: SDFT, arXiv:2601.19897; OPSD, arXiv:2601.18734.
     """
-    shown = shown_answer(prompt)
+    shown = prompt.shown_answer
     told = None if shown is None else with_solution(prompt, shown, template)
     return [told] * len(outputs)
-
-
-def shown_answer(prompt: Prompt) -> str | None:
-    """What the data answer: the final turn of the assistant, or the answer; None: nothing."""
-    if prompt.messages is not None and prompt.messages[-1]["role"] == "assistant":
-        return prompt.messages[-1]["content"]
-    return prompt.answer
 
 
 def with_solution(prompt: Prompt, solution: str, template: str) -> Prompt:

@@ -66,6 +66,13 @@ class Prompt:
         """Whether it brings two answers, texts or pictures."""
         return self.chosen is not None or self.chosen_media is not None
 
+    @property
+    def shown_answer(self) -> str | None:
+        """The final turn of the assistant, or the answer; None: it shows nothing to learn from."""
+        if self.messages is not None and self.messages[-1]["role"] == "assistant":
+            return self.messages[-1]["content"]
+        return self.answer
+
     def judged_by(self, reward: str) -> bool:
         """Whether the reward of that name is asked about its samples."""
         return self.rewards is None or reward in self.rewards

@@ -102,18 +102,13 @@ class Chat:
         return ids
 
     def answer(self, prompt: Prompt) -> str:
-        """What a demonstration shows: the final turn of the assistant, or the answer.
-
-        Raises ValueError for a prompt that shows nothing.
-        """
-        if prompt.messages is not None and prompt.messages[-1]["role"] == "assistant":
-            return prompt.messages[-1]["content"]
-        if prompt.answer is None:
+        """What a demonstration shows. Raises ValueError for a prompt that shows nothing."""
+        if (shown := prompt.shown_answer) is None:
             raise ValueError(
                 f"prompt {prompt.id} of {prompt.source} shows nothing to learn from: a "
                 "demonstration needs an answer, or messages that end with the assistant's"
             )
-        return prompt.answer
+        return shown
 
     def encode_answers(self, answers: Sequence[str]) -> list[list[int]]:
         """Token ids of each answer and the end token, if there is one."""
