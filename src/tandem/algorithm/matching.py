@@ -99,8 +99,9 @@ class Matching(Objective):
             measure = self.metrics[name]
             own = {} if measure is None else measure(batch, *statistics_of(rows, name))
             if name != POLICY:
-                own = {f"{name}/{said.partition('/')[2]}": x for said, x in own.items()}
-                own[f"{name}/velocity_error"] = masked_mean(energy(batch.error), record.mask)
+                own = {said.partition("/")[2]: x for said, x in own.items()}
+                own["velocity_error"] = masked_mean(energy(batch.error), record.mask)
+                own = {f"networks/{name}/{said}": x for said, x in own.items()}
             metrics |= own
         return metrics
 

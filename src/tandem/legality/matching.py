@@ -12,7 +12,7 @@ from tandem.legality.case import Case
 
 MATCHING = "matching"
 SEE = "see algorithm=dmd2, tdm or tdm_r1"
-# Beside them in what is logged, in the terms of the objective, and in the rates of the optimizer.
+# Beside them in the terms of the objective, whose losses are logged, and in the optimizer.
 TAKEN = frozenset({POLICY, KL, "ema_kl", "entropy", "value", "critic", *dir(nn.ModuleDict())})
 OF_PROMPT = ("algorithm.loss.prompt_coef", "algorithm.loss.prompt_scale")
 

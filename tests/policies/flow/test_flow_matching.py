@@ -353,7 +353,7 @@ def test_a_third_network_of_ones_own_learns_and_leads_the_policy_without_a_line_
     assert loop.only.param_groups[-1]["lr"] == 2e-3
     loop.go()
     assert moved(before, loop.networks()) == {"policy", "fake", "taste"}
-    assert "taste/velocity_error" in loop.report
+    assert "networks/taste/velocity_error" in loop.report
     averages = loop.policy.model.averages
     assert [*averages["taste"].following] == ["fast"]
     assert not averages["fake"].following  # whose loss reads none
