@@ -4,7 +4,16 @@ No heavy library is imported here, nor Hydra: whoever composes reads `REGISTERED
 """
 
 from tandem.contracts.admitted import DOMAINS
-from tandem.contracts.bounds import above, at_least, at_most, between, fraction, positive, rising
+from tandem.contracts.bounds import (
+    above,
+    at_least,
+    at_most,
+    between,
+    fraction,
+    positive,
+    rising,
+    waiting,
+)
 from tandem.contracts.facts import Facts
 from tandem.contracts.parts import (
     Switch,
@@ -129,4 +138,5 @@ __all__ = [
     "select_numbers",
     "summary_of",
     "unwrap_partial",
+    "waiting",
 ]

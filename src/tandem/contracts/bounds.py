@@ -81,5 +81,6 @@ def above(low: float) -> Bound:
 
 
 positive = above(0)
+waiting = between(0, 1e9, open_low=True)  # seconds: no timer of the system is set to more
 fraction = between(0, 1)
 rising = Rising("give the lower bound and then the upper")

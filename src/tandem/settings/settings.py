@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Annotated, Literal, get_type_hints
 
-from tandem.contracts import at_least, at_most, between, positive
+from tandem.contracts import at_least, at_most, positive, waiting
 from tandem.evaluation.settings import Answers, Pictures
-from tandem.settings.guards import LONGEST, Guards
+from tandem.settings.guards import Guards
 from tandem.settings.keys import AT_HOME, Key, key
 
 Size = Annotated[int, positive]
@@ -78,7 +78,7 @@ class Devices:
     float32_matmul_precision: Literal["highest", "high"] = field(
         default="highest", metadata=key(resumable=True)
     )
-    timeout: Annotated[float, between(0, LONGEST, open_low=True)] = 1800.0  # seconds
+    timeout: Annotated[float, waiting] = 1800.0  # seconds
     # What lies in host memory while nobody asks for it: see `Description.offloads`; "optimizer".
     offload: list[str] = field(default_factory=list, metadata=key(resumable=True))
 
