@@ -108,6 +108,7 @@ def test_what_is_one_servers_own_goes_to_no_second_server(word):
     )
     words = ["algorithm=opd", f"algorithm.teachers.server.{word}"]
     check(compose([*words, folders % 1]))
+    check(compose([*words, folders.replace("%d", "1/")]))
     with pytest.raises(ConfigError) as refused:
         check(compose([*words, folders % 2]))
     assert str(refused.value).endswith(

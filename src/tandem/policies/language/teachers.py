@@ -54,7 +54,7 @@ class TokenTeachers(Teachers):
         Teachers.__post_init__(self)
         if self.asks_servers and self.distance is not None:
             self.check_likeliest()
-        self.server.check_shared({x for x in self.folders.values() if is_address(x)})
+        self.server.check_shared({*self.addresses.values()})
         if self.teaches_itself and self.average is None:
             raise ValueError(
                 "algorithm.teachers.average=null, and the policy teaches itself; set it to the "
@@ -76,8 +76,13 @@ class TokenTeachers(Teachers):
         return SELF in self.folders.values()
 
     @property
+    def addresses(self) -> dict[str, str]:
+        """Of each source whose teacher is on a server its address, without a slash at its end."""
+        return {name: x.rstrip("/") for name, x in self.folders.items() if is_address(x)}
+
+    @property
     def asks_servers(self) -> bool:
-        return any(is_address(folder) for folder in self.folders.values())
+        return bool(self.addresses)
 
     def check_likeliest(self) -> None:
         """Raise ValueError for a divergence over tokens that no server tells of."""
@@ -94,8 +99,8 @@ class TokenTeachers(Teachers):
 
     def check(self) -> None:
         for source, folder in self.folders.items():
-            if is_address(folder):
-                self.server.endpoint(folder)
+            if source in self.addresses:
+                self.server.endpoint(self.addresses[source])
                 continue
             self.check_run(source)
             refuse_absent(folder, key=f"algorithm.teachers.folders.{source}")
@@ -118,7 +123,7 @@ class TokenTeachers(Teachers):
         known: dict[str, TokenLogProbComputer] = {}
         served = self._served(policy)
         for source, folder in self.folders.items():
-            if folder in served:
+            if source in self.addresses:
                 continue
             if folder == SELF:
                 known[folder] = self._scorer(average.network, policy)
@@ -126,7 +131,7 @@ class TokenTeachers(Teachers):
                 known[folder] = self._loaded(source, policy)
         return LoadedTokenTeachers(
             {source: known[x] for source, x in self.folders.items() if x in known},
-            served={source: served[x] for source, x in self.folders.items() if x in served},
+            served={source: served[url] for source, url in self.addresses.items()},
             distance=self.distance,
             average=average,
         )
@@ -134,8 +139,8 @@ class TokenTeachers(Teachers):
     def _served(self, policy: LanguagePolicy) -> dict[str, ServedTeacher]:
         """The teachers at an address, by it. Raises ValueError for one that cannot be asked."""
         found, top_k = {}, self.top_k if self.distance is not None else 0
-        for source, url in self.folders.items():
-            if is_address(url) and url not in found:
+        for source, url in self.addresses.items():
+            if url not in found:
                 found[url] = ServedTeacher(self.given(source), url, self.server, top_k=top_k)
                 found[url].check_tokens(policy.chat)
         if found and policy.sampling.temperature != 1:
