@@ -90,11 +90,16 @@ def split_groups(experience: Experience, num_minibatches: int, key: int) -> Iter
     rollout = experience.rollout
     trained = distributed.gather(rollout.trained.any(1))
     ids = distributed.gather(rollout.group)[trained].unique()
-    ids = ids[rng.permutation(key, len(ids)).to(ids.device)]
-    for own in ids.tensor_split(max(1, min(num_minibatches, len(ids)))) if len(ids) else ():
+    if not len(ids):
+        return
+    order = ids[rng.permutation(key, len(ids)).to(ids.device)]
+    for own in order.tensor_split(min(num_minibatches, len(order))):
         rows = torch.isin(rollout.group, own).nonzero()[:, 0]
-        part = select_rows(experience, rows if len(rows) else FIRST)
-        yield part if len(rows) else replace(part, rollout=unmask(part.rollout))
+        if len(rows):
+            yield select_rows(experience, rows)
+        else:
+            idle = select_rows(experience, FIRST)
+            yield replace(idle, rollout=unmask(idle.rollout))
 
 
 def even_parts(
