@@ -165,13 +165,16 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_and_a_batch_to_look_at
     def poisoned(batch):
         return batch.logp * torch.nan
 
-    loop = Loop(folder=tmp_path, algorithm=replace(GRPO, loss=poisoned))
+    guards = Guards(non_finite="skip:1")
+    loop = Loop(folder=tmp_path, algorithm=replace(GRPO, loss=poisoned), guards=guards)
     before = loop.policy.table.detach().clone()
     with pytest.raises(Stop, match=r"guards\.non_finite=skip"):
         loop.go()
     assert_close(loop.policy.table.detach(), before, rtol=0, atol=0)
-    names = sorted(p.name for p in (tmp_path / "failures" / "iteration_000000_rank_0").iterdir())
-    assert names == ["batch.json", "batch.safetensors"]
+    folders = sorted((tmp_path / "failures").iterdir())
+    assert [p.name for p in folders] == [f"iteration_000000_update_{i}_rank_0" for i in (0, 1)]
+    for folder in folders:
+        assert sorted(p.name for p in folder.iterdir()) == ["batch.json", "batch.safetensors"]
 
 
 def test_weights_that_a_step_made_infinite_are_given_to_nobody(tmp_path):

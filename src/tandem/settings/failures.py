@@ -14,7 +14,8 @@ from tandem.experience import Experience
 
 def save_failure(folder: Path, batch: Experience, facts: dict) -> Path:
     """Write the rows of a failed update and the draws that made them, to be replayed."""
-    folder = folder / f"iteration_{facts['iteration']:06d}_rank_{facts['rank']}"
+    place = "iteration_{iteration:06d}_update_{update}_rank_{rank}"
+    folder = folder / place.format(**facts)
     folder.mkdir(parents=True, exist_ok=True)
     rollout = batch.rollout
     tensors = {
