@@ -3,11 +3,11 @@ it would run on."""
 
 import pytest
 import torch
-from lightning.pytorch.accelerators import MPSAccelerator
+from lightning.pytorch.accelerators import CUDAAccelerator, MPSAccelerator
 
 from tandem import config
 from tandem.config import ConfigError, compose
-from tandem.launch.devices import check_devices
+from tandem.launch.devices import check_devices, device_of_evaluation
 from tandem.launch.initial_weights import check_start
 from tandem.policies.language import kernels
 
@@ -77,6 +77,16 @@ def test_the_gpu_of_a_mac_has_the_number_0_alone(monkeypatch):
     check_devices(config.check(compose(["trainer.accelerator=mps", "trainer.devices=[0]"])))
     with pytest.raises(ConfigError, match=r"^trainer.devices=\[1\]: no GPU has the number 1 here"):
         check_devices(config.check(compose(["trainer.accelerator=mps", "trainer.devices=[1]"])))
+
+
+def test_an_evaluation_is_on_the_first_device_that_was_named(monkeypatch):
+    words = {"trainer.devices=[1]": "cuda:1", "trainer.devices=2": "cuda:0"}
+    words |= {"trainer.accelerator=cpu": "cpu", "trainer=auto": "cuda:0"}
+    monkeypatch.setattr(CUDAAccelerator, "is_available", lambda: True)
+    monkeypatch.setattr(CUDAAccelerator, "auto_device_count", lambda: 2)
+    for word, device in words.items():
+        asked = config.check(compose([word])).trainer
+        assert device_of_evaluation(asked) == torch.device(device)
 
 
 def test_teachers_are_finished_runs_or_folders_of_diffusers(tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 
+import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.accelerators import CUDAAccelerator, MPSAccelerator
 from lightning.pytorch.plugins.environments import (
@@ -95,6 +96,14 @@ def gpus(devices: Devices) -> int:
     """How many there are for a run that may use them."""
     asked = devices.accelerator in ("auto", "gpu") and CUDAAccelerator.is_available()
     return CUDAAccelerator.auto_device_count() if asked else 0
+
+
+def device_of_evaluation(devices: Devices) -> torch.device:
+    """The first of those that a run may use: one process evaluates."""
+    if not gpus(devices):
+        return torch.device("cpu")
+    named = devices.devices
+    return torch.device("cuda", named[0] if isinstance(named, list) else 0)
 
 
 def ranks_of(devices: Devices) -> int:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import torch
-
 from tandem import rng
 from tandem.config import ConfigError
 from tandem.config.refusals import refusing
 from tandem.data import Data
 from tandem.evaluation.evaluate import choose_held_out, evaluate
 from tandem.evaluation.preference_accuracy import compare_pairs
+from tandem.launch.devices import device_of_evaluation
 from tandem.launch.people import doing, say
 from tandem.record.evaluation_record import EvaluationRecord
 from tandem.record.summary import evaluation_table
@@ -37,8 +36,7 @@ def evaluated(
             weights, state, iteration = newest_policy(record.run_dir)
             module.policy.load_weights(weights)
             module.policy.load_state(state)  # an average may be what is asked for
-    accelerated = settings.trainer.accelerator != "cpu" and torch.cuda.is_available()
-    module.policy.to("cuda" if accelerated else "cpu")
+    module.policy.to(device_of_evaluation(settings.trainer))
     own, key = settings.evaluation, rng.key(settings.seed, "eval")
     with doing("evaluating", f"{len(prompts)} prompts"):
         found = evaluate(
