@@ -196,7 +196,7 @@ def read_seen(table: Path) -> Iterator[tuple[Mapping, str | Tensor]]:
 def read_shown(table: Path, rows: Rows) -> Iterator[tuple[Mapping, str | Tensor]]:
     """Rows of a table with their outputs: texts, and pictures as they were to the bit.
 
-    Pictures are float32 [H, W, 3].
+    Pictures are uint8 [H, W, 3].
     """
     tiles: dict[str, list[Tensor]] = {}
     for row in rows:

@@ -147,14 +147,14 @@ class RolloutEngine(WeightHolder):
         sampling: Sampling,
         endings: Endings,
     ) -> Answers:
-        """The answers of a version that it keeps: with `pinned`. `keys`: [B] int64."""
+        """The answers of a version that it keeps: with `pinned`. keys: [P, G] int64."""
         raise NotImplementedError(f"{type(self).__name__} keeps no older weights")
 
     @abstractmethod
     def answer(
         self, prompts: Sequence[list[int]], keys: Tensor, *, sampling: Sampling, endings: Endings
     ) -> Answers:
-        """As any engine does. `keys`: [B] int64."""
+        """As any engine does. keys: [P, G] int64."""
 
 
 def check_kind(engine: EngineOption, kind: Literal["tokens", "flow"]) -> None:

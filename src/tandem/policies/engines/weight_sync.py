@@ -153,7 +153,7 @@ class WeightSync:
     ) -> Answers:
         """The engine's answer under weights that it has by now.
 
-        `keys`: [B] int64. Raises EngineUnavailable where it forgets them again and again.
+        keys: [P, G] int64. Raises EngineUnavailable where it forgets them again and again.
         """
         self.refresh()
         return self.renewing(
@@ -211,7 +211,7 @@ class BegunRows(Engine):
     def answer(
         self, prompts: Sequence[list[int]], keys: Tensor, *, sampling: Sampling, endings: Endings
     ) -> Answers:
-        """`keys`: [B] int64."""
+        """keys: [P, G] int64."""
         asked = {"sampling": sampling, "endings": endings}
         engine, version = self.sync.engine, self.version
         if self.sync.handover == "pinned":

@@ -168,7 +168,7 @@ def write_answers(
 ) -> Answers:
     """The answers of one pass, token by token. Rows that ended are left out where that pays.
 
-    `keys`: [B] int64.
+    keys: [P, G] int64.
     """
     steps = sampling.max_new_tokens
     rows = Rows(model, prompts, keys, steps, inputs)
