@@ -1,7 +1,7 @@
 """Asking other machines by HTTP and WebSockets: bounded in time and size, and with patience."""
 
 from tandem.remote.breaker import Breaker
-from tandem.remote.endpoint import Endpoint, Retries, as_json, ask_again, patient_endpoint
+from tandem.remote.endpoint import Endpoint, Retries, as_body, as_json, ask_again, patient_endpoint
 from tandem.remote.exchange import JSON, Limits, Reply, check_address, is_address
 from tandem.remote.faults import (
     BadReply,
@@ -31,6 +31,7 @@ __all__ = [
     "Sessions",
     "Unreachable",
     "Unwell",
+    "as_body",
     "as_json",
     "ask_again",
     "check_address",

@@ -41,6 +41,11 @@ class Retries:
         return min(self.wait * 2.0 ** min(attempt - 1, 64), self.longest) * (0.5 + 0.5 * share)
 
 
+def as_body(payload: object) -> bytes:
+    """The body of a request in JSON."""
+    return json.dumps(payload).encode()
+
+
 def as_json(reply: Reply) -> object:
     """The content of a JSON reply. Raises ValueError for anything else."""
     if reply.kind != JSON:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from tandem.contracts import declare
-from tandem.remote import Breaker, Endpoint, Limits, RemoteError, Reply, Retries, as_json
+from tandem.remote import Breaker, Endpoint, Limits, RemoteError, Reply, Retries, as_body, as_json
 from tandem.rewards.concurrency import at_once
 from tandem.rewards.images import pixels
 from tandem.rewards.result import HERE, Missing
@@ -60,8 +59,7 @@ class Chat:
         ]
         request = {**self.body, "model": self.model, "messages": messages}
         try:
-            body = json.dumps(request).encode()
-            words, ended = self.endpoint.post("/chat/completions", body, read=said)
+            words, ended = self.endpoint.post("/chat/completions", as_body(request), read=said)
         except RemoteError as error:
             raise Missing(str(error)) from None
         if ended == "length":

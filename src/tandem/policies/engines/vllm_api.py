@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 from tandem.policies.engines.replies import Generation
-from tandem.remote import Endpoint, Rejected, RemoteError, Reply, as_json
+from tandem.remote import Endpoint, Rejected, RemoteError, Reply, as_body, as_json
 from tandem.stop import EngineUnavailable
 
 UNKNOWN = 404
@@ -174,10 +173,6 @@ def configuration(endpoint: Endpoint) -> Mapping[str, object] | None:
             return None
         raise
     return said["vllm_config"] if isinstance(said, dict) and "vllm_config" in said else {}
-
-
-def as_body(payload: object) -> bytes:
-    return json.dumps(payload).encode()
 
 
 def as_mapping(reply: Reply) -> dict:

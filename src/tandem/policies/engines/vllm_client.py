@@ -27,10 +27,10 @@ from tandem.policies.engines.replies import (
 )
 from tandem.policies.engines.reply_rows import Row, Span, stack_rows
 from tandem.policies.engines.transfer import Broadcast
-from tandem.policies.engines.vllm_api import UNKNOWN, VllmApi, as_body, ignored, unavailable
+from tandem.policies.engines.vllm_api import UNKNOWN, VllmApi, ignored, unavailable
 from tandem.policies.engines.weight_store import WeightStore
 from tandem.policies.language.records import Answers, Endings, Sampling
-from tandem.remote import Endpoint, Rejected, RemoteError, Reply, as_json, ask_again
+from tandem.remote import Endpoint, Rejected, RemoteError, Reply, as_body, as_json, ask_again
 
 SEEDS = 2**63 - 1
 
@@ -89,7 +89,7 @@ class VllmClient(RolloutEngine):
     ) -> Answers:
         """Rows that are begun with a version, and end with it or a later one.
 
-        `keys`: [B] int64.
+        keys: [P, G] int64.
         """
         kind, model = self._kind(), self._model(version)
         if kind is Completion:

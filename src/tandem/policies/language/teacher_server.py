@@ -6,7 +6,6 @@ before the first update of an iteration, and kept beside its rows.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +28,7 @@ from tandem.remote import (
     Rejected,
     RemoteError,
     Reply,
+    as_body,
     as_json,
     ask_again,
     check_address,
@@ -210,7 +210,3 @@ def card_of(models: object, name: str | None) -> tuple[str, int | None]:
     chosen = name or next(iter(cards))
     room = cards[chosen].get("max_model_len")
     return chosen, room - 1 if isinstance(room, int) else None
-
-
-def as_body(payload: object) -> bytes:
-    return json.dumps(payload).encode()
