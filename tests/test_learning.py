@@ -29,7 +29,6 @@ BY_TEACHER = {
     "sdpo",
 }  # what they are taught is another model, not the reward
 WITHOUT_NOISE = {"dpo_online"}  # tuned on whole pictures
-HARDLY = {"dance_grpo"}  # learns there: its recipe says why
 OF_PATCHES = (  # what few steps were tuned on: a transformer, and a reward that forgives its edges
     "reward=nearest_rendering", "~model.adapter.channels",
     "model.adapter={_target_:tandem.policies.flow.families.tiny_flow.TinyFlow,num_layers:3}",
@@ -72,7 +71,7 @@ def test_sampled_accuracy_rises_by_three_tenths(tmp_path, algorithm):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
-    [name for name in sampled("tiny_flow") if name not in OF_FEW_STEPS | HARDLY | {TAUGHT}],
+    [name for name in sampled("tiny_flow") if name not in OF_FEW_STEPS | {TAUGHT}],
 )
 def test_the_reward_of_pictures_rises_by_eight_hundredths(tmp_path, algorithm):
     """Under the ODE, from one warm start, which is kept for all of them."""
