@@ -184,6 +184,26 @@ def test_likeliest_tokens_are_told_by_their_log_probabilities_whatever_ranks_say
         said_of(place, 5)
 
 
+@pytest.mark.parametrize(
+    "choices",
+    [
+        None,
+        {},
+        [],
+        ["a"],
+        [{"prompt_token_ids": [4], "prompt_logprobs": None}],
+        [{"prompt_token_ids": [4], "prompt_logprobs": [{"4": None}]}],
+        [{"prompt_token_ids": [4], "prompt_logprobs": [{"4": -1.0}]}],
+        [{"prompt_token_ids": [4], "prompt_logprobs": [{"4": {"logprob": None}}]}],
+    ],
+)
+def test_a_reply_of_another_form_is_asked_for_again_and_ends_nothing(choices):
+    """An AttributeError would end the run where a ValueError is a bad reply."""
+    reply = Reply(body=json.dumps({"choices": choices}).encode(), kind="application/json")
+    with pytest.raises(ValueError, match="came"):
+        likely_tokens(reply, ids=[4], columns=[0], top_k=0)
+
+
 def test_the_token_that_was_written_needs_no_rank():
     assert said_of({"7": {"logprob": -5.0}}, 0) == [(-5.0, [])]
 

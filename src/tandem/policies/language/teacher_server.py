@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from tandem.contracts import declare, positive
+from tandem.policies.engines.replies import part
 from tandem.policies.language.chat import Chat
 from tandem.policies.language.contexts import apart
 from tandem.policies.language.records import TokenSample
@@ -169,10 +170,9 @@ def likely_tokens(
 
     Raises ValueError for a reply to other ids, or without a number that was asked for.
     """
-    said = as_json(reply)
-    choice = said["choices"][0] if isinstance(said, Mapping) and said.get("choices") else {}
-    every = choice.get("prompt_logprobs")
-    if choice.get("prompt_token_ids") != ids or not isinstance(every, list):
+    choice = next(iter(part(as_json(reply), "choices", list)), None)
+    every = part(choice, "prompt_logprobs", list)
+    if part(choice, "prompt_token_ids", list) != ids:
         raise ValueError("what came is not about these token ids")
     if len(every) != len(ids):
         raise ValueError(f"{len(every)} places came, and {len(ids)} token ids were sent")
@@ -189,10 +189,10 @@ def _likely(place: Mapping[str, Mapping], token: int, top_k: int) -> Likely:
     return known[token], best
 
 
-def number(said: Mapping) -> float:
+def number(said: object) -> float:
     """A log-probability. Raises ValueError for what is none, as a logit would be."""
-    logp = said.get("logprob")
-    if not isinstance(logp, int | float) or not math.isfinite(logp) or logp > 1e-3:
+    logp = part(said, "logprob", int | float)
+    if not math.isfinite(logp) or logp > 1e-3:
         raise ValueError(f"{logp!r:.40} came, and no log-probability")
     return float(logp)
 
