@@ -1,4 +1,7 @@
-"""Real clients of agents: `python -m real_agents FOLDER` installs them, apart from Tandem."""
+"""Real clients of agents: `python -m real_agents FOLDER` installs them, apart from Tandem.
+
+verifiers needs an older openai than the other two have, so it stands apart in FOLDER/verifiers.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,15 @@ import sys
 from pathlib import Path
 
 PACKAGES = ("openai==3.54.0", "smolagents==1.26.0")
+OF_VERIFIERS = ("verifiers==0.4.0", "uv>=0.9")  # its chat is a script that uv runs
 
 
 def install(home: Path) -> None:
-    """An environment with agents' packages and nothing of Tandem's."""
-    subprocess.run([sys.executable, "-m", "venv", home], check=True)
-    pip = (home / "bin/python", "-m", "pip", "--quiet", "--disable-pip-version-check")
-    subprocess.run([*pip, "install", *PACKAGES], check=True)
+    """Two environments with agents' packages and nothing of Tandem's."""
+    for place, packages in ((home, PACKAGES), (home / "verifiers", OF_VERIFIERS)):
+        subprocess.run([sys.executable, "-m", "venv", place], check=True)
+        pip = (place / "bin/python", "-m", "pip", "--quiet", "--disable-pip-version-check")
+        subprocess.run([*pip, "install", *packages], check=True)
 
 
 if __name__ == "__main__":
