@@ -1,6 +1,7 @@
 """A run that goes on keeps what it is; only what does not make it another run may change."""
 
 import os
+from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
@@ -48,6 +49,17 @@ def test_a_config_that_is_a_link_is_refused_unread(run_dir, tmp_path):
         resume_config(run_dir, [])
 
 
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [("metrics.jsonl", Path.mkdir), ("samples/a.jsonl", os.mkfifo), ("run.lock", os.mkfifo)],
+)
+def test_what_is_no_plain_file_is_refused_unopened(run_dir, name, make):
+    (run_dir / name).parent.mkdir(exist_ok=True)
+    make(run_dir / name)
+    with pytest.raises(ConfigError, match=rf"\(ValueError: {name} is no plain file\)"):
+        resume_config(run_dir, [])
+
+
 def test_a_run_with_the_links_that_wandb_makes_goes_on(run_dir, tmp_path):
     logs = run_dir / "wandb" / "offline-run-1" / "logs"
     logs.mkdir(parents=True)
@@ -76,6 +88,8 @@ def test_arithmetic_in_a_run_neither_hangs_nor_fills_the_memory(run_dir, value):
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
+        ("model", None, "it cannot be read as a run .*model is no mapping"),
+        ("algorithm", [1], "it cannot be read as a run .*algorithm is no mapping"),
         ("choices", {}, "it cannot be read as a run .*choices lacks model"),
         ("optimizer._target_", ["a"], r"optimizer: \['a'\] is not among the targets"),
     ],
@@ -86,12 +100,6 @@ def test_what_was_tampered_with_in_another_shape_is_one_line(run_dir, key, value
     (run_dir / "config.yaml").write_text(OmegaConf.to_yaml(cfg))
     with pytest.raises(ConfigError, match=said):
         check(resume_config(run_dir, []))
-
-
-def test_a_pipe_in_a_run_is_refused(run_dir):
-    os.mkfifo(run_dir / "run.lock")
-    with pytest.raises(ConfigError, match=r"run.lock is no plain file"):
-        resume_config(run_dir, [])
 
 
 def test_what_may_change_changes(run_dir):

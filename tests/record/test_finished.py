@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tandem.config import ConfigError
 from tandem.launch.command_line import nothing_left
 from tandem.record.finished import finished
 
@@ -41,6 +42,26 @@ def test_what_is_to_change_is_left_to_the_run(run):
     assert nothing_left([f"resume={run}", "iterations=5"]) is None
     assert nothing_left([f"resume={run}", "evaluate=true"]) is None
     assert nothing_left(["seed=1"]) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "said"),
+    [
+        ("metrics.jsonl", "{}", "line 1 is damaged .its iteration is None"),
+        ("timing.jsonl", "3", "timing.jsonl: line 1 is damaged"),
+        ("samples/iteration_000002.jsonl", None, "iteration_000002.jsonl is no plain file"),
+    ],
+)
+def test_what_cannot_be_read_of_it_is_one_line(run, name, line, said):
+    (run / name).parent.mkdir(exist_ok=True)
+    (run / name).mkdir() if line is None else (run / name).write_text(f"{line}\n")
+    with pytest.raises(ConfigError, match=said):
+        nothing_left([f"resume={run}"])
+
+
+def test_lines_without_times_are_no_summary_of_them(run):
+    (run / "timing.jsonl").write_text('{"iteration": 2}\n')
+    assert "2 of 2 iterations" in nothing_left([f"resume={run}"])
 
 
 @pytest.mark.system

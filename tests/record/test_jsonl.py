@@ -52,7 +52,9 @@ def test_cutting_a_log_that_is_not_there_makes_none(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("middle", [b'{"iteration": 1, "x"\n', b"\0\0\0\n", b"3\n", b"\xff\n"])
+@pytest.mark.parametrize(
+    "middle", [b'{"iteration": 1, "x"\n', b"\0\0\0\n", b"3\n", b"\xff\n", b"[" * 10**5 + b"\n"]
+)
 def test_a_line_in_the_middle_that_says_nothing_is_damage_and_nothing_is_cut(tmp_path, middle):
     path = tmp_path / "log"
     content = b'{"iteration": 0}\n' + middle + b'{"iteration": 2}\n'

@@ -63,9 +63,18 @@ def test_a_torn_checkpoint_is_left_to_those_who_look_for_a_whole_one(tmp_path):
     assert find_newest_whole(folder).path is None
 
 
+@pytest.mark.parametrize("line", ['{"itera', "{}", '{"iteration": "1"}'])
 @pytest.mark.parametrize("log", ["metrics.jsonl", "timing.jsonl", "evaluations.jsonl"])
-def test_a_damaged_line_in_the_middle_is_refused(tmp_path, log):
+def test_a_damaged_line_in_the_middle_is_refused(tmp_path, log, line):
     written(tmp_path, lines=3, steps=(2,))
-    (tmp_path / log).write_text('{"iteration": 0}\n{"itera\n{"iteration": 2}\n')
+    (tmp_path / log).write_text(f'{{"iteration": 0}}\n{line}\n{{"iteration": 2}}\n')
     with pytest.raises(jsonl.Damaged, match=f"{log}: line 2 is damaged"):
+        check_resumable(tmp_path, every=2)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "3", "{", '{"id": "a"}', '{"starts": []}', "[" * 10**5])
+def test_a_damaged_manifest_is_refused(tmp_path, text):
+    written(tmp_path, lines=3, steps=(2,))
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(ValueError, match=r"manifest\.json is damaged; put back a whole copy, or"):
         check_resumable(tmp_path, every=2)

@@ -63,7 +63,11 @@ def test_a_full_disk_is_one_line_with_the_file_and_how_to_go_on(tmp_path):
         raise error
     said = str(stopped.value)
     assert said.startswith(f"{tmp_path}/metrics.jsonl: No space left on device; free some space")
-    assert said.endswith(f"go on with: python train.py resume={tmp_path}")
+    assert said.endswith("or mend the disk, and give the same command")  # there is no run yet
+    (tmp_path / "config.yaml").touch()
+    said = pytest.raises(Stop, match=f"go on with: python train.py resume={tmp_path}$")
+    with said, stop_where_full(tmp_path):
+        raise error
 
 
 def test_weights_that_are_not_written_are_one_line_too(tmp_path):

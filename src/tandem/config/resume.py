@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from hydra.core.override_parser.types import Override
@@ -19,7 +19,8 @@ from tandem.config.overrides import parse
 from tandem.config.plain import FILLED_IN, iterate_leaves, to_plain
 from tandem.config.plugins import hash_modules, load_plugins
 from tandem.config.values import list_keys
-from tandem.record.foreign import LOG_BYTES, UNREADABLE, check_file, read_config, reason_of
+from tandem.record import foreign
+from tandem.record.foreign import UNREADABLE, read_config, reason_of
 from tandem.record.latest import followed
 from tandem.record.secrets import REDACTED
 from tandem.remote import is_address
@@ -89,15 +90,10 @@ def resume_config(folder: Path, overrides: Sequence[str]) -> DictConfig:
 
 def _read_record(folder: Path) -> DictConfig:
     """Whoever wrote the directory, it is read within limits or refused in one line."""
+    check_files(folder)
     path = folder / "config.yaml"
-    if not path.exists():
-        raise ConfigError(f"resume={folder}: there is no config.yaml in it; give a run directory")
-    try:
-        _refuse_links(folder)
+    with _as_a_run(folder):
         read_config(path)
-        for place in folder.iterdir():
-            if not place.is_dir():
-                check_file(place, LOG_BYTES)
         raw = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
         cfg = OmegaConf.create(present_config(raw))
         for key, kind in (
@@ -107,39 +103,32 @@ def _read_record(folder: Path) -> DictConfig:
         ):
             if not isinstance(cfg[key], kind):
                 raise ValueError(f"{key} is no {kind.__name__.removesuffix('Config').lower()}")
-        if absent := [group for group in CHOSEN if group not in cfg.choices]:
-            raise ValueError(f"choices lacks {absent[0]}")
-    except (*UNREADABLE, OmegaConfBaseException) as error:
-        raise ConfigError(
-            f"resume={folder}: it cannot be read as a run ({reason_of(error)})"
-        ) from None
+        for group in CHOSEN:
+            if group not in cfg.choices:
+                raise ValueError(f"choices lacks {group}")
+            if not isinstance(cfg.get(group), DictConfig):
+                raise ValueError(f"{group} is no mapping")
     _refuse_older(folder, cfg)
     return cfg
 
 
-def _refuse_links(folder: Path) -> None:
-    """Raise for a link anywhere in a run directory: what goes on would write, or prune, where it
-    leads."""
-    for home, folders, files in os.walk(folder, onerror=_raise):
-        for place in (Path(home) / name for name in (*folders, *files)):
-            if place.is_symlink() and not _is_of_wandb(place, folder):
-                name = place.relative_to(folder)
-                raise ValueError(f"{name} is a link to {place.readlink()}; put what it names here")
+def check_files(folder: Path) -> None:
+    """Raise ConfigError for a directory without a configuration, and for one in which something is
+    not to be opened or written to."""
+    if not (folder / "config.yaml").exists():
+        raise ConfigError(f"resume={folder}: there is no config.yaml in it; give a run directory")
+    with _as_a_run(folder):
+        foreign.check_files(folder)
 
 
-def _is_of_wandb(place: Path, folder: Path) -> bool:
-    """Whether W&B makes such a link, from `wandb` to its newest start there, or to the log of its
-    service, which is written in the user's cache and never by this name."""
-    name = place.relative_to(folder)
-    home = Path(os.path.realpath(folder)) / "wandb"
-    inside = Path(os.path.realpath(place)).is_relative_to(home)  # takes a link to itself
-    return name.parts[0] == "wandb" and (inside or name.match("wandb/*/logs/debug-core.log"))
-
-
-def _raise(error: OSError) -> None:
-    """A folder that cannot be read may hold links; one that is gone holds none."""
-    if not isinstance(error, FileNotFoundError):
-        raise error
+@contextmanager
+def _as_a_run(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (*UNREADABLE, OmegaConfBaseException) as error:
+        raise ConfigError(
+            f"resume={folder}: it cannot be read as a run ({reason_of(error)})"
+        ) from None
 
 
 def _list_redacted(cfg: DictConfig) -> list[str]:

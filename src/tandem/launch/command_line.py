@@ -30,7 +30,8 @@ from tandem.config.composition import (
 from tandem.config.help import brought_by, everything, page
 from tandem.config.names import ConfigError, unknown
 from tandem.config.overrides import parse, quote
-from tandem.config.resume import configuration, find_resumed_run
+from tandem.config.refusals import refusing
+from tandem.config.resume import check_files, configuration, find_resumed_run
 from tandem.config.values import list_keys
 from tandem.record import terminal
 from tandem.record.finished import finished
@@ -107,13 +108,17 @@ def nothing_left(overrides: Sequence[str]) -> str | None:
     parts = [part for part in parse(overrides) if not part.is_hydra_override()]
     changing = [part for part in parts if part.key_or_group not in ("resume", "plugins")]
     folder = find_resumed_run(overrides)
-    if folder is None or changing or (done := finished(folder)) is None:
+    if folder is None or changing:
         return None
-    own = shlex.quote(str(folder))
-    told = line(
-        "finished", f"{done} of {done} iterations; evaluate=true resume={own} measures again"
-    )
-    return "\n".join([summarise(folder), told, next_commands(folder, iterations=done)])
+    with refusing():
+        check_files(folder)
+        if (done := finished(folder)) is None:
+            return None
+        own = shlex.quote(str(folder))
+        told = line(
+            "finished", f"{done} of {done} iterations; evaluate=true resume={own} measures again"
+        )
+        return "\n".join([summarise(folder), told, next_commands(folder, iterations=done)])
 
 
 def help_of(words: Sequence[str]) -> str:

@@ -20,8 +20,8 @@ def finished(run_dir: Path) -> int | None:
     left = (f"{CHECKPOINTS}/step_{wanted or 0:06d}", "model", "curves.png")
     if wanted is None or not all((run_dir / name).exists() for name in left):
         return None
-    lines = jsonl.read(run_dir / METRICS)
-    return wanted if lines and lines[-1]["iteration"] == wanted else None
+    lines = jsonl.read_iterations(run_dir / METRICS)
+    return wanted if lines and lines[-1] == wanted else None
 
 
 def planned(run_dir: Path) -> int | None:

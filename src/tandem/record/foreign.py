@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from tandem.settings.renamed import present_config
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 MIB = 1 << 20
 CONFIG_BYTES, JSON_BYTES, LOG_BYTES = 4 * MIB, 64 * MIB, 4096 * MIB
+FILES = {".json", ".jsonl", ".yaml", ".lock"}  # by the ends of their names
 DEEPEST = 100  # mappings and lists in one another
 # What a file that is not ours may make a reader raise, whatever stands in it.
 UNREADABLE = (
@@ -32,6 +34,40 @@ def check_file(path: Path, most: int) -> None:
         raise ValueError(f"{path.name} is no plain file")
     if found.st_size > most:
         raise ValueError(f"{path.name} has {found.st_size:,} bytes, more than {most:,}")
+
+
+def check_files(folder: Path) -> None:
+    """Raise ValueError for what in a run directory is not to be opened or written to: a link
+    anywhere, for what goes on would write, or prune, where it leads; a FIFO, a folder in the place
+    of a file, and a file that is too large."""
+    for home, folders, files in os.walk(folder, onerror=_raise):
+        for place in (Path(home) / name for name in (*folders, *files)):
+            name = place.relative_to(folder)
+            if place.is_symlink():
+                if not _is_of_wandb(place, folder):
+                    raise ValueError(
+                        f"{name} is a link to {place.readlink()}; put what it names here"
+                    )
+            elif not place.is_file() and (not place.is_dir() or place.suffix in FILES):
+                raise ValueError(f"{name} is no plain file")
+    for place in folder.iterdir():
+        if place.is_file():
+            check_file(place, LOG_BYTES)
+
+
+def _is_of_wandb(place: Path, folder: Path) -> bool:
+    """Whether W&B makes such a link, from `wandb` to its newest start there, or to the log of its
+    service, which is written in the user's cache and never by this name."""
+    name = place.relative_to(folder)
+    home = Path(os.path.realpath(folder)) / "wandb"
+    inside = Path(os.path.realpath(place)).is_relative_to(home)  # takes a link to itself
+    return name.parts[0] == "wandb" and (inside or name.match("wandb/*/logs/debug-core.log"))
+
+
+def _raise(error: OSError) -> None:
+    """A folder that cannot be read may hold links; one that is gone holds none."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def read_bytes(path: Path, most: int) -> bytes:

@@ -48,18 +48,26 @@ def read(path: Path) -> list[dict]:
     return [_object(path, number, line) for number, line in enumerate(_whole_lines(path), 1)]
 
 
+def read_iterations(path: Path) -> list[int]:
+    """Of all whole lines. Raises Damaged for one without."""
+    rows = [row.get("iteration") for row in read(path)]
+    for number, own in enumerate(rows, 1):
+        if type(own) is not int:
+            raise Damaged(path, number, f"its iteration is {own!r}")
+    return rows
+
+
 def cut(path: Path, iteration: int) -> None:
     """Drop the lines of `iteration` and later ones, and a torn last line. All or nothing."""
     if path.exists():
-        lines = zip(_whole_lines(path), read(path), strict=True)
-        kept = [line for line, row in lines if row["iteration"] < iteration]
-        durable.replace(path, b"".join(kept))
+        lines = zip(_whole_lines(path), read_iterations(path), strict=True)
+        durable.replace(path, b"".join(line for line, own in lines if own < iteration))
 
 
 def _object(path: Path, number: int, line: bytes) -> dict:
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Damaged(path, number, str(error)) from None
     if not isinstance(row, dict):
         raise Damaged(path, number, "it is no JSON object")

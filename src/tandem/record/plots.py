@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tandem.record import jsonl
+from tandem.record import durable, jsonl
 from tandem.record.galleries import draw_progress
 from tandem.record.panels import PAINTED, Lines, Panel, panels_of
 
@@ -27,10 +28,10 @@ Points = tuple[list[int], list[float]]
 
 
 def draw_run(run_dir: Path) -> None:
-    """Every picture that there is data of."""
-    draw_curves(run_dir)
+    """Every picture that there is data of, curves.png last: it says that a run is finished."""
     draw_heatmap(run_dir)
     draw_progress(run_dir)
+    draw_curves(run_dir)
 
 
 def draw_curves(run_dir: Path) -> Path:
@@ -190,5 +191,7 @@ def _number(value: float | None) -> float:
 
 def _save(figure: Figure, path: Path, title: str) -> Path:
     figure.suptitle(title, x=0.01, ha="left", fontsize=9, color="#6b7785")
-    figure.savefig(path, dpi=130, facecolor="white")
+    drawn = BytesIO()
+    figure.savefig(drawn, format="png", dpi=130, facecolor="white")
+    durable.replace(path, drawn.getvalue())
     return path

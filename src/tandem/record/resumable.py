@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from tandem.record import jsonl
 from tandem.record.checkpoint import check_places, find_newest_step
-from tandem.record.run_record import CHECKPOINTS, LOGS, METRICS
+from tandem.record.run_record import CHECKPOINTS, LOGS, MANIFEST, METRICS
 
 
 def check_resumable(run_dir: Path, *, every: int) -> None:
@@ -16,7 +17,8 @@ def check_resumable(run_dir: Path, *, every: int) -> None:
     """
     folder = run_dir / CHECKPOINTS
     check_places(folder)
-    lines = max(len(jsonl.read(run_dir / name)) for name in LOGS)
+    _check_manifest(run_dir / MANIFEST)
+    lines = max(len(jsonl.read_iterations(run_dir / name)) for name in LOGS)
     lost = not folder.is_dir() or (find_newest_step(folder) is None and lines > every)
     if lines and lost:
         raise ValueError(
@@ -24,3 +26,13 @@ def check_resumable(run_dir: Path, *, every: int) -> None:
             f"{folder} to go on from; put the checkpoints back, or remove {METRICS} and the other "
             "logs to begin the run again"
         )
+
+
+def _check_manifest(path: Path) -> None:
+    """Raise ValueError for one to which a start cannot be added."""
+    try:
+        found = json.loads(path.read_bytes()) if path.exists() else {"id": "", "starts": []}
+    except (ValueError, RecursionError):
+        found = None
+    if not (isinstance(found, dict) and "id" in found and isinstance(found.get("starts"), list)):
+        raise ValueError(f"{path} is damaged; put back a whole copy, or remove it to begin another")

@@ -71,7 +71,6 @@ def stop_where_full(run_dir: Path) -> Iterator[None]:
 
 
 def _describe_full(reason: str, run_dir: Path) -> str:
-    return (
-        f"{reason}; free some space or mend the disk, and go on with: python train.py "
-        f"resume={run_dir}"
-    )
+    begun = (run_dir / "config.yaml").exists()
+    how = f"go on with: python train.py resume={run_dir}" if begun else "give the same command"
+    return f"{reason}; free some space or mend the disk, and {how}"

@@ -111,9 +111,9 @@ def _align(cell: str, width: int, column: int) -> str:
 
 def _describe_cost(run_dir: Path, lines: list[dict]) -> list[str]:
     timing = jsonl.read(run_dir / "timing.jsonl")
-    if not lines or not timing:
+    did, took = (rows[-1] if rows else {} for rows in (lines, timing))
+    if "samples" not in did or not {"time/total", "time/cpu"} <= took.keys():
         return []
-    did, took = lines[-1], timing[-1]
     unit = "tokens" if "tokens" in did else "steps"  # a sample of text, or of a picture
     return [
         f"{did['iteration']} iterations, {format_count(did['samples'])} samples, "
