@@ -96,6 +96,22 @@ def test_a_misspelt_number_of_a_reward_is_refused():
         compose(["reward=length", "reward.length.function.limmit=2"])
 
 
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("length", "limit"),
+        ("target_length", "target"),
+        ("nearest_rendering", "width"),
+        ("crisp_rendering", "margin"),
+        ("crisp_rendering", "limit"),
+    ],
+)
+def test_a_number_that_a_reward_divides_by_is_not_0(name, key):
+    number = f"reward.{name}.function.{key}"
+    with pytest.raises(ConfigError, match=rf"{number}=0(\.0)?: must be positive"):
+        check(compose([f"reward={name}", f"{number}=0"]))
+
+
 @pytest.mark.parametrize("name", OPTIONS)
 def test_every_option_may_be_given_a_range(name):
     node = compose([f"reward={name}", f"reward.{name}.range=[0,1]"]).reward[name]

@@ -9,11 +9,12 @@ import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from tandem.contracts import register_reward
+from tandem.contracts import positive, register_reward
 from tandem.metrics import Sum
 from tandem.rewards.films import MEASURED, select_frames
 from tandem.rewards.signature import batched
@@ -117,7 +118,7 @@ def nearest_rendering(
     *,
     renderings: Mapping[str, Tensor],
     smooth: float = 0.5,
-    width: float = 0.1,
+    width: Annotated[float, positive] = 0.1,
     limit: float = 0.12,
 ) -> list[float | None]:
     """smooth exp(-mse / width) + (1 - smooth) right: 1 for an exact rendering.
@@ -141,9 +142,9 @@ def crisp_rendering(
     prompts: Sequence[Prompt],
     *,
     renderings: Mapping[str, Tensor],
-    margin: float = 0.08,
+    margin: Annotated[float, positive] = 0.08,
     close: float = 0.06,
-    limit: float = 0.12,
+    limit: Annotated[float, positive] = 0.12,
 ) -> list[float | None]:
     """(a shape that is told apart and clean + right) / 2: 1 for a picture as good as a rendering.
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from typing import Annotated
 
-from tandem.contracts import register_reward
+from tandem.contracts import positive, register_reward
 from tandem.types import Prompt
 
 # Bounded digits: `int` of very long ones is quadratic, and 1e999999999 would fill the memory.
@@ -66,13 +67,13 @@ def _decimal(text: str) -> Fraction | None:
 
 
 @register_reward("length", judges="texts")
-def max_length(output: str, prompt: Prompt, *, limit: int) -> float:
+def max_length(output: str, prompt: Prompt, *, limit: Annotated[int, positive]) -> float:
     """0 up to `limit` characters, then -excess / limit, down to -1 at twice the limit."""
     return max(-1.0, min(0.0, (limit - len(output)) / limit))
 
 
 @register_reward(judges="texts")
-def target_length(output: str, prompt: Prompt, *, target: int) -> float:
+def target_length(output: str, prompt: Prompt, *, target: Annotated[int, positive]) -> float:
     """1 - |characters - target| / target, at least 0."""
     return max(0.0, 1 - abs(len(output) - target) / target)
 
