@@ -3,18 +3,23 @@
 import csv
 import io
 import json
+import math
 import os
 import re
 from pathlib import Path
 
 import pytest
+import torch
 from written_runs import write_run
 
 from tandem.compare.__main__ import main
+from tandem.compare.report.gallery import make_gallery
 from tandem.compare.table import Table
 from tandem.config import ConfigError, configuration
 from tandem.record import foreign
+from tandem.record.pictures import save
 from tandem.record.reading.runs import read, read_all
+from tandem.record.reading.variants import Variant
 
 BOMB = "a: &a [x]\n" + "".join(
     f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join([f'*{chr(97 + i)}'] * 9)}]\n" for i in range(20)
@@ -60,6 +65,28 @@ OF_COMPARE = {
     "a line that is no JSON": lambda run: (run / "metrics.jsonl").write_text(
         '{"iteration": 0, x}\n'
     ),
+    **{
+        f"{value} for a number": lambda run, value=value: (run / "metrics.jsonl").write_text(
+            f'{{"iteration": 0, "eval/accuracy": {value}}}\n'
+        )
+        for value in ('"0.5"', "true", "[]", "{}", "1" + "0" * 400)
+    },
+    **{
+        f"{value} for an iteration": lambda run, value=value: (run / "metrics.jsonl").write_text(
+            f'{{"iteration": {value}, "eval/accuracy": 0.5}}\n'
+        )
+        for value in ("NaN", "0.5", "-1", "1e300", "9" * 30)
+    },
+    "times that are none": lambda run: (run / "timing.jsonl").write_text(
+        '{"iteration": 0, "time/total": "x"}\n'
+    ),
+    "answers that are none": lambda run: (run / "evaluations.jsonl").write_text(
+        '{"iteration": 1, "prompts": [1], "sources": ["a"], "eval/accuracy": ["x"]}\n'
+    ),
+    "a folder for samples": lambda run: (run / "samples/iteration_000001.jsonl").mkdir(
+        parents=True
+    ),
+    "very many keys": lambda run: spoil_config(run, "\n".join(f"k{i}: 1" for i in range(25_001))),
     "starts that are none": lambda run: spoil_json(run, starts=3),
     "a log without an end": lambda run: (
         (run / "metrics.jsonl").unlink(), (run / "metrics.jsonl").symlink_to("/dev/zero")
@@ -99,6 +126,38 @@ def test_a_comparison_says_what_it_left_out(folder, capsys):
     said = capsys.readouterr()
     assert said.err.startswith(f"left out: {folder}/odd cannot be read as a run (ValueError: conf")
     assert re.search(r"^grpo +2 ", said.out, re.M) and "left out:" in said.out
+
+
+@pytest.mark.parametrize("value", ["NaN", "-Infinity"])
+def test_what_is_not_finite_is_none(folder, value):
+    line = f'{{"iteration": 1, "eval/accuracy": {value}, "eval/reward": 1}}\n'
+    (folder / "odd" / "metrics.jsonl").write_text(line)
+    run = read(folder / "odd")
+    assert run.score("eval/accuracy") is None and run.score("eval/reward") == 1.0
+
+
+ROW = {"kind": "eval", "prompt": "a", "reward": 1.0, "output": "b"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"reward": math.nan},
+        {"reward": "1"},
+        {"prompt": [1]},
+        {"steps": [1]},
+        {"output": {"file": "../../good0/private.png", "place": 0, "size": [1, 1]}},
+        {"output": {"file": "none.png", "place": 0, "size": [1, 1]}},
+    ],
+)
+def test_samples_that_cannot_be_shown_are_named_and_left_out(folder, changes):
+    save(torch.zeros(1, 1, 3, dtype=torch.uint8), folder / "good0" / "private.png")
+    table = folder / "odd" / "samples" / "iteration_000001.jsonl"
+    table.parent.mkdir(exist_ok=True)
+    table.write_text(json.dumps(ROW | changes) + "\n")
+    found = make_gallery([Variant(name="odd", runs=[read(folder / "odd")])])
+    assert found["columns"] == []
+    assert found["note"].startswith(f"left out: samples of {folder}/odd (")
 
 
 def test_nothing_to_compare_is_an_error(folder, capsys):

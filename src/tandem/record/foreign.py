@@ -17,6 +17,7 @@ MIB = 1 << 20
 CONFIG_BYTES, JSON_BYTES, LOG_BYTES = 4 * MIB, 64 * MIB, 4096 * MIB
 FILES = {".json", ".jsonl", ".yaml", ".lock"}  # by the ends of their names
 DEEPEST = 100  # mappings and lists in one another
+MOST_VALUES = 50_000  # keys and values of a configuration
 # What a file that is not ours may make a reader raise, whatever stands in it.
 UNREADABLE = (
     *(OSError, yaml.YAMLError, ValueError, TypeError, LookupError),
@@ -79,17 +80,21 @@ def read_bytes(path: Path, most: int) -> bytes:
 def read_config(path: Path) -> dict[str, Any]:
     """A configuration as a record holds it, under present names: a mapping of plain values.
 
-    Raises ValueError for one that is too deep, and for aliases, a few of which mean gigabytes.
+    Raises ValueError for one that is too deep or has too much, and for aliases, a few of which mean
+    gigabytes.
     """
     raw = read_bytes(path, CONFIG_BYTES)
-    depth = 0
+    depth = values = 0
     for event in yaml.parse(raw, Loader=LOADER):
+        values += isinstance(event, yaml.ScalarEvent)
         opens = isinstance(event, yaml.CollectionStartEvent)
         depth += opens - isinstance(event, yaml.CollectionEndEvent)
         if isinstance(event, yaml.AliasEvent):
             raise ValueError(f"{path.name} has an alias, which no record holds")
         if depth > DEEPEST:
             raise ValueError(f"{path.name} is more than {DEEPEST} levels deep")
+        if values > MOST_VALUES:
+            raise ValueError(f"{path.name} has more than {MOST_VALUES:,} keys and values")
     config = yaml.load(raw, Loader=LOADER)
     if not isinstance(config, dict):
         raise ValueError(f"{path.name} is no mapping")

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from tandem.record import jsonl, pictures
+from tandem.record.foreign import JSON_BYTES, check_file
 from tandem.types import WRITTEN
 
 Rows = Sequence[Mapping]
@@ -205,6 +206,10 @@ def read_shown(table: Path, rows: Rows) -> Iterator[tuple[Mapping, str | Tensor]
             yield row, where
             continue
         if where["file"] not in tiles:
-            pixels = pictures.load(table.parent / where["file"])
+            place = table.parent / where["file"]
+            if not place.resolve().is_relative_to(table.parent.resolve()):
+                raise ValueError(f"{table}: {where['file']} lies elsewhere")
+            check_file(place, JSON_BYTES)
+            pixels = pictures.load(place)
             tiles[where["file"]] = pictures.cut_tiles(pixels, tuple(where["size"]))
         yield row, tiles[where["file"]][where["place"]]

@@ -102,11 +102,14 @@ def save(picture: Tensor, path: Path) -> Path:
 
 
 def load(path: Path) -> Tensor:
-    """The pixels that `save` wrote: [H, W, 3]."""
+    """The pixels that `save` wrote: [H, W, 3]. Raises ValueError for more than fit in memory."""
     from PIL import Image
 
-    with Image.open(path) as image:
-        return torch.from_numpy(np.array(image.convert("RGB")))
+    try:
+        with Image.open(path, formats=["PNG"]) as image:
+            return torch.from_numpy(np.array(image.convert("RGB")))
+    except Image.DecompressionBombError as error:
+        raise ValueError(f"{path.name}: {error}") from error
 
 
 def save_titled(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from numpy.typing import NDArray
 
+from tandem.record.foreign import UNREADABLE, reason_of
 from tandem.record.reading.runs import Run
 from tandem.record.reading.variants import Variant
 
@@ -27,7 +29,12 @@ Seen = dict[str, dict[int, list[Cell]]]  # prompt -> iteration -> cells
 def make_gallery(variants: Sequence[Variant]) -> dict[str, object]:
     """Columns of one seed each; only prompts that all of them were evaluated on."""
     shown = choose_runs(variants)
-    seen = {name: read_samples(run.folder) for name, run in shown.items()}
+    seen, damaged = {}, []
+    for name, run in shown.items():
+        try:
+            seen[name] = read_samples(run.folder)
+        except UNREADABLE as error:
+            damaged.append(f"left out: samples of {run.folder} ({reason_of(error)})")
     shared = [p for p in next(iter(seen.values()), {}) if all(p in own for own in seen.values())]
     prompts = sorted(shared, key=lambda prompt: measure_disagreement(seen, prompt), reverse=True)[
         :PROMPTS
@@ -44,8 +51,13 @@ def make_gallery(variants: Sequence[Variant]) -> dict[str, object]:
             }
             for name, own in seen.items()
         ],
-        "note": describe_missing(
-            seen, prompts, [one.name for one in variants if one.name not in seen]
+        "note": "; ".join(
+            [
+                *damaged,
+                *describe_missing(
+                    seen, prompts, [one.name for one in variants if one.name not in shown]
+                ),
+            ]
         ),
     }
 
@@ -61,13 +73,13 @@ def measure_disagreement(seen: Mapping[str, Seen], prompt: str) -> tuple[float, 
 
 def describe_missing(
     seen: Mapping[str, Seen], prompts: Sequence[str], without: Sequence[str]
-) -> str:
+) -> list[str]:
     """What is not shown, where anything could be."""
     said = {
         "no prompt was asked of all variants": not prompts,
         f"no samples of {', '.join(without)}": without,
     }
-    return "; ".join(text for text, holds in said.items() if seen and holds)
+    return [text for text, holds in said.items() if seen and holds]
 
 
 def choose_runs(variants: Sequence[Variant]) -> Mapping[str, Run]:
@@ -94,7 +106,7 @@ def has_samples(run: Run) -> bool:
 def find_tables(run: Path) -> Iterator[Path]:
     """Those that have a row of an evaluation, by iteration."""
     tables = sorted((run / "samples").glob("iteration_*.jsonl"))
-    return (table for table in tables if f'"kind": "{KIND}"' in table.read_text())
+    return (table for table in tables if f'"kind": "{KIND}"'.encode() in table.read_bytes())
 
 
 def read_samples(run: Path) -> Seen:
@@ -111,12 +123,22 @@ def read_samples(run: Path) -> Seen:
     for table in tables:
         iteration = int(table.stem.rpartition("_")[2])
         for row, shown in read_seen(table):
+            check_row(row)
             own = found.setdefault(row["prompt"], {}).setdefault(iteration, [])
             if len(own) < (TEXTS if isinstance(shown, str) else PICTURES):
                 written = {"written": row["written"]} if "written" in row else {}
                 cell = make_cell(shown, row.get("steps") or conversation(row.get("episode", ())))
                 own.append({**cell, **written, "reward": row["reward"]})
     return found
+
+
+def check_row(row: Mapping) -> None:
+    """Raise ValueError for a row that a page cannot show."""
+    texts = [row["prompt"], row.get("written", ""), *(row.get("steps") or ())]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"{texts!r:.60} are no texts")
+    if row["reward"] is not None and not math.isfinite(row["reward"]):
+        raise ValueError(f"a reward is {row['reward']}")
 
 
 def conversation(turns: Sequence[Mapping]) -> list[str]:

@@ -23,8 +23,16 @@ from tandem.compare.comparison import Comparison
 from tandem.compare.report.payload import make_empty_payload, make_payload
 from tandem.compare.report.write import write_page
 from tandem.record.foreign import UNREADABLE
-from tandem.record.reading.evaluations import EVALUATIONS
-from tandem.record.reading.runs import CONFIG, MANIFEST, METRICS, TIMING, Run, find, read
+from tandem.record.reading.runs import (
+    CONFIG,
+    EVALUATIONS,
+    MANIFEST,
+    METRICS,
+    TIMING,
+    Run,
+    find,
+    read,
+)
 from tandem.record.reading.states import is_working
 
 HOST = "127.0.0.1"

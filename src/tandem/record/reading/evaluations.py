@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.record.foreign import LOG_BYTES, UNREADABLE, check_file, reason_of
-from tandem.record.reading.runs import Run
-
-EVALUATIONS = "evaluations.jsonl"
+from tandem.record.reading.logs import lines_from_the_end
+from tandem.record.reading.runs import EVALUATIONS, Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +68,3 @@ def read_ends(run: Run, metric: str) -> tuple[dict, dict] | None:
         return (first, last) if same and first["iteration"] < last["iteration"] else None
     except UNREADABLE as error:
         raise ValueError(f"{path} cannot be read ({reason_of(error)})") from None
-
-
-def lines_from_the_end(path: Path) -> Iterator[bytes]:
-    """Whole ones, of a file that is not empty: a long run has megabytes that nobody asks about."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-        end = text.rfind(b"\n") + 1
-        while end > 0:
-            start = text.rfind(b"\n", 0, end - 1) + 1
-            yield text[start:end]
-            end = start

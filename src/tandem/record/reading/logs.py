@@ -7,7 +7,10 @@ for one name takes a twentieth of the time that parsing sixty numbers does.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+import mmap
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +19,16 @@ from numpy.typing import NDArray
 from tandem.record.foreign import LOG_BYTES, read_bytes
 
 FIRST = b'{"iteration": '
+# What stands behind a name and is no finite number as Python writes one.
+ODD = re.compile(rb'": (?!null|-?\d{1,25}(\.\d{1,25})?(e-\d{2,3}|e\+\d\d)?[,}])')
+LARGEST = 2**53  # of an iteration: beyond it float64 skips some
 NEAR = 200  # bytes by which a name moves from a line to the next, as digits come and go
 
 
 class Log:
     """One file of a run; a line that a kill tore is left out.
 
-    Raises ValueError for a line that is no object with an iteration.
+    Raises ValueError for a line that is no object of numbers with an iteration.
     """
 
     def __init__(self, path: Path) -> None:
@@ -30,8 +36,12 @@ class Log:
         lines = whole_lines(path)
         ours = all(line.startswith(FIRST) and line.endswith(b"}\n") for line in lines)
         flat = sum(line.count(b"}") + line.count(b"[") for line in lines) == len(lines)
-        lines = lines if ours and flat else [*map(self._as_ours, lines)]
-        written = self._parsed(lines, FIRST).astype(np.int64)
+        plain = ours and flat and not any(map(ODD.search, lines))
+        lines = lines if plain else [*map(self._as_ours, lines)]
+        written = self._parsed(lines, FIRST)
+        if not ((written >= 0) & (written < LARGEST) & (written % 1 == 0)).all():
+            raise ValueError(f"{self.path} has an iteration that is no count")
+        written = written.astype(np.int64)
         # Of an iteration that is there twice the last line counts: the first one in reverse.
         self.iterations, places = np.unique(written[::-1], return_index=True)
         self.lines: Sequence[bytes] = [lines[len(lines) - 1 - i] for i in places.tolist()]
@@ -82,13 +92,22 @@ class Log:
             raise ValueError(f"{self.path} has {key.decode()}that is no number") from None
 
     def _as_ours(self, line: bytes) -> bytes:
-        """As the record writes it, whoever wrote it."""
+        """As the record writes it, whoever wrote it: what is not finite is null."""
         try:
             found = json.loads(line)
-            return json.dumps({"iteration": found["iteration"], **found}).encode() + b"\n"
-        except (ValueError, TypeError, LookupError, RecursionError):
+            whole = {"iteration": found["iteration"], **found}
+            known = {name: _finite(x) for name, x in whole.items()}
+            return json.dumps(known).encode() + b"\n"
+        except (ValueError, TypeError, LookupError, OverflowError, RecursionError):
             shown = line[:60].decode(errors="replace").strip()
             raise ValueError(f"{self.path} has a line that is none: {shown!r}") from None
+
+
+def _finite(value: object) -> float | None:
+    """Raises TypeError for what is no number, OverflowError for one that is too large."""
+    if value is not None and type(value) not in (int, float):
+        raise TypeError(f"{value!r} is no number")
+    return None if value is None or not math.isfinite(value) else value
 
 
 def key_of(name: str) -> bytes:
@@ -100,3 +119,13 @@ def whole_lines(path: Path) -> list[bytes]:
     """Without one that a kill tore; [] if there is no file."""
     raw = read_bytes(path, LOG_BYTES) if path.exists() else b""
     return [line for line in raw.splitlines(keepends=True) if line.endswith(b"\n")]
+
+
+def lines_from_the_end(path: Path) -> Iterator[bytes]:
+    """Whole ones, of a file that is not empty: a long run has megabytes that nobody asks about."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+        end = text.rfind(b"\n") + 1
+        while end > 0:
+            start = text.rfind(b"\n", 0, end - 1) + 1
+            yield text[start:end]
+            end = start

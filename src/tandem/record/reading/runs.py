@@ -13,15 +13,18 @@ from numpy.typing import NDArray
 
 from tandem.record.foreign import (
     JSON_BYTES,
+    LOG_BYTES,
     UNREADABLE,
+    check_file,
     read_bytes,
     read_config,
     reason_of,
 )
-from tandem.record.reading.logs import Log
+from tandem.record.reading.logs import Log, lines_from_the_end
 from tandem.record.reading.states import State, is_working
 
 CONFIG, MANIFEST, METRICS, TIMING = "config.yaml", "manifest.json", "metrics.jsonl", "timing.jsonl"
+EVALUATIONS = "evaluations.jsonl"
 COMMIT = re.compile("[0-9a-zA-Z]+")
 # Axes by the name a user gives: which log has it, under which names, the first one that is there.
 AXES = {
@@ -129,6 +132,28 @@ def _code(of_start: Mapping[str, object]) -> str:
     return f"{commit[:10]}+changes" if of_start.get("dirty") else commit[:10]
 
 
+def check_rest(folder: Path) -> None:
+    """Raise ValueError for a file that a report opens later, and that is not to be opened."""
+    check_evaluations(folder / EVALUATIONS)
+    for table in (folder / "samples").glob("*.jsonl"):
+        check_file(table, JSON_BYTES)
+
+
+def check_evaluations(path: Path) -> None:
+    """Raise ValueError for a last line that is no number of each prompt."""
+    check_file(path, LOG_BYTES)
+    raw = next(lines_from_the_end(path), None) if path.exists() and path.stat().st_size else None
+    if raw is None:
+        return
+    line = json.loads(raw)
+    prompts, sources = line["prompts"], line["sources"]
+    if {*map(type, prompts)} - {int} or {*map(type, sources)} - {str}:
+        raise ValueError(f"{path.name} has prompts that are none")
+    for name in line.keys() - {"iteration", "prompts", "sources"}:
+        if np.array(line[name], dtype=np.float64).shape != (len(prompts),):
+            raise ValueError(f"{path.name} has no number of {name} for each prompt")
+
+
 def read(folder: Path) -> Run:
     """Raises ValueError for a directory that is no run of ours."""
     try:
@@ -144,6 +169,7 @@ def read(folder: Path) -> Run:
             logs={name: Log(folder / name) for name in (METRICS, TIMING)},
         )
         found.names()  # parses the lines that are looked at whole
+        check_rest(folder)
         return found
     except UNREADABLE as error:
         raise ValueError(f"{folder} cannot be read as a run ({reason_of(error)})") from None
