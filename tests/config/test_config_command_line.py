@@ -209,6 +209,12 @@ def test_help_knows_a_key_that_is_at_its_default_and_a_group_that_nothing_is_cho
     assert help_of(["experiment"]).startswith("experiment=... has 0 options")
 
 
+def test_help_offers_no_key_that_the_command_line_refuses():
+    """A seed that only the caller of a stream knows."""
+    assert "data.curriculum.floor=" in help_of(["data.curriculum", "data=sort_ladder"])
+    assert ".seed=" not in help_of(["data.curriculum", "data=sort_ladder"])
+
+
 def test_help_of_what_does_not_exist_names_the_nearest():
     with pytest.raises(ConfigError, match=r"did you mean 'algorithm\.loss\.clip_high'"):
         help_of(["algorithm.loss.clip_hihg"])

@@ -83,7 +83,7 @@ def _refuse_falling(target: Callable, arguments: Mapping[str, Any], where: str) 
 def _refuse_unknown(
     given: Mapping[str, Any], accepted: Mapping[str, Parameter], where: str, partial: bool
 ) -> None:
-    keys = [_key(where, name) for name, p in accepted.items() if not (partial and _comes_later(p))]
+    keys = [_key(where, name) for name, p in accepted.items() if not (partial and comes_later(p))]
     for name in given:
         if name not in accepted:
             raise ConfigError(unknown("key", _key(where, name), keys))
@@ -98,11 +98,11 @@ def _list_unfilled(
         for name, parameter in accepted.items()
         if parameter.default is Parameter.empty
         and name not in given
-        and not (partial and _comes_later(parameter))
+        and not (partial and comes_later(parameter))
     ]
 
 
-def _comes_later(parameter: Parameter) -> bool:
+def comes_later(parameter: Parameter) -> bool:
     """What a partial takes by position; and a seed, which only the caller knows."""
     by_position = parameter.kind is Parameter.POSITIONAL_OR_KEYWORD or parameter.name == "seed"
     return by_position and parameter.default is Parameter.empty

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from tandem.config.binding import BY_NAME
+from tandem.config.binding import BY_NAME, comes_later
 from tandem.config.help import Described, groups_of
 from tandem.config.names import ConfigError, unknown
 from tandem.config.plain import FILLED_IN
@@ -147,13 +147,8 @@ def _of_function(function: Callable, *, partial: bool) -> dict[str, tuple[object
     return {
         name: (p.annotation, p.default, comments.get(name, ""))
         for name, p in signature(function).parameters.items()
-        if p.kind in BY_NAME and not (partial and _comes_later(p))
+        if p.kind in BY_NAME and not (partial and comes_later(p))
     }
-
-
-def _comes_later(parameter: inspect.Parameter) -> bool:
-    by_place = parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return by_place and parameter.default is inspect.Parameter.empty
 
 
 def _beside(function: Callable) -> dict[str, str]:
