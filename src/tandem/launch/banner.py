@@ -11,6 +11,9 @@ from tandem.data import Data, InvalidRow
 from tandem.record.terminal import line
 from tandem.settings.settings import Settings
 
+REASONS = 3  # that a line names
+CHOSEN = ("model", "algorithm", "dynamics", "reward", "data", "environment", "recipe")
+
 
 def banner(settings: Settings, run_dir: Path) -> str:
     """Aligned lines for people. Every derived number stands beside what it was derived from."""
@@ -52,12 +55,8 @@ def prompts_read(data: Data, source: str) -> str:
     """How many prompts there are of each split; `source` names the one that is trained on."""
     of_training = f"{len(getattr(data, source)):,} to train on"
     kept = f"{len(data.eval):,} held out for evaluation, {len(data.test):,} set aside for the test"
-    left_out = f"; {len(data.quarantine):,} bad rows left out" if data.quarantine else ""
-    return line("prompts", f"{of_training}, {kept}{left_out}")
-
-
-REASONS = 3  # that a line names
-CHOSEN = ("model", "algorithm", "dynamics", "reward", "data", "environment", "recipe")
+    bad = f"; {len(data.quarantine):,} bad rows left out" if data.quarantine else ""
+    return line("prompts", f"{of_training}, {kept}{bad}")
 
 
 def _chosen(settings: Settings) -> list[str]:
