@@ -12,6 +12,7 @@ UNIFORM, NORMAL = (
     f"nft algorithm/timestep_sampling={name}" for name in ("uniform", "logit_normal")
 )
 BY_TIME = "nft algorithm/timestep_sampling/among@algorithm.timestep_sampling.levels.among=time"
+SLIDING = "flow_grpo dynamics=flow_sde dynamics/stochastic=sliding_window dynamics/stochastic/stay"
 TAUGHT = "diffusion_opd algorithm.teachers.folders={others:teacher}"
 POSITIVE = "must be positive"
 PART = "must lie in 0 ... 1"
@@ -42,6 +43,7 @@ WRONG = {  # preset and key=number -> what is said of it
     f"nft {OLD}.start=-0.1": PART,
     f"nft {OLD}.slope=-0.1": "must not be negative",
     f"nft {FAST}.warmup=0": POSITIVE,
+    f"{SLIDING}=linearly_fewer dynamics.stochastic.stay.least=0": POSITIVE,
 }
 ENDS = [  # preset and both ends
     f"{UNIFORM} {LEVELS}.low=0.5 {LEVELS}.high=0.5",

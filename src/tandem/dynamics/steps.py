@@ -97,7 +97,11 @@ def even(start: int, steps: int, *, iterations: Annotated[int, positive] = 25) -
 # A window stays shorter the nearer it is to data, on a line: MixGRPO's decay
 @register_window_pace
 def linearly_fewer(
-    start: int, steps: int, *, iterations: Annotated[int, positive] = 25, least: int = 6
+    start: int,
+    steps: int,
+    *,
+    iterations: Annotated[int, positive] = 25,
+    least: Annotated[int, positive] = 6,
 ) -> int:
     """From `iterations` at the first step on a line down to `least` at the last stochastic one.
 
