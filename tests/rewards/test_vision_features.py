@@ -32,6 +32,18 @@ def test_features_are_those_of_the_model_at_its_own_size(folder):
     assert_close(got, want, atol=1e-4, rtol=1e-4)
 
 
+def test_a_picture_of_another_size_is_seen_as_the_picture_that_it_becomes(folder):
+    """Beside an edge a cubic leaves the levels that a picture can have."""
+    levels = torch.zeros(1, 3, 16, 16)
+    levels[..., 4:12, 4:12] = 255
+    size = {"size": (28, 28), "mode": "bicubic", "antialias": True}
+    became = torch.nn.functional.interpolate(levels, **size)
+    assert became.min() < -5 and became.max() > 260
+    small, own = (x.round().clamp(0, 255).byte()[0].permute(1, 2, 0) for x in (levels, became))
+    features = NearestDistance(str(folder[0]), side=28, device="cpu").features
+    assert_close(features([small]), features([own]), atol=1e-5, rtol=1e-5)
+
+
 def test_copies_are_at_no_distance_and_a_folder_that_is_none_is_one_line(folder):
     distance = NearestDistance(str(folder[0]), side=28, device="cpu")
     red, blue = (torch.zeros(14, 14, 3, dtype=torch.uint8) for _ in range(2))

@@ -37,7 +37,8 @@ class Vision:
         return self.model(pixel_values=given).pooler_output
 
     def _sized(self, picture: Tensor) -> Tensor:
-        """[1, 3, side, side] in [0, 1]"""
-        shown = picture.permute(2, 0, 1)[None] / 255
-        size = (self.side, self.side)
-        return torch.nn.functional.interpolate(shown, size=size, mode="bicubic", antialias=True)
+        """[1, 3, side, side], of the levels in [0, 1] that a picture can have: beside an edge those
+        of bicubic lie outside."""
+        levels, size = picture.permute(2, 0, 1)[None].float(), (self.side, self.side)
+        shown = torch.nn.functional.interpolate(levels, size, mode="bicubic", antialias=True)
+        return shown.round().clamp(0, 255) / 255
