@@ -116,6 +116,7 @@ BESIDE = {
     **{f"algorithm/advantage={name}": EPISODES for name in ("group_in_group", "turn_to_go")},
     "reward=episode": EPISODES,
     **{f"data={name}": ["data.path=prompts"] for name in ("folder", "image_folder")},
+    **{f"data={name}": FLOW for name in ("letters", "shapes", "shapes_pairs")},
     "data=jsonl": ["data.path=prompts.jsonl"],
     "data=mixture": [f"data.of={{shown:{{data:{ROWS}}}}}"],
     "data=text": ["data.path=prompts.txt", "warm_start=null"],

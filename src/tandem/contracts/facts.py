@@ -101,7 +101,7 @@ class Facts:
     replays: bool = False
     # Of what shapes scores before they are compared.
     lowers_scores: bool = False
-    # Of rewards and data: what they judge and what they show; None: either.
+    # Of rewards and data: what they judge and what they ask for; None: either.
     judges: Literal["texts", "pictures"] | None = None
     # Of rewards.
     of_films: bool = False  # they see films as a whole; others of pictures see frame by frame

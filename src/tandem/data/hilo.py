@@ -24,7 +24,7 @@ def spelled(number: int) -> str:
     return f"{number:0{DIGITS}}"
 
 
-@register_dataset(prompts_alone=False)
+@register_dataset(prompts_alone=False, judges="texts")
 def hilo(
     *,
     width: int = 16,

@@ -19,7 +19,7 @@ PLACES = tuple((y, x) for y in (-1, 0, 1) for x in (-1, 0, 1))  # of the middle,
 PAPER, INK = 230, 25  # levels
 
 
-@register_dataset
+@register_dataset(judges="pictures")
 def letters(
     *,
     alphabet: str = "ABDEFHKMRSTX",

@@ -20,7 +20,7 @@ SAME = ("doors", "start", "goal")  # fields by which two mazes are one
 Doors = Mapping[str, Mapping[str, str]]  # cell -> move -> the cell behind it
 
 
-@register_dataset
+@register_dataset(judges="texts")
 def maze(
     *,
     side: int = 3,

@@ -29,7 +29,7 @@ REMEMBERED = 4096  # pictures
 EDGES = {"+": (0, ...), "-": (-1, ...), "(": (..., 0, slice(None)), ")": (..., -1, slice(None))}
 
 
-@register_dataset
+@register_dataset(judges="texts")
 def maze_shown(
     *,
     side: int = 3,

@@ -19,7 +19,7 @@ from tandem.types import Prompt
 SCRIPT = Path(__file__).with_name("puzzles.py")
 
 
-@register_dataset(pairs_in="sort_pairs")
+@register_dataset(pairs_in="sort_pairs", judges="texts")
 def reasoning_gym(
     *,
     task: str,

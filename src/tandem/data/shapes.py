@@ -31,7 +31,7 @@ class Pictures:
             raise ValueError(f"count is at least 1, and corrupted from 0 to 1: {self}")
 
 
-@register_dataset(pairs_in="shapes_pairs")
+@register_dataset(pairs_in="shapes_pairs", judges="pictures")
 def shapes(
     *,
     demonstrations: Pictures,

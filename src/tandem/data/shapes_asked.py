@@ -38,7 +38,7 @@ class Answers:
             raise ValueError(f"count is at least 1, and corrupted from 0 to 1: {self}")
 
 
-@register_dataset
+@register_dataset(judges="texts")
 def shapes_asked(
     *,
     demonstrations: Answers,

@@ -20,7 +20,7 @@ from tandem.types import Picture, Prompt
 Pair = tuple[str, str]  # colour and shape
 
 
-@register_dataset
+@register_dataset(judges="pictures")
 def shapes_pairs(
     *,
     demonstrations: Pictures,

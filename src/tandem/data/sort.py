@@ -45,7 +45,7 @@ class Splits:
     test: Tensor  # [held_out]
 
 
-@register_dataset(pairs_in="sort_pairs")
+@register_dataset(pairs_in="sort_pairs", judges="texts")
 def sort_ladder(
     *,
     demonstrations: Lengths,
@@ -78,7 +78,7 @@ def sort_ladder(
     )
 
 
-@register_dataset(pairs_in="sort_pairs")
+@register_dataset(pairs_in="sort_pairs", judges="texts")
 def sort_letters(
     *,
     lengths: Lengths,
@@ -104,7 +104,7 @@ def sort_letters(
     )
 
 
-@register_dataset
+@register_dataset(judges="texts")
 def sort_pairs(
     *,
     lengths: Lengths,

@@ -59,6 +59,17 @@ def rewards_read_what_is_made(case: Case) -> Iterator[str]:
             )
 
 
+def data_ask_for_what_is_made(case: Case) -> Iterator[str]:
+    """Data of texts are for a model of texts, those of pictures for a flow."""
+    made, chosen = "texts" if case.is_of_texts else "pictures", case.plan.choices
+    if (asked := facts_of(case.data.target).judges) not in (None, made):
+        embedded = "sort_letters" if case.is_of_texts else "shapes"
+        yield (
+            f"data={chosen['data']} asks for {asked}, but model={chosen['model']} makes {made}; "
+            f"set data={embedded}, or prompts of your own, such as data=jsonl data.path=FILE"
+        )
+
+
 def rewards_that_compare_see_a_group(case: Case) -> Iterator[str]:
     """A reward that compares needs groups of two or more."""
     comparing = [name for name, function in _functions(case).items() if compares(function)]
@@ -172,6 +183,7 @@ RULES = (
     training_samples_are_whole,
     training_samples_are_random,
     samples_are_measured_as_what_they_are,
+    data_ask_for_what_is_made,
     rewards_read_what_is_made,
     rewards_that_compare_see_a_group,
     metrics_name_a_reward,
