@@ -212,3 +212,12 @@ def test_words_and_their_order_matter():
 def test_numbers_without_meaning_are_refused(options, complaint):
     with pytest.raises(ValueError, match=complaint):
         FlowSampling(**options)
+
+
+def one_level_short(steps, tokens):
+    return torch.linspace(1, 0, steps)
+
+
+def test_a_schedule_of_too_few_levels_is_refused():
+    with pytest.raises(ValueError, match=r"=one_level_short gave .*; give 3, one more than roll"):
+        small(steps=2, sampling={"schedule": one_level_short})

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from tandem.contracts import unwrap_partial
+from tandem.contracts import name_of, unwrap_partial
 from tandem.dynamics.regression import Regression
 from tandem.policies.flow.adapter import (
     SAME_LEVELS,
@@ -145,6 +145,18 @@ def check_size(adapter: Adapter, wanted: int | None, *, path: str | None) -> Non
         raise ValueError(
             f"model.latent_size={wanted}, but a latent picture of model.path={path} has {size} "
             f"dimensions; set model.latent_size={size}"
+        )
+
+
+def check_schedule(adapter: Adapter, sampling: FlowSampling) -> None:
+    """Raise ValueError unless the noise levels are one more than the steps, from 1 to 0."""
+    levels = sampling.schedule(sampling.steps, adapter.canvas(sampling.resolution).tokens)
+    whole = levels.shape == (sampling.steps + 1,) and bool((levels.diff() < 0).all())
+    if not whole or (levels[0], levels[-1]) != (1, 0):
+        raise ValueError(
+            f"dynamics/schedule={name_of(sampling.schedule)} gave the noise levels "
+            f"{[round(x, 4) for x in levels.flatten().tolist()]}; give {sampling.steps + 1}, one "
+            f"more than rollout.steps={sampling.steps}, that fall from 1 to exactly 0"
         )
 
 

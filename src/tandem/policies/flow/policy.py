@@ -131,6 +131,7 @@ class FlowPolicy(PicturePolicy):
         )
         self.exact = request.precision.is_exact(self.model.network)
         admission.check_size(self.adapter, self.latent_size, path=self.path)
+        admission.check_schedule(self.adapter, self.sampling)
         admission.warn_of_schedule(self.adapter, self.sampling, path=self.path)
         self.engine = self.host()
 
