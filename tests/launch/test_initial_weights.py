@@ -65,6 +65,11 @@ def test_a_warm_start_is_a_run_that_is_trained(word):
         check_start(compose([f"warm_start=['algorithm=sft','{word}']"]))
 
 
+def test_a_warm_start_of_nothing_is_refused():
+    with pytest.raises(ConfigError, match=r"^warm_start=\[\]: name what trains first"):
+        check_start(compose(["warm_start=[]"]))
+
+
 def test_devices_that_are_not_there_are_named():
     with pytest.raises(ConfigError, match=r"^trainer.accelerator=mps: torch sees none here"):
         check_devices(config.check(compose(["trainer.accelerator=mps"])))

@@ -90,6 +90,10 @@ def starting_weights(cfg: DictConfig, train: Train) -> Path | None:
 
 def warm_configuration(cfg: DictConfig) -> DictConfig:
     """Of the run that is trained first. Raises ConfigError for a word that would not train one."""
+    if not cfg.warm_start:
+        raise ConfigError(
+            "warm_start=[]: name what trains first, such as warm_start=['algorithm=sft'], or null"
+        )
     for part in parse(cfg.warm_start):
         if part.key_or_group in NOT_TRAINED:
             raise ConfigError(
