@@ -28,6 +28,16 @@ MISSPELT = {
     "+sed=1": "unknown key 'sed': did you mean 'seed'?",
     "++iteration=9": "unknown key 'iteration': did you mean 'iterations'?",
     "+seed=1": "+seed=1: seed exists already; write seed=1",
+    "Sede=1": "unknown key 'Sede': did you mean 'seed'?",
+    "loss=ppo": "unknown key 'loss': write algorithm/loss=ppo",
+    "recipe=tiny_flow/nft": (
+        "recipe=tiny_flow/nft has numbers of model=tiny_flow, and model=tiny_lm is of another "
+        "kind; set model=tiny_flow, or leave recipe out"
+    ),
+    "algorithm/loss=mine": (
+        "unknown option of algorithm/loss 'mine': see `python train.py --help algorithm.loss`; "
+        "one of your own needs plugins=[MODULE]"
+    ),
     "~sede": "unknown key 'sede': did you mean 'seed'?",
     **{
         f"~{group}": f"{group} is missing: choose one of the options of conf/{group}"
@@ -139,6 +149,10 @@ WRONG = {
         "rollout=denoise samples pictures, but model=tiny_lm makes tokens; leave rollout as the "
         "model chooses it"
     ),
+    "model=tiny_flow data=sort_letters": (
+        "data=sort_letters asks for texts, but model=tiny_flow makes pictures; set data=shapes, "
+        "or prompts of your own, such as data=jsonl data.path=FILE"
+    ),
     "algorithm=passk group_size=4": (
         "k=4 of pass_at_k: all of a group of group_size=4 pass or none does; set k to 3 or less"
     ),
@@ -149,6 +163,10 @@ WRONG = {
         "algorithm.sampling_strategy.metric: unknown reward 'foo': there are exact_match"
     ),
     "optimizer.lr=-1": "optimizer.lr=-1.0: must not be negative",
+    "algorithm=dapo algorithm.truncation_handling.limit=null": (
+        "algorithm.truncation_handling.limit: expected int, got null; give one, or leave the key "
+        "out"
+    ),
     "optimizer.lr=inf": "optimizer.lr=inf: must be finite",
     "optimizer.lr=nan": "optimizer.lr=nan: give a number",
     "optimizer.betas=[0.9,1.0]": "optimizer=adamw: Invalid beta parameter at index 1: 1.0",

@@ -1,5 +1,6 @@
 """What a plugin's author is told: one line with the file and the line, and a page that lists it."""
 
+import re
 import sys
 
 import pytest
@@ -142,6 +143,17 @@ def test_a_number_without_an_annotation_has_the_type_of_its_default(written):
         check(compose([*words, "algorithm.loss.w=hello"]))
     with pytest.raises(ConfigError, match=r"algorithm.loss.on: expected bool, got 3"):
         check(compose([*words, "algorithm.loss.on=3"]))
+
+
+@pytest.mark.parametrize(
+    ("read", "advice"),
+    {"old_lgp": "did you mean 'old_logp'?", "difficulty": "a field of the data comes by "}.items(),
+)
+def test_a_field_that_no_record_has_is_named(written, read, advice):
+    written(BARE.replace("@register_policy_loss", f"@register_policy_loss(reads={{'{read}'}})"))
+    words = ["plugins=[own_plugin]", "algorithm/loss=bare"]
+    with pytest.raises(ConfigError, match=re.escape(f"no record has such a field; {advice}")):
+        check(compose(words))
 
 
 def test_a_file_beside_a_plugin_is_enough_to_offer_a_way_to_sample(written):

@@ -228,7 +228,8 @@ def _widen(value: object, wanted: Sequence[object]) -> object:
 def _refuse(value: object, annotation: object, where: str) -> NoReturn:
     if isinstance(value, str) and (moved := was_renamed(f"{where}={value}")) is not None:
         raise ConfigError(moved)
-    raise ConfigError(f"{where}: expected {describe(annotation)}, got {_show(value)}")
+    advice = "; give one, or leave the key out" if value is None else ""
+    raise ConfigError(f"{where}: expected {describe(annotation)}, got {_show(value)}{advice}")
 
 
 def _show(value: object) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import chain
 from typing import Any
 
@@ -13,7 +13,7 @@ from tandem.algorithm.algorithm import ON_ERRORS
 from tandem.config import trust
 from tandem.config.binding import Call, bind, bind_call
 from tandem.config.building import make
-from tandem.config.names import ConfigError
+from tandem.config.names import ConfigError, nearest
 from tandem.config.overrides import TOGETHER
 from tandem.config.plain import iterate_leaves, reads_environment, to_plain
 from tandem.config.remotes import remotes_can_be_asked
@@ -23,10 +23,11 @@ from tandem.legality import Case, check
 from tandem.registry import declared
 from tandem.settings.settings import COMPONENTS, Settings
 from tandem.training.offload import OPTIMIZER
-from tandem.types import PICTURE
+from tandem.types import PICTURE, CoupledBatch, DecoupledBatch, MatchingBatch, Rollout
 
 # What data, ways of collecting and the algorithm itself bring.
 OWN = {"demonstrations", "pairs", "baseline", "returns", "version_gap"}
+RECORDS = (CoupledBatch, DecoupledBatch, MatchingBatch, Rollout)  # what components read
 LOGGED = {"likeliest"}  # that metrics alone read, and are left out without
 OPTIONAL = ("environment",)  # groups with an option that is nothing
 OF_EPISODES = {"turn", "feedback", "state"}  # what comes with an environment
@@ -142,11 +143,24 @@ def _refuse_unmet_needs(case: Case) -> None:
                 f"move, and environment={chosen['environment']} has none; take data=hilo or "
                 "another environment that names states, or algorithm=grpo"
             )
+        for name in missing:
+            _refuse_unknown_field(name, provided)
         raise ConfigError(
             f"algorithm={chosen['algorithm']} needs {', '.join(missing)}, "
             f"which {'rows of data' if case.is_offline else 'model'}="
             f"{chosen['data' if case.is_offline else 'model']} does not give"
         )
+
+
+def _refuse_unknown_field(name: str, provided: frozenset[str]) -> None:
+    """Raise for a name in `reads` that no record has."""
+    known = provided | OWN | LOGGED | OF_EPISODES | OF_SAMPLES
+    known |= {one.name for record in RECORDS for one in fields(record)}
+    if name not in known:
+        meant = nearest(name, sorted(known))
+        said = "a field of the data comes by a reward of weight 0, as scores.named(NAME)"
+        said = said if meant is None else f"did you mean {meant!r}?"
+        raise ConfigError(f"reads={{{name!r}}}: no record has such a field; {said}")
 
 
 def _refuse_absent(plan: Settings, parts: frozenset[str]) -> None:

@@ -112,7 +112,12 @@ def unknown(what: str, name: str, names: Iterable[str]) -> str:
     if beside := [one for one in names if "." in one and _parts(one)[0] == _parts(name)[0]]:
         return f"unknown {what} {name!r}: there are {', '.join(_parts(one)[1] for one in beside)}"
     listed = ", ".join(names) or "none"
-    hint = f"there are {listed}" if len(names) < 20 else "see `python train.py --help`"
+    if len(names) < 20:
+        return f"unknown {what} {name!r}: there are {listed}"
+    topic = what.removeprefix("option of ").replace("/", ".") if " " in what else ""
+    hint = f"see `python train.py {' '.join(['--help', topic]).strip()}`"
+    if topic:
+        hint += "; one of your own needs plugins=[MODULE]"
     return f"unknown {what} {name!r}: {hint}"
 
 
@@ -143,6 +148,7 @@ def _in_line(one: str, other: str) -> bool:
 
 
 def _likeness(name: str, candidate: str) -> float:
+    name, candidate = name.lower(), candidate.lower()
     (parent, last), (other_parent, other_last) = _parts(name), _parts(candidate)
     same_last = SequenceMatcher(None, last, other_last).ratio()
     if parent == other_parent:

@@ -52,6 +52,7 @@ def refuse_unknown_key(override: Override, base: DictConfig, menu: Menu) -> None
     for name in (key, *_names_below(key, value, base)):
         if name not in keys and not _may_be_added(override, name, base):
             _refuse_unchosen(name, menu, keys)
+            _refuse_part_alone(name, value, menu)
             keys += list_left_out_keys(base)
             _refuse_part_of_nothing(name, base, keys)
             near = [k for k in keys if k.startswith("hydra.") == name.startswith("hydra.")]
@@ -105,6 +106,13 @@ def _refuse_dotted_choice(key: str, value: object, menu: Menu) -> None:
     if "." in key and group in menu and isinstance(value, str):
         refuse_wrong_options(group, value, menu)
         raise ConfigError(f"{key}={value}: a choice takes a slash; write {group}={value}")
+
+
+def _refuse_part_alone(name: str, option: object, menu: Menu) -> None:
+    """`loss=ppo` leaves out what the loss is a part of."""
+    groups = [g for g in menu if g.endswith(f"/{name}") and option in menu[g]]
+    if len(groups) == 1:
+        raise ConfigError(f"unknown key {name!r}: write {groups[0]}={option}")
 
 
 def _names_below(key: str, value: object, base: DictConfig) -> list[str]:
