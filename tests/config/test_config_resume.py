@@ -79,9 +79,9 @@ def test_a_run_with_the_links_that_wandb_makes_goes_on(run_dir, tmp_path):
 )
 def test_arithmetic_in_a_run_neither_hangs_nor_fills_the_memory(run_dir, value):
     cfg = OmegaConf.load(run_dir / "config.yaml")
-    cfg.cache_dir = value
+    cfg.sweep_dir = value
     (run_dir / "config.yaml").write_text(OmegaConf.to_yaml(cfg))
-    with pytest.raises(ConfigError, match=r"^cache_dir: "):
+    with pytest.raises(ConfigError, match=r"^sweep_dir: "):
         check(resume_config(run_dir, []))
 
 

@@ -537,3 +537,21 @@ def test_a_file_starts_no_program_that_the_command_line_does_not_name(tmp_path):
     words = ["plugins=[a_program]", "environment=mine", "reward=episode", "~recipe"]
     with pytest.raises(ConfigError, match="start a program, sh -c 'rm it', which no run of yours"):
         check(compose(words))
+
+
+def test_a_foreign_run_reads_and_writes_no_cache_but_the_users_own(tmp_path):
+    flow = OmegaConf.to_yaml(compose(["model=tiny_flow", "cache_dir=/evil"]), resolve=True)
+    run, own = run_of(tmp_path / "run", flow), compose([]).cache_dir
+    found = resume_config(run, [])
+    assert (found.cache_dir, found.model.cache_dir) == (own, own)
+    found = resume_config(run, ["cache_dir=/said"])
+    assert (found.cache_dir, found.model.cache_dir) == ("/said", "/said")
+    remember(resume_config(run, ["cache_dir=/evil"]))  # by a run that the user started
+    found = resume_config(run, [])
+    assert (found.cache_dir, found.model.cache_dir) == ("/evil", "/evil")
+
+
+@pytest.mark.parametrize("name", ["run_dir", "sweep_dir", "cache_dir"])
+def test_an_empty_name_is_no_folder(name):
+    with pytest.raises(ConfigError, match=f"^{name}='': give a folder; {name}=. is the one"):
+        check(compose([f"{name}=''"]))

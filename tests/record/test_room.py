@@ -23,6 +23,11 @@ def test_a_file_is_no_place_for_a_run(tmp_path, below):
         check_place(tmp_path / "file" / below)
 
 
+def test_a_name_that_no_file_can_have_is_no_place_for_a_run(tmp_path):
+    with pytest.raises(ValueError, match=r"^run_dir=.*: File name too long; give another$"):
+        check_place(tmp_path / ("a" * 300))
+
+
 def test_a_place_that_takes_no_file_is_refused_by_its_reason(tmp_path, monkeypatch):
     def refuse(*, dir):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))

@@ -34,6 +34,7 @@ def test_where_a_run_lies_matters_for_nothing(key):
 def test_one_fact_reaches_every_reader(tmp_path, monkeypatch):
     """A key that is declared anew is resumed, compared, mirrored and shared anew."""
     config = {"group_size": 8, "plugins": [], "choices": dict.fromkeys(CHOSEN, "x"), "replaced": {}}
+    config |= {group: {"_target_": "x"} for group in CHOSEN}
     config["overrides"] = ["group_size=4"]
     OmegaConf.save(config, tmp_path / "config.yaml")
     run = type("Run", (), {"config": config, "seed": 0})

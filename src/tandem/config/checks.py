@@ -29,6 +29,7 @@ from tandem.types import PICTURE, CoupledBatch, DecoupledBatch, MatchingBatch, R
 OWN = {"demonstrations", "pairs", "baseline", "returns", "version_gap"}
 RECORDS = (CoupledBatch, DecoupledBatch, MatchingBatch, Rollout)  # what components read
 LOGGED = {"likeliest"}  # that metrics alone read, and are left out without
+FOLDERS = ("run_dir", "sweep_dir", "cache_dir")  # that are written to
 OPTIONAL = ("environment",)  # groups with an option that is nothing
 OF_EPISODES = {"turn", "feedback", "state"}  # what comes with an environment
 OF_SAMPLES = {"behaviour_logp", "key"}  # that rows from the data do not have
@@ -53,6 +54,9 @@ def make_case(cfg: DictConfig) -> Case:
     _refuse_secrets(cfg)
     _refuse_foreign_steps(cfg)
     config = to_plain(cfg)
+    for name in FOLDERS:
+        if config[name] == "":
+            raise ConfigError(f"{name}='': give a folder; {name}=. is the one that you are in")
     trust.refuse_unsaid(config, recorded=cfg.resume is not None)
     given = {name: value for name, value in config.items() if name not in COMPONENTS}
     bound = bind_call(Settings, given, "", partial=False)

@@ -77,15 +77,28 @@ def resume_config(folder: Path, overrides: Sequence[str]) -> DictConfig:
     trust.believe(given)
     _load_plugins(list(cfg.plugins), given)
     redacted = _list_redacted(cfg)
+    before = OmegaConf.to_container(cfg, resolve=False).get("cache_dir")
+    if before not in trust.read_trusted().caches:
+        cfg.cache_dir = compose([]).cache_dir
     for override in given:
         _apply(cfg, override, redacted)
     cfg.resume = cfg.run_dir = str(folder)
+    _move_cache(cfg, str(before), given)
     if left := _list_redacted(cfg):
         raise ConfigError(
             f"resume={folder}: its config.yaml holds {REDACTED} in place of a value that looked "
             f"like a secret; give {' '.join(f'{key}=...' for key in left)} on the command line"
         )
     return cfg
+
+
+def _move_cache(cfg: DictConfig, before: str, given: Sequence[Override]) -> None:
+    """Let the parts of a run keep what they make once where the run does now."""
+    typed = {part.key_or_group for part in given}
+    for key, value in list(iterate_leaves(cfg)):
+        kept = key.endswith(".cache_dir") or key == "rollout.engine.folder"
+        if kept and key not in typed and f"{value}/".startswith(f"{before}/"):
+            OmegaConf.update(cfg, key, f"{cfg.cache_dir}{value.removeprefix(before)}")
 
 
 def _read_record(folder: Path) -> DictConfig:

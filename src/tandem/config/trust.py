@@ -34,7 +34,7 @@ SAID_COMMANDS: set[str] = set()  # of programs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trusted:
-    """The hosts, variables, plugins, engines and programs of runs that this user started."""
+    """Of runs that this user started: hosts, variables, plugins, engines, programs and caches."""
 
     plugins: dict[str, str] = field(default_factory=dict)  # path -> sha256 of what is imported
     # scheme://host:port -> variables that were sent there
@@ -42,6 +42,7 @@ class Trusted:
     engines: list[str] = field(default_factory=list)  # that were started: the option and the model
     # that were started: a command and its folder, or a variable that it was given
     programs: list[str] = field(default_factory=list)
+    caches: list[str] = field(default_factory=list)  # folders: what is made once and used again
     others: dict[str, Any] = field(default_factory=dict)  # what a newer Tandem keeps
 
 
@@ -97,6 +98,7 @@ def remember(config: Mapping[str, object], plugins: Mapping[str, str]) -> None:
             hosts=hosts,
             engines=sorted({*before.engines, *list_engines(config)}),
             programs=sorted({*before.programs, *(one.kept for one in list_programs(config))}),
+            caches=sorted({*before.caches, *filter(None, [config.get("cache_dir")])}),
         )
         if now != before:
             durable.replace(path, json.dumps(_written(now), indent=1).encode())

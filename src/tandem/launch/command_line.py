@@ -171,6 +171,8 @@ def _run(overrides: Sequence[str]) -> Run:
         of_hydra = [part.input_line for part in parts if part.is_hydra_override()]
         job = compose_with_hydra([*of_hydra, f"hydra.run.dir={quote(folder)}"])
     settings = check(cfg)
+    if job.hydra.run.dir == "":
+        raise ConfigError("hydra.run.dir='': give a folder; hydra.run.dir=. is the one you are in")
     _refuse_place(Path(job.hydra.run.dir))
     return Run(cfg=cfg, settings=settings, overrides=own, job=job)
 

@@ -19,7 +19,10 @@ GIB = 2**30
 
 def check_place(run_dir: Path) -> None:
     """Raise ValueError for a directory that cannot be made or written to. Leaves nothing."""
-    place = next(path for path in (run_dir, *run_dir.absolute().parents) if path.exists())
+    try:
+        place = next(path for path in (run_dir, *run_dir.absolute().parents) if path.exists())
+    except OSError as error:  # of a name that no file can have
+        raise ValueError(f"run_dir={run_dir}: {error.strerror}; give another") from None
     if not place.is_dir():
         raise ValueError(f"run_dir={run_dir}: {place} is a file; give a directory")
     try:

@@ -130,7 +130,7 @@ class Settings:
     run_dir: str = field(metadata=key(**AT_HOME))
     sweep_dir: str | None = field(metadata=key(**AT_HOME))  # of the sweep that it is part of
     overrides: list[str] = field(metadata=key(**AT_HOME))  # of the command line that began it
-    cache_dir: str = field(metadata=key(**AT_HOME))
+    cache_dir: str = field(metadata=key(**AT_HOME, resumable=True))
     choices: Mapping[str, str | None] = field(metadata=key(**AT_HOME))  # group -> its option
     replaced: Mapping[str, list[str]] = field(metadata=key(**AT_HOME))  # numbers of replaced parts
 
@@ -158,7 +158,7 @@ ORDINARY = Key()
 def key_of(name: str) -> Key:
     """The facts of a dotted key, or of a group written with slashes."""
     parts = name.replace("/", ".").split(".")
-    if KEYS.get(parts[-1]) == Key(**AT_HOME):  # model.cache_dir repeats cache_dir
-        return KEYS[parts[-1]]
+    if parts[-1] == "cache_dir":  # model.cache_dir repeats it
+        return KEYS["cache_dir"]
     above = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
     return next((KEYS[near] for near in above if near in KEYS), ORDINARY)
