@@ -29,6 +29,9 @@ MISSPELT = {
     "++iteration=9": "unknown key 'iteration': did you mean 'iterations'?",
     "+seed=1": "+seed=1: seed exists already; write seed=1",
     "Sede=1": "unknown key 'Sede': did you mean 'seed'?",
+    "data.columns.answer=x": (
+        "unknown key 'data.columns.answer': see `python train.py --help data`"
+    ),
     "loss=ppo": "unknown key 'loss': write algorithm/loss=ppo",
     "recipe=tiny_flow/nft": (
         "recipe=tiny_flow/nft has numbers of model=tiny_flow, and model=tiny_lm is of another "

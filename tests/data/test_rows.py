@@ -66,7 +66,7 @@ BAD = [
     (b"null", "not null"),
     (b"{}", "no prompt"),
     (b'{"prompt": null}', "no prompt"),
-    (b'{"answer": "4"}', "no prompt"),
+    (b'{"answer": "4"}', "no prompt: name a field `prompt` or `messages`; there is answer"),
     (b'{"prompt": "a", "messages": [{"role": "user", "content": "a"}]}', "both"),
     (b'{"prompt": ""}', "`prompt` is empty"),
     (b'{"prompt": "  \\n"}', "`prompt` is empty"),

@@ -114,10 +114,12 @@ def unknown(what: str, name: str, names: Iterable[str]) -> str:
     listed = ", ".join(names) or "none"
     if len(names) < 20:
         return f"unknown {what} {name!r}: there are {listed}"
-    topic = what.removeprefix("option of ").replace("/", ".") if " " in what else ""
-    hint = f"see `python train.py {' '.join(['--help', topic]).strip()}`"
-    if topic:
-        hint += "; one of your own needs plugins=[MODULE]"
+    if what.startswith("option of "):
+        topic = what.removeprefix("option of ").replace("/", ".")
+        hint = f"see `python train.py --help {topic}`; one of your own needs plugins=[MODULE]"
+    else:
+        topic = name.partition(".")[0]
+        hint = f"see `python train.py --help{f' {topic}' if topic in names else ''}`"
     return f"unknown {what} {name!r}: {hint}"
 
 

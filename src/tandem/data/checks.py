@@ -43,7 +43,8 @@ def to_prompt(row: dict, *, source: str, content: int) -> Prompt:
     """
     text, messages = row.get("prompt"), row.get("messages")
     if text is None and messages is None:
-        raise ValueError("no prompt: give `prompt` or `messages`")
+        there = ", ".join(list(map(str, row))[:8]) or "nothing"
+        raise ValueError(f"no prompt: name a field `prompt` or `messages`; there is {there}")
     if text is not None and messages is not None:
         raise ValueError("both `prompt` and `messages`: give one of them")
     if text is not None:
