@@ -20,6 +20,8 @@ ANSWERS = {
     "@register_reward",
     "reward=own/calm.py": "plugins=[own.calm] reward=[calm,brief]",
     "data=prompts.jsonl": "data=jsonl data.path=prompts.jsonl",
+    "data=own/rows.csv": "data=hub data.name=own data.split.subset=null data.columns.prompt=COLUMN "
+    "data.columns.answer=COLUMN",
     "data=own": "data=folder data.path=own",
     "data=openai/gsm8k": "data=hub data.name=openai/gsm8k",
 }

@@ -8,6 +8,7 @@ from pathlib import Path
 
 NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")  # of a model or a data set of the hub
 READERS = {".jsonl": "jsonl", ".txt": "text"}
+TABLES = (".csv", ".parquet")  # read by the folder that they lie in
 
 
 def meant(group: str, name: str) -> str | None:
@@ -19,7 +20,7 @@ def meant(group: str, name: str) -> str | None:
 
 def is_path(name: str) -> bool:
     """No misspelt option."""
-    return "/" in name or Path(name).suffix in (*READERS, ".py")
+    return "/" in name or Path(name).suffix in (*READERS, *TABLES, ".py")
 
 
 def _model(name: str) -> str | None:
@@ -31,6 +32,9 @@ def _data(name: str) -> str | None:
     path = Path(name).expanduser()
     if (reader := READERS.get(path.suffix)) is not None:
         return f"data={reader} data.path={name}"
+    if path.suffix in TABLES:
+        folder = f"data.name={Path(name).parent} data.split.subset=null"
+        return f"data=hub {folder} data.columns.prompt=COLUMN data.columns.answer=COLUMN"
     if path.is_dir():
         return f"data=folder data.path={name}"
     return f"data=hub data.name={name}" if "/" in name and NAME.fullmatch(name) else None
