@@ -138,6 +138,24 @@ def test_folders_that_nothing_judged_are_not_searched(study):
         compose([f"hydra.searchpath=['file://{study}']"])
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"x: &a [y]\nz: [*a, *a]", "odd.yaml has an alias, and none is read"),
+        (b"guards: &a {judges: *a}", "odd.yaml has an alias, and none is read"),
+        (b"x: " + b"[" * 3000 + b"]" * 3000, "odd.yaml is more than 100 levels deep"),
+        (b"seed: " + b"9" * 5000, r"odd.yaml: Exceeds the limit \(4300 digits\)"),
+        (b"seed: 1\0", "odd.yaml: "),
+        (b"seed: \xff", "odd.yaml: 'utf-8' codec can't decode byte 0xff"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_one_line(study, text, said):
+    write(study, "")
+    (study / "experiment" / "odd.yaml").write_bytes(text)
+    with pytest.raises(ConfigError, match=said):
+        load(study)
+
+
 READING = {  # two keys that together read the environment, whatever either of them looks like
     "sweep_dir: ${oc.env:HOME}": "sweep_dir",
     "sweep_dir: ${${run_dir}:HOME}\nrun_dir: '${logger.a}.${logger.b}'": "sweep_dir",

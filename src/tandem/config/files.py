@@ -18,6 +18,7 @@ from omegaconf import OmegaConf
 from omegaconf._utils import get_yaml_loader
 
 from tandem.config.names import ConfigError
+from tandem.record.foreign import DEEPEST, check_yaml
 
 Plain = dict[str, Any]
 
@@ -94,7 +95,7 @@ class Repository(ConfigRepository):
         if is_hydras(config_path):
             return super().load_config(config_path)
         if source.scheme() == "file":
-            text = (path := Path(source.path, f"{config_path}.yaml")).read_text(encoding="utf-8")
+            text = read_text(path := Path(source.path, f"{config_path}.yaml"))
             plain, header = parse_text(text, path), ConfigSource._get_header_dict(text[:512])
         else:
             found = source.load_config(config_path)
@@ -146,13 +147,25 @@ def over_parts_of(base: Plain, name: str, numbers: Plain) -> Plain:
     return {**base, "defaults": listed, "loss": numbers}
 
 
+def read_text(path: Path) -> str:
+    """Of a file that may be anybody's. Raises ConfigError for bytes that are no text."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
 def parse_text(text: str, path: Path) -> Plain:
     """The mapping that a YAML text holds. Raises ConfigError for any other."""
     try:
+        if "*" in text or text.count("[") + text.count("{") > DEEPEST:
+            check_yaml(text, path.name)  # a few aliases mean gigabytes
         content = yaml.load(text, Loader=Yaml)  # a subclass of the safe one
     except yaml.MarkedYAMLError as error:
         place = f"{path}, line {error.problem_mark.line + 1}"
         raise ConfigError(f"{place}: {error.problem or error.context}") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise ConfigError(f"{path}: {str(error).splitlines()[0]}") from error
     if not isinstance(content, dict | NoneType):
         raise ConfigError(f"{path}: expected keys with values, got {content!r}")
     return content or {}

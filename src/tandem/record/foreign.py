@@ -84,21 +84,26 @@ def read_config(path: Path) -> dict[str, Any]:
     gigabytes.
     """
     raw = read_bytes(path, CONFIG_BYTES)
+    check_yaml(raw, path.name)
+    config = yaml.load(raw, Loader=LOADER)
+    if not isinstance(config, dict):
+        raise ValueError(f"{path.name} is no mapping")
+    return present_config(config)
+
+
+def check_yaml(raw: bytes | str, name: str) -> None:
+    """Raise ValueError for a text that is too deep or has too much, and for aliases."""
     depth = values = 0
     for event in yaml.parse(raw, Loader=LOADER):
         values += isinstance(event, yaml.ScalarEvent)
         opens = isinstance(event, yaml.CollectionStartEvent)
         depth += opens - isinstance(event, yaml.CollectionEndEvent)
         if isinstance(event, yaml.AliasEvent):
-            raise ValueError(f"{path.name} has an alias, which no record holds")
+            raise ValueError(f"{name} has an alias, and none is read")
         if depth > DEEPEST:
-            raise ValueError(f"{path.name} is more than {DEEPEST} levels deep")
+            raise ValueError(f"{name} is more than {DEEPEST} levels deep")
         if values > MOST_VALUES:
-            raise ValueError(f"{path.name} has more than {MOST_VALUES:,} keys and values")
-    config = yaml.load(raw, Loader=LOADER)
-    if not isinstance(config, dict):
-        raise ValueError(f"{path.name} is no mapping")
-    return present_config(config)
+            raise ValueError(f"{name} has more than {MOST_VALUES:,} keys and values")
 
 
 def reason_of(error: Exception) -> str:
