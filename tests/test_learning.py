@@ -28,7 +28,7 @@ BY_TEACHER = {
     "sdft",
     "sdpo",
 }  # what they are taught is another model, not the reward
-HARDLY = {"passk"}  # learns there: its recipe says why
+HARDLY = {"passk", "tdm_r1"}  # learn there: their recipes say so
 WITHOUT_NOISE = {"dpo_online"}  # tuned on whole pictures
 OF_PATCHES = (  # what few steps were tuned on: a transformer, and a reward that forgives its edges
     "reward=nearest_rendering", "~model.adapter.channels",
