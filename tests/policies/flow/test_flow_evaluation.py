@@ -215,7 +215,7 @@ def test_a_failed_update_keeps_its_pictures(tmp_path):
         scores=Scores(total=total, parts={}, scored=total.bool()),
         advantages=torch.zeros(rollout.mask.shape),
     )
-    folder = save_failure(tmp_path, batch, {"iteration": 3, "rank": 0})
+    folder = save_failure(tmp_path, batch, {"iteration": 3, "update": 1, "rank": 0})
     kept = load_file(folder / "batch.safetensors")
     for row, output in enumerate(rollout.outputs):
         assert torch.equal(kept[f"output.{row}"], output)
