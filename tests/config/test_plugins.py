@@ -49,6 +49,12 @@ WRONG = {
         3, "reward=a/b: an option is named by letters, digits and . - _, and begins with a "
         "letter or digit",
     ),
+    "a class that lacks a method": (
+        "from tandem import register_rollout_engine\n"
+        "from tandem.policies.engines.protocol import RolloutEngine\n\n"
+        "@register_rollout_engine\nclass Own(RolloutEngine):\n    def sync(self, w, v): ...\n",
+        4, "rollout=Own: its class has no answer",
+    ),
     "two of one name": (
         f"{TAKEN.replace('judge', 'one')}\n@register_reward('one')\ndef other(output, prompt): 1\n",
         7, "reward=one is own_plugin.mine already",

@@ -56,6 +56,8 @@ class Registrar:
                 f"{self.group}={name}: an option is named by letters, digits and . - _, and "
                 "begins with a letter or digit"
             )
+        if missing := sorted(getattr(component, "__abstractmethods__", ())):
+            raise ValueError(f"{self.group}={name}: its class has no {' and no '.join(missing)}")
         if self.spellings and not inspect.isclass(component):
             component = adapt_to_group(component, self.spellings)
         if self.foreign and not inspect.isclass(component):

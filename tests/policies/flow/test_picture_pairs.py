@@ -103,7 +103,11 @@ def test_a_pair_is_admitted_if_both_of_its_pictures_fit(policy):
     kept, dropped = pairs.admit_pairs(policy, offered)
     assert [p.id for p in kept] == [0]
     reasons = {p.id: reason for p, reason in dropped}
-    assert reasons[1] == reasons[2] == "has a picture of 8x16x3, but the model's are 16x16x3"
+    assert (
+        reasons[1]
+        == reasons[2]
+        == ("has a picture of 8x16x3, but the model's are 16x16x3; data.resize=16 cuts it")
+    )
     assert reasons[3] == "has no picture; rows that name files need data.pictures=true"
     assert pairs.admit_mismatched(policy, offered)[0] == kept
     assert [p.id for p in pairs.admit_with_pairs(policy, offered)[0]] == [0]

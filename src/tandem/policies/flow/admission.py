@@ -92,12 +92,18 @@ def refuse_picture(prompt: Prompt, adapter: Adapter) -> str | None:
     if prompt.media is None:
         return "has no picture; rows that name files need data.pictures=true"
     if prompt.size is None:
-        wanted, whose = adapter.image_shape, "the model's are"
+        height, width = adapter.image_shape[-3:-1]
+        cut = height if height == width else f"[[{height},{width}]]"
+        wanted, whose, advice = (
+            adapter.image_shape,
+            "the model's are",
+            f"; data.resize={cut} cuts it",
+        )
     else:
-        wanted, whose = (*adapter.image_shape[:-3], *prompt.size, 3), "its row asks for"
+        wanted, whose, advice = (*adapter.image_shape[:-3], *prompt.size, 3), "its row asks for", ""
     if prompt.media.shape != wanted:
         has, wants = ("x".join(map(str, shape)) for shape in (prompt.media.shape, wanted))
-        return f"has a picture of {has}, but {whose} {wants}"
+        return f"has a picture of {has}, but {whose} {wants}{advice}"
     return None
 
 
