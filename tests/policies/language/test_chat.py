@@ -112,6 +112,11 @@ def test_what_cannot_be_answered_is_left_out_with_its_reason():
     assert sorted(dropped, key=lambda pair: pair[0].id) == sorted(bad, key=lambda p: p[0].id)
 
 
+def test_a_function_of_a_model_gives_its_tokenizer_too():
+    with pytest.raises(ValueError, match="gave a Qwen3ForCausalLM; it has to return the model and"):
+        small(build=lambda: chat_model()[0])
+
+
 def test_answers_that_leave_a_prompt_no_room_are_refused_by_their_own_key():
     policy = small(build=chat_model, sampling=Sampling(max_new_tokens=128))
     with pytest.raises(ValueError, match=r"^rollout.max_new_tokens=128 leaves a prompt none"):

@@ -68,8 +68,17 @@ def pretrained(
 
 
 def built(build: Build, numerics: Numerics) -> Pretrained:
-    """The model that a function makes, with its tokenizer, as if it had been loaded."""
-    model, tokenizer = build()
+    """The model that a function makes, with its tokenizer, as if it had been loaded.
+
+    Raises ValueError for a function that makes anything else.
+    """
+    made = build()
+    if not (isinstance(made, tuple) and len(made) == 2):
+        raise ValueError(
+            f"the function of this model gave a {type(made).__name__}; it has to return the model "
+            "and its tokenizer"
+        )
+    model, tokenizer = made
     if numerics.dtype != "auto":
         model = model.to(_dtype(numerics))
     if numerics.attn_implementation is not None:
