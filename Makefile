@@ -73,6 +73,9 @@ docs: $(VENV)/docs ## build the documentation site into build/site, warnings are
 serve_docs: $(VENV)/docs ## show the site at 127.0.0.1:8000 and build it anew as its pages change
 	NO_MKDOCS_2_WARNING=1 PYTHONPATH=docs $(RUN) -m mkdocs serve
 
+shown: $(VENV)/ready ## write into the pages the files and tables that they show
+	PYTHONPATH=docs $(RUN) -m generate.tables
+
 picture: $(VENV)/ready ## draw docs/assets/both_learn.svg from benchmarks/results/algorithms.json
 	PYTHONPATH=docs $(RUN) -m generate.both_learn
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from generate import algorithms, configuration, drawings, formula, repository, tables
+from generate import algorithms, configuration, drawings, formula, repository
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
@@ -52,7 +52,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     origin = ORIGINS.get(uri, f"{repository.DOCS}/{uri}")
     if uri == "algorithms.md":
         markdown = algorithms.linked(markdown)
-    return tables.filled(repository.relinked(markdown, origin, uri))
+    return repository.relinked(markdown, origin, uri)
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:

@@ -131,8 +131,16 @@ def test_a_parameter_is_read_with_its_type_bound_and_comment():
 
 
 def test_a_page_gets_the_table_that_it_asks_for():
-    filled = tables.filled("before\n<!-- table: fields Scores -->\nafter")
-    assert "| `scored` | [B] bool |" in filled
+    filled = tables.filled("before\n<!-- table: fields Scores -->\nold\n<!-- end -->\nafter")
+    assert "| `scored` | [B] bool |" in filled and "old" not in filled
+    assert filled == tables.filled(filled)
+
+
+def test_pages_show_files_and_tables_as_they_are_now():
+    texts = {page: page.read_text(encoding="utf-8") for page in tables.pages()}
+    assert [str(p) for p, text in texts.items() if tables.filled(text) != text] == [], "make shown"
+    asking = re.compile(r"^<!-- (?:code|table): ", re.M)
+    assert all(len(asking.findall(x)) == len(tables.SHOWN.findall(x)) for x in texts.values())
 
 
 def test_the_picture_of_the_readme_is_drawn_from_the_measured_runs():

@@ -136,7 +136,7 @@ def ranking(task: str) -> str:
         return "Not measured yet.\n"
     goal = threshold(task)
     rows = [
-        f"| [`{one.algorithm}`](algorithms/{one.algorithm}.md) | {mean(one.last):.3f} | "
+        f"| [`{one.algorithm}`](../conf/algorithm/{one.algorithm}.yaml) | {mean(one.last):.3f} | "
         f"{one.spread} | {len(one.curves)} | {min(one.last):.3f} | "
         f"{_count(one.samples_to(goal))} | "
         f"{one.cpu_seconds:.0f} |"

@@ -1,16 +1,18 @@
-"""What a page asks for by a comment: `<!-- table: fields Rollout -->`, `<!-- code: PATH -->`."""
+"""Files and tables that pages show: `make shown` writes them behind `<!-- code: PATH -->` and
+`<!-- table: fields Rollout -->`, up to `<!-- end -->`, so that a page is whole wherever it is read.
+"""
 
 from __future__ import annotations
 
 import functools
 import re
+from pathlib import Path
 
 from generate import curves
-from generate.repository import ROOT, fenced
+from generate.repository import DOCS, ROOT, fenced
 from generate.signatures import parameters
 
-ASKED = re.compile(r"^<!-- table: (\w+) (\w+) -->$", re.M)
-CODE = re.compile(r"^<!-- code: (\S+) -->$", re.M)
+SHOWN = re.compile(r"^<!-- (code|table): (.+) -->\n(?:.*\n)*?<!-- end -->$", re.M)
 BATCHES = ("Transition", "Evidence", "Rollout", "CoupledBatch", "DecoupledBatch")
 HOMES = {
     "Data": "tandem.data.records",
@@ -43,7 +45,29 @@ def fields(record: str) -> str:
 
 
 def filled(markdown: str) -> str:
-    """A page with the tables and the files that it asks for."""
-    makers = {"fields": fields, "ranking": curves.ranking}
-    shown = CODE.sub(lambda found: fenced(ROOT / found[1]), markdown)
-    return ASKED.sub(lambda found: makers[found[1]](found[2]), shown)
+    """A page with the files and tables that it asks for, as they are now."""
+    return SHOWN.sub(_shown, markdown)
+
+
+def _shown(found: re.Match) -> str:
+    kind, asked = found.groups()
+    name, _, argument = asked.partition(" ")
+    tables = {"fields": fields, "ranking": curves.ranking}
+    content = fenced(ROOT / asked) if kind == "code" else tables[name](argument)
+    return f"<!-- {kind}: {asked} -->\n\n{content.strip()}\n\n<!-- end -->"
+
+
+def pages() -> list[Path]:
+    return sorted((ROOT / DOCS).rglob("*.md"))
+
+
+def main() -> None:
+    for page in pages():
+        before = page.read_text(encoding="utf-8")
+        if (after := filled(before)) != before:
+            page.write_text(after, encoding="utf-8")
+            print(page.relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    main()
