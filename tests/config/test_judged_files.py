@@ -156,6 +156,21 @@ def test_a_file_that_cannot_be_read_is_one_line(study, text, said):
         load(study)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("defaults: [odd]", "includes itself by its defaults"),
+        ("defaults: [3]", "Unsupported type in defaults : int"),
+        ("defaults: [{a: b, c: d}]", "Too many keys in default item"),
+        ("model: null", "model is missing: choose one of the options of conf/model"),
+    ],
+)
+def test_a_file_that_cannot_be_composed_is_one_line(study, text, said):
+    write(study, GLOBAL + text)
+    with pytest.raises(ConfigError, match=said):
+        check(compose(CHOSEN))
+
+
 READING = {  # two keys that together read the environment, whatever either of them looks like
     "sweep_dir: ${oc.env:HOME}": "sweep_dir",
     "sweep_dir: ${${run_dir}:HOME}\nrun_dir: '${logger.a}.${logger.b}'": "sweep_dir",

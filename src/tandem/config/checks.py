@@ -187,6 +187,9 @@ def _bind(node: Any, where: str) -> Call:
 
 def _refuse_foreign_steps(cfg: DictConfig) -> None:
     """Before anything is resolved: what dynamics reckon with is said by models of their kind."""
+    for group in ("model", "dynamics", "rollout", "algorithm"):
+        if not isinstance(cfg.get(group), DictConfig):
+            raise ConfigError(f"{group} is missing: choose one of the options of conf/{group}")
     chain = PICTURE in cfg.model
     for_pictures, pictures = "kernel" in cfg.dynamics, chain or "latent_size" in cfg.model
     if chain != (PICTURE in cfg.rollout):

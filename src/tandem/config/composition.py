@@ -165,7 +165,11 @@ def _reword_errors(choices: Sequence[Override] = ()) -> Iterator[None]:
         yield
     except MissingConfigException as error:
         raise ConfigError(_explain_missing_option(error)) from error
-    except (HydraException, OmegaConfBaseException) as error:
+    except ConfigError:
+        raise
+    except RecursionError as error:
+        raise ConfigError("a file of the configuration includes itself by its defaults") from error
+    except (HydraException, OmegaConfBaseException, ValueError) as error:  # of a defaults list
         said = explain_absent_part(error, choices, conf_folder()) or shorten_error(error)
         raise ConfigError(said) from error
 
