@@ -109,7 +109,7 @@ def test_more_values_run_the_new_ones_and_a_foreign_run_is_left_alone(sweep, tmp
 @pytest.mark.parametrize(
     ("launcher", "number"),
     [
-        ("basic", signal.SIGTERM),
+        ("basic", signal.SIGHUP),  # SIGTERM is that of the next test
         pytest.param("joblib", signal.SIGINT, marks=pytest.mark.slow),
     ],
 )

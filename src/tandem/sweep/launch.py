@@ -36,7 +36,7 @@ from tandem.sweep.status import SweepPlan
 from tandem.sweep.table import summarise
 from tandem.sweep.words import Sweep
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1)  # as of one run
 TABLE = "sweep.md"
 FAILED = 1
 
@@ -172,7 +172,7 @@ def configuration(sweep: Sweep, order: Launch) -> DictConfig:
 
 @contextmanager
 def listen_for_stop(order: Launch) -> Iterator[None]:
-    """The first Ctrl-C or SIGTERM lets the runs end with a checkpoint; the second one ends all."""
+    """The first of these signals lets the runs end with a checkpoint; the second one ends all."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         if order.stop_file.exists():
@@ -184,7 +184,9 @@ def listen_for_stop(order: Launch) -> Iterator[None]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
 
-    before = {number: signal.signal(number, stop) for number in SIGNALS}
+    under_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    heard = [number for number in SIGNALS if number is not signal.SIGHUP or not under_nohup]
+    before = {number: signal.signal(number, stop) for number in heard}
     try:
         yield
     finally:
