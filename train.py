@@ -2,7 +2,10 @@
 
 import sys
 
-from tandem.launch.train import main
+from tandem.stop import end_when_told
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    with end_when_told():
+        from tandem.launch.train import main  # takes a second, in which Ctrl-C may come
+
+        main(sys.argv[1:])

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import metadata
 
+from tandem.stop import end_when_told
+
 COMMANDS = {  # word -> module with `main(arguments)`, words that come first, what it does
     "train": ("tandem.launch.train", (), "train a policy; with -m, or sweep=, a sweep"),
     "estimate": ("tandem.launch.train", ("estimate=true",), "print the memory that a run takes"),
@@ -35,7 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"tandem {words[0]}: no such command; {hint}", file=sys.stderr)
         sys.exit(REFUSED)
     module, first, _ = COMMANDS[words[0]]
-    importlib.import_module(module).main([*first, *words[1:]])
+    with end_when_told():
+        importlib.import_module(module).main([*first, *words[1:]])
 
 
 def usage() -> str:

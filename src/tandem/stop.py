@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from os import _exit as end_process  # at once, whatever other threads do; rewards cannot have it
+from types import FrameType
 
 __all__ = [
     "INTERRUPTED",
@@ -12,11 +18,13 @@ __all__ = [
     "EngineUnavailable",
     "Stop",
     "end_process",
+    "end_when_told",
 ]
 
 STOPPED = 3  # exit code of a run that a guard ended
 STALLED = 4  # of one that made no progress any more
 INTERRUPTED = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, the same command may go on
+TOLD = (signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1)  # beside Ctrl-C
 
 
 class Stop(RuntimeError):
@@ -37,3 +45,26 @@ class Abandoned(SystemExit):
 
     def __init__(self) -> None:
         super().__init__(INTERRUPTED)
+
+
+@contextmanager
+def end_when_told() -> Iterator[None]:
+    """Ctrl-C ends a command in one line, and so do the signals by which a machine is taken back, at
+    once: with the code of what was asked to stop. A run that trains, and a sweep, hear them in ways
+    of their own."""
+
+    def leave(number: int, _: FrameType | None) -> None:
+        os.write(2, f"\nstopped by {signal.Signals(number).name}\n".encode())
+        end_process(INTERRUPTED)  # an exception would be a fault of the reward that it came in
+
+    heard = [number for number in TOLD if signal.getsignal(number) is signal.SIG_DFL]
+    for number in heard:
+        signal.signal(number, leave)
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("\nstopped by Ctrl-C", file=sys.stderr)
+        sys.exit(INTERRUPTED)
+    finally:
+        for number in heard:
+            signal.signal(number, signal.SIG_DFL)

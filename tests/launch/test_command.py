@@ -1,13 +1,17 @@
 """The command `tandem`: its words, its version, and a word that it does not know."""
 
 import importlib
+import os
+import signal
 import subprocess
 import sys
 from inspect import signature
+from multiprocessing import get_context
 
 import pytest
 
 from tandem.__main__ import COMMANDS, main
+from tandem.stop import end_when_told
 
 
 @pytest.mark.parametrize("word", COMMANDS)
@@ -33,6 +37,23 @@ def test_an_unknown_word_is_refused_with_the_nearest(capsys):
 def test_the_version_is_that_of_the_package(capsys):
     main(["--version"])
     assert capsys.readouterr().out.startswith("Tandem 0.")
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"])
+def test_a_signal_ends_a_command_in_one_line(capfd, name):
+    number = getattr(signal, name)
+
+    def told() -> None:
+        signal.signal(number, signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL)
+        with end_when_told():
+            os.kill(os.getpid(), number)
+            signal.pause()
+
+    child = get_context("fork").Process(target=told)
+    child.start()
+    child.join(10)
+    assert child.exitcode == 75
+    assert capfd.readouterr().err == f"\nstopped by {'Ctrl-C' if name == 'SIGINT' else name}\n"
 
 
 @pytest.mark.slow

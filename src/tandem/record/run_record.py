@@ -65,6 +65,13 @@ class RunRecord:
             point_latest(self.folder, home)
 
     @property
+    def how_to_go_on(self) -> str:
+        """What is typed once it was stopped: nothing stays of a warm start."""
+        if self.job == "warm_start":
+            return "give the same command again"
+        return f"go on with: python train.py resume={self.folder}"
+
+    @property
     def id(self) -> str:
         """The same for all starts of a run."""
         return self._manifest()["id"]

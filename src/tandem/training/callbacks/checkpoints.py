@@ -59,7 +59,7 @@ class Checkpoints(Callback):
         if isinstance(exception, EngineUnavailable | Abandoned) and alone:
             self.publish(trainer, module)
             self.settle()
-            log.warning("go on with: python train.py resume=%s", self.record.folder)
+            log.warning(self.record.how_to_go_on)
 
     def publish(self, trainer: Trainer, module: PostTraining) -> None:
         """All ranks meet here; what they write is written beside the iterations that follow.

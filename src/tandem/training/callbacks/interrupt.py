@@ -99,7 +99,7 @@ class Interrupt(Callback):
         if trainer.is_global_zero:
             _say(
                 f"stopped after iteration {module.iteration} of {module.plan.iterations}; "
-                f"{self._how_to_go_on()}"
+                f"{self.checkpoints.record.how_to_go_on}"
             )
         raise Interrupted
 
@@ -125,13 +125,11 @@ class Interrupt(Callback):
         if self.trainer.is_global_zero:
             step = find_newest_step(self.checkpoints.record.folder / FOLDER)
             kept = "no checkpoint is there yet" if step is None else f"checkpoint {step} is there"
-            _say(f"{received.name} again: ended at once; {kept}; {self._how_to_go_on()}")
+            how = self.checkpoints.record.how_to_go_on
+            _say(f"{received.name} again: ended at once; {kept}; {how}")
         if (launcher := self.trainer.strategy.launcher) is not None:
             launcher.kill(signal.SIGKILL)  # the ranks that this process started
         end_process(INTERRUPTED)
-
-    def _how_to_go_on(self) -> str:
-        return f"go on with: python train.py resume={self.checkpoints.record.folder}"
 
     def _restore(self) -> None:
         ENDING.clear()
