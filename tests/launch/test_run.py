@@ -1,5 +1,6 @@
 """Whole runs on small models, from Python and from the command line."""
 
+import errno
 import json
 import os
 import shutil
@@ -19,9 +20,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import tandem
 from tandem.config import ConfigError, compose
+from tandem.launch import run
 from tandem.launch.evaluation import whose_weights
 from tandem.launch.run import Result, stops
 from tandem.record import room
+from tandem.stop import Stop
 
 ROOT = Path(__file__).parents[2]
 QUICK = (
@@ -406,6 +409,15 @@ def test_no_room_for_the_checkpoints_is_known_before_anything_is_written(tmp_pat
     with pytest.raises(ConfigError, match=r"3 checkpoints of .* GiB are free; free some space"):
         train(tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_disk_that_is_full_at_the_start_is_one_line(tmp_path, monkeypatch):
+    def refuse(folder):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder / "run.lock"))
+
+    monkeypatch.setattr(run, "claim_folder", refuse)
+    with pytest.raises(Stop, match=r"run\.lock: No space left on device; free some space"):
+        tandem.train(*FEW, f"run_dir={tmp_path / 'run'}")
 
 
 def test_the_room_that_is_asked_for_is_what_a_checkpoint_takes(straight, tmp_path, monkeypatch):

@@ -112,7 +112,7 @@ def run(
         return Result(metrics={}, run_dir=run_dir)
     check_devices(settings)
     keep_trust(partial(remember, cfg))
-    with ExitStack() as held:
+    with stop_where_full(run_dir), ExitStack() as held:
         held.enter_context(judged_by(partial(admit_address, cfg)))
         if distributed.is_first() and not settings.evaluate:
             with refusing():
@@ -152,12 +152,11 @@ def carry_out(
     with refusing():
         check_room_for(module, settings, run_dir)
     record = RunRecord(run_dir, mirrors=mirrors, job=job)
-    with stop_where_full(run_dir):
-        if distributed.is_first():
-            record.begin(config, seed=settings.seed, command=["train.py", *overrides])
-            if write_quarantine(run_dir, data.quarantine) is not None:
-                say(left_out(data.quarantine))
-        fit(module, settings, data, record, [build(node) for node in cfg.callbacks.values()])
+    if distributed.is_first():
+        record.begin(config, seed=settings.seed, command=["train.py", *overrides])
+        if write_quarantine(run_dir, data.quarantine) is not None:
+            say(left_out(data.quarantine))
+    fit(module, settings, data, record, [build(node) for node in cfg.callbacks.values()])
     return Result(metrics=record.latest, run_dir=run_dir)
 
 
