@@ -60,6 +60,13 @@ def test_what_is_no_plain_file_is_refused_unopened(run_dir, name, make):
         resume_config(run_dir, [])
 
 
+def test_a_lock_that_is_another_file_too_is_refused(run_dir, tmp_path):
+    (tmp_path / "mine").write_text("dear")
+    os.link(tmp_path / "mine", run_dir / "run.lock")
+    with pytest.raises(ConfigError, match=r"run\.lock is another name of a file elsewhere; delete"):
+        resume_config(run_dir, [])
+
+
 def test_a_run_with_the_links_that_wandb_makes_goes_on(run_dir, tmp_path):
     logs = run_dir / "wandb" / "offline-run-1" / "logs"
     logs.mkdir(parents=True)

@@ -78,3 +78,11 @@ def test_a_damaged_manifest_is_refused(tmp_path, text):
     (tmp_path / "manifest.json").write_text(text)
     with pytest.raises(ValueError, match=r"manifest\.json is damaged; put back a whole copy, or"):
         check_resumable(tmp_path, every=2)
+
+
+@pytest.mark.parametrize("row", ["[]", "{", '{"kind": "eval", "prompt": "a"}'])
+def test_a_damaged_table_of_samples_is_refused(tmp_path, row):
+    (written(tmp_path, lines=3, steps=(2,)) / "samples").mkdir()
+    (tmp_path / "samples" / "iteration_000000.jsonl").write_text(f"{row}\n")
+    with pytest.raises(jsonl.Damaged, match=r"iteration_000000\.jsonl: line 1 is damaged"):
+        check_resumable(tmp_path, every=2)

@@ -51,6 +51,8 @@ def check_files(folder: Path) -> None:
                     )
             elif not place.is_file() and (not place.is_dir() or place.suffix in FILES):
                 raise ValueError(f"{name} is no plain file")
+            elif place.suffix == ".lock" and place.stat().st_nlink > 1:  # it is written in place
+                raise ValueError(f"{name} is another name of a file elsewhere; delete it")
     for place in folder.iterdir():
         if place.is_file():
             check_file(place, LOG_BYTES)

@@ -18,6 +18,8 @@ def check_resumable(run_dir: Path, *, every: int) -> None:
     folder = run_dir / CHECKPOINTS
     check_places(folder)
     _check_manifest(run_dir / MANIFEST)
+    for table in sorted((run_dir / "samples").glob("iteration_*.jsonl")):
+        _check_samples(table)
     lines = max(len(jsonl.read_iterations(run_dir / name)) for name in LOGS)
     lost = not folder.is_dir() or (find_newest_step(folder) is None and lines > every)
     if lines and lost:
@@ -36,3 +38,10 @@ def _check_manifest(path: Path) -> None:
         found = None
     if not (isinstance(found, dict) and "id" in found and isinstance(found.get("starts"), list)):
         raise ValueError(f"{path} is damaged; put back a whole copy, or remove it to begin another")
+
+
+def _check_samples(table: Path) -> None:
+    """Raise Damaged for a row that later samples cannot be compared with, or put beside."""
+    for number, row in enumerate(jsonl.read(table), 1):
+        if lacking := sorted({"kind", "prompt", "output"} - row.keys()):
+            raise jsonl.Damaged(table, number, f"it has no {lacking[0]}")
