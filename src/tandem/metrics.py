@@ -83,7 +83,8 @@ Metric = Sum | Max | Min | EffectiveSize | Correlation
 
 
 def reduce_metrics(metrics: Mapping[str, Metric]) -> dict[str, float]:
-    """The numbers over all ranks, in two collectives; a mean over nothing is left out."""
+    """The numbers over all ranks, in two collectives and one wait for the device; a mean over
+    nothing is left out."""
     edges = {name: m for name, m in metrics.items() if isinstance(m, Max | Min)}
     sums = {name: m for name, m in metrics.items() if name not in edges}
     signs = [1 if isinstance(m, Max) else -1 for m in edges.values()]
@@ -92,10 +93,10 @@ def reduce_metrics(metrics: Mapping[str, Metric]) -> dict[str, float]:
     values += [sign * m[0].double() for sign, m in zip(signs, edges.values(), strict=True)]
     device = next((value.device for value in values if value.device.type != "cpu"), None)
     column = torch.stack([value.to(device) for value in values]) if values else torch.zeros(0)
-    added = iter(distributed.all_sum(column[:count]).tolist())
-    most = distributed.all_max(column[count:]).tolist()
-    found = {name: m.value(*islice(added, len(m))) for name, m in sums.items()}
-    edge_of = zip(edges, signs, most, strict=True)
+    joined = distributed.all_sum(column[:count]), distributed.all_max(column[count:])
+    numbers = iter(torch.cat(joined).tolist())
+    found = {name: m.value(*islice(numbers, len(m))) for name, m in sums.items()}
+    edge_of = zip(edges, signs, numbers, strict=True)
     found |= {n: None if x == -math.inf else s * x for n, s, x in edge_of}  # of nothing: none
     return {name: found[name] for name in metrics if found[name] is not None}
 
