@@ -10,7 +10,7 @@ from pathlib import Path
 
 from generate import curves
 from generate.repository import DOCS, ROOT, fenced
-from generate.signatures import parameters
+from generate.signatures import Parameter, parameters
 
 SHOWN = re.compile(r"^<!-- (code|table): (.+) -->\n(?:.*\n)*?<!-- end -->$", re.M)
 BATCHES = ("Transition", "Evidence", "Rollout", "CoupledBatch", "DecoupledBatch")
@@ -26,7 +26,7 @@ def meanings() -> dict[str, str]:
     said: dict[str, str] = {}
     for record in BATCHES:
         for one in parameters(f"tandem.types.{record}").values():
-            meaning = one.meaning.partition("; None:")[0]
+            meaning = re.sub(r"(^|; )None:.*", "", one.meaning)
             said[one.name] = max(said.get(one.name, ""), meaning, key=len)
     return said
 
@@ -38,10 +38,14 @@ def fields(record: str) -> str:
         raise ValueError(f"no record is called {record}")
     said = meanings() if record in BATCHES else {}
     rows = [
-        f"| `{one.name}` | {max(one.meaning or one.type, said.get(one.name, ''), key=len)} |"
-        for one in found
+        f"| `{one.name}` | {max(_own(one), said.get(one.name, ''), key=len)} |" for one in found
     ]
-    return "\n".join([f"| field of `{record}` | |", "|---|---|", *rows]).replace(" | None", "")
+    return "\n".join([f"| field of `{record}` | |", "|---|---|", *rows])
+
+
+def _own(field: Parameter) -> str:
+    """Its comment, or else its type."""
+    return field.meaning or field.type.replace(" | None", "")
 
 
 def filled(markdown: str) -> str:
