@@ -19,12 +19,13 @@ __all__ = [
     "Stop",
     "end_process",
     "end_when_told",
+    "list_heard",
 ]
 
 STOPPED = 3  # exit code of a run that a guard ended
 STALLED = 4  # of one that made no progress any more
 INTERRUPTED = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, the same command may go on
-TOLD = (signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1)  # beside Ctrl-C
+TOLD = (signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1)  # beside Ctrl-C; SIGHUP first
 
 
 class Stop(RuntimeError):
@@ -45,6 +46,12 @@ class Abandoned(SystemExit):
 
     def __init__(self) -> None:
         super().__init__(INTERRUPTED)
+
+
+def list_heard() -> list[signal.Signals]:
+    """The signals that a run and a sweep end on: all of these, but under nohup no SIGHUP."""
+    under_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [signal.SIGINT, *TOLD[under_nohup:]]
 
 
 @contextmanager

@@ -19,8 +19,8 @@ from tandem.advantages.baselines import MovingAverage
 from tandem.evaluation.settings import Answers
 from tandem.record import jsonl
 from tandem.record.checkpoint import find_newest_whole
+from tandem.stop import list_heard
 from tandem.training.callbacks import INTERRUPTED, Interrupted
-from tandem.training.callbacks.interrupt import SIGNALS
 
 FORK = multiprocessing.get_context("fork")
 
@@ -159,11 +159,11 @@ def signals_at(call: int, *numbers: signal.Signals):
     ],
 )
 def test_a_signal_ends_a_run_with_a_checkpoint(tmp_path, straight, number, call, finished):
-    before = [signal.getsignal(n) for n in SIGNALS]
+    before = [signal.getsignal(n) for n in list_heard()]
     with pytest.raises(SystemExit) as ended:
         run(tmp_path, reward=signals_at(call, number))
     assert ended.value.code == INTERRUPTED == 75
-    assert [signal.getsignal(n) for n in SIGNALS] == before
+    assert [signal.getsignal(n) for n in list_heard()] == before
     assert find_newest_whole(tmp_path / "checkpoints").step == finished
     assert [line["iteration"] for line in metrics(tmp_path)] == [*range(finished)]
     run(tmp_path, resume=True)

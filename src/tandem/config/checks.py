@@ -18,6 +18,7 @@ from tandem.config.overrides import TOGETHER
 from tandem.config.plain import iterate_leaves, reads_environment, to_plain
 from tandem.config.remotes import remotes_can_be_asked
 from tandem.config.targets import resolve
+from tandem.config.values import refuse_empty
 from tandem.contracts import name_of, options_of
 from tandem.legality import Case, check
 from tandem.registry import declared
@@ -52,11 +53,11 @@ def make_case(cfg: DictConfig) -> Case:
     """What is judged, every call bound to its signature. The algorithm is made, and what would cost
     time or memory is not."""
     _refuse_secrets(cfg)
+    _refuse_missing_groups(cfg)
     _refuse_foreign_steps(cfg)
     config = to_plain(cfg)
     for name in FOLDERS:
-        if config[name] == "":
-            raise ConfigError(f"{name}='': give a folder; {name}=. is the one that you are in")
+        refuse_empty(name, config[name])
     trust.refuse_unsaid(config, recorded=cfg.resume is not None)
     given = {name: value for name, value in config.items() if name not in COMPONENTS}
     bound = bind_call(Settings, given, "", partial=False)
@@ -185,11 +186,14 @@ def _bind(node: Any, where: str) -> Call:
     raise ConfigError(f"{where}: expected a node with _target_, as the options of its group have")
 
 
-def _refuse_foreign_steps(cfg: DictConfig) -> None:
-    """Before anything is resolved: what dynamics reckon with is said by models of their kind."""
+def _refuse_missing_groups(cfg: DictConfig) -> None:
     for group in ("model", "dynamics", "rollout", "algorithm"):
         if not isinstance(cfg.get(group), DictConfig):
             raise ConfigError(f"{group} is missing: choose one of the options of conf/{group}")
+
+
+def _refuse_foreign_steps(cfg: DictConfig) -> None:
+    """Before anything is resolved: what dynamics reckon with is said by models of their kind."""
     chain = PICTURE in cfg.model
     for_pictures, pictures = "kernel" in cfg.dynamics, chain or "latent_size" in cfg.model
     if chain != (PICTURE in cfg.rollout):

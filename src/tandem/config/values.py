@@ -148,3 +148,9 @@ def list_keys(cfg: DictConfig, prefix: str = "") -> list[str]:
         ):
             found += list_keys(node, f"{key}.") if not node._is_none() else []
     return found
+
+
+def refuse_empty(name: str, folder: object) -> None:
+    """Raise ConfigError for a folder without a name, which would be the one that we are in."""
+    if folder == "":
+        raise ConfigError(f"{name}='': give a folder; {name}=. is the one that you are in")

@@ -32,7 +32,7 @@ from tandem.config.names import ConfigError, unknown
 from tandem.config.overrides import parse, quote
 from tandem.config.refusals import refusing
 from tandem.config.resume import check_files, configuration, find_resumed_run
-from tandem.config.values import list_keys
+from tandem.config.values import list_keys, refuse_empty
 from tandem.record import terminal
 from tandem.record.finished import finished
 from tandem.record.next_commands import next_commands
@@ -171,8 +171,7 @@ def _run(overrides: Sequence[str]) -> Run:
         of_hydra = [part.input_line for part in parts if part.is_hydra_override()]
         job = compose_with_hydra([*of_hydra, f"hydra.run.dir={quote(folder)}"])
     settings = check(cfg)
-    if job.hydra.run.dir == "":
-        raise ConfigError("hydra.run.dir='': give a folder; hydra.run.dir=. is the one you are in")
+    refuse_empty("hydra.run.dir", job.hydra.run.dir)
     _refuse_place(Path(job.hydra.run.dir))
     return Run(cfg=cfg, settings=settings, overrides=own, job=job)
 

@@ -28,7 +28,7 @@ from tandem.config.names import ConfigError
 from tandem.record import durable
 from tandem.record.latest import point_latest
 from tandem.record.secrets import scrub_words
-from tandem.stop import INTERRUPTED
+from tandem.stop import INTERRUPTED, list_heard
 from tandem.sweep import status
 from tandem.sweep.dry_run import rehearse
 from tandem.sweep.job import LAUNCH, Launch, job, name_launch
@@ -36,7 +36,6 @@ from tandem.sweep.status import SweepPlan
 from tandem.sweep.table import summarise
 from tandem.sweep.words import Sweep
 
-SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1)  # as of one run
 TABLE = "sweep.md"
 FAILED = 1
 
@@ -184,9 +183,7 @@ def listen_for_stop(order: Launch) -> Iterator[None]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
 
-    under_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    heard = [number for number in SIGNALS if number is not signal.SIGHUP or not under_nohup]
-    before = {number: signal.signal(number, stop) for number in heard}
+    before = {number: signal.signal(number, stop) for number in list_heard()}
     try:
         yield
     finally:

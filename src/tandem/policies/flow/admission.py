@@ -92,19 +92,18 @@ def refuse_picture(prompt: Prompt, adapter: Adapter) -> str | None:
     if prompt.media is None:
         return "has no picture; rows that name files need data.pictures=true"
     if prompt.size is None:
-        height, width = adapter.image_shape[-3:-1]
-        cut = height if height == width else f"[[{height},{width}]]"
-        wanted, whose, advice = (
-            adapter.image_shape,
-            "the model's are",
-            f"; data.resize={cut} cuts it",
-        )
+        wanted, whose = adapter.image_shape, "the model's are"
     else:
-        wanted, whose, advice = (*adapter.image_shape[:-3], *prompt.size, 3), "its row asks for", ""
-    if prompt.media.shape != wanted:
-        has, wants = ("x".join(map(str, shape)) for shape in (prompt.media.shape, wanted))
-        return f"has a picture of {has}, but {whose} {wants}{advice}"
-    return None
+        wanted, whose = (*adapter.image_shape[:-3], *prompt.size, 3), "its row asks for"
+    if prompt.media.shape == wanted:
+        return None
+    has, wants = ("x".join(map(str, shape)) for shape in (prompt.media.shape, wanted))
+    said = f"has a picture of {has}, but {whose} {wants}"
+    if prompt.size is not None:
+        return said
+    height, width = adapter.image_shape[-3:-1]
+    cut = height if height == width else f"[[{height},{width}]]"
+    return f"{said}; data.resize={cut} cuts it"
 
 
 def refuse_size(prompt: Prompt, adapter: Adapter) -> str | None:

@@ -18,12 +18,11 @@ from lightning.pytorch import Callback, Trainer
 from tandem import distributed
 from tandem.record.checkpoint import find_newest_step
 from tandem.rewards.concurrency import ENDING
-from tandem.stop import INTERRUPTED, Abandoned, end_process
+from tandem.stop import INTERRUPTED, Abandoned, end_process, list_heard
 from tandem.training.callbacks.checkpoints import FOLDER, Checkpoints
 from tandem.training.callbacks.signals import Ear, Pipe
 from tandem.training.module import PostTraining
 
-SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1)
 URGENT = (signal.SIGTERM, signal.SIGUSR1)
 
 
@@ -58,9 +57,7 @@ class Interrupt(Callback):
         self._in_main, self._beside = Ear(), Ear()
         self._clock = module.clock  # before a signal can be heard, which reads both
         self._leave = lambda together: self._leave_early(trainer, module, together)
-        for number in SIGNALS:
-            if number is signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
-                continue  # nohup
+        for number in list_heard():
             self._before[number] = signal.signal(number, self._hear)
         self._pipe = Pipe(lambda number: self._note(number, self._beside))
         if distributed.world_size() > 1:  # any of them may be the one that hears
