@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import pytest
+import records
 import torch
 from loop import PLAN, Loop
 from records import GRPO
@@ -265,6 +266,23 @@ def test_a_field_that_was_not_declared_is_one_line_with_its_place(tmp_path, part
     said = rf'{function.__name__} at \S*test_outputs.py:{line} reads {name}, .*reads={{"{name}"}}'
     with pytest.raises(WrongOutput, match=said):
         plugged(tmp_path, **part).go(1)
+
+
+@pytest.mark.parametrize("lacks", [True, False])
+def test_a_field_that_a_row_of_the_data_lacks_is_one_line_with_its_place_and_the_row(lacks):
+    rows = records.rollout(torch.ones(3, 2).bool(), torch.arange(3))
+    fields = {"level": 1.0}, {"level": 2.0}, {} if lacks else {"level": 3.0}
+    prompts = zip(rows.prompts, fields, strict=True)
+    rows = replace(rows, prompts=tuple(replace(one, fields=own) for one, own in prompts))
+
+    def levelled(scores, rollout):
+        levels = [prompt.fields["level"] for prompt in rollout.prompts]
+        return {}["another"] if levels else None
+
+    place = rf"levelled at \S*test_outputs.py:{levelled.__code__.co_firstlineno + 1}"
+    said = rf"^advantage {place} reads the field 'level', and prompt 2 of test has none: '\?'; give"
+    with pytest.raises(WrongOutput if lacks else KeyError, match=said if lacks else "^'another'"):
+        ADVANTAGE.ask(levelled, records.scores(torch.ones(3)), rows, mask=rows.mask)
 
 
 def test_any_other_error_of_a_part_stays_what_it_is(tmp_path):

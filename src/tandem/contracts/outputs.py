@@ -1,6 +1,7 @@
 """Outputs of components: shape, dtype, gradient and finite values, plugins and built-ins alike.
 
-A component that reads a field which it did not declare is answered in one line as well.
+A component that reads a field which it did not declare, or which a row of the data lacks, is
+answered in one line as well.
 
 A number for a whole micro-batch would broadcast over its steps, and what is learnt would then
 depend on how an update is cut for memory. All but `finite` costs nothing.
@@ -51,6 +52,9 @@ class Output:
             value = part(*records)
         except (TypeError, AttributeError) as error:
             refuse_undeclared(self.kind, part, records, error)
+            raise
+        except KeyError as error:
+            refuse_absent_field(self.kind, part, records, error)
             raise
         mask = records[0] if mask is None else mask
         fault = None
@@ -149,6 +153,32 @@ def refuse_undeclared(
                     f"{', '.join(read)}, which nobody asked the policy for; declare "
                     f"reads={{{listed}}} in its decorator"
                 ) from error
+
+
+def refuse_absent_field(
+    kind: str, part: Callable, records: Sequence[object], error: KeyError
+) -> None:
+    """Raise for a part that asked the prompt of a row for a field that this row of the data lacks.
+
+    A reward that does so gives no number of that row; an advantage is one of all rows together.
+    """
+    frame, line = list(walk_tb(error.__traceback__))[-1]
+    asks = "fields" in linecache.getline(frame.f_code.co_filename, line)
+    prompts = [
+        prompt
+        for record in records
+        if is_dataclass(record) and "prompts" in {field.name for field in fields(record)}
+        for prompt in record.prompts
+    ]
+    lacking = [one for one in prompts if asks and not one.fields.keys() >= {*error.args}]
+    if lacking:
+        name, prompt = error.args[0], lacking[0]
+        raise WrongOutput(
+            f"{kind} {named(part)} at {shown(frame.f_code.co_filename)}:{line} reads the field "
+            f"{name!r}, and prompt {prompt.id} of {prompt.source} has none: "
+            f"{str(prompt.text or prompt.messages)[:60]!r}; give it to every row of the data, "
+            f"or read it by .get({name!r}, NUMBER)"
+        ) from error
 
 
 def named(part: Callable) -> str:
