@@ -4,6 +4,7 @@ import logging
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import time
 from dataclasses import dataclass, fields, replace
@@ -43,6 +44,10 @@ def straight(tmp_path_factory):
 
 def metrics(folder) -> list[dict]:
     return jsonl.read(folder / "metrics.jsonl")
+
+
+def list_warnings(caplog) -> list[str]:
+    return [one.getMessage() for one in caplog.records if one.name.startswith("tandem")]
 
 
 def assert_same_run(folder, straight) -> None:
@@ -89,14 +94,24 @@ def test_the_newest_checkpoints_stay(straight):
     assert names == ["step_000004", "step_000006"]
 
 
-def test_a_finished_run_can_be_resumed_and_evaluates_its_end_again(straight, tmp_path):
-    import shutil
-
+def test_a_finished_run_can_be_resumed_and_evaluates_its_end_again(straight, tmp_path, caplog):
     again = tmp_path / "again"
     shutil.copytree(straight, again)
     module = run(again, resume=True)
     assert module.iteration == ITERATIONS
     assert_same_run(again, straight)
+    assert not list_warnings(caplog)
+
+
+def test_a_resumed_run_says_which_lines_are_gone_and_goes_on(straight, tmp_path, caplog):
+    again = tmp_path / "again"
+    shutil.copytree(straight, again)
+    (again / "metrics.jsonl").write_text("")
+    assert run(again, resume=True).iteration == ITERATIONS
+    assert [line["iteration"] for line in metrics(again)] == [ITERATIONS]
+    (said,) = list_warnings(caplog)
+    assert said.startswith(f"{again}/metrics.jsonl lacks 6 of the 6 lines before iteration 6, the")
+    assert "first of iteration 0 and the last of 5; the run goes on without them" in said
 
 
 def test_without_a_terminal_progress_is_a_few_lines_and_a_table(tmp_path, capsys):

@@ -157,6 +157,20 @@ class RunRecord:
             if galleries.parse_iteration(path) >= iteration:
                 path.unlink()
 
+    def find_missing_lines(self, iteration: int) -> list[str]:
+        """A sentence for each log without a line of every iteration before this one: whoever goes
+        on from there does not write them again."""
+        found = []
+        for path in (self.folder / METRICS, self.folder / TIMING):
+            lost = sorted({*range(iteration)} - {*jsonl.read_iterations(path)})
+            if lost:
+                found.append(
+                    f"{path} lacks {len(lost)} of the {iteration} lines before iteration "
+                    f"{iteration}, the first of iteration {lost[0]} and the last of {lost[-1]}; "
+                    "the run goes on without them: put them back if you have a copy"
+                )
+        return found
+
     def sync(self) -> None:
         """The logs are on the disk: to be called before a checkpoint that counts on them."""
         for name in LOGS:

@@ -157,6 +157,8 @@ def restore(module: PostTraining, optimizer: Optimizer, record: RunRecord) -> in
         module.load_state(tensors["module"])
     if distributed.rank() == 0:
         record.cut(found.step)
+        for lost in record.find_missing_lines(found.step):
+            log.warning(lost)
     return found.step
 
 
