@@ -167,6 +167,24 @@ def test_a_run_that_died_counts_with_the_score_it_had(tmp_path):
     assert (found.seeds_that("died"), found.without, found.worst) == ([0], [], (0, 0.1))
 
 
+def hide_scores(run) -> None:
+    path = run / "metrics.jsonl"
+    path.write_text(path.read_text().replace(METRIC, "loss"))
+
+
+def test_a_run_without_the_metric_of_the_others_is_named_and_does_not_count(tmp_path, capsys):
+    write_sweep(tmp_path, {"grpo": [0.8, 0.7], "rloo": [0.5, 0.4], "sft": [0.0]})
+    hide_scores(tmp_path / "sft-0")
+    hide_scores(tmp_path / "grpo-1")
+    main([str(tmp_path)])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "grpo: seed 1 without any score; sft: no run has a score" in said
+    hide_scores(tmp_path / "grpo-0")
+    with pytest.raises(SystemExit):  # most runs have it no longer
+        main([str(tmp_path)])
+    assert f"({tmp_path}/grpo-0 has no eval/accuracy, {tmp_path}" in capsys.readouterr().err
+
+
 def test_while_a_run_goes_on_nothing_is_claimed(tmp_path, monkeypatch, capsys):
     """Neither in the table nor on the page, and the pairs of whole runs keep theirs."""
     write_sweep(tmp_path, FAR | {"ppo": [0.1, 0.11, 0.12]}, every=9)

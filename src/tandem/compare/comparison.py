@@ -27,7 +27,7 @@ from tandem.compare.table import Table
 from tandem.record.reading.runs import AXES, Run
 from tandem.record.reading.variants import Variant, group_runs
 
-METRICS = ("eval/accuracy", "eval/reward")  # the first one that all runs have
+METRICS = ("eval/accuracy", "eval/reward")  # the first one that as many runs have as any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,16 +116,21 @@ def compare_scores(runs: Sequence[Run], request: Request) -> Comparison:
 
 
 def choose_metric(runs: Sequence[Run], metric: str | None) -> str:
-    """Raises ValueError for a metric that no run has, with the nearest one."""
-    every = [names for run in runs if (names := run.names())]  # none: it died at once
+    """Raises ValueError for a metric that no run has, with the nearest one; and, where none was
+    given, if there is none that most runs have. The others have no score."""
+    every = {run.folder: names for run in runs if (names := run.names())}  # none: it died at once
     if not every:
         raise ValueError("no run has written a line of its record yet")
     if metric is None:
-        shared = [name for name in METRICS if all(name in names for names in every)]
-        if not shared:
-            raise ValueError(f"the runs share neither of {' and '.join(METRICS)}; give metric=NAME")
-        return shared[0]
-    known = set().union(*every)
+        lacking = {name: [one for one in every if name not in every[one]] for name in METRICS}
+        chosen = min(METRICS, key=lambda name: len(lacking[name]))
+        if 2 * len(lacking[chosen]) < len(every):
+            return chosen
+        gaps = ", ".join(f"{one[0]} has no {name}" for name, one in lacking.items())
+        raise ValueError(
+            f"the runs share neither of {' and '.join(METRICS)} ({gaps}); give metric=NAME"
+        )
+    known = set().union(*every.values())
     if all(run.score(metric) is None for run in runs):
         near = get_close_matches(metric, sorted(known), n=1)
         raise ValueError(

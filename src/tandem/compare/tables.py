@@ -43,27 +43,27 @@ def table_scores(variants: Sequence[Scored], metric: str, silent: Sequence[Varia
 
 
 def _list_unfinished(variants: Sequence[Scored], silent: Sequence[Variant]) -> list[str]:
-    """What became of the runs that are not whole; [] where all are."""
+    """What became of the runs that are not whole, or have no score; [] where there is none."""
     found = [said for one in variants if (said := _describe_seeds(one))]
     for one in silent:
-        found.append(
-            f"{one.name}: no run has a score, {count_states([run.state for run in one.runs])}"
-        )
+        states = count_states([run.state for run in one.runs])  # "" where all finished
+        found.append(", ".join(filter(None, (f"{one.name}: no run has a score", states))))
     if not found:
         return []
-    return [f"A run that is not whole counts with the last score it has. {'; '.join(found)}"]
+    return [f"A run counts with the last score it has, or not at all. {'; '.join(found)}"]
 
 
 def _describe_seeds(one: Scored) -> str:
-    """As in "grpo: seed 1, 2 died, seed 3 goes on"; "" where all are whole."""
+    """As in "grpo: seed 1, 2 died, seed 3 goes on"; "" where all are whole and have a score."""
     which = {state: one.seeds_that(state) for state in UNFINISHED}
     said = [
         f"seed {', '.join(map(str, seeds))} {describe_state(state, len(seeds))}"
         for state, seeds in which.items()
         if seeds
     ]
-    without = f" ({len(one.without)} without any score)" if one.without else ""
-    return f"{one.name}: {', '.join(said)}{without}" if said else ""
+    if one.without:
+        said.append(f"seed {', '.join(map(str, one.without))} without any score")
+    return f"{one.name}: {', '.join(said)}" if said else ""
 
 
 def table_pairs(pairs: Sequence[Pair], metric: str) -> Table:
