@@ -36,6 +36,7 @@ from tandem.compare.comparison import Comparison, Request, compare
 from tandem.compare.report import live, wandb_report
 from tandem.compare.report.figures import draw_plots
 from tandem.compare.report.write import write_report
+from tandem.record import durable
 from tandem.record.reading import planned
 from tandem.record.reading.provenance import provenance
 from tandem.record.reading.runs import find, read_all
@@ -154,14 +155,22 @@ def parse_number(option: str, text: str | None) -> float | None:
 
 
 def write(found: Comparison, folder: Path, *, title: str) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "report.html").write_text(write_report(found, title))
+    """All files of a report. Raises ValueError where they cannot be: those that were there stay."""
     line = provenance(found.runs)
+    texts = {"report.html": write_report(found, title)}
     for table in found.tables:
-        (folder / f"{table.name}.md").write_text(f"{table.markdown()}\n\n{line}\n")
-        (folder / f"{table.name}.csv").write_text(f"# {line}\n{table.csv()}")
-        (folder / f"{table.name}.tex").write_text(f"% {line}\n{table.latex()}")
-    draw_plots(found, folder, line)
+        texts[f"{table.name}.md"] = f"{table.markdown()}\n\n{line}\n"
+        texts[f"{table.name}.csv"] = f"# {line}\n{table.csv()}"
+        texts[f"{table.name}.tex"] = f"% {line}\n{table.latex()}"
+    files = {name: text.encode() for name, text in texts.items()} | draw_plots(found, line)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        durable.replace_all(folder, files)
+    except OSError as error:
+        raise ValueError(
+            f"out={folder}: the report was not written ({error.strerror}); it takes "
+            f"{sum(map(len, files.values())):,} bytes: free some space, or give another folder"
+        ) from error
 
 
 if __name__ == "__main__":

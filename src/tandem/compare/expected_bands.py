@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from tandem.compare.learning_curves import align_curves, thin
 from tandem.compare.scores import is_share
 from tandem.compare.statistics.curves import LEVEL, Band, prediction_band
+from tandem.record import durable
 from tandem.record.reading.provenance import code_of, fingerprint, provenance
 from tandem.record.reading.states import describe_state
 from tandem.record.reading.variants import Variant, facts_of
@@ -77,7 +78,7 @@ def save(folder: Path, variants: Sequence[Variant], metric: str) -> Path:
         ],
     }
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / FILE).write_text(write_lines(content))
+    durable.replace(folder / FILE, write_lines(content).encode())
     return folder / FILE
 
 

@@ -11,6 +11,7 @@ from tandem.compare.scores import Scored, is_score, score_variant
 from tandem.compare.statistics.intervals import estimate
 from tandem.compare.table import Table
 from tandem.compare.texts import format_interval, format_number
+from tandem.record import durable
 from tandem.record.foreign import JSON_BYTES, UNREADABLE, read_bytes
 from tandem.record.reading.runs import Run
 from tandem.record.reading.variants import group_runs
@@ -94,7 +95,7 @@ def candidate(one: Scored) -> Candidate:
 
 
 def write(folder: Path, found: Selection) -> None:
-    (folder / FILE).write_text(json.dumps(asdict(found), indent=1))
+    durable.replace(folder / FILE, json.dumps(asdict(found), indent=1).encode())
 
 
 def read(folder: Path) -> Selection | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 
@@ -17,15 +18,23 @@ def write(path: Path, content: bytes) -> None:
 
 def replace(path: Path, content: bytes) -> None:
     """`path` holds the old bytes or the new ones, never a mixture; the new ones on return."""
+    replace_all(path.parent, {path.name: content})
+
+
+def replace_all(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """The same of several files; where there is no room for all of them, all keep the old bytes."""
     # In the same folder: a rename between file systems is a copy, and a copy can be torn.
     # One name for all attempts: what a kill leaves behind is overwritten by the next one.
-    temporary = path.with_name(f"{path.name}.tmp")
+    temporary = {name: folder / f"{name}.tmp" for name in contents}
     try:
-        write(temporary, content)
-        temporary.replace(path)
+        for name, content in contents.items():
+            write(temporary[name], content)
+        for name, path in temporary.items():
+            path.replace(folder / name)
     finally:
-        temporary.unlink(missing_ok=True)
-    sync(path.parent)
+        for path in temporary.values():
+            path.unlink(missing_ok=True)
+    sync(folder)
 
 
 def sync(path: Path) -> None:

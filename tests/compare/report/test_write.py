@@ -1,6 +1,8 @@
 """The page holds what the tables say, fetches nothing, and runs nothing of what it shows."""
 
+import errno
 import json
+import os
 import re
 
 import numpy as np
@@ -12,6 +14,7 @@ from tandem.compare import expected_bands
 from tandem.compare.__main__ import main
 from tandem.compare.comparison import Request, compare
 from tandem.compare.report.write import write_report
+from tandem.record import durable
 from tandem.record.reading.runs import find, read
 from tandem.record.reading.variants import group_runs
 from tandem.record.run_record import RunRecord
@@ -51,6 +54,29 @@ def test_the_page_holds_curves_scores_and_claims(sweep):
     assert curve["seeds"] == [{"x": {}, "y": [0, y], **neither} for y in (0.5, 0.53, 0.51)]
     assert data["pairs"][0]["text"] == "grpo beats rloo" and data["pairs"][0]["claim"]
     assert data["axes"] == ["iterations", "samples", "tokens", "seconds", "cpu_seconds"]
+
+
+def test_on_a_full_disk_the_report_that_was_there_stays(sweep, tmp_path, capsys, monkeypatch):
+    words = [str(sweep), f"out={tmp_path / 'out'}"]
+    main([*words, "by=algorithm"])
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    assert before.keys() > {"report.html", "scores.md", "scores.pdf"}
+    synced = iter(range(3))
+
+    def fill(_) -> None:
+        if next(synced, None) is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(durable.os, "fsync", fill)
+    with pytest.raises(SystemExit):
+        main([*words, "metric=reward/mean"])
+    said = capsys.readouterr().err
+    assert re.fullmatch(
+        rf"out={tmp_path}/out: the report was not written \(No space left on device\); it takes "
+        r"[\d,]+ bytes: free some space, or give another folder\n",
+        said,
+    )
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 
 
 def test_completions_lie_beside_each_other_by_prompt_and_iteration(sweep):

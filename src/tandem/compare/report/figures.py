@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,21 +25,25 @@ DASHES = ("-", "--", ":")
 MANY_SEEDS = 5  # from which on no line of every seed is drawn, as in the report
 
 
-def draw_plots(found: Comparison, folder: Path, line: str) -> None:
-    """curves.pdf, scores.pdf and, over many tasks, profiles.pdf; `line` is written into them as
-    where they come from."""
+def draw_plots(found: Comparison, line: str) -> dict[str, bytes]:
+    """curves.pdf, scores.pdf and, over many tasks, profiles.pdf, by name; `line` is written into
+    them as where they come from."""
     from matplotlib.backends.backend_pdf import FigureCanvasPdf
     from matplotlib.figure import Figure
 
     draw = {"curves": _draw_curves, "scores": _draw_scores}
     draw |= {"profiles": _draw_profiles} if found.over_tasks else {}
+    files = {}
     for name, onto in draw.items():
         figure = Figure(figsize=(5.5, 3.4), layout="constrained")
         FigureCanvasPdf(figure)
         onto(figure.add_subplot(), found)
         # Without a date, so that the same runs give the same file.
         about = {"Subject": line, "CreationDate": None}
-        figure.savefig(folder / f"{name}.pdf", metadata=about)
+        drawn = BytesIO()
+        figure.savefig(drawn, format="pdf", metadata=about)
+        files[f"{name}.pdf"] = drawn.getvalue()
+    return files
 
 
 def choose_style(place: int) -> dict[str, str]:
