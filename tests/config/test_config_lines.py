@@ -37,6 +37,18 @@ MISSPELT = {
         "recipe=tiny_flow/nft has numbers of model=tiny_flow, and model=tiny_lm is of another "
         "kind; set model=tiny_flow, or leave recipe out"
     ),
+    "model=tiny_flow algorithm=grpo recipe=tiny_flow/nft": (
+        "recipe=tiny_flow/nft sets algorithm.advantage.of.scale, which is not there with "
+        "algorithm=grpo; set algorithm=nft, or leave recipe out"
+    ),
+    "algorithm=grpo recipe=tiny_lm/ppo": (
+        "recipe=tiny_lm/ppo sets algorithm.critic.coef, which is not there with algorithm=grpo; "
+        "set algorithm=ppo, or leave recipe out"
+    ),
+    "model=tiny_flow algorithm=nft recipe=tiny_flow/cispo": (
+        "recipe=tiny_flow/cispo sets dynamics.logp, which is not there with algorithm=nft; set "
+        "algorithm=cispo, or leave recipe out"
+    ),
     "algorithm/loss=mine": (
         "unknown option of algorithm/loss 'mine': see `python train.py --help algorithm.loss`; "
         "one of your own needs plugins=[MODULE]"

@@ -25,12 +25,12 @@ from tandem.config import arithmetic, trust
 from tandem.config.absent import explain_absent_part
 from tandem.config.clips import clip_ratio
 from tandem.config.data_choices import choices_of_data
+from tandem.config.foreign_recipes import refuse_foreign_recipe
 from tandem.config.learning_rates import learning_rate
 from tandem.config.loading import (
     Composition,
     Loader,
     move_published_numbers,
-    refuse_foreign_recipe,
 )
 from tandem.config.names import ConfigError, unknown
 from tandem.config.overrides import (
@@ -96,7 +96,7 @@ def _compose(given: Sequence[Override], compose: Compose, *, recorded: bool) -> 
         if chosen := choices_of_data(source.repository, made.choices, choices):
             choices = [*chosen, *choices]
             made = compose(source, [part.input_line for part in choices])
-    refuse_foreign_recipe(made, source, options["model"])
+    refuse_foreign_recipe(made, source, options)
     cfg = move_published_numbers(made.cfg)
     values = [of_reward(part, cfg) for part in given if part not in choices]
     for value in values:

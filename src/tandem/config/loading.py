@@ -22,7 +22,6 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from tandem.config.files import Plain, Repository, is_hydras
 from tandem.config.judged_files import judge
-from tandem.config.names import ConfigError
 from tandem.config.plain import iterate_leaves
 from tandem.config.swaps import (
     Numbers,
@@ -60,6 +59,7 @@ class Loader(ConfigLoaderImpl):
         OmegaConf.set_struct(cfg, True)
         return Composition(
             cfg=cfg,
+            listed=asked,
             choices=asked.overrides.known_choices,
             numbers=numbers,
             deleted=dict(_find_deleted(asked, repo)),
@@ -107,6 +107,7 @@ class Composition:
     replaced."""
 
     cfg: DictConfig
+    listed: DefaultsList  # the files that it is made of
     choices: Mapping[str, str | None]  # group -> its option
     numbers: Numbers
     deleted: Mapping[str, str]  # key that a file leaves out -> the option that it is
@@ -144,20 +145,6 @@ def move_published_numbers(cfg: DictConfig) -> DictConfig:
                 cfg[name] = value
             del cfg.algorithm[name]
     return cfg
-
-
-def refuse_foreign_recipe(made: Composition, source: Loader, models: Sequence[str]) -> None:
-    """Raise for a recipe of a model of another kind: it names keys that nobody typed."""
-    recipe, model = made.choices.get("recipe") or "", made.choices["model"]
-    tuned = [part for part in recipe.split("/") if part in models]
-    if not tuned or model in tuned:
-        return
-    kinds = [source.compose([f"model={name}"]).cfg.model._target_ for name in (tuned[0], model)]
-    if kinds[0] != kinds[1]:
-        raise ConfigError(
-            f"recipe={recipe} has numbers of model={tuned[0]}, and model={model} is of another "
-            f"kind; set model={tuned[0]}, or leave recipe out"
-        )
 
 
 def _find_deleted(asked: DefaultsList, repo: IConfigRepository) -> Iterator[tuple[str, str]]:

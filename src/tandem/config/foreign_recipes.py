@@ -1,0 +1,63 @@
+"""Recipes of another pair: they name keys that nobody typed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from tandem.config.files import Plain
+from tandem.config.loading import Composition, Loader, merge, read
+from tandem.config.names import ConfigError
+from tandem.config.overrides import Menu
+from tandem.config.values import is_left_out, list_keys
+
+CHOSEN_BY_ALGORITHM = ("algorithm", "dynamics")
+
+
+def refuse_foreign_recipe(made: Composition, source: Loader, menu: Menu) -> None:
+    """Raise for a recipe of a model of another kind, or of an algorithm with other parts."""
+    recipe, model = made.choices.get("recipe") or "", made.choices["model"]
+    words = recipe.split("/")
+    tuned = [part for part in words if part in menu["model"]]
+    if not tuned or [model, made.choices["algorithm"]] == words:
+        return
+    if model not in tuned:
+        kinds = [source.compose([f"model={one}"]).cfg.model._target_ for one in (tuned[0], model)]
+        if kinds[0] != kinds[1]:
+            raise ConfigError(
+                f"recipe={recipe} has numbers of model={tuned[0]}, and model={model} is of another "
+                f"kind; set model={tuned[0]}, or leave recipe out"
+            )
+    _refuse_foreign_parts(made, source, menu)
+
+
+def _refuse_foreign_parts(made: Composition, source: Loader, menu: Menu) -> None:
+    recipe, algorithm = made.choices["recipe"], made.choices["algorithm"]
+    tuned = recipe.rpartition("/")[2]
+    if tuned == algorithm or tuned not in menu["algorithm"]:
+        return
+    said: Plain = {}
+    others: Plain = {}
+    for default in made.listed.defaults:
+        of_recipe = default.config_path.startswith("recipe/")
+        merge(said if of_recipe else others, read(default, source.repository))
+    base = OmegaConf.create(others)
+    keys = {*list_keys(base)}
+    for key, value in _list_parts({name: said.get(name, {}) for name in CHOSEN_BY_ALGORITHM}):
+        off = isinstance(value, dict) and OmegaConf.select(base, key) is None
+        if (off or key not in keys) and not is_left_out(key, base):
+            raise ConfigError(
+                f"recipe={recipe} sets {key}, which is not there with algorithm={algorithm}; set "
+                f"algorithm={tuned}, or leave recipe out"
+            )
+
+
+def _list_parts(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """What a file sets by its key; a function that it brings itself is one value."""
+    for name, value in node.items():
+        if isinstance(value, dict) and "_target_" not in value:
+            yield from _list_parts(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
