@@ -420,6 +420,21 @@ def test_a_disk_that_is_full_at_the_start_is_one_line(tmp_path, monkeypatch):
         tandem.train(*FEW, f"run_dir={tmp_path / 'run'}")
 
 
+@pytest.mark.parametrize("where", ["record.publishing._needs_room", "record.jsonl.append"])
+def test_a_disk_that_fills_in_a_warm_start_names_a_command_that_goes_on(
+    tmp_path, monkeypatch, where
+):
+    """Its folder is gone by then."""
+
+    def refuse(path, _):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(f"tandem.{where}", refuse)
+    warm = ("warm_start=['algorithm=sft','iterations=1']", f"cache_dir={tmp_path / 'cache'}")
+    with pytest.raises(Stop, match=r"No space left .*, and give the same command again$"):
+        train(tmp_path / "run", *warm)
+
+
 def test_the_room_that_is_asked_for_is_what_a_checkpoint_takes(straight, tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr("tandem.launch.run.check_room", lambda place, **how: asked.append(how))

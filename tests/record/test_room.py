@@ -10,6 +10,7 @@ import pytest
 from safetensors import SafetensorError
 
 from tandem.record import room
+from tandem.record.next_commands import interpreter
 from tandem.record.room import check_place, check_room, measure_size, stop_where_full
 from tandem.stop import Stop
 
@@ -68,10 +69,13 @@ def test_a_full_disk_is_one_line_with_the_file_and_how_to_go_on(tmp_path):
         raise error
     said = str(stopped.value)
     assert said.startswith(f"{tmp_path}/metrics.jsonl: No space left on device; free some space")
-    assert said.endswith("or mend the disk, and give the same command")  # there is no run yet
+    assert said.endswith("or mend the disk, and give the same command again")  # there is no run yet
     (tmp_path / "config.yaml").touch()
-    said = pytest.raises(Stop, match=f"go on with: python train.py resume={tmp_path}$")
+    said = pytest.raises(Stop, match=f"go on with: {interpreter()} train.py resume={tmp_path}$")
     with said, stop_where_full(tmp_path):
+        raise error
+    said = pytest.raises(Stop, match=r"and give the same command again$")  # of a warm start
+    with said, stop_where_full(tmp_path, stays=False):
         raise error
 
 

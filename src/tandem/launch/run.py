@@ -112,7 +112,8 @@ def run(
         return Result(metrics={}, run_dir=run_dir)
     check_devices(settings)
     keep_trust(partial(remember, cfg))
-    with stop_where_full(run_dir), ExitStack() as held:
+    stays = job == "train" and not settings.evaluate
+    with stop_where_full(run_dir, stays=stays), ExitStack() as held:
         held.enter_context(judged_by(partial(admit_address, cfg)))
         if distributed.is_first() and not settings.evaluate:
             with refusing():

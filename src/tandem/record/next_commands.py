@@ -29,6 +29,13 @@ def next_commands(run_dir: Path, *, iterations: int) -> str:
     return "\n".join(lines)
 
 
+def how_to_go_on(run_dir: Path, *, stays: bool) -> str:
+    """What is typed once a run was stopped, or, where nothing of it stays, instead of it."""
+    if not stays:
+        return "give the same command again"
+    return f"go on with: {interpreter()} train.py resume={shlex.quote(str(run_dir))}"
+
+
 def interpreter() -> str:
     """This Python, as it is called from here: by name where the shell finds this very one."""
     found = shutil.which("python")

@@ -68,9 +68,11 @@ class Writing:
         *,
         keep: int,
         spared: Collection[int] = (),
+        how_to_go_on: str = "resume",
     ) -> None:
         """All ranks meet here. `tensors` are this rank's part, and change no more. The newest
-        `keep` stay, and of each step that is `spared` the newest one up to it.
+        `keep` stay, and of each step that is `spared` the newest one up to it. `how_to_go_on` is
+        what an error of the disk advises.
 
         A whole checkpoint of the same step is left as it is: a step has one content. Raises
         ValueError for keep < 1, CheckpointError where it cannot be begun.
@@ -80,7 +82,7 @@ class Writing:
                 f"keep={keep} would delete the checkpoint just written; keep at least 1"
             )
         self.target, self.step, self.keep = folder / f"step_{step:06d}", step, keep
-        self.spared = tuple(spared)
+        self.spared, self.how_to_go_on = tuple(spared), how_to_go_on
         self.tensors, self.text = tensors, to_json(state)
         self.rank, self.ranks = distributed.rank(), distributed.world_size()
         self.error: Exception | None = None
@@ -109,7 +111,7 @@ class Writing:
         if reason := next(filter(None, (*others, of_first)), None):
             raise CheckpointError(
                 f"checkpoint {self.target} was not written: {reason}; those before it are "
-                "untouched, so free some space or mend the disk, and resume"
+                f"untouched, so free some space or mend the disk, and {self.how_to_go_on}"
             ) from self.error
 
     def join(self, seconds: float | None = None) -> None:
@@ -135,7 +137,7 @@ class Writing:
         except OSError as error:
             return None, (
                 f"checkpoint {self.target} was not written: {error}; those before it are "
-                "untouched, so free some space or mend the disk, and resume"
+                f"untouched, so free some space or mend the disk, and {self.how_to_go_on}"
             )
         return str(place), None
 

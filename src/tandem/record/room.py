@@ -11,6 +11,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
+from tandem.record.next_commands import how_to_go_on
 from tandem.stop import Stop
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
@@ -54,8 +55,9 @@ def measure_size(folder: Path) -> int:
 
 
 @contextmanager
-def stop_where_full(run_dir: Path) -> Iterator[None]:
-    """A disk that takes no more ends a run with one line; what was published is whole.
+def stop_where_full(run_dir: Path, *, stays: bool = True) -> Iterator[None]:
+    """A disk that takes no more ends a run with one line; what was published is whole, and stays
+    if the run directory does.
 
     Raises Stop in place of the error of the disk.
     """
@@ -64,16 +66,10 @@ def stop_where_full(run_dir: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in FULL:
             raise
-        raise Stop(
-            _describe_full(f"{error.filename or run_dir}: {error.strerror}", run_dir)
-        ) from error
+        reason, cause = f"{error.filename or run_dir}: {error.strerror}", error
     except SafetensorError as error:
-        raise Stop(
-            _describe_full(f"a file of weights was not written: {error}", run_dir)
-        ) from error
-
-
-def _describe_full(reason: str, run_dir: Path) -> str:
-    begun = (run_dir / "config.yaml").exists()
-    how = f"go on with: python train.py resume={run_dir}" if begun else "give the same command"
-    return f"{reason}; free some space or mend the disk, and {how}"
+        reason, cause = f"a file of weights was not written: {error}", error
+    else:
+        return
+    how = how_to_go_on(run_dir, stays=stays and (run_dir / "config.yaml").exists())
+    raise Stop(f"{reason}; free some space or mend the disk, and {how}") from cause

@@ -25,6 +25,7 @@ from tandem.record import durable, galleries, jsonl
 from tandem.record.latest import home_of_runs, point_latest
 from tandem.record.manifest import new_manifest, start
 from tandem.record.mirrors import Job, Mirror, Mirrors, Run
+from tandem.record.next_commands import how_to_go_on
 from tandem.record.secrets import scrub_config
 from tandem.types import Prompt
 
@@ -67,9 +68,7 @@ class RunRecord:
     @property
     def how_to_go_on(self) -> str:
         """What is typed once it was stopped: nothing stays of a warm start."""
-        if self.job == "warm_start":
-            return "give the same command again"
-        return f"go on with: python train.py resume={self.folder}"
+        return how_to_go_on(self.folder, stays=self.job == "train")
 
     @property
     def id(self) -> str:

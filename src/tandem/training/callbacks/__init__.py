@@ -65,4 +65,4 @@ def standard(
     )
     first = [Resume(record)] if resume else []
     shown = Progress(record, evaluation)
-    return [Watchdog(), *first, recording, evaluating, checkpoints, interrupt, shown]
+    return [Watchdog(record), *first, recording, evaluating, checkpoints, interrupt, shown]

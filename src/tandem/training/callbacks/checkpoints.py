@@ -82,6 +82,7 @@ class Checkpoints(Callback):
             {"iteration": module.iteration, "run": self.record.id, "optimizer": state},
             keep=self.keep,
             spared=self.spared,
+            how_to_go_on=self.record.how_to_go_on,
         )
         self.published = module.iteration
         if trainer.is_global_zero:

@@ -10,6 +10,7 @@ import time
 from lightning.pytorch import Callback, Trainer
 
 from tandem import distributed
+from tandem.record.run_record import RunRecord
 from tandem.stop import STALLED, end_process
 from tandem.training.module import PostTraining
 
@@ -26,7 +27,8 @@ class Watchdog(Callback):
     little later then, by faulthandler, whose exit code is 1.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, record: RunRecord) -> None:
+        self.record = record
         self.ended = threading.Event()
 
     def on_fit_start(self, trainer: Trainer, module: PostTraining) -> None:
@@ -63,7 +65,7 @@ class Watchdog(Callback):
             STDERR,
             f"\nstalled: no progress in {self.seconds:g} s in iteration {module.iteration} on rank "
             f"{distributed.rank()} (guards.stalled_after={self.seconds:g}); the stacks above show "
-            f"where; go on with: python train.py resume={module.folder}\n".encode(),
+            f"where; {self.record.how_to_go_on}\n".encode(),
         )
         end_process(STALLED)
 
