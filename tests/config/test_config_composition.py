@@ -3,6 +3,7 @@
 import sys
 from pathlib import Path
 
+import matrix
 import pytest
 from gate import each
 
@@ -265,6 +266,8 @@ def test_a_snapshot_of_ones_own_is_added_by_its_name():
 def beside(algorithm, model):
     """What a recipe's pair leaves to the user; its model is chosen already."""
     asked = [*BESIDE.get(algorithm, []), *BESIDE.get(f"model={model}", [])]
+    if asked == PAIRS:
+        return [f"data={matrix.PAIRS[model]}"]
     return [part for part in asked if not part.startswith("model=")]
 
 
