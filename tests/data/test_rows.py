@@ -205,10 +205,15 @@ def test_added_rows_move_no_row_between_the_splits(tmp_path):
 
 
 def test_of_few_rows_one_is_held_out_and_one_is_left(tmp_path):
-    for held_out in (0.001, 0.999):
-        data = load(written(tmp_path / "rows.jsonl", numbered(2)), held_out=held_out)
-        assert (len(data.train), len(data.eval)) == (1, 1)
-    assert len(load(written(tmp_path / "rows.jsonl", numbered(1))).train) == 1
+    for rows, held_out, want in [
+        (numbered(2), 0.001, (1, 1)),
+        (numbered(2), 0.999, (1, 1)),
+        (numbered(5), 0.999, (1, 4)),  # and not the other way round
+        (numbered(1), 0.05, (1, 0)),
+        (numbered(1), 0.999, (1, 0)),
+    ]:
+        data = load(written(tmp_path / "rows.jsonl", rows), held_out=held_out)
+        assert (len(data.train), len(data.eval)) == want
 
 
 def test_named_files_are_the_other_splits(tmp_path):

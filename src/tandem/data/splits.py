@@ -11,7 +11,8 @@ from tandem.types import Prompt
 
 
 def split_rows(rows: Rows, *, held_out: float, seed: int) -> tuple[Rows, Rows]:
-    """(rest, held out). Of two rows or more one is held out at least, unless `held_out` is 0.
+    """(rest, held out). Of two rows or more one is held out at least, unless `held_out` is 0,
+    and one is left at least.
 
     Raises ValueError for a part outside [0, 1).
     """
@@ -19,8 +20,9 @@ def split_rows(rows: Rows, *, held_out: float, seed: int) -> tuple[Rows, Rows]:
         raise ValueError(f"data.held_out={held_out} is a part of the rows: from 0 up to 1")
     chance = rng.uniform(rng.key(seed, "held out", torch.tensor(rows.content)))
     out = chance < held_out
-    if held_out > 0 and len(out) > 1 and out.all() | ~out.any():
+    if held_out > 0 and not out.any():
         out = chance == chance.min()
+    out = out & (chance < chance.max())
     return _where(rows, ~out, bad=rows.bad), _where(rows, out, bad=())
 
 
