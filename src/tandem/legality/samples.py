@@ -35,8 +35,8 @@ def training_samples_are_random(case: Case) -> Iterator[str]:
 
 def samples_are_measured_as_what_they_are(case: Case) -> Iterator[str]:
     """There are no temperatures of pictures, and no ODE of texts."""
-    fits = "answers" if case.is_of_texts else "pictures"
-    fits = "written_pictures" if case.is_chain else fits
+    of_one_kind = "answers" if case.is_of_texts else "pictures"
+    fits = "written_pictures" if case.is_chain else of_one_kind
     kinds = {"answers": (Answers, UnmaskedAnswers), "pictures": (Pictures,)}
     kinds["written_pictures"] = (WrittenPictures,)
     if type(case.plan.evaluation) in kinds[fits]:
