@@ -16,7 +16,7 @@ from tandem.policies.language.records import TokenSample
 from tandem.policies.language.rows import TokenIndex
 
 
-def apart(sample: TokenSample, places: TokenIndex) -> tuple[TokenSample, TokenIndex]:
+def split_contexts(sample: TokenSample, places: TokenIndex) -> tuple[TokenSample, TokenIndex]:
     """The same steps in rows of their own for each context, which is what a network reads."""
     if not len(places.row):
         return replace(sample, context=None), places

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from tandem.experience import Budget
 from tandem.policies.language.chunked_head import for_chunks
 from tandem.policies.language.compared import Compared, by_teacher
-from tandem.policies.language.contexts import apart, padded_cost
+from tandem.policies.language.contexts import padded_cost, split_contexts
 from tandem.policies.language.critic import Critic
 from tandem.policies.language.inputs import TEXTS, Inputs, Layout, Trunk, padded
 from tandem.policies.language.layout_probes import choose_layout, shares_prompts
@@ -64,8 +64,8 @@ class TokenLogProbComputer(RowScorer[TokenSample]):
         # Called below the adapters' wrapper: they live inside the layers.
         self.trunk = Trunk(self.inputs.layers(model) if self.splits else model, numerics)
         self.critic = critic
-        apart = critic is not None and critic.layers is not None
-        self.own_trunk = Trunk(critic.layers, numerics) if apart else None
+        has_trunk = critic is not None and critic.layers is not None
+        self.own_trunk = Trunk(critic.layers, numerics) if has_trunk else None
         asked = model, self.trunk.layers, self.forward, numerics, self.inputs
         self.lay = choose_layout(*asked)
         # Whether rows share a row of the pass, and none of it is padding but a little.
@@ -99,7 +99,7 @@ class TokenLogProbComputer(RowScorer[TokenSample]):
         places = TokenIndex.of(sample, mask)
         where = places.row, places.step
         if sample.context is not None:
-            sample, places = apart(sample, places)
+            sample, places = split_contexts(sample, places)
         layout = self.layout_of(sample, places.read(len(sample.tokens)))
         states = places.gather(self.forward(layout), layout.start)
         read = partial(
@@ -149,7 +149,7 @@ class TokenLogProbComputer(RowScorer[TokenSample]):
             own, inside = take(sample, part), mask[part.to(mask.device)]
             places = TokenIndex.of(own, inside)
             if own.context is not None:
-                own, places = apart(own, places)
+                own, places = split_contexts(own, places)
             layout = self.layout_of(own, places.read(len(own.tokens)))
             with self.precision.on(mask.device):
                 found.append(places.gather(self.forward(layout), layout.start))
@@ -207,8 +207,8 @@ def token_logp(
             logits = logits / temperature[:, None].to(logits.dtype)
         logp = logits.log_softmax(-1)
         chosen = logp.gather(-1, token[:, None])[:, 0]
-        apart = [beside.divergence(logits, x, temperature) for x in of_teacher]
-        return torch.stack([chosen, *(ALSO[name](logp, chosen) for name in also), *apart])
+        divergences = [beside.divergence(logits, x, temperature) for x in of_teacher]
+        return torch.stack([chosen, *(ALSO[name](logp, chosen) for name in also), *divergences])
 
     names, columns = ["logp", *also], [states, places.token, places.temperature]
     if beside is not None:

@@ -19,7 +19,7 @@ from torch import Tensor
 from tandem.contracts import declare, positive
 from tandem.policies.engines.replies import part
 from tandem.policies.language.chat import Chat
-from tandem.policies.language.contexts import apart
+from tandem.policies.language.contexts import split_contexts
 from tandem.policies.language.records import TokenSample
 from tandem.policies.language.rows import TokenIndex
 from tandem.policies.language.same_tokens import CONVERSATION, TEXT
@@ -124,7 +124,7 @@ class ServedTeacher:
         places = TokenIndex.of(sample, mask)
         where = places.row.cpu(), places.step.cpu()
         if sample.context is not None:
-            sample, places = apart(sample, places)
+            sample, places = split_contexts(sample, places)
         logp = torch.zeros(mask.shape, dtype=torch.float32)
         likeliest = torch.zeros((*mask.shape, self.top_k, 2), dtype=torch.float64)
         tokens, row = sample.tokens.tolist(), places.row.cpu()
