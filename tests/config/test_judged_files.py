@@ -144,6 +144,8 @@ def test_folders_that_nothing_judged_are_not_searched(study):
         (b"x: &a [y]\nz: [*a, *a]", "odd.yaml has an alias, and none is read"),
         (b"guards: &a {judges: *a}", "odd.yaml has an alias, and none is read"),
         (b"x: " + b"[" * 3000 + b"]" * 3000, "odd.yaml is more than 100 levels deep"),
+        (b"".join(b" " * i + b"x:\n" for i in range(300)), "odd.yaml is more than 100 levels deep"),
+        (b"x:\n" + b"- " * 300 + b"y", "odd.yaml is more than 100 levels deep"),
         (b"seed: " + b"9" * 5000, r"odd.yaml: Exceeds the limit \(4300 digits\)"),
         (b"seed: 1\0", "odd.yaml: "),
         (b"seed: \xff", "odd.yaml: 'utf-8' codec can't decode byte 0xff"),

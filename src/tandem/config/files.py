@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import NoneType
@@ -28,6 +29,7 @@ OF_ERRORS = {"velocity_gain": "diffusion_opd", "fast_error": "dgpo"}
 OF_TEACHERS = {"divergence": "gkd", "teacher_logp": "opd"}
 LOSSES = "algorithm/loss"  # of which each is an algorithm too
 
+INDENTATION = re.compile(r"^[ ?-]*", re.MULTILINE)  # at least one character for each level
 STRICT: Any = get_yaml_loader()  # OmegaConf's: no key twice, and 1e3 is a number
 FAST: tuple[Any, ...] = (yaml.cyaml.CParser, STRICT) if yaml.__with_libyaml__ else (STRICT,)
 
@@ -158,7 +160,8 @@ def read_text(path: Path) -> str:
 def parse_text(text: str, path: Path) -> Plain:
     """The mapping that a YAML text holds. Raises ConfigError for any other."""
     try:
-        if "*" in text or text.count("[") + text.count("{") > DEEPEST:
+        indented = max(map(len, INDENTATION.findall(text)))
+        if "*" in text or indented + text.count("[") + text.count("{") > DEEPEST:
             check_yaml(text, path.name)  # a few aliases mean gigabytes
         content = yaml.load(text, Loader=Yaml)  # a subclass of the safe one
     except yaml.MarkedYAMLError as error:
