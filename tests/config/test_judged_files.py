@@ -164,6 +164,7 @@ def test_a_file_that_cannot_be_read_is_one_line(study, text, said):
         ("defaults: [odd]", "includes itself by its defaults"),
         ("defaults: [3]", "Unsupported type in defaults : int"),
         ("defaults: [{a: b, c: d}]", "Too many keys in default item"),
+        ('seed: !!binary "AAAA"', "seed: expected int, got \"b'"),
         ("model: null", "model is missing: choose one of the options of conf/model"),
     ],
 )

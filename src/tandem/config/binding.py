@@ -235,7 +235,7 @@ def _refuse(value: object, annotation: object, where: str) -> NoReturn:
 def _show(value: object) -> str:
     if isinstance(value, Mapping):
         return f"a mapping of {', '.join(map(str, value)) or 'nothing'}"
-    return repr(value) if isinstance(value, str) else json.dumps(value)
+    return repr(value) if isinstance(value, str) else json.dumps(value, default=repr)
 
 
 def _key(where: str, name: object) -> str:
