@@ -45,6 +45,8 @@ SET = {  # what an experiment's file says -> the key that is refused
     "hydra: {mode: OTHER}": "hydra.mode",
     "hydra: null": "hydra",
     "plugins: [evil]": "plugins.0",
+    "resume: mine": "resume",
+    "hydra: {sweeper: {params: {resume: 'a,b'}}}": "hydra.sweeper.params.resume",
 }
 
 

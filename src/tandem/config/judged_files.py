@@ -20,7 +20,7 @@ PROGRAM = ("config", "hydra/sweeper/search")  # files of conf/ that are part of 
 SWEPT, MODE = "hydra.sweeper.params", "hydra.mode"  # what a file may tell Hydra
 MODES = ("RUN", "MULTIRUN")
 # What only a command line may say, under whatever key: it would become one of the command line.
-TYPED = re.compile(r"(?<![\w.])(hydra\b|plugins\b)|(\w*_env|\burl|\bcommand)\s*(?=[:=]|$)")
+TYPED = re.compile(r"(?<![\w.])(hydra\b|plugins\b|resume\b)|(\w*_env|\burl|\bcommand)\s*(?=[:=]|$)")
 ADVICE = "a file may come from somebody else; give it on the command line"
 
 
@@ -55,7 +55,9 @@ def _judge_value(path: str, key: str, value: object) -> None:
         swept = key.removeprefix(f"{SWEPT}.")
         forbidden = any(map(TYPED.search, (swept, str(value))))
     else:
-        forbidden = top == "plugins" or (top == "hydra" and (key, value) not in _modes())
+        forbidden = top in ("plugins", "resume") or (
+            top == "hydra" and (key, value) not in _modes()
+        )
     if forbidden:
         raise ConfigError(f"{path}.yaml sets {key}: {ADVICE}")
 
