@@ -18,15 +18,19 @@ def served(models: object, name: str | None) -> Mapping[str, object]:
 
     Raises ValueError where the server has no such model.
     """
-    data = models.get("data") if isinstance(models, dict) else None
-    cards = {card["id"]: card for card in data or () if isinstance(card, dict) and "id" in card}
-    if not cards:
+    if not (cards := cards_of(models)):
         raise ValueError(f"{WHERE}.url: the server at it serves no model; is it vLLM?")
     if name is not None and name not in cards:
         raise ValueError(
             f"{WHERE}.model={name}: the server has no such model; it has {', '.join(cards)}"
         )
     return next(iter(cards.values())) if name is None else cards[name]
+
+
+def cards_of(models: object) -> dict[str, Mapping[str, object]]:
+    """What a server says of each model that it serves, by its name; nothing in another reply."""
+    data = models.get("data") if isinstance(models, Mapping) else None
+    return {card["id"]: card for card in data or () if isinstance(card, Mapping) and "id" in card}
 
 
 def check_room(card: Mapping[str, object], sampling: Sampling) -> None:

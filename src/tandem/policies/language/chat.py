@@ -188,10 +188,14 @@ class Chat:
         return None if coder.unk_token_id in others else coder.unk_token_id
 
     def ends(self, configured: int | Sequence[int] | None) -> tuple[int, ...]:
-        """All end tokens: those of the generation configuration, and the tokenizer's own."""
-        several = [configured] if isinstance(configured, int) else list(configured or ())
-        own = self.tokenizer.eos_token_id
-        return tuple(dict.fromkeys(several if own is None else [*several, own]))
+        return list_ends(self.tokenizer, configured)
+
+
+def list_ends(tokenizer: Any, configured: int | Sequence[int] | None) -> tuple[int, ...]:
+    """All end tokens: those of the generation configuration, and the tokenizer's own."""
+    several = [configured] if isinstance(configured, int) else list(configured or ())
+    own = tokenizer.eos_token_id
+    return tuple(dict.fromkeys(several if own is None else [*several, own]))
 
 
 def read_template(path: Path) -> str:

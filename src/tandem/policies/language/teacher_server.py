@@ -18,6 +18,7 @@ from torch import Tensor
 
 from tandem.contracts import declare, positive
 from tandem.policies.engines.replies import part
+from tandem.policies.engines.vllm_checks import cards_of
 from tandem.policies.language.chat import Chat
 from tandem.policies.language.contexts import split_contexts
 from tandem.policies.language.records import TokenSample
@@ -203,8 +204,7 @@ def card_of(models: object, name: str | None) -> tuple[str, int | None]:
 
     Raises ValueError where the server has no such model.
     """
-    data = models.get("data") if isinstance(models, Mapping) else None
-    cards = {card["id"]: card for card in data or () if isinstance(card, Mapping) and "id" in card}
+    cards = cards_of(models)
     if not cards or (name is not None and name not in cards):
         raise ValueError(f"{WHERE}.model={name}: it serves {', '.join(cards) or 'no model'}")
     chosen = name or next(iter(cards))

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from tandem.hub import align, hide_bars, locate, refuse_pickles, shorten_error
+from tandem.policies.language.chat import list_ends
 from tandem.policies.language.pretrained import (
     Build,
     Numerics,
@@ -130,7 +131,7 @@ def mask_tokens(found: Pretrained, *, mask: int | None, shift: bool | None) -> M
             "model.mask_token_id is null, and neither the model nor its tokenizer names a token "
             "that hides others; set it to the id of one"
         )
-    padding = {tokenizer.pad_token_id} - {None, *ends_of(found)}
+    padding = {tokenizer.pad_token_id} - {None, *list_ends(tokenizer, end_tokens(found.model))}
     shift = config.get("shift_logits", False) if shift is None else shift
     tokens = MaskTokens(mask=mask, banned=(*sorted({mask, *padding}),), shift=int(shift))
     check_shift(found, tokens)
@@ -164,10 +165,3 @@ def check_shift(found: Pretrained, tokens: MaskTokens) -> None:
 def truth_of(ids: list[int]) -> Tensor:
     """The hidden tokens, [n, 1]."""
     return torch.tensor(ids[1:])[:, None]
-
-
-def ends_of(found: Pretrained) -> list[int]:
-    """The tokens that end an answer."""
-    configured = end_tokens(found.model)
-    several = [configured] if isinstance(configured, int) else list(configured or ())
-    return [*several, found.tokenizer.eos_token_id]
