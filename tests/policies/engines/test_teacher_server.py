@@ -185,6 +185,25 @@ def test_likeliest_tokens_are_told_by_their_log_probabilities_whatever_ranks_say
 
 
 @pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        ({"7": (-5.0, None), "3": (-0.5, None)}, False),  # one, and the token that was written
+        ({"7": (-5.0, 9), "3": (-0.5, None)}, False),
+        ({"7": (-5.0, 2), "3": (-0.5, 1)}, True),
+        ({"7": (-0.5, None), "3": (-5.0, None)}, True),
+        ({"7": (-5.0, None), "3": (-0.5, None), "8": (-1.0, None)}, True),
+    ],
+)
+def test_a_server_that_counts_the_written_token_among_the_likeliest_is_refused(place, told):
+    place = {one: {"logprob": logp, "rank": rank} for one, (logp, rank) in place.items()}
+    if told:
+        assert len(said_of(place, 2)[0][1]) == 2
+        return
+    with pytest.raises(ValueError, match=r"^no place shows 2 likeliest .* may have sent 1$"):
+        said_of(place, 2)
+
+
+@pytest.mark.parametrize(
     "choices",
     [
         None,

@@ -169,7 +169,9 @@ def likely_tokens(
 ) -> list[Likely]:
     """Of each column what a reply says of its token and of the likeliest there.
 
-    Raises ValueError for a reply to other ids, or without a number that was asked for.
+    Raises ValueError for a reply to other ids, or without a number that was asked for. A server
+    that counts the token that was written among the `top_k` sends as many entries as one whose
+    token is the last of them: some place of a row must tell the two from each other.
     """
     choice = next(iter(part(as_json(reply), "choices", list)), None)
     every = part(choice, "prompt_logprobs", list)
@@ -177,7 +179,23 @@ def likely_tokens(
         raise ValueError("what came is not about these token ids")
     if len(every) != len(ids):
         raise ValueError(f"{len(every)} places came, and {len(ids)} token ids were sent")
-    return [_likely(every[column], ids[column], top_k) for column in columns]
+    likely = [_likely(every[column], ids[column], top_k) for column in columns]
+    beside = any(isinstance(place, Mapping) and len(place) > top_k for place in every)
+    inside = (_is_likeliest(every[x], ids[x], top_k) for x in columns)
+    if top_k and not beside and not any(inside):
+        raise ValueError(
+            f"no place shows {top_k} likeliest tokens beside the one that was written; the server "
+            f"may have sent {top_k - 1}"
+        )
+    return likely
+
+
+def _is_likeliest(place: Mapping[str, Mapping], token: int, top_k: int) -> bool:
+    """Whether the token that was written is certainly one of the likeliest of its place."""
+    said = place[str(token)]
+    rank = said.get("rank")
+    least = min(other["logprob"] for other in place.values())
+    return said["logprob"] > least or (isinstance(rank, int) and rank <= top_k)
 
 
 def _likely(place: Mapping[str, Mapping], token: int, top_k: int) -> Likely:
