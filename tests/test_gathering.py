@@ -78,6 +78,11 @@ def test_where_gathering_holds_most_more_devices_are_no_advice():
     assert "in sampling" in said[0]
     assert "the largest part is gathered: set model.dtype=bfloat16" in said[-1]
     assert "fsdp2" not in said[-1]
+    narrow = parts_of(composed(few, *SHARDED, "model.dtype=bfloat16", "model.lora={r:1,alpha:1}"))
+    lower = {p.lower for p in narrow if p.name == "gathered"}
+    assert lower == {
+        "set trainer=ddp model/quantization=bnb_4bit, or choose a smaller one: model=..."
+    }
 
 
 def test_a_server_samples_in_its_own_memory():

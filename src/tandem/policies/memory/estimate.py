@@ -44,7 +44,7 @@ class Workload:
     shards: bool = False  # each of several ranks has a part of every weight
 
 
-def of_weights(outline: Outline) -> list[Part]:
+def of_weights(outline: Outline, work: Workload) -> list[Part]:
     """What the weights take, and adapters if there are any."""
     size = outline.size_of([*outline.base, *outline.model.buffers()])
     says = counted(outline.base)
@@ -55,7 +55,7 @@ def of_weights(outline: Outline) -> list[Part]:
         name="weights",
         size=size,
         says=says,
-        lower=narrower(outline),
+        lower=narrower(outline, work),
         shared=True,
         lower_in_update="or trainer=fsdp2 over more devices",
     )
@@ -68,7 +68,7 @@ def of_weights(outline: Outline) -> list[Part]:
     if outline.critic is not None:
         own = list(outline.critic.parameters())
         parts.append(_held("critic", size_of(own), counted(own), "set model.critic=head"))
-    return [*parts, *of_unpacking(outline), *of_teachers(outline)]
+    return [*parts, *of_unpacking(outline, work), *of_teachers(outline)]
 
 
 def of_reference(outline: Outline, size: int) -> Part:
@@ -80,13 +80,13 @@ def of_reference(outline: Outline, size: int) -> Part:
     return replace(kept, lower=f"{lower}; or trainer.offload=[reference]")
 
 
-def of_unpacking(outline: Outline) -> list[Part]:
+def of_unpacking(outline: Outline, work: Workload) -> list[Part]:
     """A pass reads one packed layer after the other."""
     if not outline.packed:
         return []
     size = max(p.nbytes for p in outline.packed)
     says = "the largest packed weight, while it is multiplied with"
-    return [Part(name="unpacked", size=size, says=says, lower=narrower(outline))]
+    return [Part(name="unpacked", size=size, says=says, lower=narrower(outline, work))]
 
 
 def of_teachers(outline: Outline) -> list[Part]:
@@ -116,18 +116,19 @@ def of_older_weights(outline: Outline) -> list[Part]:
     return [_held("lagged", count * size, says, "lower rollout.staleness")]
 
 
-def narrower(outline: Outline) -> str:
+def narrower(outline: Outline, work: Workload) -> str:
     """Which option would make the weights smaller."""
     smaller = "choose a smaller one: model=..."
     if outline.packed:
         return smaller
     if outline.numerics.dtype == "bfloat16":
+        whole = "trainer=ddp " if work.shards else ""  # a packed weight is never cut
         below = "" if outline.lora is not None else " with model.lora"
-        return f"set model/quantization=bnb_4bit{below}, or {smaller}"
+        return f"set {whole}model/quantization=bnb_4bit{below}, or {smaller}"
     return f"set model.dtype=bfloat16 with model.lora, or {smaller}"
 
 
-def of_gathering(outline: Outline) -> list[Part]:
+def of_gathering(outline: Outline, work: Workload) -> list[Part]:
     """Whole weights beside a rank's part of them."""
     pieces = pieces_of(outline.networks)
     reference = size_of(outline.base) if outline.has_reference else 0
@@ -136,14 +137,14 @@ def of_gathering(outline: Outline) -> list[Part]:
             name="gathered",
             size=pieces.whole + reference + pieces.arriving,
             says="the whole network beside its part" + (", and the reference" if reference else ""),
-            lower=narrower(outline),
+            lower=narrower(outline, work),
             phase="sampling",
         ),
         Part(
             name="gathering",
             size=pieces.in_an_update,
             says="blocks that come and go, and what is in none, with its gradients",
-            lower=narrower(outline),
+            lower=narrower(outline, work),
             phase="update",
         ),
     ]

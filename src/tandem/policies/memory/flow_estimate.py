@@ -34,13 +34,13 @@ def footprint(policy: FlowPolicy, request: Request, work: Workload) -> list[Part
 def of_outline(outline: FlowOutline, work: Workload) -> list[Part]:
     """The parts of networks that were outlined."""
     return [
-        *of_weights(outline),
+        *of_weights(outline, work),
         *of_learners(outline),
         *of_other_networks(outline),
         *of_snapshots(outline),
         *of_older_weights(outline),
         *of_learning(outline, work),
-        *(of_gathering(outline) if work.shards else ()),
+        *(of_gathering(outline, work) if work.shards else ()),
         of_pictures(outline, work),
         *of_sampling(outline, work),
         *of_update(outline, work),

@@ -30,10 +30,10 @@ def footprint(policy: TokenPolicy, request: Request, work: Workload) -> list[Par
 def of_outline(outline: LanguageOutline, work: Workload) -> list[Part]:
     """The parts of networks that were outlined."""
     return [
-        *of_weights(outline),
+        *of_weights(outline, work),
         *of_older_weights(outline),
         *of_learning(outline, work),
-        *(of_gathering(outline) if work.shards else ()),
+        *(of_gathering(outline, work) if work.shards else ()),
         *of_sampling(outline, work),
         *of_update(outline, work),
     ]
