@@ -238,7 +238,7 @@ def test_the_part_that_decides_is_the_first_that_judges_a_prompt():
     prompts = [Prompt(id=i, source="s", text="?", rewards=r) for i, r in enumerate(own)]
     assert_close(scores.part(None, prompts), torch.tensor([1.0, 6.0, nan]), equal_nan=True)
     assert scores.part("b", prompts) is scores.parts["b"]
-    with pytest.raises(ValueError, match="no reward is called 'c'; there are a, b"):
+    with pytest.raises(ValueError, match=r"no reward is called 'c'; add it: reward=.a,b,c.$"):
         scores.part("c", prompts)
 
 

@@ -180,7 +180,7 @@ class Guards:
         said = f"{fraction:.0%} of the samples have no reward ({describe_counts(reasons)})"
         if fraction > self.max_missing_rewards:
             raise Stop(
-                f"{said}; repair the reward "
+                f"{said}; repair the reward, or the field of the data that it reads, "
                 f"or raise guards.max_missing_rewards={self.max_missing_rewards:g}"
             )
         log.warning("%s", said)

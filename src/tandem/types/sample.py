@@ -192,7 +192,8 @@ class Scores(Shaped):
         Raises ValueError for a name that is no reward.
         """
         if name not in self.all_parts:
-            raise ValueError(f"no reward is called {name!r}; there are {', '.join(self.all_parts)}")
+            there = ",".join([*self.all_parts, name])
+            raise ValueError(f"no reward is called {name!r}; add it: reward=[{there}]")
         return self.all_parts[name]
 
     def part(self, name: str | None, prompts: Sequence[Prompt]) -> Tensor:
