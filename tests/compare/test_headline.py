@@ -77,9 +77,9 @@ def test_below_five_seeds_the_next_step_is_five(tmp_path):
     sentence, command = write_next(compared(sweep))
     assert sentence.startswith("Run 5 seeds of each")
     assert command == (
-        "python train.py -m algorithm=grpo,rloo 'seed=range(0,5)' sweep_dir=runs/mine"
+        "python -m tandem train -m algorithm=grpo,rloo 'seed=range(0,5)' sweep_dir=runs/mine"
         if compared(sweep).variants[0].name == "grpo"
-        else "python train.py -m algorithm=rloo,grpo 'seed=range(0,5)' sweep_dir=runs/mine"
+        else "python -m tandem train -m algorithm=rloo,grpo 'seed=range(0,5)' sweep_dir=runs/mine"
     )
 
 

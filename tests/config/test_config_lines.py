@@ -30,7 +30,7 @@ MISSPELT = {
     "+seed=1": "+seed=1: seed exists already; write seed=1",
     "Sede=1": "unknown key 'Sede': did you mean 'seed'?",
     "data.columns.answer=x": (
-        "unknown key 'data.columns.answer': see `python train.py --help data`"
+        "unknown key 'data.columns.answer': see `python -m tandem train --help data`"
     ),
     "loss=ppo": "unknown key 'loss': write algorithm/loss=ppo",
     "recipe=tiny_flow/nft": (
@@ -50,8 +50,8 @@ MISSPELT = {
         "algorithm=cispo, or leave recipe out"
     ),
     "algorithm/loss=mine": (
-        "unknown option of algorithm/loss 'mine': see `python train.py --help algorithm.loss`; "
-        "one of your own needs plugins=[MODULE]"
+        "unknown option of algorithm/loss 'mine': see `python -m tandem train "
+        "--help algorithm.loss`; one of your own needs plugins=[MODULE]"
     ),
     "~sede": "unknown key 'sede': did you mean 'seed'?",
     **{

@@ -36,7 +36,7 @@ def check(*overrides, **folders):
         (["config.yaml", "model/config.json"], "there is no transformer/config.json in it" + GIVE),
         (
             ["config.yaml", "metrics.jsonl"],
-            "there is no model/ in this run; finish it first: python train.py resume={}",
+            "there is no model/ in this run; finish it first: python -m tandem train resume={}",
         ),
     ],
     ids=["nothing", "something else", "a language model", "an unfinished run"],

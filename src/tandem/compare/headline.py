@@ -152,7 +152,7 @@ def write_command(variants: Sequence[Scored], seeds: int) -> Iterator[str]:
     sweep_dir = runs[0].config.get("sweep_dir")
     words = [f"{keys.pop()}={values}", f"seed=range(0,{seeds})", *shared]
     words += [f"sweep_dir={sweep_dir}"] if sweep_dir else []
-    yield shlex.join(["python", "train.py", "-m", *words])
+    yield shlex.join(["python", "-m", "tandem", "train", "-m", *words])
 
 
 def kept(word: str) -> bool:

@@ -29,7 +29,8 @@ def explain_absent_part(error: Exception, given: Sequence[Override], conf: Path)
     whole, _, part = group.partition("/")
     if not part:
         return (
-            f"{group} is a group of files that no run has a part of; see `python train.py --help`"
+            f"{group} is a group of files that no run has a part of; "
+            "see `python -m tandem train --help`"
         )
     if place is None:
         parent, _, last = group.rpartition("/")

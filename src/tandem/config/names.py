@@ -116,10 +116,12 @@ def unknown(what: str, name: str, names: Iterable[str]) -> str:
         return f"unknown {what} {name!r}: there are {listed}"
     if what.startswith("option of "):
         topic = what.removeprefix("option of ").replace("/", ".")
-        hint = f"see `python train.py --help {topic}`; one of your own needs plugins=[MODULE]"
+        hint = (
+            f"see `python -m tandem train --help {topic}`; one of your own needs plugins=[MODULE]"
+        )
     else:
         topic = name.partition(".")[0]
-        hint = f"see `python train.py --help{f' {topic}' if topic in names else ''}`"
+        hint = f"see `python -m tandem train --help{f' {topic}' if topic in names else ''}`"
     return f"unknown {what} {name!r}: {hint}"
 
 

@@ -56,7 +56,7 @@ def configuration(overrides: Sequence[str]) -> DictConfig:
     for part in parse(overrides):
         if part.key_or_group == "sweep" and not part.is_delete():
             text = part.input_line
-            raise ConfigError(f"{text} means many runs; python train.py {text} starts them")
+            raise ConfigError(f"{text} means many runs; python -m tandem train {text} starts them")
     folder = find_resumed_run(overrides)
     return compose(overrides) if folder is None else resume_config(folder, overrides)
 

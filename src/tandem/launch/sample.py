@@ -59,7 +59,7 @@ def configuration(run_dir: Path, overrides: Sequence[str] = ()) -> DictConfig:
         if not is_there:
             raise ConfigError(
                 f"{run_dir} has no {needed}; give the directory of a finished run, "
-                f"or finish it first: python train.py resume={run_dir}"
+                f"or finish it first: python -m tandem train resume={run_dir}"
             )
     cfg = resume_config(run_dir, overrides)
     for place in ("rollout", "model.sampling"):

@@ -48,7 +48,7 @@ class Teachers(ABC):
         if (place / "config.yaml").is_file() and not (place / "model").is_dir():
             raise ValueError(
                 f"{self.given(source)}: there is no model/ in this run; finish it first: python "
-                f"train.py resume={folder}"
+                f"-m tandem train resume={folder}"
             )
 
 

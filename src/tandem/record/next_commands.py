@@ -22,7 +22,7 @@ def next_commands(run_dir: Path, *, iterations: int) -> str:
     lines = [line("curves", str(curves))] if curves.is_file() else []
     lines += [
         line("sample", f"{python} -m tandem sample {place} {shlex.quote(example(run_dir))}"),
-        line("go on", f"{python} train.py resume={place} iterations={2 * iterations}"),
+        line("go on", f"{python} -m tandem train resume={place} iterations={2 * iterations}"),
         line("compare", f"{python} -m tandem compare {place} OTHER_RUN"),
     ]
     lines += [line("to W&B", f"wandb sync {shlex.quote(str(kept))}") for kept in offline(run_dir)]
@@ -33,7 +33,7 @@ def how_to_go_on(run_dir: Path, *, stays: bool) -> str:
     """What is typed once a run was stopped, or, where nothing of it stays, instead of it."""
     if not stays:
         return "give the same command again"
-    return f"go on with: {interpreter()} train.py resume={shlex.quote(str(run_dir))}"
+    return f"go on with: {interpreter()} -m tandem train resume={shlex.quote(str(run_dir))}"
 
 
 def interpreter() -> str:
