@@ -115,7 +115,7 @@ PARTS = {
     "coverage": benchmark(
         "intervals and bands on simulated seeds", "coverage.py", "coverage.md", "compare"
     ),
-    "algorithms": benchmark("learning curves of every preset, three seeds", "algorithms.py"),
+    "algorithms": benchmark("learning curves of every preset", "algorithms.py"),
     "reading": benchmark(
         "reports of 20 and of 200 runs", "reading.py", "reading.md", "compare record"
     ),

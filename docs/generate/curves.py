@@ -11,7 +11,6 @@ from statistics import mean, median, stdev
 from generate.repository import ROOT
 
 KEPT = ROOT / "benchmarks" / "results" / "algorithms.json"
-SEEDS = 3
 TASKS = {
     "letters": "sorting 4 to 8 letters, embedded language model",
     "pairs": "preferences over sorted letters, embedded language model",
@@ -110,15 +109,18 @@ def section(algorithm: str) -> str:
 def _said(one: Measured) -> str:
     goal = threshold(one.task)
     needed = one.samples_to(goal)
-    rows = {
-        "share right, start to end": f"{one.first:.3f} to {mean(one.last):.3f}",
+    over_seeds = {
         "stability: standard deviation over seeds": one.spread,
         "worst seed": f"{min(one.last):.3f}",
+    }
+    rows = {
+        "share right, start to end": f"{one.first:.3f} to {mean(one.last):.3f}",
+        **(over_seeds if len(one.curves) > 1 else {}),
         f"efficiency: samples until {goal:.3f} (median of seeds)": f"{needed:,}"
         if needed is not None
         else "not reached by most seeds",
         "CPU-seconds of a run, evaluations included": f"{one.cpu_seconds:.0f}",
-        "taken": f"{one.dates} at {one.commits}, {len(one.curves)} of {SEEDS} seeds",
+        "taken": f"{one.dates} at {one.commits}, seeds: {len(one.curves)}",
     }
     table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
     command = " ".join(one.overrides)
