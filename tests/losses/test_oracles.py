@@ -1,44 +1,55 @@
 """The losses once more, written as loops over one sample in plain numbers."""
 
+from dataclasses import replace
 from functools import partial
 from math import exp, log, prod
 
 import pytest
 import torch
 from every_loss import random_batch
+from records import rollout, scores
 from torch.testing import assert_close
 
+from tandem.algorithm.coupled import Coupled
+from tandem.algorithm.objective import Term
+from tandem.experience import Budget, Experience, even_parts
+from tandem.losses import importance
+from tandem.losses.future_kl import fipo
+from tandem.losses.off_policy import m2po
 from tandem.losses.policy import reinforce
+from tandem.losses.reduction import token_mean
 from tandem.losses.sequence import gmpo, gspo, vespo
-from tandem.losses.soft_clip import cispo, dro, sapo
+from tandem.losses.soft_clip import cispo, dro, drpo, sapo
 from tandem.losses.trust_region import OffPolicyMask, binary_kl, dppo, total_variation
+from tandem.types import Evidence
 
-# Each takes log p, log p_old and log q of the steps of a sample, and its advantage.
+# Each takes log p, log p_old and log q of the steps of a sample, its advantage, and the log p at
+# which it takes what has no gradient.
 
 
-def gspo_of(new, old, sampler, a):
+def gspo_of(new, old, sampler, a, at):
     ratio = (prod(map(exp, new)) / prod(map(exp, old))) ** (1 / len(new))
     inside = max(min(ratio, 1.2), 0.9)
     return [max(-a * ratio, -a * inside)] * len(new)
 
 
-def gmpo_of(new, old, sampler, a):
+def gmpo_of(new, old, sampler, a, at):
     ratios = [exp(n) / exp(o) for n, o in zip(new, old, strict=True)]
     held = [min(r, exp(0.4)) if a > 0 else max(r, exp(-0.3)) for r in ratios]
     return [-a * prod(held) ** (1 / len(new))] * len(new)
 
 
-def vespo_of(new, old, sampler, a):
-    w = prod(map(exp, new)) / prod(map(exp, old))
+def vespo_of(new, old, sampler, a, at):
+    w = prod(map(exp, at)) / prod(map(exp, old))
     phi = w**2 * exp(3 * (1 - w)) if a >= 0 else w**3 * exp(2 * (1 - w))
     return [-phi * a * n for n in new]
 
 
-def cispo_of(new, old, sampler, a):
-    return [-min(exp(n) / exp(o), 1.5) * a * n for n, o in zip(new, old, strict=True)]
+def cispo_of(new, old, sampler, a, at):
+    return [-min(exp(s) / exp(o), 1.5) * a * n for n, o, s in zip(new, old, at, strict=True)]
 
 
-def sapo_of(new, old, sampler, a):
+def sapo_of(new, old, sampler, a, at):
     tau = 1.0 if a > 0 else 1.05
     return [
         -a * 4 / tau / (1 + exp(-tau * (exp(n) / exp(o) - 1)))
@@ -46,33 +57,59 @@ def sapo_of(new, old, sampler, a):
     ]
 
 
-def dro_of(new, old, sampler, a):
+def dro_of(new, old, sampler, a, at):
     return [-(n * a - 0.05 * (n - o) ** 2) for n, o in zip(new, old, strict=True)]
 
 
-def dppo_of(new, old, sampler, a):
-    def of_step(n, s):
-        p, q = exp(n), exp(s)
+def dppo_of(new, old, sampler, a, at):
+    def of_step(n, s, now):
+        p, q = exp(now), exp(s)
         if (a > 0 and p - q > 0.1) or (a < 0 and q - p > 0.05):
             return 0.0
         return -a * min(p / q, 1.5) * n
 
-    return [of_step(n, s) for n, s in zip(new, sampler, strict=True)]
+    return [of_step(*step) for step in zip(new, sampler, at, strict=True)]
 
 
-def dppo_kl_of(new, old, sampler, a):
-    def of_step(n, s):
-        p, q = exp(n), exp(s)
+def dppo_kl_of(new, old, sampler, a, at):
+    def of_step(n, s, now):
+        p, q = exp(now), exp(s)
         divergence = q * log(q / p) + (1 - q) * log((1 - q) / (1 - p))
         gains = (a > 0 and p > q) or (a < 0 and p < q)
         return 0.0 if gains and divergence > 0.02 else -a * min(p / q, 20) * n
 
+    return [of_step(*step) for step in zip(new, sampler, at, strict=True)]
+
+
+def opsm_of(new, old, sampler, a, at):
+    gap = sum(s - n for n, s in zip(at, sampler, strict=True)) / len(new)
+    return [0.0 if a < 0 and gap > 0.1 else -a * n for n in new]
+
+
+def drpo_of(new, old, sampler, a, at):
+    def of_step(n, s):
+        r, mu = exp(n) / exp(s), exp(s)
+        return -a * r + abs(a) * mu * (r - 1) ** 2 / (2 * 0.15)
+
     return [of_step(n, s) for n, s in zip(new, sampler, strict=True)]
 
 
-def opsm_of(new, old, sampler, a):
-    gap = sum(s - n for n, s in zip(new, sampler, strict=True)) / len(new)
-    return [0.0 if a < 0 and gap > 0.1 else -a * n for n in new]
+def fipo_of(new, old, sampler, a, at):
+    ratios = [exp(n) / exp(o) for n, o in zip(new, old, strict=True)]
+    now = [n - o for n, o in zip(at, old, strict=True)]
+    if a < 0 and sum(d > log(2) for d in now) >= 2:
+        return [0.0] * len(new)
+
+    def weight(t):
+        future = sum(0.5 ** ((k - t) / 3) * d for k, d in enumerate(now) if k >= t and d <= log(2))
+        low, high = (0.8, 1.0) if a < 0 and now[t] > log(4) else (0.9, 1.2)
+        return min(max(exp(future), low), high)
+
+    def of_step(r, b):
+        clipped = max(-b * r, -b * min(max(r, 0.8), 1.28))
+        return min(clipped, -b * 2) if b < 0 else clipped
+
+    return [of_step(r, a * weight(t)) for t, r in enumerate(ratios)]
 
 
 ORACLES = {
@@ -85,15 +122,97 @@ ORACLES = {
     dppo_of: partial(dppo, too_far=partial(total_variation, low=0.05, high=0.1), ratio_max=1.5),
     dppo_kl_of: partial(dppo, too_far=partial(binary_kl, low=0.02, high=0.02)),
     opsm_of: OffPolicyMask(loss=reinforce, delta=0.1),
+    drpo_of: partial(drpo, delta=0.15),
+    fipo_of: partial(fipo, half_life=3.0, weight_low=0.1, ratio_max=2.0, safety=4.0),
 }
 
 
+def slope_at(function, point, h=1e-4):
+    """The gradient of a sum of numbers at a list of numbers, by differences of fourth order."""
+
+    def moved(place, by):
+        return sum(function([x + by * (i == place) for i, x in enumerate(point)]))
+
+    return [
+        (8 * (moved(i, h) - moved(i, -h)) - moved(i, 2 * h) + moved(i, -2 * h)) / (12 * h)
+        for i in range(len(point))
+    ]
+
+
+def with_holes(batch):
+    """Steps that are not trained between those that are, and a sample of none."""
+    generator = torch.Generator().manual_seed(5)
+    mask = batch.mask & (torch.rand(batch.mask.shape, generator=generator) < 0.8)
+    mask[3] = False
+    names = ("logp", "old_logp", "behaviour_logp", "advantages")
+    inside = {name: getattr(batch, name).detach() * mask for name in names}
+    inside["logp"].requires_grad_()
+    return replace(batch, mask=mask, **inside)
+
+
 @pytest.mark.parametrize(("oracle", "loss"), ORACLES.items(), ids=[f.__name__ for f in ORACLES])
-def test_a_loss_is_what_a_loop_over_one_sample_says(oracle, loss):
-    batch = random_batch(rows=60)
+def test_a_loss_and_its_gradient_are_what_a_loop_over_one_sample_says(oracle, loss):
+    batch = with_holes(random_batch(rows=80, spread=1.0))
     got = loss(batch)
+    (slope,) = torch.autograd.grad(torch.where(batch.mask, got, 0).sum(), batch.logp)
+    close = partial(assert_close, atol=1e-9, rtol=0)
     for row, mask in enumerate(batch.mask):
+        if not mask.any():
+            continue
         logps = (batch.logp, batch.old_logp, batch.behaviour_logp)
-        steps = (x[row][mask].tolist() for x in logps)
-        want = oracle(*steps, batch.advantages[row, 0].item())
-        assert_close(got[row][mask], torch.tensor(want, dtype=torch.float64), atol=1e-7, rtol=0)
+        new, *others = (x[row][mask].tolist() for x in logps)
+        a = batch.advantages[row][mask][0].item()
+        want = oracle(new, *others, a, new)
+        close(got[row][mask], torch.tensor(want, dtype=torch.float64))
+        want = slope_at(lambda x: oracle(x, *others, a, new), new)  # noqa: B023
+        close(slope[row][mask], torch.tensor(want, dtype=torch.float64))
+
+
+def m2po_of(updated, old, advantages, kept):
+    """The mean over all steps of an update; `kept`: those whose second moment is small enough."""
+    steps = zip(updated, old, advantages, range(len(old)), strict=True)
+    return [-a * exp(n) / exp(o) / len(old) if t in kept else 0.0 for n, o, a, t in steps]
+
+
+def kept_of(now, old, advantages, spread):
+    moved = [n - o for n, o in zip(now, old, strict=True)]
+    harmful = [t for t, d in enumerate(moved) if advantages[t] * d > 0]
+    while harmful and sum(moved[t] ** 2 for t in harmful) / len(harmful) > spread**2:
+        harmful.remove(max(harmful, key=lambda t: abs(moved[t])))
+    others = [t for t, d in enumerate(moved) if advantages[t] * d <= 0]
+    return {*harmful, *others}
+
+
+class Told:
+    """A policy that says of each row, told by its key, what was written for it."""
+
+    def __init__(self, logp):
+        self.evidence = lambda rows, needs: Evidence(logp=logp[rows.key][:, : rows.mask.shape[1]])
+        self.row_cost = lambda rows: rows.length
+
+
+@pytest.mark.parametrize("budget", [Budget(), Budget(rows=3), Budget(max_tokens=5)], ids=str)
+def test_a_second_moment_is_that_of_the_whole_update_however_it_is_cut(budget):
+    batch = with_holes(random_batch(rows=12))
+    judged = torch.arange(12) != 5  # the sample has no score, hence no advantage
+    advantages = batch.advantages * judged[:, None]
+    rows = rollout(batch.mask, batch.group, key=torch.arange(12), old_logp=batch.old_logp)
+    last = (batch.mask * torch.arange(1, 7)).amax(1)
+    rows = replace(rows, length=last)
+    given = Experience(
+        rollout=rows, scores=scores(advantages[:, 0].float(), judged), advantages=advantages
+    )
+    term = Term(loss=partial(m2po, spread=0.3), coef=1.0, weights=token_mean)
+    own, policy = Coupled({"policy": term}, old_policy=importance.recompute), Told(batch.logp)
+    update = own.add_statistics(policy, replace(given, weights=own.weigh(given)), budget)
+    cost, facts = policy.row_cost(update.rollout), {"zero_at_zero_advantage": True}
+    parts = even_parts(update, cost, budget, **facts, whole_groups=own.whole_groups)
+    loss = sum(own(policy, part).loss for part in parts)
+    (slope,) = torch.autograd.grad(loss, batch.logp)
+    now, old, a = (x[batch.mask].tolist() for x in (batch.logp, batch.old_logp, advantages))
+    kept = kept_of(now, old, a, 0.3)
+    assert 0 < len(kept) < len(now)
+    value = partial(m2po_of, old=old, advantages=a, kept=kept)
+    assert loss.item() == pytest.approx(sum(value(now)), abs=1e-9)
+    want = torch.tensor(slope_at(value, now), dtype=torch.float64)
+    assert_close(slope[batch.mask], want, atol=1e-9, rtol=0)
