@@ -14,6 +14,7 @@ from tandem.algorithm.coupled import Coupled
 from tandem.algorithm.objective import Term
 from tandem.experience import Budget, Experience, even_parts
 from tandem.losses import importance
+from tandem.losses.bounds import spg
 from tandem.losses.future_kl import fipo
 from tandem.losses.off_policy import m2po
 from tandem.losses.policy import reinforce
@@ -21,7 +22,8 @@ from tandem.losses.reduction import token_mean
 from tandem.losses.sequence import gmpo, gspo, vespo
 from tandem.losses.soft_clip import cispo, dro, drpo, sapo
 from tandem.losses.trust_region import OffPolicyMask, binary_kl, dppo, total_variation
-from tandem.types import Evidence
+from tandem.policies.masked.records import States
+from tandem.types import CoupledBatch, Evidence
 
 # Each takes log p, log p_old and log q of the steps of a sample, its advantage, and the log p at
 # which it takes what has no gradient.
@@ -216,3 +218,51 @@ def test_a_second_moment_is_that_of_the_whole_update_however_it_is_cut(budget):
     assert loss.item() == pytest.approx(sum(value(now)), abs=1e-9)
     want = torch.tensor(slope_at(value, now), dtype=torch.float64)
     assert_close(slope[batch.mask], want, atol=1e-9, rtol=0)
+
+
+def spg_of(said, masks, length, a, omega=0.3, beta=1.5):
+    """`said`: log p of every position at one state after the other; `masks`: those it hides."""
+    width = len(said) // len(masks)
+    own = [dict(zip(range(width), said[s * width :], strict=False)) for s in range(len(masks))]
+    lower = sum(sum(own[s][i] for i in m) / len(m) for s, m in enumerate(masks)) / len(masks)
+    if a > 0:
+        return [-a * lower]
+    seen = {i for mask in masks for i in mask}
+    upper = 0.0
+    for i in seen:
+        powers = [exp(own[s][i]) ** beta / (len(m) / length) for s, m in enumerate(masks) if i in m]
+        upper += log(sum(powers) / len(masks)) / beta / len(seen)
+    return [-a * (omega * upper + (1 - omega) * lower)]
+
+
+def test_a_sandwiched_gradient_is_that_of_a_loop_over_states():
+    """Answers of 1 to 5 positions, three states each, good and bad."""
+    generator = torch.Generator().manual_seed(0)
+    length, count, width = torch.arange(20) % 5 + 1, 3, 5
+    free = torch.arange(width) < length[:, None]
+    masks = torch.zeros(60, width, dtype=torch.bool)
+    for state in range(60):  # a count from 1 to all positions
+        most = int(length[state // count])
+        number = int(torch.randint(1, most + 1, (), generator=generator))
+        masks[state, torch.randperm(most, generator=generator)[:number]] = True
+    row = torch.arange(20).repeat_interleave(count)
+    share = length[row, None].double() / masks.sum(1, keepdim=True)
+    states = States(row=row, hidden=masks, weight=masks * share / count, count=count)
+    said = -2 * torch.rand(60, width, generator=generator, dtype=torch.float64)
+    said.requires_grad_()
+    advantages = torch.randn(20, 1, generator=generator, dtype=torch.float64) * free
+    batch = CoupledBatch(
+        logp=states.values(said, 20), upper_logp=states.upper_values(said, free, beta=1.5),
+        advantages=advantages, mask=free, group=torch.zeros(20, dtype=torch.int64),
+    )  # fmt: skip
+    got, close = spg(batch, omega=0.3), partial(assert_close, atol=1e-7, rtol=0)
+    (slope,) = torch.autograd.grad(got[:, 0].sum(), said)
+    for own in range(20):
+        hides = [m.nonzero()[:, 0].tolist() for m in masks[row == own]]
+        a = advantages[own, 0].item()
+        value = partial(spg_of, masks=hides, length=int(length[own]), a=a)
+        point = said[row == own].flatten().tolist()
+        want = torch.tensor(value(point), dtype=torch.float64).expand(int(length[own]))
+        close(got[own][free[own]], want)  # shares of positions are float32
+        want = torch.tensor(slope_at(value, point), dtype=torch.float64)
+        close(slope[row == own].flatten(), want)
