@@ -12,13 +12,15 @@ from torch.testing import assert_close
 
 from tandem.algorithm.coupled import Coupled
 from tandem.algorithm.objective import Term
+from tandem.algorithm.segments import Segmented
 from tandem.experience import Budget, Experience, even_parts
 from tandem.losses import importance
 from tandem.losses.bounds import spg
 from tandem.losses.future_kl import fipo
 from tandem.losses.off_policy import m2po
-from tandem.losses.policy import reinforce
-from tandem.losses.reduction import token_mean
+from tandem.losses.policy import ppo, reinforce
+from tandem.losses.reduction import sequence_mean, token_mean
+from tandem.losses.segments import Segment
 from tandem.losses.sequence import gmpo, gspo, vespo
 from tandem.losses.soft_clip import cispo, dro, drpo, sapo
 from tandem.losses.trust_region import OffPolicyMask, binary_kl, dppo, total_variation
@@ -266,3 +268,60 @@ def test_a_sandwiched_gradient_is_that_of_a_loop_over_states():
         close(got[own][free[own]], want)  # shares of positions are float32
         want = torch.tensor(slope_at(value, point), dtype=torch.float64)
         close(slope[row == own].flatten(), want)
+
+
+CLIPS = {0: 0.2, 1: 0.2e-3}  # of tokens, and of denoising steps
+LAMBDA = 0.7
+
+
+def chain_of(new, old, advantages, kinds, rows):
+    """The mean over samples of the mean over their tokens, and LAMBDA times that of their steps."""
+    total = 0.0
+    for kind, share in ((0, 1.0), (1, LAMBDA)):
+        means = []
+        for row in sorted({*rows}):
+            own = [t for t in range(len(new)) if rows[t] == row and kinds[t] == kind]
+            steps = []
+            for t in own:
+                ratio, a = exp(new[t]) / exp(old[t]), advantages[t]
+                inside = min(max(ratio, 1 - CLIPS[kind]), 1 + CLIPS[kind])
+                steps.append(max(-a * ratio, -a * inside))
+            if steps:
+                means.append(sum(steps) / len(steps))
+        total += share * sum(means) / len(means)
+    return [total]
+
+
+@pytest.mark.parametrize("budget", [Budget(), Budget(rows=2)], ids=str)
+def test_a_chain_is_a_mean_of_texts_and_one_of_pictures_however_it_is_cut(budget):
+    """One sample wrote nothing, one painted nothing, and of one nothing is trained."""
+    batch = with_holes(random_batch(rows=8, steps=7))
+    segment = (torch.arange(7) < 2).to(torch.int8).expand(8, 7)
+    mask = batch.mask.clone()
+    mask[1, 2:], mask[2, :2] = False, False
+    mask[1, :2] = mask[2, 2:4] = True
+    scale = torch.where(segment == 1, 1e-3, 1.0)
+    old = (-1 - torch.rand(8, 7, generator=torch.Generator().manual_seed(2)).double()) * mask
+    moved = torch.randn(8, 7, generator=torch.Generator().manual_seed(3)).double() * 0.3 * scale
+    logp = ((old + moved) * mask).requires_grad_()
+    advantages = torch.linspace(-1.3, 1.7, 8, dtype=torch.float64)[:, None] * mask
+    length = ((mask & (segment == 0)) * torch.arange(-1, 6)).amax(1)  # of the text
+    rows = rollout(mask, torch.zeros(8, dtype=torch.int64), key=torch.arange(8), length=length,
+                   segment=segment, old_logp=old)  # fmt: skip
+    given = Experience(rollout=rows, scores=scores(advantages[:, 0]), advantages=advantages)
+    term = Term(loss=ppo, coef=1.0, weights=sequence_mean)
+    own = Segmented(
+        {"policy": term}, old_policy=importance.recompute,
+        segments={"text": Segment(), "picture": Segment(weight=LAMBDA, clip_scale=1e-3)},
+    )  # fmt: skip
+    update = replace(given, weights=own.weigh(given))
+    parts = even_parts(update, length + 2, budget, zero_at_zero_advantage=True, whole_groups=False)
+    loss = sum(own(Told(logp), part).loss for part in parts)
+    (slope,) = torch.autograd.grad(loss, logp)
+    now, before, a, kinds = (x[mask].tolist() for x in (logp, old, advantages, segment))
+    value = partial(
+        chain_of, old=before, advantages=a, kinds=kinds, rows=mask.nonzero()[:, 0].tolist()
+    )
+    close = partial(assert_close, atol=1e-7, rtol=0)  # weights of steps are float32
+    close(loss, torch.tensor(value(now)[0], dtype=torch.float64))
+    close(slope[mask], torch.tensor(slope_at(value, now, h=1e-6), dtype=torch.float64))
