@@ -24,9 +24,9 @@ from workloads import CELLS, SIZES, Workload, embedded, in_grid
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = Path(__file__).resolve().parent / "results"
-WARM_UP = 1  # turns that are not counted
+WARM_UP = 1  # turns that are not counted; few that are do, as the programs take turns
 EMBEDDED = "tiny_lm"
-ROUNDS = {EMBEDDED: 5, "0.3M": 5, "0.8M": 5, "20M": 2}  # that are; the whole grid takes an hour
+ROUNDS = {EMBEDDED: 5, "0.3M": 5, "0.8M": 5, "20M": 2}
 AIMS = {"bare": 1.05, "trl": 0.7, "generate": 0.6}  # Tandem's CPU seconds over theirs, at worst
 
 Report = dict[str, object]
