@@ -218,13 +218,18 @@ def row(name: str, part: Part, found: dict | None) -> str:
 
 
 def since(measured: str, paths: Sequence[str]) -> int:
-    """Commits that touched these paths after the one that was measured."""
-    span = f"{measured.removesuffix('+')}..HEAD"
+    """Commits that touched these paths after the one that was measured.
+
+    All of them where that commit is not known here: it was never merged as it was.
+    """
+    measured = measured.removesuffix("+")
+    known = git("rev-parse", "--verify", "--quiet", f"{measured}^{{commit}}", check=False)
+    span = f"{measured}..HEAD" if known else "HEAD"
     return len(git("log", "--format=%h", span, "--", *paths).split())
 
 
-def git(*line: str) -> str:
-    done = subprocess.run(["git", *line], cwd=ROOT, capture_output=True, text=True, check=True)
+def git(*line: str, check: bool = True) -> str:
+    done = subprocess.run(["git", *line], cwd=ROOT, capture_output=True, text=True, check=check)
     return done.stdout.strip()
 
 

@@ -1,6 +1,8 @@
 """What a training step of tokens costs beside the bare model, TRL's and transformers' sampling.
 
 Every program has a process of its own; they take turns, so that a busy machine slows all alike.
+`--save` keeps each workload at once; the same command again measures what is missing, and what was
+measured before the code changed.
 """
 
 from __future__ import annotations
@@ -18,12 +20,12 @@ from statistics import median
 
 os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
 
-from exhaustive import commit
+from exhaustive import CODE, commit, since
 from turns import Runner
 from workloads import CELLS, SIZES, Workload, embedded, in_grid
 
 ROOT = Path(__file__).resolve().parent.parent
-RESULTS = Path(__file__).resolve().parent / "results"
+KEPT = ROOT / "benchmarks" / "results" / "language_step.json"
 WARM_UP = 1  # turns that are not counted; few that are do, as the programs take turns
 EMBEDDED = "tiny_lm"
 ROUNDS = {EMBEDDED: 5, "0.3M": 5, "0.8M": 5, "20M": 2}
@@ -35,27 +37,24 @@ Report = dict[str, object]
 def main() -> None:
     chosen = arguments()
     os.environ.setdefault("PROJECT_ROOT", str(ROOT))
-    reports: list[Report] = []
-    found = {
-        "commit": commit(),
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "gflops_of_one_core": round(sgemm_rate() / 1e9, 1),
-        "cells": reports,
-    }
+    kept = {report["workload"]: report for report in of_this_code()} if chosen.save else {}
+    found = {"gflops_of_one_core": round(sgemm_rate() / 1e9, 1)}
     for name in chosen.only:
-        with tempfile.TemporaryDirectory() as folder:
-            reports.append(measured(workload(name, Path(folder), chosen.rounds), Path(folder)))
-        print(line(reports[-1]), flush=True)
+        if name not in kept:
+            with tempfile.TemporaryDirectory() as folder:
+                kept[name] = measured(workload(name, Path(folder), chosen.rounds), Path(folder))
+            print(line(kept[name]), flush=True)
+        found["cells"] = [kept[name] for name in (EMBEDDED, *CELLS) if name in kept]
         if chosen.save:
-            save(found)
+            KEPT.write_text(json.dumps(found, indent=1) + "\n")
+            KEPT.with_suffix(".md").write_text(as_text(found))
     print(as_text(found))
 
 
-def save(found: Report) -> None:
-    """What is measured so far: the whole grid takes long."""
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "language_step.json").write_text(json.dumps(found, indent=1) + "\n")
-    (RESULTS / "language_step.md").write_text(as_text(found))
+def of_this_code() -> list[Report]:
+    """What was saved and is not older than the code: the grid takes long, and may be broken off."""
+    saved = json.loads(KEPT.read_text())["cells"] if KEPT.exists() else []
+    return [report for report in saved if not since(report["commit"], CODE)]
 
 
 def arguments() -> argparse.Namespace:
@@ -91,6 +90,8 @@ def measured(workload: Workload, folder: Path) -> Report:
             runner.close()
     return {
         "workload": workload.name,
+        "commit": commit(),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "says": workload.says,
         "rounds": workload.steps - WARM_UP,
         "programs": {n: runner.summary(warm_up=WARM_UP) for n, runner in runners.items()},
@@ -163,10 +164,14 @@ def as_text(found: Report) -> str:
     rows = [row(report, names, found["gflops_of_one_core"] * 1e9) for report in found["cells"]]
     closing = [summary(name, [r["cpu_over"][name] for r in found["cells"]]) for name in names]
     return (
-        f"Commit {found['commit']}, {found['date']}, one thread, "
+        f"Commit {taken(found['cells'])}, one thread, "
         f"{found['gflops_of_one_core']:.0f} GFLOP/s in a square product.\n\n"
         f"{head}{''.join(rows)}\n{chr(10).join(closing)}\n"
     )
+
+
+def taken(cells: Iterable[Report]) -> str:
+    return "; ".join(dict.fromkeys(f"{cell['commit']}, {cell['date']}" for cell in cells))
 
 
 def over(name: str) -> str:

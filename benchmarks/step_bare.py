@@ -100,8 +100,12 @@ def train(
         group["lr"] = work["lr"]
     for update in work["updates"]:
         rows = update[work["advantage"][update] != 0]
-        loss = surrogate(model, work, rows, numbers).sum() / len(update)
-        loss.backward()
+        if len(rows):
+            loss = surrogate(model, work, rows, numbers).sum() / len(update)
+            loss.backward()
+        else:  # all its groups tie: momentum alone moves the weights
+            for parameter in model.parameters():
+                parameter.grad = torch.zeros_like(parameter)
         nn.utils.clip_grad_norm_(model.parameters(), numbers["max_grad_norm"])
         optimizer.step()
         optimizer.zero_grad()
