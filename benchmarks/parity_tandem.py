@@ -108,9 +108,14 @@ class Script:
             length=length,
             truncated=length == policy.sampling.max_new_tokens,
         )
-        group = torch.arange(len(prompts)).repeat_interleave(len(given) // len(prompts))
-        encoded = policy.chat.encode(prompts)
-        rows = as_rollout(prompts, encoded, answers, chat=policy.chat, group=group, temperature=1.0)
+        asked = policy.ask(
+            prompts,
+            range(len(prompts)),
+            group_size=len(given) // len(prompts),
+            key=0,  # nothing is drawn
+            sampling=policy.sampling,
+        )
+        rows = as_rollout(asked, answers, policy.chat)
         return replace(rows, behaviour_logp=None, entropy=None)  # nobody sampled them
 
 
