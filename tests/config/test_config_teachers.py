@@ -100,18 +100,20 @@ def test_a_divergence_is_learnt_from_given_rows_and_from_a_mix(strategy):
     check(compose(shlex.split(f"algorithm=gkd {RUN} {chosen}")))
 
 
-@pytest.mark.parametrize("word", ["api_key_env=KEY", "model=judge"])
-def test_what_is_one_servers_own_goes_to_no_second_server(word):
-    name = f"algorithm.teachers.server.{word.split('=')[0]}"
+@pytest.mark.parametrize(("name", "value"), [("api_key_env", "KEY"), ("model", "judge")])
+def test_what_is_one_servers_own_goes_to_no_second_server(name, value):
+    key = f"algorithm.teachers.server.{name}"
     folders = (
-        "algorithm.teachers.folders={others: 'http://127.0.0.1:1', sums: 'http://127.0.0.1:%d'}"
+        "algorithm.teachers.folders={others: 'http://127.0.0.1:1', sums: 'http://127.0.0.1:%s'}"
     )
-    words = ["algorithm=opd", f"algorithm.teachers.server.{word}"]
-    check(compose([*words, folders % 1]))
-    check(compose([*words, folders.replace("%d", "1/")]))
+    one, another = (["algorithm=opd", folders % port] for port in ("1/v2", "2"))
+    check(compose([*one, f"{key}={value}"]))
+    check(compose([*another, f"{key}={{others: {value}, sums: other}}"]))
     with pytest.raises(ConfigError) as refused:
-        check(compose([*words, folders % 2]))
+        check(compose([*another, f"{key}={value}"]))
     assert str(refused.value).endswith(
-        f"algorithm.teachers.server.{word} would go to each of http://127.0.0.1:1, "
-        f"http://127.0.0.1:2; set {name}=null, or one address in algorithm.teachers.folders"
+        f"{key}={value} would go to each of http://127.0.0.1:1, http://127.0.0.1:2; give each "
+        f"source its own: '{key}={{others: ..., sums: ...}}'"
     )
+    with pytest.raises(ConfigError, match=rf"{key}.sum: .* there are others, sums$"):
+        check(compose([*another, f"{key}={{sum: {value}}}"]))

@@ -12,6 +12,7 @@ from tandem.config import ConfigError, check, compose, configuration, resume_con
 from tandem.config.overrides import parse
 from tandem.config.plugins import ADMITTED, hash_modules, load_plugins
 from tandem.config.resume import list_confirmed, remember
+from tandem.config.servers import list_elsewhere
 from tandem.config.targets import resolve
 from tandem.launch import sample
 from tandem.launch.initial_weights import warm_configuration
@@ -491,6 +492,15 @@ def test_the_key_of_a_teacher_is_sent_again_to_its_server_and_to_no_other(monkey
             trust.refuse_unsaid(
                 taught("http://evil.example", variable="TEACHER_KEY"), recorded=recorded
             )
+
+
+def test_each_server_of_a_teacher_is_sent_the_key_of_its_source_alone(monkeypatch):
+    monkeypatch.setenv("TEACHER_KEY", "sk-12345678")
+    monkeypatch.setenv("BANK_PASSWORD", "12345678")
+    hosts = ("http://a.example", "http://b.example")
+    own = taught(*hosts, variable={"others": "TEACHER_KEY", "sums": "BANK_PASSWORD"})
+    sent = {(one.host, one.variable) for one in list_elsewhere(own)}
+    assert sent == {*zip(hosts, ("TEACHER_KEY", "BANK_PASSWORD"), strict=True)}
 
 
 def test_a_run_with_a_teacher_on_a_server_that_moved_goes_on(tmp_path, monkeypatch):

@@ -54,8 +54,10 @@ def _list_teachers(node: Mapping[str, object], where: str) -> Iterator[Asked]:
     folders, server = node.get("folders"), node.get("server")
     if not isinstance(folders, Mapping):
         return
-    sent = list(variables_of(server)) if isinstance(server, Mapping) else []
+    options = server.items() if isinstance(server, Mapping) else ()
     for source, address in folders.items():
+        own = {key: x.get(source) if isinstance(x, Mapping) else x for key, x in options}
+        sent = list(variables_of(own))
         for host in hosts_of(address) if is_address(address) else []:
             for key, name in sent:
                 yield Asked(key=f"{where}server.{key}", host=host, variable=name)

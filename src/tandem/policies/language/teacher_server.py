@@ -7,11 +7,12 @@ before the first update of an iteration, and kept beside its rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import torch
 from torch import Tensor
@@ -50,22 +51,39 @@ Likely = tuple[float, list[tuple[int, float]]]  # of the token that was written,
 class TeacherServer:
     """How servers of teachers are asked."""
 
-    model: str | None = None  # name that the teacher is served under; None: the server's first
-    api_key_env: str | None = None  # name of the environment variable with the server's --api-key
+    # One for all, or {source: its own}; None: the server's first, and no key.
+    model: str | Mapping[str, str] | None = None  # name that the teacher is served under
+    api_key_env: str | Mapping[str, str] | None = None  # environment variable of the --api-key
     concurrency: Annotated[int, positive] = 64  # rows in flight at each
     timeout: Annotated[float, positive] = 300.0  # seconds of one attempt at a row
     patience: Annotated[float, positive] = 900.0  # seconds that a server may be away
     max_reply_bytes: Annotated[int, positive] = 2**28
 
-    def check_shared(self, addresses: Set[str]) -> None:
-        """Raise ValueError for what is one server's own where several are asked."""
-        own = {"api_key_env": self.api_key_env, "model": self.model}
-        for name, value in own.items():
-            if value is not None and len(addresses) > 1:
+    def check_sources(self, addresses: Mapping[str, str]) -> None:
+        """addresses: of each source. Raise ValueError for what is one server's own where several
+        are asked, and for what is of no source with a server."""
+        several = len({urlsplit(address)[:2] for address in addresses.values()}) > 1
+        for name, value in self._own().items():
+            of = sorted({*value} - {*addresses}) if isinstance(value, Mapping) else []
+            if of:
                 raise ValueError(
-                    f"{WHERE}.{name}={value} would go to each of {', '.join(sorted(addresses))}; "
-                    f"set {WHERE}.{name}=null, or one address in algorithm.teachers.folders"
+                    f"{WHERE}.{name}.{of[0]}: {FOLDERS} has no server of that name; there are "
+                    f"{', '.join(sorted(addresses)) or 'none'}"
                 )
+            if isinstance(value, str) and several:
+                raise ValueError(
+                    f"{WHERE}.{name}={value} would go to each of "
+                    f"{', '.join(sorted({*addresses.values()}))}; give each source its own: "
+                    f"'{WHERE}.{name}={{{', '.join(f'{x}: ...' for x in sorted(addresses))}}}'"
+                )
+
+    def of(self, source: str) -> TeacherServer:
+        """As the server of one source is asked."""
+        own = self._own().items()
+        return replace(self, **{n: x.get(source) if isinstance(x, Mapping) else x for n, x in own})
+
+    def _own(self) -> dict[str, str | Mapping[str, str] | None]:
+        return {"api_key_env": self.api_key_env, "model": self.model}
 
     def endpoint(self, url: str, *, patience: float | None = None) -> Endpoint:
         """patience: in place of its own."""

@@ -54,7 +54,7 @@ class TokenTeachers(Teachers):
         Teachers.__post_init__(self)
         if self.asks_servers and self.distance is not None:
             self.check_likeliest()
-        self.server.check_shared({*self.addresses.values()})
+        self.server.check_sources(self.addresses)
         if self.teaches_itself and self.average is None:
             raise ValueError(
                 "algorithm.teachers.average=null, and the policy teaches itself; set it to the "
@@ -100,7 +100,7 @@ class TokenTeachers(Teachers):
     def check(self) -> None:
         for source, folder in self.folders.items():
             if source in self.addresses:
-                self.server.endpoint(self.addresses[source])
+                self.server.of(source).endpoint(self.addresses[source])
                 continue
             self.check_run(source)
             refuse_absent(folder, key=f"algorithm.teachers.folders.{source}")
@@ -131,24 +131,28 @@ class TokenTeachers(Teachers):
                 known[folder] = self._loaded(source, policy)
         return LoadedTokenTeachers(
             {source: known[x] for source, x in self.folders.items() if x in known},
-            served={source: served[url] for source, url in self.addresses.items()},
+            served=served,
             distance=self.distance,
             average=average,
         )
 
     def _served(self, policy: LanguagePolicy) -> dict[str, ServedTeacher]:
-        """The teachers at an address, by it. Raises ValueError for one that cannot be asked."""
+        """The teacher of each source that has a server; sources may share one.
+
+        Raises ValueError for one that cannot be asked.
+        """
         found, top_k = {}, self.top_k if self.distance is not None else 0
-        for source, url in self.addresses.items():
-            if url not in found:
-                found[url] = ServedTeacher(self.given(source), url, self.server, top_k=top_k)
-                found[url].check_tokens(policy.chat)
+        of = {source: (url, self.server.of(source)) for source, url in self.addresses.items()}
+        for source, asked in of.items():
+            if asked not in found:
+                found[asked] = ServedTeacher(self.given(source), *asked, top_k=top_k)
+                found[asked].check_tokens(policy.chat)
         if found and policy.sampling.temperature != 1:
             raise ValueError(
                 f"rollout.temperature={policy.sampling.temperature}: a teacher on a server says "
                 "how likely tokens are at temperature 1; set it to 1"
             )
-        return found
+        return {source: found[asked] for source, asked in of.items()}
 
     @property
     def distance(self) -> StateDivergence | None:
