@@ -42,6 +42,7 @@ def medium(*, hidden=128, layers=3, vocabulary=2048):
 SHAPES = {
     "whole": ({}, {}),
     "recomputed": ({}, {"model.gradient_checkpointing": True, "model.logit_budget": 2**20}),
+    "tiled": ({}, {"model.mlp_tile": 64}),
     "adapters": ({"hidden": 192}, {"model.lora": {"r": 8, "alpha": 16}}),
     "packed": ({"layers": 2}, {"model.packing": True}),
     "packed and recomputed": (

@@ -180,10 +180,14 @@ def test_passes_without_gradient_are_cut_by_tokens(learned):
     assert not results[0].requires_grad
 
 
-def test_recomputed_activations_change_no_gradient(learned):
+SAVING = ({"gradient_checkpointing": True}, {"mlp_tile": 5})
+
+
+@pytest.mark.parametrize("saving", [*SAVING, SAVING[0] | SAVING[1]], ids=str)
+def test_recomputed_activations_change_no_gradient(learned, saving):
     gradients = []
-    for recompute in (False, True):
-        policy = small(gradient_checkpointing=recompute)
+    for options in ({}, saving):
+        policy = small(**options)
         policy.load_weights(learned)
         rollout = shown(policy)
         policy.evidence(rollout, NOTHING).logp.sum().backward()
@@ -193,9 +197,10 @@ def test_recomputed_activations_change_no_gradient(learned):
         assert_close(got, want, atol=1e-5, rtol=1e-5)
 
 
-def test_recomputing_keeps_fewer_activations(learned):
-    def kept(recompute):
-        policy = small(gradient_checkpointing=recompute)
+@pytest.mark.parametrize(("saving", "share"), [(SAVING[0], 0.5), (SAVING[1], 0.8)], ids=str)
+def test_recomputing_keeps_fewer_activations(learned, saving, share):
+    def kept(options):
+        policy = small(**options)
         rollout, sizes = shown(policy), []
         with torch.autograd.graph.saved_tensors_hooks(
             lambda x: sizes.append(x.numel()) or x, lambda x: x
@@ -203,7 +208,7 @@ def test_recomputing_keeps_fewer_activations(learned):
             policy.evidence(rollout, NOTHING)
         return sum(sizes)
 
-    assert kept(True) < kept(False) / 2
+    assert kept(saving) < kept({}) * share
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from tandem import distributed
 from tandem.hub import align
+from tandem.policies.activations import tile_feed_forward
 from tandem.policies.flow.adapter import Adapter
 from tandem.policies.flow.components import Components, choose_trained, components, learns
 from tandem.policies.flow.critic import FlowCritic, new_critic
@@ -81,7 +82,7 @@ class FlowModel(nn.Module):
     ) -> None:
         """`seed`: of new adapters. A frozen copy is made only if there are none."""
         network = self.read_weights(path, teachers)
-        self.network = prepare(network, recompute=self.numerics.gradient_checkpointing)
+        self.network = prepare(network, self.numerics)
         if self.lora is not None:
             add_adapters(self.network, self.lora, own=self.adapter.lora_targets, seed=seed)
         if self.quantization is not None:
@@ -214,15 +215,19 @@ class FlowModel(nn.Module):
             self.adapter.save_lora(self.network, folder / "lora")
 
 
-def prepare(network: nn.Module, *, recompute: bool) -> nn.Module:
-    """No dropout, eval mode, and recomputed activations where they are asked for."""
+def prepare(network: nn.Module, numerics: Numerics) -> nn.Module:
+    """No dropout, eval mode; activations that are recomputed, and feed-forward layers that are
+    cut, where that is asked for."""
     align(network)
     for module in network.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-    if recompute:
+    if numerics.gradient_checkpointing:
         readers = network.readers if isinstance(network, Components) else ()
         for name, part in components(network).items():
             if name not in readers:
                 part.enable_gradient_checkpointing()
+    if numerics.mlp_tile is not None:
+        for part in components(network).values():
+            tile_feed_forward(part, numerics.mlp_tile)
     return network.eval()

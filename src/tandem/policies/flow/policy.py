@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from tandem import rng
+from tandem.contracts import positive
 from tandem.dynamics.decays import Decay
 from tandem.policies.flow import admission
 from tandem.policies.flow.adapter import Adapter, Autoencoding, Decoding
@@ -66,6 +67,7 @@ class FlowPolicy(PicturePolicy):
         seed: int = 0,
         dtype: Literal["float32", "bfloat16", "auto"] = "float32",
         gradient_checkpointing: bool = False,
+        mlp_tile: Annotated[int, positive] | None = None,
         torch_compile: bool = False,
         lora: Lora | None = None,
         quantization: Quantization | None = None,
@@ -90,7 +92,10 @@ class FlowPolicy(PicturePolicy):
         self.decoding = decoding
         admission.check_decoding(adapter, decoding)
         numerics = Numerics(
-            dtype=dtype, gradient_checkpointing=gradient_checkpointing, torch_compile=torch_compile
+            dtype=dtype,
+            gradient_checkpointing=gradient_checkpointing,
+            mlp_tile=mlp_tile,
+            torch_compile=torch_compile,
         )
         self.model = FlowModel(adapter, numerics, lora, quantization, target_components)
         cache = None if cache_dir is None else Path(cache_dir)

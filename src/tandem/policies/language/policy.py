@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
 from tandem import rng
+from tandem.contracts import positive
 from tandem.environments import Environment, Mixture
 from tandem.policies.language.chat import ChatOptions
 from tandem.policies.language.contexts import padded_cost
@@ -54,6 +55,7 @@ class LanguagePolicy(TokenPolicy):
         dtype: Literal["float32", "bfloat16", "auto"] = "float32",
         attn_implementation: str | None = None,
         gradient_checkpointing: bool = False,
+        mlp_tile: Annotated[int, positive] | None = None,
         torch_compile: bool = False,
         packing: Packing = "auto",
         share_prompts: bool = True,
@@ -76,6 +78,7 @@ class LanguagePolicy(TokenPolicy):
                 dtype=dtype,
                 attn_implementation=attn_implementation,
                 gradient_checkpointing=gradient_checkpointing,
+                mlp_tile=mlp_tile,
                 torch_compile=torch_compile,
                 packing=packing,
                 share_prompts=share_prompts,

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tandem.hub import align, hide_bars, locate, refuse_pickles, shorten_error
+from tandem.policies.activations import save_activations
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -27,10 +28,18 @@ class Numerics:
     dtype: Literal["float32", "bfloat16", "auto"] = "float32"  # auto: as it was saved
     attn_implementation: str | None = None  # None: the family's default
     gradient_checkpointing: bool = False
+    mlp_tile: int | None = None  # tokens that a feed-forward layer reads at once; None: all
     torch_compile: bool = False
     packing: Packing = False  # rows of a training forward share its rows; auto: if they can
     share_prompts: bool = True  # a training forward reads a prompt once for its neighbours' answers
     liger: bool = False  # fused kernels
+
+    def __post_init__(self) -> None:
+        if self.liger and self.mlp_tile is not None:
+            raise ValueError(
+                "model.liger=true brings feed-forward layers of its own, which are not cut; set "
+                "model.mlp_tile=null, or model.liger=false"
+            )
 
     @property
     def flash(self) -> bool:
@@ -163,17 +172,8 @@ def ready(model: nn.Module, numerics: Numerics) -> nn.Module:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-    if numerics.gradient_checkpointing:
-        recompute_activations(model)
+    save_activations(model, numerics)
     return model.eval()
-
-
-def recompute_activations(model: nn.Module) -> None:
-    """Works in train mode alone; it was called after gradients before it was after activations."""
-    if hasattr(model, "activation_checkpointing_enable"):
-        model.activation_checkpointing_enable({"use_reentrant": False})
-    else:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
 
 
 @contextmanager

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
 from tandem import distributed, rng
-from tandem.contracts import facts_of, numbers_of
+from tandem.contracts import facts_of, numbers_of, positive
 from tandem.hub import locate
 from tandem.policies.lagged import Weights, copied, exchanged
 from tandem.policies.language.chat import ChatOptions
@@ -61,6 +61,7 @@ class MaskedPolicy(TokenPolicy):
         dtype: Literal["float32", "bfloat16", "auto"] = "float32",
         attn_implementation: str | None = None,
         gradient_checkpointing: bool = False,
+        mlp_tile: Annotated[int, positive] | None = None,
         torch_compile: bool = False,
         lora: Lora | None = None,
         quantization: Quantization | None = None,
@@ -78,6 +79,7 @@ class MaskedPolicy(TokenPolicy):
                 dtype=dtype,
                 attn_implementation=attn_implementation,
                 gradient_checkpointing=gradient_checkpointing,
+                mlp_tile=mlp_tile,
                 torch_compile=torch_compile,
             ),
             talk=ChatOptions(system_prompt=system_prompt, enable_thinking=enable_thinking),

@@ -50,7 +50,7 @@ class FlowOutline(Outline):
         dtype = DTYPES[self.numerics.dtype]
         network = self.adapter.outline(policy.path, dtype)
         network = choose_trained(network, policy.model.targets, self.adapter, dtype)
-        self.model = prepare(network, recompute=self.numerics.gradient_checkpointing)
+        self.model = prepare(network, self.numerics)
         self.base = list(self.model.parameters())
         if self.lora is not None:
             add_adapters(self.model, self.lora, own=self.adapter.lora_targets, seed=0)

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from tandem.hub import locate
+from tandem.policies.activations import save_activations
 from tandem.policies.language.critic import Critic, critic_of
 from tandem.policies.language.logprob import ALSO, token_logp
-from tandem.policies.language.pretrained import positions, recompute_activations
+from tandem.policies.language.pretrained import positions
 from tandem.policies.language.rows import TokenIndex
 from tandem.policies.language.teachers import SELF
 from tandem.policies.memory.outline import Outline
@@ -51,8 +52,7 @@ class LanguageOutline(Outline):
             path = policy.path
             model = policy.build()[0] if path is None else configured(policy, path, dtype)
         self.model = (model if dtype is None else model.to(dtype)).eval()
-        if self.numerics.gradient_checkpointing:
-            recompute_activations(model)
+        save_activations(model, self.numerics)
         fuse_attention(model)
         kind = policy.kind_of_critic
         self.critic = critic_of(model, kind, splits=True) if "values" in self.needs else None

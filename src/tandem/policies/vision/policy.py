@@ -6,11 +6,12 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from torch import nn
 
 from tandem import distributed
+from tandem.contracts import positive
 from tandem.hub import OF_FILMS, align, films_of, hide_bars, locate, read_processor
 from tandem.policies.language.critic import Kind
 from tandem.policies.language.policy import LanguagePolicy
@@ -53,6 +54,7 @@ class VisionLanguagePolicy(LanguagePolicy):
         dtype: Literal["float32", "bfloat16", "auto"] = "float32",
         attn_implementation: str | None = None,
         gradient_checkpointing: bool = False,
+        mlp_tile: Annotated[int, positive] | None = None,
         packing: Packing = "auto",
         lora: Lora | None = None,
         quantization: Quantization | None = None,
@@ -72,6 +74,7 @@ class VisionLanguagePolicy(LanguagePolicy):
             dtype=dtype,
             attn_implementation=attn_implementation,
             gradient_checkpointing=gradient_checkpointing,
+            mlp_tile=mlp_tile,
             packing=packing,
             share_prompts=False,
             lora=lora,

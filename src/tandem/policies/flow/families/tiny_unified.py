@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tandem.policies.activations import recompute_activations
 from tandem.policies.flow.families.sd3_transformer import image_tokens
 from tandem.policies.flow.families.tiny_flow import CHANNELS, SIZE, TinyFlow
 from tandem.policies.flow.records import Condition, PromptInput
-from tandem.policies.language.pretrained import recompute_activations
 
 WORDS, PATCH = 4, 4  # tokens of a text, and pixels along a side of a patch
 CONFIG, WEIGHTS = "config.json", "diffusion_pytorch_model.safetensors"

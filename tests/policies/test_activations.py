@@ -1,0 +1,62 @@
+"""Feed-forward layers that read a sequence in tiles."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from tandem.config import ConfigError, check, compose
+from tandem.policies.activations import tile_feed_forward
+
+
+class WideMLP(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down, self.most = nn.Linear(4, 16), nn.Linear(16, 4), 0
+
+    def forward(self, x, *, scale=1.0):
+        self.most = max(self.most, x[..., 0].numel())
+        return self.down(self.up(x).relu()) * scale
+
+
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([WideMLP()])
+
+    def forward(self, x):
+        return self.blocks[0](x, scale=2.0)
+
+
+def test_a_layer_reads_a_tile_at_a_time_and_its_copy_reads_its_own_weights():
+    whole, x = Network(), torch.randn(2, 5, 4)
+    tiled = copy.deepcopy(whole)
+    tile_feed_forward(tiled, 3)
+    assert_close(tiled(x), whole(x), atol=1e-6, rtol=1e-6)
+    assert (whole.blocks[0].most, tiled.blocks[0].most) == (10, 3)
+    copied, before = copy.deepcopy(tiled), tiled(x)
+    with torch.no_grad():
+        copied.blocks[0].down.weight.zero_()
+    assert_close(tiled(x), before, atol=0, rtol=0)
+    assert (copied(x) - before).abs().max() > 0.01
+    assert set(tiled.state_dict()) == set(whole.state_dict())
+
+
+def test_a_network_without_such_layers_says_so():
+    network = nn.Sequential(nn.Linear(2, 2))
+    with pytest.raises(ValueError, match=r"^model\.mlp_tile=3: Sequential has no blocks"):
+        tile_feed_forward(network, 3)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("model.liger=true model.mlp_tile=8", "model.liger=true brings feed-forward layers"),
+        ("model.mlp_tile=0", "model.mlp_tile=0"),
+    ],
+)
+def test_what_cannot_be_cut_is_refused_before_a_weight_is_read(words, said):
+    with pytest.raises(ConfigError, match=said):
+        check(compose(words.split()))
