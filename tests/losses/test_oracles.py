@@ -257,7 +257,7 @@ def test_a_sandwiched_gradient_is_that_of_a_loop_over_states():
         logp=states.values(said, 20), upper_logp=states.upper_values(said, free, beta=1.5),
         advantages=advantages, mask=free, group=torch.zeros(20, dtype=torch.int64),
     )  # fmt: skip
-    got, close = spg(batch, omega=0.3), partial(assert_close, atol=1e-7, rtol=0)
+    got, close = spg(batch, omega=0.3), partial(assert_close, atol=1e-9, rtol=0)
     (slope,) = torch.autograd.grad(got[:, 0].sum(), said)
     for own in range(20):
         hides = [m.nonzero()[:, 0].tolist() for m in masks[row == own]]

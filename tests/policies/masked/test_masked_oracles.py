@@ -118,7 +118,7 @@ def test_a_bound_of_exact_conditionals_is_log_p_and_so_is_its_gradient(
     value = (values * torch.tensor(share, dtype=torch.float64)[:, None]).sum(0)
     behind = list(range(length, LENGTH)) if trailing == "hidden" else []
     # The weights of counts are float32.
-    close = partial(assert_close, atol=1e-9 if masks == "independent" else 1e-7, rtol=0)
+    close = partial(assert_close, atol=1e-9, rtol=0)
     close(value.detach(), of_all_masks(logits, length, behind, lambda n: 1 / n))
     log_p = sum(  # one after the other
         conditional(logits, i, [*range(i, length), *behind]) for i in range(length)

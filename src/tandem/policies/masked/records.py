@@ -149,7 +149,7 @@ class States:
         [N, L], free [rows, L] -> [rows, L] nats.
         """
         scored = self.weight != 0
-        share = scored.sum(1) / free[self.row].sum(1).clamp(min=1)
+        share = scored.sum(1).double() / free[self.row].sum(1).clamp(min=1)
         each = torch.where(scored, beta * logp - share.log()[:, None].to(logp.dtype), -torch.inf)
         highest = logp.new_full(free.shape, -torch.inf)
         index = self.row[:, None].expand_as(each)
@@ -159,7 +159,7 @@ class States:
         powers = torch.where(scored, (each - highest[self.row]).exp(), 0)
         mean = _added(powers, self.row, len(free)) / self.count
         bound = (torch.where(seen, mean, 1).log() + highest) / beta
-        scale = free.sum(1, keepdim=True) / seen.sum(1, keepdim=True).clamp(min=1)
+        scale = free.sum(1, keepdim=True).double() / seen.sum(1, keepdim=True).clamp(min=1)
         return torch.where(seen, bound * scale.to(bound.dtype), 0)
 
 

@@ -167,7 +167,7 @@ def hide_count(
     """A count of 1 to L of the positions; w = L / n."""
     count = 1 + counts_of(level, (size - 1).clamp(min=0))
     hidden = lowest_of(noise, free, count)
-    return hidden, hidden * (size / count)[..., None] / noise.shape[1]
+    return hidden, hidden * (size.double() / count)[..., None] / noise.shape[1]
 
 
 def hide_with_complement(
@@ -177,7 +177,7 @@ def hide_with_complement(
     count = counts_of(level, size)
     mask = lowest_of(noise, free, count)
     hidden = torch.cat([mask, free[:, None] & ~mask], 1)
-    share = (size + 1) / torch.cat([count, size - count], 1).clamp(min=1)
+    share = (size + 1).double() / torch.cat([count, size - count], 1).clamp(min=1)
     return hidden, hidden * share[..., None] / 2 / noise.shape[1]
 
 
