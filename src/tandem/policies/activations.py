@@ -1,5 +1,5 @@
-"""What a training pass holds for its backward: blocks that are computed again, and feed-forward
-layers that read a sequence in tiles (sequence tiling, arXiv:2506.13996)."""
+"""Activations that a training pass holds for its backward: blocks that are computed again, and
+feed-forward layers that read a sequence in tiles (sequence tiling, arXiv:2506.13996)."""
 
 from __future__ import annotations
 
