@@ -10,7 +10,12 @@ import pytest
 from hydra.core.config_store import ConfigStore
 
 import tandem
-from tandem import register_adv_estimator, register_policy_loss, register_reward, register_weights
+from tandem import (
+    register_adv_estimator,
+    register_policy_loss,
+    register_reward,
+    register_truncation,
+)
 from tandem.config import ConfigError, build, check, compose
 from tandem.config.composition import conf_folder
 from tandem.config.registered import list_own_options, store_options
@@ -131,8 +136,8 @@ def test_defaults_become_configuration_and_a_keyword_without_one_must_be_given()
 
 
 def test_a_group_of_functions_holds_the_call_itself():
-    register_weights("quiet")(plain)
-    node = stored("algorithm/weights", "quiet")
+    register_truncation("quiet")(plain)  # it takes two as well
+    node = stored("algorithm/truncation_handling", "quiet")
     assert node == {"_target_": f"{__name__}.plain", "_partial_": True, "alpha": 1.0}
 
 

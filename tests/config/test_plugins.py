@@ -31,6 +31,23 @@ WRONG = {
         "from tandem import register_policy_loss\n\n@register_policy_loss\ndef mine(x): return x\n",
         3, "own_plugin.mine(x): write it as (batch, *, numbers)",
     ),
+    "a distance of two tensors": (
+        "from tandem import register_kl\n\n@register_kl\ndef far(logp, ref_logp): ...\n",
+        3, "own_plugin.far(logp, ref_logp): it is called with batch; write it as (batch, *, numb",
+    ),
+    "weights of a move that is not read": (
+        "from tandem import register_weights\n\n@register_weights\ndef w(mask, turn): ...\n",
+        3, "own_plugin.w(mask, turn): it is called with mask; write it as (mask, *, numbers)",
+    ),
+    "a reward of an output alone": (
+        "from tandem import register_reward\n\n@register_reward\ndef short(output): ...\n",
+        3, "own_plugin.short(output): it is called with output, prompt; write it as (output, p",
+    ),
+    "a comparison of too few": (
+        "from tandem import register_reward\nfrom tandem.rewards import pairwise\n\n@pairwise\n"
+        "@register_reward\ndef better(first, second): ...\n",
+        4, "own_plugin.better(first, second): it is called with first, second, prompt; write",
+    ),
     "a fact that there is not": (
         "from tandem import register_reward\n\n@register_reward(read=3)\ndef f(a, b): ...\n",
         3, "fact of a component: unknown 'read'; did you mean 'reads'?",

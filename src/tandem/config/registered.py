@@ -13,10 +13,11 @@ from omegaconf.errors import UnsupportedValueType
 
 from tandem.config.names import ConfigError
 from tandem.config.plugins import ADMITTED
-from tandem.contracts import REGISTERED, place
+from tandem.contracts import REGISTERED, Registrar, place, registration
 from tandem.registry import declared
 from tandem.registry.nodes import GLOBAL, OFFERED_AS, Node, dynamics_of, node_of
 
+REGISTRARS = {one.group: one for one in vars(registration).values() if isinstance(one, Registrar)}
 NOTEBOOK = "__main__"  # or a script: what it registers is the user's own, as that of a plugin is
 
 
@@ -39,6 +40,7 @@ def store_options(folder: Path) -> None:
         node = node_of(group, name, component)
         if node is None:
             continue
+        _refuse_uncallable(group, component)
         group = OFFERED_AS.get(group, group)
         if (folder / group / f"{name}.yaml").is_file() or (group, name) in declared.options():
             taken = f"{group}={name} is an option of Tandem's; register another name"
@@ -67,6 +69,13 @@ def _hold(node: Node, component: Callable) -> object:
         reason = str(error).splitlines()[0]
         said = f"{place(component)}: no YAML can hold a default: {reason}"
         raise ConfigError(f"{_line(component)}: {said}") from None
+
+
+def _refuse_uncallable(group: str, component: Callable) -> None:
+    try:
+        REGISTRARS[group].refuse_uncallable(component)
+    except ValueError as error:
+        raise ConfigError(f"{_line(component)}: {error}") from None
 
 
 def _line(component: Callable) -> str:

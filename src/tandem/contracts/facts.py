@@ -35,6 +35,7 @@ class Facts:
     # Of any component.
     option: str | None = None  # the name that chooses it in its group
     reads: Iterable[str] = frozenset()  # beyond the fields that are always there
+    takes: Sequence[str] = ()  # what it is called with by place; none: as its kind is
     gives: Iterable[str] = frozenset()  # beyond what its kind always gives: "pairs", "baseline"
     # Domain -> a clause that says why it makes no sense there, and ends in what to set instead.
     # The domains are what a policy can be trained on: "tokens"; "steps", which are Gaussian; and

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tandem.contracts.parts import declare
+from tandem.contracts.parts import declare, facts_of
 from tandem.contracts.spellings import (
     ADVANTAGES,
     LOSSES,
@@ -25,6 +25,7 @@ from tandem.contracts.spellings import (
     Spelling,
     adapt,
     adapt_to_group,
+    refuse_uncallable,
 )
 
 OPTION = re.compile(r"[A-Za-z0-9][\w.-]*")
@@ -40,6 +41,8 @@ class Registrar:
     group: str
     spellings: Sequence[Spelling] = ()  # of functions; none: any
     foreign: Sequence[Foreign] = ()  # forms of other libraries, beside its own
+    takes: Sequence[str] = ()  # what a function is called with, by place; none: by name
+    handed: Sequence[str] = ()  # fields that follow where a function reads them
 
     def __call__(self, named: Callable | str | None = None, /, **facts: Any) -> Callable:
         if callable(named):
@@ -69,6 +72,13 @@ class Registrar:
             )
         REGISTERED[self.group, name] = declare(option=name, **facts)(component)
         return component
+
+    def refuse_uncallable(self, component: Callable) -> None:
+        """Raise ValueError for a function that cannot be called with what the group gives it."""
+        own = facts_of(component)
+        read = [field for field in self.handed if field in own.reads]
+        if self.takes and not inspect.isclass(component):
+            refuse_uncallable(component, own.takes or (*self.takes, *read))
 
 
 def options_of(group: str) -> dict[str, Callable]:
@@ -101,46 +111,54 @@ register_policy_loss = Registrar("algorithm/loss", LOSSES)
 register_adv_estimator = Registrar("algorithm/advantage", ADVANTAGES)
 # `(output, prompt, *, numbers) -> number or None`, or as verl and TRL have it: `(data_source,
 # solution_str, ground_truth, extra_info) -> number`, `(completions, **columns) -> [number]`.
-register_reward = Registrar("reward", foreign=REWARDS)
-# mask [B, T] of an update -> weight [B, T]; with reads={"turn"}: (mask, turn [B, T] of each move)
-register_weights = Registrar("algorithm/weights")
-register_correction = Registrar("algorithm/importance_sampling")  # batch -> weight [B, T]
-# (rows, *, numbers) -> States, of masked texts
-register_answer_likelihood = Registrar("algorithm/likelihood")
-register_old_logprobs = Registrar("algorithm/old_logprobs")  # batch -> old_logp [B, T]
-register_kl = Registrar("algorithm/kl")  # batch -> distance of each step [B, T]
-register_kl_gate = Registrar("algorithm/kl/gate")  # (scores, rollout) -> rows that it holds [B]
-register_sampling_strategy = Registrar(
-    "algorithm/sampling_strategy"
-)  # (source, prompts) -> (rollout, scores)
-# (prompt, outputs, scores) of a group -> a prompt for each output that its teacher reads, or None
-register_reprompt = Registrar("algorithm/sampling_strategy/reprompt")
-register_truncation = Registrar(
-    "algorithm/truncation_handling"
-)  # (scores, rollout) -> (scores, rollout)
-register_dynamics = Registrar("dynamics")  # (x, velocity, sigma, next_sigma, *, numbers) -> Step
-register_noise_schedule = Registrar("dynamics/schedule")  # (steps, tokens) -> sigma [steps + 1]
-register_stochastic_steps = Registrar("dynamics/stochastic")  # (steps, iteration, seed) -> indices
-register_window_pace = Registrar("dynamics/stochastic/stay")  # (start, steps) -> iterations
-register_solver = Registrar("dynamics/solver")
-register_likelihood = Registrar("dynamics/logp")  # (next_x, step) -> [B]
-register_step_weight = Registrar("algorithm/loss/weight")  # transition -> [B, T]
-register_step_distance = Registrar("algorithm/loss/distance")  # transition -> [B, T]
-# (student's log-probabilities [N, K], the teacher's) -> [N], with a gradient in the student's
-register_divergence = Registrar("algorithm/teachers/divergence")
-register_distillation_target = Registrar("algorithm/loss/target")
-register_centre = Registrar("algorithm/loss/centre")
-register_tilt = Registrar("algorithm/loss/tilt")
-register_fit = Registrar("algorithm/loss/fit")
-register_error_weighting = Registrar("algorithm/timestep_sampling/weighting")
-# (u, sigma, next_sigma) -> sigma of a query, and the level whose noise goes on, [N] each
-register_query = Registrar("algorithm/query")
-register_level_candidates = Registrar("algorithm/timestep_sampling/among")
+register_reward = Registrar("reward", foreign=REWARDS, takes=("output", "prompt"))
+# of an update -> weight [B, T]; with reads={"turn"}: (mask, turn [B, T] of each move)
+register_weights = Registrar("algorithm/weights", takes=("mask",), handed=("turn",))
+# -> weight [B, T]
+register_correction = Registrar("algorithm/importance_sampling", takes=("batch",))
+# -> States, of masked texts
+register_answer_likelihood = Registrar("algorithm/likelihood", takes=("rows",))
+# -> old_logp [B, T]
+register_old_logprobs = Registrar("algorithm/old_logprobs", takes=("batch",))
+register_kl = Registrar("algorithm/kl", takes=("batch",))  # -> distance of each step [B, T]
+# -> rows that it holds [B]
+register_kl_gate = Registrar("algorithm/kl/gate", takes=("scores", "rollout"))
+# -> (rollout, scores)
+register_sampling_strategy = Registrar("algorithm/sampling_strategy", takes=("source", "prompts"))
+# of a group -> a prompt for each output that its teacher reads, or None
+register_reprompt = Registrar(
+    "algorithm/sampling_strategy/reprompt", takes=("prompt", "outputs", "scores")
+)
+# -> (scores, rollout)
+register_truncation = Registrar("algorithm/truncation_handling", takes=("scores", "rollout"))
+register_dynamics = Registrar("dynamics", takes=("x", "velocity", "sigma", "next_sigma"))  # -> Step
+# -> sigma [steps + 1]
+register_noise_schedule = Registrar("dynamics/schedule", takes=("steps", "tokens"))
+# -> indices
+register_stochastic_steps = Registrar("dynamics/stochastic", takes=("steps", "iteration", "seed"))
+# -> iterations
+register_window_pace = Registrar("dynamics/stochastic/stay", takes=("start", "steps"))
+register_solver = Registrar("dynamics/solver", takes=("levels",))
+register_likelihood = Registrar("dynamics/logp", takes=("next_x", "step"))  # -> [B]
+register_step_weight = Registrar("algorithm/loss/weight", takes=("transition",))  # -> [B, T]
+register_step_distance = Registrar("algorithm/loss/distance", takes=("transition",))  # -> [B, T]
+# log-probabilities [N, K] of both -> [N], with a gradient in the student's
+register_divergence = Registrar("algorithm/teachers/divergence", takes=("student", "teacher"))
+register_distillation_target = Registrar("algorithm/loss/target", takes=("batch",))
+register_centre = Registrar("algorithm/loss/centre", takes=("rows",))
+register_tilt = Registrar("algorithm/loss/tilt", takes=("rewards",))
+register_fit = Registrar("algorithm/loss/fit", takes=("implied", "given"))
+register_error_weighting = Registrar(
+    "algorithm/timestep_sampling/weighting", takes=("sigma", "energy")
+)
+# -> sigma of a query, and the level whose noise goes on, [N] each
+register_query = Registrar("algorithm/query", takes=("u", "sigma", "next_sigma"))
+register_level_candidates = Registrar("algorithm/timestep_sampling/among", takes=("schedule",))
 register_dataset = Registrar("data")
 register_model = Registrar("model")
 register_quantization = Registrar("model/quantization")  # a Quantization: packs weights, unpacks
 register_rollout_engine = Registrar("rollout")
 register_flow_family = Registrar("model/family")
-# A class with `describe` and `begin`, see tandem.environments; or (prompt, moves) -> Said, where
-# all state is the moves so far.
-register_environment = Registrar("environment")
+# A class with `describe` and `begin`, see tandem.environments; or a function -> Said, where all
+# state is the moves so far.
+register_environment = Registrar("environment", takes=("prompt", "moves"))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from inspect import Parameter
 from pkgutil import resolve_name
 
+PLACE = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 KEYWORD = (Parameter.KEYWORD_ONLY, Parameter.VAR_KEYWORD)
 
 
@@ -86,6 +87,19 @@ def adapt_to_group(function: Callable, accepted: Sequence[Spelling]) -> Callable
         f"{function.__module__}.{function.__qualname__}{inspect.signature(function)}: write it as "
         f"{' or as '.join(map(str, accepted))}"
     )
+
+
+def refuse_uncallable(function: Callable, takes: Sequence[str]) -> None:
+    """Raise for a function that cannot be called with so many arguments by place."""
+    parameters = inspect.signature(function).parameters.values()
+    by_place = [one for one in parameters if one.kind in PLACE]
+    least = sum(one.default is Parameter.empty for one in by_place)
+    rest = any(one.kind is Parameter.VAR_POSITIONAL for one in parameters)
+    if least > len(takes) or (len(by_place) < len(takes) and not rest):
+        raise ValueError(
+            f"{function.__module__}.{function.__qualname__}{inspect.signature(function)}: it is "
+            f"called with {', '.join(takes)}; write it as ({', '.join(takes)}, *, numbers)"
+        )
 
 
 def _is_number(parameter: Parameter) -> bool:

@@ -47,7 +47,7 @@ def waits(function: Function | None = None, *, at_once: int = 1) -> Callable:
 
 def groupwise(function: Function) -> Function:
     """Mark a reward that sees a group: (outputs, prompt) -> a number or None for each output."""
-    return declare(asks=Groups())(function)
+    return declare(asks=Groups(), takes=("outputs", "prompt"))(function)
 
 
 @overload
@@ -64,7 +64,7 @@ def pairwise(function: Function | None = None, *, both_orders: bool = False) -> 
     sample comes first in half of its pairs, give or take one.
     """
 
-    mark = declare(asks=Pairs(both_orders=both_orders))
+    mark = declare(asks=Pairs(both_orders=both_orders), takes=("first", "second", "prompt"))
     return mark if function is None else mark(function)
 
 
