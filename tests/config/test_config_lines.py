@@ -49,6 +49,14 @@ MISSPELT = {
         "recipe=tiny_flow/cispo sets dynamics.logp, which is not there with algorithm=nft; set "
         "algorithm=cispo, or leave recipe out"
     ),
+    "model=tiny_flow algorithm=gspo_token recipe=tiny_flow/passk": (
+        "recipe=tiny_flow/passk puts pkpo_centred at algorithm.advantage, which does not take the "
+        "scale that is there with algorithm=gspo_token; set algorithm=passk, or leave recipe out"
+    ),
+    "model=tiny_flow algorithm=rloo recipe=tiny_flow/passk": (
+        "recipe=tiny_flow/passk puts pkpo_centred at algorithm.advantage, which needs a k that is "
+        "not there with algorithm=rloo; set algorithm=passk, or leave recipe out"
+    ),
     "algorithm/loss=mine": (
         "unknown option of algorithm/loss 'mine': see `python -m tandem train "
         "--help algorithm.loss`; one of your own needs plugins=[MODULE]"

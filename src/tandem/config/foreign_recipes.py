@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
+from tandem.config.binding import MARKS, comes_later
 from tandem.config.files import Plain
 from tandem.config.loading import Composition, Loader, merge, read
 from tandem.config.names import ConfigError
 from tandem.config.overrides import Menu
+from tandem.config.signatures import signature
+from tandem.config.targets import resolve
 from tandem.config.values import is_left_out, list_keys
 
 CHOSEN_BY_ALGORITHM = ("algorithm", "dynamics")
@@ -46,11 +49,17 @@ def _refuse_foreign_parts(made: Composition, source: Loader, menu: Menu) -> None
     base = OmegaConf.create(others)
     keys = {*list_keys(base)}
     for key, value in _list_parts({name: said.get(name, {}) for name in CHOSEN_BY_ALGORITHM}):
-        off = isinstance(value, dict) and OmegaConf.select(base, key) is None
+        function = value["_target_"] if isinstance(value, dict) else None
+        off = function is not None and OmegaConf.select(base, key) is None
+        found = None
         if (off or key not in keys) and not is_left_out(key, base):
+            found = f"sets {key}, which is not there"
+        elif function and (misfit := _find_misfit(function, made.cfg, key)):
+            found = f"puts {function.rpartition('.')[2]} at {key}, which {misfit}"
+        if found:
             raise ConfigError(
-                f"recipe={recipe} sets {key}, which is not there with algorithm={algorithm}; set "
-                f"algorithm={tuned}, or leave recipe out"
+                f"recipe={recipe} {found} with algorithm={algorithm}; set algorithm={tuned}, or "
+                "leave recipe out"
             )
 
 
@@ -61,3 +70,19 @@ def _list_parts(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
             yield from _list_parts(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
+
+
+def _find_misfit(target: str, cfg: DictConfig, key: str) -> str | None:
+    """What keeps a function from taking the numbers of the one in whose place it was put."""
+    node = OmegaConf.select(cfg, key)
+    if node is None or node.get("_target_") != target:  # the command line chose another one
+        return None
+    given = [name for name in node if name not in MARKS]
+    taken = signature(resolve(target, key)).parameters
+    for name in given:
+        if name not in taken:
+            return f"does not take the {name} that is there"
+    for name, parameter in taken.items():
+        if parameter.default is parameter.empty and not (name in given or comes_later(parameter)):
+            return f"needs a {name} that is not there"
+    return None
