@@ -8,8 +8,9 @@ from lightning.pytorch.accelerators import CUDAAccelerator, MPSAccelerator
 from tandem import config
 from tandem.config import ConfigError, compose
 from tandem.launch.devices import check_devices, device_of_evaluation
-from tandem.launch.initial_weights import check_start
+from tandem.launch.initial_weights import check_start, starting_weights
 from tandem.policies.language import kernels
+from tandem.stop import EngineUnavailable
 
 TAUGHT = ("model=tiny_flow", "algorithm=diffusion_opd", "~recipe", "warm_start=null")
 GIVE = "; give the directory of a finished run of a flow, or a folder in diffusers' layout"
@@ -68,6 +69,21 @@ def test_a_warm_start_is_a_run_that_is_trained(word):
 def test_a_warm_start_of_nothing_is_refused():
     with pytest.raises(ConfigError, match=r"^warm_start=\[\]: name what trains first"):
         check_start(compose(["warm_start=[]"]))
+
+
+@pytest.mark.parametrize(
+    ("error", "again"), [(KeyboardInterrupt, True), (EngineUnavailable, True), (ConfigError, False)]
+)
+def test_the_same_command_is_advised_where_it_may_go_well(tmp_path, capsys, error, again):
+    def train(cfg, folder, overrides):
+        folder.mkdir(parents=True)
+        raise error("why")
+
+    cfg = compose(["warm_start=['algorithm=sft']", f"cache_dir={tmp_path}"])
+    with pytest.raises(error, match="why"):
+        starting_weights(cfg, train)
+    assert ("the same command begins it again" in capsys.readouterr().err) == again
+    assert not list((tmp_path / "warm_start").iterdir())
 
 
 def test_devices_that_are_not_there_are_named():

@@ -25,12 +25,14 @@ from tandem.policies.lora import Lora
 from tandem.record.foreign import UNREADABLE, read_config, reason_of
 from tandem.record.terminal import line, say
 from tandem.settings.settings import key_of
+from tandem.stop import EngineUnavailable
 from tandem.training.batches import GIVEN
 from tandem.types import SEGMENTS
 
 CONFIGS = ("config.json", TRANSFORMER, "text/config.json")  # of a language model, a flow, a chain
 # What makes a run another thing than one that is trained from its beginning.
 NOT_TRAINED = ("resume", "evaluate", "estimate", "dry_run", "run_dir", "warm_start", "sweep")
+FROM_OUTSIDE = (KeyboardInterrupt, SystemExit, EngineUnavailable)  # the same command may go well
 
 Train = Callable[[DictConfig, Path, Sequence[str]], Any]
 
@@ -179,9 +181,11 @@ def _train_warm(
         train(start, unfinished, shared(cfg.overrides))
         (unfinished / FILE).write_text(wanted.text, encoding="utf-8")
         publish(unfinished, folder)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(unfinished, ignore_errors=True)
-        print("the warm start was not finished; the same command begins it again", file=sys.stderr)
+        if isinstance(error, FROM_OUTSIDE):
+            said = "the warm start was not finished; the same command begins it again"
+            print(said, file=sys.stderr)
         raise
 
 
