@@ -409,6 +409,9 @@ def test_no_room_for_the_checkpoints_is_known_before_anything_is_written(tmp_pat
     with pytest.raises(ConfigError, match=r"3 checkpoints of .* GiB are free; free some space"):
         train(tmp_path / "run")
     assert not (tmp_path / "run").exists()
+    cache = tmp_path / "cache"
+    with pytest.raises(ConfigError, match=rf"^cache_dir={cache}: .* set checkpoints\.keep=1 in wa"):
+        train(tmp_path / "run", WARM, f"cache_dir={cache}")
 
 
 def test_a_disk_that_is_full_at_the_start_is_one_line(tmp_path, monkeypatch):

@@ -90,7 +90,10 @@ def run(
         join_ranks(settings.trainer, overrides, resumed=cfg.resume is not None)
     check_start(cfg)
     with refusing():
-        check_place(run_dir)
+        if job == "train":
+            check_place(run_dir)
+        else:
+            check_place(Path(settings.cache_dir), key="cache_dir")
         if settings.resume is not None and not settings.evaluate:
             check_resumable(run_dir, every=settings.checkpoints.every)
     say(banner(settings, run_dir) if job == "train" else warm_start_banner(settings))
@@ -151,7 +154,7 @@ def carry_out(
         found = EvaluationRecord(run_dir=run_dir, split=split, config=config, mirrors=mirrors)
         return Result(metrics=evaluated(module, settings, data, found), run_dir=run_dir)
     with refusing():
-        check_room_for(module, settings, run_dir)
+        check_room_for(module, settings, run_dir, job)
     record = RunRecord(run_dir, mirrors=mirrors, job=job)
     if distributed.is_first():
         record.begin(config, seed=settings.seed, command=["train.py", *overrides])
@@ -187,13 +190,17 @@ def stops() -> Iterator[None]:
             sys.exit(STOPPED)
 
 
-def check_room_for(module: PostTraining, settings: Settings, run_dir: Path) -> None:
+def check_room_for(module: PostTraining, settings: Settings, run_dir: Path, job: Job) -> None:
     """Raise ValueError where the checkpoints of this module will not fit."""
     trained, state = module.policy.weights().values(), module.state().values()
     size = sum(x.nbytes for x in (*trained, *state))
     size += sum(x.numel() * state_of(module.optimizer, x.dtype) for x in trained)
-    held = measure_size(run_dir / CHECKPOINTS)
-    check_room(run_dir, size=size, keep=settings.checkpoints.keep, held=held)
+    held, keep = measure_size(run_dir / CHECKPOINTS), settings.checkpoints.keep
+    if job == "train":
+        check_room(run_dir, size=size, keep=keep, held=held)
+    else:
+        place = Path(settings.cache_dir)
+        check_room(place, size=size, keep=keep, held=held, key="cache_dir", within="warm_start")
 
 
 def fit(

@@ -18,35 +18,47 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 GIB = 2**30
 
 
-def check_place(run_dir: Path) -> None:
-    """Raise ValueError for a directory that cannot be made or written to. Leaves nothing."""
+def check_place(place: Path, *, key: str = "run_dir") -> None:
+    """Raise ValueError for a directory that cannot be made or written to. Leaves nothing.
+
+    key: what names the place, here and below.
+    """
     try:
-        place = next(path for path in (run_dir, *run_dir.absolute().parents) if path.exists())
+        above = _find_existing(place)
     except OSError as error:  # of a name that no file can have
-        raise ValueError(f"run_dir={run_dir}: {error.strerror}; give another") from None
-    if not place.is_dir():
-        raise ValueError(f"run_dir={run_dir}: {place} is a file; give a directory")
+        raise ValueError(f"{key}={place}: {error.strerror}; give another") from None
+    if not above.is_dir():
+        raise ValueError(f"{key}={place}: {above} is a file; give a directory")
     try:
-        tempfile.TemporaryFile(dir=place).close()
+        tempfile.TemporaryFile(dir=above).close()
     except OSError as error:
         raise ValueError(
-            f"run_dir={run_dir}: nothing can be written to {place} ({error.strerror}); give a "
+            f"{key}={place}: nothing can be written to {above} ({error.strerror}); give a "
             "directory that is yours, on a disk with room"
         ) from error
 
 
-def check_room(run_dir: Path, *, size: float, keep: int, held: int) -> None:
+def check_room(
+    place: Path, *, size: float, keep: int, held: int, key: str = "run_dir", within: str = ""
+) -> None:
     """Raise ValueError where checkpoints of `size` bytes do not fit: `keep` of them, and one more
-    while it is written. `held` bytes of them are there already."""
-    place = next(path for path in (run_dir, *run_dir.absolute().parents) if path.exists())
-    free, wanted = shutil.disk_usage(place).free, (keep + 1) * size - held
+    while it is written. `held` bytes of them are there already.
+
+    within: the key whose list holds the overrides of this run, if it is part of another one.
+    """
+    free, wanted = shutil.disk_usage(_find_existing(place)).free, (keep + 1) * size - held
     if free < wanted:
-        fewer = "set checkpoints.keep=1, " if keep > 1 else ""
+        inside = f" in {within}" if within else ""
+        fewer = f"set checkpoints.keep=1{inside}, " if keep > 1 else ""
         raise ValueError(
-            f"run_dir={run_dir}: {keep + 1} checkpoints of {size / GIB:.3g} GiB (checkpoints.keep="
+            f"{key}={place}: {keep + 1} checkpoints of {size / GIB:.3g} GiB (checkpoints.keep="
             f"{keep}, and one that is written) take {wanted / GIB:.3g} GiB, and {free / GIB:.3g} "
-            f"GiB are free; free some space, {fewer}or give a run_dir on another disk"
+            f"GiB are free; free some space, {fewer}or give a {key} on another disk"
         )
+
+
+def _find_existing(place: Path) -> Path:
+    return next(path for path in (place, *place.absolute().parents) if path.exists())
 
 
 def measure_size(folder: Path) -> int:

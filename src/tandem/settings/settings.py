@@ -130,7 +130,7 @@ class Settings:
     run_dir: str = field(metadata=key(**AT_HOME))
     sweep_dir: str | None = field(metadata=key(**AT_HOME))  # of the sweep that it is part of
     overrides: list[str] = field(metadata=key(**AT_HOME))  # of the command line that began it
-    cache_dir: str = field(metadata=key(**AT_HOME, resumable=True))
+    cache_dir: str = field(metadata=key(**AT_HOME, shared=True, resumable=True))
     choices: Mapping[str, str | None] = field(metadata=key(**AT_HOME))  # group -> its option
     replaced: Mapping[str, list[str]] = field(metadata=key(**AT_HOME))  # numbers of replaced parts
 
