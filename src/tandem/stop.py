@@ -1,13 +1,16 @@
-"""Reasons that end a run: one line, and an exit code of its own."""
+"""Reasons that end a run, each with one line and an exit code, and the command that goes on."""
 
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from os import _exit as end_process  # at once, whatever other threads do; rewards cannot have it
+from pathlib import Path
 from types import FrameType
 
 __all__ = [
@@ -17,8 +20,10 @@ __all__ = [
     "Abandoned",
     "EngineUnavailable",
     "Stop",
+    "command_to_resume",
     "end_process",
     "end_when_told",
+    "interpreter",
     "list_heard",
 ]
 
@@ -75,3 +80,16 @@ def end_when_told() -> Iterator[None]:
     finally:
         for number in heard:
             signal.signal(number, signal.SIG_DFL)
+
+
+def command_to_resume(run_dir: Path) -> str:
+    """The command that goes on with a run, as the shell that started this process would take it."""
+    return f"{interpreter()} -m tandem train resume={shlex.quote(str(run_dir))}"
+
+
+def interpreter() -> str:
+    """This Python, as it is called from here: by name where the shell finds this very one."""
+    found = shutil.which("python")
+    if found is not None and Path(found).absolute() == Path(sys.executable):
+        return "python"
+    return shlex.quote(min(os.path.relpath(sys.executable), sys.executable, key=len))

@@ -20,8 +20,7 @@ from tandem.advantages.baselines import MovingAverage
 from tandem.evaluation.settings import Answers
 from tandem.record import jsonl
 from tandem.record.checkpoint import find_newest_whole
-from tandem.record.next_commands import interpreter
-from tandem.stop import list_heard
+from tandem.stop import command_to_resume, list_heard
 from tandem.training.callbacks import INTERRUPTED, Interrupted
 
 FORK = multiprocessing.get_context("fork")
@@ -191,7 +190,7 @@ def test_a_signal_that_is_repeated_within_a_second_is_one(tmp_path, straight, ca
         run(tmp_path, reward=signals_at(50, signal.SIGINT, signal.SIGINT, signal.SIGHUP))
     said = capfd.readouterr().err
     assert said.count("ending after this iteration") == 1
-    how = f"go on with: {interpreter()} -m tandem train resume={tmp_path}"
+    how = f"go on with: {command_to_resume(tmp_path)}"
     assert f"stopped after iteration 1 of 6; {how}" in said
     run(tmp_path, resume=True)
     assert_same_run(tmp_path, straight)

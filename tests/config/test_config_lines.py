@@ -456,7 +456,7 @@ def test_two_runs_do_not_share_a_directory(tmp_path, monkeypatch):
     check(cfg)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "metrics.jsonl").touch()
-    with pytest.raises(ConfigError, match=r"^run_dir=mine holds a run already; go on with it by"):
+    with pytest.raises(ConfigError, match=r"^run_dir=mine holds a run already; give another, or"):
         check(cfg)
 
 

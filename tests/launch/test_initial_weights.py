@@ -10,7 +10,7 @@ from tandem.config import ConfigError, compose
 from tandem.launch.devices import check_devices, device_of_evaluation
 from tandem.launch.initial_weights import check_start, starting_weights
 from tandem.policies.language import kernels
-from tandem.stop import EngineUnavailable
+from tandem.stop import EngineUnavailable, command_to_resume
 
 TAUGHT = ("model=tiny_flow", "algorithm=diffusion_opd", "~recipe", "warm_start=null")
 GIVE = "; give the directory of a finished run of a flow, or a folder in diffusers' layout"
@@ -37,7 +37,7 @@ def check(*overrides, **folders):
         (["config.yaml", "model/config.json"], "there is no transformer/config.json in it" + GIVE),
         (
             ["config.yaml", "metrics.jsonl"],
-            "there is no model/ in this run; finish it first: python -m tandem train resume={}",
+            "there is no model/ in this run; finish it first: {}",
         ),
     ],
     ids=["nothing", "something else", "a language model", "an unfinished run"],
@@ -46,12 +46,13 @@ def check(*overrides, **folders):
 def test_a_teacher_that_is_not_there_is_named_before_anything_is_loaded(
     tmp_path, files, fault, start
 ):
-    good, bad = written(tmp_path / "good", "transformer/config.json"), tmp_path / "bad"
+    good, bad = written(tmp_path / "good", "transformer/config.json"), tmp_path / "a run"
     if files is not None:
         written(bad, *files)
     with pytest.raises(ConfigError) as refused:
         check(*start, shapes=good, others=bad)
-    assert str(refused.value) == f"algorithm.teachers.folders.others={bad}: {fault.format(bad)}"
+    fault = fault.format(command_to_resume(bad))  # with the path in quotes
+    assert str(refused.value) == f"algorithm.teachers.folders.others={bad}: {fault}"
 
 
 def test_a_teacher_of_texts_that_is_no_folder_is_named_too(tmp_path):

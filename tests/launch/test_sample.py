@@ -11,6 +11,7 @@ from tandem.config import compose
 from tandem.dynamics.kernels import ode
 from tandem.launch import sample
 from tandem.record.pictures import lay_out_grid, load
+from tandem.stop import command_to_resume
 from tandem.types import Prompt
 
 
@@ -110,7 +111,8 @@ def test_flags_of_the_other_kind_are_one_line(finished, painter, capsys):
 def test_a_directory_that_is_no_finished_run_is_one_line(tmp_path, capsys):
     assert "has no config.yaml; give the directory" in refused(capsys, tmp_path, "dbca>")
     (tmp_path / "config.yaml").write_text("seed: 0")
-    assert "has no model; give" in refused(capsys, tmp_path, "dbca>")
+    said = refused(capsys, tmp_path, "dbca>")
+    assert "has no model; give" in said and said.endswith(command_to_resume(tmp_path))
 
 
 def test_prompts_and_numbers_that_do_not_fit_are_one_line(finished, capsys):

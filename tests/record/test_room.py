@@ -10,9 +10,8 @@ import pytest
 from safetensors import SafetensorError
 
 from tandem.record import room
-from tandem.record.next_commands import interpreter
 from tandem.record.room import check_place, check_room, measure_size, stop_where_full
-from tandem.stop import Stop
+from tandem.stop import Stop, command_to_resume
 
 GIB = 2**30
 
@@ -71,9 +70,7 @@ def test_a_full_disk_is_one_line_with_the_file_and_how_to_go_on(tmp_path):
     assert said.startswith(f"{tmp_path}/metrics.jsonl: No space left on device; free some space")
     assert said.endswith("or mend the disk, and give the same command again")  # there is no run yet
     (tmp_path / "config.yaml").touch()
-    said = pytest.raises(
-        Stop, match=f"go on with: {interpreter()} -m tandem train resume={tmp_path}$"
-    )
+    said = pytest.raises(Stop, match=f"go on with: {command_to_resume(tmp_path)}$")
     with said, stop_where_full(tmp_path):
         raise error
     said = pytest.raises(Stop, match=r"and give the same command again$")  # of a warm start

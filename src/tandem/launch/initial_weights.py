@@ -25,7 +25,7 @@ from tandem.policies.lora import Lora
 from tandem.record.foreign import UNREADABLE, read_config, reason_of
 from tandem.record.terminal import line, say
 from tandem.settings.settings import key_of
-from tandem.stop import EngineUnavailable
+from tandem.stop import EngineUnavailable, command_to_resume
 from tandem.training.batches import GIVEN
 from tandem.types import SEGMENTS
 
@@ -109,9 +109,11 @@ def warm_configuration(cfg: DictConfig) -> DictConfig:
 def finished_model(run_dir: Path) -> Path:
     """The model at the end of a run."""
     if not has_model(run_dir):
+        begun = (run_dir / "config.yaml").is_file()
+        finish = f", or finish it first: {command_to_resume(run_dir)}" if begun else ""
         raise ConfigError(
             f"continue_from={run_dir}: there is no model/ in it; give the directory of a finished "
-            "run, or finish it first with resume="
+            f"run{finish}"
         )
     return run_dir / "model"
 

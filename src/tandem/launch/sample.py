@@ -26,6 +26,7 @@ from tandem.policies.language.records import Sampling
 from tandem.policies.request import Request
 from tandem.record.pictures import lay_out_grid, save
 from tandem.rewards.films import lay_out_frames
+from tandem.stop import command_to_resume
 from tandem.types import PICTURE, SEGMENTS, TEXT, WRITTEN, Picture, Prompt, is_film
 
 OF_TRAINING = (
@@ -54,13 +55,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def configuration(run_dir: Path, overrides: Sequence[str] = ()) -> DictConfig:
-    found = {"config.yaml": (run_dir / "config.yaml").is_file(), "model": has_model(run_dir)}
-    for needed, is_there in found.items():
-        if not is_there:
-            raise ConfigError(
-                f"{run_dir} has no {needed}; give the directory of a finished run, "
-                f"or finish it first: python -m tandem train resume={run_dir}"
-            )
+    other = "give the directory of a finished run"
+    if not (run_dir / "config.yaml").is_file():
+        raise ConfigError(f"{run_dir} has no config.yaml; {other}")
+    if not has_model(run_dir):
+        finish = f"finish it first: {command_to_resume(run_dir)}"
+        raise ConfigError(f"{run_dir} has no model; {other}, or {finish}")
     cfg = resume_config(run_dir, overrides)
     for place in ("rollout", "model.sampling"):
         if OmegaConf.select(cfg, f"{place}.engine") is not None:

@@ -12,6 +12,7 @@ from torch import nn
 from tandem.contracts import facts_of, name_of, numbers_of, options_of
 from tandem.legality.case import Case
 from tandem.losses.adapted import by_steps
+from tandem.stop import command_to_resume
 
 FINEST = 5e-7  # some steps of float32 beside 1
 
@@ -142,8 +143,8 @@ def a_run_has_a_directory_of_its_own(case: Case) -> Iterator[str]:
     folder = case.plan.run_dir
     if case.plan.resume is None and (Path(folder) / "metrics.jsonl").exists():
         yield (
-            f"run_dir={folder} holds a run already; go on with it by resume={folder}, or give "
-            "another"
+            f"run_dir={folder} holds a run already; give another, or go on with it: "
+            f"{command_to_resume(folder)}"
         )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from tandem.stop import command_to_resume
 from tandem.types import Prompt
 
 OTHERS = "others"  # the teacher of every source that has none of its own
@@ -43,12 +44,11 @@ class Teachers(ABC):
 
     def check_run(self, source: str) -> None:
         """Raise ValueError for the directory of a run that has left no model."""
-        folder = self.folders[source]
-        place = Path(folder).expanduser()
+        place = Path(self.folders[source]).expanduser()
         if (place / "config.yaml").is_file() and not (place / "model").is_dir():
             raise ValueError(
-                f"{self.given(source)}: there is no model/ in this run; finish it first: python "
-                f"-m tandem train resume={folder}"
+                f"{self.given(source)}: there is no model/ in this run; finish it first: "
+                f"{command_to_resume(place)}"
             )
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import shutil
-import sys
 from pathlib import Path
 
 from tandem.record import jsonl
 from tandem.record.terminal import line
+from tandem.stop import command_to_resume, interpreter
 
 LONGEST = 60  # characters of a prompt that somebody would type
 
@@ -22,7 +20,7 @@ def next_commands(run_dir: Path, *, iterations: int) -> str:
     lines = [line("curves", str(curves))] if curves.is_file() else []
     lines += [
         line("sample", f"{python} -m tandem sample {place} {shlex.quote(example(run_dir))}"),
-        line("go on", f"{python} -m tandem train resume={place} iterations={2 * iterations}"),
+        line("go on", f"{command_to_resume(run_dir)} iterations={2 * iterations}"),
         line("compare", f"{python} -m tandem compare {place} OTHER_RUN"),
     ]
     lines += [line("to W&B", f"wandb sync {shlex.quote(str(kept))}") for kept in offline(run_dir)]
@@ -33,15 +31,7 @@ def how_to_go_on(run_dir: Path, *, stays: bool) -> str:
     """What is typed once a run was stopped, or, where nothing of it stays, instead of it."""
     if not stays:
         return "give the same command again"
-    return f"go on with: {interpreter()} -m tandem train resume={shlex.quote(str(run_dir))}"
-
-
-def interpreter() -> str:
-    """This Python, as it is called from here: by name where the shell finds this very one."""
-    found = shutil.which("python")
-    if found is not None and Path(found).absolute() == Path(sys.executable):
-        return "python"
-    return shlex.quote(min(os.path.relpath(sys.executable), sys.executable, key=len))
+    return f"go on with: {command_to_resume(run_dir)}"
 
 
 def example(run_dir: Path) -> str:
