@@ -265,9 +265,9 @@ def test_a_snapshot_of_ones_own_is_added_by_its_name():
 
 def beside(algorithm, model):
     """What a recipe's pair leaves to the user; its model is chosen already."""
-    asked = [*BESIDE.get(algorithm, []), *BESIDE.get(f"model={model}", [])]
-    if asked == PAIRS:
+    if algorithm.removeprefix("algorithm=") in matrix.OF_PAIRS:
         return [f"data={matrix.PAIRS[model]}"]
+    asked = [*BESIDE.get(algorithm, []), *BESIDE.get(f"model={model}", [])]
     return [part for part in asked if not part.startswith("model=")]
 
 
