@@ -1,4 +1,6 @@
-"""How much code a reader opens to follow one training step: it may fall, and must not grow."""
+"""How much code a reader opens, in one file and to follow one training step: it must not grow."""
+
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +12,15 @@ MOST = {
     "one flow_grpo step (tiny_flow, 2 updates)": (43, 212),
 }
 GRPO, FLOW = STEPS
+SRC = Path(__file__).parents[1] / "src"
+LONGEST = 250  # lines of a file
+
+
+def test_no_file_is_too_long_to_read_at_once():
+    lengths = {
+        str(path.relative_to(SRC)): len(path.read_text().splitlines()) for path in SRC.rglob("*.py")
+    }
+    assert {name: length for name, length in lengths.items() if length > LONGEST} == {}
 
 
 @pytest.mark.parametrize("title", [GRPO, pytest.param(FLOW, marks=pytest.mark.slow)])

@@ -5,7 +5,7 @@ import torch
 from small_language import questions, small, trained
 from torch.testing import assert_close
 
-from tandem.policies.language.pretrained import logits_are_head_of_trunk
+from tandem.policies.language.chunked_head import logits_are_head_of_trunk
 from tandem.policies.language.tiny_lm import character_tokenizer
 
 ENTROPY = frozenset({"entropy"})

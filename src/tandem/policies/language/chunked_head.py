@@ -1,13 +1,16 @@
-"""The head of a language model for many chunks of one pass, its gradient added in float32."""
+"""The head of a language model, apart from its trunk: for many chunks of one pass, its gradient
+added in float32."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 from torch.nn import functional
+
+from tandem.policies.language.pretrained import probed
 
 
 class Total:
@@ -85,3 +88,27 @@ def _dtype_of_pass(weight: Tensor) -> torch.dtype:
     if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
         return torch.get_autocast_dtype(kind)
     return weight.dtype
+
+
+@torch.no_grad()
+def logits_are_head_of_trunk(model: nn.Module) -> bool:
+    """Whether nothing comes between trunk, head and logits: no scale, no cap, to the last bit."""
+    trunk, head = model.get_decoder(), model.get_output_embeddings()
+    if trunk is model or head is None:
+        return False
+    calls: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {trunk: [], head: []}
+
+    def watch(module: nn.Module, given: tuple, out: Tensor | Mapping[str, Tensor]) -> None:
+        result = out if isinstance(out, Tensor) else out["last_hidden_state"]
+        calls[module].append((given, result))
+
+    hooks = [module.register_forward_hook(watch) for module in calls]
+    tokens = torch.arange(12, device=head.weight.device)[None] % head.weight.shape[0]
+    with probed(model):
+        logits = model(input_ids=tokens, use_cache=False).logits
+    for hook in hooks:
+        hook.remove()
+    if [len(seen) for seen in calls.values()] != [1, 1]:
+        return False
+    (_, states), ((read,), made) = calls[trunk][0], calls[head][0]
+    return torch.equal(read, states) and torch.equal(made.float(), logits.float())

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from tandem.hub import align, hide_bars, locate, refuse_pickles, shorten_error
 from tandem.policies.activations import save_activations
@@ -221,30 +221,6 @@ def end_tokens(model: nn.Module) -> int | list[int] | None:
 
 def _dtype(numerics: Numerics) -> torch.dtype | str:
     return {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": "auto"}[numerics.dtype]
-
-
-@torch.no_grad()
-def logits_are_head_of_trunk(model: nn.Module) -> bool:
-    """Whether nothing comes between trunk, head and logits: no scale, no cap, to the last bit."""
-    trunk, head = model.get_decoder(), model.get_output_embeddings()
-    if trunk is model or head is None:
-        return False
-    calls: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {trunk: [], head: []}
-
-    def watch(module: nn.Module, given: tuple, out: Tensor | Mapping[str, Tensor]) -> None:
-        result = out if isinstance(out, Tensor) else out["last_hidden_state"]
-        calls[module].append((given, result))
-
-    hooks = [module.register_forward_hook(watch) for module in calls]
-    tokens = torch.arange(12, device=head.weight.device)[None] % head.weight.shape[0]
-    with probed(model):
-        logits = model(input_ids=tokens, use_cache=False).logits
-    for hook in hooks:
-        hook.remove()
-    if [len(seen) for seen in calls.values()] != [1, 1]:
-        return False
-    (_, states), ((read,), made) = calls[trunk][0], calls[head][0]
-    return torch.equal(read, states) and torch.equal(made.float(), logits.float())
 
 
 def called_with(function: Callable) -> frozenset[str]:

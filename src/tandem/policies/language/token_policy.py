@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from tandem import distributed
 from tandem.policies.engines.rollout_engine import EngineMixin
 from tandem.policies.language.chat import Chat, ChatOptions
+from tandem.policies.language.chunked_head import logits_are_head_of_trunk
 from tandem.policies.language.critic import Critic, Kind, critic_of
 from tandem.policies.language.kernels import check_kernels
 from tandem.policies.language.loaded_teachers import LoadedTokenTeachers
@@ -26,7 +27,6 @@ from tandem.policies.language.pretrained import (
     Pretrained,
     causal,
     end_tokens,
-    logits_are_head_of_trunk,
     positions,
     pretrained,
     read_config,
