@@ -29,6 +29,7 @@ pytestmark = [
 ]
 
 FORMS = [(1280, "light"), (1280, "dark"), (390, "light"), (390, "dark")]
+MENU = "document.querySelector('nav')"
 PATHS = "[...document.querySelectorAll('#curve path.mean')].map((p) => p.getAttribute('d'))"
 
 
@@ -98,6 +99,7 @@ def test_it_looks_right_light_and_dark_wide_and_narrow(browser, pages, name):
         browser.look(width, 900, scheme)
         assert browser.run("document.documentElement.scrollWidth") <= width
         assert browser.run("document.querySelector('#curve svg').clientWidth") < width
+        assert browser.run(f"{MENU}.scrollWidth <= {MENU}.clientWidth")  # every entry is seen
         drawn = browser.run("[...document.querySelectorAll('.chart svg')].map((s) => s.outerHTML)")
         assert len(drawn) >= 2 and not any("NaN" in svg or "Infinity" in svg for svg in drawn)
         papers.add((scheme, browser.run("getComputedStyle(document.body).backgroundColor")))
