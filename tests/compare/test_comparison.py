@@ -216,6 +216,19 @@ def test_the_command_prints_and_writes_one_set_of_tables(tmp_path, monkeypatch, 
     assert "| grpo | 4 | 0.805 |" in (tmp_path / "tables" / "scores.md").read_text()
 
 
+def test_what_an_older_report_wrote_alone_goes_and_a_user_s_file_stays(tmp_path, monkeypatch):
+    write_sweep(tmp_path / "sweep", FAR)
+    out = tmp_path / "out"
+    run_command(monkeypatch, tmp_path / "sweep", "by=algorithm", f"out={out}")
+    assert (out / "differences.csv").exists()
+    (out / "own.csv").touch()
+    alone = next((tmp_path / "sweep").rglob("metrics.jsonl")).parent
+    run_command(monkeypatch, alone, f"out={out}")
+    left = {path.name for path in out.iterdir()}
+    assert not {"differences.md", "differences.csv", "differences.tex"} & left
+    assert {"own.csv", "report.html", "scores.csv"} <= left
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [

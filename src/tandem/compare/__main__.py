@@ -11,7 +11,8 @@ RUNS are run directories, or folders with runs in them, such as a sweep. Nothing
                   runs start to the best last mean
   power_for=0.05  how many seeds would find a true difference of this size; left out: of the size
                   that is seen, from five seeds on
-  out=FOLDER      report.html to look at, the tables as Markdown, CSV and LaTeX, the plots as PDF
+  out=FOLDER      report.html to look at, the tables as Markdown, CSV and LaTeX, the plots as PDF;
+                  what an older report there wrote and this one does not goes
   wandb=true      a report on W&B too, where the runs are mirrored, or wandb=ENTITY/PROJECT
   save_band=experiments/NAME   keep the mean curves there; with ten seeds a band for one new run
   band=experiments/NAME        which of these runs leave it, and where
@@ -35,7 +36,7 @@ from tandem.compare import expected_bands, selection, terminal
 from tandem.compare.comparison import Comparison, Request, compare
 from tandem.compare.report import live, wandb_report
 from tandem.compare.report.figures import draw_plots
-from tandem.compare.report.write import write_report
+from tandem.compare.report.write import PAGE, list_written, write_report
 from tandem.record import durable
 from tandem.record.reading import planned
 from tandem.record.reading.provenance import provenance
@@ -155,9 +156,12 @@ def parse_number(option: str, text: str | None) -> float | None:
 
 
 def write(found: Comparison, folder: Path, *, title: str) -> None:
-    """All files of a report. Raises ValueError where they cannot be: those that were there stay."""
+    """All files of a report; of an older one in this folder none stays beside them.
+
+    Raises ValueError where they cannot be: those that were there stay.
+    """
     line = provenance(found.runs)
-    texts = {"report.html": write_report(found, title)}
+    texts = {PAGE: write_report(found, title)}
     for table in found.tables:
         texts[f"{table.name}.md"] = f"{table.markdown()}\n\n{line}\n"
         texts[f"{table.name}.csv"] = f"# {line}\n{table.csv()}"
@@ -165,7 +169,10 @@ def write(found: Comparison, folder: Path, *, title: str) -> None:
     files = {name: text.encode() for name, text in texts.items()} | draw_plots(found, line)
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        older = list_written(folder) - files.keys()
         durable.replace_all(folder, files)
+        for name in older:
+            (folder / name).unlink(missing_ok=True)
     except OSError as error:
         raise ValueError(
             f"out={folder}: the report was not written ({error.strerror}); it takes "

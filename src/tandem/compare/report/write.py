@@ -8,14 +8,19 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from collections.abc import Mapping
 from importlib import resources
+from pathlib import Path
 
 from tandem.compare.comparison import Comparison
 from tandem.compare.report.payload import make_payload
 
 SCRIPTS = ("base.js", "charts.js", "gallery.js", "page.js")  # in this order, each uses those before
 LIVE = "live.js"
+PAGE = "report.html"
+TABLE = ("md", "csv", "tex")  # as which each table is written beside the page
+HELD = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.S)
 
 
 def write_report(found: Comparison, title: str) -> str:
@@ -38,3 +43,21 @@ def write_page(data: Mapping[str, object], title: str, *, live: bool = False) ->
     for name in ("title", "connect", "style", "script", "data"):
         text = text.replace(f"{{{{{name}}}}}", parts[name])
     return text
+
+
+def list_written(folder: Path) -> set[str]:
+    """The names of the files beside the page of a report, by what the page itself holds. A page of
+    somebody else's has none."""
+    page = folder / PAGE
+    held = HELD.search(page.read_text(errors="replace")) if page.is_file() else None
+    if held is None:
+        return set()
+    try:
+        data = json.loads(held[1])
+        names = [str(table["name"]) for table in data["tables"]]
+    except (ValueError, TypeError, KeyError):
+        return set()
+    plots = ["curves.pdf", "scores.pdf", *(["profiles.pdf"] if data.get("profiles") else [])]
+    return {f"{name}.{end}" for name in names if re.fullmatch(r"\w+", name) for end in TABLE} | {
+        *plots
+    }
