@@ -136,6 +136,12 @@ def test_a_page_gets_the_table_that_it_asks_for():
     assert filled == tables.filled(filled)
 
 
+def test_a_comment_that_says_what_none_means_alone_is_no_meaning_for_other_records():
+    row = "| `transition` | None: not asked for, or the steps are not Gaussian |"
+    assert row in tables.fields("Evidence")
+    assert tables.meanings()["transition"] == "of Gaussian steps"
+
+
 def test_pages_show_files_and_tables_as_they_are_now():
     texts = {page: page.read_text(encoding="utf-8") for page in tables.pages()}
     assert [str(p) for p, text in texts.items() if tables.filled(text) != text] == [], "make shown"
