@@ -30,7 +30,8 @@ MISSPELT = {
     "+seed=1": "+seed=1: seed exists already; write seed=1",
     "Sede=1": "unknown key 'Sede': did you mean 'seed'?",
     "data.columns.answer=x": (
-        "unknown key 'data.columns.answer': see `python -m tandem train --help data`"
+        "unknown key 'data.columns.answer': data.columns is a part of data=dapo_math, geometry3k, "
+        "hub or image_folder, and not of the one that was chosen"
     ),
     "loss=ppo": "unknown key 'loss': write algorithm/loss=ppo",
     "recipe=tiny_flow/nft": (

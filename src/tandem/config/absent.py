@@ -38,11 +38,11 @@ def explain_absent_part(error: Exception, given: Sequence[Override], conf: Path)
         having |= {path.stem for path in _having(last, conf / parent)}
         if not having:
             return f"{group} is a part of other options of {whole} than the one that was chosen"
-        makers = f"{parent}={_any_of(sorted(having))}"
+        makers = f"{parent}={any_of(sorted(having))}"
         return f"{group} is a part of {makers}, and not of the one that was chosen"
     chooser, chosen = f"{place[1]}={place[2]}", {c.key_or_group: c.value() for c in given}
     if (option := chosen.get(whole, "auto")) != "auto":
-        better = _any_of([path.stem for path in _having(part, conf / whole)])
+        better = any_of([path.stem for path in _having(part, conf / whole)])
         return f"{chooser} chooses {group}, which {whole}={option} has not; set {whole}={better}"
     if "rollout" in chosen:
         way = f"rollout={chosen['rollout']}"
@@ -62,7 +62,7 @@ def _places(said: str) -> str | None:
         return None
     option = chosen[1].partition("=")[2]
     ways = [f"{spelling.strip()}={option}" for spelling in listed[1].split(",")]
-    return f"{chosen[1]}: {'say which one; ' if len(ways) > 1 else ''}write {_any_of(ways)}"
+    return f"{chosen[1]}: {'say which one; ' if len(ways) > 1 else ''}write {any_of(ways)}"
 
 
 def _having(part: str, folder: Path) -> list[Path]:
@@ -81,6 +81,13 @@ def _chooses(part: str, option: Path) -> bool:
     return False
 
 
-def _any_of(names: Sequence[str]) -> str:
+def any_of(names: Sequence[str]) -> str:
     *others, last = names
     return f"{', '.join(others)} or {last}" if others else last
+
+
+def list_having(part: str, folder: Path) -> list[str]:
+    """The options of a group whose files hold such a part, with its values."""
+    files = sorted(folder.glob("[!_]*.yaml"))
+    nodes = {path.stem: OmegaConf.to_container(OmegaConf.load(path)) for path in files}
+    return [option for option, node in nodes.items() if isinstance(node.get(part), dict)]

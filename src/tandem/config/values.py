@@ -8,9 +8,11 @@ from dataclasses import replace
 from hydra.core.override_parser.types import Override, OverrideType
 from omegaconf import DictConfig, OmegaConf
 
+from tandem.config.absent import any_of, list_having
 from tandem.config.arguments import list_left_out, list_left_out_keys
-from tandem.config.names import ConfigError, unknown
+from tandem.config.names import ConfigError, nearest, unknown
 from tandem.config.overrides import Menu, refuse_wrong_options
+from tandem.config.own_targets import conf_folder
 
 
 def of_reward(override: Override, base: DictConfig) -> Override:
@@ -56,6 +58,7 @@ def refuse_unknown_key(override: Override, base: DictConfig, menu: Menu) -> None
             keys += list_left_out_keys(base)
             _refuse_part_of_nothing(name, base, keys)
             near = [k for k in keys if k.startswith("hydra.") == name.startswith("hydra.")]
+            _refuse_part_of_others(name, menu, near)
             raise ConfigError(unknown("key", name, near))
 
 
@@ -92,6 +95,18 @@ def _refuse_unchosen(key: str, menu: Menu, keys: Sequence[str]) -> None:
     group, option, *_ = [*key.split("."), ""]
     if option in menu.get(group, ()) and f"{group}.{option}" not in keys:
         raise ConfigError(f"unknown key {key!r}: it comes with {group}={option}")
+
+
+def _refuse_part_of_others(key: str, menu: Menu, keys: Sequence[str]) -> None:
+    """A key of a part that only other options of the group have, and that resembles none here."""
+    group, part, *below = [*key.split("."), ""]
+    if group not in menu or not any(below) or f"{group}.{part}" in keys or nearest(key, keys):
+        return
+    if having := list_having(part, conf_folder() / group):
+        raise ConfigError(
+            f"unknown key {key!r}: {group}.{part} is a part of {group}={any_of(having)}, and not "
+            "of the one that was chosen"
+        )
 
 
 def _refuse_part_of_nothing(key: str, base: DictConfig, keys: Sequence[str]) -> None:
