@@ -14,7 +14,7 @@ from tandem.contracts import declare
 from tandem.contracts.outputs import ADVANTAGE, WrongOutput
 from tandem.losses import importance
 from tandem.losses.policy import reinforce
-from tandem.losses.reduction import sequence_mean
+from tandem.losses.reduction import sequence_mean, token_mean
 from tandem.losses.sequence import gspo
 from tandem.stop import Stop
 
@@ -59,6 +59,10 @@ def new_parameter(batch):
 
 def writes(batch):
     return reinforce(replace(batch, advantages=batch.advantages.mul_(2)))
+
+
+def drawn(batch):
+    return reinforce(batch) * torch.rand_like(batch.logp)
 
 
 LOSSES = {
@@ -208,6 +212,17 @@ def group_mean(batch):
     return -batch.logp * gain
 
 
+def counting_up(batch, seen=[]):  # noqa: B006
+    seen.append(1)
+    return reinforce(batch) * len(seen)
+
+
+@declare(reads={"logp"})
+def normalised(batch):
+    weight = batch.logp.detach().exp()
+    return weight / weight[batch.mask].mean()
+
+
 @declare(whole_groups=True)
 def declared_group_mean(batch):
     return group_mean(batch)
@@ -232,6 +247,28 @@ def test_a_loss_with_a_hidden_mean_over_rows_is_refused_in_the_first_update(tmp_
         WrongOutput, match=rf"hidden_mean at \S*test_outputs.py:{line} .*batch_stat"
     ):
         plugged(tmp_path, loss=hidden_mean).go(1)
+
+
+@pytest.mark.parametrize(
+    ("part", "says"),
+    [
+        ({"loss": drawn}, r"loss drawn .* asked again.* generator .*rng\.uniform\(batch\.key\)"),
+        ({"loss": counting_up}, "loss counting_up .* asked again: it must keep no state"),
+        ({"importance_sampling": normalised}, "correction normalised .* cut in two.* leave it out"),
+    ],
+)
+def test_a_state_a_draw_and_a_mean_in_a_correction_are_named(tmp_path, part, says):
+    with pytest.raises(WrongOutput, match=says):
+        plugged(tmp_path, **part).go(1)
+
+
+def test_a_weight_outside_the_mask_counts_nowhere(tmp_path):
+    def everywhere(mask):
+        return torch.where(mask, token_mean(mask), torch.nan)
+
+    mine, other = (plugged(tmp_path, weights=weights).go() for weights in (everywhere, token_mean))
+    assert torch.equal(mine.gradients[0], other.gradients[0])
+    assert mine.gradients[0].any()
 
 
 def test_a_mean_over_a_group_passes_where_it_is_declared_and_not_elsewhere(tmp_path):

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tandem import distributed
 from tandem.contracts import batch_statistics_of, facts_of, metrics_of, summary_of, unwrap_partial
-from tandem.contracts.outputs import CORRECTION, LOSS, WEIGHTS, WrongOutput, named, place_of
+from tandem.contracts.outputs import CORRECTION, LOSS, WEIGHTS, Output
 from tandem.experience import Budget, Experience, select_rows
 from tandem.losses import importance
 from tandem.losses.adapted import refuse_part
@@ -86,9 +86,9 @@ class Objective(ABC):
         self.metrics_of_corrections = {n: metrics_of(t.correction) for n, t in self.terms.items()}
         declared = {name: batch_statistics_of(term.loss) for name, term in self.terms.items()}
         self.statistics = {name: find for name, find in declared.items() if find is not None}
-        self.unchecked = {
-            name for name, term in self.terms.items() if may_hide_statistics(term.loss)
-        }
+        terms = self.terms.items()
+        self.unchecked = {n for n, t in terms if may_hide_statistics(t.loss)}
+        self.unchecked_corrections = {n for n, t in terms if may_hide_statistics(t.correction)}
 
     @abstractmethod
     def record(self, policy, rows: Experience) -> Record:
@@ -115,6 +115,7 @@ class Objective(ABC):
             read = (moves,) if name in self.weighed_by_turn else ()
             weigh = partial(WEIGHTS.ask, term.weights)
             found[name] = distributed.with_all_rows(weigh, mask, *read)
+            found[name] = torch.where(mask, found[name], 0)  # a step outside counts nowhere
             if name in rows.gates:
                 found[name] = found[name] * rows.gates[name][:, None]
         return found
@@ -170,13 +171,19 @@ class Objective(ABC):
         loss = LOSS.ask(term.loss, batch, *statistics, mask=batch.mask, learns=learns)
         if name in self.unchecked and loss.any():
             self.unchecked.remove(name)
-            refuse_statistics(term.loss, batch, torch.where(batch.mask, loss.detach(), 0))
+            refuse_statistics(LOSS, term.loss, batch, torch.where(batch.mask, loss.detach(), 0))
         weight = rows.weights[name]
         counts = weight != 0  # elsewhere a loss may be no number, but not its derivative
         if self.facts[name].averages:
             refuse_part(term.loss, weight)
         if name in self.corrected:
-            weight = weight * CORRECTION.ask(term.correction, batch, mask=batch.mask)
+            worth = CORRECTION.ask(term.correction, batch, mask=batch.mask)
+            seen = torch.where(batch.mask, worth, 0)  # 1 of rows that these very weights sampled
+            far = (seen - batch.mask.float()).abs().max() > CLOSE
+            if name in self.unchecked_corrections and far:
+                self.unchecked_corrections.remove(name)
+                refuse_statistics(CORRECTION, term.correction, batch, seen)
+            weight = weight * worth
         return float(term.coef) * torch.where(counts, loss * weight, 0).sum()
 
 
@@ -192,15 +199,15 @@ def may_hide_statistics(loss: Callable) -> bool:
 
 
 @torch.no_grad()
-def refuse_statistics(loss: Callable, batch: Record, whole: Tensor) -> None:
-    """Raise for a loss that gives rows other values when they are cut in two.
+def refuse_statistics(kind: Output, part: Callable, batch: Record, whole: Tensor) -> None:
+    """Raise for a part that gives rows other values when they are cut in two.
 
-    whole: [B, T], what it gave of all these rows. The cut is by size of the loss, low rows here and
+    whole: [B, T], what it gave of all these rows. The cut is by size of that, low rows here and
     high ones there, so that a mean over the rows of either is another one; groups stay whole where
-    the loss declares that it compares their rows.
+    a loss declares that it compares their rows.
     """
     size = whole.sum(1)
-    if facts_of(loss).whole_groups:
+    if facts_of(part).whole_groups:
         group = batch.group.unique(return_inverse=True)[1]
         total = size.new_zeros(int(group.max()) + 1).index_add_(0, group, size)
         rank = total.argsort(stable=True).argsort()[group]
@@ -210,15 +217,16 @@ def refuse_statistics(loss: Callable, batch: Record, whole: Tensor) -> None:
     if low.all() or not low.any():
         return  # a single row, or group
     halves = [half.nonzero()[:, 0] for half in (low, ~low)]
-    again, order = torch.cat([loss(take(batch, rows)) for rows in halves]), torch.cat(halves)
+    again, order = torch.cat([part(take(batch, rows)) for rows in halves]), torch.cat(halves)
     gap = torch.where(batch.mask[order], again - whole[order], 0).abs()
-    if gap.max() > CLOSE * whole.abs().max():
-        raise WrongOutput(
-            f"loss {named(loss)} at {place_of(loss)} gives rows other values when an update is "
-            f"cut in two, by up to {gap.max():.2g}: it takes a statistic of the rows beside them, "
-            "which depends on max_tokens_per_microbatch; take it in a function that is declared as "
-            "batch_statistics=, which sees all rows of an update, or declare whole_groups=True if "
-            "it is one of a group"
+    most = CLOSE * whole.abs().max()
+    if gap.max() > most:
+        if torch.where(batch.mask, part(batch) - whole, 0).abs().max() > most:
+            raise kind.unlike(part)
+        raise kind.unlike(
+            part,
+            f"an update is cut in two, by up to {gap.max():.2g}: it takes a statistic of the rows "
+            f"beside them, which depends on max_tokens_per_microbatch; {kind.instead}",
         )
 
 

@@ -24,6 +24,10 @@ from tandem.contracts import facts_of, unwrap_partial
 from tandem.stop import Stop
 
 WIDE = (torch.float32, torch.float64)
+AGAIN = (
+    "it is asked again: it must keep no state, and draw from no global generator but from the keys "
+    "of rows (tandem.rng.uniform(batch.key))"
+)
 
 
 class WrongOutput(Stop, ValueError):
@@ -38,6 +42,7 @@ class Output:
     of_samples: bool = False  # or [B, 1], the same number for all steps of a sample
     learns: bool = False  # with a gradient, if there is one to be had; else without
     finite: bool = False
+    instead: str = ""  # of a statistic over the rows of a micro-batch
 
     def ask(
         self, part: Callable, *records: object, mask: Tensor | None = None, learns: bool = False
@@ -66,6 +71,11 @@ class Output:
         if fault := fault or self._of_values(value, mask, learns):
             raise WrongOutput(f"{self.kind} {named(part)} {fault}")
         return value
+
+    def unlike(self, part: Callable, when: str = AGAIN) -> WrongOutput:
+        """The error of a part that gives equal rows other values, in one line with its place."""
+        place = f"{named(part)} at {place_of(part)}"
+        return WrongOutput(f"{self.kind} {place} gives rows other values when {when}")
 
     def _of_shape(self, part: Callable, value: Tensor, mask: Tensor) -> str | None:
         want = tuple(mask.shape)
@@ -202,8 +212,17 @@ def shown(file: str) -> str:
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
-LOSS = Output(kind="loss", learns=True)
-CORRECTION = Output(kind="correction", of_samples=True)
+LOSS = Output(
+    kind="loss",
+    learns=True,
+    instead="take it in a function that is declared as batch_statistics=, which sees all rows of "
+    "an update, or declare whole_groups=True if it is one of a group",
+)
+CORRECTION = Output(
+    kind="correction",
+    of_samples=True,
+    instead="leave it out: a correction judges each row by itself",
+)
 OLD_POLICY = Output(kind="old policy")
 ADVANTAGE = Output(kind="advantage", finite=True)
 RETURNS = Output(kind="returns", finite=True)
