@@ -86,9 +86,7 @@ class Objective(ABC):
         self.metrics_of_corrections = {n: metrics_of(t.correction) for n, t in self.terms.items()}
         declared = {name: batch_statistics_of(term.loss) for name, term in self.terms.items()}
         self.statistics = {name: find for name, find in declared.items() if find is not None}
-        terms = self.terms.items()
-        self.unchecked = {n for n, t in terms if may_hide_statistics(t.loss)}
-        self.unchecked_corrections = {n for n, t in terms if may_hide_statistics(t.correction)}
+        self.unchecked = set(self.terms)
 
     @abstractmethod
     def record(self, policy, rows: Experience) -> Record:
@@ -169,43 +167,47 @@ class Objective(ABC):
         learns = batch.evidence.requires_grad and not term.may_be_constant
         statistics = statistics_of(rows, name)
         loss = LOSS.ask(term.loss, batch, *statistics, mask=batch.mask, learns=learns)
-        if name in self.unchecked and loss.any():
-            self.unchecked.remove(name)
-            refuse_statistics(LOSS, term.loss, batch, torch.where(batch.mask, loss.detach(), 0))
         weight = rows.weights[name]
         counts = weight != 0  # elsewhere a loss may be no number, but not its derivative
         if self.facts[name].averages:
             refuse_part(term.loss, weight)
         if name in self.corrected:
-            worth = CORRECTION.ask(term.correction, batch, mask=batch.mask)
-            seen = torch.where(batch.mask, worth, 0)  # 1 of rows that these very weights sampled
-            far = (seen - batch.mask.float()).abs().max() > CLOSE
-            if name in self.unchecked_corrections and far:
-                self.unchecked_corrections.remove(name)
-                refuse_statistics(CORRECTION, term.correction, batch, seen)
-            weight = weight * worth
+            weight = weight * CORRECTION.ask(term.correction, batch, mask=batch.mask)
+        if name in self.unchecked and loss.any():
+            self.unchecked.remove(name)
+            refuse_statistics(LOSS, term.loss, batch)
+            if name in self.corrected:
+                refuse_statistics(CORRECTION, term.correction, drifted(batch))
         return float(term.coef) * torch.where(counts, loss * weight, 0).sum()
 
 
-def may_hide_statistics(loss: Callable) -> bool:
-    """Whether a loss says that it judges each row, or each group, by itself: others declare what
+def may_hide_statistics(part: Callable) -> bool:
+    """Whether a part says that it judges each row, or each group, by itself: others declare what
     they find in all rows, and one with a state must not be asked twice."""
-    own = facts_of(loss)
-    return (
-        own.batch_statistics is None
-        and not own.averages
-        and not isinstance(unwrap_partial(loss)[0], nn.Module)
-    )
+    own, stateful = facts_of(part), isinstance(unwrap_partial(part)[0], nn.Module)
+    return own.batch_statistics is None and not own.averages and not stateful
+
+
+def drifted(batch: Record) -> Record:
+    """The same rows as if other weights had sampled them, each by a factor of its own: a correction
+    is 1 of rows that these very weights sampled, whatever it divides by."""
+    if batch.behaviour_logp is None:
+        return batch
+    gap = torch.linspace(-0.5, 0.5, len(batch.mask), device=batch.mask.device)[:, None]
+    return replace(batch, behaviour_logp=batch.behaviour_logp + gap * batch.mask)
 
 
 @torch.no_grad()
-def refuse_statistics(kind: Output, part: Callable, batch: Record, whole: Tensor) -> None:
+def refuse_statistics(kind: Output, part: Callable, batch: Record) -> None:
     """Raise for a part that gives rows other values when they are cut in two.
 
-    whole: [B, T], what it gave of all these rows. The cut is by size of that, low rows here and
-    high ones there, so that a mean over the rows of either is another one; groups stay whole where
-    a loss declares that it compares their rows.
+    The cut is by size of what it gives, low rows here and high ones there, so that a mean over the
+    rows of either is another one; groups stay whole where a loss declares that it compares their
+    rows.
     """
+    if not may_hide_statistics(part):
+        return
+    whole = torch.where(batch.mask, part(batch), 0)
     size = whole.sum(1)
     if facts_of(part).whole_groups:
         group = batch.group.unique(return_inverse=True)[1]
