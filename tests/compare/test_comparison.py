@@ -227,6 +227,10 @@ def test_what_an_older_report_wrote_alone_goes_and_a_user_s_file_stays(tmp_path,
     left = {path.name for path in out.iterdir()}
     assert not {"differences.md", "differences.csv", "differences.tex"} & left
     assert {"own.csv", "report.html", "scores.csv"} <= left
+    page = out / "report.html"
+    page.write_text(page.read_text().replace('"scores"', '"own"'))  # somebody else's
+    run_command(monkeypatch, alone, f"out={out}")
+    assert (out / "own.csv").exists()
 
 
 @pytest.mark.parametrize(

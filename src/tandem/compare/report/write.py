@@ -20,6 +20,7 @@ SCRIPTS = ("base.js", "charts.js", "gallery.js", "page.js")  # in this order, ea
 LIVE = "live.js"
 PAGE = "report.html"
 TABLE = ("md", "csv", "tex")  # as which each table is written beside the page
+SIGNED = re.compile(r"^(# |% )?Tandem .*; configurations .*; \d+ runs", re.M)
 HELD = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.S)
 
 
@@ -58,6 +59,11 @@ def list_written(folder: Path) -> set[str]:
     except (ValueError, TypeError, KeyError):
         return set()
     plots = ["curves.pdf", "scores.pdf", *(["profiles.pdf"] if data.get("profiles") else [])]
-    return {f"{name}.{end}" for name in names if re.fullmatch(r"\w+", name) for end in TABLE} | {
-        *plots
-    }
+    tables = [folder / f"{n}.{end}" for n in names if re.fullmatch(r"\w+", n) for end in TABLE]
+    ours = [path.name for path in tables if path.is_file() and _is_signed(path)]
+    return {*ours, *plots}
+
+
+def _is_signed(path: Path) -> bool:
+    """Whether a file has the line of `provenance`, and is not another one of that name."""
+    return SIGNED.search(path.read_text(errors="replace")) is not None
