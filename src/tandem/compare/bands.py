@@ -9,10 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.compare.configuration import show_value
 from tandem.compare.expected_bands import AXIS, Expected, Experiment, Facts, as_json
 from tandem.record.reading.runs import Run
-from tandem.record.reading.variants import facts_of
+from tandem.record.reading.variants import facts_of, show_value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

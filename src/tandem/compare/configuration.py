@@ -10,10 +10,17 @@ from tandem.compare.scores import Scored
 from tandem.compare.table import Table
 from tandem.compare.texts import list_names
 from tandem.record.reading.runs import Run
-from tandem.record.reading.variants import facts_of, find_differing_keys, recipe_of, shorten
+from tandem.record.reading.variants import (
+    TARGET,
+    facts_of,
+    find_differing_keys,
+    recipe_of,
+    shorten,
+    show_value,
+)
 from tandem.settings.settings import Settings
 
-TARGET, PARTIAL, COEF = "_target_", "_partial_", "coef"
+PARTIAL, COEF = "_partial_", "coef"
 OF_THE_RUN = {key.name for key in fields(Settings)}
 Facts = Mapping[str, object]
 
@@ -80,12 +87,6 @@ def describe(facts: Facts, key: str, apart: Sequence[str]) -> str:
         f"{names[own]}={show_value(facts[own])}" for own in inside if own != f"{key}.{TARGET}"
     ]
     return f"{name}({', '.join(numbers)})" if numbers else name
-
-
-def show_value(value: object) -> str:
-    """A function by its name, without the modules that it lies in."""
-    text = str(value)
-    return text.rpartition(".")[2] if text.startswith("tandem.") else text
 
 
 def _get(key: str) -> Callable[[Facts], object]:

@@ -48,6 +48,13 @@ def test_a_name_says_no_more_than_it_takes(tmp_path):
     ]
 
 
+def test_a_part_is_named_by_its_function(tmp_path):
+    for seed, function in enumerate(("tandem.losses.policy.ppo", "my_idea.loss")):
+        write_run(tmp_path / function, [0, 1], seed=seed, critic={"loss": {"_target_": function}})
+    names = [v.name for v in group_runs(runs_of(tmp_path))]
+    assert sorted(names) == ["loss=my_idea.loss", "loss=ppo"]
+
+
 def test_where_a_run_lies_and_what_it_costs_is_no_difference(tmp_path):
     write_run(tmp_path / "a", [0, 1], trainer={"devices": 1, "precision": "32-true"})
     two = {"devices": 2, "precision": "32-true"}

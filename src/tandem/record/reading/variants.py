@@ -12,6 +12,7 @@ from tandem.record.reading.runs import Run
 from tandem.settings.settings import KEYS, key_of
 
 ALGORITHM, RECIPE = "algorithm", "recipe"  # choices
+TARGET = "_target_"  # of a part: its function
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,13 +95,22 @@ def _make_variant(everywhere: str, task: str, runs: Sequence[Run]) -> Variant:
 
 
 def name_variant(fact: Mapping[str, object], keys: Sequence[str]) -> str:
-    """The algorithm by its name alone, anything else as the end of its key and its value."""
+    """The algorithm by its name alone, a part by its function's, anything else as the end of its
+    key and its value."""
     said = [
-        str(fact[key]) if key in (ALGORITHM, RECIPE) else f"{shorten(key, keys)}={fact[key]}"
+        str(fact[key])
+        if key in (ALGORITHM, RECIPE)
+        else f"{shorten(key.removesuffix(f'.{TARGET}'), keys)}={show_value(fact[key])}"
         for key in keys
         if key in fact
     ]
     return ", ".join(said) or str(fact.get(ALGORITHM, "all"))
+
+
+def show_value(value: object) -> str:
+    """A function of Tandem's by its name, without the modules that it lies in."""
+    text = str(value)
+    return text.rpartition(".")[2] if text.startswith("tandem.") else text
 
 
 def shorten(key: str, among: Sequence[str]) -> str:
