@@ -175,7 +175,7 @@ class Objective(ABC):
             weight = weight * CORRECTION.ask(term.correction, batch, mask=batch.mask)
         if name in self.unchecked and loss.any():
             self.unchecked.remove(name)
-            refuse_statistics(LOSS, term.loss, batch)
+            refuse_statistics(LOSS, term.loss, batch, loss.detach())
             if name in self.corrected:
                 refuse_statistics(CORRECTION, term.correction, drifted(batch))
         return float(term.coef) * torch.where(counts, loss * weight, 0).sum()
@@ -189,8 +189,7 @@ def may_hide_statistics(part: Callable) -> bool:
 
 
 def drifted(batch: Record) -> Record:
-    """The same rows as if other weights had sampled them, each by a factor of its own: a correction
-    is 1 of rows that these very weights sampled, whatever it divides by."""
+    """Rows as if other weights had sampled them: of fresh ones every correction is 1."""
     if batch.behaviour_logp is None:
         return batch
     gap = torch.linspace(-0.5, 0.5, len(batch.mask), device=batch.mask.device)[:, None]
@@ -198,16 +197,17 @@ def drifted(batch: Record) -> Record:
 
 
 @torch.no_grad()
-def refuse_statistics(kind: Output, part: Callable, batch: Record) -> None:
+def refuse_statistics(
+    kind: Output, part: Callable, batch: Record, whole: Tensor | None = None
+) -> None:
     """Raise for a part that gives rows other values when they are cut in two.
 
-    The cut is by size of what it gives, low rows here and high ones there, so that a mean over the
-    rows of either is another one; groups stay whole where a loss declares that it compares their
-    rows.
+    whole: [B, T], what it gave of all, if known. The cut is by its size, so that a mean over the
+    rows of either half is another one; groups stay whole where a loss declares to compare them.
     """
     if not may_hide_statistics(part):
         return
-    whole = torch.where(batch.mask, part(batch), 0)
+    whole = torch.where(batch.mask, part(batch) if whole is None else whole, 0)
     size = whole.sum(1)
     if facts_of(part).whole_groups:
         group = batch.group.unique(return_inverse=True)[1]
