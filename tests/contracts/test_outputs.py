@@ -217,6 +217,10 @@ def counting_up(batch, seen=[]):  # noqa: B006
     return reinforce(batch) * len(seen)
 
 
+def tossed(scores, rollout):
+    return torch.rand(rollout.mask.shape) * rollout.mask
+
+
 @declare(reads={"logp"})
 def normalised(batch):
     weight = batch.logp.detach().exp()
@@ -252,8 +256,9 @@ def test_a_loss_with_a_hidden_mean_over_rows_is_refused_in_the_first_update(tmp_
 @pytest.mark.parametrize(
     ("part", "says"),
     [
-        ({"loss": drawn}, r"loss drawn .* asked again.* generator .*rng\.uniform\(batch\.key\)"),
+        ({"loss": drawn}, r"loss drawn .* asked again.* generator .*rng\.uniform\(rows\.key\)"),
         ({"loss": counting_up}, "loss counting_up .* asked again: it must keep no state"),
+        ({"advantage": tossed}, r"advantage tossed at \S*test_outputs.py:\d+ .* asked again"),
         ({"importance_sampling": normalised}, "correction normalised .* cut in two.* leave it out"),
     ],
 )

@@ -68,15 +68,12 @@ class Algorithm:
     # Nats per step; past 1.5 times it the iteration's updates end.
     target_kl: Annotated[float, positive] | None = None
     ema_kl: EmaKL | None = None  # to an average of the policy
-    # Of masked-diffusion texts alone: the states at which an answer is judged.
-    likelihood: Callable | None = None
+    likelihood: Callable | None = None  # of masked texts: the states at which an answer is judged
     # Of flows alone; most of it is the policy's to read.
     timestep_sampling: Regression | None = None  # where pictures as a whole are asked about
-    # Older states of the weights, by name.
-    ema: Mapping[str, EmaSchedule] = field(default_factory=dict)
+    ema: Mapping[str, EmaSchedule] = field(default_factory=dict)  # older weights, by name
     rollout_weights: str = "live"  # or the snapshot that samples are drawn from
-    # Updates before which the live weights sample all the same.
-    rollout_weights_start: Annotated[int, at_least(0)] = 0
+    rollout_weights_start: Annotated[int, at_least(0)] = 0  # updates before it: the live weights
     # Of samples that are written and then painted, by name; none: samples are of one kind.
     segments: Mapping[str, Segment] = field(default_factory=dict)
     teachers: Teachers | None = None  # of distillation: they judge the states that are come to
@@ -90,9 +87,9 @@ class Algorithm:
     shapes_scores: bool = field(init=False)  # whether truncation is treated as anything
     # Whether scores decide what is learnt; else a teacher does, and they are logged.
     learns_from_scores: bool = field(init=False)
-    # Whether the gradient of each part is clipped by itself: those of two networks of one sample
-    # differ by orders of magnitude.
+    # Whether the gradient of each part is clipped by itself: two networks' differ by magnitudes.
     clips_apart: bool = field(init=False)
+    unchecked: list[Compare] = field(init=False)  # the advantage, until it was asked twice
 
     def __post_init__(self) -> None:
         neutral = facts_of(self.truncation_handling).neutral
@@ -103,6 +100,8 @@ class Algorithm:
         networks = {name: network for name, network in self.networks.items() if network is not None}
         object.__setattr__(self, "networks", networks)
         object.__setattr__(self, "clips_apart", bool(self.segments or networks))
+        stateful = dict(modules_in("advantage", self.advantage))
+        object.__setattr__(self, "unchecked", [] if stateful else [self.advantage])
 
     @cached_property
     def training_objective(self) -> Objective:
@@ -217,6 +216,9 @@ class Algorithm:
         if rollout.text is not None:
             ask = partial(compare_texts, ask, within=self.segments[PICTURE].within)
         advantages = ask(scores, rollout, mask=rollout.mask)
+        if self.unchecked and advantages.any():
+            again = ask(scores, rollout, mask=rollout.mask)
+            ADVANTAGE.refuse_unlike(self.unchecked.pop(), advantages, again)
         return normalise(advantages, scores, rollout) if self.normalize_advantages else advantages
 
     # What it remembers from one iteration to the next.

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tandem import distributed
 from tandem.contracts import batch_statistics_of, facts_of, metrics_of, summary_of, unwrap_partial
-from tandem.contracts.outputs import CORRECTION, LOSS, WEIGHTS, Output
+from tandem.contracts.outputs import CLOSE, CORRECTION, LOSS, WEIGHTS, Output
 from tandem.experience import Budget, Experience, select_rows
 from tandem.losses import importance
 from tandem.losses.adapted import refuse_part
@@ -34,7 +34,6 @@ from tandem.types import (
 Weigh = Callable[..., Tensor]
 Record = CoupledBatch | DecoupledBatch | MatchingBatch
 POLICY = "policy"  # the term that a correction multiplies
-CLOSE = 1e-4  # of the largest value of a loss, below which two of them are rounded alike
 KL = "kl"  # the term whose mean is logged as it is
 
 
@@ -223,8 +222,7 @@ def refuse_statistics(
     gap = torch.where(batch.mask[order], again - whole[order], 0).abs()
     most = CLOSE * whole.abs().max()
     if gap.max() > most:
-        if torch.where(batch.mask, part(batch) - whole, 0).abs().max() > most:
-            raise kind.unlike(part)
+        kind.refuse_unlike(part, whole, torch.where(batch.mask, part(batch), 0))
         raise kind.unlike(
             part,
             f"an update is cut in two, by up to {gap.max():.2g}: it takes a statistic of the rows "

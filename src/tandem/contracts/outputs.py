@@ -24,9 +24,10 @@ from tandem.contracts import facts_of, unwrap_partial
 from tandem.stop import Stop
 
 WIDE = (torch.float32, torch.float64)
+CLOSE = 1e-4  # of the largest value of a part, below which two of them are rounded alike
 AGAIN = (
-    "it is asked again: it must keep no state, and draw from no global generator but from the keys "
-    "of rows (tandem.rng.uniform(batch.key))"
+    "it is asked again: it must keep no state but in buffers of an nn.Module, and draw from no "
+    "global generator but from the keys of rows (tandem.rng.uniform(rows.key))"
 )
 
 
@@ -71,6 +72,11 @@ class Output:
         if fault := fault or self._of_values(value, mask, learns):
             raise WrongOutput(f"{self.kind} {named(part)} {fault}")
         return value
+
+    def refuse_unlike(self, part: Callable, first: Tensor, again: Tensor) -> None:
+        """Raise for a part that answered the same records twice, and not alike. [B, T]"""
+        if (again - first).abs().max() > CLOSE * first.abs().max():
+            raise self.unlike(part)
 
     def unlike(self, part: Callable, when: str = AGAIN) -> WrongOutput:
         """The error of a part that gives equal rows other values, in one line with its place."""
