@@ -1,4 +1,4 @@
-"""Learning curves of every algorithm on the embedded models.
+"""Learning curves of every algorithm on the embedded models, for three seeds.
 
 A shortened run of each preset with the numbers of its recipe: `PROTOCOLS` says how long. Runs of a
 seed share one warm start. `--save` keeps each finished run in results/algorithms.json at once, with
@@ -30,7 +30,7 @@ TEACHERS = {  # of distillation: where each lies, and how it came to be
     "teacher_of_flows": ("model=tiny_flow", "algorithm=nft"),
     "teacher_of_letters": ("data=sort_letters", "prompts_per_step=32", "algorithm=grpo"),
 }
-SEEDS = {"grpo": 3}  # of the README's pictures; one of each other
+SEEDS = range(3)
 CURVE = ("eval/accuracy", "eval/reward", "eval/pair_accuracy")
 LANGUAGE = ("data=sort_letters", "prompts_per_step=32", "iterations=40", "evaluation.every=8")
 FLOW = ("model=tiny_flow", "iterations=20", "evaluation.every=4", "evaluation.samples=8")
@@ -96,10 +96,10 @@ def main() -> None:
 
 
 def runs() -> Iterator[tuple[str, Protocol, tuple[str, ...]]]:
-    """(protocol/algorithm/seed, protocol, overrides)."""
-    for name, protocol in PROTOCOLS.items():
-        for algorithm in protocol.algorithms.split():
-            for seed in range(SEEDS.get(algorithm, 1)):
+    """(protocol/algorithm/seed, protocol, overrides), seed by seed: one of each algorithm first."""
+    for seed in SEEDS:
+        for name, protocol in PROTOCOLS.items():
+            for algorithm in protocol.algorithms.split():
                 words = (f"algorithm={algorithm}", f"seed={seed}", *protocol.overrides)
                 yield f"{name}/{algorithm}/{seed}", protocol, words
 
