@@ -14,6 +14,7 @@ from tandem.record.reading.variants import (
     TARGET,
     facts_of,
     find_differing_keys,
+    find_shared_names,
     recipe_of,
     shorten,
     show_value,
@@ -33,7 +34,8 @@ def table_differences(variants: Sequence[Scored]) -> Table:
     folded = [part for part in parts if not any(is_below(part, other) for other in parts)]
     rows = [key for key in apart if not any(is_below(key, part) for part in folded)]
     keys = sorted({*rows, *folded})
-    names = [shorten(key, keys) for key in keys]
+    shared = find_shared_names(one.variant.runs[0].config for one in variants)
+    names = [shorten(key, shared) for key in keys]
     cells = [[describe(fact, key, apart) for fact in facts] for key in keys]
     own = [one.name for one in variants]
     if len(own) > len(keys):  # the longer side goes down
@@ -123,7 +125,7 @@ def find_confounds(variants: Sequence[Scored]) -> list[str]:
     compared, said = {*words}, []
     for label, (keys, read) in BESIDE.items():
         values = [show_value(read(fact)) for fact in facts]
-        if not compared & {*keys, *(shorten(key, []) for key in keys)} and len(set(values)) > 1:
+        if not compared & {*keys, *(shorten(key, ()) for key in keys)} and len(set(values)) > 1:
             said.append(f"{label} ({list_values(names, values)})")
     sentences = [f"Beside what is compared these differ: {', '.join(said)}."] if said else []
     return [*sentences, *compare_recipes(runs, names)]

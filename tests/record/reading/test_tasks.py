@@ -63,8 +63,8 @@ def test_other_data_to_train_on_is_no_other_task(tmp_path):
         write_task(tmp_path / path, "t", {"grpo": [0.5]}, path=path, eval_path="same")
     variants = group_runs(runs_of(tmp_path))
     assert [(one.name, one.task) for one in variants] == [
-        ("path=clean", ""),
-        ("path=noisy", ""),
+        ("data.path=clean", ""),
+        ("data.path=noisy", ""),
     ]
 
 

@@ -6,7 +6,13 @@ import pytest
 from written_runs import write_run, write_sweep
 
 from tandem.record.reading.runs import find, read
-from tandem.record.reading.variants import differences, find_shared_seeds, group_runs, shorten
+from tandem.record.reading.variants import (
+    differences,
+    find_shared_names,
+    find_shared_seeds,
+    group_runs,
+    shorten,
+)
 
 
 def runs_of(folder):
@@ -139,11 +145,15 @@ def test_another_seed_or_start_makes_none(tmp_path, apart):
     assert pair_of(tmp_path, **apart) == []
 
 
-def test_a_key_is_named_without_its_group_where_that_is_one_key():
-    assert shorten("optimizer.lr", ["optimizer.lr", "seed"]) == "lr"
-    assert shorten("critic.lr", ["optimizer.lr", "critic.lr"]) == "critic.lr"
-    assert shorten("algorithm/loss", ["algorithm/loss"]) == "loss"
-    assert shorten("algorithm.kl.coef", ["algorithm.ema_kl.coef"]) == "kl.coef"
+def test_a_key_is_named_without_its_group_where_no_other_group_has_that_name():
+    """Whether runs differ in the other or not."""
+    kl = {"kl": {"coef": 0.1}}
+    groups = {"evaluation": {"every": 5}, "checkpoints": {"every": 1}, "dynamics": {"kl": {}}}
+    shared = find_shared_names([{"algorithm": {"loss": {}}} | groups, {"algorithm": kl}])
+    alone = {"optimizer.lr": "lr", "algorithm.kl.coef": "kl.coef", "algorithm/loss": "loss"}
+    assert {key: shorten(key, shared) for key in alone} == alone
+    for key in ("evaluation.every", "algorithm/kl"):
+        assert shorten(key, shared) == key
 
 
 def test_a_recipe_that_was_left_out_names_the_variant(tmp_path):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -47,10 +47,11 @@ def group_runs(
     of_task = [tasks.name_task(fact, which) for fact in facts]
     beside = tasks.find_brought_keys(facts, of_task, which)
     kept = [{key: x for key, x in fact.items() if key not in beside} for fact in facts]
-    keys = list(by) or choose_naming_keys(runs, kept)
+    shared = find_shared_names(run.config for run in runs)
+    keys = list(by) or choose_naming_keys(runs, kept, shared)
     groups: dict[tuple[str, str], list[Run]] = {}
     for run, fact, own in zip(runs, facts if by else kept, of_task, strict=True):
-        groups.setdefault((name_variant(fact, keys), own), []).append(run)
+        groups.setdefault((name_variant(fact, keys, shared), own), []).append(run)
     if by:
         for (name, _), own in groups.items():
             _refuse_mixed(name, own, by)
@@ -79,7 +80,8 @@ def _refuse_mixed(name: str, runs: Sequence[Run], by: Sequence[str]) -> None:
     facts = [facts_of(run) for run in runs]
     if not find_differing_keys(facts):
         return
-    first, *more = choose_naming_keys(runs, facts)
+    shared = find_shared_names(run.config for run in runs)
+    first, *more = choose_naming_keys(runs, facts, shared)
     values = " and ".join(dict.fromkeys(str(fact.get(first, "-")) for fact in facts))
     raise ValueError(
         f"by={','.join(by)}: runs of {name} are no seeds of one another, they differ in "
@@ -94,13 +96,13 @@ def _make_variant(everywhere: str, task: str, runs: Sequence[Run]) -> Variant:
     return Variant(name=name, runs=own, task=task, everywhere=everywhere)
 
 
-def name_variant(fact: Mapping[str, object], keys: Sequence[str]) -> str:
+def name_variant(fact: Mapping[str, object], keys: Sequence[str], shared: Collection[str]) -> str:
     """The algorithm by its name alone, a part by its function's, anything else as the end of its
     key and its value."""
     said = [
         str(fact[key])
         if key in (ALGORITHM, RECIPE)
-        else f"{shorten(key.removesuffix(f'.{TARGET}'), keys)}={show_value(fact[key])}"
+        else f"{shorten(key.removesuffix(f'.{TARGET}'), shared)}={show_value(fact[key])}"
         for key in keys
         if key in fact
     ]
@@ -113,17 +115,25 @@ def show_value(value: object) -> str:
     return text.rpartition(".")[2] if text.startswith("tandem.") else text
 
 
-def shorten(key: str, among: Sequence[str]) -> str:
-    """A key without its group, as in kl.coef, where no other one is then called the same."""
+def shorten(key: str, shared: Collection[str]) -> str:
+    """A key without its group, as in kl.coef; with it where `find_shared_names` has that name."""
     short = _without_group(key)
-    return key if any(_without_group(other) == short for other in among if other != key) else short
+    return key if short in shared else short
+
+
+def find_shared_names(configs: Iterable[Mapping[str, object]]) -> set[str]:
+    """The names that nodes of several groups have, as `every` of evaluations and checkpoints."""
+    nodes = {node for config in configs for node in iterate_nodes(config)}
+    return {name for name, count in Counter(map(_without_group, nodes)).items() if count > 1}
 
 
 def _without_group(key: str) -> str:
-    return re.split(r"[./]", key, maxsplit=1)[-1].replace("/", ".")
+    return key.replace("/", ".").partition(".")[2] or key
 
 
-def choose_naming_keys(runs: Sequence[Run], facts: Sequence[Mapping[str, object]]) -> list[str]:
+def choose_naming_keys(
+    runs: Sequence[Run], facts: Sequence[Mapping[str, object]], shared: Collection[str]
+) -> list[str]:
     """Keys that people typed and runs do not agree on; and of the rest what more names it takes."""
     apart = find_differing_keys(facts)
     typed = dict.fromkeys(
@@ -134,14 +144,16 @@ def choose_naming_keys(runs: Sequence[Run], facts: Sequence[Mapping[str, object]
     keys = [key for key in typed if key in apart]
     rest = [key for key in apart if key not in keys]
     for key in rest:  # one that tells nothing apart now will not do so later
-        if count_names(facts, [*keys, key]) > count_names(facts, keys):
+        if count_names(facts, [*keys, key], shared) > count_names(facts, keys, shared):
             keys.append(key)
     return keys
 
 
-def count_names(facts: Sequence[Mapping[str, object]], keys: Sequence[str]) -> int:
+def count_names(
+    facts: Sequence[Mapping[str, object]], keys: Sequence[str], shared: Collection[str]
+) -> int:
     """How many names these keys give."""
-    return len({name_variant(fact, keys) for fact in facts})
+    return len({name_variant(fact, keys, shared) for fact in facts})
 
 
 def find_differing_keys(facts: Sequence[Mapping[str, object]]) -> list[str]:
@@ -178,6 +190,14 @@ def iterate_flat(node: object, where: str = "") -> Iterator[tuple[str, object]]:
             yield from iterate_flat(item, f"{where}.{name}" if where else str(name))
     else:
         yield where, tuple(node) if isinstance(node, list) else node
+
+
+def iterate_nodes(node: object, where: str = "") -> Iterator[str]:
+    """The dotted keys of a configuration, leaves or not."""
+    for name, item in node.items() if isinstance(node, Mapping) else ():
+        key = f"{where}.{name}" if where else str(name)
+        yield key
+        yield from iterate_nodes(item, key)
 
 
 def differences(one: Run, other: Run) -> dict[str, tuple[object, object]]:
