@@ -48,6 +48,37 @@ WRONG = {
         "@register_reward\ndef better(first, second): ...\n",
         4, "own_plugin.better(first, second): it is called with first, second, prompt; write",
     ),
+    "a statistic that no loss takes": (
+        "from tandem import register_policy_loss\n\n"
+        "@register_policy_loss(batch_statistics=max)\ndef mine(batch): ...\n",
+        3, "own_plugin.mine(batch): it is called with batch, statistics; write it as (batch, stat",
+    ),
+    "a class of another form": (
+        "from tandem import register_policy_loss\n\n@register_policy_loss\nclass Mine:\n"
+        "    def __call__(self, logp, old_logp): ...\n",
+        3, "own_plugin.Mine.__call__(self, logp, old_logp): it is called with self, batch; write ",
+    ),
+    "a class whose method must be given a number": (
+        "from tandem import register_correction\n\n@register_correction\nclass Mine:\n"
+        "    def __call__(self, batch, *, width): ...\n",
+        3, "(self, batch, *, width): it is called with self, batch; write it as (self, batch), nu",
+    ),
+    "a class that cannot be called": (
+        "from tandem import register_reward\n\n@register_reward\nclass Mine:\n    scale = 1\n",
+        3, "own_plugin.Mine: its class has no __call__(self, output, prompt)",
+    ),
+    "a module of another form": (
+        "from tandem import register_adv_estimator\n"
+        "from tandem.contracts.stateful import StatefulComponent\n\n"
+        "@register_adv_estimator\nclass Mine(StatefulComponent):\n"
+        "    def forward(self, scores): ...\n",
+        4, "own_plugin.Mine.forward(self, scores): it is called with self, scores, rollout; write",
+    ),
+    "a world that begins without a key": (
+        "from tandem import register_environment\n\n@register_environment\nclass Mine:\n"
+        "    def describe(self): ...\n    def begin(self, prompt): ...\n",
+        3, "own_plugin.Mine.begin(self, prompt): it is called with self, prompt, key; write it as",
+    ),
     "a fact that there is not": (
         "from tandem import register_reward\n\n@register_reward(read=3)\ndef f(a, b): ...\n",
         3, "fact of a component: unknown 'read'; did you mean 'reads'?",

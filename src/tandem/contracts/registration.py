@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from tandem.contracts.parts import declare, facts_of
@@ -25,6 +25,7 @@ from tandem.contracts.spellings import (
     Spelling,
     adapt,
     adapt_to_group,
+    method_of,
     refuse_uncallable,
 )
 
@@ -41,8 +42,10 @@ class Registrar:
     group: str
     spellings: Sequence[Spelling] = ()  # of functions; none: any
     foreign: Sequence[Foreign] = ()  # forms of other libraries, beside its own
-    takes: Sequence[str] = ()  # what a function is called with, by place; none: by name
-    handed: Sequence[str] = ()  # fields that follow where a function reads them
+    takes: Sequence[str] = ()  # what a part is called with, by place; none: by name
+    handed: Sequence[str] = ()  # fields that follow where a part reads them
+    # Of an object of a class: method -> what that is called with; none: `__call__`, as a function.
+    methods: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def __call__(self, named: Callable | str | None = None, /, **facts: Any) -> Callable:
         if callable(named):
@@ -74,11 +77,22 @@ class Registrar:
         return component
 
     def refuse_uncallable(self, component: Callable) -> None:
-        """Raise ValueError for a function that cannot be called with what the group gives it."""
+        """Raise ValueError for a function, or a method of a class, that cannot be called with what
+        the group gives it."""
         own = facts_of(component)
-        read = [field for field in self.handed if field in own.reads]
-        if self.takes and not inspect.isclass(component):
-            refuse_uncallable(component, own.takes or (*self.takes, *read))
+        read = [name for name in self.handed if name in own.reads]
+        read += ["statistics"] if own.batch_statistics else []
+        takes = own.takes or (*self.takes, *read)
+        if takes and inspect.isclass(component):
+            for name, given in (self.methods or {"__call__": takes}).items():
+                method, listed = method_of(component, name), ("self", *given)
+                if method is None:
+                    raise ValueError(
+                        f"{place(component)}: its class has no {name}({', '.join(listed)})"
+                    )
+                refuse_uncallable(method, listed, numbers=False)
+        elif takes:
+            refuse_uncallable(component, takes)
 
 
 def options_of(group: str) -> dict[str, Callable]:
@@ -104,11 +118,11 @@ def _refuse_nameless(component: Callable) -> None:
 # logp, advantages, mask, *, numbers) -> (loss, metrics)`, which averages itself, so that its update
 # must stay whole: one micro-batch, one rank, and weights that add up to 1. `mine.__wrapped__` is
 # then what was written.
-register_policy_loss = Registrar("algorithm/loss", LOSSES)
+register_policy_loss = Registrar("algorithm/loss", LOSSES, takes=LOSSES[0].takes)
 # `(scores, rollout, *, numbers) -> advantages [B, T]`, or `(rewards, mask, *, numbers) ->
 # (advantages, returns)`: rewards [B, T] hold each sample's total on its last trained step, unless
 # its score is spread over its steps. Of the returns only the shape is looked at.
-register_adv_estimator = Registrar("algorithm/advantage", ADVANTAGES)
+register_adv_estimator = Registrar("algorithm/advantage", ADVANTAGES, takes=ADVANTAGES[0].takes)
 # `(output, prompt, *, numbers) -> number or None`, or as verl and TRL have it: `(data_source,
 # solution_str, ground_truth, extra_info) -> number`, `(completions, **columns) -> [number]`.
 register_reward = Registrar("reward", foreign=REWARDS, takes=("output", "prompt"))
@@ -161,4 +175,8 @@ register_rollout_engine = Registrar("rollout")
 register_flow_family = Registrar("model/family")
 # A class with `describe` and `begin`, see tandem.environments; or a function -> Said, where all
 # state is the moves so far.
-register_environment = Registrar("environment", takes=("prompt", "moves"))
+register_environment = Registrar(
+    "environment",
+    takes=("prompt", "moves"),
+    methods={"describe": (), "begin": ("prompt", "key")},
+)

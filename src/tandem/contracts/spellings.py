@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from inspect import Parameter
+from inspect import Parameter, Signature
 from pkgutil import resolve_name
 
 PLACE = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
@@ -76,30 +76,55 @@ def adapt(function: Callable, known: Sequence[Foreign]) -> Callable:
 
 
 def adapt_to_group(function: Callable, accepted: Sequence[Spelling]) -> Callable:
-    """The function as its group calls it; raises if it has none of the spellings."""
+    """The function as its group calls it, the first spelling; raises if it has none of them."""
     for spelling in accepted:
         if spelling.fits(function):
+            if spelling.adapter is None:
+                return function
             # Torch is imported only where it must be: whoever wrote such a function has it by now.
-            return (
-                function if spelling.adapter is None else resolve_name(spelling.adapter)(function)
-            )
-    raise ValueError(
-        f"{function.__module__}.{function.__qualname__}{inspect.signature(function)}: write it as "
-        f"{' or as '.join(map(str, accepted))}"
-    )
+            adapted = resolve_name(spelling.adapter)(function)
+            others = list(inspect.signature(function).parameters.values())[len(spelling.takes) :]
+            adapted.__signature__ = signature_of(accepted[0].takes, others)
+            return adapted
+    raise ValueError(f"{_shown(function)}: write it as {' or as '.join(map(str, accepted))}")
 
 
-def refuse_uncallable(function: Callable, takes: Sequence[str]) -> None:
-    """Raise for a function that cannot be called with so many arguments by place."""
+def signature_of(takes: Sequence[str], numbers: Sequence[Parameter]) -> Signature:
+    """Of an adapted function: what it is called with by place, and its numbers by keyword."""
+    first = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in takes]
+    others = [
+        one if one.kind in KEYWORD else one.replace(kind=Parameter.KEYWORD_ONLY) for one in numbers
+    ]
+    return Signature([*first, *others])
+
+
+def method_of(owner: type, name: str) -> Callable | None:
+    """What a call of a method of an object runs: of a torch module, its `forward`; None: it has no
+    such method."""
+    names = (name, "forward") if name == "__call__" else (name,)
+    found = (vars(kind)[one] for kind in owner.__mro__ for one in names if one in vars(kind))
+    return next(found, None)
+
+
+def refuse_uncallable(function: Callable, takes: Sequence[str], *, numbers: bool = True) -> None:
+    """Raise for a function that cannot be called with so many arguments by place.
+
+    numbers: it may need keywords too, which a configuration binds to a function, not to a method.
+    """
     parameters = inspect.signature(function).parameters.values()
     by_place = [one for one in parameters if one.kind in PLACE]
-    least = sum(one.default is Parameter.empty for one in by_place)
+    unset = [one for one in parameters if one.default is Parameter.empty]
+    least = sum(one.kind in PLACE for one in unset)
     rest = any(one.kind is Parameter.VAR_POSITIONAL for one in parameters)
-    if least > len(takes) or (len(by_place) < len(takes) and not rest):
-        raise ValueError(
-            f"{function.__module__}.{function.__qualname__}{inspect.signature(function)}: it is "
-            f"called with {', '.join(takes)}; write it as ({', '.join(takes)}, *, numbers)"
-        )
+    unbound = not numbers and any(one.kind is Parameter.KEYWORD_ONLY for one in unset)
+    if unbound or least > len(takes) or (len(by_place) < len(takes) and not rest):
+        listed = ", ".join(takes)
+        written = f"({listed}, *, numbers)" if numbers else f"({listed}), numbers in __init__"
+        raise ValueError(f"{_shown(function)}: it is called with {listed}; write it as {written}")
+
+
+def _shown(function: Callable) -> str:
+    return f"{function.__module__}.{function.__qualname__}{inspect.signature(function)}"
 
 
 def _is_number(parameter: Parameter) -> bool:

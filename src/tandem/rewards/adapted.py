@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from inspect import Parameter, Signature
+from inspect import Parameter
 from typing import Any
 
 from tandem.contracts import declare
+from tandem.contracts.spellings import signature_of
 from tandem.rewards.result import Missing
 from tandem.rewards.signature import batched
 from tandem.types import Prompt
@@ -36,7 +37,7 @@ def from_verl(function: Callable) -> Callable:
         told = _taken(parameters, dict(zip(VERL, known, strict=True)))
         return _score(function(**told, **given))
 
-    reward.__signature__ = _signature(("output", "prompt"), numbers)
+    reward.__signature__ = signature_of(("output", "prompt"), numbers)
     return reward
 
 
@@ -69,7 +70,7 @@ def from_trl(function: Callable) -> Callable:
             raise Missing(f"takes the column {missing[0]}, and prompts have {', '.join(told)}")
         return function(**_taken(parameters, told), **given)
 
-    reward.__signature__ = _signature(("outputs", "prompts"), numbers)
+    reward.__signature__ = signature_of(("outputs", "prompts"), numbers)
     return reward
 
 
@@ -104,10 +105,3 @@ def _taken(parameters: Mapping[str, Parameter], told: Mapping[str, Any]) -> dict
 
 def _is_asked(parameter: Parameter) -> bool:
     return parameter.default is Parameter.empty
-
-
-def _signature(first: Sequence[str], numbers: Sequence[Parameter]) -> Signature:
-    """What can be configured of it, beside what it is asked about."""
-    asked = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in first]
-    keywords = [one.replace(kind=Parameter.KEYWORD_ONLY) for one in numbers]
-    return Signature([*asked, *keywords])
