@@ -185,12 +185,33 @@ def test_every_other_part_is_checked_by_the_same_sentences(tmp_path, part):
         plugged(tmp_path, **{part: function}).go()
 
 
-def test_an_advantage_that_is_not_finite_is_named_where_it_is_made(tmp_path):
-    def broken(scores, rollout):
-        return batch_relative(scores, rollout) / 0
+def relative_to_0(scores, rollout):
+    return batch_relative(scores, rollout) / 0
 
-    with pytest.raises(WrongOutput, match=r"^advantage broken returned \d+ values .* not finite"):
-        plugged(tmp_path, advantage=broken).go()
+
+@declare(reads={"old_logp"})
+def divided_by_0(batch):
+    return batch.old_logp / 0
+
+
+def lost(batch):
+    return batch.logp * torch.nan
+
+
+@pytest.mark.parametrize(
+    ("parts", "says"),
+    [
+        ({"advantage": relative_to_0}, r"^advantage relative_to_0 returned \d+ values .* not fini"),
+        (
+            {"importance_sampling": divided_by_0},
+            r"^correction divided_by_0 returned \d+ values that are not finite",
+        ),
+        ({"importance_sampling": divided_by_0, "loss": lost}, "loss {'policy': 'nan'}"),
+    ],
+)
+def test_what_is_not_finite_is_named_where_it_is_made(tmp_path, parts, says):
+    with pytest.raises(Stop, match=says):
+        plugged(tmp_path, **parts).go()
 
 
 @pytest.mark.parametrize("loss", [reinforce, gspo, partial(gspo, clip_low=0.1, clip_high=0.1)])

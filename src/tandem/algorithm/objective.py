@@ -171,7 +171,8 @@ class Objective(ABC):
         if self.facts[name].averages:
             refuse_part(term.loss, weight)
         if name in self.corrected:
-            weight = weight * CORRECTION.ask(term.correction, batch, mask=batch.mask)
+            judged = counts & loss.isfinite()  # what is no number already is no fault of it
+            weight = weight * CORRECTION.ask(term.correction, batch, mask=judged)
         if name in self.unchecked and loss.any():
             self.unchecked.remove(name)
             refuse_statistics(LOSS, term.loss, batch, loss.detach())

@@ -227,6 +227,7 @@ LOSS = Output(
 CORRECTION = Output(
     kind="correction",
     of_samples=True,
+    finite=True,
     instead="leave it out: a correction judges each row by itself",
 )
 OLD_POLICY = Output(kind="old policy")
