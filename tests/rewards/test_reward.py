@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 
@@ -368,3 +369,15 @@ def test_an_error_whose_text_raises_is_a_verdict_of_a_worker_too():
 
     assert verdict(judge, {}) == {"fault": "Silent: (its text raises RuntimeError)"}
     assert "fault" in verdict(lambda request: "no number", {})
+
+
+@pytest.mark.parametrize("wrap", [lambda function: function, batched])
+def test_a_reward_may_write_on_the_messages_that_it_is_given(wrap):
+    def appends(outputs, prompts):
+        for prompt in [prompts] if isinstance(prompts, Prompt) else prompts:
+            prompt.messages[0]["content"] += "!"
+        return [0.0] * len(outputs) if isinstance(outputs, list) else 0.0
+
+    chat = Prompt(id=0, source="t", messages=({"role": "user", "content": "?"},))
+    assert Reward(wrap(appends))(["a", "b"], [chat, chat]) == ([0.0, 0.0], Counter())
+    assert chat.messages[0]["content"] == "?"

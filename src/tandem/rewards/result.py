@@ -89,9 +89,9 @@ def copy_of(given: str | Tensor | Prompt) -> str | Tensor | Prompt:
     """
     if isinstance(given, Tensor):
         return given.clone()
-    if isinstance(given, Prompt) and (given.fields or given.episode):
-        own = {name: copy.deepcopy(getattr(given, name)) for name in ("fields", "episode")}
-        return replace(given, **own)
+    if isinstance(given, Prompt) and (given.fields or given.episode or given.messages):
+        written = ("fields", "episode", "messages")
+        return replace(given, **{name: copy.deepcopy(getattr(given, name)) for name in written})
     return given
 
 
