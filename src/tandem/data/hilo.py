@@ -6,8 +6,6 @@ games that there are, and greedy success over them is the exact value of the str
 
 from __future__ import annotations
 
-import torch
-
 from tandem import rng
 from tandem.contracts import register_dataset
 from tandem.data.records import Data, StreamMaker, prompt_id
@@ -85,18 +83,3 @@ def show_game(number: int, *, width: int, guesses: int, seed: int) -> Prompt:
         source=f"hilo_{width}",
         messages=tuple(messages),
     )
-
-
-def value_of_bisection(width: int, guesses: int) -> float:
-    """The share of secrets that the best strategy finds: a tree of guesses has 2^guesses - 1."""
-    return min(1.0, (2**guesses - 1) / width)
-
-
-def value_of_consistency(width: int, guesses: int) -> float:
-    """That of a guess drawn from the numbers that are left, by recursion over their count."""
-    value = torch.zeros(guesses + 1, width + 1, dtype=torch.float64)  # expected secrets found
-    for left in range(1, guesses + 1):
-        for count in range(1, width + 1):
-            below = value[left - 1, :count]  # of a guess at each place: below it, and above it
-            value[left, count] = 1 + 2 * below.mean()
-    return float(value[guesses, width] / width)
