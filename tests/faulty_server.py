@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,6 +33,14 @@ class FaultyServer(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def count_requests(self, least: int, seconds: float = 9.0) -> int:
+        """Requests that came, once there are `least`: a client that gives up early on a busy
+        machine may be gone before its request is read."""
+        end = time.monotonic() + seconds
+        while len(self.seen) < least and time.monotonic() < end:
+            time.sleep(0.01)
+        return len(self.seen)
 
 
 class Handler(BaseHTTPRequestHandler):
