@@ -26,10 +26,10 @@ CODE = ("src", "conf")
 SET_CHILD_SUBREAPER = 36  # of prctl(2), in linux/prctl.h
 LEFT_OUT = r"(?:, \d+ (?:deselected|warnings?))*"
 PYTEST_SAYS = rf"^=* ?(\d+ (?:passed|failed|skipped|error).*?){LEFT_OUT} in [\d.]+s.*$"
-INTRODUCTION = """# What was run last, at which commit, with which result
+INTRODUCTION = """# Status: the last run of each check
 
 `make exhaustive` runs every part below and writes this page; `make exhaustive ARGS="kills parity"`
-runs those alone, and `make status` writes the page anew. A result is **stale** where sources or
+runs only those two, and `make status` rewrites the page. A result is **stale** if sources or
 configuration that it measures have changed since its commit. Figures in the README come from here.
 The gate (`make test`) runs before every change and is not listed.
 """

@@ -21,65 +21,69 @@ from tandem.policies.flow.sampling import start_noise
 PAGE = Path(__file__).parents[1] / "docs" / "families.md"
 INTRODUCTION = """# Families of flow models
 
-Adapters on folders in diffusers' layout, `model=NAME` each, and what was measured of them on small
-random checkpoints in the hub's own format. `make families` writes this page.
+Each `model=NAME` below is an adapter for folders in diffusers' layout. The measurements are from
+small random checkpoints in the hub's own format. `make families` writes this page.
 
-* **gap**: the largest difference of latents after three steps from those of the family's own
-  pipeline in diffusers, from the same noise at the same noise levels, without guidance and with
-  it; pictures are no squares. A dash: it is never guided.
-* **trains**: two iterations of `flow_grpo` and of `nft` by the preset, whose adapters plain
-  diffusers loads into the base with latents equal to those of the merged weights to 1e-5; the slow
-  tests of `tests/test_picture_presets.py` do both for every row.
-* **estimate**: activations of an update as `estimate=true` counts them, over the measured peak.
+* **gap**: the largest difference between latents after three steps and those of the family's own
+  diffusers pipeline, from the same noise at the same noise levels, without guidance and with it;
+  images are not square. A dash: the family has no guidance.
+* **trains**: two iterations of `flow_grpo` and of `nft` with the preset. Plain diffusers loads
+  the resulting adapters into the base, with latents equal to those of the merged weights to 1e-5.
+  The slow tests of `tests/test_picture_presets.py` do both for every row.
+* **estimate**: activations of an update according to `estimate=true`, divided by the measured peak.
 """
 HEAD = (
     "| `model=` | pipeline | gap | gap, guided | trains `flow_grpo`, `nft` | estimate |",
     "|---|---|---|---|---|---|",
 )
 NOTES = """
-`qwen_image_2512`, `sd3_5_large`, `z_image_turbo` and `wan2_1_14b` are other weights of the same
-classes. A distilled model takes its few steps and no guidance: `z_image_turbo`, `flux2_klein`; of
-FLUX.1-schnell set `model.path=black-forest-labs/FLUX.1-schnell
-model.adapter.embedded_guidance=null`, and the flags that the warning about its scheduler names.
-FLUX.2-dev and Qwen-Image-Edit have processors of pictures that ask for torchvision on the hub; the
-latter is read without its part for films, the former was tried with its tokenizer alone. Wan's
-folders name UniPC, which rounds times to whole thousandths: the gap is to the same pipeline with
-`FlowMatchEulerDiscreteScheduler`. Wan 2.2 A14B trains both of its transformers, each at the noise
-levels that the folder names for it, by one guidance scale where its pipeline may take two; adapters
-of the second are in `lora/transformer_2` (`load_into_transformer_2=True`). Adapters of HunyuanVideo
-1.5, whose pipeline reads none, are read by its transformer (`load_lora_adapter(folder,
-weight_name="pytorch_lora_weights.safetensors")`). LTX-2 is sampled and trained with its sound, by
-classifier-free guidance alone, one scale for both; rewards see the film. Films that begin with a
-picture are evaluated at the size of training. No family was trained at its size here.
+* `qwen_image_2512`, `sd3_5_large`, `z_image_turbo` and `wan2_1_14b` are other weights of the same
+  classes.
+* Distilled models (`z_image_turbo`, `flux2_klein`) use few steps and no guidance. For
+  FLUX.1-schnell set `model.path=black-forest-labs/FLUX.1-schnell
+  model.adapter.embedded_guidance=null`, and the flags named in the warning about its scheduler.
+* On the hub, the image processors of FLUX.2-dev and Qwen-Image-Edit need torchvision. The latter
+  is loaded without its video part; the former was tried with its tokenizer alone.
+* Wan's folders name UniPC, which rounds times to whole thousandths: the gap is to the same
+  pipeline with `FlowMatchEulerDiscreteScheduler`.
+* Wan 2.2 A14B trains both of its transformers, each at the noise levels that the folder names for
+  it, with one guidance scale where its pipeline may use two. Adapters of the second transformer
+  are in `lora/transformer_2` (`load_into_transformer_2=True`).
+* The pipeline of HunyuanVideo 1.5 cannot load adapters; its transformer can
+  (`load_lora_adapter(folder, weight_name="pytorch_lora_weights.safetensors")`).
+* LTX-2 is sampled and trained with its sound, with classifier-free guidance only and one scale
+  for both; rewards see the video.
+* Image-to-video families are evaluated at the size of training.
+* No family was trained at its full size here.
 
-## What remains of diffusers
+## Diffusers pipelines without an adapter
 
-Pipelines of the installed diffusers that go by a flow, by folder, and why there is no adapter. One
-of a family that is alike takes 50 to 100 lines: [how](howto/flow_family.md).
+Flow pipelines of the installed diffusers, by folder, and why there is no adapter. An adapter for
+a similar family takes 50 to 100 lines: [how](howto/flow_family.md).
 
 | pipelines | why |
 |---|---|
 """
-ALIKE = "alike; nobody named it yet"
+ALIKE = "similar; not built yet"
 CONTROLLED = "needs a second network that reads an edge map or a mask; not built"
 # But for their variants.
 ADAPTED = "flux flux2 hunyuan_video1_5 ltx2 qwenimage sana stable_diffusion_3 wan z_image"
 REMAINING = {
     "aura_flow bria bria_fibo bria_fibo2 chroma cogview4 ernie_image glm_image hidream_image "
     "hunyuan_image ideogram4 joyimage kandinsky5 kandinsky6 krea2 longcat_image lumina lumina2 "
-    "nucleusmoe_image ovis_image prx qwenimage21 dreamlite": f"pictures, {ALIKE}",
-    "omnigen visualcloze": "pictures in the text, tokens of both in one row; not built",
+    "nucleusmoe_image ovis_image prx qwenimage21 dreamlite": f"images, {ALIKE}",
+    "omnigen visualcloze": "images within the text, tokens of both in one row; not built",
     "controlnet_sd3": CONTROLLED,
-    "pag": "another guidance of families that are there; not built",
+    "pag": "another guidance for families above; not built",
     "hunyuan_video ltx mochi cosmos easyanimate sana_video skyreels_v2 lucy "
-    "chronoedit sana_wm": "films; `Films` is their base, and none was held to its pipeline yet",
-    "ace_step longcat_audio_dit stable_audio_3": "sound, of which there is no reward here",
+    "chronoedit sana_wm": "video; `Films` is the base class, none was compared yet",
+    "ace_step longcat_audio_dit stable_audio_3": "sound, for which there is no reward here",
 }
 LEFT = (
-    "| `wan`: VACE, Animate | what it reads beside noise is not in a prompt |",
-    "| `hunyuan_video1_5`: image to video | its picture goes through a SigLIP; not built |",
-    "| `ltx2`: image to video, conditions, upsampling | begin with what was made; not built |",
-    "| inpainting, image to image, control of the others | a mask or a start is not in a prompt |",
+    "| `wan`: VACE, Animate | its inputs besides noise are not part of a prompt |",
+    "| `hunyuan_video1_5`: image to video | its image passes through a SigLIP; not built |",
+    "| `ltx2`: image to video, conditions, upsampling | start from earlier outputs; not built |",
+    "| inpainting, image to image, control for the others | no mask or initial image in a prompt |",
     "",
 )
 STEPS = 3

@@ -42,36 +42,35 @@ OF = {
 }
 NAMES = ("live", "old", "fast", "ref", "teacher")
 
-INTRODUCTION = """# Forward passes of an update
+INTRODUCTION = """# Forward passes per update
 
-Forward passes of a training step beyond those of sampling, for every picture and noise level (or
-step) of the update. An update reads velocities of the live policy, and of whom its loss compares
-it with: the policy that sampled (`old`), the frozen reference (`ref`), an average that follows in a
-few updates (`fast`), a teacher, a network that learns beside it (`fake`, `surrogate`). Each is
-asked once at each point, and nobody else is. What is the live policy by its weights is not asked
-again: a copied `old` until the first update of an iteration, `fast` while its decay is 0. With
-classifier-free guidance a velocity is two passes.
+Forward passes of a training step beyond sampling, per image and noise level (or step) of the
+update. An update evaluates velocities of the live policy and of the networks that its loss
+compares it with: the policy that sampled (`old`), the frozen reference (`ref`), an average that
+follows within a few updates (`fast`), a teacher, a network that trains beside it (`fake`,
+`surrogate`). Each is evaluated once per point, and no other network is. Networks with the live
+weights are not evaluated again: a copied `old` before the first update of an iteration, `fast`
+while its decay is 0. With classifier-free guidance a velocity takes two passes.
 
-`first` is the first update of a run, `later` the last of its third iteration, with the numbers that
-a preset publishes for its updates, averages and penalties. `make forwards` writes this page by
-counting, and a test compares.
+`first` is the first update of a run, `later` the last of its third iteration, with the published
+numbers of each preset for updates, averages and penalties. `make forwards` writes this page by
+counting, and a test compares it with the code.
 """
 NOTES = """
-* The old log-probabilities of sampled steps are what the sampler said, once training has found on
-  16 rows of the first rollout that it says the same. If it does not, they are asked once an
-  iteration.
-* A reference of log-probabilities (`dpo`) is asked once an iteration, one of velocities in every
-  update: with `epochs` above 1 at the same points again.
-* {statistics} look at all rows of an update before any of them is trained. Where the
-  update is cut to fit into memory that is one more pass of everybody, without gradient; where it
-  is not, none.
-* In the iterations in which the generator of `dmd2` and `tdm` rests, its own pass has no gradient
-  and the reference is not asked: two passes, of the generator and of the fake score.
-* The samples of a branch in `tempflow_grpo` start from one state; each is asked by itself.
-* Masked-diffusion text, whose passes are states of masks, has a table of its own
-  ([masked.md](masked.md#passes)).
+* The old log-probabilities of sampled steps are the sampler's, if training finds on 16 rows of the
+  first rollout that its own are equal. Otherwise they are computed once per iteration.
+* A reference for log-probabilities (`dpo`) is evaluated once per iteration, one for velocities in
+  every update: with `epochs` above 1 again at the same points.
+* {statistics} read all rows of an update before any of them is trained. If the update
+  is cut to fit into memory, that takes one more pass of each network, without gradient; otherwise
+  none.
+* In iterations that do not train the generator of `dmd2` and `tdm`, its own pass has no gradient
+  and the reference is not evaluated: two passes, of the generator and of the fake score.
+* The samples of a branch in `tempflow_grpo` start from one state; each is evaluated separately.
+* [masked.md](masked.md#passes) has the table for masked-diffusion text, where a pass is a state of
+  masks.
 * `gradient_checkpointing`, and parts of more rows than `model.row_budget`, repeat the live pass in
-  backward: they are not counted here.
+  backward, which is not counted here.
 """
 
 
@@ -241,7 +240,7 @@ def notes() -> str:
 
 
 def page() -> str:
-    head = ("| algorithm | first | asked | later | asked |", "|---|:-:|---|:-:|---|")
+    head = ("| algorithm | first | networks | later | networks |", "|---|:-:|---|:-:|---|")
     return "\n".join([INTRODUCTION, *head, *map(row, PRESETS), notes()])
 
 

@@ -33,33 +33,35 @@ GROUPS = (
 )
 BESIDE = {"entropy": [EntropyBonus], "critic": [value_loss, gae_returns]}
 
-INTRODUCTION = """# Which function trains what
+INTRODUCTION = """# Which function applies where
 
-An algorithm trains on one of four things, and functions are shared wherever they mean the same.
+An algorithm trains on one of four domains. Functions are shared between domains where they have
+the same meaning.
 
-* **tokens**: a language model, `dynamics=autoregressive`, or one that unmasks its answers,
-  `dynamics=masked`, under `algorithm/likelihood=path`. A log-probability is of one token.
-* **Gaussian steps**: a flow that was sampled at random, `dynamics=flow_sde`, `dance_sde` or `cps`.
-  A log-probability is of one step, the mean over its latent dimensions.
-* **pictures**: a flow by how well it knows the velocity at fresh noise: minus the mean squared
-  error. So it is under `objective: denoising`, whatever sampled, with rows of data, and under
-  `dynamics=ode` for algorithms of `objective: any`. Under `objective: distillation` the
-  states are those that were sampled, and the truth is what a teacher says of them; under
-  `objective: matching` pictures are compared that several networks expect.
-* **bounds**: answers of a model that unmasks them, `dynamics=masked`, by what it says of their
-  tokens at states of its own: `algorithm/likelihood=elbo`, a bound on log p split over the
-  positions, or `one_step`, `coupled_tokens` and `merged_path`, values of tokens. What makes no
-  sense of tokens makes none of bounds.
+* **tokens**: an autoregressive language model (`dynamics=autoregressive`), or a masked-diffusion
+  model (`dynamics=masked`) with `algorithm/likelihood=path`. A log-probability belongs to one
+  token.
+* **Gaussian steps**: a flow model sampled with random steps, `dynamics=flow_sde`, `dance_sde` or
+  `cps`. A log-probability belongs to one step and is the mean over its latent dimensions.
+* **pictures**: finished images of a flow model, scored by the velocity at fresh noise: minus the
+  mean squared error. This domain applies to `objective: denoising` with any sampler, to rows of
+  data, and to algorithms with `objective: any` under `dynamics=ode`. Under `objective:
+  distillation` the states are the sampled ones and a teacher supplies the true velocity; under
+  `objective: matching` the predictions of several networks are compared.
+* **bounds**: answers of a masked-diffusion model (`dynamics=masked`), scored at states drawn for
+  training: `algorithm/likelihood=elbo`, a bound on log p split over the positions, or `one_step`,
+  `coupled_tokens` and `merged_path`, values of tokens. A function that is refused for tokens is
+  refused for bounds.
 
-Most algorithms are of `objective: policy_gradient`. They ask how likely sampled steps are, which
-nobody knows under `dynamics=ode` or of rows of data, and are refused there. Below, a tick says that
-a function may be composed, and a number why it is refused, in the words of the command line.
-Nobody asks for a KL or an entropy bonus of coefficient 0, so neither is refused. Two refusals
-depend on more than the column: `algorithm/kl=timeless` on `dynamics=cps`,
-`algorithm/loss=grpo_guard` on `dynamics/logp=unscaled`.
+Most algorithms have `objective: policy_gradient`. They need log-probabilities of sampled steps,
+which do not exist under `dynamics=ode` or for rows of data, and are refused there. In the tables,
+a tick means that a function can be used, and a number gives the reason for refusing it, in the
+words of the error message. A KL or an entropy bonus with coefficient 0 is not used, and so is
+never refused. Two refusals depend on more than the domain: `algorithm/kl=timeless` with
+`dynamics=cps`, `algorithm/loss=grpo_guard` with `dynamics/logp=unscaled`.
 
-`algorithm/kl=auto` is `k3_unbiased` of tokens and `gaussian` of steps. `make legality` writes this
-page from what functions declare, and a test compares.
+`algorithm/kl=auto` is `k3_unbiased` for tokens and `gaussian` for steps. `make legality` writes
+this page from the declarations of the functions, and a test compares it with the code.
 """
 
 

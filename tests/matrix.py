@@ -39,17 +39,17 @@ YES = "✓"
 
 INTRODUCTION = """# Which algorithm trains which model, under which dynamics
 
-A tick is a composition that trains: `tests/test_matrix.py` takes two iterations, a checkpoint, and
-a third iteration of the resumed run, one tick of every column in the quick tests and all of them
-in the slow ones. A number says why the composition is refused, in the words of the command line,
-before any weight is trained; "it" is the algorithm. Every preset has the numbers it published, and
-every model the data that it chooses, but for algorithms of given pairs (`data=sort_pairs`,
-`data=shapes_pairs`) and of episodes (`data=hilo`), and distillation has a teacher. Stable Diffusion
-is a random one of a few thousand weights in these tests; the table is the same for any folder.
-Dynamics of the other kind of model are refused with all of them. `tiny_unified`, whose parts share
-a transformer, has the table of `tiny_chain`.
+A tick marks a composition that trains. `tests/test_matrix.py` runs two iterations, a checkpoint,
+and a third iteration of the resumed run: one tick per column in the quick tests, all of them in
+the slow ones. A number gives the reason why the composition is refused, in the words of the error
+message, before any weight is trained; "it" is the algorithm. Every preset has its published
+numbers and every model its default data, except for preference algorithms (`data=sort_pairs`,
+`data=shapes_pairs`) and algorithms on episodes (`data=hilo`); distillation has a teacher. Stable
+Diffusion is a random checkpoint of a few thousand weights in these tests; the table applies to
+any folder. Dynamics for the other kind of model are always refused. `tiny_unified`, whose parts
+share a transformer, has the same table as `tiny_chain`.
 
-`make matrix` writes this page, and a test compares.
+`make matrix` writes this page, and a test compares it with the code.
 """
 
 

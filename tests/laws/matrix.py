@@ -32,7 +32,7 @@ LAWS = {
         check=invariance.cut,
     ),
     "statistics": Law(
-        says="what a loss finds in all rows of an update does not depend on that cut",
+        says="statistics of a loss over all rows of an update do not depend on that cut",
         check=invariance.find_alike,
         reason=invariance.finds_nothing,
     ),
@@ -51,7 +51,7 @@ LAWS = {
         reason=invariance.no_padding,
     ),
     "prefix": Law(
-        says="nor do steps before the others that were taken but are not trained",
+        says="untrained steps before the trained ones change nothing",
         check=invariance.prefix,
         reason=invariance.no_padding,
     ),
@@ -62,7 +62,7 @@ LAWS = {
         otherwise=invariance.shift_matters,
     ),
     "coefficient": Law(
-        says="a penalty of coefficient 0 asks for nothing and adds nothing, whichever it is",
+        says="a penalty with coefficient 0 needs no field and adds nothing, whichever it is",
         check=invariance.coefficient,
     ),
     "float32": Law(
@@ -70,20 +70,20 @@ LAWS = {
         check=invariance.float32,
     ),
     "first step": Law(
-        says="on fresh samples the gradient is that of -A log p, times the weight of a step where "
-        "the loss has one; every ratio is 1 and no clip acts",
+        says="on fresh samples the gradient is that of -A log p, times the step weight of the loss "
+        "if it has one; every ratio is 1 and no clip has an effect",
         check=gradients.first_step,
         reason=gradients.no_policy_gradient,
     ),
     "temperature": Law(
-        says="sampler and trainer divide the logits of a language model by one temperature, and "
-        "another one on one side stops the run",
+        says="sampler and trainer divide the logits of a language model by the same temperature, "
+        "and a different one on one side stops the run",
         check=gradients.temperature,
         reason=gradients.no_temperature,
     ),
     "KL": Law(
-        says="over all samples of a small vocabulary the KL has the gradient it promises, and of "
-        "Gaussian steps that of the squared distance of their means, of velocities that of theirs",
+        says="over all samples of a small vocabulary the KL has its exact gradient; for Gaussian "
+        "steps that of the squared distance of their means, for velocities that of theirs",
         check=gradients.kl_gradient,
         reason=gradients.no_kl,
     ),
@@ -129,9 +129,9 @@ def page() -> str:
         [
             "# Laws that hold for every algorithm",
             "",
-            "A tick is a test of `tests/test_law_matrix.py`; a number says why a law is not one of "
-            "that algorithm.",
-            "`make laws` writes this page. Each preset has the numbers it published.",
+            "A tick is a test of `tests/test_law_matrix.py`; a number gives the reason why a law "
+            "does not apply.",
+            "`make laws` writes this page. Each preset has its published numbers.",
             "",
             *(f"* **{name}**: {law.says}." for name, law in LAWS.items()),
             "",
