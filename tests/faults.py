@@ -181,15 +181,15 @@ FAULTS = [
     Fault(
         does="gives None",
         function=giving(None),
-        comes="it has no opinion: the sample is left to the other rewards",
+        comes="no opinion: the sample is left to the other rewards",
         gives=[10.0, 10.0, 12.0, 13.0],
         reason="gave none",
         count=1,
     ),
-    fine("gives a negative number", giving(-1.0), "a score like any other", [10.0, 9.0, *ALL[2:]]),
-    fine("gives True", giving(True), "it is 1, and False is 0", ALL),
-    fine("gives a tensor of one", giving(torch.tensor([1.0])), "it is its number", ALL),
-    fine("writes on what it is given", scribbles, "nobody else sees it", ALL),
+    fine("gives a negative number", giving(-1.0), "an ordinary score", [10.0, 9.0, *ALL[2:]]),
+    fine("gives True", giving(True), "True is 1, False is 0", ALL),
+    fine("gives a tensor of one", giving(torch.tensor([1.0])), "its value is the score", ALL),
+    fine("modifies its arguments", scribbles, "no other reward sees the change", ALL),
     costs_a_batch("`@batched`: raises", of_two(lambda given: divide()), DIVISION),
     costs_a_batch(
         "`@batched`: hangs, with `timeout=0.2`", of_two(lambda given: never()), "timed out",
@@ -216,19 +216,19 @@ FAULTS = [
     ),
     fine(
         "`@batched`: gives a list in the wrong order", of_two(lambda given: given[::-1]),
-        "nobody can see it: give a mapping from place in the list to number",
+        "undetectable: return a mapping from index to number instead",
         [11.0, 10.0, 12.0, 13.0], options=BATCH,
     ),
     fine(
         "`@batched`: gives a mapping in any order", of_two(lambda given: {1: 1.0, 0: 0.0}),
-        "every number is where it belongs", ALL, options=BATCH,
+        "every number reaches its sample", ALL, options=BATCH,
     ),
     costs_one(
-        "`@batched`: gives a mapping without a place", of_two(lambda given: {0: 0.0}),
+        "`@batched`: gives a mapping with a missing index", of_two(lambda given: {0: 0.0}),
         "gave no number for it", **BATCH,
     ),
     costs_a_batch(
-        "`@batched`: gives a mapping with a foreign place", of_two(lambda given: {7: 0.0}),
+        "`@batched`: gives a mapping with an invalid index", of_two(lambda given: {7: 0.0}),
         "gave a number for 7, of 2 samples",
     ),
     Fault(
@@ -251,7 +251,7 @@ FAULTS = [
 
 
 def table() -> str:
-    head = ["| a reward that | what comes of it | counted as |", "|---|---|---|"]
+    head = ["| a reward that | result | counted as |", "|---|---|---|"]
     reasons = [re.sub(r" at \S+:\d+", " at my_rewards.py:12", one.reason or "") for one in FAULTS]
     rows = [
         f"| {one.does} | {one.comes} | {f'`{reason}`' if reason else ''} |"

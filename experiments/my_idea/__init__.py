@@ -1,4 +1,4 @@
-"""A loss of one's own: the capped policy gradient of CISPO, written once more."""
+"""An example loss: the capped policy gradient of CISPO, implemented again."""
 
 from typing import Annotated
 

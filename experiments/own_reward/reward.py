@@ -1,4 +1,4 @@
-"""A reward of one's own: how much of the answer is in the right place."""
+"""An example reward: how much of the answer is in the right place."""
 
 from tandem.registry import register_reward
 from tandem.types import Prompt

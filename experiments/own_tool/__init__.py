@@ -1,4 +1,4 @@
-"""A tool of one's own: a policy that reads tokens cannot see the letters of a word."""
+"""An example tool: a policy that reads tokens cannot see the letters of a word."""
 
 
 def count(letter: str, word: str) -> int:

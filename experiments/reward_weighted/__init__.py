@@ -1,4 +1,4 @@
-"""A loss on velocity errors of one's own: flow matching, good pictures counting more."""
+"""An example loss on velocity errors: flow matching, weighted toward good images."""
 
 from typing import Annotated
 

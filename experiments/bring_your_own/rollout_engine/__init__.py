@@ -1,4 +1,4 @@
-"""Whoever samples, with a copy of the weights: `rollout=copying`."""
+"""A rollout engine with its own copy of the weights: `rollout=copying`."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,10 +13,10 @@ from tandem.policies.language.records import Answers
 
 @register_rollout_engine("copying")
 class Copying(RolloutEngine):
-    """Samples by a model of its own, which it reads from disk whenever the weights have moved."""
+    """Samples with its own model, which it loads from disk whenever the weights have changed."""
 
     def __init__(self, *, every: int = 1) -> None:
-        self.every, self.given = every, 0  # handovers of which one is taken
+        self.every, self.given = every, 0  # takes every n-th handover
 
     def sync(self, weights: Weights, version: str) -> None:
         if self.given % self.every == 0:

@@ -36,13 +36,13 @@ class Data:
     test: tuple[Prompt, ...] = ()  # empty: the data names no third split
     demonstrations: tuple[Prompt, ...] = ()  # prompts whose `answer` is to be imitated
     pairs: tuple[Prompt, ...] = ()  # prompts with a `chosen` and a `rejected` answer
-    # The rejected ones are not known yet: of `pairs`, `eval` and `test` the `answer` is chosen over
-    # the first wrong one in so many tries of the model that the run starts from. None: they are.
+    # Rejected answers are sampled: in `pairs`, `eval` and `test` the `answer` is preferred to the
+    # first wrong one in this many tries of the initial model. None: they are given.
     tries: int | None = None
     quarantine: tuple[InvalidRow, ...] = ()
     curriculum: StreamMaker = PromptStream  # how prompts are drawn from `train`
-    given: StreamMaker = PromptStream  # and how from `demonstrations` or `pairs`
-    # A small world: evaluation asks the prompts of training too, under noise of its own.
+    given: StreamMaker = PromptStream  # how prompts are drawn from `demonstrations` or `pairs`
+    # A small world: evaluation uses the training prompts too, with different noise.
     asks_again: bool = False
 
     def __post_init__(self) -> None:

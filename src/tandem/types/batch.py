@@ -31,8 +31,8 @@ class Evidence:
 
     logp: Tensor  # [B, T] nats
     entropy: Tensor | None = None  # [B, T] nats; None: not asked for
-    likeliest: Tensor | None = None  # [B, T] 1 where the step taken was the likeliest
-    upper_logp: Tensor | None = None  # [B, T] nats of a bound from above; None: not asked for
+    likeliest: Tensor | None = None  # [B, T] 1 where the step taken was the most likely
+    upper_logp: Tensor | None = None  # [B, T] nats of an upper bound; None: not asked for
     values: Tensor | None = None  # [B, T] the critic's; None: not asked for
     # [B, T] nats, from the teacher of the row over all tokens of a state; None: not asked for
     divergence: Tensor | None = None
@@ -55,15 +55,15 @@ class CoupledBatch(LossBatch, Compared):
     ref_logp: Tensor | None = None  # [B, T]
     version_gap: Tensor | None = None  # [B, T] iterations since the weights that took the step
     entropy: Tensor | None = None  # [B, T] nats; carries the gradient
-    likeliest: Tensor | None = None  # [B, T] 1 where the step taken was the likeliest, else 0
-    upper_logp: Tensor | None = None  # [B, T] nats of a bound from above; carries the gradient
+    likeliest: Tensor | None = None  # [B, T] 1 where the step taken was the most likely, else 0
+    upper_logp: Tensor | None = None  # [B, T] nats of an upper bound; carries the gradient
     values: Tensor | None = None  # [B, T]; carries the gradient
     old_values: Tensor | None = None  # [B, T]
-    returns: Tensor | None = None  # [B, T] what the values should be
+    returns: Tensor | None = None  # [B, T] targets of the values
     teacher_logp: Tensor | None = None  # [B, T]
     divergence: Tensor | None = None  # [B, T] nats, from the teacher; carries the gradient
     key: Tensor | None = None  # [B] int64 of the draws that made the row
-    baseline: Tensor | None = None  # [B] bool: rows that are only compared with
+    baseline: Tensor | None = None  # [B] bool: rows for comparison only
     taught: Tensor | None = None  # [B] bool: rows that a teacher judges; None: all of them
     transition: Transition | None = None  # of Gaussian steps
     segment: Tensor | None = None  # [B, T] int8 place in SEGMENTS; None: steps of one kind
@@ -95,11 +95,11 @@ class DecoupledBatch(Shaped, LossBatch):
     group: Tensor  # [B] int64
     old_error: Tensor | None = None  # [B, T, D] of the older policy that algorithm.ema keeps
     ref_error: Tensor | None = None  # [B, T, D] of the frozen reference
-    fast_error: Tensor | None = None  # [B, T, D] of an average that follows in a few updates
-    # Of the step that the sampler took from there, where the states are those of its path:
+    fast_error: Tensor | None = None  # [B, T, D] of a fast moving average of the weights
+    # For states of the sampler's own path, of the step that it took there:
     velocity_gain: Tensor | None = None  # [B, T] d mean / d velocity, below 0
     std: Tensor | None = None  # [B, T] of its noise; 0: it took none
-    importance: Tensor | None = None  # [B, T] of the noise, where it is not all fresh
+    importance: Tensor | None = None  # [B, T] weight of the noise, where not all of it is fresh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

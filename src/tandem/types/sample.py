@@ -119,41 +119,41 @@ class Rollout(Shaped, Compared):
     }
 
     sample: Any  # opaque: only the policy that made it opens it
-    # What rewards and people see: texts, or pictures, uint8 [H, W, 3], or films, [F, H, W, 3].
+    # What rewards receive: texts, or images, uint8 [H, W, 3], or videos, [F, H, W, 3].
     outputs: tuple[str, ...] | tuple[Tensor, ...]
     prompts: tuple[Prompt, ...]  # the prompt of every row
     mask: Tensor  # [B, T] bool, True where the policy chose the step
     group: Tensor  # [B] int64
-    # [B] int64 steps in use, trained or not: those that the policy took, and what an environment
-    # said in between; of a sample of two segments its tokens, of a text that was unmasked those up
+    # [B] int64 steps in use, trained or not: those of the policy and of observations in between;
+    # for a sample of two segments the number of its tokens, for an unmasked text the positions up
     # to its end
     length: Tensor
-    truncated: Tensor  # [B] bool: a limit of steps or turns ended the sample, and not an end of it
-    key: Tensor | None = None  # [B] int64 of the draws that made the row; None: nobody drew
-    baseline: Tensor | None = None  # [B] bool: compared with, never trained; None: there is none
-    taught: Tensor | None = None  # [B] bool: rows that a teacher judges; None: all, if there is one
-    # Of each row the prompt that its teacher reads in place of the policy's; None: the very same.
+    truncated: Tensor  # [B] bool: ended by a limit of steps or turns, and not by itself
+    key: Tensor | None = None  # [B] int64 of the draws that made the row; None: no draws
+    baseline: Tensor | None = None  # [B] bool: for comparison only, never trained; None: no row is
+    taught: Tensor | None = None  # [B] bool: rows that a teacher judges; None: all, if any does
+    # For each row the prompt that its teacher reads; None: the same as the policy's.
     reprompts: tuple[Prompt | None, ...] | None = None
     behaviour_logp: Tensor | None = None  # [B, T] float32 nats as sampled; None: offline, or an ODE
     version_gap: Tensor | None = None  # [B, T] iterations since the weights that took the step
-    entropy: Tensor | None = None  # [B, T] nats, of the distribution that was sampled from
-    # [B, T] int8 place in SEGMENTS, denoising steps first: padding is of the text. None: one kind
+    entropy: Tensor | None = None  # [B, T] nats, of the sampling distribution
+    # [B, T] int8 index in SEGMENTS, denoising steps first; padding counts as text. None: one kind
     segment: Tensor | None = None
-    # [B] int64: rows of one number are pictures of one text; None: each has a text of its own
+    # [B] int64: rows with the same number are images of one text; None: each has its own text
     text: Tensor | None = None
-    # Of episodes; None: there is no environment.
-    turn: Tensor | None = None  # [B, T] int64 of the move that a step is of, from 1; 0: of none
-    feedback: Tensor | None = None  # [B, T] what the environment gave, on the last step of a move
-    # [B, T] int64 of the state that a move was begun in, 0: it has none; None: no state has a name
+    # For episodes; None: there is no environment.
+    turn: Tensor | None = None  # [B, T] int64 number of the step's move, from 1; 0: no move
+    feedback: Tensor | None = None  # [B, T] the environment's reward, on the last step of a move
+    # [B, T] int64 of the state in which the move started, 0: unnamed; None: no state has a name
     state: Tensor | None = None
-    # Filled by `complete` where somebody reads them.
-    old_logp: Tensor | None = None  # [B, T] training forward, sampling weights
+    # Filled by `complete` if a part reads them.
+    old_logp: Tensor | None = None  # [B, T] training forward with the sampling weights
     ref_logp: Tensor | None = None  # [B, T] under the frozen reference
     # [B, T] log old - log reference, nats of a token or of a denoising step as a whole
     old_kl_to_ref: Tensor | None = None
     old_values: Tensor | None = None  # [B, T] the critic's, before the update
     teacher_logp: Tensor | None = None  # [B, T] under the teacher of the row's source
-    # [B, T] sum over the vocabulary of p^2, of the training forward under the sampling weights
+    # [B, T] sum over the vocabulary of p^2, training forward with the sampling weights
     sum_pi_squared: Tensor | None = None
 
     @property
@@ -176,9 +176,9 @@ class Scores(Shaped):
     total: Tensor  # [B] float32 weighted sum of the parts; 0 where not scored
     parts: Mapping[str, Tensor]  # name -> [B] float32, NaN where that reward gave none
     scored: Tensor  # [B] bool
-    # As `parts`, of rewards of weight 0: they are measured, and nothing is trained on them.
+    # As `parts`, for rewards of weight 0, which are measured but not trained on.
     judges: Mapping[str, Tensor] = field(default_factory=dict)
-    # [B, T] how the total spreads over the trained steps; None: all of it on the last one
+    # [B, T] the total distributed over the trained steps; None: all of it on the last one
     per_step: Tensor | None = None
 
     @property
