@@ -84,9 +84,9 @@ def page(preset: str) -> str:
         "Run it": f"    python train.py {' '.join(command(preset))}\n",
         "Formula": formulas(cfg, algorithm),
         "Numbers": f"{said}\n\n{numbers(cfg)}",
-        "What it needs": needs(preset, algorithm),
+        "Requirements": needs(preset, algorithm),
         "Learning curve": curves.section(preset),
-        "The preset": f"`conf/algorithm/{preset}.yaml`\n\n```yaml\n{text}```\n",
+        "YAML": f"`conf/algorithm/{preset}.yaml`\n\n```yaml\n{text}```\n",
     }
     return "\n".join(f"## {name}\n\n{body}" if name else body for name, body in parts.items())
 
@@ -172,7 +172,7 @@ def needs(preset: str, algorithm: object) -> str:
         f"* It trains {_where(preset)}.",
     ]
     read = [f"| `{name}` | {_meaning(name)} |" for name in sorted(algorithm.needs)]
-    return "\n".join([*lines, "", "| field it reads | |", "|---|---|", *read, ""])
+    return "\n".join([*lines, "", "| field that it reads | |", "|---|---|", *read, ""])
 
 
 def _meaning(field: str) -> str:
@@ -198,5 +198,5 @@ def _where(preset: str) -> str:
     texts = {"tiny_lm": "tokens", "tiny_masked": "masked-diffusion text"}
     trained = [name for model, name in texts.items() if by_model[model]]
     flows = [f"`{name}`" for name in by_model["tiny_flow"]]
-    said = trained + ([f"flows under {', '.join(flows)}"] if flows else [])
+    said = trained + ([f"flow models with {', '.join(flows)}"] if flows else [])
     return f"{', '.join([*said[:-2], ' and '.join(said[-2:])])} ([why not elsewhere](../matrix.md))"

@@ -89,11 +89,11 @@ def index(groups: Mapping[str, Sequence[Option]], tops: Sequence[str]) -> str:
     shown = {k: v for k, v in top_level.node.items() if k not in ("defaults", "hydra")}
     rows = "\n".join(table_rows("", shown, top_level.comments, SETTINGS))
     return (
-        "# Configuration\n\nMade from `conf/` and from the signatures of the registered parts.\n\n"
+        "# Configuration\n\nGenerated from `conf/` and the signatures of the registered parts.\n\n"
         "`group=option` chooses an option, `key=value` sets a key. `python train.py --help` lists "
-        "the same in the terminal, with the parts of your plugins. A key with the default "
+        "the same in the terminal, including the parts of your plugins. A key with the default "
         f"*{REQUIRED}* must be given.\n\n## Groups\n\n| group | options |\n|---|--:|\n{lines}\n\n"
-        f"## Keys of the top level\n\n{HEAD}\n{rows}\n"
+        f"## Top-level keys\n\n{HEAD}\n{rows}\n"
     )
 
 

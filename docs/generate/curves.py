@@ -14,16 +14,16 @@ KEPT = ROOT / "benchmarks" / "results" / "algorithms.json"
 TASKS = {
     "letters": "sorting 4 to 8 letters, embedded language model",
     "pairs": "preferences over sorted letters, embedded language model",
-    "demonstrations": "sorting 4 to 8 letters from demonstrations alone, no warm start",
+    "demonstrations": "sorting 4 to 8 letters from demonstrations only, no warm start",
     "shapes": "coloured shapes, embedded flow model",
     "whole": "coloured shapes with the whole recipe, embedded flow model",
     "taught": "coloured shapes, taught by a run of DiffusionNFT, embedded flow model",
     "students": "sorting 4 to 8 letters, taught by a run of GRPO, embedded language model",
-    "own_teachers": "sorting 4 to 8 letters, taught by itself with more in its prompt",
+    "own_teachers": "sorting 4 to 8 letters, taught by the policy itself with a richer prompt",
     "few_steps": "coloured shapes in one step (DMD2) or two, embedded flow model",
     "masked": "sorting 4 to 8 letters, embedded masked-diffusion model",
     "games": "guessing a number in several turns, embedded language model",
-    "riddles": "a riddle's answer written and then painted, embedded chain",
+    "riddles": "riddles: a text and the image painted for it, embedded chain",
 }
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 560, 240, 44, 34, 12, 12
 
@@ -114,13 +114,13 @@ def _said(one: Measured) -> str:
         "worst seed": f"{min(one.last):.3f}",
     }
     rows = {
-        "share right, start to end": f"{one.first:.3f} to {mean(one.last):.3f}",
+        "share right, from start to end": f"{one.first:.3f} to {mean(one.last):.3f}",
         **(over_seeds if len(one.curves) > 1 else {}),
         f"efficiency: samples until {goal:.3f} (median of seeds)": f"{needed:,}"
         if needed is not None
         else "not reached by most seeds",
         "CPU-seconds of a run, evaluations included": f"{one.cpu_seconds:.0f}",
-        "taken": f"{one.dates} at {one.commits}, seeds: {len(one.curves)}",
+        "measured": f"{one.dates} at {one.commits}, seeds: {len(one.curves)}",
     }
     table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
     command = " ".join(one.overrides)
