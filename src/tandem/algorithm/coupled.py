@@ -9,14 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from tandem.algorithm.objective import (
-    KL,
-    POLICY,
-    Objective,
-    Term,
-    find_counting_steps,
-    statistics_of,
-)
+from tandem.algorithm.objective import KL, POLICY, Objective, Term, statistics_of
 from tandem.contracts import declare, facts_of
 from tandem.contracts.outputs import OLD_POLICY
 from tandem.experience import Experience
@@ -99,12 +92,9 @@ class Coupled(Objective):
         return replace(batch, old_logp=torch.where(batch.mask, old_logp, 0))
 
     def measure(self, batch: CoupledBatch, rows: Experience) -> dict[str, Metric]:
-        """Over the steps that count, an idle micro-batch adds nothing.
-
-        Rows without advantage are left out of all but the KL to the reference, whether they were
+        """Rows without advantage are left out of all but the KL to the reference, whether they were
         skipped or ran for the sake of another term: a metric must not depend on which.
         """
-        batch = replace(batch, mask=batch.mask & find_counting_steps(rows))
         metrics = reference_metrics(batch, rows.rollout.old_kl_to_ref)
         if batch.teacher_logp is not None or batch.divergence is not None:
             metrics |= teacher_metrics(batch)

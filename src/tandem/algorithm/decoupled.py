@@ -10,14 +10,7 @@ import torch
 from torch import Tensor
 
 from tandem.algorithm.coupled import policy_metrics
-from tandem.algorithm.objective import (
-    KL,
-    POLICY,
-    Objective,
-    Term,
-    find_counting_steps,
-    statistics_of,
-)
+from tandem.algorithm.objective import KL, POLICY, Objective, Term, statistics_of
 from tandem.dynamics.regression import Weighting, energy
 from tandem.experience import Experience
 from tandem.metrics import Metric, masked_mean
@@ -61,8 +54,7 @@ class Decoupled(Objective):
     def measure(self, record: DecoupledBatch, rows: Experience) -> dict[str, Metric]:
         """As of log-probabilities: rows without advantage are left out of all but the KL, whether
         they were skipped or ran for the sake of another term."""
-        record, metrics = replace(record, mask=record.mask & find_counting_steps(rows)), {}
-        seen = self.by_term(record)
+        seen, metrics = self.by_term(record), {}
         if record.ref_error is not None:
             distance = energy(record.error - record.ref_error)
             metrics["actor/ref_kl"] = masked_mean(distance, record.mask)

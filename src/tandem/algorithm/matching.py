@@ -10,14 +10,7 @@ from typing import Annotated, Protocol
 import torch
 from torch import Tensor
 
-from tandem.algorithm.objective import (
-    POLICY,
-    Objective,
-    Term,
-    Weigh,
-    find_counting_steps,
-    statistics_of,
-)
+from tandem.algorithm.objective import POLICY, Objective, Term, Weigh, statistics_of
 from tandem.contracts import facts_of, positive
 from tandem.dynamics.decays import EmaSchedule
 from tandem.dynamics.regression import energy
@@ -93,8 +86,7 @@ class Matching(Objective):
         return beside | ({POLICY: record} if POLICY in self.terms else {})
 
     def measure(self, record: MatchingBatch, rows: Experience) -> dict[str, Metric]:
-        """Over the steps that count: an idle micro-batch adds nothing."""
-        record, metrics = replace(record, mask=record.mask & find_counting_steps(rows)), {}
+        metrics: dict[str, Metric] = {}
         for name, batch in self.by_term(record).items():
             measure = self.metrics[name]
             own = {} if measure is None else measure(batch, *statistics_of(rows, name))

@@ -97,7 +97,8 @@ class Objective(ABC):
 
     @abstractmethod
     def measure(self, record: Record, rows: Experience) -> dict[str, Metric]:
-        """What is logged of the steps that count, without gradient."""
+        """What is logged of a record whose mask holds the steps that count in some term, without
+        gradient; an idle micro-batch has none, so it adds nothing."""
 
     def weigh(self, rows: Experience) -> dict[str, Tensor]:
         """The weights of every term over one update, [B, T]; `rows` are this rank's of it.
@@ -149,8 +150,9 @@ class Objective(ABC):
     def __call__(self, policy, rows: Experience) -> Outcome:
         record = self.record(policy, rows) if rows.record is None else rows.record
         parts = {name: self.part(name, seen, rows) for name, seen in self.by_term(record).items()}
+        counts = torch.stack([weight != 0 for weight in rows.weights.values()]).any(0)
         with torch.no_grad():
-            metrics = self.measure(record, rows)
+            metrics = self.measure(replace(record, mask=record.mask & counts), rows)
         shares = {name: part.detach() for name, part in parts.items()}
         loss = sum(parts.values())
         if POLICY not in self.terms:  # its weights take part all the same: DDP waits for them
@@ -242,8 +244,3 @@ def summarised(loss: Callable, batch: Record) -> Record | Summary:
 def statistics_of(rows: Experience, term: str) -> tuple[Tensor, ...]:
     """What the loss of a term found in all rows of the update; nothing for most losses."""
     return (rows.statistics[term],) if term in rows.statistics else ()
-
-
-def find_counting_steps(rows: Experience) -> Tensor:
-    """[B, T] bool: the steps that count in some term; an idle micro-batch has none."""
-    return torch.stack([weight != 0 for weight in rows.weights.values()]).any(0)
