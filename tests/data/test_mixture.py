@@ -161,6 +161,17 @@ def test_a_curriculum_hears_of_its_own_dataset_and_is_remembered():
     assert texts(plain.draw(9, 16)) != texts(stream.draw(9, 16))
 
 
+def test_a_dataset_that_is_drawn_evenly_is_told_of_no_success():
+    graded = Data(train=rows("a", 20), eval=(), curriculum=Curriculum)
+    data = mixture(of={"a": Dataset(data=graded), "b": Dataset(data=small("b"))}, seed=0)
+    stream = data.curriculum(data.train, seed=0)
+    of_a, of_b = stream.streams
+    before = texts(of_b.draw(9, 4))
+    stream.observe([prompt.source for prompt in stream.prompts], torch.ones(len(stream.prompts)))
+    assert of_b.observe is None and texts(of_b.draw(9, 4)) == before
+    assert of_a.success.tolist() == pytest.approx([0.6])
+
+
 def test_what_one_dataset_holds_out_no_other_trains_on():
     shared = Prompt(id=99, source="s", text="shared", answer="yes")
     holder = replace(small("a"), eval=(shared,))

@@ -49,9 +49,12 @@ class MixedStream(PromptStream):
         )
 
     def observe(self, sources: Sequence[str], success: Tensor) -> None:
-        """Each stream hears of its own sources. `success`: [N] for the N sources of its samples."""
+        """Each stream that asks for it hears of its own sources. `success`: [N] for the N sources
+        of its samples."""
         owners = [owner_of(source) for source in sources]
         for name, stream in zip(self.names, self.streams, strict=True):
+            if stream.observe is None:
+                continue
             rows = [i for i, owner in enumerate(owners) if owner == name]
             stream.observe([sources[i] for i in rows], success[rows])
 

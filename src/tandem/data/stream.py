@@ -18,6 +18,10 @@ class PromptStream(nn.Module):
     epoch when less than one iteration remains rests until the next.
     """
 
+    # Is told the success, in [0, 1], of the rows of one iteration by their sources: (sources [N],
+    # success [N]); None: what is drawn does not depend on it.
+    observe: Callable[[Sequence[str], Tensor], None] | None = None
+
     def __init__(self, prompts: Sequence[Prompt], *, seed: int) -> None:
         super().__init__()
         if not prompts:
@@ -31,9 +35,6 @@ class PromptStream(nn.Module):
         All rounds of an iteration have the same `count`; who wants fewer takes the first.
         """
         return [self.prompts[place] for place in self.places(iteration, count, round).tolist()]
-
-    def observe(self, sources: Sequence[str], success: Tensor) -> None:
-        """Success in [0, 1] of the rows of one iteration. A uniform stream does not care."""
 
     def places(self, iteration: int, count: int, round: int) -> Tensor:
         """Places in the set of the draws: [count] int64."""

@@ -240,7 +240,7 @@ class PostTraining(LightningHooks):
         flat = self.algorithm.learns_from_scores and metrics.get("reward/frac_zero_std") == 1.0
         self.flat_iterations = self.flat_iterations + 1 if flat else 0
         self.guards.check_signal(self.flat_iterations, self.policy)
-        if scores.parts:
+        if scores.parts and self.stream.observe is not None:
             # Of the main stream alone: the refills of dynamic sampling are drawn by other odds.
             prompts = self.source.prompts_of_batch() or prompts
             main = (rollout.group < len(prompts)).nonzero()[:, 0]
