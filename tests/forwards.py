@@ -19,7 +19,7 @@ from tandem.config.composition import conf_folder
 from tandem.data.images import show
 from tandem.experience import Budget, Experience, counting_rows
 from tandem.policies.base import REUSED
-from tandem.policies.flow.families.tiny_unet_flow import TinyUNetFlow
+from tandem.policies.flow.families.tiny_flow import TinyUNetFlow
 from tandem.policies.flow.policy import FlowPolicy
 from tandem.settings.guards import Guards
 from tandem.training.batches import BatchPlan

@@ -12,7 +12,7 @@ from policies.flow.tiny_sd3 import write_pipeline
 from tandem.config import ConfigError, build, check, compose
 from tandem.config.composition import conf_folder
 from tandem.launch.assembly import assemble
-from tandem.policies.flow.families.tiny_unet_flow import TinyUNetFlow
+from tandem.policies.flow.families.tiny_flow import TinyUNetFlow
 from tandem.policies.language.tiny_lm import tiny_lm
 
 PAGE = Path(__file__).parents[1] / "docs" / "matrix.md"

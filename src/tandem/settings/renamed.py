@@ -66,6 +66,7 @@ RENAMED: Mapping[str, str] = {
     "tandem.passes": "tandem.evaluation.settings",
     "tandem.penalties": "tandem.algorithm.regularizers",
     "tandem.policies.flow.teachers.TeacherConfig": "tandem.policies.flow.teachers.VelocityTeachers",
+    "tandem.policies.flow.families.tiny_unet_flow": "tandem.policies.flow.families.tiny_flow",
     "tandem.policies.flow.tiny_flow": "tandem.policies.flow.families.tiny_flow",
     "tandem.policies.language.LanguagePolicy": "tandem.policies.language.policy.LanguagePolicy",
     "tandem.policies.language.Sampling": "tandem.policies.language.policy.Sampling",

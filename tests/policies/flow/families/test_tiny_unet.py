@@ -6,8 +6,7 @@ from small_flow import KEY, asked, sampled, small
 from torch.testing import assert_close
 
 from tandem.dynamics.kernels import ode
-from tandem.policies.flow.families.tiny_flow import TinyFlow, read
-from tandem.policies.flow.families.tiny_unet_flow import TinyUNetFlow
+from tandem.policies.flow.families.tiny_flow import TinyFlow, TinyUNetFlow, read
 
 SMALL = (16, 16)
 
