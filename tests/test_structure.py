@@ -1,10 +1,11 @@
 """How much code a reader opens, in one file and to follow one training step: it must not grow."""
 
+import ast
 from pathlib import Path
 
 import pytest
 
-from benchmarks.structure import STEPS, entered
+from benchmarks.structure import STEPS, entered, nesting
 
 # Files and functions of the package that the step of a run enters: lower them with the code.
 MOST = {
@@ -14,6 +15,7 @@ MOST = {
 GRPO, FLOW = STEPS
 SRC = Path(__file__).parents[1] / "src"
 LONGEST = 250  # lines of a file
+DEEPEST = 3  # blocks around a statement of a function; an `elif` is one within its `if`
 
 
 def test_no_file_is_too_long_to_read_at_once():
@@ -21,6 +23,16 @@ def test_no_file_is_too_long_to_read_at_once():
         str(path.relative_to(SRC)): len(path.read_text().splitlines()) for path in SRC.rglob("*.py")
     }
     assert {name: length for name, length in lengths.items() if length > LONGEST} == {}
+
+
+def test_no_function_is_nested_too_deeply_to_follow():
+    deep = {
+        f"{path.relative_to(SRC)}:{node.lineno} {node.name}": depth
+        for path in SRC.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and (depth := nesting(node)) > DEEPEST
+    }
+    assert deep == {}
 
 
 @pytest.mark.parametrize("title", [GRPO, pytest.param(FLOW, marks=pytest.mark.slow)])

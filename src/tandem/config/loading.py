@@ -162,16 +162,21 @@ def _find_swaps(
     for group, place, is_other in list_replaced(before, after, choices):
         hung = {each.override_key for each in asked.defaults if is_hung_in(each, group, place)}
         inner = frozenset(hung & of_preset) if is_other else frozenset()
-        nodes = []
-        for listed in (preset, asked):
-            alone: Plain = {}
-            for default in listed.defaults:
-                if belongs(default, group, place) and default.override_key not in inner:
-                    merge(alone, read(default, repo))
-            nodes.append(select_node(alone, place))
+        nodes = (_node_of(listed, group, place, inner, repo) for listed in (preset, asked))
         swap = Swap(group, place, *nodes, inner)
         if is_other or any(_overrules(swap, default, repo) for default in asked.defaults):
             yield swap
+
+
+def _node_of(
+    listed: DefaultsList, group: str, place: str, inner: frozenset[str], repo: IConfigRepository
+) -> Plain:
+    """What the files of a group say at its place; not those of the `inner` groups."""
+    alone: Plain = {}
+    for default in listed.defaults:
+        if belongs(default, group, place) and default.override_key not in inner:
+            merge(alone, read(default, repo))
+    return select_node(alone, place)
 
 
 def _overrules(swap: Swap, default: ResultDefault, repo: IConfigRepository) -> bool:
@@ -202,9 +207,10 @@ def merge(into: Plain, own: Mapping[str, Any]) -> None:
     for name, value in own.items():
         if value == DELETED:
             into.pop(name, None)
-        elif isinstance(value, dict):
-            if not isinstance(into.get(name), dict):
-                into[name] = {}
+            continue
+        if isinstance(value, dict):
+            there = into.get(name)
+            into[name] = there if isinstance(there, dict) else {}
             merge(into[name], value)
         elif value != "???" or name not in into:
             into[name] = copy.deepcopy(value)

@@ -54,10 +54,11 @@ def _words_of(node: Mapping[str, object], where: str) -> Iterator[Given]:
 def variables_of(node: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """The variables that a part reads and that are set, by their keys: a name, or a list."""
     for key, names in node.items():
-        if str(key).endswith("_env"):
-            for name in names if isinstance(names, list) else [names]:
-                if name and os.environ.get(str(name)):
-                    yield str(key), str(name)
+        if not str(key).endswith("_env"):
+            continue
+        for name in names if isinstance(names, list) else [names]:
+            if name and os.environ.get(str(name)):
+                yield str(key), str(name)
 
 
 def spell(command: Sequence[object]) -> str:

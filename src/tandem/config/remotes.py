@@ -13,13 +13,14 @@ from tandem.rewards.template import places_of
 
 def remotes_can_be_asked(components: Mapping[str, Any]) -> Iterator[str]:
     """Addresses of servers are some, and a judge is shown what it judges."""
-    for group, component in components.items():
-        for where, call in _calls(component, group):
-            try:
-                if facts_of(call.target).judges_itself:
-                    make(call)
-            except ValueError as error:
-                yield f"{where}.{error}"
+    every = (pair for group, component in components.items() for pair in _calls(component, group))
+    for where, call in every:
+        if not facts_of(call.target).judges_itself:
+            continue
+        try:
+            make(call)
+        except ValueError as error:
+            yield f"{where}.{error}"
     for where, call in _calls(components.get("reward"), "reward"):
         yield from _judges_are_shown_what_they_judge(where, call)
 

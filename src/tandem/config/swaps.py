@@ -116,15 +116,14 @@ class _Fit:
         kept = {}
         for name, value in said.items():
             inner, other = after.get(name), before.get(name)
-            if _chooses_for_the_same(value, other, inner):
-                kept[name] = value
-                if not same or _has_another_part(before, after):
-                    function = value["_target_"].rpartition(".")[2]
-                    self.numbers.kept[f"{self.place}.{name}"] = function
-            elif isinstance(value, dict) and isinstance(inner, dict):
+            chosen = _chooses_for_the_same(value, other, inner)
+            if chosen and (not same or _has_another_part(before, after)):
+                function = value["_target_"].rpartition(".")[2]
+                self.numbers.kept[f"{self.place}.{name}"] = function
+            if not chosen and isinstance(value, dict) and isinstance(inner, dict):
                 below = _Fit(self.numbers, f"{self.place}.{name}")
                 kept[name] = below.of(value, _as_mapping(other), inner, same=same)
-            elif self._stays(name, value, (other, inner), known=name in after, same=same):
+            elif chosen or self._stays(name, value, (other, inner), known=name in after, same=same):
                 kept[name] = value
         return kept
 

@@ -43,11 +43,11 @@ def refuse_unlisted(record: Any) -> None:
     """Raise where a field is none of the values that a `Literal` in its annotation lists."""
     for name, kinds in _list_names(type(record)).items():
         value = getattr(record, name)
-        of_mapping = isinstance(value, Mapping)
-        for item in value.items() if of_mapping else [(value,)]:
-            for one, known in zip(item, kinds, strict=True):
-                if known:
-                    refuse_unknown(name, one, known)
+        items = value.items() if isinstance(value, Mapping) else [(value,)]
+        pairs = (pair for item in items for pair in zip(item, kinds, strict=True))
+        for one, known in pairs:
+            if known:
+                refuse_unknown(name, one, known)
 
 
 @functools.cache

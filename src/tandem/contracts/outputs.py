@@ -136,12 +136,11 @@ def versions_of(records: Sequence[object]) -> dict[str, int]:
         if isinstance(x, Tensor):
             if not x.is_inference():  # one of inference mode has no version
                 found[str(place)] = x._version
-        elif isinstance(x, Mapping):
-            for name, part in x.items():
-                held.append((f"{place}.{name}", part))
-        elif is_dataclass(x):
-            for field in fields(x):
-                held.append((f"{place}.{field.name}", getattr(x, field.name)))
+            continue
+        if is_dataclass(x):
+            x = {field.name: getattr(x, field.name) for field in fields(x)}
+        if isinstance(x, Mapping):
+            held += [(f"{place}.{name}", part) for name, part in x.items()]
     return found
 
 

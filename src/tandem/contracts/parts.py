@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -115,15 +115,16 @@ def parts_of(component: Any, segment: str | None = None) -> Iterator[Callable]:
     """
     if isinstance(component, Switch) and component.is_off:
         return
+    inside: Iterable[Any] = ()
     if isinstance(component, Mapping):
-        for item in component.values():
-            yield from parts_of(item, segment)
+        inside = component.values()
     elif callable(component) or is_dataclass(component):
         yield unwrap_partial(component)[0]
         others = {*facts_of(component).segments} - {segment} if segment else ()
-        for name, item in numbers_of(component).items():
-            if name not in others:
-                yield from parts_of(item, segment)
+        numbers = numbers_of(component)
+        inside = [item for name, item in numbers.items() if name not in others]
+    for item in inside:
+        yield from parts_of(item, segment)
 
 
 def rewards_read_by(component: Any) -> set[str]:

@@ -136,13 +136,17 @@ def _read_line(sample: Sample) -> dict[str, object]:
         if column == ONE or column.endswith(f"_{ONE}"):
             row[column.removesuffix(ONE).rstrip("_") or "image"] = _file(sample, here, value)
         elif column == SEVERAL or column.endswith(f"_{SEVERAL}"):
-            if not isinstance(value, list):
-                raise ValueError(f"`{column}` must be a list of names of files")
-            files = [_file(sample, here, one) for one in value]
+            files = _files(sample, here, column, value)
             row[column.removesuffix(SEVERAL).rstrip("_") or "images"] = files
         else:
             row[column] = value
     return row
+
+
+def _files(sample: Sample, here: str, column: str, names: object) -> list[Stored | None]:
+    if not isinstance(names, list):
+        raise ValueError(f"`{column}` must be a list of names of files")
+    return [_file(sample, here, one) for one in names]
 
 
 def _file(sample: Sample, here: str, name: object) -> Stored | None:

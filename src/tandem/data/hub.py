@@ -121,9 +121,11 @@ def _undecoded(
         if isinstance(inner, datasets.Image):
             table = table.cast_column(column, raw if inner is feature else datasets.List(raw))
             found.append(column)
-        elif isinstance(inner, datasets.Value) and inner.dtype in BYTES:
-            found += [column] if option in (*ANSWERS, "images") else []
-        elif option in ("images", "picture"):
+            continue
+        of_bytes = isinstance(inner, datasets.Value) and inner.dtype in BYTES
+        if of_bytes and option in (*ANSWERS, "images"):
+            found.append(column)
+        elif not of_bytes and option in ("images", "picture"):
             raise ValueError(f"data.columns.{option}={column} holds {inner}, and no pictures")
     return table, tuple(found)
 

@@ -79,24 +79,28 @@ def in_shard(shard: Path) -> tuple[list[Stored], list[InvalidRow]]:
     refused: Counter[str] = Counter()
     broken: list[InvalidRow] = []
     try:
-        with shard.open("rb") as file:
-            for name, member, start in _members(file, shard.stat().st_size):
-                if member.isdir():
-                    continue
-                if reason := _refuse(member):
-                    refused[reason] += 1
-                    continue
-                read = partial(_read, shard, start, member.size)
-                files.append(Stored(name=name, read=read))
+        for name, member, start in _members(shard):
+            if member.isdir():
+                continue
+            if reason := _refuse(member):
+                refused[reason] += 1
+                continue
+            read = partial(_read, shard, start, member.size)
+            files.append(Stored(name=name, read=read))
     except (tarfile.TarError, ValueError, OSError) as error:
         reason = f"breaks off behind {len(files)} files: {error}"
         broken = [InvalidRow(file=str(shard), line=0, reason=reason)]
     return files, broken + _counted(shard, refused, "members")
 
 
-def _members(file: BinaryIO, size: int) -> Iterator[tuple[str, tarfile.TarInfo, int]]:
+def _members(shard: Path) -> Iterator[tuple[str, tarfile.TarInfo, int]]:
     """Name, header and the place of the content of each member. Raises an error of `tarfile`, or
     ValueError, where the file stops to be one."""
+    with shard.open("rb") as file:
+        yield from _read_members(file, shard.stat().st_size)
+
+
+def _read_members(file: BinaryIO, size: int) -> Iterator[tuple[str, tarfile.TarInfo, int]]:
     place, said = 0, None
     while place < size:
         file.seek(place)

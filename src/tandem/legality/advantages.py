@@ -97,16 +97,18 @@ def named_rewards_are_there(case: Case) -> Iterator[str]:
     """An advantage, or the gate of a KL, that reads single rewards by their names."""
     gate = case.algorithm.kl.gate
     parts = case.estimators | ({} if gate is None else {"algorithm.kl.gate": gate})
-    for key, part in parts.items():
-        numbers = numbers_of(part)
-        for number in facts_of(part).named_rewards:
-            given = numbers[number] or ()
-            for name in (given,) if isinstance(given, str) else given:
-                if name not in case.rewards:
-                    yield (
-                        f"{key}.{number}={name}: no reward is called so, there are "
-                        f"{', '.join(case.rewards)}; add it to reward=[...]"
-                    )
+    named = (
+        (f"{key}.{number}", numbers_of(part)[number] or ())
+        for key, part in parts.items()
+        for number in facts_of(part).named_rewards
+    )
+    for where, given in named:
+        for name in (given,) if isinstance(given, str) else given:
+            if name not in case.rewards:
+                yield (
+                    f"{where}={name}: no reward is called so, there are "
+                    f"{', '.join(case.rewards)}; add it to reward=[...]"
+                )
 
 
 def a_gate_is_open_for_some_kl(case: Case) -> Iterator[str]:

@@ -60,7 +60,8 @@ def named_judges_are_judges(case: Case) -> Iterator[str]:
     for name in case.plan.guards.judges:
         if name not in case.rewards:
             yield f"guards.judges: {unknown('reward', name, case.rewards)}"
-        elif name in read:
+            continue
+        if name in read:
             yield f"guards.judges: the algorithm reads {name}, so it is trained; leave it out"
         elif name not in find_judges(case):
             yield f"guards.judges: {name} is trained; set reward.{name}.weight=0, or leave it out"

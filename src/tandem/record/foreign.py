@@ -43,19 +43,21 @@ def check_files(folder: Path) -> None:
     of a file, and a file that is too large."""
     for home, folders, files in os.walk(folder, onerror=_raise):
         for place in (Path(home) / name for name in (*folders, *files)):
-            name = place.relative_to(folder)
-            if place.is_symlink():
-                if not _is_of_wandb(place, folder):
-                    raise ValueError(
-                        f"{name} is a link to {place.readlink()}; put what it names here"
-                    )
-            elif not place.is_file() and (not place.is_dir() or place.suffix in FILES):
-                raise ValueError(f"{name} is no plain file")
-            elif place.suffix == ".lock" and place.stat().st_nlink > 1:  # it is written in place
-                raise ValueError(f"{name} is another name of a file elsewhere; delete it")
+            _check_place(place, folder)
     for place in folder.iterdir():
         if place.is_file():
             check_file(place, LOG_BYTES)
+
+
+def _check_place(place: Path, folder: Path) -> None:
+    name = place.relative_to(folder)
+    if place.is_symlink():
+        if not _is_of_wandb(place, folder):
+            raise ValueError(f"{name} is a link to {place.readlink()}; put what it names here")
+    elif not place.is_file() and (not place.is_dir() or place.suffix in FILES):
+        raise ValueError(f"{name} is no plain file")
+    elif place.suffix == ".lock" and place.stat().st_nlink > 1:  # it is written in place
+        raise ValueError(f"{name} is another name of a file elsewhere; delete it")
 
 
 def _is_of_wandb(place: Path, folder: Path) -> bool:

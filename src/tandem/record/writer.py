@@ -63,8 +63,12 @@ def claim_folder(folder: Path) -> Iterator[None]:
         finally:
             (folder / LOCK).unlink(missing_ok=True)
             if not was_there:
-                with suppress(OSError):
-                    folder.rmdir()  # where nothing came of it
+                _remove_if_empty(folder)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with suppress(OSError):
+        folder.rmdir()  # where something came of it, it stays
 
 
 def read_start_ticks(pid: int) -> str | None:

@@ -38,11 +38,13 @@ def rename(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """
     renamed: dict[str, Tensor] = {}
     for name, weight in weights.items():
+        if name in BUFFERS:
+            continue
         if name in PROJECTIONS:
             renamed[PROJECTIONS[name]] = weight.T.contiguous()
         elif name == "logit_scale":
             renamed[name] = weight
-        elif name not in BUFFERS:
+        else:
             renamed |= split(place(name), weight)
     return renamed
 

@@ -47,10 +47,10 @@ class PagedRows:
         for row in range(0, size, self.group_size) if shared else range(size):
             processor.scheduler.add_waiting_request(self.request(row))
         while processor.has_pending_requests():
-            for row in self.step(processor, model):
-                if shared and row % self.group_size == 0:
-                    for other in range(row + 1, row + self.group_size):
-                        processor.scheduler.add_waiting_request(self.request(other))
+            begun = self.step(processor, model)
+            firsts = [row for row in begun if shared and row % self.group_size == 0]
+            for other in (first + place for first in firsts for place in range(1, self.group_size)):
+                processor.scheduler.add_waiting_request(self.request(other))
 
     def request(self, row: int) -> RequestState:
         return RequestState(

@@ -74,13 +74,7 @@ class WeightSync:
         self._name_run()
         if behind:
             self.handed = self.weights.copied() if self.weights.is_sharded else self.weights
-        fault = ""
-        if distributed.is_first():
-            try:
-                self._prepare(behind)
-            except EngineUnavailable as away:  # the others must hear of it, not wait
-                fault = str(away)
-        self._agree(fault)
+        self._agree(fault_on_first(lambda: self._prepare(behind)))
         self.given += behind
         self.published = self.given
         if not distributed.is_first():
@@ -111,14 +105,8 @@ class WeightSync:
     def _travel(self, handed: Weights, version: str) -> None:
         with self.journey.emptied() if self.handover == "drain" else nullcontext():
             self.journey.meet("")  # no rank has a row under way
-            fault = ""
             with self.journey.renewing:
-                if distributed.is_first():
-                    try:
-                        self._give(handed, version)
-                    except EngineUnavailable as away:
-                        fault = str(away)
-                self.journey.meet(fault)
+                self.journey.meet(fault_on_first(lambda: self._give(handed, version)))
                 if not distributed.is_first():
                     self.engine.follow(handed, version)
                 with self.journey.arriving():
@@ -139,13 +127,8 @@ class WeightSync:
         if not self.sleeps or self.asleep:
             return
         distributed.all_sum(torch.zeros(()))  # everybody has its answers
-        fault = ""
-        if distributed.is_first():
-            try:
-                self.engine.sleep(keep=self.weights.adapter)
-            except EngineUnavailable as away:
-                fault = str(away)
-        self._agree(fault)
+        keep = self.weights.adapter
+        self._agree(fault_on_first(lambda: self.engine.sleep(keep=keep)))
         self.asleep = True
 
     def answer(
@@ -195,6 +178,18 @@ class WeightSync:
         faults = [said for said in distributed.all_gather_object([fault]) if said]
         if faults:
             raise EngineUnavailable(faults[0])
+
+
+def fault_on_first(call: Callable[[], None]) -> str:
+    """Why an engine cannot be asked, where the first rank asks it, which alone does so; else "".
+    The others must hear of it, not wait."""
+    if not distributed.is_first():
+        return ""
+    try:
+        call()
+    except EngineUnavailable as away:
+        return str(away)
+    return ""
 
 
 class BegunRows(Engine):
