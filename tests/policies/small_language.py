@@ -22,12 +22,13 @@ def questions(words=WORDS):
     ]
 
 
-def small(needs=NOTHING, *, sampling=None, mixed=False, **options):
+def small(needs=NOTHING, *, sampling=None, mixed=False, seed=0, **options):
     """A policy of one narrow layer."""
     options.setdefault("build", partial(tiny_lm, seed=0, hidden_size=32, num_layers=2, head_dim=8))
     sampling = sampling or Sampling(max_new_tokens=8)
     policy = LanguagePolicy(**options)
-    policy.load(Request(sampling=sampling, needs=needs, precision=Precision(mixed=mixed)))
+    precision = Precision(mixed=mixed)
+    policy.load(Request(sampling=sampling, needs=needs, precision=precision, seed=seed))
     return policy
 
 

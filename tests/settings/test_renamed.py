@@ -124,6 +124,15 @@ def test_a_run_recorded_under_former_names_goes_on(tmp_path):
     )
 
 
+def test_a_run_recorded_with_a_seed_of_its_model_goes_on(tmp_path):
+    today = OmegaConf.to_container(compose(["model=tiny_chain", "seed=3"]), resolve=True)
+    former = present_config(today)
+    former["model"] |= {name: former["model"][name] | {"seed": 3} for name in ("text", "picture")}
+    (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(former)))
+    assert to_plain(resume_config(tmp_path, ["iterations=7"]).model) == today["model"]
+    assert present_config({"model": {"seed": 3, "path": "a"}}) == {"model": {"path": "a"}}
+
+
 @pytest.mark.parametrize("study", ["embedded_language", "embedded_flow"])
 def test_the_expected_bands_of_a_study_name_parts_and_keys_of_today(study):
     folder = ROOT / "experiments" / study

@@ -53,7 +53,7 @@ def assemble(
     check_sight(policy, data, settings)
     environment = build(cfg.environment) or None
     request = algorithm.request(build(cfg.rollout))
-    request = replace(request, environment=environment, epochs=settings.epochs)
+    request = replace(request, environment=environment, epochs=settings.epochs, seed=settings.seed)
     trainer = settings.trainer
     rounds = trainer.float32_matmul_precision != "highest"
     precision = Precision(mixed=trainer.mixed, rounds=rounds)

@@ -102,7 +102,7 @@ def loaded(run_dir: Path, cfg: DictConfig) -> Policy:
             unused[part] = {name: None for name in OF_TRAINING if name in cfg.model[part]}
     policy = build(OmegaConf.merge(cfg.model, {"path": str(folder), **unused}))
     try:
-        policy.load(Request(sampling=build(cfg.rollout)))
+        policy.load(Request(sampling=build(cfg.rollout), seed=cfg.seed))
     except ValueError as error:
         raise ConfigError(str(error)) from error
     return policy.to("cuda" if torch.cuda.is_available() else "cpu")

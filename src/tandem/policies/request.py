@@ -49,6 +49,7 @@ class Request:
     )
     likelihood: Callable | None = None  # algorithm.likelihood of masked texts; None: their path
     epochs: int = 1  # passes over the rows of an iteration
+    seed: int = 0  # of the run: of new adapters and critics, and of which steps are random
     snapshots: Mapping[str, EmaSchedule] = field(default_factory=dict)  # older weights, by name
     teachers: Teachers | None = None
     query: Query | None = None  # algorithm.query: where expected pictures are noised again

@@ -42,6 +42,10 @@ RENAMED: Mapping[str, str] = {
     "algorithm.group_size": "group_size",
     "algorithm.num_minibatches": "num_minibatches",
     "algorithm.epochs": "epochs",
+    # The run has one seed.
+    "model.seed": "seed",
+    "model.text.seed": "seed",
+    "model.picture.seed": "seed",
     "${most:}": "${max:}",
     "model.sampling": "rollout",
     "model.trained": "algorithm",
@@ -88,7 +92,9 @@ RENAMED: Mapping[str, str] = {
 
 # Numbers that the file of an algorithm publishes: the run has them as keys of its own.
 OF_THE_RUN = ("group_size", "num_minibatches", "epochs")
-MOVED = {f"algorithm.{name}" for name in OF_THE_RUN}  # a record has both: the run's own was read
+SEEDS = {former for former, present in RENAMED.items() if present == "seed"}  # all said ${seed}
+# A record has both: the run's own was read.
+MOVED = {f"algorithm.{name}" for name in OF_THE_RUN} | SEEDS
 
 
 def present_name(name: str) -> str:

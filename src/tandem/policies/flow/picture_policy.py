@@ -47,7 +47,6 @@ class PicturePolicy(Policy):
     request: Request
     adapter: Adapter
     path: str | None
-    seed: int
     ema: Decay | None
     model: FlowModel
     library: PromptEmbeddingCache
@@ -90,7 +89,7 @@ class PicturePolicy(Policy):
 
     def branches(self) -> list[FlowSampling]:
         """Ways to sample in this iteration, each with one random step of the policy's own."""
-        return self.sampling.branches(self.iteration, self.seed)
+        return self.sampling.branches(self.iteration, self.request.seed)
 
     @contextmanager
     def summon_full_params(

@@ -64,7 +64,6 @@ class FlowPolicy(PicturePolicy):
         adapter: Adapter,
         latent_size: int | None = None,
         path: str | None = None,
-        seed: int = 0,
         dtype: Literal["float32", "bfloat16", "auto"] = "float32",
         gradient_checkpointing: bool = False,
         mlp_tile: Annotated[int, positive] | None = None,
@@ -78,7 +77,7 @@ class FlowPolicy(PicturePolicy):
         row_budget: int = 1024,
         decoding: Decoding = "batched",
     ) -> None:
-        """`path`: a folder in diffusers' layout; `seed`: of new adapters and of random steps.
+        """`path`: a folder in diffusers' layout.
 
         `target_components`: the networks that are trained, by folder; None: every transformer.
         `ema`: how much an average of the weights keeps at every update; None: there is none.
@@ -86,7 +85,7 @@ class FlowPolicy(PicturePolicy):
         `decoding`: how pictures go through a VAE.
         """
         super().__init__()
-        self.adapter, self.path, self.seed = adapter, path, seed
+        self.adapter, self.path = adapter, path
         self.sees = adapter.images > 0  # and edits them
         self.latent_size, self.ema, self.row_budget = latent_size, ema, row_budget
         self.decoding = decoding
@@ -128,7 +127,7 @@ class FlowPolicy(PicturePolicy):
             self.adapter.save_memory(request.offload, self.decoding)
         self.model.load(
             self.path,
-            seed=self.seed,
+            seed=request.seed,
             kept=KeptWeights.of(request, self.ema),
             with_critic="values" in request.needs,
             teachers=request.teachers,
@@ -182,7 +181,6 @@ class FlowPolicy(PicturePolicy):
             self.request,
             tokens=self.adapter.canvas(sampling.resolution, sampling.frames).tokens,
             iteration=self.iteration,
-            seed=self.seed,
         )
         with self.summon_full_params(sampling):
             output, pictures = self.engine.generate(asked, keys, starts, plan)

@@ -33,10 +33,10 @@ class SamplingPlan:
 
     @classmethod
     def of(
-        cls, sampling: FlowSampling, request: Request, *, tokens: int, iteration: int, seed: int
+        cls, sampling: FlowSampling, request: Request, *, tokens: int, iteration: int
     ) -> SamplingPlan:
         """tokens: of one latent picture."""
-        steps, random = sampling.steps, sampling.random_steps(iteration, seed)
+        steps, random = sampling.steps, sampling.random_steps(iteration, request.seed)
         return cls(
             sigmas=sampling.schedule(steps, tokens),
             stochastic=random,

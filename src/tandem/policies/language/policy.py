@@ -51,7 +51,6 @@ class LanguagePolicy(TokenPolicy):
         *,
         path: str | None = None,
         build: Build | None = None,
-        seed: int = 0,
         dtype: Literal["float32", "bfloat16", "auto"] = "float32",
         attn_implementation: str | None = None,
         gradient_checkpointing: bool = False,
@@ -69,11 +68,10 @@ class LanguagePolicy(TokenPolicy):
         logit_budget: int = 2**24,
         token_budget: int = 2**14,
     ) -> None:
-        """`path` (folder or hub name) wins over `build`; `seed` is that of new adapters."""
+        """`path` (folder or hub name) wins over `build`."""
         super().__init__(
             path=path,
             build=build,
-            seed=seed,
             numerics=Numerics(
                 dtype=dtype,
                 attn_implementation=attn_implementation,

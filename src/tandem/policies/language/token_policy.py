@@ -64,7 +64,6 @@ class TokenPolicy(EngineMixin):
         *,
         path: str | None,
         build: Build | None,
-        seed: int,
         numerics: Numerics,
         talk: ChatOptions,
         memory: ChunkLimits,
@@ -72,10 +71,10 @@ class TokenPolicy(EngineMixin):
         quantization: Quantization | None = None,
         critic: Kind = "head",
     ) -> None:
-        """`path` (folder or hub name) wins over `build`; `seed` is that of new adapters;
-        `quantization`: of the frozen base below them; None: it stays as it is."""
+        """`path` (folder or hub name) wins over `build`; `quantization`: of the frozen base below
+        adapters; None: it stays as it is."""
         super().__init__()
-        self.path, self.build, self.seed = path, build, seed
+        self.path, self.build = path, build
         self.numerics, self.talk, self.memory = numerics, talk, memory
         self.lora, self.quantization, self.kind_of_critic = lora, quantization, critic
         self.reference: TokenLogProbComputer | None = None
@@ -97,7 +96,7 @@ class TokenPolicy(EngineMixin):
             splits = logits_are_head_of_trunk(model)
             self.critic = critic_of(model, self.kind_of_critic, splits=splits)
         if self.lora is not None:
-            self.network = self.adapt(model, self.lora)
+            self.network = self.adapt(model, self.lora, seed=request.seed)
         if self.quantization is not None:
             quantize(self.network, self.quantization)
         self.scorer = self.scorer_of(model, self.critic)
@@ -130,9 +129,9 @@ class TokenPolicy(EngineMixin):
     def choose_trained(self, model: nn.Module) -> None:
         """Let of a model learn what this policy trains: all of it."""
 
-    def adapt(self, model: nn.Module, lora: Lora) -> nn.Module:
+    def adapt(self, model: nn.Module, lora: Lora, *, seed: int) -> nn.Module:
         """The model with new adapters in its layers."""
-        return adapted(model, lora, seed=self.seed)
+        return adapted(model, lora, seed=seed)
 
     @abstractmethod
     def scorer_of(self, model: nn.Module, critic: Critic | None = None) -> TokenLogProbComputer:

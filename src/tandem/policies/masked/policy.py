@@ -57,7 +57,6 @@ class MaskedPolicy(TokenPolicy):
         build: Build | None = None,
         mask_token_id: int | None = None,
         shift_logits: bool | None = None,
-        seed: int = 0,
         dtype: Literal["float32", "bfloat16", "auto"] = "float32",
         attn_implementation: str | None = None,
         gradient_checkpointing: bool = False,
@@ -70,11 +69,10 @@ class MaskedPolicy(TokenPolicy):
         logit_budget: int = 2**24,
         token_budget: int = 2**14,
     ) -> None:
-        """`path` (folder or hub name) wins over `build`; `seed` is that of new adapters."""
+        """`path` (folder or hub name) wins over `build`."""
         super().__init__(
             path=path,
             build=build,
-            seed=seed,
             numerics=Numerics(
                 dtype=dtype,
                 attn_implementation=attn_implementation,

@@ -117,7 +117,7 @@ def of_pictures(outline: FlowOutline, work: Workload) -> Part:
 def kept_steps(outline: FlowOutline) -> Sequence[int]:
     """The denoising steps of whose path each picture of the first iteration keeps the states."""
     request, sampling = outline.request, outline.request.sampling
-    return request.kept(sampling.steps, sampling.random_steps(0, outline.policy.seed))
+    return request.kept(sampling.steps, sampling.random_steps(0, request.seed))
 
 
 def of_sampling(outline: FlowOutline, work: Workload) -> list[Part]:

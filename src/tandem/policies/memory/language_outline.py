@@ -61,7 +61,7 @@ class LanguageOutline(Outline):
         self.base = list(model.parameters())
         policy.choose_trained(model)
         if self.lora is not None:
-            policy.adapt(model, self.lora)
+            policy.adapt(model, self.lora, seed=0)
 
     def is_cast(self, parameter: nn.Parameter) -> bool:
         """Whether autocast computes with a copy: of float32 matrices that others are multiplied

@@ -50,7 +50,6 @@ class VisionLanguagePolicy(LanguagePolicy):
         path: str | None = None,
         build: Build | None = None,
         target_components: Sequence[Component] = ("language",),
-        seed: int = 0,
         dtype: Literal["float32", "bfloat16", "auto"] = "float32",
         attn_implementation: str | None = None,
         gradient_checkpointing: bool = False,
@@ -70,7 +69,6 @@ class VisionLanguagePolicy(LanguagePolicy):
         super().__init__(
             path=path,
             build=build,
-            seed=seed,
             dtype=dtype,
             attn_implementation=attn_implementation,
             gradient_checkpointing=gradient_checkpointing,
@@ -166,9 +164,9 @@ class VisionLanguagePolicy(LanguagePolicy):
         self.chat.banned = found.banned
         return found
 
-    def adapt(self, model: nn.Module, lora: Lora) -> nn.Module:
+    def adapt(self, model: nn.Module, lora: Lora, *, seed: int) -> nn.Module:
         """Adapters in the language layers alone: servers serve no others."""
-        network = adapted(model, lora, seed=self.seed, within=model.get_decoder())
+        network = adapted(model, lora, seed=seed, within=model.get_decoder())
         log.warning("model.lora: adapters in %s", ", ".join(places_of(network)))
         return network
 
