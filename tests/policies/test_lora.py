@@ -1,8 +1,13 @@
+from functools import partial
+
 import pytest
 import torch
+from safetensors.torch import load_file
 from small_language import NOTHING, questions, small, trained
 from torch.testing import assert_close
 
+from tandem import train
+from tandem.policies.language.tiny_lm import tiny_lm
 from tandem.policies.lora import Lora, merged_weights
 
 LORA = Lora(r=4, alpha=8)
@@ -115,3 +120,18 @@ def test_layers_that_do_not_exist_are_one_line():
 def test_adapters_on_tied_embeddings_are_refused():
     with pytest.raises(ValueError, match="ties"):
         small(lora=Lora(r=4, alpha=8, target_modules=["q_proj", "embed_tokens"]))
+
+
+def test_new_adapters_of_a_run_come_from_its_seed(tmp_path):
+    words = ["algorithm=sft", "model.build.seed=0", "seed=3", "optimizer.lr=0", "warm_start=null"]
+    lora = "model.lora={r: 2, alpha: 4, target_modules: [q_proj]}"
+    short = ["iterations=1", "prompts_per_step=2", "evaluation.every=null", "trainer=cpu"]
+    train(*words, lora, *short, f"run_dir={tmp_path}")
+    saved = load_file(tmp_path / "model" / "lora" / "adapter_model.safetensors")
+    lora = Lora(r=2, alpha=4, target_modules=["q_proj"])
+    policy = small(build=partial(tiny_lm, seed=0), lora=lora, seed=3)
+    policy.network.save_pretrained(str(tmp_path / "new"), save_embedding_layers=False)
+    new = load_file(tmp_path / "new" / "adapter_model.safetensors")
+    assert {name: x.tolist() for name, x in saved.items()} == {
+        n: x.tolist() for n, x in new.items()
+    }
