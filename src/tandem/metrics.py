@@ -18,12 +18,14 @@ ROUNDING = 1e-12  # of a sum of squares in float64 that values of float32 went i
 
 
 # A metric is a tuple of scalars, each of which joins with its like over any cut and over ranks.
+# `edge`: 1 of a largest value, -1 of a smallest, 0 of sums, whose `value` is made of them.
 class Sum(NamedTuple):
     """A mean in the making: total / count."""
 
     total: Tensor
     count: Tensor
     join = staticmethod(torch.add)
+    edge = 0
 
     @staticmethod
     def value(total: float, count: float) -> float | None:
@@ -35,6 +37,7 @@ class Max(NamedTuple):
 
     most: Tensor
     join = staticmethod(torch.maximum)
+    edge = 1
 
 
 class Min(NamedTuple):
@@ -42,6 +45,7 @@ class Min(NamedTuple):
 
     least: Tensor
     join = staticmethod(torch.minimum)
+    edge = -1
 
 
 class EffectiveSize(NamedTuple):
@@ -51,6 +55,7 @@ class EffectiveSize(NamedTuple):
     squares: Tensor
     count: Tensor
     join = staticmethod(torch.add)
+    edge = 0
 
     @staticmethod
     def value(total: float, squares: float, count: float) -> float | None:
@@ -67,6 +72,7 @@ class Correlation(NamedTuple):
     yy: Tensor
     xy: Tensor
     join = staticmethod(torch.add)
+    edge = 0
 
     @staticmethod
     def value(count: float, x: float, y: float, xx: float, yy: float, xy: float) -> float | None:
@@ -85,9 +91,9 @@ Metric = Sum | Max | Min | EffectiveSize | Correlation
 def reduce_metrics(metrics: Mapping[str, Metric]) -> dict[str, float]:
     """The numbers over all ranks, in two collectives and one wait for the device; a mean over
     nothing is left out."""
-    edges = {name: m for name, m in metrics.items() if isinstance(m, Max | Min)}
-    sums = {name: m for name, m in metrics.items() if name not in edges}
-    signs = [1 if isinstance(m, Max) else -1 for m in edges.values()]
+    edges = {name: m for name, m in metrics.items() if m.edge}
+    sums = {name: m for name, m in metrics.items() if not m.edge}
+    signs = [m.edge for m in edges.values()]
     values = [part.double() for m in sums.values() for part in m]
     count = len(values)
     values += [sign * m[0].double() for sign, m in zip(signs, edges.values(), strict=True)]
