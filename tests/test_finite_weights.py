@@ -39,6 +39,14 @@ def test_a_rank_whose_part_is_broken_stops_all():
         )
 
 
+@pytest.mark.parametrize("broken", [math.inf, -math.inf, math.nan])
+def test_only_a_weight_that_is_not_finite_stops_a_run(broken):
+    """The square of the first is not finite in float32, and it is."""
+    Guards().check_weights([torch.tensor([-1e30, 2.0])], 3, 0.1)
+    with pytest.raises(Stop, match="not finite"):
+        Guards().check_weights([torch.ones(2), torch.tensor([1e30, broken])], 3, 0.1)
+
+
 def test_a_rank_without_a_part_of_a_small_weight_judges_the_others():
     Guards().check_weights([torch.zeros(0, 3), torch.ones(2)], 3, 0.1)
     Guards().check_weights([torch.zeros(0)], 3, 0.1)
