@@ -80,7 +80,7 @@ def gumbel(drawn: Tensor) -> Tensor:
 
     Shape: [...] -> [...].
     """
-    return -(-unit(drawn).log()).log().float()
+    return unit(drawn).log_().neg_().log_().neg_().float()
 
 
 def permutation(keys: int, size: int) -> Tensor:

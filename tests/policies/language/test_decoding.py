@@ -4,12 +4,12 @@ from functools import partial
 
 import pytest
 import torch
-from small_language import NOTHING, questions, small
+from small_language import NOTHING, questions, small, trained
 from torch.testing import assert_close
 
 from tandem import rng
 from tandem.policies.language import decoding
-from tandem.policies.language.decoding import Local, Rows, find_ended
+from tandem.policies.language.decoding import Local, Rows
 from tandem.policies.language.records import Endings
 from tandem.policies.language.rows import cuts
 from tandem.policies.language.tiny_lm import tiny_lm
@@ -117,10 +117,31 @@ def test_rows_that_are_dropped_leave_the_others_alone(policy):
     rows.advance(token)
     want = rows.logits[[1, 4, 6]]
     rows = Rows(policy.network, policy.chat.encode(questions()), torch.zeros(8, 1).long(), 2)
-    rows.keep(torch.tensor([1, 4, 6]))
-    rows.advance(token[:3])
+    rows.advance(token, torch.tensor([1, 4, 6]))
     assert rows.index.tolist() == [1, 4, 6]
     assert_close(rows.logits, want, atol=1e-6, rtol=0)
+
+
+def test_answers_that_are_alike_so_far_share_a_row(monkeypatch):
+    policy = trained(small(), steps=20)
+    rows, forward = [], Rows.forward
+
+    def noting(self, tokens, *given):
+        rows.append(len(tokens))
+        return forward(self, tokens, *given)
+
+    monkeypatch.setattr(Rows, "forward", noting)
+    with monkeypatch.context() as patched:
+        patched.setattr(decoding, "COPY_BELOW", 0)  # so little that no row is ever shared
+        apart = sample(policy, group_size=8)
+    of_own = sum(rows)
+    rows.clear()
+    together = sample(policy, group_size=8)
+    assert 0 < sum(rows) < 0.8 * of_own
+    assert len({*map(tuple, responses(together))}) > 2 * 8  # they part, some of them late
+    assert responses(together) == responses(apart)
+    for name in ("behaviour_logp", "entropy"):
+        assert_close(getattr(together, name), getattr(apart, name), atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("stop", [(), tuple(str(number) for number in range(10, 100))])
@@ -192,7 +213,7 @@ def test_a_stop_string_may_take_many_tokens_and_name_a_special_one(policy):
         ids = torch.tensor(policy.chat.ids([text], special=False))
         endings = Endings(tokens=(), strings=(stop,), decode=policy.chat.decode_all)
         last = range(ids.shape[1] - 1, ids.shape[1])
-        return find_ended(ids, last, ids.new_empty(0), endings).item()
+        return endings.find_strings(ids, last).item()
 
     assert reached("ab=cdefghijkl", "=cdefghijkl")
     assert not reached("ab=cdefghijk", "=cdefghijkl")

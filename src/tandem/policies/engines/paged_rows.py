@@ -101,13 +101,12 @@ class PagedRows:
 
     def find_stopped(self, row: Tensor, place: Tensor) -> Tensor:
         """Whether a stop string stands at the end of these rows: [N] bool."""
-        tail = max(4 + len(stop.encode()) for stop in self.endings.strings)
+        tail = self.endings.tail
         window = place[:, None] + torch.arange(1 - tail, 1, device=place.device)
         written = self.tokens[row[:, None], window.clamp(min=0)].tolist()
         count = (place + 1).clamp(max=tail).tolist()
-        texts = self.endings.decode([w[-n:] for w, n in zip(written, count, strict=True)])
-        hits = [any(stop in text for stop in self.endings.strings) for text in texts]
-        return torch.tensor(hits, device=row.device)
+        tails = [ids[-n:] for ids, n in zip(written, count, strict=True)]
+        return self.endings.hold_string(tails, row.device)
 
     def answers(self) -> Answers:
         last = self.tokens.gather(1, self.length[:, None] - 1)

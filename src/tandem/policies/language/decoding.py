@@ -21,7 +21,7 @@ from tandem.policies.language.sampling import Draw, draw
 from tandem.policies.weights import FULL, Precision
 from tandem.types import concat
 
-COMPACT_BELOW = 0.75  # share of unfinished rows under which copying the cache pays
+COPY_BELOW = 0.75  # share of rows that a pass needs under which copying their cache pays
 ROOM = 64  # tokens that a cache has room for ahead at most: without, each token copies all of it
 # Tokens between two looks at which rows have ended: an accelerator must be waited for.
 LOOK_EVERY = {"cpu": 1}
@@ -56,7 +56,10 @@ class RoomyLayer(DynamicLayer):
 
 
 class Rows:
-    """The rows that are being written, and the model's memory of them."""
+    """N answers that are being written, and the model's rows, which remember them.
+
+    Answers to a prompt share a row as long as they are alike, where tokens are compared for free.
+    """
 
     def __init__(
         self,
@@ -66,12 +69,15 @@ class Rows:
         steps: int,
         inputs: Inputs = TEXTS,
     ) -> None:
-        """One forward pass over each prompt, then a row for each entry of keys [P, G], which will
-        be `steps` tokens long at most."""
+        """One forward pass over each prompt, for the answers of keys [P, G], which will be `steps`
+        tokens long at most."""
         self.model, self.inputs, self.cache = model, inputs, None
         self.banned = torch.tensor(inputs.banned, dtype=torch.int64, device=keys.device)
         self.keys = keys.flatten()
-        self.index = torch.arange(len(self.keys), device=keys.device)  # place in the answers
+        self.index = torch.arange(len(self.keys), device=keys.device)  # place among the answers
+        self.row = self.index // keys.shape[1]  # [N] of the model, of each answer
+        self.apart = keys.shape[1] == 1  # each answer has a row of its own, in their order
+        self.shares = keys.device.type == "cpu"  # an accelerator would have to be waited for
         ids = [torch.tensor(prompt) for prompt in prompts]
         padded = partial(pad_sequence, batch_first=True, padding_side="left")
         tokens = padded(ids).to(keys.device)
@@ -79,11 +85,8 @@ class Rows:
         self.mask = None if mask.all() else mask  # no padding, no mask: the faster attention
         first = inputs.first_pass(prompts, tokens, mask)
         self.position = first.behind  # [N, 1] of the next token, or [4, N, 1]
-        self.logits = self.forward(tokens, first.position, first.more)
-        if keys.shape[1] > 1:
-            places = self.index // keys.shape[1]
-            self.remember(places)
-            self.logits = self.logits[places]
+        logits = self.forward(tokens, first.position, first.more)
+        self.logits = logits if self.apart else logits[self.row]  # [N, V]
         # A layer of another kind, such as that of a window, stays; so does one without own keys.
         self.cache.layers = [
             RoomyLayer(x, min(steps, ROOM)) if type(x) is DynamicLayer and x.is_initialized else x
@@ -108,24 +111,40 @@ class Rows:
         logits = out.logits[:, -1]
         return logits.index_fill(-1, self.banned, -torch.inf) if len(self.banned) else logits
 
-    def advance(self, token: Tensor) -> None:
-        """Read one more token per row. `token`: [R] int64."""
+    def advance(self, token: Tensor, left: Tensor | None = None) -> None:
+        """Read one more token of each answer. Those not `left` are forgotten where it pays.
+
+        `token`: [N] int64; left: [n] int64, None: all are.
+        """
+        few = left is not None and len(left) < COPY_BELOW * len(token)
+        if few or not self.apart:
+            token = self.share_rows(token, left)
         if self.mask is not None:
             self.mask = pad(self.mask, (0, 1), value=1)
-        self.logits = self.forward(token[:, None], self.position)
+        logits = self.forward(token[:, None], self.position)
         self.position = self.position + 1
+        self.logits = logits if self.apart else logits[self.row]
 
-    def keep(self, rows: Tensor) -> None:
-        """Forget all other rows. rows: [N] int64."""
-        self.remember(rows)
-        self.keys, self.index = self.keys[rows], self.index[rows]
+    def share_rows(self, token: Tensor, left: Tensor | None) -> Tensor:
+        """A row for all answers that go on alike; for each answer where that saves little.
 
-    def remember(self, rows: Tensor) -> None:
-        """The model's memory of these rows, each as often as it is named. `rows`: [N] int64."""
-        self.cache.reorder_cache(rows)  # of all that gather rows, what every kind of layer has
-        self.position = self.position[..., rows, :]
+        `token`: [N] int64 of each answer -> [R] of each row.
+        """
+        if left is not None:
+            own = self.keys, self.index, self.row, token
+            self.keys, self.index, self.row, token = (x[left] for x in own)
+        parents, row = self.row, torch.arange(len(token), device=token.device)
+        if self.shares and not self.apart:
+            vocabulary = self.logits.shape[-1]
+            pairs, place = (parents * vocabulary + token).unique(return_inverse=True)
+            if len(pairs) < COPY_BELOW * len(token):
+                parents, token, row = pairs // vocabulary, pairs % vocabulary, place
+        self.cache.reorder_cache(parents)  # of all that gather rows, what every kind of layer has
+        self.position = self.position[..., parents, :]
         if self.mask is not None:
-            self.mask = self.mask[rows]
+            self.mask = self.mask[parents]
+        self.row, self.apart = row, len(parents) == len(row)
+        return token
 
 
 class Local:
@@ -175,18 +194,21 @@ def write_answers(
     written = Written(len(rows.keys), steps, endings, keys.device)
     for step in range(steps):
         drawn = draw(rows.logits, rng.key(rows.keys, step), sampling)
-        token, unfinished = drawn.token, written.add(drawn, rows.index, step)
-        if unfinished is not None:
-            left = int(unfinished.sum())
-            if left == 0:
-                break
-            if left < COMPACT_BELOW * len(token):
-                kept = unfinished.nonzero()[:, 0]
-                rows.keep(kept)
-                token = token[kept]
+        left = written.add(drawn, rows.index, step)
+        if left is not None and len(left) == 0:
+            break
         if step + 1 < steps:
-            rows.advance(token)
-    return written.answers()
+            rows.advance(drawn.token, left)
+    void = ~before(written.length, steps)
+    columns = written.tokens, written.logp, written.entropy
+    tokens, logp, entropy = (column.masked_fill_(void, 0) for column in columns)
+    return Answers(
+        tokens=tokens,
+        logp=logp,
+        entropy=entropy,
+        length=written.length,
+        truncated=written.unfinished,
+    )
 
 
 class Written:
@@ -203,7 +225,7 @@ class Written:
         self.looked = 0  # steps that were looked at for ends
 
     def add(self, drawn: Draw, rows: Tensor, step: int) -> Tensor | None:
-        """One more token of these rows; which of them go on, [N] bool.
+        """One more token of these rows; which of them go on, [n] int64.
 
         `rows`: [N] int64. None: it is not time to look, or this was the last token.
         """
@@ -214,37 +236,13 @@ class Written:
         if (step + 1) % self.interval and not last:
             return None
         steps, self.looked = range(self.looked, step + 1), step + 1
-        ended = find_ended(self.tokens[rows, : steps.stop], steps, self.ends, self.endings)
+        tokens = self.tokens[rows, : steps.stop]
+        ended = (tokens[:, steps.start :, None] == self.ends).any(-1)
+        if self.endings.strings:
+            ended |= self.endings.find_strings(tokens, steps)
         over = self.unfinished[rows] & ended.any(1)
         length = steps.start + 1 + ended.int().argmax(1)
         self.length[rows] = torch.where(over, length, self.length[rows])
         unfinished = self.unfinished[rows] & ~over
         self.unfinished[rows] = unfinished
-        return None if last else unfinished
-
-    def answers(self) -> Answers:
-        """All of them, with zeros behind their ends."""
-        void = ~before(self.length, self.tokens.shape[1])
-        columns = (self.tokens, self.logp, self.entropy)
-        tokens, logp, entropy = (column.masked_fill_(void, 0) for column in columns)
-        return Answers(
-            tokens=tokens,
-            logp=logp,
-            entropy=entropy,
-            length=self.length,
-            truncated=self.unfinished,
-        )
-
-
-def find_ended(tokens: Tensor, steps: range, ends: Tensor, endings: Endings) -> Tensor:
-    """Whether a row's token at each of these steps ends it: [N, n] bool. tokens: [N, T]."""
-    ended = (tokens[:, steps.start : steps.stop, None] == ends).any(-1)
-    if not endings.strings:
-        return ended
-    # A token holds a byte or more; four more than needed, for a piece may begin otherwise.
-    tail = max(4 + len(stop.encode()) for stop in endings.strings)
-    for place, step in enumerate(steps):
-        texts = endings.decode(tokens[:, max(step + 1 - tail, 0) : step + 1].tolist())
-        hits = [any(stop in text for stop in endings.strings) for text in texts]
-        ended[:, place] |= torch.tensor(hits, device=tokens.device)
-    return ended
+        return None if last else unfinished.nonzero()[:, 0]

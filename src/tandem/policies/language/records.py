@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from tandem.contracts import at_least
@@ -130,6 +131,22 @@ class Endings:
     tokens: Sequence[int]
     strings: Sequence[str]
     decode: Callable[[list[list[int]]], Sequence[str]]  # special tokens are shown
+
+    @property
+    def tail(self) -> int:
+        """Tokens that a stop string takes at most: each holds a byte or more; and four beside them,
+        for a piece may begin otherwise."""
+        return max(4 + len(stop.encode()) for stop in self.strings)
+
+    def find_strings(self, tokens: Tensor, steps: range) -> Tensor:
+        """Whether a stop string ends with each of these steps: [N, n] bool. tokens: [N, T]."""
+        tails = [tokens[:, max(step + 1 - self.tail, 0) : step + 1].tolist() for step in steps]
+        return torch.stack([self.hold_string(own, tokens.device) for own in tails], 1)
+
+    def hold_string(self, rows: list[list[int]], device: torch.device) -> Tensor:
+        """Whether a stop string stands in each of these rows: [N] bool."""
+        hits = [any(stop in text for stop in self.strings) for text in self.decode(rows)]
+        return torch.tensor(hits, device=device)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
