@@ -10,6 +10,7 @@ from torch import nn
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tandem.policies.language import logprob
 from tandem.policies.language.contexts import padded_cost
 from tandem.policies.language.inputs import padded
 from tandem.policies.language.logprob import ChunkLimits, token_logp
@@ -34,6 +35,34 @@ def test_a_uniform_model_gives_minus_log_of_the_vocabulary():
     want = math.log(40) * rollout.mask
     assert_close(evidence.logp, -want)
     assert_close(evidence.entropy, want)
+
+
+def test_rows_that_are_alike_are_read_once_and_count_each(policy, monkeypatch):
+    """One answer of three is another's, one is cut a step earlier, and one is read warmer."""
+    rollout = take(shown(policy), torch.tensor([0, 1, 0, 2, 1, 0, 0]))
+    mask, temperature = rollout.mask.clone(), torch.ones(7)
+    mask[5, 0], temperature[6] = False, 0.5
+    rollout = replace(rollout, mask=mask, sample=replace(rollout.sample, temperature=temperature))
+    weights = torch.arange(1.0, 8)[:, None]
+
+    def said():
+        policy.network.zero_grad()
+        evidence = policy.evidence(rollout, ENTROPY)
+        (weights * (evidence.logp + evidence.entropy)).sum().backward()
+        gradients = [p.grad.clone() for p in policy.trainable().values()]
+        return evidence.logp.detach(), evidence.entropy.detach(), gradients
+
+    read, run = [], policy.scorer.trunk.run
+    monkeypatch.setattr(
+        policy.scorer.trunk, "run", lambda **given: read.append(given["input_ids"]) or run(**given)
+    )
+    got = said()
+    monkeypatch.setattr(logprob, "find_alike", lambda sample, mask: None)
+    want = said()
+    once, each = (tokens.count_nonzero() for tokens in read)
+    lengths = (rollout.sample.prompt_length + rollout.length - 1).tolist()
+    assert (once, each) == (sum(lengths) - lengths[2] - lengths[4], sum(lengths))
+    assert_close(got, want, atol=1e-5, rtol=1e-5)
 
 
 def test_a_model_that_knows_the_next_token_gives_zero():

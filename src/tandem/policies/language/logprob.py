@@ -23,7 +23,7 @@ from tandem.policies.language.layout_probes import choose_layout, shares_prompts
 from tandem.policies.language.prefix import shared
 from tandem.policies.language.pretrained import Numerics, vocabulary_of
 from tandem.policies.language.records import TokenSample
-from tandem.policies.language.rows import RowScorer, TokenIndex
+from tandem.policies.language.rows import RowScorer, TokenIndex, find_alike
 from tandem.policies.language.sampling import entropy_of
 from tandem.policies.weights import Precision, Replicated, join_graph
 from tandem.types import Evidence, take, widen
@@ -77,12 +77,17 @@ class TokenLogProbComputer(RowScorer[TokenSample]):
         compared: Sequence[Compared] = (),
     ) -> Evidence:
         """Rows may hold anything right of their last masked token: attention looks left only.
+        Rows that are alike are read once.
 
         compared: what teachers say of these steps, where a "divergence" is asked for.
         """
+        alike = None if compared else find_alike(sample, mask)
+        if alike is not None:
+            sample, mask = take(sample, alike[0]), mask[alike[0]]
         # One call of everything: trunk and head may share weights.
         with self.precision.on(mask.device):
-            return Evidence(**self.weights(partial(self.score, sample, mask, needs, compared)))
+            said = Evidence(**self.weights(partial(self.score, sample, mask, needs, compared)))
+        return said if alike is None else take(said, alike[1])
 
     def score(
         self,
