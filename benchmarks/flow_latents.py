@@ -10,7 +10,11 @@ from torch import Tensor, nn
 from tandem import rng
 from tandem.data.images import show
 from tandem.policies.flow.adapter import Canvas
-from tandem.policies.flow.families.sd3_transformer import image_tokens, velocity
+from tandem.policies.flow.families.sd3_transformer import (
+    image_tokens,
+    velocity,
+    without_unread_queries,
+)
 from tandem.policies.flow.lora import ATTENTION
 from tandem.policies.flow.records import Condition, PromptInput
 from tandem.types import Prompt
@@ -39,7 +43,7 @@ class Latents:
         from diffusers import SD3Transformer2DModel
 
         torch.manual_seed(0)
-        return SD3Transformer2DModel(
+        network = SD3Transformer2DModel(
             sample_size=SIDE,
             patch_size=2,
             in_channels=CHANNELS,
@@ -53,6 +57,7 @@ class Latents:
             pos_embed_max_size=SIDE,
             qk_norm="rms_norm",
         )
+        return without_unread_queries(network)
 
     def fingerprint(self) -> None:
         return None

@@ -149,7 +149,7 @@ class RandomSD3(SD3):
         self.folder = f"random weights of shape {self.shape}"
         own = self.canvas(None)
         self.latent_shape, self.picture_tokens = own.latent_shape, own.tokens
-        return self.network
+        return self.fit(self.network)
 
     def fingerprint(self) -> None:
         return None

@@ -118,6 +118,8 @@ def copy_into(tensors: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> N
 def join_graph(value: Tensor, weights: Iterable[nn.Parameter]) -> Tensor:
     """The same numbers, with a gradient of 0 for weights that had no part in them: DDP waits for
     that of every weight. Of any shape [...]."""
+    if not torch.is_grad_enabled():
+        return value
     return value + sum(p.flatten()[:0].sum() for p in weights if p.requires_grad)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from torch import nn
 
 from tandem.policies.flow.families.pipelines import Family, Geometry, Pipeline
-from tandem.policies.flow.families.sd3_transformer import velocity
+from tandem.policies.flow.families.sd3_transformer import velocity, without_unread_queries
 from tandem.policies.flow.records import Condition, PromptInput
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ class SD3(Pipeline):
         return Geometry(
             channels=config.in_channels, patch=config.patch_size, most=config.pos_embed_max_size
         )
+
+    def fit(self, network: nn.Module) -> nn.Module:
+        return without_unread_queries(network)
 
     @property
     def text_tokens(self) -> int:

@@ -12,7 +12,11 @@ from tandem import rng
 from tandem.dynamics.guidance import guide
 from tandem.policies.flow.adapter import Canvas
 from tandem.policies.flow.families.folders import loaded
-from tandem.policies.flow.families.sd3_transformer import image_tokens, velocity
+from tandem.policies.flow.families.sd3_transformer import (
+    image_tokens,
+    velocity,
+    without_unread_queries,
+)
 from tandem.policies.flow.lora import ATTENTION, save_lora
 from tandem.policies.flow.records import Condition, PromptInput
 
@@ -51,6 +55,7 @@ class TinyFlow:
 
     def load(self, path: str | None, dtype: torch.dtype | None) -> nn.Module:
         network = self._new() if path is None else self._saved(Path(path), dtype)
+        without_unread_queries(network)
         config = network.config
         self.patch = config.patch_size
         self.latent_shape = (config.in_channels, config.sample_size, config.sample_size)

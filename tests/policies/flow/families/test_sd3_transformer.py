@@ -1,0 +1,46 @@
+"""The transformer of Stable Diffusion 3 without the queries that its last block throws away."""
+
+import copy
+
+import pytest
+import torch
+from tiny_sd3 import pipeline
+from torch.testing import assert_close
+
+from tandem.policies.flow.families.sd3_transformer import velocity, without_unread_queries
+
+
+@pytest.fixture(params=["rms_norm", None], ids=["3.5", "3"])  # the first version normalised neither
+def network(request):
+    torch.manual_seed(0)
+    config = {**pipeline().transformer.config, "qk_norm": request.param}
+    return type(pipeline().transformer).from_config(config).eval()
+
+
+def asked(network):
+    """Velocities, and the gradient of every weight."""
+    generator = torch.Generator().manual_seed(1)
+    x, states, pooled = (
+        torch.randn(shape, generator=generator) for shape in ((3, 4, 8, 8), (3, 40, 32), (3, 64))
+    )
+    sigma = torch.tensor([1.0, 0.6, 0.1])
+    found = velocity(network, x, sigma, {"states": states, "pooled": pooled})
+    found.square().mean().backward()
+    return found.detach(), {name: p.grad for name, p in network.named_parameters()}
+
+
+def test_velocities_and_gradients_are_those_of_diffusers(network):
+    theirs, gradients = asked(copy.deepcopy(network))
+    ours, own = asked(without_unread_queries(network))
+    assert_close(ours, theirs)
+    # DDP waits for each, also of queries that nobody computes.
+    assert own.keys() == gradients.keys() and None not in own.values()
+    assert_close(own, gradients)
+
+
+def test_the_text_of_the_last_block_is_not_projected_to_queries(network):
+    calls = []
+    for place, block in enumerate(without_unread_queries(network).transformer_blocks):
+        block.attn.add_q_proj.register_forward_hook(lambda *_, place=place: calls.append(place))
+    asked(network)
+    assert calls == [0]
