@@ -1,6 +1,7 @@
 """What a training step of a flow costs beside the bare transformer doing the same calls.
 
 Both are in one process and take turns, one training step each, so that a busy machine slows both.
+With `--flow-factory` a whole iteration is measured beside Flow-Factory's too.
 """
 
 from __future__ import annotations
@@ -10,16 +11,20 @@ import ctypes
 import gc
 import json
 import os
+import sys
 import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 
 os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
 
+import flow_pipeline
 import torch
+from exhaustive import commit
 from flow_bare import Bare, CpuClock
 from flow_workloads import ALGORITHMS, WORKLOADS, Work, Workload, module_of
 from lightning.pytorch import Callback, Trainer
@@ -31,7 +36,7 @@ from tandem.launch.run import trainer_for
 from tandem.settings.settings import Devices
 from tandem.training.module import PostTraining
 
-RESULTS = Path(__file__).resolve().parent / "results"
+KEPT = Path(__file__).resolve().parent / "results" / "flow_step.json"
 AIM = 1.15  # Tandem's time over that of the bare transformer
 WARM_UP = 1  # rounds that are not counted
 SIDES = ("tandem", "bare")
@@ -61,12 +66,17 @@ def main() -> None:
             reports.append(measured(workload, name, algorithm, rounds=chosen.rounds))
             took = time.perf_counter() - began
             print(f"{workload.name}, {name}: measured in {took:.0f} s", flush=True)
-    text = as_text(reports, chosen.threads)
+    if chosen.save and KEPT.exists():  # what is not measured now stays as it was saved
+        saved = json.loads(KEPT.read_text())
+        reports += [report for report in saved if report["workload"] not in chosen.only]
+    beside = flow_pipeline.sections(
+        chosen.flow_factory, chosen.flow_factory_python, rounds=chosen.rounds, save=chosen.save
+    )
+    text = "\n".join([as_text(reports, chosen.threads), *beside])
     print(text)
     if chosen.save:
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "flow_step.json").write_text(json.dumps(reports, indent=1) + "\n")
-        (RESULTS / "flow_step.md").write_text(text)
+        KEPT.write_text(json.dumps(reports, indent=1) + "\n")
+        KEPT.with_suffix(".md").write_text(text)
 
 
 def arguments() -> argparse.Namespace:
@@ -75,6 +85,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", default=names, choices=names)
     parser.add_argument("--rounds", type=int, help="that are counted, instead of a workload's own")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--flow-factory", type=Path, metavar="DIR", help="a checkout of it")
+    parser.add_argument("--flow-factory-python", type=Path, default=sys.executable, metavar="FILE")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results")
     return parser.parse_args()
 
@@ -99,6 +111,8 @@ def measured(workload: Workload, name: str, algorithm: Algorithm, *, rounds: int
         "says": workload.says,
         "algorithm": name,
         "rounds": rounds,
+        "commit": commit(),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "calls": [{"rows": n, "gradient": g, "times": c} for (n, g), c in work.calls.items()],
         **{side: medians(laps[side], count) for side in SIDES},
         "ratio": ratios(*laps.values(), tuple(count)),
@@ -198,7 +212,12 @@ def as_text(reports: list[Report], threads: int) -> str:
         f"### {name}: {said}\n\n" + table([r for r in reports if r["workload"] == name])
         for name, said in says.items()
     ]
-    closing = f"{threads} thread(s); aim at most {AIM} of the bare transformer's time.\n"
+    taken = "; ".join(
+        dict.fromkeys(f"{r['commit']}, {r['date']}, {r['workload']}" for r in reports)
+    )
+    closing = (
+        f"Commit {taken}; {threads} thread(s); aim at most {AIM} of the bare transformer's time.\n"
+    )
     return "\n".join([*sections, closing])
 
 

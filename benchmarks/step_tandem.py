@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -33,12 +33,23 @@ def prepare(connection: Connection, folder: Path, overrides: Sequence[str]) -> N
 
 
 def steps(connection: Connection, folder: Path, overrides: Sequence[str]) -> None:
+    module = run_loop(folder, overrides, share_start, TakingTurns(connection, folder))
+    torch.save(module.policy.weights(), folder / "end.pt")
+
+
+def run_loop(
+    folder: Path,
+    overrides: Sequence[str],
+    share: Callable[[PostTraining, Path], None],
+    turns: Callback,
+) -> PostTraining:
+    """`share`: writes what the others start from, before the first step."""
     torch.set_num_threads(1)
     cfg = configuration(overrides)
     settings = check(cfg)
     weights = starting_weights(cfg, WARM)
     module, data = assemble(cfg, settings, build(cfg.data), folder / "run", weights)
-    share_start(module, folder)
+    share(module, folder)
     record = RunRecord(folder / "run", mirrors=[])
     record.begin("", seed=settings.seed, command=overrides)
     callbacks = standard(
@@ -49,9 +60,8 @@ def steps(connection: Connection, folder: Path, overrides: Sequence[str]) -> Non
         keep=settings.checkpoints.keep,
         resume=False,
     )
-    turns = TakingTurns(connection, folder)
     trainer_for(settings.trainer, [*callbacks, turns]).fit(module)
-    torch.save(module.policy.weights(), folder / "end.pt")
+    return module
 
 
 class TakingTurns(Callback):
@@ -77,11 +87,14 @@ class TakingTurns(Callback):
     def on_train_batch_end(self, trainer: Trainer, module: PostTraining, *_: object) -> None:
         self.turns.stop()
         sampling, self.sampling = self.sampling, 0.0
-        torch.save(work_of(module), self.folder / "step.pt")
-        self.turns.finish(tokens=int(module.rollout.length.sum()), sampling=sampling)
+        self.finish(module, sampling)
         if module.iteration < module.plan.iterations:
             self.turns.wait()
             self.turns.start()
+
+    def finish(self, module: PostTraining, sampling: float) -> None:
+        torch.save(work_of(module), self.folder / "step.pt")
+        self.turns.finish(tokens=int(module.rollout.length.sum()), sampling=sampling)
 
 
 def share_start(module: PostTraining, folder: Path) -> None:

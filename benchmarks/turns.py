@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -18,9 +18,10 @@ class Lap:
     wall: float  # seconds
     cpu: float  # seconds, of all threads of the process
     peak: int  # bytes, of the process since all was loaded
-    tokens: int  # sampled in this turn
+    tokens: int = 0  # sampled in this turn
     sampling: float = 0.0  # CPU seconds of it, where the program tells them
     flops: float = 0.0  # of its matrix products, likewise
+    rows: Mapping[str, int] = field(default_factory=dict)  # of its networks, likewise
 
 
 class Turns:
@@ -44,12 +45,10 @@ class Turns:
         ended = time.perf_counter(), time.process_time()
         self.took = ended[0] - self.began[0], ended[1] - self.began[1], memory("VmHWM")
 
-    def finish(self, *, tokens: int, sampling: float = 0.0, flops: float = 0.0) -> None:
-        """Let the next program begin."""
+    def finish(self, **told: object) -> None:
+        """Let the next program begin. `told`: the other fields of the lap."""
         wall, cpu, peak = self.took
-        self.connection.send(
-            Lap(wall=wall, cpu=cpu, peak=peak, tokens=tokens, sampling=sampling, flops=flops)
-        )
+        self.connection.send(Lap(wall=wall, cpu=cpu, peak=peak, **told))
 
 
 class Runner:
