@@ -114,6 +114,14 @@ def test_rows_say_the_same_in_any_company(likelihood):
     assert_close(policy.logp(wider)[:6], whole, atol=1e-5, rtol=1e-5)
 
 
+def test_a_pass_is_as_wide_as_its_longest_row():
+    policy = small_masked()
+    short = take(asked(policy), torch.tensor([3, 4, 5])).sample
+    read = short.prompt_length + POSITIONS
+    states = policy.scorer.states(short.tokens, read)
+    assert states.shape[1] == read.max() < short.tokens.shape[1]
+
+
 def asked_wide(policy):
     """A row of a longer prompt."""
     return policy.sample(questions(("jihgfedcba",)), 1, key=9, slots=[2])

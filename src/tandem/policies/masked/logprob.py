@@ -45,7 +45,9 @@ class MaskedModel:
         return torch.tensor(self.tokens.banned, device=next(self.model.parameters()).device)
 
     def states(self, tokens: Tensor, read: Tensor) -> Tensor:
-        """What stands at every column, [N, S, H]; tokens [N, S], of which `read` [N] are there."""
+        """What stands at the columns of the longest row, [N, W, H]; tokens [N, S], of which `read`
+        [N] are there."""
+        tokens = tokens[:, : int(read.max())]  # S is the width of all that was sampled together
         column = torch.arange(tokens.shape[1], device=tokens.device)
         mask = (column < read[:, None]).long()
         start = torch.arange(len(tokens), device=tokens.device) * tokens.shape[1]
