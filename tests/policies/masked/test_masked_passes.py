@@ -28,17 +28,17 @@ class Plan:
 
 
 class Watch:
-    """Counts the passes of each row that a policy and its reference make."""
+    """Counts the passes of each row that a policy and its reference make, shared ones too."""
 
     def __init__(self, policy, rows: int) -> None:
         self.rows, self.passes = rows, 0
         for scorer in filter(None, (policy.scorer, policy.reference)):
-            scorer.states = self.watched(scorer.states)
+            scorer.states_at = self.watched(scorer.states_at)
 
-    def watched(self, states):
-        def counting(tokens, read):
+    def watched(self, states_at):
+        def counting(tokens, *places):
             self.passes += len(tokens)
-            return states(tokens, read)
+            return states_at(tokens, *places)
 
         return counting
 

@@ -122,6 +122,15 @@ def test_a_pass_is_as_wide_as_its_longest_row():
     assert states.shape[1] == read.max() < short.tokens.shape[1]
 
 
+def test_rows_that_are_alike_are_read_once():
+    policy = small_masked(partial(one_step, p_mask_prompt=0.0))
+    rollout, read, states = asked(policy), [], policy.scorer.states
+    policy.scorer.states = lambda tokens, *more: read.append(len(tokens)) or states(tokens, *more)
+    alone = torch.cat([policy.logp(take(rollout, torch.tensor([row]))) for row in range(6)])
+    assert_close(policy.logp(rollout), alone, atol=1e-5, rtol=1e-5)
+    assert read == [1, 1, 1, 1, 1, 1, 2]  # three answers to each of two prompts, all of them hidden
+
+
 def asked_wide(policy):
     """A row of a longer prompt."""
     return policy.sample(questions(("jihgfedcba",)), 1, key=9, slots=[2])

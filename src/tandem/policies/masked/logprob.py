@@ -54,9 +54,14 @@ class MaskedModel:
         out = self.trunk(Layout(tokens=tokens, start=start, mask=mask))
         return out.last_hidden_state if self.splits else out.logits
 
-    def gather(self, states: Tensor, row: Tensor, column: Tensor) -> Tensor:
-        """Where the logits of the tokens at (row, column) stand: [n, H]."""
-        return states[row, column - self.tokens.shift]
+    def states_at(self, tokens: Tensor, read: Tensor, row: Tensor, column: Tensor) -> Tensor:
+        """What the logits of the tokens at (row, column) are made of, [n, H]; tokens [N, S].
+
+        Rows that are alike are read once, such as the hidden answers that a group begins with.
+        """
+        rows, which = torch.cat([tokens, read[:, None]], 1).unique(dim=0, return_inverse=True)
+        states = self.states(rows[:, :-1], rows[:, -1])
+        return states[which[row], column - self.tokens.shift]
 
 
 class MaskedLogProbComputer(MaskedModel, RowScorer[MaskedSample]):
@@ -106,10 +111,10 @@ class MaskedLogProbComputer(MaskedModel, RowScorer[MaskedSample]):
         seen = take(sample, states.row)
         places = TokenIndex.of(seen, states.weight != 0)
         read = seen.prompt_length + states.hidden.shape[1]
-        shown = self.states(hide(seen, states, self.tokens.mask), read)
+        shown = hide(seen, states, self.tokens.mask)
         also = [name for name in ("entropy", "likeliest") if name in needs]
         numbers = token_logp(
-            self.gather(shown, places.row, places.column),
+            self.states_at(shown, read, places.row, places.column),
             self.head,
             places,
             vocabulary=self.vocabulary,

@@ -73,11 +73,11 @@ class Unmasker:
 
     def candidates(self, page: Page, block: slice, step: int, sampling: MaskedSampling) -> Tensor:
         """Draw for every hidden position of a block; how soon each should be written, [B, L]."""
-        states = self.model.states(page.tokens, page.read)
         inside = torch.zeros_like(page.hidden)
         inside[:, block] = page.hidden[:, block]
         row, position = inside.nonzero(as_tuple=True)
-        states = self.model.gather(states, row, page.prompt_length[row] + position)
+        column = page.prompt_length[row] + position
+        states = self.model.states_at(page.tokens, page.read, row, column)
         keys = rng.key(page.keys[row], step, position)
         priority = torch.zeros(page.hidden.shape, dtype=torch.float64, device=page.keys.device)
         for part in torch.arange(len(row)).split(
