@@ -92,6 +92,14 @@ def test_a_score_that_verl_would_not_read_is_missing():
     assert next(iter(faults)).startswith("raised KeyError: \"'score'\"")
 
 
+def test_a_score_that_is_waited_for_is_read_as_verl_reads_it():
+    async def compute_late(data_source, solution_str, ground_truth, extra_info):
+        return {"score": 0.5, "acc": True}
+
+    compute_late.__qualname__ = "compute_late"
+    assert Reward(register_reward(compute_late))(OUTPUTS, PROMPTS)[0] == [0.5, 0.5]
+
+
 def test_a_column_that_the_data_lacks_is_named_with_those_there_are():
     values, faults = Reward(register_reward(no_such_column))(OUTPUTS, PROMPTS)
     assert values == [None, None]

@@ -19,6 +19,7 @@ from torch.testing import assert_close
 
 from tandem.rewards import Reward, Rewards, batched
 from tandem.rewards.worker import verdict
+from tandem.stop import Stop
 from tandem.types import Prompt
 
 PROMPTS = [Prompt(id=i, source="test", text="?", answer=str(i)) for i in range(64)]
@@ -381,3 +382,33 @@ def test_a_reward_may_write_on_the_messages_that_it_is_given(wrap):
     chat = Prompt(id=0, source="t", messages=({"role": "user", "content": "?"},))
     assert Reward(wrap(appends))(["a", "b"], [chat, chat]) == ([0.0, 0.0], Counter())
     assert chat.messages[0]["content"] == "?"
+
+
+@pytest.mark.parametrize("wrap", [lambda function: function, batched])
+def test_nobody_sees_what_a_reward_writes_into_fields_that_were_empty(wrap):
+    def counts(output, prompt):
+        prompt.fields["asked"] = prompt.fields.get("asked", 0) + 1
+        return float(prompt.fields["asked"])
+
+    def counts_all(outputs, prompts):
+        return [counts(*pair) for pair in zip(outputs, prompts, strict=True)]
+
+    asked = Prompt(id=0, source="t", text="?")
+    function = wrap(counts if wrap is not batched else counts_all)
+    for _ in range(2):
+        assert Reward(function)(["a", "b"], [asked, asked])[0] == [1.0, 1.0]
+    assert asked.fields == {}
+
+
+def test_a_prompt_that_cannot_be_copied_ends_the_run_in_one_line():
+    asked = Prompt(id=7, source="mine", text="?", fields={"rows": (x for x in ())})
+    with pytest.raises(Stop, match="prompt 7 of mine holds in its fields what cannot be copied"):
+        Reward(lambda output, prompt: 1.0)(["a"], [asked])
+
+
+def test_a_fault_in_a_method_that_a_dataclass_wrote_is_placed_where_it_was_called():
+    def writes(output, prompt):
+        prompt.answer = "c"
+
+    _, faults = Reward(writes)(["a"], [Prompt(id=0, source="t", text="?")])
+    assert "test_reward.py:" in next(iter(faults))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from inspect import Parameter
 from typing import Any
 
@@ -35,7 +35,8 @@ def from_verl(function: Callable) -> Callable:
     def reward(output: str, prompt: Prompt, **given: object) -> object:
         known = (prompt.source, output, prompt.answer, dict(prompt.fields))
         told = _taken(parameters, dict(zip(VERL, known, strict=True)))
-        return _score(function(**told, **given))
+        answer = function(**told, **given)
+        return _awaited_score(answer) if inspect.isawaitable(answer) else _score(answer)
 
     reward.__signature__ = signature_of(("output", "prompt"), numbers)
     return reward
@@ -72,6 +73,10 @@ def from_trl(function: Callable) -> Callable:
 
     reward.__signature__ = signature_of(("outputs", "prompts"), numbers)
     return reward
+
+
+async def _awaited_score(answer: Awaitable[object]) -> object:
+    return _score(await answer)
 
 
 def _score(answer: object) -> object:

@@ -24,7 +24,7 @@ from typing import NoReturn
 import numpy as np
 from torch import Tensor
 
-from tandem.stop import end_process
+from tandem.stop import Stop, end_process
 from tandem.types import Prompt
 
 TIMED_OUT = "timed out"
@@ -36,7 +36,9 @@ THERE = f"{HERE}timeout=null asks it in the main thread, without a time limit of
 LARGEST = 1e18  # its square is a float32 still, so group statistics stay finite
 OWN = Path(__file__).parents[1]
 PATHS = ("stdlib", "platstdlib", "purelib", "platlib")
-LIBRARIES = (str(OWN), *(sysconfig.get_path(name) for name in PATHS), "<frozen ")
+# Frozen modules, and the methods that a dataclass writes for itself.
+NOWHERE = ("<frozen ", "<string>")
+LIBRARIES = (str(OWN), *(sysconfig.get_path(name) for name in PATHS), *NOWHERE)
 INSTALLED = {"site-packages", "dist-packages"}  # folders of packages, those of another prefix too
 
 Verdict = tuple[float | None, str | None]  # a number and no reason, or none and the reason
@@ -83,16 +85,23 @@ def attempt(function: Callable, arguments: Sequence[object]) -> object:
 
 
 def copy_of(given: str | Tensor | Prompt) -> str | Tensor | Prompt:
-    """A function may write on what it is given: others are given it too.
+    """A function may write on what it is given: others are given it too, fields that are empty as
+    well.
 
-    A picture is uint8 [H, W, 3].
+    A picture is uint8 [H, W, 3]. Raises Stop for a prompt that holds what cannot be copied.
     """
     if isinstance(given, Tensor):
         return given.clone()
-    if isinstance(given, Prompt) and (given.fields or given.episode or given.messages):
-        written = ("fields", "episode", "messages")
+    if not isinstance(given, Prompt):
+        return given
+    written = ("fields", "episode", "messages")
+    try:
         return replace(given, **{name: copy.deepcopy(getattr(given, name)) for name in written})
-    return given
+    except Exception as error:  # a value of the user's own may do anything
+        raise Stop(
+            f"prompt {given.id} of {given.source} holds in its fields what cannot be copied for a "
+            f"reward ({told(error)}); keep there what JSON can say"
+        ) from error
 
 
 @contextmanager
@@ -226,14 +235,14 @@ def told(error: BaseException) -> str:
     text = attempt(lambda: repr(str(error)[:80]), ())  # code of theirs too
     if isinstance(text, BaseException):
         text = f"its text raises {type(text).__name__}"
-    return f"{type(error).__name__}: {text}{_place(error)}"
+    return f"{type(error).__name__}: {text}{place_of(error)}"
 
 
 def _is_library(file: str) -> bool:
     return file.startswith(LIBRARIES) or not INSTALLED.isdisjoint(Path(file).parts)
 
 
-def _place(error: BaseException) -> str:
+def place_of(error: BaseException) -> str:
     """` at FILE:LINE`, the innermost one that is of no library; "" if all are."""
     lines = [(frame.f_code.co_filename, line) for frame, line in walk_tb(error.__traceback__)]
     own = [(name, line) for name, line in lines if not _is_library(name)]
