@@ -62,3 +62,18 @@ def test_training_by_the_command_is_training_by_the_script(tmp_path):
     line = [sys.executable, "-m", "tandem", "train", "dry_run=true", f"run_dir={tmp_path / 'run'}"]
     done = subprocess.run(line, capture_output=True, text=True, check=True)
     assert "grpo" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.system
+def test_the_ranks_of_a_run_are_started_by_the_command_as_by_the_script(tmp_path):
+    words = [
+        "trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2", "iterations=1",
+        "warm_start=null", "evaluation.every=null", "prompts_per_step=2", "group_size=2",
+        f"run_dir={tmp_path / 'run'}",
+    ]  # fmt: skip
+    line = [sys.executable, "-m", "tandem", "train", *words]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "ranks" in done.stdout
+    assert (tmp_path / "run" / "metrics.jsonl").read_text().count("\n") >= 1
