@@ -56,7 +56,7 @@ def usage() -> str:
 
 
 if __name__ == "__main__":
-    # Lightning starts the other ranks of a run by the words of this process: of `-m tandem` it would
-    # repeat the module without the word `train`. Without a module it takes the script, train.py.
+    # Lightning starts the other ranks of a run by the words of this process. Of `-m tandem` it
+    # would repeat the module without the word `train`; without a module it takes train.py.
     __spec__ = None
     main()

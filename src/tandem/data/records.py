@@ -5,7 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
+from numbers import Integral
+from operator import attrgetter
 from pathlib import Path
+from types import NoneType, UnionType
+from typing import get_args, get_origin, get_type_hints
 
 from torch import Tensor
 
@@ -13,6 +18,7 @@ from tandem import rng
 from tandem.data.stream import PromptStream
 from tandem.types import Prompt
 
+SPLITS = ("train", "eval", "test", "demonstrations", "pairs")
 TOGETHER = "reported_with"  # the field that `reported_with` reads
 StreamMaker = Callable[..., PromptStream]  # called as maker(prompts, seed=seed)
 
@@ -46,9 +52,14 @@ class Data:
     asks_again: bool = False
 
     def __post_init__(self) -> None:
+        for split in SPLITS:
+            refuse_unlike(split, getattr(self, split))
+        for name in ("curriculum", "given"):
+            if not callable(getattr(self, name)):
+                raise ValueError(f"Data.{name} makes a PromptStream of prompts; give its class")
         if not self.train:
             raise ValueError("the data has no prompt to train on")
-        for prompts in (self.train, self.eval, self.test, self.demonstrations, self.pairs):
+        for prompts in (getattr(self, split) for split in SPLITS):
             if len({prompt.id for prompt in prompts}) < len(prompts):
                 raise ValueError(
                     f"prompt ids repeat among the {len(prompts)} prompts of a split "
@@ -94,11 +105,60 @@ def _question(prompt: Prompt) -> str:
     return json.dumps([said, [picture.name for picture in prompt.images]])
 
 
+def refuse_unlike(split: str, prompts: object) -> None:
+    """Raise ValueError for a split that is no tuple of prompts whose fields are what they should
+    be. A list is as good; what may have no end is not read."""
+    if not isinstance(prompts, tuple | list):
+        raise ValueError(f"Data.{split} is a {type(prompts).__name__}; give a tuple of Prompts")
+    if odd := [one for one in prompts if not isinstance(one, Prompt)][:1]:
+        raise ValueError(f"Data.{split} holds a {type(odd[0]).__name__}; give a tuple of Prompts")
+    read = attrgetter(*_kinds())
+    alike: set[tuple[type, ...]] = set()  # thousands of prompts are of the same few kinds
+    for prompt in prompts:
+        if (own := tuple(map(type, read(prompt)))) not in alike:
+            _refuse_kinds(f"a prompt of Data.{split} (id {prompt.id})", own)
+            alike.add(own)
+        if not 0 <= prompt.id < 1 << 63:
+            raise ValueError(f"Data.{split}: the id {prompt.id} of a prompt is not from 0 to 2**63")
+        if prompt.rewards == ():
+            raise ValueError(
+                f"Data.{split}: rewards=() of a prompt names none; None is all of them"
+            )
+        groups_to_report(prompt)
+
+
+def _refuse_kinds(which: str, own: tuple[type, ...]) -> None:
+    for (name, wanted), kind in zip(_kinds().items(), own, strict=True):
+        if not issubclass(kind, wanted):
+            given = wanted[0].__name__ + " or None" * (NoneType in wanted)
+            raise ValueError(f"{which}: its {name} is of {kind.__name__}; give {given}")
+
+
+@cache
+def _kinds() -> dict[str, tuple[type, ...]]:
+    """The fields of a prompt, and what each may be: as annotated, but a list may be a tuple, and an
+    integer one of numpy's."""
+    also = {int: (int, Integral), tuple: (tuple, list)}
+    kinds = {}
+    for name, hint in get_type_hints(Prompt).items():
+        plain = [get_origin(x) or x for x in get_args(hint) if get_origin(hint) is UnionType]
+        plain = plain or [get_origin(hint) or hint]
+        kinds[name] = tuple(kind for x in plain for kind in also.get(x, (x,)))
+    return kinds
+
+
 def groups_to_report(prompt: Prompt) -> tuple[str, ...]:
     """The groups that evaluation reports a prompt under, beside its source. A row may name just
-    one."""
-    named = prompt.fields.get(TOGETHER, ())
-    return (named,) if isinstance(named, str) else tuple(named)
+    one, or none by null. Raises ValueError for what names none."""
+    named = prompt.fields.get(TOGETHER)
+    if named is None:
+        return ()
+    groups = [named] if isinstance(named, str) else named
+    if not isinstance(groups, list | tuple) or not all(
+        isinstance(group, str) and group.strip() for group in groups
+    ):
+        raise ValueError(f"`{TOGETHER}` must be a text or a list of texts, not {named!r}")
+    return tuple(groups)
 
 
 def prompt_id(*names: int | str) -> int:

@@ -14,7 +14,14 @@ from tandem.data.checks import parse, to_prompt
 from tandem.data.images import with_images
 from tandem.data.lines import as_row, number_lines
 from tandem.data.pictures import Resize, make_finisher, refuse_named, with_size
-from tandem.data.records import Data, InvalidRow, Rows, StreamMaker, prompt_id
+from tandem.data.records import (
+    Data,
+    InvalidRow,
+    Rows,
+    StreamMaker,
+    groups_to_report,
+    prompt_id,
+)
 from tandem.data.splits import choose, split_rows
 from tandem.data.stream import PromptStream
 from tandem.types import Picture, Prompt
@@ -179,6 +186,7 @@ def check_rows(
             key = prompt_id(json.dumps(row, sort_keys=True, default=_opaque))
             prompt = to_prompt(_negative(row), source=source, content=key)
             prompt = finish(prompt)
+            groups_to_report(prompt)
             _unique(seen, prompt.id, number, given="id" in row)
         except ValueError as problem:
             bad.append(InvalidRow(file=file, line=number, reason=str(problem), text=_start(line)))

@@ -64,7 +64,9 @@ def _rank(scores: Scores) -> list[int]:
 
 def _make_row(rollout: Rollout, scores: Scores, i: int, *, kind: Kind, describe: Describe) -> dict:
     prompt, output = rollout.prompts[i], rollout.outputs[i]
-    written = {WRITTEN: prompt.fields[WRITTEN]} if WRITTEN in prompt.fields else {}
+    # A row of the data may have such a field too, which nobody wrote.
+    is_chain = rollout.segment is not None and WRITTEN in prompt.fields
+    written = {WRITTEN: prompt.fields[WRITTEN]} if is_chain else {}
     told = prompt.episode
     return {
         "kind": kind,

@@ -11,7 +11,9 @@ from tandem.config.plain import iterate_leaves, to_plain
 from tandem.config.targets import resolve
 from tandem.contracts import facts_of
 from tandem.data import Data
+from tandem.data.records import SPLITS
 from tandem.record.terminal import starting
+from tandem.rewards.result import attempt, place_of, told
 
 HERE = (".", "/", "~")  # how a path that is no name on the hub begins
 
@@ -29,11 +31,43 @@ def read_inputs(cfg: DictConfig) -> Data | None:
         if cfg.dry_run and must_be_downloaded(cfg):
             return None
         with starting(f"data={cfg.choices.data}"):
-            return build(cfg.data)
+            data = read_data(cfg)
     except ConfigError:
         raise
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    check_judges(data, cfg)
+    return data
+
+
+def read_data(cfg: DictConfig) -> Data:
+    """What the function of the data gives. Raises ConfigError for what is no Data, and, with its
+    line, for what goes wrong in a function of the user's own."""
+    given, key = attempt(build, (cfg.data,)), f"data={cfg.choices.data}"
+    if isinstance(given, Data):
+        return given
+    if not isinstance(given, BaseException):
+        raise ConfigError(
+            f"{key} gave {type(given).__name__}, and not tandem.data.records.Data; "
+            "docs/howto/data.md says how it is written"
+        )
+    if not (place := place_of(given)) or isinstance(given, ConfigError):
+        raise given
+    said = " ".join(str(given).split()) + place if isinstance(given, ValueError) else told(given)
+    raise ConfigError(f"{key}: {said}") from given
+
+
+def check_judges(data: Data, cfg: DictConfig) -> None:
+    """Raise ConfigError for prompts that are judged by a reward that was not chosen."""
+    named = {
+        name for split in SPLITS for prompt in getattr(data, split) for name in prompt.rewards or ()
+    }
+    if missing := sorted(named - cfg.reward.keys()):
+        chosen = ",".join([*cfg.reward, *missing])
+        raise ConfigError(
+            f"data={cfg.choices.data} has prompts that reward={missing[0]} judges, and it was not "
+            f"chosen; set reward=[{chosen}], or leave Prompt.rewards out"
+        )
 
 
 def must_be_downloaded(cfg: DictConfig) -> bool:

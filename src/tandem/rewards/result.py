@@ -36,8 +36,7 @@ THERE = f"{HERE}timeout=null asks it in the main thread, without a time limit of
 LARGEST = 1e18  # its square is a float32 still, so group statistics stay finite
 OWN = Path(__file__).parents[1]
 PATHS = ("stdlib", "platstdlib", "purelib", "platlib")
-# Frozen modules, and the methods that a dataclass writes for itself.
-NOWHERE = ("<frozen ", "<string>")
+NOWHERE = ("<frozen ", "<string>")  # the latter: methods that a dataclass writes for itself
 LIBRARIES = (str(OWN), *(sysconfig.get_path(name) for name in PATHS), *NOWHERE)
 INSTALLED = {"site-packages", "dist-packages"}  # folders of packages, those of another prefix too
 
@@ -85,8 +84,7 @@ def attempt(function: Callable, arguments: Sequence[object]) -> object:
 
 
 def copy_of(given: str | Tensor | Prompt) -> str | Tensor | Prompt:
-    """A function may write on what it is given: others are given it too, fields that are empty as
-    well.
+    """A function may write on what it is given, on empty fields too: others are given it as well.
 
     A picture is uint8 [H, W, 3]. Raises Stop for a prompt that holds what cannot be copied.
     """
@@ -98,10 +96,8 @@ def copy_of(given: str | Tensor | Prompt) -> str | Tensor | Prompt:
     try:
         return replace(given, **{name: copy.deepcopy(getattr(given, name)) for name in written})
     except Exception as error:  # a value of the user's own may do anything
-        raise Stop(
-            f"prompt {given.id} of {given.source} holds in its fields what cannot be copied for a "
-            f"reward ({told(error)}); keep there what JSON can say"
-        ) from error
+        what = f"prompt {given.id} of {given.source} holds in its fields what cannot be copied"
+        raise Stop(f"{what} for a reward ({told(error)}); keep what JSON can say") from error
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from torch import Tensor
 from tandem.algorithm.algorithm import Algorithm
 from tandem.policies.weights import owned
 from tandem.rewards import Rewards
+from tandem.stop import Stop
 from tandem.training.batches import BatchPlan
 from tandem.training.collect import RolloutSource
 from tandem.types import Prompt
@@ -37,7 +38,18 @@ class Iterations:
         return len(self.iterations)
 
     def __iter__(self) -> Iterator[list[Prompt]]:
-        return (self.stream.draw(iteration, self.count) for iteration in self.iterations)
+        return map(self._draw, self.iterations)
+
+    def _draw(self, iteration: int) -> list[Prompt]:
+        """Raises Stop for a stream, which may be a plugin's, that gives more or fewer prompts."""
+        drawn = self.stream.draw(iteration, self.count)
+        if not isinstance(drawn, list) or len(drawn) != self.count:
+            many = f" of {len(drawn)}" if isinstance(drawn, list) else ""
+            raise Stop(
+                f"iteration {iteration}: {type(self.stream).__name__}.draw gave a "
+                f"{type(drawn).__name__}{many}, and a list of {self.count} prompts is wanted"
+            )
+        return drawn
 
 
 class LightningHooks(LightningModule):

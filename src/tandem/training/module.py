@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -229,10 +230,10 @@ class PostTraining(LightningHooks):
         """The reward metrics, what they stop, and the curriculum."""
         metrics = reward_metrics(scores, rollout)
         self.report |= metrics
-        faults = self.rewards.pop_faults()
-        if metrics["reward/missing"] > 0:  # of all ranks, so that each takes part in the sum
-            failed = torch.tensor(sum(failures(faults).values()))
-            self.report["reward/faults"] = distributed.all_sum(failed).item()
+        faults = Counter(self.rewards.pop_faults())
+        if metrics["reward/missing"] > 0:  # of all ranks, so that each of them says the reasons
+            faults = sum(distributed.all_gather_object([faults]), Counter())
+            self.report["reward/faults"] = sum(failures(faults).values())
             self.guards.check_missing(metrics["reward/missing"], faults)
         if scores.judges:
             failed = torch.tensor(warn_of_judges(self.rewards.pop_faults(judges=True)))

@@ -1,0 +1,113 @@
+"""Data of a function: what is refused of its splits and prompts, and how."""
+
+import itertools
+
+import pytest
+
+from tandem.config import ConfigError
+from tandem.data.records import Data, groups_to_report
+from tandem.data.stream import PromptStream
+from tandem.launch.inputs import read_inputs
+from tandem.launch.run import configuration
+from tandem.stop import Stop
+from tandem.training.lightning_hooks import Iterations
+from tandem.types import Prompt
+
+
+def asked(number=0, **options):
+    return Prompt(**{"id": number, "source": "s", "text": "cab>", "answer": "abc", **options})
+
+
+def test_prompts_in_a_list_and_ids_of_numpy_are_as_good():
+    numpy = pytest.importorskip("numpy")
+    data = Data(train=[asked(numpy.int64(3))], eval=[])
+    assert data.train[0].id == 3
+
+
+@pytest.mark.parametrize(
+    ("prompts", "said"),
+    [
+        ((asked(i) for i in itertools.count()), "Data.train is a generator; give a tuple"),
+        (("cab>",), "Data.train holds a str; give a tuple of Prompts"),
+        ((asked("x"),), r"a prompt of Data.train \(id x\): its id is of str; give int"),
+        ((asked(1 << 63),), "the id 9223372036854775808 of a prompt is not from 0 to 2"),
+        ((asked(-1),), "the id -1 of a prompt is not from 0 to 2"),
+        ((asked(answer=5),), "its answer is of int; give str or None"),
+        ((asked(), asked(1, answer=["abc"])), "its answer is of list; give str or None"),
+        ((asked(text=5),), "its text is of int; give str or None"),
+        ((asked(source=None),), "its source is of NoneType; give str"),
+        ((asked(fields=None),), "its fields is of NoneType; give Mapping"),
+        ((asked(rewards=()),), "rewards=.. of a prompt names none; None is all of them"),
+        ((asked(fields={"reported_with": 5}),), "`reported_with` must be a text or a list of"),
+    ],
+)
+def test_a_split_that_is_none_is_refused(prompts, said):
+    with pytest.raises(ValueError, match=said):
+        Data(train=prompts, eval=())
+
+
+def test_a_curriculum_that_makes_no_stream_is_refused():
+    with pytest.raises(ValueError, match=r"Data\.curriculum makes a PromptStream"):
+        Data(train=(asked(),), eval=(), curriculum=5)
+
+
+def test_a_row_whose_group_is_null_is_reported_by_its_source_alone():
+    assert groups_to_report(asked(fields={"reported_with": None})) == ()
+    assert groups_to_report(asked(fields={"reported_with": "all"})) == ("all",)
+
+
+class Ends(PromptStream):
+    def draw(self, iteration, count, *, round=0):
+        return super().draw(iteration, count)[: count - iteration]
+
+
+def test_a_stream_that_gives_too_few_prompts_ends_the_run():
+    drawn = iter(Iterations(Ends([asked(i) for i in range(4)], seed=0), range(2), 2))
+    assert len(next(drawn)) == 2
+    with pytest.raises(Stop, match=r"iteration 1: Ends\.draw gave a list of 1, and a list of 2"):
+        next(drawn)
+
+
+PLUGIN = """
+from tandem import register_dataset
+from tandem.data.records import Data
+from tandem.types import Prompt
+
+@register_dataset
+def none(*, seed: int): return None
+
+@register_dataset
+def divides(*, seed: int): return 1 / 0
+
+@register_dataset
+def leaves(*, seed: int): raise SystemExit(0)
+
+@register_dataset
+def unlike(*, seed: int): return Data(train=("cab>",), eval=())
+
+@register_dataset
+def judged(*, seed: int):
+    prompt = Prompt(id=0, source="s", text="cab>", rewards=("nobody",))
+    return Data(train=(prompt,), eval=())
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("none", "data=none gave NoneType, and not tandem.data.records.Data"),
+        ("divides", "data=divides: ZeroDivisionError: 'division by zero' at .*odd_data_.*.py:10"),
+        ("leaves", "data=leaves: SystemExit: '0' at .*odd_data_.*.py:13"),
+        ("unlike", "data=unlike: Data.train holds a str; .* at .*odd_data_.*.py:16"),
+        ("judged", r"reward=nobody judges.*set reward=\[exact_match,nobody\]"),
+    ],
+)
+@pytest.mark.usefixtures("unregistered")
+def test_what_goes_wrong_in_a_function_of_ones_own_is_one_line(name, said, tmp_path, monkeypatch):
+    module = f"odd_data_{name}"
+    (tmp_path / f"{module}.py").write_text(PLUGIN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    cfg = configuration([f"plugins=[{module}]", f"data={name}"])
+    with pytest.raises(ConfigError, match=said):
+        read_inputs(cfg)
