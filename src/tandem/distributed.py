@@ -9,16 +9,37 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from typing import NoReturn
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from tandem.stop import Stop
 from tandem.types import Record, Rollout, Scores, map_fields, pad_steps
 
 # Of a process among those of its run: all three are 0 for the first one alone. torchrun tells RANK,
 # Lightning the other two.
 PLACES = ("RANK", "NODE_RANK", "LOCAL_RANK")
+
+
+class Elsewhere(tuple):
+    """Texts, pictures and prompts of the rows of all ranks. They do not travel: whoever looks at
+    them would see none, and give every row the number of nothing."""
+
+    __slots__ = ()
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise Stop(
+            "outputs and prompts of rows stay on their rank, and here the rows of all ranks are "
+            "compared, by tensors alone; let a reward look at them, weight=0 and Scores.named "
+            "give its number, or train on one rank: trainer.devices=1"
+        )
+
+    __len__ = __iter__ = __getitem__ = __contains__ = __bool__ = _refuse
+
+
+ELSEWHERE = Elsewhere()
 
 
 def is_running(process: int) -> bool:
@@ -65,7 +86,7 @@ def gather(record: Record) -> Record:
     if world_size() == 1:
         return record
     return map_fields(
-        _numbers(record), lambda value: () if isinstance(value, tuple) else _gather(value)
+        _numbers(record), lambda value: ELSEWHERE if isinstance(value, tuple) else _gather(value)
     )
 
 
@@ -160,7 +181,7 @@ def count_rows(record: Record) -> int:
 
 def _numbers(record: Record) -> Record:
     return (
-        replace(record, sample=None, outputs=(), prompts=())
+        replace(record, sample=None, outputs=ELSEWHERE, prompts=ELSEWHERE)
         if isinstance(record, Rollout)
         else record
     )

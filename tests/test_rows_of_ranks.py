@@ -1,0 +1,31 @@
+"""Rows of all ranks: tensors travel, and whoever looks for texts there is told so."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from records import rollout
+from two_ranks import on_both
+
+from tandem.distributed import with_all_rows
+from tandem.stop import Stop
+
+
+def shares_of_texts():
+    """What a function says of the rows of both ranks that counts prompts, or reads the texts."""
+    rows = replace(
+        rollout(torch.tensor([[1, 1], [1, 0]]).bool(), torch.tensor([0, 1])), outputs=("a", "b")
+    )
+    said = []
+    for look in (lambda x: x.outputs[0], lambda x: len(x.prompts), lambda x: list(x.outputs)):
+        with pytest.raises(Stop, match="outputs and prompts of rows stay on their rank") as told:
+            with_all_rows(lambda x, look=look: look(x), rows)
+        said.append(str(told.value))
+    return said, with_all_rows(lambda x: x.mask.sum(1, keepdim=True), rows)
+
+
+@pytest.mark.system
+def test_texts_of_all_ranks_are_refused_and_no_row_of_them_is_silently_absent():
+    for said, counted in on_both(shares_of_texts):
+        assert "train on one rank: trainer.devices=1" in said[0]
+        assert torch.equal(counted, torch.tensor([[2], [1]]))
