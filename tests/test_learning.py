@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from statistics import median
 
 import pytest
 import torch
@@ -83,15 +82,18 @@ def test_the_reward_of_pictures_rises_by_eight_hundredths(tmp_path, algorithm):
 
 
 @pytest.mark.slow
-def test_most_shapes_come_out_right_from_five_warm_starts_and_are_taught_on(tmp_path):
-    """Of the pairs that were never shown too: a blue circle is one."""
+def test_every_pair_comes_out_right_from_four_of_five_warm_starts_and_is_taught_on(tmp_path):
+    """The pairs that were never shown too: a blue circle is one."""
     folders = [tmp_path / str(seed) for seed in range(5)]
     ends = [
         trained(folder, "algorithm=nft", f"seed={seed}", model="tiny_flow")[1]
         for seed, folder in enumerate(folders)
     ]
-    assert median(end["eval/accuracy"] for end in ends) >= 0.95
-    assert median(end["eval/accuracy/held_out"] for end in ends) >= 0.9
+    worst = [
+        min(share for name, share in end.items() if name.startswith("eval/accuracy/"))
+        for end in ends
+    ]
+    assert sorted(worst)[1] >= 0.9
     teacher = f"algorithm.teachers.folders={{others: {folders[0]}}}"
     student = (f"algorithm={TAUGHT}", teacher, "seed=1")
     before, after = trained(tmp_path / "student", *student, model="tiny_flow")
