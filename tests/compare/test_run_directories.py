@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -138,3 +140,10 @@ def test_a_configuration_runs_no_code(tmp_path):
     with pytest.raises(ValueError, match="cannot be read as a run"):
         read(folder)
     assert not canary.exists()
+
+
+def test_tables_load_neither_distributions_nor_plots():
+    """Each takes a third of a second, of what reading twenty long runs takes two."""
+    ask = "import sys, tandem.compare.__main__; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
+    assert not {"scipy.stats", "matplotlib", "lightning"} & {*done.stdout.split()}

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from scipy import stats
+from scipy import special
 
 from tandem.compare.pairs import Pair
 from tandem.compare.prompt_noise import (
@@ -110,7 +110,7 @@ def _notes(alone: Sequence[Row], between: Sequence[Row]) -> list[str]:
     ]
     fewest = min(row.seeds[0] for row in alone)
     if fewest > 1:
-        more = math.sqrt((fewest - 1) / stats.chi2.ppf((1 - LEVEL) / 2, fewest - 1))
+        more = math.sqrt((fewest - 1) / special.chdtri(fewest - 1, (1 + LEVEL) / 2))
         notes.append(f"At n = {fewest} seeds may differ up to {more:.1f} times as much as is seen.")
     unknown = [f"{row.name}: {row.why}" for row in (*alone, *between) if row.why]
     return [*notes, f"Not told apart: {'; '.join(unknown)}."] if unknown else notes

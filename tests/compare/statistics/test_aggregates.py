@@ -50,6 +50,12 @@ def test_an_interval_of_wins_holds_the_truth_as_often_as_it_says():
     assert (sure.share, sure.high) == (1.0, 1.0) and 0.5 < sure.low < 0.95
 
 
+@pytest.mark.parametrize("size", [20, 21, 22, 23])
+def test_the_interquartile_mean_is_the_trimmed_one_of_scipy(size):
+    scores = np.random.default_rng(size).normal(size=(50, size))
+    assert np.array_equal(iqm(scores), stats.trim_mean(scores, 0.25, axis=-1))
+
+
 def test_the_interquartile_mean_leaves_a_quarter_out_on_each_side():
     scores = np.array([9.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, -50.0])
     assert iqm(scores) == pytest.approx((2 + 3 + 4 + 5) / 4)

@@ -158,3 +158,11 @@ def test_a_run_that_ended_before_is_outside_from_there_on():
     band = prediction_band(range(3), np.random.default_rng(4).normal(0, 1, (10, 3)))
     assert band.leaves([0.0, 0.0, math.nan]).tolist() == [False, False, True]
     assert band.leaves([99.0, 0.0, -99.0]).tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("n", [1, 5, 6, 20, 1100])
+def test_the_interval_of_a_median_counts_coins(n):
+    found = reaching([float(place) for place in range(1, n + 1)])
+    below = [k for k in range(1, n + 1) if stats.binom.cdf(k - 1, n, 0.5) <= 0.025]
+    assert found.low == (max(below) if below else None)
+    assert found.high == (n + 1 - max(below) if below else None)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize, stats
+from scipy import optimize, special
 
 from tandem.compare.statistics.intervals import is_rounding
 
@@ -55,7 +55,7 @@ def count_paired_wins(a: ArrayLike, b: ArrayLike, *, level: float = LEVEL) -> Wi
     won, n = float((a > b).sum() + 0.5 * (a == b).sum()), len(a)
     if n < FEWEST_SEEDS:
         return WinCount(wins=won, games=n, low=None, high=None)
-    share, edge = won / n, float(stats.norm.ppf((1 + level) / 2))
+    share, edge = won / n, float(special.ndtri((1 + level) / 2))
     middle, more = share + edge**2 / (2 * n), 1 + edge**2 / n
     half = edge * math.sqrt(share * (1 - share) / n + (edge / (2 * n)) ** 2)
     return WinCount(wins=won, games=n, low=(middle - half) / more, high=(middle + half) / more)
@@ -71,7 +71,7 @@ def count_wins(a: ArrayLike, b: ArrayLike, *, level: float = LEVEL) -> WinCount:
     won, games = _won(a, b), len(a) * len(b)
     if min(len(a), len(b)) < FEWEST_SEEDS:
         return WinCount(wins=won, games=games, low=None, high=None)
-    share, edge = won / games, float(stats.norm.ppf((1 + level) / 2))
+    share, edge = won / games, float(special.ndtri((1 + level) / 2))
     more = (len(a) + len(b)) / 2 - 1
 
     def beyond(theta: float) -> float:
@@ -125,7 +125,9 @@ def pooled(by_task: Mapping[str, Sequence[float]]) -> NDArray:
 
 def iqm(scores: NDArray) -> NDArray:
     """[..., N] -> [...]: the mean of the middle half of each line."""
-    return stats.trim_mean(scores, 0.25, axis=-1)
+    size = scores.shape[-1]
+    cut = size // 4
+    return np.partition(scores, (cut, size - cut - 1), axis=-1)[..., cut : size - cut].mean(-1)
 
 
 def resampled(

@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize, stats
+from scipy import optimize, special
 
 from tandem.compare.statistics.intervals import is_rounding
 
@@ -50,7 +51,7 @@ def prediction_band(x: ArrayLike, curves: ArrayLike, *, level: float = LEVEL) ->
         return None
     spread = y.std(0, ddof=1)
     apart = ~np.array([is_rounding(s, column) for s, column in zip(spread, y.T, strict=True)])
-    edge = stats.t.ppf(1 - (1 - level) / (2 * max(apart.sum(), 1)), n - 1)
+    edge = special.stdtrit(n - 1, 1 - (1 - level) / (2 * max(apart.sum(), 1)))
     half = np.where(apart, edge * spread * math.sqrt(1 + 1 / n), np.nan)
     mean = y.mean(0)
     return Band(x=x, mean=mean, low=mean - half, high=mean + half, n=n)
@@ -104,8 +105,8 @@ def reaching(places: Sequence[float | None], *, level: float = LEVEL) -> Reachin
     """
     ordered = np.sort([math.inf if place is None else place for place in places])
     n = len(ordered)
-    beyond = stats.binom.cdf(np.arange(n), n, 0.5)  # of k = 1, 2, ...
-    k = int((beyond <= (1 - level) / 2).sum())
+    beyond = accumulate(math.comb(n, heads) for heads in range(n))  # of 2^n, of k = 1, 2, ...
+    k = sum(count / 2**n <= (1 - level) / 2 for count in beyond)
     return Reaching(
         median=float(np.median(ordered)),
         low=float(ordered[k - 1]) if k else None,
