@@ -61,10 +61,10 @@ def _git(*arguments: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-@functools.cache  # hundreds of files are read for it
+@functools.cache
 def _versions() -> dict[str, str]:
-    installed = {d.metadata["Name"].lower(): d.version for d in metadata.distributions()}
-    return {name: installed[name] for name in PACKAGES if name in installed}
+    """Of the packages that are installed; by name, for all that are there are hundreds of files."""
+    return {name: found.version for name in PACKAGES for found in metadata.distributions(name=name)}
 
 
 def _hardware() -> dict:
