@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from numbers import Integral
@@ -100,9 +100,12 @@ def split_overlap(
     )
 
 
-def _question(prompt: Prompt) -> str:
-    said = prompt.text if prompt.messages is None else [*map(dict, prompt.messages)]
-    return json.dumps([said, [picture.name for picture in prompt.images]])
+def _question(prompt: Prompt) -> Hashable:
+    # A text as it is: among tens of thousands JSON would be most of the time.
+    pictures = tuple(picture.name for picture in prompt.images)
+    if prompt.messages is None:
+        return prompt.text, pictures
+    return tuple(json.dumps(dict(message)) for message in prompt.messages), pictures
 
 
 def refuse_unlike(split: str, prompts: object) -> None:

@@ -129,7 +129,9 @@ def admitted(
             prompts, known = split_overlap(prompts, (*kept["eval"], *kept["test"]))
             dropped += [(prompt, "is held out too") for prompt in known]
         # Rows are cut by size, and of a text a row's height and width are numbers like others.
-        kept[split] = tuple(p if policy.paints else replace(p, size=None) for p in prompts)
+        kept[split] = tuple(
+            p if policy.paints or p.size is None else replace(p, size=None) for p in prompts
+        )
         left_out += [
             InvalidRow(file=f"{split} of {prompt.source}", line=prompt.id, reason=reason)
             for prompt, reason in dropped
