@@ -85,7 +85,7 @@ def test_a_sweep_starts_if_each_value_can_run_beside_some_other(line):
             ["sweep=seeds", "group_size=4,one"],
             "group_size: expected int, got 'one'",
         ),
-        (["--seed=3"], "--seed=3: options are written seed=3, without dashes"),
+        (["--seed=3"], "--seed=3: write the option as seed=3, without dashes"),
         (
             ["--experimental-rerun", "x"],
             "--experimental-rerun: conf/ is the only source; see plugins=",

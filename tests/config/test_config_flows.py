@@ -41,7 +41,7 @@ WRONG = {
         "rollout.storage: expected 'float32' or 'bfloat16' or 'float16', got 'float8'"
     ),
     "rollout.guidance_scale=0.5": "rollout.guidance_scale is 0.5; it must be at least 1",
-    "evaluation.guidance_scale=0.5": "evaluation.guidance_scale is 0.5; at least 1 is right",
+    "evaluation.guidance_scale=0.5": "evaluation.guidance_scale=0.5: must be at least 1",
     "dynamics.kernel.noise_level=much": "dynamics.kernel.noise_level: expected float, got 'much'",
     "algorithm=mix_grpo reward=[colour_share,nearest_rendering] reward.colour_share.weight=.5": (
         "reward.colour_share.weight=0.5: by_part compares each reward by itself and reads no "
@@ -86,8 +86,8 @@ WRONG = {
         "dynamics.schedule.train_steps=0: must be positive"
     ),
     "evaluation.pass_at=[1] evaluation.threshold=null": (
-        "evaluation.pass_at=[1]: nothing says which pictures are right; set evaluation.threshold, "
-        "or evaluation.pass_at=[]"
+        "evaluation.pass_at=[1] needs to know which pictures are correct; set "
+        "evaluation.threshold, or evaluation.pass_at=[]"
     ),
 }
 

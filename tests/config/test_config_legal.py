@@ -117,8 +117,8 @@ ON_PICTURES = {
         "algorithm.kl.coef=0"
     ),
     "algorithm=dpo_online dynamics=ode algorithm/kl=in_reward algorithm.kl.coef=.1": (
-        "algorithm/kl=in_reward on dynamics=ode: the policy's steps are not known one by one, and "
-        "it is they that pay; set algorithm.kl.coef=0"
+        "algorithm/kl=in_reward on dynamics=ode: a KL in the reward is charged per step, and "
+        "the policy's steps are not known here; set algorithm.kl.coef=0"
     ),
     "algorithm=reinforce algorithm/sampling_strategy=offline algorithm/importance_sampling=none "
     "group_size=1": (

@@ -254,20 +254,16 @@ WRONG = {
         "evaluation=answers does not measure the samples of model=tiny_flow; set "
         "evaluation=pictures"
     ),
-    "model=tiny_flow algorithm=sft evaluation.steps=0": (
-        "evaluation.steps is 0; at least 1 is right"
-    ),
+    "model=tiny_flow algorithm=sft evaluation.steps=0": ("evaluation.steps=0: must be at least 1"),
     "evaluation.temperatures=[0.0]": (
-        "evaluation.temperatures=[0.0] must be one or more above 0; greedy answers are measured "
-        "anyway"
+        "evaluation.temperatures=[0.0]: give one or more above 0; greedy answers are always "
+        "measured"
     ),
     "reward=colour_share": (
         "reward.colour_share reads pictures, but model=tiny_lm makes texts; choose a reward of "
         "texts"
     ),
-    "evaluation.threshold=null": (
-        "evaluation.threshold=null: answers are right or wrong; give a number"
-    ),
+    "evaluation.threshold=null": ("evaluation.threshold=null: accuracy of text needs a number"),
     "guards.non_finite=sop": "guards.non_finite is stop or skip:k (skip:3), not 'sop'",
     "trainer.accelerator=cuda": (
         "trainer.accelerator: expected 'auto' or 'cpu' or 'gpu' or 'mps', got 'cuda'"
@@ -392,8 +388,8 @@ WRONG = {
         "algorithm.critic.loss.clip=-1.0: must not be negative"
     ),
     "algorithm=ppo algorithm.critic.coef=0": (
-        "algorithm.critic.coef=0.0 teaches the critic nothing; set it above 0, or take an "
-        "algorithm without a critic"
+        "algorithm.critic.coef=0.0 does not train the critic; set it above 0, or choose "
+        "an algorithm without a critic"
     ),
     "algorithm=ppo algorithm.critic.warmup=200": (
         "algorithm.critic.warmup=200 of iterations=120 leaves none to the policy; set it lower"
@@ -571,7 +567,7 @@ def test_the_algorithms_own_name_is_nearer_than_what_it_is_called_elsewhere():
         ("sede=1", MISSPELT["sede=1"]),
         ("epochs=two", WRONG["epochs=two"]),
         ("-m algorithm=rloo,grop", MISSPELT["algorithm=grop"]),
-        ("--seed 3", "--seed: options are written seed=..., without dashes"),
+        ("--seed 3", "--seed: write the option as seed=..., without dashes"),
     ],
 )
 def test_the_command_answers_in_one_line_and_exits_with_2(line, answer, tmp_path):

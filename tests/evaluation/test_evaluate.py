@@ -214,7 +214,7 @@ def test_a_choice_of_prompts_is_the_same_every_time_and_mixed():
 
 @pytest.mark.parametrize("temperatures", [(), (1.0, 0.0)])
 def test_temperatures_must_sample(temperatures):
-    with pytest.raises(ValueError, match="greedy answers are measured anyway"):
+    with pytest.raises(ValueError, match="greedy answers are always measured"):
         replace(SETTINGS, temperatures=temperatures)
 
 

@@ -240,7 +240,7 @@ def test_a_teacher_that_is_the_policy_is_a_copy_of_what_is_trained():
 
 
 def test_a_kind_that_says_nothing_of_its_memory_is_refused():
-    with pytest.raises(ConfigError, match="NoneType does not say what it holds; register"):
+    with pytest.raises(ConfigError, match="the memory of NoneType is unknown; register"):
         launch.memory_estimate.footprint(None, None, None)
 
 

@@ -71,7 +71,7 @@ def test_a_model_that_says_nothing_wrong_gives_no_pairs(policy, tmp_path):
     right = [replace(p, answer=said) for p, said in zip(questions(), says, strict=True)]
     policy = small(REFERENCE, sampling=nothing)
     perfect = Data(train=tuple(right), eval=(), pairs=tuple(right), tries=2)
-    with pytest.raises(ValueError, match=r"data\.tries=2: the starting model says nothing wrong"):
+    with pytest.raises(ValueError, match=r"data\.tries=2: the starting model answers none of"):
         pairs.completed(policy, perfect, tmp_path / "pairs.jsonl", seed=0)
 
 

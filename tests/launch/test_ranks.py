@@ -73,13 +73,15 @@ def test_tasks_that_run_for_themselves_are_all_first(srun):
 
 def test_other_tasks_than_ranks_are_one_line_with_the_flags(srun):
     srun(tasks=3, task=0)
-    with pytest.raises(ConfigError, match=r"srun started 3 tasks, and trainer\.devices=2 .* are 2"):
+    with pytest.raises(
+        ConfigError, match=r"srun started 3 tasks, but trainer\.devices=2 .* mean 2"
+    ):
         join_ranks(TWO, HERE, resumed=False)
 
 
 def test_processes_need_one_directory_for_all(srun, monkeypatch):
     srun(tasks=2, task=1, local=1)
-    with pytest.raises(ConfigError, match=r"^run_dir: 2 processes were started .*run_dir=runs/NA"):
+    with pytest.raises(ConfigError, match=r"^run_dir: each of the 2 processes .*run_dir=runs/NA"):
         join_ranks(TWO, ("algorithm=grpo",), resumed=False)
     join_ranks(TWO, (), resumed=True)  # in the directory that resume= names
 

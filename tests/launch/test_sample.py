@@ -101,7 +101,7 @@ def test_pictures_are_of_the_weights_that_were_evaluated(weights, tmp_path, caps
 
 def test_flags_of_the_other_kind_are_one_line(finished, painter, capsys):
     hot = refused(capsys, painter, "red circle", "--temperature", 1)
-    assert hot == "--temperature is of texts, but this model makes pictures"
+    assert hot == "--temperature is for models of texts, but this model makes pictures"
     led = refused(capsys, finished, "dbca>", "--guidance-scale", 2)
     assert led == "--guidance-scale is of pictures, but this model makes texts"
     guided = refused(capsys, painter, "red circle", "--guidance-scale", 2)

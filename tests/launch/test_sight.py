@@ -32,7 +32,9 @@ def data(**options):
 )
 def test_pictures_that_stay_in_fields_are_refused_where_the_model_sees(name, value):
     own = data(fields={name: value, "level": 3})
-    with pytest.raises(ConfigError, match=f"data=own leaves pictures in the fields {name} of"):
+    with pytest.raises(
+        ConfigError, match=f"data=own has images in the prompt fields {name}, which"
+    ):
         check_sight(SimpleNamespace(sees=True), own, SETTINGS)
     check_sight(SimpleNamespace(sees=False), own, SETTINGS)
 

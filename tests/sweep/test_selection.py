@@ -207,7 +207,7 @@ def test_a_choice_that_would_be_another_now_is_not_overwritten(tmp_path):
     ("words", "said"),
     [
         (["sweep", "metrik=x"], "unknown option 'metrik': did you mean 'metric'?"),
-        (["sweep", "seeds=0"], "seeds=0: give how many, at least 1"),
+        (["sweep", "seeds=0"], "seeds=0: give a number of seeds, at least 1"),
         (["one", "two"], "give the folder of one sweep"),
         (["sweep"], "there is no run in it"),
     ],

@@ -84,7 +84,9 @@ def test_a_prompt_that_comes_twice_gets_the_answers_to_another_one(tmp_path):
     got = [output.removesuffix("0") for output in rollout.outputs[10:15]]
     assert got == [p.chosen for p in (third, first, first, second, third)]
     made.source.stream.draw = lambda iteration, count: [first] * count
-    with pytest.raises(ValueError, match=r"prompt 0 is the only one among 5 .*give two pairs"):
+    with pytest.raises(
+        ValueError, match=r"all 5 prompts of this iteration are 0; give at least two pairs"
+    ):
         strategies.kto_kl(made.source, {0: first})
 
 

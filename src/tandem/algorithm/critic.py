@@ -31,8 +31,8 @@ class Critic:
     def __post_init__(self) -> None:
         if self.coef <= 0:
             raise ValueError(
-                f"algorithm.critic.coef={self.coef} teaches the critic nothing; set it above 0, or "
-                "take an algorithm without a critic"
+                f"algorithm.critic.coef={self.coef} does not train the critic; set it above 0, or "
+                "choose an algorithm without a critic"
             )
 
     @property

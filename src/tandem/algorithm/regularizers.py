@@ -34,8 +34,8 @@ class KL(Switch):
     def __post_init__(self) -> None:
         if self.kl_target is not None and not (self.coef > 0 and self.kl_target > 0):
             raise ValueError(
-                f"algorithm.kl.kl_target={self.kl_target} moves a coefficient from where it "
-                f"starts, and algorithm.kl.coef={self.coef}; set both above 0"
+                f"algorithm.kl.kl_target={self.kl_target} adapts the coefficient from its start, "
+                f"algorithm.kl.coef={self.coef}; set both above 0"
             )
 
     @property
@@ -82,10 +82,10 @@ class KLInLoss(KL):
     "in_reward",
     lowers_scores=True,
     refused={
-        "bounds": "a bound on log p says nothing of single steps, and it is they that pay; set "
-        "algorithm.kl.coef=0",
-        "pictures": "the policy's steps are not known one by one, and it is they that pay; set "
-        "algorithm.kl.coef=0",
+        "bounds": "a KL in the reward is charged per step, and a bound on log p has no value per "
+        "step; set algorithm.kl.coef=0",
+        "pictures": "a KL in the reward is charged per step, and the policy's steps are not known "
+        "here; set algorithm.kl.coef=0",
     },
 )
 @dataclass(frozen=True, kw_only=True)

@@ -91,11 +91,11 @@ class Answers(Evaluation):
     def __post_init__(self) -> None:
         if not self.temperatures or min(self.temperatures) <= GREEDY:
             raise ValueError(
-                f"evaluation.temperatures={list(self.temperatures)} must be one or more above 0; "
-                "greedy answers are measured anyway"
+                f"evaluation.temperatures={list(self.temperatures)}: give one or more above 0; "
+                "greedy answers are always measured"
             )
         if self.threshold is None:
-            raise ValueError("evaluation.threshold=null: answers are right or wrong; give a number")
+            raise ValueError("evaluation.threshold=null: accuracy of text needs a number")
 
     def warning(self, first: Mapping[str, float], now: Mapping[str, float]) -> str | None:
         return self.drift.warning(first, now)
@@ -159,11 +159,11 @@ class Pictures(Evaluation):
     def __post_init__(self) -> None:
         for name in ("steps", "guidance_scale", "columns", "resolution", "frames"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"evaluation.{name} is {getattr(self, name)}; at least 1 is right")
+                raise ValueError(f"evaluation.{name}={getattr(self, name)}: must be at least 1")
         if self.threshold is None and self.pass_at:
             raise ValueError(
-                f"evaluation.pass_at={list(self.pass_at)}: nothing says which pictures are right; "
-                "set evaluation.threshold, or evaluation.pass_at=[]"
+                f"evaluation.pass_at={list(self.pass_at)} needs to know which pictures are "
+                "correct; set evaluation.threshold, or evaluation.pass_at=[]"
             )
 
     @property

@@ -93,15 +93,14 @@ def check_sight(policy: Policy, data: Data, settings: Settings) -> None:
     chosen = settings.choices
     if not policy.sees and any(prompt.images for prompt in prompts):
         raise ConfigError(
-            f"data={chosen['data']} shows pictures with its prompts, and "
-            f"model={chosen['model']} reads texts alone; set model=vlm with model.path, "
-            "or model=tiny_vlm"
+            f"data={chosen['data']} has prompts with images, but model={chosen['model']} reads "
+            "only text; set model=vlm with model.path, or model=tiny_vlm"
         )
     if policy.sees and (unseen := {name for prompt in prompts for name in find_unseen(prompt)}):
         raise ConfigError(
-            f"data={chosen['data']} leaves pictures in the fields {', '.join(sorted(unseen))} of "
-            f"its prompts, where model={chosen['model']} does not see them; name the column by "
-            "data.columns.images, or put them into Prompt.images in the function that reads them"
+            f"data={chosen['data']} has images in the prompt fields {', '.join(sorted(unseen))}, "
+            f"which model={chosen['model']} does not read; name the column with "
+            "data.columns.images, or fill Prompt.images in the function that reads the data"
         )
 
 

@@ -146,7 +146,7 @@ def _read(words: Sequence[str]) -> argparse.Namespace:
     if unread:
         name, _, value = unread[0].lstrip("-").partition("=")
         raise ConfigError(
-            f"{unread[0]}: options are written {name}={value or '...'}, without dashes"
+            f"{unread[0]}: write the option as {name}={value or '...'}, without dashes"
         )
     for name in ("experimental_rerun", "config_path", "config_name", "config_dir"):
         if vars(read)[name] is not None:

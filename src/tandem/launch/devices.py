@@ -120,8 +120,8 @@ def check_devices(settings: Settings) -> None:
     has_none = {"gpu": not there, "mps": not MPSAccelerator.is_available()}
     if has_none.get(devices.accelerator):
         raise ConfigError(
-            f"trainer.accelerator={devices.accelerator}: torch sees none here; set it to auto or "
-            "cpu"
+            f"trainer.accelerator={devices.accelerator}: torch finds none here; set it to auto "
+            "or cpu"
         )
     if isinstance(devices.devices, list):
         _refuse_numbers(devices.devices, there or _has_mps(devices), given)
@@ -129,12 +129,12 @@ def check_devices(settings: Settings) -> None:
         raise ConfigError(f"{given}: this machine has {there}; set it to {there} or less, or auto")
     if devices.strategy == "fsdp2" and ranks_of(devices) == 1:
         raise ConfigError(
-            f"{given}, which is one here: trainer.strategy=fsdp2 cuts every weight over ranks; use "
+            f"{given} is one rank here, but trainer.strategy=fsdp2 shards weights over ranks; use "
             "2 or more, or set trainer=auto"
         )
     if (ranks := ranks_of(devices)) > settings.prompts_per_step:
         raise ConfigError(
-            f"{given} are {ranks} ranks here, and each needs a prompt of its own; set "
+            f"{given} means {ranks} ranks, and each needs at least one prompt; set "
             f"prompts_per_step={ranks} or more"
         )
 
@@ -148,12 +148,12 @@ def _refuse_numbers(numbers: list[int], there: int, given: str) -> None:
     """Raise for a GPU that is not among those `there`, and for any number where there is none."""
     if not there:
         raise ConfigError(
-            f"{given}: numbers are of GPUs, and the run is on the CPU; give how many processes, "
+            f"{given} lists GPUs, but the run is on the CPU; give the number of processes, "
             f"trainer.devices={len(numbers)}"
         )
     if strange := [n for n in numbers if n >= there]:
         raise ConfigError(
-            f"{given}: no GPU has the number {strange[0]} here; give how many, or auto"
+            f"{given}: there is no GPU {strange[0]} here; give the number of GPUs, or auto"
         )
 
 

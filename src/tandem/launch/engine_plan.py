@@ -84,7 +84,7 @@ def plan(servers: Servers, cfg: DictConfig) -> tuple[list[EngineProcess], Path]:
     sampling = build(cfg.rollout)
     option = sampling.engine if isinstance(sampling, Sampling) else None
     if not isinstance(option, ServerOption):
-        raise ConfigError("this rollout asks no server; set rollout=vllm_server")
+        raise ConfigError("this rollout uses no server; set rollout=vllm_server")
     lora = None if cfg.model.get("lora") is None else Lora(**cfg.model.lora)
     program, folder = find_program(servers, option), Path(option.folder).expanduser()
     path, dtype = model_of(cfg, lora), str(cfg.model.dtype)
@@ -130,9 +130,11 @@ def model_of(cfg: DictConfig, lora: Lora | None) -> str:
         return str(finished_model(Path(cfg.continue_from)))
     if cfg.warm_start is not None and lora is not None:
         raise ConfigError(
-            "warm_start: its weights are there once it was trained, and adapters alone are handed "
-            "over; train it first, then give continue_from=RUN here and to the run"
+            "warm_start: engines need its weights before they start, and later receive only "
+            "adapters; train it first, then set continue_from=RUN here and for the run"
         )
     if cfg.model.path is None:
-        raise ConfigError("model.path is null: engines serve a folder, or a name on the hub")
+        raise ConfigError(
+            "model.path=null: engines serve a model; set it to a folder or a hub name"
+        )
     return str(cfg.model.path)

@@ -116,7 +116,7 @@ class Watcher:
             server.is_up, server.since = True, now
             return ""
         limit = SILENCE if server.is_up else self.startup
-        return f"gave no answer for {limit:.0f} s" if now - server.since > limit else ""
+        return f"did not answer for {limit:.0f} s" if now - server.since > limit else ""
 
     def _start_again(self, server: EngineProcess, what: str) -> None:
         server.signal(signal.SIGKILL)

@@ -94,7 +94,7 @@ def read(words: Sequence[str]) -> tuple[Servers, list[str]]:
         except ValueError:
             raise ConfigError(f"{word}: expected a number") from None
     if "gpus" not in own:
-        raise ConfigError("gpus is missing: give numbers such as gpus=4-7, or gpus=cpu:2")
+        raise ConfigError("gpus is missing; give GPU numbers such as gpus=4-7, or gpus=cpu:2")
     return Servers(**own), overrides
 
 

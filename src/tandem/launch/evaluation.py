@@ -29,7 +29,7 @@ def evaluated(
     prompts = choose_held_out(getattr(data, settings.evaluation.split), settings.evaluation.prompts)
     if not prompts:
         raise ConfigError(
-            f"evaluation.split={settings.evaluation.split}: the data has no such prompts"
+            f"evaluation.split={settings.evaluation.split}: the data has no prompts of this split"
         )
     if settings.resume is not None:
         with refusing():

@@ -94,13 +94,13 @@ def warm_configuration(cfg: DictConfig) -> DictConfig:
     """Of the run that is trained first. Raises ConfigError for a word that would not train one."""
     if not cfg.warm_start:
         raise ConfigError(
-            "warm_start=[]: name what trains first, such as warm_start=['algorithm=sft'], or null"
+            "warm_start=[] is empty; give overrides such as warm_start=['algorithm=sft'], or null"
         )
     for part in parse(cfg.warm_start):
         if part.key_or_group in NOT_TRAINED:
             raise ConfigError(
-                f"warm_start: {part.input_line}: a warm start is a run of its own, from its "
-                "beginning to its end; leave it out"
+                f"warm_start: {part.input_line}: a warm start is a separate run that always starts "
+                "from the beginning; remove this override"
             )
     alone = ("warm_start=null", "evaluation.every=null")  # the run it is for evaluates it
     return compose([*shared(cfg.overrides), *cfg.warm_start, *alone], recorded=True)
@@ -112,8 +112,7 @@ def finished_model(run_dir: Path) -> Path:
         begun = (run_dir / "config.yaml").is_file()
         finish = f", or finish it first: {command_to_resume(run_dir)}" if begun else ""
         raise ConfigError(
-            f"continue_from={run_dir}: there is no model/ in it; give the directory of a finished "
-            f"run{finish}"
+            f"continue_from={run_dir} has no model/; give the directory of a finished run{finish}"
         )
     return run_dir / "model"
 
@@ -148,8 +147,8 @@ def refuse_rounding_again(cfg: DictConfig, start: DictConfig, given: str) -> Non
     of the two is that base."""
     for key in sorted(quantized(cfg) & quantized(start)):
         raise ConfigError(
-            f"{given}: its {key} learnt on a quantised base, and {key}.quantization would round "
-            "away what its adapters learnt; leave model/quantization out of one of the two"
+            f"{given}: its {key} was trained on a quantised base, and {key}.quantization would "
+            "round away what its adapters learnt; remove model/quantization from one of the two"
         )
 
 

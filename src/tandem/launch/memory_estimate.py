@@ -58,7 +58,7 @@ def footprint(policy: Policy, request: Request, work: Workload) -> list[Part]:
     Raises ConfigError for a kind that has none.
     """
     raise ConfigError(
-        f"estimate=true: {type(policy).__name__} does not say what it holds; register a function "
+        f"estimate=true: the memory of {type(policy).__name__} is unknown; register a function "
         "with tandem.launch.memory_estimate.footprint"
     )
 

@@ -37,8 +37,8 @@ def own_engines(cfg: DictConfig, trainer: Devices) -> Iterator[None]:
         return
     if trainer.num_nodes > 1:
         raise ConfigError(
-            f"trainer.num_nodes={trainer.num_nodes}: engines are started on one node; run `tandem "
-            "engines` on each of them, and set rollout.engine.starts=false"
+            f"trainer.num_nodes={trainer.num_nodes}: a run starts engines on one node only; run "
+            "`tandem engines` on each node, and set rollout.engine.starts=false"
         )
     with refusing():
         servers, folder = plan(Servers(gpus=devices_of(trainer), port=0), cfg)

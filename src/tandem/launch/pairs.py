@@ -61,8 +61,8 @@ def _make(
     made, _ = add_rejected(policy, prompts, tries=tries, seed=seed)
     if not made:
         raise ValueError(
-            f"data.tries={tries}: the starting model says nothing wrong to any of {len(prompts)} "
-            "prompts; give pairs by data=jsonl, or sample: algorithm=dpo_online"
+            f"data.tries={tries}: the starting model answers none of {len(prompts)} prompts "
+            "wrongly; give pairs with data=jsonl, or sample them with algorithm=dpo_online"
         )
     print(f"pairs       {len(made)} of {len(prompts)} prompts, kept in {file}")
     _keep(file, made)

@@ -24,9 +24,9 @@ def join_ranks(devices: Devices, overrides: Sequence[str], *, resumed: bool) -> 
     if tasks := tasks_of_srun(devices):
         if tasks != ranks_of(devices):
             raise ConfigError(
-                f"srun started {tasks} tasks, and trainer.devices={devices.devices} "
-                f"trainer.num_nodes={devices.num_nodes} are {ranks_of(devices)} ranks; give "
-                "srun --ntasks-per-node what trainer.devices says, or start one task"
+                f"srun started {tasks} tasks, but trainer.devices={devices.devices} and "
+                f"trainer.num_nodes={devices.num_nodes} mean {ranks_of(devices)} ranks; set "
+                "srun --ntasks-per-node to trainer.devices, or start one task"
             )
         os.environ["RANK"] = os.environ["SLURM_PROCID"]
         os.environ["LOCAL_RANK"] = os.environ["SLURM_LOCALID"]
@@ -35,8 +35,8 @@ def join_ranks(devices: Devices, overrides: Sequence[str], *, resumed: bool) -> 
     named = any(word.lstrip("+").startswith("run_dir=") for word in overrides)
     if together > 1 and not named and not resumed:
         raise ConfigError(
-            f"run_dir: {together} processes were started for this run, and each would name a "
-            "directory by its own clock; give one that all of them see: run_dir=runs/NAME"
+            f"run_dir: each of the {together} processes of this run would name its directory by "
+            "its own clock; set one that all of them can access: run_dir=runs/NAME"
         )
 
 
@@ -56,8 +56,8 @@ def made_by_first(place: Path, make: Callable[[], None], *, patience: float | No
             seen, since = newest, time.monotonic()
         if patience is not None and time.monotonic() - since > patience:
             raise ConfigError(
-                f"{place}: the first rank made nothing of it in {patience:g} s "
-                "(guards.stalled_after); see what it says, and whether all ranks see one cache_dir"
+                f"{place}: the first rank did not write it within {patience:g} s "
+                "(guards.stalled_after); read its log, and check that all ranks share one cache_dir"
             )
         time.sleep(PAUSE)
 

@@ -125,7 +125,9 @@ def sampling_of(
         if not hasattr(own, name):
             kinds = ("texts", "pictures") if pictures else ("pictures", "texts")
             flag = name.replace("_", "-")
-            raise ConfigError(f"--{flag} is of {kinds[0]}, but this model makes {kinds[1]}")
+            raise ConfigError(
+                f"--{flag} is for models of {kinds[0]}, but this model makes {kinds[1]}"
+            )
     try:
         return replace(own, **flags)
     except ValueError as error:
@@ -153,7 +155,7 @@ def ask(
     """`n` answers, and the prompt of each. The same seed gives the same ones."""
     try:
         if prompt.images and not policy.sees:
-            raise ValueError("--image is of models that see, and this one reads texts alone")
+            raise ValueError("--image needs a vision-language model, and this one reads only text")
         for _, reason in policy.admit([prompt])[1]:
             raise ValueError(f"the prompt {reason}")
         key = rng.key(seed, "sample")
@@ -167,20 +169,22 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tandem sample", description=__doc__)
     parser.add_argument("run", type=Path, help="the directory of a finished run")
     parser.add_argument("prompt")
-    parser.add_argument("overrides", nargs="*", help="plugins=[...] of a run that is not your own")
-    parser.add_argument("--n", type=_count, default=1, help="how many answers, one below the other")
+    parser.add_argument("overrides", nargs="*", help="plugins=[...] of a run by someone else")
+    parser.add_argument("--n", type=_count, default=1, help="number of answers, printed in turn")
     parser.add_argument(
         "--temperature", type=float, help="default: 0, which is greedy; with --n as in training"
     )
     parser.add_argument("--max-new-tokens", type=_count, help="default: as in training")
-    parser.add_argument("--steps", type=_count, help="of a picture; default: as in evaluation")
+    parser.add_argument("--steps", type=_count, help="denoising steps; default: as in evaluation")
     parser.add_argument("--guidance-scale", type=float, help="default: as in evaluation")
-    parser.add_argument("--resolution", type=_count, help="pixels along a side; default: the same")
+    parser.add_argument(
+        "--resolution", type=_count, help="pixels per side; default: as in evaluation"
+    )
     parser.add_argument("--out", type=Path, default="sample.png", help="where pictures go")
     parser.add_argument("--chat", action="store_true", help="send the prompt as a user's message")
     parser.add_argument(
         "--image", type=Path, action="append", default=[],
-        help="a picture that the prompt shows; several in their order",
+        help="an image of the prompt; repeat it for several, in order",
     )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0)
     return parser

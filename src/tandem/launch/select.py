@@ -68,7 +68,7 @@ def parsed(arguments: Sequence[str]) -> tuple[Path, str | None, int]:
         raise ValueError("give the folder of one sweep")
     seeds = options.get("seeds", str(SEEDS))
     if not seeds.isdecimal() or int(seeds) < 1:
-        raise ValueError(f"seeds={seeds}: give how many, at least 1")
+        raise ValueError(f"seeds={seeds}: give a number of seeds, at least 1")
     return Path(places[0]).absolute(), options.get("metric"), int(seeds)
 
 
@@ -81,7 +81,9 @@ def plugins_in(arguments: Sequence[str]) -> list[str]:
 def select(sweep: Path, metric: str | None, count: int, *, program: Path) -> Selection:
     """Raises ValueError before any training where there is nothing to choose or to report on."""
     if not program.is_file():
-        raise ValueError(f"{program} is not there: select from a checkout, which has train.py")
+        raise ValueError(
+            f"{program} does not exist; run select from a checkout, which has train.py"
+        )
     jobs = list_whole_runs(sweep)
     every = [runs.read(folder) for folder in runs.find([sweep])]
     now = choose(sweep, jobs, every, choose_metric(every, metric))

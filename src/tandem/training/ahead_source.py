@@ -207,8 +207,8 @@ class AheadSource(RolloutSource):
         unfinished = sorted({*unfinished, *abandoned})
         if self.queue.order == "exact" and unfinished:
             log.warning(
-                "%d groups that were under way are dropped, and asked for again with newer "
-                "weights by the run that goes on",
+                "%d unfinished groups are dropped; the resumed run samples them again with newer "
+                "weights",
                 len(unfinished),
             )
         every = distributed.all_gather_object([(own, unfinished)])

@@ -103,8 +103,8 @@ class RolloutSource:
             self.stream.load_state(state)
         if dropped := tickets_in(state):
             log.warning(
-                "%d groups that an engine sampled ahead of training are dropped; nobody samples "
-                "ahead now (rollout.staleness=%d)",
+                "%d groups that an engine sampled ahead of training are dropped; this run does not "
+                "sample ahead (rollout.staleness=%d)",
                 len(dropped),
                 self.policy.lagged.staleness,
             )

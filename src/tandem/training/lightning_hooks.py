@@ -94,8 +94,8 @@ class LightningHooks(LightningModule):
             if name not in groups:
                 part = f"segments.{name}" if name in self.algorithm.segments else name
                 raise ValueError(
-                    f"algorithm.{part}.lr={rate:g}: no weight is of {name} alone, as where a head "
-                    f"is tied, or frozen beside adapters; set algorithm.{part}.lr=null"
+                    f"algorithm.{part}.lr={rate:g}: {name} has no trained weight of its own (a "
+                    f"tied or frozen head); set algorithm.{part}.lr=null"
                 )
             groups[name]["lr"] = rate
         return self.optimizer(list(groups.values()))

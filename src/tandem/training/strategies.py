@@ -54,10 +54,10 @@ def remax(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
 # Of every random step a group of its own: one course without noise, parted there (TempFlow-GRPO)
 @register_sampling_strategy(
     refused={
-        "tokens": "answers do not part from one course without noise; set "
+        "tokens": "it branches at stochastic denoising steps, which text does not have; set "
         "algorithm/sampling_strategy=on_policy",
-        "pictures": "no step of a picture as a whole is random; set "
-        "algorithm/sampling_strategy=on_policy",
+        "pictures": "it branches at stochastic denoising steps, and this objective trains none; "
+        "set algorithm/sampling_strategy=on_policy",
     }
 )
 def tree(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
@@ -89,8 +89,8 @@ def _another(asked: Sequence[Prompt], slot: int) -> Prompt:
     other = next((prompt for prompt in before if prompt.id != asked[slot].id), None)
     if other is None:
         raise ValueError(
-            f"mismatched answers are those to other prompts, but prompt {asked[slot].id} is the "
-            f"only one among {len(asked)} of an iteration; give two pairs at least, and set "
+            f"a mismatched answer belongs to another prompt, but all {len(asked)} prompts of this "
+            f"iteration are {asked[slot].id}; give at least two pairs, and set "
             "prompts_per_step=2 or more"
         )
     return other

@@ -353,7 +353,7 @@ def test_rows_that_a_signal_drops_are_said_to_be_asked_for_again(folder, tmp_pat
         loop.source.queue.there.discard(Ticket(1, 2))
         del loop.source.threads.rows[Ticket(1, 2)]
         loop.state()
-    assert "1 groups that were under way are dropped" in caplog.text
+    assert "1 unfinished groups are dropped" in caplog.text
 
 
 def given_up():

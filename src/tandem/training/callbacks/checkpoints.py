@@ -33,7 +33,7 @@ class Checkpoints(Callback):
     def __init__(self, *, record: RunRecord, every: int, keep: int) -> None:
         if every < 1 or keep < 1:
             raise ValueError(
-                f"checkpoints.every={every} and checkpoints.keep={keep} are at least 1"
+                f"checkpoints.every={every} and checkpoints.keep={keep} must be at least 1"
             )
         self.record, self.every, self.keep = record, every, keep
         self.spared: Sequence[int] = ()  # steps whose newest checkpoint up to them stays too
@@ -173,6 +173,6 @@ def newest_policy(run_dir: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], 
     for reason in found.skipped:
         log.warning(reason)
     if found.path is None:
-        raise ValueError(f"{run_dir} holds no whole checkpoint; give the directory of a run")
+        raise ValueError(f"{run_dir} has no complete checkpoint; give the directory of a run")
     tensors = read(found.path)[0]
     return tensors["policy"], owned(tensors["module"], "policy."), found.step
