@@ -102,7 +102,7 @@ def test_who_waits_for_nothing_is_told_after_a_time(tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     growing = tmp_path / "never.of-another-process"
     growing.mkdir()
-    with pytest.raises(ConfigError, match=r"nothing of it in 0\.1 s .guards.stalled_after."):
+    with pytest.raises(ConfigError, match=r"did not write it within 0\.1 s .guards.stalled_after."):
         made_by_first(tmp_path / "never", pytest.fail, patience=0.1)
 
 

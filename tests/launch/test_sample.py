@@ -103,7 +103,7 @@ def test_flags_of_the_other_kind_are_one_line(finished, painter, capsys):
     hot = refused(capsys, painter, "red circle", "--temperature", 1)
     assert hot == "--temperature is for models of texts, but this model makes pictures"
     led = refused(capsys, finished, "dbca>", "--guidance-scale", 2)
-    assert led == "--guidance-scale is of pictures, but this model makes texts"
+    assert led == "--guidance-scale is for models of pictures, but this model makes texts"
     guided = refused(capsys, painter, "red circle", "--guidance-scale", 2)
     assert "encode a negative prompt" in guided
 
@@ -145,7 +145,7 @@ def test_pictures_of_a_question_are_read_or_refused_in_one_line(finished, tmp_pa
     assert (picture.height, picture.width) == (16, 16)
     config = finished / "config.yaml"
     assert refused(capsys, finished, "a>", "--image", config) == f"--image {config} is no picture"
-    assert "reads texts alone" in refused(capsys, finished, "a>", "--image", file)
+    assert "reads only text" in refused(capsys, finished, "a>", "--image", file)
 
 
 @pytest.mark.slow

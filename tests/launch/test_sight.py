@@ -42,7 +42,7 @@ def test_pictures_that_stay_in_fields_are_refused_where_the_model_sees(name, val
 def test_pictures_that_are_shown_need_a_model_that_sees():
     own = data(images=(PICTURE,), fields={"level": [3], "named": []})
     check_sight(SimpleNamespace(sees=True), own, SETTINGS)
-    with pytest.raises(ConfigError, match="reads texts alone"):
+    with pytest.raises(ConfigError, match="reads only text"):
         check_sight(SimpleNamespace(sees=False), own, SETTINGS)
 
 
