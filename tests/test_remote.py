@@ -99,22 +99,26 @@ SAID = [
     (
         says("", 302, Location="http://127.0.0.1:1/"),
         BadReply,
-        "302 Found, and redirects are not followed; give its end as reward.x.url",
+        "302 Found, and redirects are not followed; give the final address as reward.x.url",
     ),
-    (hangs_up, Unreachable, "the connection broke before the reply was whole; see reward.x.url"),
-    (half_json, Unreachable, "the connection broke before the reply was whole; see reward.x.url"),
-    (sends(b'{"scores": [1, 2'), BadReply, "16 bytes came that are no JSON; see reward.x.url"),
-    (sends(b"\xff\x00" * 8), BadReply, "16 bytes came that are no JSON; see reward.x.url"),
-    (sends(b"[" * 99_999), BadReply, "99999 bytes came that are no JSON; see reward.x.url"),
+    (hangs_up, Unreachable, "the connection broke before the reply was complete; see reward.x.url"),
+    (
+        half_json,
+        Unreachable,
+        "the connection broke before the reply was complete; see reward.x.url",
+    ),
+    (sends(b'{"scores": [1, 2'), BadReply, "the reply of 16 bytes is not JSON; see reward.x.url"),
+    (sends(b"\xff\x00" * 8), BadReply, "the reply of 16 bytes is not JSON; see reward.x.url"),
+    (sends(b"[" * 99_999), BadReply, "the reply of 99999 bytes is not JSON; see reward.x.url"),
     (
         sends(b"{}", "text/html"),
         BadReply,
-        "text/html came, not application/json; see reward.x.url",
+        "expected application/json, got text/html; see reward.x.url",
     ),
     (
         sends(b"{}", Content_Encoding="gzip"),
         BadReply,
-        "a compressed reply came, and none was asked for",
+        "the reply is compressed, although none was requested",
     ),
 ]
 
@@ -139,7 +143,7 @@ def test_no_reply_outlasts_its_time_however_it_drips(server, behaviour):
     fault = fault_of(behaviour, server, limits=limits)
     assert time.monotonic() - start < 25  # the server would have taken 30, or for ever
     assert type(fault) is Late
-    assert str(fault).endswith("no whole reply within 0.3 s; see reward.x.limits.timeout")
+    assert str(fault).endswith("no complete reply within 0.3 s; see reward.x.limits.timeout")
 
 
 def test_retries_end_at_the_deadline_of_the_call(server):
@@ -148,7 +152,7 @@ def test_retries_end_at_the_deadline_of_the_call(server):
     fault = fault_of(slow(30), server, limits=limits, retries=QUICK)
     assert time.monotonic() - start < 25
     assert 1 <= len(server.seen) <= 2  # of four that the count allows
-    assert str(fault).endswith("no whole reply within 1 s; see reward.x.limits.deadline")
+    assert str(fault).endswith("no complete reply within 1 s; see reward.x.limits.deadline")
 
 
 @pytest.mark.parametrize("announced", [True, False])
@@ -157,7 +161,7 @@ def test_a_gigabyte_is_cut_off_at_the_limit(server, announced):
     fault = fault_of(behaviour, server)
     assert type(fault) is BadReply
     assert str(fault).endswith(
-        "a reply of more than 1048576 bytes came; raise reward.x.limits.max_reply_bytes"
+        "the reply exceeds 1048576 bytes; raise reward.x.limits.max_reply_bytes"
     )
     assert behaviour.sent < 32 << 20  # what lay in the buffers of the two sockets
 

@@ -170,8 +170,8 @@ def test_what_waits_when_a_session_ends_is_refused_and_so_is_what_comes_later(en
 
 def test_nobody_answers_for_another_session(endpoint, session):
     other = endpoint.open()
-    assert call(session, url=other.url) == (401, "a bearer token is needed")
-    assert call(session, token="") == (401, "a bearer token is needed")
+    assert call(session, url=other.url) == (401, "a bearer token is required")
+    assert call(session, token="") == (401, "a bearer token is required")
     assert call(session, url=session.url.replace("/v1", "x/v1"))[0] == 404
     assert call(session, path="/completions")[0] == 404
     assert session.events.empty() and other.events.empty()
@@ -195,12 +195,12 @@ def saying(**message):
 
 
 NO_CALLS = {
-    "no JSON": ("{", "the body is no JSON"),
-    "no text": (b"\xff\xfe", "the body is no JSON"),
-    "deep, beyond the parser": ("[" * 4000, "the body is no JSON"),
+    "no JSON": ("{", "the body is not JSON"),
+    "no text": (b"\xff\xfe", "the body is not JSON"),
+    "deep, beyond the parser": ("[" * 4000, "the body is not JSON"),
     "deep": (chat(more=json.loads("[" * 40 + "]" * 40)), "the body has over 32 levels of lists"),
     "a number without end": ('{"messages": [], "n": ' + "9" * 3500 + "}", "a call has one answer"),
-    "too large": (chat(more="x" * 4096), "a body has 4096 bytes at most"),
+    "too large": (chat(more="x" * 4096), "the body exceeds 4096 bytes"),
     "no messages": ("{}", "the body is an object with messages, a list"),
     "messages that are none": ('{"messages": []}', "messages end with one of a user"),
     "a turn of the policy": (saying(role="assistant", content="7"), "messages end with one of a"),

@@ -73,7 +73,7 @@ def test_worlds_that_are_late_by_limits_of_their_own_are_asked_for_three_rounds(
     asked_of, some = [], plays(9)
     asked(late, attempts=1, at_once=1, timeout=20).begin(some)
     assert asked_of == [0, 1, 2]
-    said = ["no call within 60 s", "not asked: 3 calls in a row timed out"]
+    said = ["no call within 60 s", "skipped: 3 calls in a row timed out"]
     assert [one.lost for one in some] == [said[0]] * 3 + [said[1]] * 6
 
 

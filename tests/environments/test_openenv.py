@@ -123,18 +123,18 @@ def is_full(connection, message, told):
 
 OTHER_FIELD = [{"loc": ["guess"], "msg": "Extra inputs", "type": "extra_forbidden"}]
 FAULTS = {
-    "dies": (dies, "the connection broke before the reply was whole; see environment.world.url"),
+    "dies": (dies, "the connection broke before the reply was complete; see environment.world.url"),
     "answers for another session": (
         shares_an_environment,
         "step answered for another session: episode_id has changed",
     ),
     "10 MB": (
         answers("step", observation("x" * 10_000_000)),
-        "a reply of more than 1048576 bytes came; see environment.world.limits.max_reply_bytes",
+        "the reply exceeds 1048576 bytes; see environment.world.limits.max_reply_bytes",
     ),
     "no JSON": (
         answers("step", '{"type": '),
-        "9 characters came that are no JSON object; see environment.world.url",
+        "the reply of 9 characters is not a JSON object; see environment.world.url",
     ),
     "another kind": (
         answers("step", {"type": "state", "data": {}}),
@@ -200,7 +200,7 @@ def test_a_server_that_never_answers_costs_the_time_that_is_set():
     with serving(fault=never_answers) as server:
         play = played(server, ["7"], attempts=1, limits=SessionLimits(timeout=0.3))
         over.set()
-    said = "no whole reply within 0.3 s; see environment.world.limits.timeout"
+    said = "no complete reply within 0.3 s; see environment.world.limits.timeout"
     assert play.lost == f"{server.url}: {said}"
 
 
@@ -259,17 +259,18 @@ def test_the_token_goes_to_the_server_and_stands_in_nothing_that_it_says(monkeyp
     [
         (
             sends(b"", status=302, Location="http://127.0.0.1:1/ws"),
-            "redirects are not followed; give its end as environment.world.url",
+            "redirects are not followed; give the final address as environment.world.url",
         ),
         (
             sends(b"", status=308, Location="ws://127.0.0.1:1/ws"),
-            "redirects are not followed; give its end as environment.world.url",
+            "redirects are not followed; give the final address as environment.world.url",
         ),
         (
             sends(b"no", status=401),
-            "401 came, and no session; put the right token into the environment variable MINE",
+            "status 401 instead of a session; put the right token into the environment "
+            "variable MINE",
         ),
-        (sends(b"down", status=503), "503 came, and no session; see environment.world.url"),
+        (sends(b"down", status=503), "status 503 instead of a session; see environment.world.url"),
     ],
 )
 def test_what_is_no_session_says_why(behaviour, said):
@@ -285,7 +286,7 @@ def test_a_server_that_is_not_there_is_left_alone():
     plays = [Play(Prompt(id=0, source="x", text=">"), key=key) for key in range(3)]
     asked(one, attempts=1).begin(plays)
     assert all("no connection ([Errno 111]" in play.lost for play in plays[:2])
-    assert "not asked, after 2 failures in a row" in plays[2].lost
+    assert "skipped after 2 failures in a row" in plays[2].lost
 
 
 OPENENV = ["environment=openenv", "reward=episode", "~recipe"]

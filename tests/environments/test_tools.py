@@ -81,9 +81,9 @@ def test_a_store_is_an_episode_s_own():
         (call("calculator"), "calculator takes expression: expression is missing"),
         (call("calculator", expression="1", base=2), "calculator takes expression: no base"),
         (call("calculator", expression="1/0"), "division by zero"),
-        ("<tool_call>{oops</tool_call>", "the call is no JSON"),
+        ("<tool_call>{oops</tool_call>", "the call is not JSON"),
         ('<tool_call>["calculator"]</tool_call>', "a call is an object with name and arguments"),
-        ('<tool_call>{"name": "calc', "the call is no JSON"),  # cut in the middle
+        ('<tool_call>{"name": "calc', "the call is not JSON"),  # cut in the middle
     ],
 )
 def test_a_wrong_call_is_the_policy_s_and_says_what_was_wrong(text, wrong):
@@ -148,7 +148,7 @@ def test_arguments_are_of_the_types_that_any_hint_names(arguments, wrong):
 def test_arguments_of_too_many_levels_are_refused_as_a_call(levels):
     episode = Tools({"search": search}).begin(PROMPT, 0)
     deep = call("search", words=["?"]).replace('"?"', "[" * levels + "]" * levels)
-    wrong = r"^error: the call (has over 32 levels of lists and objects|is no JSON)$"
+    wrong = r"^error: the call (has over 32 levels of lists and objects|is not JSON)$"
     assert re.match(wrong, contents(said(episode, deep)[0])[0])
 
 

@@ -131,13 +131,14 @@ def closed():
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 ANSWERS = {  # method, path, headers, body -> status and what is said
     "right": ("POST", "/score", JSON | BEARER, REQUEST, 200, None),
-    "no token": ("POST", "/score", JSON, REQUEST, 401, "a bearer token is needed"),
+    "no token": ("POST", "/score", JSON, REQUEST, 401, "a bearer token is required"),
     "another token": (
         "POST", "/score", JSON | {"Authorization": "Bearer canary-token-77ab"}, REQUEST, 401,
-        "a bearer token is needed",
+        "a bearer token is required",
     ),
     "no bearer": (
-        "POST", "/score", JSON | {"Authorization": TOKEN}, REQUEST, 401, "a bearer token is needed"
+        "POST", "/score", JSON | {"Authorization": TOKEN}, REQUEST, 401,
+        "a bearer token is required",
     ),
     "a form": (
         "POST", "/score", BEARER | {"Content-Type": "text/plain"}, REQUEST, 415,
@@ -149,22 +150,22 @@ ANSWERS = {  # method, path, headers, body -> status and what is said
     ),
     "too large": (
         "POST", "/score", JSON | BEARER, b" " * 5000, 413,
-        "a body has 4096 bytes at most (max_request_bytes)",
+        "the body exceeds 4096 bytes (max_request_bytes)",
     ),
     "chunks": (
-        "POST", "/score", JSON | BEARER, iter([REQUEST]), 411, "a Content-Length is needed"
+        "POST", "/score", JSON | BEARER, iter([REQUEST]), 411, "a Content-Length is required"
     ),
-    "no JSON": ("POST", "/score", JSON | BEARER, b"{", 400, "the body is no JSON"),
+    "no JSON": ("POST", "/score", JSON | BEARER, b"{", 400, "the body is not JSON"),
     "no picture": (
         "POST", "/score", BEARER | {"Content-Type": "application/x-safetensors"}, b"{", 400,
-        "the body is no safetensors file",
+        "the body is not a safetensors file",
     ),
     "elsewhere": (
-        "POST", "/", JSON | BEARER, REQUEST, 404, "there are GET /health and POST /score"
+        "POST", "/", JSON | BEARER, REQUEST, 404, "supported: GET /health and POST /score"
     ),
-    "a file": ("GET", "/../etc/passwd", {}, b"", 404, "there are GET /health and POST /score"),
+    "a file": ("GET", "/../etc/passwd", {}, b"", 404, "supported: GET /health and POST /score"),
     "health": ("GET", "/health", {}, b"", 200, None),
-    "PUT": ("PUT", "/score", BEARER, b"", 501, "this is no request that is answered here"),
+    "PUT": ("PUT", "/score", BEARER, b"", 501, "unsupported or malformed request"),
 }  # fmt: skip
 
 
@@ -195,7 +196,7 @@ def test_what_fails_in_the_server_is_told_to_its_log_alone(capfd):
     with serving(broken) as server:
         reply = httpx.post(f"{server.url}/score", headers=JSON, content=REQUEST)
     assert (reply.status_code, reply.json()) == (
-        500, {"error": "the server failed; its own log says why"}
+        500, {"error": "the server failed; see its log"}
     )  # fmt: skip
     assert "inner-canary" in capfd.readouterr().err
 
@@ -281,7 +282,7 @@ def test_who_has_hung_up_is_not_scored():
         assert begun.wait(10)
         hasty = HttpReward(url=server.url, limits=Limits(timeout=0.2), retries=Retries(count=0))
         [missing] = hasty(["hasty"], [prompt])
-        assert "no whole reply within 0.2 s" in str(missing)
+        assert "no complete reply within 0.2 s" in str(missing)
         go_on.set()
         first.join()
         assert ask(["later"], [prompt]) == [1.0]
@@ -333,7 +334,7 @@ REFUSED = {
         "unknown key 'seed': there are reward, plugins, host, port, max_request_bytes, "
         "max_requests, max_connections, request_timeout"
     ),
-    "reward=exact_match port=70000": "port=70000: must lie in 0 ... 65535; 0 takes a free one",
+    "reward=exact_match port=70000": "port=70000: must be between 0 and 65535; 0 picks a free port",
     "reward=exact_match port=abc": "port: expected int, got 'abc'",
     "reward=exact_match max_requests=0": (
         "max_request_bytes, max_requests, max_connections and request_timeout must be positive"
@@ -343,7 +344,7 @@ REFUSED = {
         "target=..."
     ),
     "reward=exact_match reward.exact_match.range=[1,0]": (
-        "range=[1.0, 0.0] of a reward must rise, within 1e18 of 0"
+        "range=[1.0, 0.0] of a reward must increase and stay within 1e18 of 0"
     ),
     "reward=exact_match host=0.0.0.0": (
         "host=0.0.0.0 can be reached from other machines: set the environment variable "

@@ -105,12 +105,13 @@ def test_a_column_that_the_data_lacks_is_named_with_those_there_are():
     assert values == [None, None]
     (said,) = faults
     assert said == (
-        "takes the column difficulty, and prompts have answer, level, split, prompts, completions"
+        "needs the column difficulty, but prompts have only answer, level, split, prompts, "
+        "completions"
     )
 
 
 def test_what_only_another_trainer_has_is_refused_where_it_is_registered():
-    with pytest.raises(ValueError, match="with_tokens: completion_ids is TRL's own, and Tandem"):
+    with pytest.raises(ValueError, match="with_tokens: completion_ids exists only in TRL"):
         register_reward(with_tokens)
     assert ("reward", "with_tokens") not in REGISTERED
 

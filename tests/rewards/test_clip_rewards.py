@@ -182,7 +182,7 @@ def test_a_chat_has_no_picture_and_is_counted(folder, pictures):
     chat = Prompt(id=7, source="s", messages=({"role": "user", "content": "red"},))
     values, faults = Reward(PickScore(folder))(pictures[:1], [chat])
     assert values == [None]
-    assert list(faults) == ["raised ValueError: 'prompt 7 of s is a chat, and not a text'"]
+    assert list(faults) == ["raised ValueError: 'prompt 7 of s is a chat, not a text'"]
 
 
 def test_both_are_composed_at_the_command_line_before_any_weight(folder, pictures):

@@ -114,7 +114,7 @@ def test_a_judge_without_an_opinion_of_a_pair_leaves_the_pair_out():
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (1.5, "gave a preference of 1.5, not one from 0 to 1"),
+        (1.5, "gave a preference of 1.5, outside 0 to 1"),
         (-0.1, "gave a preference of -0.1"),
         (math.nan, "not finite"),
         ("first", "gave str, not a number"),

@@ -118,7 +118,7 @@ def test_a_name_that_the_model_does_not_know_is_told_of_its_picture_alone(pictur
     detector = SegmentingDetector(str(write_mask2former(tmp_path)))
     unknown, known = detector(pictures[:2], [["cat", "unicorn"], ["cat"]])
     said = explained("geneval", str(unknown))
-    assert said.endswith("trained on no unicorn; set reward.geneval.function.detector.names")
+    assert said.endswith("does not know unicorn; map it in reward.geneval.function.detector.names")
     assert list(known) == ["cat"]
 
 

@@ -60,9 +60,9 @@ def test_a_score_is_what_the_head_says_of_the_rated_token(tmp_path):
     reward = HpsV3(path, write_hpsv3(tmp_path), **options)
     want = [by_hand(path, *row) for row in zip(pictures, TEXTS, strict=True)]
     assert reward(pictures, prompts) == pytest.approx(want, rel=1e-4, abs=1e-5)
-    with pytest.raises(ValueError, match=r"question does not hold <\|Reward\|>"):
+    with pytest.raises(ValueError, match=r"question must contain <\|Reward\|>"):
         HpsV3(path, "none.safetensors", **(options | {"question": "what ?"}))
-    with pytest.raises(ValueError, match=r"HPSv3.pth is no .safetensors"):
+    with pytest.raises(ValueError, match=r"HPSv3.pth is not a .safetensors"):
         HpsV3(path, "HPSv3.pth", **options)
 
 

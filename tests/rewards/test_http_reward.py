@@ -76,10 +76,10 @@ def told(url, said):
 
 
 KEY = "see reward.*.function"
-BROKE = f"the connection broke before the reply was whole; {KEY}.url"
-LATE = f"no whole reply within 0.4 s; {KEY}.limits.timeout"
-LARGE = "a reply of more than 65536 bytes came; raise reward.*.function.limits.max_reply_bytes"
-REDIRECT = "307 Temporary Redirect, and redirects are not followed; give its end as"
+BROKE = f"the connection broke before the reply was complete; {KEY}.url"
+LATE = f"no complete reply within 0.4 s; {KEY}.limits.timeout"
+LARGE = "the reply exceeds 65536 bytes; raise reward.*.function.limits.max_reply_bytes"
+REDIRECT = "307 Temporary Redirect, and redirects are not followed; give the final address as"
 FAULTS = {  # the server ... -> behaviour, what its rows say, asked again, counted by the breaker
     "answers 500": (says("down", 500), "500 Internal Server Error, '\"down\"'", True, True),
     "answers 429": (says("full", 429), "429 Too Many Requests, '\"full\"'", True, False),
@@ -96,23 +96,23 @@ FAULTS = {  # the server ... -> behaviour, what its rows say, asked again, count
     "sends half of what it announced": (half_json, BROKE, True, True),
     "hangs up": (hangs_up, BROKE, True, True),
     "sends half a JSON": (
-        sends(b'{"scores": ['), f"12 bytes came that are no JSON; {KEY}.url", False, True
+        sends(b'{"scores": ['), f"the reply of 12 bytes is not JSON; {KEY}.url", False, True
     ),
     "sends 1 GB": (huge(), LARGE, False, True),
     "sends HTML": (
         sends(b"<html>", "text/html"),
-        f"text/html came, not application/json; {KEY}.url",
+        f"expected application/json, got text/html; {KEY}.url",
         False,
         True,
     ),
     "sends wrong ids only": (
         says({"scores": [{"id": "x", "score": 1}]}),
-        f"a reply with none of the 3 ids came; {KEY}.url",
+        f"the reply has none of the 3 ids; {KEY}.url",
         False,
         True,
     ),
     "sends something else": (
-        says([1, 2, 3]), f"a reply without a list of scores came; {KEY}.url", False, True
+        says([1, 2, 3]), f"the reply has no list of scores; {KEY}.url", False, True
     ),
     "redirects": (
         says("", 307, Location="http://127.0.0.1:1/score"),
@@ -198,8 +198,8 @@ def test_a_fault_of_a_row_is_its_own(server):
     assert dict(faults) == {
         "gave none": 1,
         "the server says: too  [31mrude": 1,
-        "the reply has two of it": 1,
-        "the reply has no score of it": 1,
+        "the reply has two scores for it": 1,
+        "the reply has no score for it": 1,
     }
 
 
@@ -231,7 +231,7 @@ def test_an_ill_server_is_left_alone_and_taken_back_without_a_restart(server):
     server.behaviour = says("", 500)
     assert not rewards(OUTPUTS, prompts(5)).scored.any()
     assert len(server.seen) == 4  # of 5 batches with 2 attempts each
-    alone = "not asked, after 2 failures in a row; tried again every 30 s"
+    alone = "skipped after 2 failures in a row; retried every 30 s"
     assert {reason.partition("/score: ")[2]: n for reason, n in rewards.pop_faults().items()} == {
         "500 Internal Server Error, '\"\"'": 2,
         f"{alone} (reward.http.function.breaker)": 3,
@@ -273,12 +273,12 @@ REFUSED = [  # key below the function, value, what is said
     (
         "url",
         "http://me:pw@host",
-        f"{WHERE}.url: an address holds no credentials, no ? and no #; a token is read from "
-        "the environment variable that token_env names",
+        f"{WHERE}.url: an address must not contain credentials, ? or #; put the token into the "
+        "environment variable that token_env names",
     ),
     ("limits.timeout", 0.0, f"{WHERE}.limits.timeout=0.0: must be positive"),
     ("retries.count", -1, f"{WHERE}.retries.count=-1: must not be negative"),
-    ("retries.wait", 21.0, f"{WHERE}.retries.wait=21.0: must lie in 0 ... longest=20.0"),
+    ("retries.wait", 21.0, f"{WHERE}.retries.wait=21.0: must be between 0 and longest=20.0"),
     ("breaker.failures", 0, f"{WHERE}.breaker.failures=0: must be positive"),
 ]
 

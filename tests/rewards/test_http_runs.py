@@ -93,7 +93,7 @@ def test_train_py_goes_on_through_every_fault_with_counts(tmp_path):
     moved = [norm > 0 for norm in column(tmp_path, "optim/grad_norm")]
     assert moved == [count < SAMPLES for count in lost]
     assert f"{SAMPLES} x http: {server.url}/score: 500 Internal Server Error" in done.stderr
-    assert "1 x http: the reply has two of it" in done.stderr
+    assert "1 x http: the reply has two scores for it" in done.stderr
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert TOKEN.encode() not in written
     assert TOKEN not in done.stdout + done.stderr

@@ -84,9 +84,11 @@ def test_a_score_is_that_of_the_authors_formula_with_their_weights(folder):
 
 
 def test_other_weights_and_pickles_are_one_line(folder, tmp_path):
-    with pytest.raises(ValueError, match=r"ImageReward.pt is no .safetensors; where you trust"):
+    with pytest.raises(
+        ValueError, match=r"ImageReward.pt is not a .safetensors file; if you trust"
+    ):
         ImageReward(str(folder), "ImageReward.pt")
     save_file({"mlp.layers.0.weight": torch.ones(1, 1)}, tmp_path / "other.safetensors")
-    with pytest.raises(ValueError, match="are none of this model: ") as refused:
+    with pytest.raises(ValueError, match="do not fit this model: ") as refused:
         ImageReward(str(folder), str(tmp_path / "other.safetensors"))
     assert "\n" not in str(refused.value)

@@ -148,7 +148,7 @@ READ = {
     "Underscore: 7": NO_SCORE,
     "Score: 1e9": NO_SCORE,
     "Score: nan": NO_SCORE,
-    "Score: 8/100": "the judge gave a score out of another number than 10",
+    "Score: 8/100": "the judge gave a score that is not out of 10",
     "Score: 99999999": "the judge gave a score outside 0 to 10",
     "Score: 11": "the judge gave a score outside 0 to 10",
     "Score: -3": "the judge gave a score outside 0 to 10",
@@ -245,10 +245,10 @@ def test_groups_are_ranked_wherever_a_row_is_shown(server):
 
 
 FAULTS = {
-    "no completion": (says({"error": "x"}), "a completion without words came"),
-    "no words": (reply(None), "a completion without words came"),
-    "a list": (says([1]), "a completion without words came"),
-    "no choice": (says({"choices": []}), "a completion without words came"),
+    "no completion": (says({"error": "x"}), "the completion has no text"),
+    "no words": (reply(None), "the completion has no text"),
+    "a list": (says([1]), "the completion has no text"),
+    "no choice": (says({"choices": []}), "the completion has no text"),
     "cut off": (
         reply("Score: 9", finish_reason="length"),
         "the judge was cut off; raise reward.*.function.chat.body.max_tokens",
@@ -256,9 +256,9 @@ FAULTS = {
     "no score": (reply("I cannot judge this."), NO_SCORE),
     "half": (
         half_json,
-        "the connection broke before the reply was whole; see reward.*.function.chat.url",
+        "the connection broke before the reply was complete; see reward.*.function.chat.url",
     ),
-    "HTML": (sends(b"<p>", "text/html"), "text/html came, not application/json"),
+    "HTML": (sends(b"<p>", "text/html"), "expected application/json, got text/html"),
     "down": (says({"error": "full"}, 503), '503 Service Unavailable, \'{"error": "full"}\''),
     "key": (
         says({}, 401),
@@ -359,11 +359,11 @@ REFUSED = [  # key below the function, value, what is said
     ("chat.url", "???", f"{WHERE}.chat.url is not set: add {WHERE}.chat.url=..."),
     ("chat.concurrency", 0, f"{WHERE}.chat.concurrency=0: must be positive"),
     ("chat.limits.connect", 0.0, f"{WHERE}.chat.limits.connect=0.0: must be positive"),
-    ("template.text", "hi", f"{WHERE}.template: the judge is not shown {{output}}"),
+    ("template.text", "hi", f"{WHERE}.template: the template lacks {{output}}"),
     (
         "template.text",
         "{output} {ouput}",
-        f"{WHERE}.template: {{ouput}} is no place; there are {{output}}, {{prompt}}, "
+        f"{WHERE}.template: {{ouput}} is not a placeholder; use {{output}}, {{prompt}}, "
         "{answer}, {low}, {high}",
     ),
     (

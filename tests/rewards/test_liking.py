@@ -114,11 +114,11 @@ def test_pickles_and_files_that_are_not_there_are_one_line(folder, make, said):
 def test_weights_of_another_model_are_refused(folder, tmp_path):
     weights = str(tmp_path / "small.safetensors")
     save_file({"visual.proj": torch.zeros(16, 16)}, weights)
-    with pytest.raises(ValueError, match=r"are none of this model: .*Missing key"):
+    with pytest.raises(ValueError, match=r"do not fit this model: .*Missing key"):
         Hpsv2(folder, weights=weights)
     head = str(tmp_path / "head.safetensors")
     save_file({"0.weight": torch.zeros(1, 5), "0.bias": torch.zeros(1)}, head)
-    with pytest.raises(ValueError, match="reads features of another model"):
+    with pytest.raises(ValueError, match="expects features of another model"):
         Aesthetic(folder, head)
 
 

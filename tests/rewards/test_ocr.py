@@ -55,7 +55,7 @@ def test_one_quotation_mark_costs_its_own_row_alone():
     prompts = [Prompt(id=i, source="s", text=text) for i, text in enumerate(texts)]
     values, faults = reward([PICTURE] * 3, prompts)
     assert values == [1.0, None, None]
-    assert faults == {"prompt 1 of s has one quotation mark": 1, ABSTAINED: 1}
+    assert faults == {"prompt 1 of s has an unpaired quotation mark": 1, ABSTAINED: 1}
 
 
 def test_nobody_is_asked_about_pictures_without_a_text():

@@ -220,7 +220,7 @@ def test_an_error_whose_text_leaves_the_process_is_a_fault_as_any_other():
 def test_one_that_hangs_at_every_call_is_not_asked_a_fourth_time():
     values, faults = numbers(lambda output, prompt: threading.Event().wait(), count=64, timeout=0.1)
     assert values == [None] * 64
-    assert faults == {"timed out": 3, "not asked: 3 calls in a row timed out": 61}
+    assert faults == {"timed out": 3, "skipped: 3 calls in a row timed out": 61}
 
 
 def test_a_time_limit_by_signals_says_how_it_can_be_had():
@@ -229,7 +229,7 @@ def test_a_time_limit_by_signals_says_how_it_can_be_had():
 
     _, faults = numbers(limited, timeout=5.0)
     [said] = faults
-    assert "; reward.*.timeout=null asks it in the main thread" in said
+    assert "; reward.*.timeout=null calls it in the main thread" in said
 
 
 def test_gradients_are_off_in_the_thread_of_a_reward_where_they_are_off_here():

@@ -119,7 +119,7 @@ def refusal(path):
 def test_what_is_no_reward_model_is_one_line_that_names_the_key(tmp_path):
     assert refusal("/no/such/folder") == f"{KEY}=/no/such/folder: there is no such folder"
     two = write_judge(tmp_path / "two", labels=2)
-    assert "gives 2 numbers, and a reward is one" in refusal(two)
+    assert "gives 2 numbers, but a reward is one" in refusal(two)
     mute = write_judge(tmp_path / "mute")
     for file in mute.glob("*token*"):
         file.unlink()

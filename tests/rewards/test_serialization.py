@@ -101,14 +101,14 @@ def test_a_reason_arrives_as_the_servers_own():
 
 
 FAULTS = {  # scores -> what row "a" comes to; row "b" has its 2
-    "nothing": ([], "the reply has no score of it"),
-    "another id": ([{"id": "c", "score": 1}], "the reply has no score of it"),
-    "two": ([{"id": "a", "score": 1}, {"id": "a", "score": 1}], "the reply has two of it"),
+    "nothing": ([], "the reply has no score for it"),
+    "another id": ([{"id": "c", "score": 1}], "the reply has no score for it"),
+    "two": ([{"id": "a", "score": 1}, {"id": "a", "score": 1}], "the reply has two scores for it"),
     "text": ([{"id": "a", "score": "1"}], "gave str, not a number"),
     "truth": ([{"id": "a", "score": True}], "gave bool, not a number"),
     "a list": ([{"id": "a", "score": [1]}], "gave list, not a number"),
-    "no object": ([["a", 1]], "the reply has no score of it"),
-    "a number as id": ([{"id": 0, "score": 1}], "the reply has no score of it"),
+    "no object": ([["a", 1]], "the reply has no score for it"),
+    "a number as id": ([{"id": 0, "score": 1}], "the reply has no score for it"),
 }
 
 

@@ -163,19 +163,21 @@ def test_what_cannot_be_judged_is_refused_by_its_key(files, films, tmp_path):
     path, weights, settings = files
     with pytest.raises(ValueError, match=r"question needs <\|MQ_reward\|> once"):
         VideoAlign(*files, **(OPTIONS | {"question": "<|VQ_reward|>"}))
-    with pytest.raises(ValueError, match=r"frames=1: two frames are one step"):
+    with pytest.raises(ValueError, match=r"frames=1: set at least 2"):
         VideoAlign(*files, frames=1, **OPTIONS)
-    with pytest.raises(ValueError, match=r"weights=model.pth is no .safetensors; .*convert it"):
+    with pytest.raises(
+        ValueError, match=r"weights=model.pth is not a .safetensors file; .*convert it"
+    ):
         VideoAlign(path, "model.pth", settings, **OPTIONS)
     (tmp_path / "odd.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"settings=.*odd.json is no model_config.json"):
+    with pytest.raises(ValueError, match=r"settings=.*odd.json is not a model_config.json"):
         VideoAlign(path, weights, str(tmp_path / "odd.json"), **OPTIONS)
     lacking = {n: x for n, x in load_file(weights).items() if "k_proj.weight" not in n}
     save_file(lacking, tmp_path / "lacking.safetensors")
-    with pytest.raises(ValueError, match=r"lacking.safetensors are none of this model: .*k_proj"):
+    with pytest.raises(ValueError, match=r"lacking.safetensors do not fit this model: .*k_proj"):
         VideoAlign(path, str(tmp_path / "lacking.safetensors"), settings, **OPTIONS)
     reward = VideoAlign(*files, **OPTIONS)
-    with pytest.raises(ValueError, match=r"a film has two frames at least, not \[32, 32, 3\]"):
+    with pytest.raises(ValueError, match=r"a film must have at least 2 frames, not \[32, 32, 3\]"):
         reward([films[0][0]], PROMPTS[:1])
     with pytest.raises(ValueError, match=r"text of a prompt holds <\|TA_reward\|>"):
         reward([films[0]], [Prompt(id=0, source="s", text="a <|TA_reward|>")])

@@ -31,7 +31,7 @@ def read_json(text: str | bytes, name: str) -> Any:
     try:
         said = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise Refused(f"the {name} is no JSON") from error
+        raise Refused(f"the {name} is not JSON") from error
     if is_deeper(said, DEEPEST):
         raise Refused(f"the {name} has over {DEEPEST} levels of lists and objects")
     return said

@@ -32,7 +32,7 @@ class Retries:
         if self.count < 0:
             raise ValueError(f"count={self.count}: must not be negative")
         if not 0 <= self.wait <= self.longest:
-            raise ValueError(f"wait={self.wait}: must lie in 0 ... longest={self.longest}")
+            raise ValueError(f"wait={self.wait}: must be between 0 and longest={self.longest}")
 
     def pause(self, attempt: int, body: bytes) -> float:
         """Seconds to wait after an attempt: half of it is fixed, half follows from what was sent,
@@ -49,11 +49,11 @@ def as_body(payload: object) -> bytes:
 def as_json(reply: Reply) -> object:
     """The content of a JSON reply. Raises ValueError for anything else."""
     if reply.kind != JSON:
-        raise ValueError(f"{reply.kind or 'no content type'} came, not {JSON}")
+        raise ValueError(f"expected {JSON}, got {reply.kind or 'no content type'}")
     try:
         return json.loads(reply.body)
     except (ValueError, RecursionError):
-        raise ValueError(f"{len(reply.body)} bytes came that are no JSON") from None
+        raise ValueError(f"the reply of {len(reply.body)} bytes is not JSON") from None
 
 
 class Endpoint:
@@ -164,7 +164,7 @@ def admit(breaker: Breaker, url: str, where: str) -> int:
     admission = breaker.admits()
     if admission is None:
         raise LeftAlone(
-            f"{url}: not asked, after {breaker.failures} failures in a row; tried again every "
+            f"{url}: skipped after {breaker.failures} failures in a row; retried every "
             f"{breaker.pause:g} s ({where}.breaker)"
         )
     return admission

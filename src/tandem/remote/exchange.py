@@ -97,7 +97,7 @@ class Wire:
     ) -> bytes:
         most = self.limits.max_reply_bytes
         if "content-encoding" in head.headers:
-            raise BadReply(f"{request.url}: a compressed reply came, and none was asked for")
+            raise BadReply(f"{request.url}: the reply is compressed, although none was requested")
         announced = head.headers.get("content-length", "0")
         body = bytearray()
         if int(announced) <= most:
@@ -108,8 +108,7 @@ class Wire:
             else:
                 return _redact(bytes(body), hidden)
         raise BadReply(
-            f"{request.url}: a reply of more than {most} bytes came; raise "
-            f"{self.keys['max_reply_bytes']}"
+            f"{request.url}: the reply exceeds {most} bytes; raise {self.keys['max_reply_bytes']}"
         )
 
     def _refused(self, request: Request, head: Head, page: str) -> RemoteError:
@@ -117,7 +116,7 @@ class Wire:
         came = f"{request.url}: {status} {head.reason}".rstrip()
         said = f", {page!r}" if page else ""
         if 300 <= status < 400 and "location" in head.headers:
-            said = f"redirects are not followed; give its end as {self.keys['url']}"
+            said = f"redirects are not followed; give the final address as {self.keys['url']}"
             return BadReply(f"{came}, and {said}")
         if status == 429 or status >= 500:
             return Unwell(f"{came}{said}", status=status, retry_after=_retry_after(head))
@@ -137,20 +136,20 @@ class Wire:
         if phase is Phase.NO_CONNECTION:
             said = f"no connection ({str(error)[:80]})"
         else:
-            said = "the connection broke before the reply was whole"
+            said = "the connection broke before the reply was complete"
         return Unreachable(f"{request.url}: {said}; see {self.keys['url']}")
 
     def _late(self, request: Request, seconds: float) -> Late:
         key = "timeout" if seconds >= self.limits.timeout else "deadline"
         most = self.limits.timeout if key == "timeout" else self.limits.deadline
-        return Late(f"{request.url}: no whole reply within {most:g} s; see {self.keys[key]}")
+        return Late(f"{request.url}: no complete reply within {most:g} s; see {self.keys[key]}")
 
 
 def read_token(variable: str | None, url: str) -> str | None:
     """The bearer token in a variable of the environment; None: there is none."""
     token = None if variable is None else os.environ.get(variable, "").strip()
     if token and not (token.isascii() and token.isprintable() and " " not in token):
-        raise RemoteError(f"{url}: {variable} holds no token that can be sent")
+        raise RemoteError(f"{url}: {variable} must be a token of printable ASCII without spaces")
     return token or None
 
 
@@ -167,7 +166,7 @@ def check_address(url: str) -> str:
     parts = urlsplit(url)
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise ValueError(
-            "url: an address holds no credentials, no ? and no #; a token is read from the "
+            "url: an address must not contain credentials, ? or #; put the token into the "
             "environment variable that token_env names"
         )
     if parts.scheme not in ("http", "https") or not parts.hostname:

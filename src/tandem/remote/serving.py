@@ -154,13 +154,13 @@ class Handler(BaseHTTPRequestHandler):
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answer what the base class finds wrong with a request, as one line too."""
-        self._send(code, self.fault("this is no request that is answered here"), [])
+        self._send(code, self.fault("unsupported or malformed request"), [])
 
     def check_token(self, token: str) -> None:
         """Refuse a request without this bearer token."""
         given = self.headers.get("Authorization", "").encode(errors="replace")
         if not hmac.compare_digest(given, f"Bearer {token}".encode()):
-            raise Refusal(401, "a bearer token is needed", ("WWW-Authenticate", "Bearer"))
+            raise Refusal(401, "a bearer token is required", ("WWW-Authenticate", "Bearer"))
 
     def content_type(self) -> str:
         """That of the body, without its options."""
@@ -170,10 +170,10 @@ class Handler(BaseHTTPRequestHandler):
         """Bytes of the body. Raises Refusal where they are too many, or not said."""
         said = self.headers.get("Content-Length", "")
         if not (said.isascii() and said.isdigit() and len(said) < 19):
-            raise Refusal(411, "a Content-Length is needed")
+            raise Refusal(411, "a Content-Length is required")
         if int(said) > self.server.capacity.max_request_bytes:
             most = self.server.capacity.max_request_bytes
-            raise Refusal(413, f"a body has {most} bytes at most (max_request_bytes)")
+            raise Refusal(413, f"the body exceeds {most} bytes (max_request_bytes)")
         return int(said)
 
     def body(self, length: int) -> bytes:
@@ -195,7 +195,7 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         except Exception:
             traceback.print_exc()
-            self._send(500, self.fault("the server failed; its own log says why"), [])
+            self._send(500, self.fault("the server failed; see its log"), [])
 
     def _send(self, status: int, body: bytes, headers: Sequence[tuple[str, str]]) -> None:
         self.close_connection = True

@@ -93,7 +93,8 @@ class Sessions:
             raise self._refused(error.response.status_code) from None
         except (InvalidURI, ValueError):  # of a redirect: the socket is ours, and so is the address
             raise BadReply(
-                f"{self.url}: redirects are not followed; give its end as {self.where}.url"
+                f"{self.url}: redirects are not followed; "
+                f"give the final address as {self.where}.url"
             ) from None
         except (OSError, WebSocketException) as error:
             said = f"no connection ({str(error)[:80]})"
@@ -122,7 +123,7 @@ class Sessions:
             return Session(self, connection, handle, held.pop_all(), hidden=token)
 
     def _refused(self, status: int) -> RemoteError:
-        said = f"{self.url}: {status} came, and no session"
+        said = f"{self.url}: status {status} instead of a session"
         if status in (401, 403):
             said += f"; put the right token into the environment variable {self.token_env}"
         if status == 429 or status >= 500:
@@ -182,7 +183,7 @@ class Session:
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
-            raise self._bad(f"{len(text)} characters came that are no JSON object")
+            raise self._bad(f"the reply of {len(text)} characters is not a JSON object")
         return found
 
     def _bad(self, why: str, key: str = "url") -> BadReply:
@@ -194,11 +195,11 @@ class Session:
         limits, where = self.place.limits, self.place.where
         if late:
             most = f"{limits.timeout:g} s; see {where}.limits.timeout"
-            return Late(f"{self.place.url}: no whole reply within {most}")
+            return Late(f"{self.place.url}: no complete reply within {most}")
         sent = error.sent if isinstance(error, ConnectionClosed) else None
         if sent is not None and sent.code == TOO_BIG:
-            why = f"a reply of more than {limits.max_reply_bytes} bytes came"
+            why = f"the reply exceeds {limits.max_reply_bytes} bytes"
             return self._bad(why, "limits.max_reply_bytes")
         return Unreachable(
-            f"{self.place.url}: the connection broke before the reply was whole; see {where}.url"
+            f"{self.place.url}: the connection broke before the reply was complete; see {where}.url"
         )

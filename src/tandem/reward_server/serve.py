@@ -37,14 +37,14 @@ Examples:
 
 Then: python train.py reward=http reward.http.function.url=http://127.0.0.1:8123
 
-Rewards are chosen and set as in train.py; several are added up by their weights. The protocol is in
+Rewards are chosen and set as in train.py; several are summed with their weights. The protocol is in
 docs/remote_rewards.md.
 
 Keys:
 {keys}
 
 Environment:
-  {token}  bearer token that clients must send; needed for any host but loopback
+  {token}  bearer token that clients must send; required for any host but loopback
 """
 
 
@@ -57,7 +57,7 @@ class Place:
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 1 << 16:
-            raise ValueError(f"port={self.port}: must lie in 0 ... 65535; 0 takes a free one")
+            raise ValueError(f"port={self.port}: must be between 0 and 65535; 0 picks a free port")
 
     @property
     def is_loopback(self) -> bool:
@@ -68,8 +68,8 @@ class Place:
 
 
 KEYS = {
-    "host": "address to listen at; any but loopback needs a token",
-    "port": "0 takes a free one",
+    "host": "address to listen on; any but loopback requires a token",
+    "port": "0 picks a free port",
     "max_request_bytes": "of the body of a request",
     "max_requests": "that are read or scored at a time; more get a 503",
     "max_connections": "at a time; more are closed",
@@ -153,7 +153,7 @@ def build_rewards(nodes: Mapping[str, Any]) -> Rewards:
     for name, component in rewards.components.items():
         if compares(component.function):
             raise ConfigError(
-                f"reward.{name} compares the samples of a prompt, and here each comes by itself; "
+                f"reward.{name} compares the samples of a prompt, but a server scores each alone; "
                 "choose it in train.py"
             )
     return rewards
@@ -168,7 +168,7 @@ def token_for(place: Place) -> str | None:
             f"{TOKEN} to a token, or host=127.0.0.1"
         )
     if token is not None and len(token) < SHORTEST_TOKEN:
-        raise ConfigError(f"{TOKEN} has less than {SHORTEST_TOKEN} characters: set a longer token")
+        raise ConfigError(f"{TOKEN} has fewer than {SHORTEST_TOKEN} characters: set a longer token")
     return token
 
 
@@ -191,7 +191,7 @@ def run(server: ScoreServer) -> None:
     told.wait()
     server.shutdown()
     server.server_close()
-    left = "" if server.drained(GRACE) else "; what was still being answered was given up"
+    left = "" if server.drained(GRACE) else "; unanswered requests were dropped"
     print(f"ended{left}", flush=True)
 
 

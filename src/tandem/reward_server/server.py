@@ -11,7 +11,7 @@ from tandem.remote.serving import Capacity, Handler, Refusal, Server, has_hung_u
 from tandem.reward_server.scoring import Scorer
 from tandem.rewards.serialization import PICTURES, TEXTS, Number, Row, decode, encode_numbers
 
-PATHS = "there are GET /health and POST /score"
+PATHS = "supported: GET /health and POST /score"
 
 
 class ScoreServer(Server):
@@ -32,7 +32,7 @@ class ScoreServer(Server):
         """The scores of rows, given up where the client hangs up."""
         with self.turn:
             if has_hung_up(client):  # it asks again, and its place in the line would be paid twice
-                print(f"{len(rows)} samples dropped: the client did not wait", flush=True)
+                print(f"{len(rows)} samples dropped: the client disconnected", flush=True)
                 raise ConnectionAbortedError
             start = time.monotonic()
             numbers = self.score(rows)

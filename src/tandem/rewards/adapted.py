@@ -54,8 +54,8 @@ def from_trl(function: Callable) -> Callable:
     columns = [name for name, one in parameters.items() if one.kind in NUMBERS[1:]]
     if unknown := [n for n in columns if n in OF_TRAINERS and _is_asked(parameters[n])]:
         raise ValueError(
-            f"{function.__module__}.{function.__qualname__}: {unknown[0]} is TRL's own, and Tandem "
-            "has none; take completions, prompts and columns of the data"
+            f"{function.__module__}.{function.__qualname__}: {unknown[0]} exists only in TRL; "
+            "take completions, prompts and columns of the data instead"
         )
 
     @batched
@@ -68,7 +68,7 @@ def from_trl(function: Callable) -> Callable:
         }
         told = _columns(prompts, columns) | told
         if missing := [n for n in columns if n not in told and _is_asked(parameters[n])]:
-            raise Missing(f"takes the column {missing[0]}, and prompts have {', '.join(told)}")
+            raise Missing(f"needs the column {missing[0]}, but prompts have only {', '.join(told)}")
         return function(**_taken(parameters, told), **given)
 
     reward.__signature__ = signature_of(("outputs", "prompts"), numbers)

@@ -46,7 +46,7 @@ class Aesthetic:
         self.clip = Clip(path, processor, hosting, key=KEY)
         self.layers = [(w.to(hosting.place), b.to(hosting.place)) for w, b in layers]
         if self.layers[0][0].shape[1] != self.clip.model.config.projection_dim:
-            raise ValueError(f"{KEY}.head={head} reads features of another model than {path}")
+            raise ValueError(f"{KEY}.head={head} expects features of another model than {path}")
 
     def __call__(self, outputs: Sequence[Tensor], prompts: Sequence[Prompt]) -> list[float]:
         scores = self.clip.embed_pictures(outputs)

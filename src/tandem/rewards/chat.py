@@ -99,5 +99,5 @@ def said(reply: Reply) -> tuple[str, object]:
     message = first.get("message") if isinstance(first, dict) else None
     words = message.get("content") if isinstance(message, dict) else None
     if not isinstance(words, str):
-        raise ValueError("a completion without words came")
+        raise ValueError("the completion has no text")
     return words, first.get("finish_reason")

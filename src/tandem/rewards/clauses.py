@@ -28,7 +28,7 @@ class Clause:
     def parse(cls, said: object) -> Clause:
         """Of a row of GenEval's metadata. Raises Missing for what is none."""
         if (fault := find_fault(said)) is not None:
-            raise Missing(f"{said!r} is no clause of GenEval: {fault}")
+            raise Missing(f"{said!r} is not a clause of GenEval: {fault}")
         position = said.get("position")
         return cls(
             name=said["class"],
@@ -41,20 +41,20 @@ class Clause:
 def find_fault(said: object) -> str | None:
     """What is wrong with a clause, in words; None: nothing. A key that is null is not there."""
     if not isinstance(said, Mapping):
-        return "give class and count"
+        return "it must be an object with class and count"
     given = {key: value for key, value in said.items() if value is not None}
     if unknown := sorted(given.keys() - KEYS):
-        return f"{unknown[0]} is none of {', '.join(KEYS)}"
+        return f"{unknown[0]} is not one of {', '.join(KEYS)}"
     if not isinstance(given.get("class"), str) or type(given.get("count")) is not int:
-        return "give class, a name, and count, a whole number"
+        return "class must be a name and count an integer"
     if given["count"] < 1:
-        return "count is 1 or more"
+        return "count must be at least 1"
     if given.get("color", COLOURS[0]) not in COLOURS:
-        return f"color is one of {', '.join(COLOURS)}"
+        return f"color must be one of {', '.join(COLOURS)}"
     match given.get("position", (SIDES[0], 0)):
         case [side, int()] if side in SIDES:
             return None
-    return f"position is one of {', '.join(SIDES)}, and the number of an earlier clause"
+    return f"position must be one of {', '.join(SIDES)}, and the number of an earlier clause"
 
 
 Clauses = tuple[list[Clause], list[Clause]]  # what should be there, and what should not
@@ -74,9 +74,9 @@ def read_clauses(fields: Mapping[str, Any]) -> Clauses:
     """What should be there, and what should not. Raises Missing for a clause that is none."""
     given = [fields.get(key) or () for key in ("include", "exclude")]
     if not all(isinstance(own, list | tuple) for own in given):
-        raise Missing("`include` and `exclude` are lists of clauses")
+        raise Missing("`include` and `exclude` must be lists of clauses")
     wanted, never = ([Clause.parse(clause) for clause in own] for own in given)
     for number, clause in enumerate(wanted):
         if clause.position and not 0 <= clause.position[1] < number:
-            raise Missing(f"the position of clause {number} of `include` names no earlier clause")
+            raise Missing(f"the position of clause {number} of `include` names no earlier one")
     return wanted, never

@@ -88,5 +88,5 @@ def texts_of(prompts: Sequence[Prompt]) -> list[str]:
     """The texts of prompts. Raises ValueError for a chat, which has none."""
     for prompt in prompts:
         if prompt.text is None:
-            raise ValueError(f"prompt {prompt.id} of {prompt.source} is a chat, and not a text")
+            raise ValueError(f"prompt {prompt.id} of {prompt.source} is a chat, not a text")
     return [prompt.text for prompt in prompts]

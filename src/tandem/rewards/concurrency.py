@@ -123,7 +123,7 @@ class Calls:
     def _leave_others(self) -> None:
         if self.late >= self.patience:
             for place in self.left:
-                self._answer(place, Missing(f"not asked: {self.late} calls in a row timed out"))
+                self._answer(place, Missing(f"skipped: {self.late} calls in a row timed out"))
 
 
 class CallQueue:

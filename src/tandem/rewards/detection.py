@@ -112,8 +112,8 @@ class SegmentingDetector:
         self.numbers = {asked: own[name] for asked, name in names.items() if name in own} | own
         if lost := sorted(names.keys() - self.numbers.keys()):
             raise ValueError(
-                f"{NAMES}: the model was trained on no {names[lost[0]]}, which is to be "
-                f"{lost[0]}; leave it out, or give one of its own names"
+                f"{NAMES}: the model does not know {names[lost[0]]}, given for "
+                f"{lost[0]}; leave it out, or give a name of the model's classes"
             )
 
     def __call__(
@@ -124,7 +124,7 @@ class SegmentingDetector:
         found: dict[int, dict[str, list[Found]] | Missing] = {}
         for place, own in enumerate(names):
             if unknown := sorted({*own} - self.numbers.keys()):
-                found[place] = Missing(f"the model was trained on no {unknown[0]}; set {NAMES}")
+                found[place] = Missing(f"the model does not know {unknown[0]}; map it in {NAMES}")
         places = [place for place in range(len(pictures)) if place not in found]
         for part in self.hosting.parts(places):
             wanted = [{self.numbers[name] for name in names[place]} for place in part]

@@ -48,7 +48,7 @@ def motion_smoothness(output: Tensor, prompt: Prompt) -> float:
     [F, H, W, 3].
     """
     if not is_film(output) or len(output) < 3:
-        raise ValueError(f"motion is of films of three frames at least, not {[*output.shape]}")
+        raise ValueError(f"motion needs a film of at least 3 frames, not {[*output.shape]}")
     levels = output.float()
     bends = 2 * levels[1:-1] - levels[:-2] - levels[2:]
     return 1 - bends.abs().mean().item() / 255

@@ -107,5 +107,5 @@ def questions_of(prompt: Prompt) -> list[tuple[str, str]] | Missing | None:
     pairs = [tuple(pair) for pair in given if isinstance(pair, Sequence)]
     right = all(len(pair) == 2 and all(isinstance(x, str) for x in pair) for pair in pairs)
     if not pairs or len(pairs) != len(given) or not right:
-        return Missing("has a vqa_list that is no list of pairs, a question and its answer")
+        return Missing("has a vqa_list that is not a list of [question, answer] pairs")
     return pairs

@@ -57,7 +57,7 @@ class HpsV3(Asked):
         self.tokenizer = self.processor.tokenizer
         self.tokenizer.add_special_tokens({"additional_special_tokens": [RATED]})
         if RATED not in question:
-            raise ValueError(f"{KEY}.question does not hold {RATED}, at which the head reads")
+            raise ValueError(f"{KEY}.question must contain {RATED}, where the head reads")
         config.get_text_config().vocab_size = len(self.tokenizer)
         self.model, self.head = load_weights(config, weights, self.hosting)
 
@@ -98,7 +98,7 @@ def load_weights(
     from safetensors.torch import load_file
 
     if Path(weights).suffix != ".safetensors":
-        raise ValueError(f"{KEY}.weights={weights} is no .safetensors; take HPSv3.safetensors")
+        raise ValueError(f"{KEY}.weights={weights} is not a .safetensors; use HPSv3.safetensors")
     with refusing_others(f"{KEY}.weights", weights):
         found = load_file(Path(weights).expanduser())
         head = [

@@ -106,7 +106,9 @@ def pixels(picture: Tensor) -> Tensor:
     if not isinstance(picture, Tensor):
         raise ValueError(f"a picture is a tensor, not {type(picture).__name__}")
     if picture.dtype != torch.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
-        raise ValueError(f"a picture is uint8 [H, W, 3], not {picture.dtype} {[*picture.shape]}")
+        raise ValueError(
+            f"a picture must be uint8 [H, W, 3], not {picture.dtype} {[*picture.shape]}"
+        )
     return picture.cpu()
 
 
@@ -218,5 +220,5 @@ def flat(pictures: Sequence[Tensor], rendering: Tensor) -> Tensor:
     for picture in pictures:
         if pixels(picture).shape != rendering.shape:
             given, wanted = (f"{one.shape[0]} x {one.shape[1]}" for one in (picture, rendering))
-            raise ValueError(f"a picture is {given} pixels, but a rendering {wanted}")
+            raise ValueError(f"a picture has {given} pixels, but its rendering {wanted}")
     return torch.stack([pixels(picture).flatten() for picture in pictures]).double()

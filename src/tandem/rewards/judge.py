@@ -129,7 +129,7 @@ def score_in(words: str, low: float, high: float) -> float | Missing:
         return Missing("the judge did not end with `Score: x`")
     score, of = float(found[1]), found[2]
     if of is not None and float(of) != high:
-        return Missing(f"the judge gave a score out of another number than {high:g}")
+        return Missing(f"the judge gave a score that is not out of {high:g}")
     if not low <= score <= high:
         return Missing(f"the judge gave a score outside {low:g} to {high:g}")
     return score

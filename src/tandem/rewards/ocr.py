@@ -52,7 +52,7 @@ def asked_text(prompt: Prompt) -> str | Missing | None:
         return plain(prompt.answer) or None
     parts = (prompt.text or "").split('"')
     if len(parts) == 2:
-        return Missing(f"prompt {prompt.id} of {prompt.source} has one quotation mark")
+        return Missing(f"prompt {prompt.id} of {prompt.source} has an unpaired quotation mark")
     return plain(parts[1]) or None if len(parts) > 2 else None
 
 

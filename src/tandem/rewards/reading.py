@@ -26,8 +26,7 @@ class RapidReader:
         where the package is not installed."""
         if find_spec("rapidocr_onnxruntime") is None:
             raise ValueError(
-                "reward=ocr needs a package, which is for Python below 3.13: "
-                "pip install 'tandem[ocr]'"
+                "reward=ocr needs a package for Python below 3.13: pip install 'tandem[ocr]'"
             )
         try:
             from rapidocr_onnxruntime import RapidOCR

@@ -32,7 +32,7 @@ ABSTAINED = "gave none"  # the function has no opinion of a sample: others may
 OUTSIDE = "gave a number outside"
 HERE = "reward.*."  # before a key in a reason: a function does not know the name of its reward
 NOT_HERE = "only works in main thread"  # as Python says of signals, such as those of a time limit
-THERE = f"{HERE}timeout=null asks it in the main thread, without a time limit of Tandem's"
+THERE = f"{HERE}timeout=null calls it in the main thread, without a time limit"
 LARGEST = 1e18  # its square is a float32 still, so group statistics stay finite
 OWN = Path(__file__).parents[1]
 PATHS = ("stdlib", "platstdlib", "purelib", "platlib")

@@ -41,7 +41,7 @@ class RewardModel:
         config = read(AutoConfig, path, KEY)
         if config.num_labels != 1:
             raise ValueError(
-                f"{KEY}={path} gives {config.num_labels} numbers, and a reward is one: take a "
+                f"{KEY}={path} gives {config.num_labels} numbers, but a reward is one: use a "
                 "model for sequence classification with num_labels=1"
             )
         self.hosting = Hosting(batch_size=batch_size, dtype=dtype, device=device)
@@ -80,7 +80,7 @@ class RewardModel:
             text = self.tokenizer.apply_chat_template(turns, tokenize=False)
             return self.tokenizer(text, add_special_tokens=False)["input_ids"]
         if prompt.text is None:
-            raise ValueError(f"a chat needs a chat template, and {KEY} has none")
+            raise ValueError(f"a chat needs a chat template, but {KEY} has none")
         return self.tokenizer(prompt.text + output)["input_ids"]
 
     @torch.no_grad()

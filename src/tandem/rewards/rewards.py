@@ -163,8 +163,8 @@ class Reward:
         asked in training; evaluations always ask it."""
         if every < 1 or (every > 1 and weight):
             raise ValueError(
-                f"every={every} of a reward of weight {weight:g}: one that is trained is asked "
-                "about every sample; set every=1, or weight=0"
+                f"every={every} of a reward of weight {weight:g}: a trained reward must score "
+                "every sample; set every=1, or weight=0"
             )
         if frames is not None and frames < 1:
             raise ValueError(f"frames={frames} of a reward must be at least 1, or null")
@@ -175,7 +175,9 @@ class Reward:
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"batch_size={batch_size} of a reward must be at least 1, or null")
         if range is not None and not -LARGEST <= range[0] < range[1] <= LARGEST:
-            raise ValueError(f"range={list(range)} of a reward must rise, within 1e18 of 0")
+            raise ValueError(
+                f"range={list(range)} of a reward must increase and stay within 1e18 of 0"
+            )
         declared = facts_of(function)
         self.function, self.signature = function, declared.asks
         self.batched, self.waits = declared.batched, declared.waits > 0

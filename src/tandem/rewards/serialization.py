@@ -70,11 +70,11 @@ def decode(kind: str, body: bytes) -> list[Row]:
         raise ValueError(f"expected an object with version {VERSION} and samples")
     samples = request.get("samples")
     if not isinstance(samples, list) or not samples:
-        raise ValueError("samples must be a list of one or more")
+        raise ValueError("samples must be a non-empty list")
     rows = [_row(sample, pictures) for sample in samples]
     ids = [row.id for row in rows]
     if len(set(ids)) < len(ids):
-        raise ValueError("two samples have one id")
+        raise ValueError("two samples share an id")
     if pictures is not None and set(ids) != pictures.keys():
         raise ValueError("tensors and samples must have the same ids")
     return rows
@@ -98,19 +98,21 @@ def decode_numbers(reply: object, ids: Sequence[str]) -> list[Number]:
     """
     scores = reply.get("scores") if isinstance(reply, dict) else None
     if not isinstance(scores, list):
-        raise ValueError("a reply without a list of scores came")
+        raise ValueError("the reply has no list of scores")
     said: dict[str, list[dict[str, Any]]] = {id: [] for id in ids}
     for score in scores:
         if isinstance(score, dict) and isinstance(score.get("id"), str) and score["id"] in said:
             said[score["id"]].append(score)
     if not any(said.values()):
-        raise ValueError(f"a reply with none of the {len(ids)} ids came")
+        raise ValueError(f"the reply has none of the {len(ids)} ids")
     return [_number(said[id]) for id in ids]
 
 
 def _number(said: Sequence[Mapping[str, Any]]) -> Number:
     if len(said) != 1:
-        return Missing("the reply has no score of it" if not said else "the reply has two of it")
+        return Missing(
+            "the reply has no score for it" if not said else "the reply has two scores for it"
+        )
     score, reason = said[0].get("score"), said[0].get("reason")
     if score is None:
         return None if reason is None else Missing(_one_line(reason))
@@ -140,17 +142,17 @@ def _of_prompt(prompt: Prompt) -> dict[str, Any]:
 def _row(sample: object, pictures: Mapping[str, Tensor] | None) -> Row:
     expected = {"id", "prompt"} | ({"output"} if pictures is None else set())
     if not isinstance(sample, dict) or sample.keys() != expected:
-        raise ValueError(f"a sample has {', '.join(sorted(expected))}, and nothing else")
+        raise ValueError(f"a sample must have exactly {', '.join(sorted(expected))}")
     id = sample["id"]
     output = sample["output"] if pictures is None else pictures.get(str(id))
     if not isinstance(id, str) or not isinstance(output, str | Tensor):
-        raise ValueError("ids are strings, and each names a text or a tensor")
+        raise ValueError("each id must be a string that names a text or a tensor")
     return Row(id=id, output=output, prompt=_prompt(sample["prompt"]))
 
 
 def _prompt(said: object) -> Prompt:
     if not isinstance(said, dict) or not said.keys() <= set(OF_PROMPT):
-        raise ValueError(f"a prompt has {', '.join(OF_PROMPT)}, and nothing else")
+        raise ValueError(f"a prompt must have exactly {', '.join(OF_PROMPT)}")
     messages, fields, episode = (said.get(n) for n in ("messages", "fields", "episode"))
     fields = {} if "fields" not in said else fields
     texts = [said.get("source", ""), said.get("text") or "", said.get("answer") or ""]
@@ -160,7 +162,9 @@ def _prompt(said: object) -> Prompt:
         and isinstance(episode, dict | None)
     )
     if not fits or not all(isinstance(text, str) for text in texts) or not _is_chat(messages):
-        raise ValueError("a prompt has id: int, source, text and answer: string, fields: object")
+        raise ValueError(
+            "a prompt must have id: int, source, text and answer: string, fields: object"
+        )
     return Prompt(
         id=said["id"],
         source=texts[0],
@@ -184,10 +188,10 @@ def _pictures(body: bytes) -> dict[str, Tensor]:
     try:
         pictures = safetensors.torch.load(body)
     except (SafetensorError, ValueError, KeyError) as error:
-        raise ValueError("the body is no safetensors file") from error
+        raise ValueError("the body is not a safetensors file") from error
     for picture in pictures.values():
         if picture.dtype != torch.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
-            raise ValueError(f"a picture is uint8 [H, W, 3], not {[*picture.shape]}")
+            raise ValueError(f"a picture must be uint8 [H, W, 3], not {[*picture.shape]}")
     return pictures
 
 
@@ -204,8 +208,8 @@ def _json(body: bytes | str) -> Any:
     try:
         return json.loads(body, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
-        raise ValueError("the body is no JSON") from None
+        raise ValueError("the body is not JSON") from None
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")

@@ -140,7 +140,7 @@ def chances(answer: object) -> tuple[object, object]:
     if reason is not None:
         return answer, answer
     if not 0 <= number <= 1:
-        fault = Missing(f"gave a preference of {number:g}, not one from 0 to 1")
+        fault = Missing(f"gave a preference of {number:g}, outside 0 to 1")
         return fault, fault
     return number, 1 - number
 

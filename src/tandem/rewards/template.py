@@ -50,11 +50,13 @@ class Template:
         places = self.parts[1::2]
         for name in needed:
             if name not in places:
-                return f"the judge is not shown {{{name}}}"
+                return f"the template lacks {{{name}}}"
         there = (*needed, *known)
         for name in places:
             if name not in there:
-                return f"{{{name}}} is no place; there are {', '.join(f'{{{n}}}' for n in there)}"
+                return (
+                    f"{{{name}}} is not a placeholder; use {', '.join(f'{{{n}}}' for n in there)}"
+                )
         return None
 
     def filled(self, values: Mapping[str, Question]) -> Question:

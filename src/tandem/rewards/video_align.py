@@ -65,9 +65,9 @@ class VideoAlign(Asked):
         from transformers import AutoConfig
 
         if odd := [token for token in RATED.values() if question.count(token) != 1]:
-            raise ValueError(f"{KEY}.question needs {odd[0]} once: there the head reads")
+            raise ValueError(f"{KEY}.question must contain {odd[0]} once, where the head reads")
         if frames < 2:
-            raise ValueError(f"{KEY}.frames={frames}: two frames are one step of time; give more")
+            raise ValueError(f"{KEY}.frames={frames}: set at least 2")
         self.question, self.frames, self.area = question, frames, area
         self.parts = tuple(RATED) if part == "overall" else (part,)
         self.hosting = Hosting(batch_size=batch_size, dtype=dtype, device=device)
@@ -99,12 +99,12 @@ class VideoAlign(Asked):
     def ask(self, film: Tensor, text: str) -> dict[str, Tensor]:
         """What the model reads, one row: each two frames are one step of time."""
         if not is_film(film) or len(film) < 2:
-            raise ValueError(f"a film has two frames at least, not {[*film.shape]}")
+            raise ValueError(f"a film must have at least 2 frames, not {[*film.shape]}")
         shown = select_frames(film, min(self.frames, len(film)) // 2 * 2)
         patches, grid = self.cut(self.resize(shown))
         count = len(patches) // self.processor.image_processor.merge_size**2
         if odd := [mark for mark in self.tokenizer.all_special_tokens if mark in text]:
-            raise ValueError(f"the text of a prompt holds {odd[0]}, a token of the judge's own")
+            raise ValueError(f"the text of a prompt holds {odd[0]}, a special token of the judge")
         words = self.put(text).replace(self.mark, self.mark * count)
         ids = self.tokenizer(words, add_special_tokens=self.template is None, return_tensors="pt")
         seen = (ids["input_ids"] == self.tokenizer.convert_tokens_to_ids(self.mark)).long()
@@ -171,6 +171,6 @@ def read_settings(given: str) -> tuple[float, dict[str, tuple[float, float]]]:
         return scale, {name: (known[f"{name}_mean"], known[f"{name}_std"]) for name in RATED}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{KEY}.settings={given} is no model_config.json of VideoAlign: "
+            f"{KEY}.settings={given} is not a model_config.json of VideoAlign: "
             f"{type(error).__name__}: {error}"
         ) from None

@@ -19,7 +19,7 @@ def weights_file(key: str, given: str, *, inside: str = "") -> Path:
     if path.suffix != ".safetensors":
         made = path.with_suffix(".safetensors")
         raise ValueError(
-            f"{key}={given} is no .safetensors; where you trust who made it, convert it once: "
+            f"{key}={given} is not a .safetensors file; if you trust its author, convert it once: "
             'python -c "import torch, safetensors.torch as s; '
             f"found = torch.load('{path}', weights_only=True){inside}; "
             f"s.save_file({{n: x.clone() for n, x in found.items()}}, '{made}')\""
@@ -34,4 +34,4 @@ def refusing_others(key: str, given: str) -> Iterator[None]:
         yield
     except Exception as error:  # of safetensors, of the file system, of torch: other weights
         said = " ".join(str(error).split())[:200] or shorten_error(error)
-        raise ValueError(f"{key}={given} are none of this model: {said}") from None
+        raise ValueError(f"{key}={given} do not fit this model: {said}") from None

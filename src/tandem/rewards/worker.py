@@ -87,7 +87,9 @@ class Gate:
         code = arguments[0]
         foreign = {name for name in code.co_names if len(name) > 1 and name not in MATHEMATICS}
         if foreign or any(isinstance(constant, CodeType) for constant in code.co_consts):
-            raise PermissionError(f"text that is no mathematics was not evaluated: {code.co_names}")
+            raise PermissionError(
+                f"text that is not mathematics was not evaluated: {code.co_names}"
+            )
 
 
 def is_library_code() -> bool:

@@ -351,7 +351,7 @@ def test_a_row_that_went_wrong_is_asked_for_again_and_comes_out_the_same(hosted,
 
 SAID = {
     "500": r"/v1/generate: .*500.*boom",
-    "half a JSON": "23 bytes came that are no JSON",
+    "half a JSON": "the reply of 23 bytes is not JSON",
     "another prompt": "the answer is one to another prompt",
     "1 GB": "more than 65536",
 }
@@ -471,7 +471,7 @@ def test_a_server_that_is_too_slow_is_refused_by_a_key_that_there_is(folder, mon
     monkeypatch.setattr(vllm_server, "FIRST_INFO", 0.5)
     state = Loopback(folder)
     state.habits.spoil = lambda path, _: time.sleep(path.startswith("/server_info"))
-    refused(r"no whole reply within 0\.5 s; see rollout\.engine\.patience$", state)
+    refused(r"no complete reply within 0\.5 s; see rollout\.engine\.patience$", state)
 
 
 def test_a_server_that_is_not_there_is_one_line_that_names_the_flag(free_port):

@@ -286,7 +286,7 @@ def test_anything_but_two_digits_ends_the_game(text):
 
 @pytest.mark.parametrize(
     ("limit", "heard", "ends"),
-    [(99, ["1702"], "over"), (20, ["error: the call is no JSON"], "over")],
+    [(99, ["1702"], "over"), (20, ["error: the call is not JSON"], "over")],
     ids=["whole", "cut in the middle"],
 )
 def test_a_tool_that_is_called_answers_in_the_history(limit, heard, ends):
