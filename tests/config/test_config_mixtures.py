@@ -15,13 +15,13 @@ def checked(a, b="", rewards=REWARDS):
 
 WRONG = {
     (",weight:0", ""): (
-        "data.of.a.weight=0.0: must be above 0; leave out a dataset that is never drawn"
+        "data.of.a.weight=0.0: must be above 0; remove a dataset that is never drawn"
     ),
     (",rewards:[exact_mach]", ""): (
         "data.of.a.rewards: unknown reward 'exact_mach': did you mean 'exact_match'?"
     ),
     ("", ",rewards:[]"): (
-        "data.of.b.rewards=[]: name each reward once, one at least, or null for all"
+        "data.of.b.rewards=[]: list at least one reward, each once, or null for all"
     ),
     ("", ",eval:0"): "data.of.b.eval=0: must be at least 1, or false for none, or true for all",
     (",rewards:[exact_match]", ",rewards:[exact_match]"): (
@@ -65,7 +65,7 @@ def test_a_mixture_of_mixtures_is_refused_for_what_it_is():
     with pytest.raises(ConfigError) as refused:
         check(compose(["model=tiny_lm", "algorithm=grpo", "~recipe", "data=mixture", own]))
     assert str(refused.value) == (
-        "data.of.a.data is a mixture itself; name its datasets in data.of, each with its weight"
+        "data.of.a.data is itself a mixture; list its datasets in data.of, each with its weight"
     )
 
 

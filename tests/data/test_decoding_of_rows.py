@@ -60,7 +60,7 @@ def test_colours_that_rgb_has_are_read_as_they_are(mode, colour, seen):
 def test_what_has_no_one_colour_is_not_learnt_from_but_shown():
     glass = one_colour("RGBA", (1, 2, 3, 128))
     print_ = encoded(Image.new("CMYK", (3, 2), (0, 0, 0, 0)), "JPEG")
-    for content, reason in ((glass, "transparent in places"), (print_, "mode CMYK, not RGB")):
+    for content, reason in ((glass, "transparent pixels"), (print_, "mode CMYK, not RGB")):
         with pytest.raises(ValueError, match=reason):
             EXACT(content)
     assert SHOWN(glass)[0, 0].tolist() == [1, 2, 3] and SHOWN(print_).min() > 250

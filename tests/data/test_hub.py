@@ -82,7 +82,7 @@ def test_rows_that_cannot_be_used_are_quarantined(tmp_path):
     data = hub(name=name, split=Split(held_out=0.0), columns=GSM, seed=0)
     assert [(row.line, row.reason) for row in data.quarantine] == [
         (3, "`prompt` is empty"),
-        (4, "the answer has no match of '####\\\\s*(.+)'"),
+        (4, "the answer does not match '####\\\\s*(.+)'"),
     ]
 
 
@@ -205,7 +205,7 @@ def test_a_column_of_pictures_is_shown(tmp_path):
     assert red.images[0].load()[0, 0].tolist() == [9, 0, 0]
     assert grey.images[0].load()[0, 0].tolist() == [7, 7, 7]
     assert [bad.reason for bad in data.quarantine] == [
-        "1 marks <image> for 2 pictures: give one for each, or none"
+        "1 markers <image> for 2 pictures: give one for each, or none"
     ]
 
 
@@ -217,7 +217,7 @@ def test_a_column_of_pictures_that_nobody_named_is_told_by_the_key_that_names_it
 
 def test_a_column_without_pictures_is_refused(tmp_path):
     name = folder(tmp_path / "sums", train=questions(3))
-    with pytest.raises(ValueError, match=r"holds .*, and no pictures"):
+    with pytest.raises(ValueError, match=r"holds .*, not pictures"):
         hub(name=name, split=Split(), columns=Columns(prompt="question", images="level"), seed=0)
 
 

@@ -130,14 +130,14 @@ def test_metadata_leads_to_no_file_outside_of_the_folder(tmp_path):
     data = load(tmp_path / "data")
     assert seen(data.train) == [("x", "blue")]
     assert [row.line for row in data.quarantine] == [1, 2, 3, 4]
-    assert {row.reason.endswith("is not there, or not in the folder") for row in data.quarantine}
+    assert {row.reason.endswith("does not exist in the folder") for row in data.quarantine}
 
 
 def test_a_name_in_a_caption_file_opens_no_picture(tmp_path):
     lay(tmp_path, {"secret.png": png(RED)})
     said = json.dumps({"images": [str(tmp_path / "secret.png")], "text": "?"})
     lay(tmp_path / "data", {"a.png": png(BLUE), "a.json": said})
-    with pytest.raises(ValueError, match="`images` holds no pictures"):
+    with pytest.raises(ValueError, match="`images` has no pictures"):
         load(tmp_path / "data")
 
 
@@ -147,7 +147,7 @@ def test_a_bad_picture_is_set_aside_and_the_others_stay(tmp_path):
     data = load(tmp_path)
     assert seen(data.train) == [("fine", "red")]
     reasons = {row.text: row.reason for row in data.quarantine}
-    assert reasons.pop("") == "1 files end in .pth, which is not read"
+    assert reasons.pop("") == "1 files end in .pth, which is not supported"
     assert reasons["b"].startswith("`picture`: b.png") and "no 'text'" in reasons["c"]
     assert "no 'image'" in reasons["d"] and reasons.keys() == {"b", "c", "d"}
 
@@ -271,10 +271,10 @@ def test_of_a_hostile_shard_the_good_rows_are_read_and_the_rest_is_counted(tmp_p
     assert not list(tmp_path.rglob("evil*"))
     said = sorted(row.reason for row in data.quarantine if not row.line)
     assert said == [
-        "1 files end in .pth, which is not read",
-        "1 files end in .pyd, which is not read",
+        "1 files end in .pth, which is not supported",
+        "1 files end in .pyd, which is not supported",
         "1 members are larger than 4096 bytes",
-        "3 members are links, devices or files with holes",
+        "3 members are links, devices or sparse files",
     ]
     assert {row.text for row in data.quarantine if row.line} == {"x.tar:l", "x.tar:h"}
 
@@ -306,7 +306,7 @@ def sized(size):
 def test_a_shard_is_read_up_to_a_header_that_lies(tmp_path, info):
     files, refused = in_shard(broken(tmp_path / "x.tar", info))
     assert [file.name for file in files] == ["a.png", "a.txt"]
-    assert [row.reason.startswith("breaks off behind 2 files") for row in refused] == [True]
+    assert [row.reason.startswith("is truncated after 2 files") for row in refused] == [True]
 
 
 def test_a_header_of_names_cannot_lie_either(tmp_path):
@@ -320,7 +320,7 @@ def test_a_header_of_names_cannot_lie_either(tmp_path):
         info = header("x", type=tarfile.XHDTYPE, size=len(said)).tobuf()
         shard = broken(tmp_path / "x.tar", info + said.ljust(512, b"\0"))
         files, (refused,) = in_shard(shard)
-        assert len(files) == 2 and refused.reason.startswith("breaks off")
+        assert len(files) == 2 and refused.reason.startswith("is truncated")
 
 
 def test_a_shard_that_was_cut_off_gives_what_is_whole(tmp_path):
@@ -328,13 +328,13 @@ def test_a_shard_that_was_cut_off_gives_what_is_whole(tmp_path):
     content = whole.read_bytes()
     whole.write_bytes(content[: content.index(b"b.png") + 520])
     data = load(whole)
-    assert seen(data.train) == [("red", "red")] and "breaks off" in data.quarantine[0].reason
+    assert seen(data.train) == [("red", "red")] and "is truncated" in data.quarantine[0].reason
 
 
 def test_a_packed_archive_is_no_shard(tmp_path):
     with tarfile.open(tmp_path / "x.tar", "w:gz") as tar:
         tar.addfile(header("a.txt", size=1), io.BytesIO(b"x"))
-    with pytest.raises(ValueError, match=r"no usable picture among 0; .*breaks off behind 0"):
+    with pytest.raises(ValueError, match=r"no usable picture among 0; .*is truncated after 0"):
         load(tmp_path / "x.tar")
 
 
@@ -342,9 +342,11 @@ def test_a_place_without_pictures_is_told_by_its_flag(tmp_path):
     with pytest.raises(ValueError, match=r"data\.path=.*nowhere: there is no such folder or \.tar"):
         load(tmp_path / "nowhere")
     (tmp_path / "a.csv").write_text("x")
-    with pytest.raises(ValueError, match=r"is a file, and no \.tar"):
+    with pytest.raises(ValueError, match=r"is a file but not a \.tar"):
         load(tmp_path / "a.csv")
-    with pytest.raises(ValueError, match=r"no usable picture among 0; .*\.csv, which is not read"):
+    with pytest.raises(
+        ValueError, match=r"no usable picture among 0; .*\.csv, which is not supported"
+    ):
         load(tmp_path)
 
 
@@ -410,7 +412,7 @@ def test_a_folder_that_only_looks_like_the_hub_s_cache_leads_nowhere(tmp_path):
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
 def test_no_pipe_is_waited_for_and_no_device_read(tmp_path, make):
     make(tmp_path / "x.png")
-    with pytest.raises(ValueError, match="no regular file"):
+    with pytest.raises(ValueError, match="not a regular file"):
         decoding.read_file(tmp_path / "x.png")
 
 

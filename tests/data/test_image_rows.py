@@ -76,10 +76,13 @@ def test_without_a_mark_pictures_stand_before_the_first_question(place, row, ask
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        ({"prompt": f"{IMAGE} ?", "images": ["a.png", "b.png"]}, "1 marks <image> for 2 pictures"),
-        ({"prompt": f"{IMAGE} ?", "images": []}, "1 marks <image> for 0 pictures"),
-        ({"prompt": "?", "images": "a.png"}, "must be a list of names"),
-        ({"prompt": "?", "images": [3]}, "must be a list of names"),
+        (
+            {"prompt": f"{IMAGE} ?", "images": ["a.png", "b.png"]},
+            "1 markers <image> for 2 pictures",
+        ),
+        ({"prompt": f"{IMAGE} ?", "images": []}, "1 markers <image> for 0 pictures"),
+        ({"prompt": "?", "images": "a.png"}, "must be a list of file names"),
+        ({"prompt": "?", "images": [3]}, "must be a list of file names"),
         ({"prompt": "?", "images": ["d.png"]}, "d.png is not there"),
         ({"prompt": "?", "images": ["rows.jsonl"]}, "rows.jsonl is no picture"),
     ],

@@ -43,7 +43,7 @@ def test_every_letter_is_asked_for_and_shown_as_often_as_any_other():
 
 @pytest.mark.parametrize("alphabet", ["", "ABA", "A B", "A1"])
 def test_an_alphabet_is_letters_each_once(alphabet):
-    with pytest.raises(ValueError, match=r"^data\.alphabet=.* give letters, each once"):
+    with pytest.raises(ValueError, match=r"^data\.alphabet=.* give distinct letters"):
         letters(alphabet=alphabet, seed=0)
 
 

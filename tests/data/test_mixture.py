@@ -203,7 +203,7 @@ def test_a_dataset_without_anything_to_train_on_is_named():
     data = mixture(of={"a": Dataset(data=small("a")), "b": Dataset(data=bare)}, seed=0)
     assert len(data.curriculum(data.train, seed=0).draw(0, 4)) == 4
     with pytest.raises(
-        ValueError, match=r"data\.of\.b has nothing left that this algorithm trains on"
+        ValueError, match=r"data\.of\.b has no prompt that this algorithm trains on"
     ):
         data.given(data.demonstrations, seed=0)
 
@@ -225,8 +225,11 @@ def test_pairs_of_pictures_are_mixed_too():
         ({"weight": float("inf")}, r"data\.of\.many\.weight=inf"),
         ({"max_size": 0}, r"data\.of\.many\.max_size=0: must be at least 1"),
         ({"eval": 0}, r"data\.of\.many\.eval=0: must be at least 1"),
-        ({"rewards": ()}, r"data\.of\.many\.rewards=\[\]: name each reward once"),
-        ({"rewards": ("a", "a")}, r"data\.of\.many\.rewards=\['a', 'a'\]: name each reward once"),
+        ({"rewards": ()}, r"data\.of\.many\.rewards=\[\]: list at least one reward, each once"),
+        (
+            {"rewards": ("a", "a")},
+            r"data\.of\.many\.rewards=\['a', 'a'\]: list at least one reward, each once",
+        ),
     ],
 )
 def test_impossible_numbers_name_their_key(options, said):
@@ -236,12 +239,12 @@ def test_impossible_numbers_name_their_key(options, said):
 
 @pytest.mark.parametrize("name", ["", "a/b", "a.b"])
 def test_a_name_that_would_not_start_a_source_is_refused(name):
-    with pytest.raises(ValueError, match="give one without / and"):
+    with pytest.raises(ValueError, match="name must not contain / or"):
         mixture(of={name: Dataset(data=small("a"))}, seed=0)
 
 
 def test_a_mixture_of_mixtures_is_refused_for_what_it_is():
-    with pytest.raises(ValueError, match=r"data\.of\.b\.data is a mixture itself; name its"):
+    with pytest.raises(ValueError, match=r"data\.of\.b\.data is itself a mixture; list its"):
         mixture(of={"a": Dataset(data=small("a")), "b": Dataset(data=two())}, seed=0)
 
 

@@ -87,12 +87,12 @@ def test_what_is_no_picture_to_learn_from_is_listed_with_its_reason(place):
     bad = {
         "not_there.png": "`picture`: not_there.png is not there",
         "print.jpg": "`picture`: print.jpg has colours of mode CMYK, not RGB",
-        "glass.png": "`picture`: glass.png is transparent in places",
+        "glass.png": "`picture`: glass.png has transparent pixels",
         "text.png": "`picture`: text.png is no picture",
         "more": "`picture`: more cannot be read:",
         "cut.png": "`picture`: cut.png cannot be read:",
-        "": "`picture` must be the name of a file, not ''",
-        3: "`picture` must be the name of a file, not 3",
+        "": "`picture` must be a file name, not ''",
+        3: "`picture` must be a file name, not 3",
     }
     rows = [{"prompt": "good", "picture": "red.png"}]
     rows += [{"prompt": str(i), "picture": name} for i, name in enumerate(bad)]
@@ -109,9 +109,11 @@ def test_what_is_no_picture_to_learn_from_is_listed_with_its_reason(place):
 def test_a_picture_that_nobody_would_read_is_refused_by_its_flag(place):
     with pytest.raises(ValueError, match=r"row 1: `picture` names a file; set data\.pictures=true"):
         load(place, [{"prompt": "red", "picture": "red.png"}], pictures=False)
-    with pytest.raises(ValueError, match=r"data\.resize=8 is of pictures; set data\.pictures=true"):
+    with pytest.raises(
+        ValueError, match=r"data\.resize=8 applies to pictures; set data\.pictures=true"
+    ):
         load(place, [{"prompt": "red"}], pictures=False, resize=8)
-    with pytest.raises(ValueError, match=r"data\.resize=0 is a side in pixels"):
+    with pytest.raises(ValueError, match=r"data\.resize=0 must be a side in pixels"):
         load(place, [{"prompt": "red"}], resize=0)
 
 
@@ -180,11 +182,11 @@ def test_a_folder_is_refused_if_it_is_none_or_unclear(tmp_path):
         folder(path=str(tmp_path), seed=0)
     for name, instead in (("a.txt", "set data=text"), ("a.jsonl", "set data=jsonl"), ("a", "name")):
         (tmp_path / name).write_text("red")
-        with pytest.raises(ValueError, match=f"is a file, and data=folder reads .*; {instead}"):
+        with pytest.raises(ValueError, match=f"is a file, but data=folder reads .*; {instead}"):
             folder(path=str(tmp_path / name), seed=0)
     (tmp_path / "train.txt").write_text("one")
     written(tmp_path / "train.jsonl", [{"prompt": "one"}])
-    with pytest.raises(ValueError, match=r"train\.jsonl and train\.txt are one split"):
+    with pytest.raises(ValueError, match=r"train\.jsonl and train\.txt are the same split"):
         folder(path=str(tmp_path), seed=0)
 
 

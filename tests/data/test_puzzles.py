@@ -73,7 +73,7 @@ def test_a_task_that_draws_by_the_hash_of_text_asks_the_same_in_every_process(mo
 @pytest.mark.parametrize(
     ("task", "difficulty", "said"),
     [
-        ("chain_sun", {}, "data.task=chain_sun is none of .*; chain_sum is one"),
+        ("chain_sun", {}, "data.task=chain_sun is not one of .* tasks; try chain_sum"),
         ("chain_sum", {"min_trems": 1}, "data.difficulty=.*min_trems"),
         ("chain_sum", {"min_terms": 9, "max_terms": 2}, "data.difficulty=.*max_terms"),
     ],

@@ -82,7 +82,7 @@ BAD = [
     (b'{"messages": ["hello"]}', "message 1 must be an object"),
     (b'{"messages": [{"role": "user"}]}', "`role` and `content`"),
     (b'{"messages": [{"content": "a"}]}', "`role` and `content`"),
-    (b'{"messages": [{"role": "robot", "content": "a"}]}', "role 'robot' is none of"),
+    (b'{"messages": [{"role": "robot", "content": "a"}]}', "role 'robot' is not one of"),
     (b'{"messages": [{"role": "user", "content": [1]}]}', "`content` must be text"),
     (
         b'{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}',
@@ -97,7 +97,7 @@ BAD = [
     (b'{"prompt": "\\ud800"}', "not valid unicode"),
     (b'\xff\xfe{\x00"\x00', "not valid unicode"),
     (b'\xef\xbb\xbf{"prompt": "mark"}', "not JSON"),
-    (b'{"prompt": "a", "score": NaN}', "NaN is not a number"),
+    (b'{"prompt": "a", "score": NaN}', "NaN is not a valid JSON number"),
     (b'{"prompt": "a", "score": 1e999}', "1e999 is not a number"),
     (b'{"prompt": "a", "prompt": "b"}', "a key is given twice"),
     (b'{"prompt": ' + b"[" * 100_000, "nested too deeply"),
@@ -186,7 +186,7 @@ def test_a_folder_is_no_file(tmp_path):
 def test_a_pipe_or_a_device_is_no_file_of_rows_and_nobody_waits_for_it(tmp_path, make, name):
     make(tmp_path / name)
     read = jsonl if name.endswith("jsonl") else text
-    with pytest.raises(ValueError, match=rf"^data\.path=.*{name}: it is no regular file$"):
+    with pytest.raises(ValueError, match=rf"^data\.path=.*{name}: it is not a regular file$"):
         read(path=str(tmp_path / name), seed=0)
 
 

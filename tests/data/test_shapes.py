@@ -131,11 +131,11 @@ def test_an_id_names_a_demonstration_of_one_picture():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"held_out": ["purple circle"]}, "'purple circle' is no pair of a colour"),
-        ({"held_out": ["circle red"]}, "'circle red' is no pair"),
-        ({"held_out": [" ".join(pair) for pair in PAIRS]}, "at least one must be shown"),
-        ({"count": 0}, "count is at least 1"),
-        ({"corrupted": 1.5}, "corrupted from 0 to 1"),
+        ({"held_out": ["purple circle"]}, "'purple circle' is not a pair of a colour"),
+        ({"held_out": ["circle red"]}, "'circle red' is not a pair"),
+        ({"held_out": [" ".join(pair) for pair in PAIRS]}, "leave at least one for training"),
+        ({"count": 0}, "count must be at least 1"),
+        ({"corrupted": 1.5}, "corrupted between 0 and 1"),
     ],
 )
 def test_impossible_worlds_are_refused(options, said):

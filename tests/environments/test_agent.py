@@ -82,7 +82,7 @@ def test_a_program_that_asks_for_ever_is_cut_by_the_limit_of_turns_and_ended(lea
         ("is_refused", {}, "the agent ended with code 1: urllib.error.HTTPError: HTTP Error 400"),
         ("hangs", {"patience": 0.3}, "the agent made no call within 0.3 s (environment.world.pa"),
         ("makes_calls_up", {}, "the agent showed tool_calls that the policy did not make"),
-        ("forgets_its_reward", {}, 'the last line that the agent printed is no {"reward": numb'),
+        ("forgets_its_reward", {}, 'the last line that the agent printed is not {"reward": numb'),
         ("counting", {"command": ["no-such-program"]}, "environment.world.command: [Errno 2] No"),
     ],
 )
@@ -93,7 +93,7 @@ def test_a_program_that_fails_loses_its_episode_with_the_reason(name, options, r
 def test_a_move_that_nobody_read_is_no_move():
     episode = agent("does_not_wait").begin(Prompt(id=0, source="x", text=">"), 5)
     episode.program.exited.wait(20)
-    with pytest.raises(Missing, match="ended and had not waited for its last turn"):
+    with pytest.raises(Missing, match="ended without waiting for its last turn"):
         episode.act(Move(text="7", number=1, key=3))
 
 
@@ -313,7 +313,9 @@ def test_no_group_is_signalled_or_named_once_its_number_may_be_that_of_another(m
     assert told == ["+", signal.SIGKILL, "-"]
 
 
-@pytest.mark.parametrize(("calls", "said"), [("(", "is no pattern"), ("x", "has no group")])
+@pytest.mark.parametrize(
+    ("calls", "said"), [("(", "is not a valid pattern"), ("x", "has no group")]
+)
 def test_a_pattern_of_calls_that_is_none_is_refused_with_its_key(calls, said):
     with pytest.raises(ValueError, match=re.escape(f"environment.world.calls={calls!r} {said}")):
         agent("counting", calls=calls)
@@ -332,7 +334,7 @@ AGENT = ["environment=agent", "reward=episode", "~recipe"]
         (["environment.world.command=[]"], r"environment.world.command=\[\]: give the words"),
         (
             ["environment.world.command=[python]", "environment.timeout=60"],
-            "environment.timeout=60: a call of this world ends by limits of its own after 64 s",
+            "environment.timeout=60: a call of this world has its own limits of 64 s",
         ),
     ],
 )

@@ -152,7 +152,7 @@ def test_a_second_conversation_of_a_session_is_refused(session):
     status, said = call(session, other)
     assert (status, said) == (
         400,
-        "a session has one call at a time, and its last is not answered",
+        "a session allows one call at a time; the previous one is unanswered",
     )
     answered(session)
     thread.join()
@@ -201,27 +201,27 @@ NO_CALLS = {
     "deep": (chat(more=json.loads("[" * 40 + "]" * 40)), "the body has over 32 levels of lists"),
     "a number without end": ('{"messages": [], "n": ' + "9" * 3500 + "}", "a call has one answer"),
     "too large": (chat(more="x" * 4096), "the body exceeds 4096 bytes"),
-    "no messages": ("{}", "the body is an object with messages, a list"),
-    "messages that are none": ('{"messages": []}', "messages end with one of a user"),
-    "a turn of the policy": (saying(role="assistant", content="7"), "messages end with one of a"),
-    "a role that is none": (saying(role="root", content="7"), "a message has a role, one of"),
-    "no message": ('{"messages": [7]}', "a message has a role, one of"),
-    "a picture": (saying(role="user", content=[{"type": "image_url"}]), "content is a text, or a"),
-    "half a pair": (saying(role="user", content="\ud800"), "content holds half of a surrogate"),
-    "a role that is a list": (saying(role=["user"], content="7"), "a message has a role, one of"),
-    "options of a stream": (chat(stream=True, stream_options=[7]), "stream_options is an object"),
+    "no messages": ("{}", "the body must be an object with a list of messages"),
+    "messages that are none": ('{"messages": []}', "the last message must be of a user"),
+    "a turn of the policy": (saying(role="assistant", content="7"), "the last message must be of"),
+    "a role that is none": (saying(role="root", content="7"), "a message must have a role"),
+    "no message": ('{"messages": [7]}', "a message must have a role"),
+    "a picture": (saying(role="user", content=[{"type": "image_url"}]), "content must be text or"),
+    "half a pair": (saying(role="user", content="\ud800"), "content contains an unpaired surr"),
+    "a role that is a list": (saying(role=["user"], content="7"), "a message must have a role"),
+    "options of a stream": (chat(stream=True, stream_options=[7]), "stream_options must be an obj"),
     "several answers": (chat(n=2), "a call has one answer: leave n out"),
-    "log-probabilities": (chat(logprobs=True), "no log-probabilities are sent"),
-    "tools": (chat(tools=[{"type": "function"}]), "a tool is a function with a name"),
+    "log-probabilities": (chat(logprobs=True), "log-probabilities are not supported"),
+    "tools": (chat(tools=[{"type": "function"}]), "a tool must be a function with a name"),
     "arguments beyond the parser": (
         saying(role="user", content="7", tool_calls=[{"function": {
             "name": "add", "arguments": "[" * 2000
         }}]),
-        "a tool call is a function with name and",
+        "a tool call must be a function with name and",
     ),
     "half a pair in a tool": (
         chat(tools=[{"function": {"name": "add", "description": "\ud800"}}]),
-        "tools holds half of a surrogate",
+        "tools contains an unpaired surrogate",
     ),
 }  # fmt: skip
 

@@ -39,9 +39,12 @@ def after_one_move(world, **limits):
     [
         (raises, "act raised ConnectionResetError: 'the socket is gone' at "),
         (says_no_said, "act gave str, not Said"),
-        (lies_about_the_end, "act gave over='no', neither True nor False"),
-        (pays_nan, "act gave reward=nan, no finite number"),
-        (speaks_for_the_policy, "act spoke as 'assistant'; a world is a user or a tool"),
+        (lies_about_the_end, "act gave over='no', not True or False"),
+        (pays_nan, "act gave reward=nan, not a finite number"),
+        (
+            speaks_for_the_policy,
+            "act gave a message of role 'assistant'; a world is a user or a tool",
+        ),
     ],
 )
 def test_a_fault_of_the_world_loses_its_own_episode_with_the_reason(fault, reason):
@@ -97,7 +100,7 @@ def test_an_episode_that_is_given_up_is_closed_beside_the_others():
 def test_an_end_or_a_reward_before_the_first_move_is_a_fault(given):
     some = plays(1)
     asked(lambda prompt, moves: Said(**given), attempts=1).begin(some)
-    assert some[0].lost == "begin gave an end or a reward, and no move was made"
+    assert some[0].lost == "begin gave an end or a reward before any move"
 
 
 def test_openings_are_asked_side_by_side_and_given_up_as_any_call():
@@ -171,7 +174,7 @@ def test_one_episode_that_is_given_to_two_rows_answers_for_another_session():
 
     some = plays(2)
     asked(Single(), attempts=1).begin(some)
-    assert [one.lost for one in some] == [None, "begin gave an episode that is under way already"]
+    assert [one.lost for one in some] == [None, "begin gave an episode that is already running"]
 
 
 def test_what_a_world_writes_on_its_prompt_stays_with_it():
@@ -204,5 +207,5 @@ def test_counts_of_an_episode_add_up():
 
 
 def test_a_world_that_runs_code_of_the_policy_is_refused_without_a_sandbox():
-    with pytest.raises(ValueError, match="runs code of the policy, and there is no sandbox"):
+    with pytest.raises(ValueError, match="runs code of the policy without a sandbox"):
         asked(Counting(about=About(runs_code=True)))

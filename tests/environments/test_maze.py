@@ -42,7 +42,7 @@ def test_no_maze_that_is_held_out_is_trained_on(side):
 
 
 def test_a_side_that_leaves_no_maze_to_train_on_is_refused():
-    with pytest.raises(ValueError, match=r"data\.side=2 leaves none of data\.mazes=20 .* set data"):
+    with pytest.raises(ValueError, match=r"data\.side=2 holds out all of data\.mazes=20; set data"):
         maze(seed=0, side=2, mazes=20, held_out=500, demonstrations=1)
 
 

@@ -138,9 +138,9 @@ FAULTS = {
     ),
     "another kind": (
         answers("step", {"type": "state", "data": {}}),
-        "'state' came, not 'observation'",
+        "expected 'observation', got 'state'",
     ),
-    "no data": (answers("step", {"type": "observation"}), "observation came without data"),
+    "no data": (answers("step", {"type": "observation"}), "observation has no data"),
     "raises": (
         answers("step", error("EXECUTION_ERROR")),
         "the server says EXECUTION_ERROR: it says no",
@@ -151,7 +151,7 @@ FAULTS = {
     ),
     "begins at the end": (
         answers("reset", observation("", done=True)),
-        "reset gave an episode that is over",
+        "reset gave an episode that is already over",
     ),
     "full": (
         is_full,
@@ -179,9 +179,9 @@ def test_a_fault_of_the_server_loses_the_episode_with_the_reason(fault):
     [
         (
             {"reward": float("nan"), "done": False},
-            "act gave reward=nan, no finite number up to 1e18",
+            "act gave reward=nan, not a finite number up to 1e18",
         ),
-        ({"reward": 1.0, "done": "no"}, "act gave over='no', neither True nor False"),
+        ({"reward": 1.0, "done": "no"}, "act gave over='no', not True or False"),
     ],
 )
 def test_a_reward_or_an_end_that_is_none_is_judged_as_that_of_any_world(data, reason):
@@ -220,8 +220,8 @@ BAD_VALUE = [{"loc": ["guess"], "msg": "Input should be an integer", "type": "in
 @pytest.mark.parametrize(
     ("fields", "text", "said"),
     [
-        (Fields(), "I guess 7", "The action is no JSON object."),
-        (Fields(), "[7]", "The action is no JSON object."),
+        (Fields(), "I guess 7", "The action is not a JSON object."),
+        (Fields(), "[7]", "The action is not a JSON object."),
         (Fields(), '{"gess": 7}', "The action is not valid: guess: Extra inputs"),
         (TEXT, "x", "The action is not valid: guess: Input should be an integer"),
     ],
@@ -295,7 +295,10 @@ OPENENV = ["environment=openenv", "reward=episode", "~recipe"]
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["environment.world.url=http://a:b@h"], "environment.world.url: an address holds no cred"),
+        (
+            ["environment.world.url=http://a:b@h"],
+            "environment.world.url: an address must not contain cred",
+        ),
         (["environment.world.url=h"], "environment.world.url=h: expected http://host:port"),
         (["environment.world.url=[]"], r"environment.world.url=\[\]: give the address"),
         (

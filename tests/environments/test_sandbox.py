@@ -18,7 +18,7 @@ from tandem.environments.sandbox import PythonTools, Sandbox
 from tandem.policies.language.records import Sampling
 from tandem.types import Prompt
 
-OVER = "error: time is over: the programs of one turn have 0.5 s together"
+OVER = "error: out of time: the programs of one turn have 0.5 s together"
 BARE = [sys.executable, "-I", "-S", "-"]  # runs programs, and is no sandbox
 HIDDEN = [*dict.fromkeys(("/tmp", str(Path.home()), str(Path.cwd())))]
 COVER = " && ".join(f"mount -t tmpfs tmpfs {folder}" for folder in HIDDEN)
@@ -110,7 +110,9 @@ def test_a_program_that_prints_for_ever_fills_no_memory():
 
 def test_a_command_that_walls_nothing_off_is_refused_before_a_weight_is_sampled_from():
     world = Environment(PythonTools(command=BARE), max_tokens=None)
-    with pytest.raises(ValueError, match="is no sandbox: a program in it can use a network") as no:
+    with pytest.raises(
+        ValueError, match="is not a sandbox: a program in it can use a network"
+    ) as no:
         playing(world, build=lambda: chatting(WITH_TOOLS))
     for what in (
         "reach servers of",
@@ -125,7 +127,7 @@ def test_a_command_that_walls_nothing_off_is_refused_before_a_weight_is_sampled_
     ("command", "said"),
     [
         (["no-such-sandbox"], r"environment\.world\.command: \[Errno 2\] No such file"),
-        (["sh", "-c", "echo no rights >&2; exit 1"], "runs no Python that it reads by .*no rights"),
+        (["sh", "-c", "echo no rights >&2; exit 1"], "does not run Python from .*no rights"),
     ],
 )
 def test_a_command_that_runs_nothing_is_refused_with_what_it_said(command, said):
@@ -157,5 +159,5 @@ def test_a_sandbox_that_cannot_be_started_any_more_is_a_fault_of_the_world():
 def test_no_sandbox_is_no_tool():
     with pytest.raises(ConfigError, match=r"environment\.world\.command"):
         check(compose(["~recipe", "environment=python"]))
-    with pytest.raises(ConfigError, match=r"command=\[\]: give the words of a sandbox"):
+    with pytest.raises(ConfigError, match=r"command=\[\]: give the command of a sandbox"):
         check(compose(["~recipe", "environment=python", "environment.world.command=[]"]))

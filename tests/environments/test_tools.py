@@ -77,12 +77,15 @@ def test_a_store_is_an_episode_s_own():
     ("text", "wrong"),
     [
         (call("shell", command="rm"), "there is no tool 'shell'; there are calculator, "),
-        (call("calculator", expression=3), "expression of calculator is a string, not 3"),
+        (call("calculator", expression=3), "expression of calculator must be a string, not 3"),
         (call("calculator"), "calculator takes expression: expression is missing"),
         (call("calculator", expression="1", base=2), "calculator takes expression: no base"),
         (call("calculator", expression="1/0"), "division by zero"),
         ("<tool_call>{oops</tool_call>", "the call is not JSON"),
-        ('<tool_call>["calculator"]</tool_call>', "a call is an object with name and arguments"),
+        (
+            '<tool_call>["calculator"]</tool_call>',
+            "a call must be an object with name and arguments",
+        ),
         ('<tool_call>{"name": "calc', "the call is not JSON"),  # cut in the middle
     ],
 )
@@ -129,14 +132,14 @@ def search(
 @pytest.mark.parametrize(
     ("arguments", "wrong"),
     [
-        ({"words": "a"}, 'words of search is an array of which each is a string, not "a"'),
-        ({"words": ["a", 1]}, "words of search is an array"),
-        ({"words": [], "limit": 2.5}, "limit of search is an integer or a string, not 2.5"),
-        ({"words": [], "limit": True}, "limit of search is an integer or a string, not true"),
-        ({"words": [], "order": "NEW"}, 'order of search is "new" or "old", not "NEW"'),
-        ({"words": [], "order": None}, 'order of search is "new" or "old", not null'),
-        ({"words": [], "place": [1.0]}, "place of search is an array of 2 or null, not [1.0]"),
-        ({"words": [], "weights": {"a": "b"}}, "weights of search is an object of which each"),
+        ({"words": "a"}, 'words of search must be an array of which each is a string, not "a"'),
+        ({"words": ["a", 1]}, "words of search must be an array"),
+        ({"words": [], "limit": 2.5}, "limit of search must be an integer or a string, not 2.5"),
+        ({"words": [], "limit": True}, "limit of search must be an integer or a string, not true"),
+        ({"words": [], "order": "NEW"}, 'order of search must be "new" or "old", not "NEW"'),
+        ({"words": [], "order": None}, 'order of search must be "new" or "old", not null'),
+        ({"words": [], "place": [1.0]}, "place of search must be an array of 2 or null, not [1.0]"),
+        ({"words": [], "weights": {"a": "b"}}, "weights of search must be an object of which each"),
     ],
 )
 def test_arguments_are_of_the_types_that_any_hint_names(arguments, wrong):
@@ -236,7 +239,7 @@ def test_of_a_single_tool_a_pattern_may_name_the_arguments():
     tools = Tools({"calculator": calculator}, calls=r"\((?P<expression>[^()]*)\)", begun="(")
     right, wrong, cut, answer = said(tools.begin(PROMPT, 0), "(23*457)", "(23*)", "(23*4", "10511")
     assert contents(right) == ["10511"]
-    assert contents(wrong) == ["error: this is no arithmetic expression"]
+    assert contents(wrong) == ["error: this is not an arithmetic expression"]
     assert cut.counts == {"calls": 1.0, "tool_errors": 1.0}
     assert answer.over
     for names in ({"calculator": calculator, "store": KeyValueStore}, {"store": KeyValueStore}, {}):
@@ -244,7 +247,9 @@ def test_of_a_single_tool_a_pattern_may_name_the_arguments():
             Tools(names, calls=r"\((?P<expression>[^()]*)\)")
 
 
-@pytest.mark.parametrize(("pattern", "said"), [("(", "is no pattern"), ("x", "has no group")])
+@pytest.mark.parametrize(
+    ("pattern", "said"), [("(", "is not a valid pattern"), ("x", "has no group")]
+)
 def test_a_pattern_that_finds_no_call_is_refused(pattern, said):
     with pytest.raises(ValueError, match=said):
         Tools({}, calls=pattern)

@@ -95,14 +95,17 @@ def uses_up_a_message():
 
 # What a world may give in place of an answer, and what is said of it.
 NO_ANSWERS = {
-    "messages=None": (lambda: Said(messages=None), "gave messages of NoneType, no list"),
-    "generator": (lambda: Said(messages=uses_up_a_message()), "gave messages of generator, no"),
-    "counts=None": (lambda: Said(counts=None), "gave counts of NoneType, no mapping"),
-    "counts=[1]": (lambda: Said(counts=[1]), "gave counts of list, no mapping"),
+    "messages=None": (lambda: Said(messages=None), "gave messages of type NoneType, not a list"),
+    "generator": (
+        lambda: Said(messages=uses_up_a_message()),
+        "gave messages of type generator, not",
+    ),
+    "counts=None": (lambda: Said(counts=None), "gave counts of type NoneType, not a mapping"),
+    "counts=[1]": (lambda: Said(counts=[1]), "gave counts of type list, not a mapping"),
     "10**400": (lambda: Said(reward=10**400), "gave reward=1000"),
     "10**5000": (lambda: Said(reward=10**5000), "raised ValueError: 'Exceeds the limit"),
-    "surrogate": (lambda: Said.text("\ud800"), "gave a message that is no mapping of role and"),
-    "state": (lambda: Said(state="\ud800"), "gave a state of str, not of text"),
+    "surrogate": (lambda: Said.text("\ud800"), "gave a message that does not map role and"),
+    "state": (lambda: Said(state="\ud800"), "gave a state of type str, not text"),
 }
 
 

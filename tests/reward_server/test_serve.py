@@ -366,7 +366,7 @@ def test_what_cannot_be_served_is_refused_in_one_line(monkeypatch, capsys, words
 def test_a_short_token_is_refused(monkeypatch, capsys):
     monkeypatch.setenv(door.TOKEN, "short")
     said = said_by(capsys, "reward=exact_match", "host=0.0.0.0")
-    assert said == "TANDEM_REWARD_TOKEN has less than 8 characters: set a longer token"
+    assert said == "TANDEM_REWARD_TOKEN has fewer than 8 characters: set a longer token"
 
 
 def test_a_port_that_is_taken_is_named(capsys):

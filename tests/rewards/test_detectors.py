@@ -143,7 +143,9 @@ def test_every_object_of_the_benchmark_has_a_name_of_the_model():
 
 
 def test_a_name_of_the_model_that_it_does_not_have_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"^reward\.\*\.function\.detector\.names: .* no mause"):
+    with pytest.raises(
+        ValueError, match=r"^reward\.\*\.function\.detector\.names: the model does not know mause"
+    ):
         SegmentingDetector(str(write_mask2former(tmp_path)), names={"computer mouse": "mause"})
 
 

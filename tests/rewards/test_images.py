@@ -129,7 +129,7 @@ def test_what_is_no_picture_of_that_size_is_missing_with_its_reason():
         (PICTURES[0].float(), "not torch.float32"),
         (PICTURES[0, 0], "uint8 [H, W, 3]"),
         (PICTURES[0].permute(2, 0, 1), "[3, 16, 16]"),
-        (PICTURES[0, :8], "is 8 x 16 pixels, but a rendering 16 x 16"),
+        (PICTURES[0, :8], "has 8 x 16 pixels, but its rendering 16 x 16"),
     ):
         values, faults = reward([wrong], [prompt("red circle")])
         assert values == [None]

@@ -119,7 +119,7 @@ def test_a_group_in_a_checkpoint_keeps_its_judges():
 
 
 REFUSED = {
-    "often": ({"every": 2}, "every=2 of a reward of weight 1: one that is trained is asked about"),
+    "often": ({"every": 2}, "every=2 of a reward of weight 1: a trained reward must score"),
     "never": ({"weight": 0.0, "every": 0}, "every=0 of a reward of weight 0"),
 }
 

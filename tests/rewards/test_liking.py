@@ -99,10 +99,16 @@ def test_the_aesthetic_score_is_five_products_of_what_clip_sees(folder, pictures
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda at: Aesthetic(at, "a.pth"), r"head=a\.pth is no \.safetensors; .*convert it"),
+        (
+            lambda at: Aesthetic(at, "a.pth"),
+            r"head=a\.pth is not a \.safetensors file; .*convert it",
+        ),
         (lambda at: Aesthetic(at, "no.safetensors"), r"head=no\.safetensors cannot be read"),
-        (lambda at: Hpsv2(at, weights="a.pt"), r"weights=a\.pt is no \.safetensors; .*convert"),
-        (lambda at: Hpsv2(at, weights="no.safetensors"), r"no\.safetensors are none of this"),
+        (
+            lambda at: Hpsv2(at, weights="a.pt"),
+            r"weights=a\.pt is not a \.safetensors file; .*convert",
+        ),
+        (lambda at: Hpsv2(at, weights="no.safetensors"), r"no\.safetensors do not fit this"),
     ],
 )
 def test_pickles_and_files_that_are_not_there_are_one_line(folder, make, said):

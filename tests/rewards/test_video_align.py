@@ -161,7 +161,7 @@ def test_weights_without_adapters_are_read_as_they_are(files, films, tmp_path):
 
 def test_what_cannot_be_judged_is_refused_by_its_key(files, films, tmp_path):
     path, weights, settings = files
-    with pytest.raises(ValueError, match=r"question needs <\|MQ_reward\|> once"):
+    with pytest.raises(ValueError, match=r"question must contain <\|MQ_reward\|> once"):
         VideoAlign(*files, **(OPTIONS | {"question": "<|VQ_reward|>"}))
     with pytest.raises(ValueError, match=r"frames=1: set at least 2"):
         VideoAlign(*files, frames=1, **OPTIONS)

@@ -57,7 +57,7 @@ def group(
             unread[ending] += 1
             continue
         found.setdefault(key, {}).setdefault(ending.lower(), file)
-    reasons = [f"{count} files end in .{ending}, which is not read" for ending, count in
+    reasons = [f"{count} files end in .{ending}, which is not supported" for ending, count in
                sorted(unread.items())]  # fmt: skip
     return [Sample(f"{prefix}{key}", own) for key, own in found.items()], reasons
 
@@ -130,7 +130,7 @@ def _read_line(sample: Sample) -> dict[str, object]:
     line, row = sample.line, {}
     said = parse(line) if isinstance(line, bytes) else line
     if None in said or (line is said and None in said.values()):  # as `csv` pads a line
-        raise ValueError("has not as many cells as the head of the file")
+        raise ValueError("has more or fewer cells than the header")
     here = posixpath.dirname(sample.key)
     for column, value in said.items():
         if column == ONE or column.endswith(f"_{ONE}"):
@@ -145,7 +145,7 @@ def _read_line(sample: Sample) -> dict[str, object]:
 
 def _files(sample: Sample, here: str, column: str, names: object) -> list[Stored | None]:
     if not isinstance(names, list):
-        raise ValueError(f"`{column}` must be a list of names of files")
+        raise ValueError(f"`{column}` must be a list of file names")
     return [_file(sample, here, one) for one in names]
 
 
@@ -155,5 +155,5 @@ def _file(sample: Sample, here: str, name: object) -> Stored | None:
         return None
     path = posixpath.normpath(posixpath.join(here, name)) if isinstance(name, str) else None
     if path not in sample.files:
-        raise ValueError(f"`{ONE}`: {name} is not there, or not in the folder")
+        raise ValueError(f"`{ONE}`: {name} does not exist in the folder")
     return sample.files[path]

@@ -1,4 +1,4 @@
-"""One row of a data file: from bytes to a prompt, or a ValueError that says what is wrong."""
+"""Checks of one row of a data file: from bytes to a prompt, or a ValueError with the reason."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def parse(line: bytes) -> dict:
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
     if not isinstance(row, dict):
-        raise ValueError(f"a row is a JSON object, not {_kind(row)}")
+        raise ValueError(f"a row must be a JSON object, not {_kind(row)}")
     return row
 
 
@@ -74,7 +74,7 @@ def _object(pairs: list[tuple[str, object]]) -> dict:
 
 def _finite(number: str) -> float:
     if not math.isfinite(value := float(number)):
-        raise ValueError(f"{number} is not a number that JSON knows")
+        raise ValueError(f"{number} is not a valid JSON number")
     return value
 
 
@@ -92,12 +92,12 @@ def _messages(messages: object) -> tuple[dict[str, str], ...]:
         if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
             raise ValueError(f"message {number} must be an object with `role` and `content`")
         if message["role"] not in ROLES:
-            raise ValueError(f"message {number}: role {message['role']!r} is none of {ROLES}")
+            raise ValueError(f"message {number}: role {message['role']!r} is not one of {ROLES}")
         for key, value in message.items():
             if not isinstance(value, str):
                 raise ValueError(f"message {number}: `{key}` must be text, not {_kind(value)}")
     if messages[-1]["role"] == "assistant":
-        raise ValueError("`messages` end with the assistant's turn: give it as `answer`")
+        raise ValueError("`messages` must not end with the assistant's turn: give it as `answer`")
     return tuple(messages)
 
 

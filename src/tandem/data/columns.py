@@ -79,14 +79,14 @@ def with_own_pictures(prompt: Prompt, resize: Resize) -> Prompt:
     one: a table leads to no file beside it."""
     shown = prompt.fields.get(KEY, [])
     if not isinstance(shown, list) or not all(isinstance(one, Picture) for one in shown):
-        raise ValueError(f"`{KEY}` holds no pictures; name another column, data.columns.{KEY}")
+        raise ValueError(f"`{KEY}` has no pictures; name another column, data.columns.{KEY}")
     answered = ANSWER in prompt.fields or isinstance(prompt.chosen, Picture)
     prompt = with_pictures(prompt, _refuse_name) if answered else prompt
     return with_size(with_images(prompt, Path()), resize)
 
 
 def _refuse_name(name: str, beside: Picture | None = None) -> Picture:
-    raise ValueError("is a text, and a picture is wanted")
+    raise ValueError("is text, but a picture is expected")
 
 
 def _is_stored(said: object) -> bool:
@@ -125,5 +125,5 @@ def _answer(answer: object, columns: Columns) -> object:
         return answer
     matches = list(re.finditer(columns.answer_pattern, answer))
     if not matches:
-        raise ValueError(f"the answer has no match of {columns.answer_pattern!r}")
+        raise ValueError(f"the answer does not match {columns.answer_pattern!r}")
     return matches[-1].group(1).strip()

@@ -1,4 +1,4 @@
-"""The rejected answers of pairs, where nobody wrote any: what a model says wrong when asked."""
+"""Rejected answers for pairs that have none: wrong answers sampled from a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decoding of stored pictures: what is read of which files, in which colours, at which size."""
+"""Decoding of stored pictures: accepted files, colours and sizes."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def open_regular(path: Path) -> Iterator[BinaryIO]:
     """Raises OSError, for what is no regular file too: a pipe waits, and a device has no end."""
     with open(path, "rb", opener=_at_once) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError("it is no regular file")
+            raise OSError("it is not a regular file")
         yield file
 
 
@@ -145,7 +145,7 @@ def _refuse_colours(picture: Image.Image) -> None:
     if not picture.has_transparency_data:
         return
     if picture.convert("RGBA").getchannel("A").getextrema()[0] < 255:
-        raise ValueError("is transparent in places; lay it on a colour")
+        raise ValueError("has transparent pixels; put it on an opaque background")
 
 
 def _as_rgb(picture: Image.Image) -> Image.Image:
@@ -154,7 +154,7 @@ def _as_rgb(picture: Image.Image) -> Image.Image:
     from PIL import Image
 
     if picture.mode in ("I", "F"):
-        raise ValueError(f"has pixels of mode {picture.mode}, whose white nobody knows")
+        raise ValueError(f"has pixels of mode {picture.mode}, whose white level is unknown")
     if picture.mode.startswith(DEEP):
         eight = (np.array(picture).astype(np.uint32) + 128) // 257
         picture = Image.fromarray(eight.astype(np.uint8))

@@ -43,7 +43,7 @@ def folder(
     if place.is_file():
         kind = {".jsonl": "jsonl", ".txt": "text"}.get(place.suffix)
         raise ValueError(
-            f"data.path={path} is a file, and data=folder reads the train.jsonl or train.txt of a "
+            f"data.path={path} is a file, but data=folder reads the train.jsonl or train.txt of a "
             f"folder; {f'set data={kind}' if kind else 'name a folder'}"
         )
     finish = finisher(place, pictures=pictures, resize=resize)
@@ -76,5 +76,5 @@ def split_file(place: Path, name: str) -> Path | None:
     found = [file for suffix in READERS if (file := place / f"{name}{suffix}").exists()]
     if len(found) > 1:
         names = " and ".join(file.name for file in found)
-        raise ValueError(f"data.path={place}: {names} are one split; leave one of them out")
+        raise ValueError(f"data.path={place}: {names} are the same split; remove one of them")
     return found[0] if found else None

@@ -126,7 +126,7 @@ def _undecoded(
         if of_bytes and option in (*ANSWERS, "images"):
             found.append(column)
         elif not of_bytes and option in ("images", "picture"):
-            raise ValueError(f"data.columns.{option}={column} holds {inner}, and no pictures")
+            raise ValueError(f"data.columns.{option}={column} holds {inner}, not pictures")
     return table, tuple(found)
 
 
@@ -159,8 +159,8 @@ def _with_pictures(prompt: Prompt, *, resize: Resize, column: str | None) -> Pro
     column that nobody named."""
     if column is None and holds_pictures(prompt.fields.get(KEY)):
         raise ValueError(
-            f"shows pictures in its column `{KEY}`, which is not named; set "
-            f"data.columns.images={KEY}, for a model that sees"
+            f"has pictures in its column `{KEY}`; to show them to a vision "
+            f"model, set data.columns.images={KEY}"
         )
     return with_own_pictures(prompt, resize)
 

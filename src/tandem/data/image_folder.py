@@ -47,7 +47,7 @@ def image_folder(
     if not place.exists():
         raise ValueError(f"data.path={path}: there is no such folder or .tar{looked_at(place)}")
     if place.is_file() and place.suffix != SHARD:
-        raise ValueError(f"data.path={path} is a file, and no .tar; name a folder")
+        raise ValueError(f"data.path={path} is a file but not a .tar; name a folder")
     load = partial(_load, source=place.resolve().stem, columns=columns, resize=resize)
     splits = [None if own is None else with_negative(negative_prompt, load(own)) for own in
               _find_splits(place).values()]  # fmt: skip

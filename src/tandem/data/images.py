@@ -1,4 +1,4 @@
-"""Pictures that prompts show: named by their content, found beside a file, one for each mark."""
+"""Pictures in prompts: named by their content, stored beside a file, one for each marker."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def with_images(prompt: Prompt, folder: Path) -> Prompt:
         return prompt
     names = prompt.fields[KEY]
     if not isinstance(names, list) or not all(isinstance(n, Picture) or _is_name(n) for n in names):
-        raise ValueError(f"`{KEY}` must be a list of names of files, not {names!r}")
+        raise ValueError(f"`{KEY}` must be a list of file names, not {names!r}")
     images = tuple(n if isinstance(n, Picture) else _find(n, folder) for n in names)
     fields = {name: value for name, value in prompt.fields.items() if name != KEY}
     return add_marks(replace(prompt, images=images, fields=fields))
@@ -103,7 +103,9 @@ def add_marks(prompt: Prompt) -> Prompt:
     if marks == images:
         return prompt
     if marks:
-        raise ValueError(f"{marks} marks {IMAGE} for {images} pictures: give one for each, or none")
+        raise ValueError(
+            f"{marks} markers {IMAGE} for {images} pictures: give one for each, or none"
+        )
     before = IMAGE * images
     if prompt.text is not None:
         return replace(prompt, text=before + prompt.text)

@@ -34,7 +34,9 @@ def letters(
     letter twice, or none, and for no demonstration.
     """
     if len(set(alphabet)) < len(alphabet) or not alphabet.isalpha() or demonstrations < 1:
-        raise ValueError(f"data.alphabet={alphabet}: give letters, each once, and a demonstration")
+        raise ValueError(
+            f"data.alphabet={alphabet}: give distinct letters and at least one demonstration"
+        )
     return Data(
         train=_ask("train", alphabet),
         eval=_ask("eval", alphabet),

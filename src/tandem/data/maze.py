@@ -1,4 +1,4 @@
-"""Mazes in words: `e>` asks for the way to the cell e, and the environment maze says where one is.
+"""Mazes in words: `e>` asks for the way to the cell e, and the environment reports the position.
 
 Cells are letters, row by row. A maze is a tree of doors, so there is one way from cell to cell.
 """
@@ -43,7 +43,7 @@ def maze(
     train = tuple(prompt for prompt in made[2 * held_out :] if as_text(prompt) not in held)
     if not train:
         raise ValueError(
-            f"data.side={side} leaves none of data.mazes={mazes} that is not held out; set "
+            f"data.side={side} holds out all of data.mazes={mazes}; set "
             "data.side=3 or more, or a lower data.held_out"
         )
     return Data(

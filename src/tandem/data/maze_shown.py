@@ -1,4 +1,4 @@
-"""Mazes that are shown: `what ?` and a picture of the cells, the doors, where one is and the goal.
+"""Mazes in pictures: `what ?` and a picture of the cells, the doors, the position and the goal.
 
 A cell takes 8 x 8 pixels, which are one token of `model=tiny_vlm`: its walls are dark lines along
 its edges, one stands in the red one, and the green one is the goal.

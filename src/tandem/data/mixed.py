@@ -38,7 +38,7 @@ class MixedStream(PromptStream):
         for name, own in places.items():
             if not own:
                 raise ValueError(
-                    f"data.of.{name} has nothing left that this algorithm trains on; leave it out"
+                    f"data.of.{name} has no prompt that this algorithm trains on; remove it"
                 )
         self.names = tuple(of)
         self.members = [torch.tensor(own) for own in places.values()]

@@ -1,4 +1,4 @@
-"""Several datasets in one: drawn by weight, judged and reported each by itself."""
+"""A mixture of datasets: drawn by weight, each judged and reported separately."""
 
 from __future__ import annotations
 
@@ -94,15 +94,15 @@ def complaint(
     """The fault of a dataset, or of its numbers; None: none. `mixed`: it is a mixture."""
     key = f"data.of.{name}"
     if not name or "/" in name or "." in name:
-        return f"{key}: the name of a dataset starts its sources; give one without / and ."
+        return f"{key}: a dataset's name must not contain / or ."
     if mixed:
-        return f"{key}.data is a mixture itself; name its datasets in data.of, each with its weight"
+        return f"{key}.data is itself a mixture; list its datasets in data.of, each with its weight"
     if not 0 < weight < math.inf:
-        return f"{key}.weight={weight}: must be above 0; leave out a dataset that is never drawn"
+        return f"{key}.weight={weight}: must be above 0; remove a dataset that is never drawn"
     if max_size is not None and max_size < 1:
         return f"{key}.max_size={max_size}: must be at least 1, or null for all"
     if rewards is not None and (not rewards or len({*rewards}) < len(rewards)):
-        return f"{key}.rewards={[*rewards]}: name each reward once, one at least, or null for all"
+        return f"{key}.rewards={[*rewards]}: list at least one reward, each once, or null for all"
     if not isinstance(eval, bool) and eval < 1:
         return f"{key}.eval={eval}: must be at least 1, or false for none, or true for all"
     return None
@@ -160,8 +160,8 @@ def _tries(of: Mapping[str, Dataset]) -> int | None:
     if len(tries) > 1:
         said = ", ".join(f"{name} {one.data.tries}" for name, one in of.items())
         raise ValueError(
-            "data.of: the starting model is asked for rejected answers as often in all datasets, "
-            f"or in none, but here the tries are {said}"
+            "data.of: all datasets must use the same number of tries for rejected answers, or "
+            f"none; the tries are {said}"
         )
     return tries.pop()
 

@@ -1,4 +1,4 @@
-"""Pictures that answer rows: a demonstration or a pair, found beside the file and cut to size."""
+"""Pictures as answers: a demonstration or a pair, stored beside the file and resized."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def make_finisher(folder: Path, *, pictures: bool, resize: Resize) -> Callable[[
     """
     sizes = sizes_of(resize)
     if isinstance(resize, int) and not pictures:
-        raise ValueError(f"data.resize={resize} is of pictures; set data.pictures=true")
+        raise ValueError(f"data.resize={resize} applies to pictures; set data.pictures=true")
     if not pictures:
         return refuse_named
     decode = Decoding(exact=True, sizes=sizes)
@@ -43,14 +43,14 @@ def sizes_of(resize: Resize) -> tuple[Size, ...]:
         return ()
     if isinstance(resize, int):
         if resize < 1:
-            raise ValueError(f"data.resize={resize} is a side in pixels: at least 1, or null")
+            raise ValueError(f"data.resize={resize} must be a side in pixels, at least 1, or null")
         return ((resize, resize),)
     sizes = tuple(resize)
     if not sizes or not all(isinstance(size, Sequence) and len(size) == 2 for size in sizes):
         said = f"data.resize={[*resize]}"
         raise ValueError(f"{said}: give sizes as [[height, width], ...], or one side")
     if (least := min(map(min, sizes))) < 1:
-        raise ValueError(f"data.resize: {least} pixels are no side; it takes at least 1")
+        raise ValueError(f"data.resize: a side must have at least 1 pixel, not {least}")
     return tuple((height, width) for height, width in sizes)
 
 
@@ -99,7 +99,7 @@ def _find(key: str, named: object, find: Callable[[str], Picture]) -> Picture | 
     if named is None or isinstance(named, Picture):
         return named
     if not isinstance(named, str) or not named.strip():
-        raise ValueError(f"`{key}` must be the name of a file, not {named!r}")
+        raise ValueError(f"`{key}` must be a file name, not {named!r}")
     try:
         return find(named)
     except ValueError as problem:

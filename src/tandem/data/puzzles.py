@@ -1,4 +1,4 @@
-"""Makes the questions of one reasoning-gym task in a process of its own.
+"""A process that makes the questions of one reasoning-gym task.
 
 Run as `PYTHONHASHSEED=0 python -P puzzles.py` by `tandem.data.reasoning_gym`: some tasks order what
 they draw by Python's hash of text, which differs from process to process unless it is told not to.
@@ -21,7 +21,7 @@ def make_puzzles(recipe: dict) -> dict:
     task, difficulty = recipe["task"], recipe["difficulty"]
     if task not in DATASETS:
         near = get_close_matches(task, DATASETS, n=1) or sorted(DATASETS)[:1]
-        return {"error": f"data.task={task} is none of {len(DATASETS)} tasks; {near[0]} is one"}
+        return {"error": f"data.task={task} is not one of {len(DATASETS)} tasks; try {near[0]}"}
     try:
         dataset = create_dataset(task, size=recipe["size"], seed=recipe["seed"], **difficulty)
         entries = [dataset[index] for index in range(recipe["size"])]

@@ -63,7 +63,7 @@ class Data:
             if len({prompt.id for prompt in prompts}) < len(prompts):
                 raise ValueError(
                     f"prompt ids repeat among the {len(prompts)} prompts of a split "
-                    f"(source {prompts[0].source}); an id names one prompt"
+                    f"(source {prompts[0].source}); ids must be unique"
                 )
 
 

@@ -28,7 +28,7 @@ class Pictures:
 
     def __post_init__(self) -> None:
         if self.count < 1 or not 0 <= self.corrupted <= 1:
-            raise ValueError(f"count is at least 1, and corrupted from 0 to 1: {self}")
+            raise ValueError(f"count must be at least 1, and corrupted between 0 and 1: {self}")
 
 
 @register_dataset(pairs_in="shapes_pairs", judges="pictures")
@@ -66,7 +66,7 @@ def list_shown_pairs(held_out: Sequence[str]) -> list[tuple[str, str]]:
     never = [_parse_pair(text) for text in held_out]
     shown = [pair for pair in PAIRS if pair not in never]
     if not shown:
-        raise ValueError("data.held_out names all pairs: at least one must be shown")
+        raise ValueError("data.held_out names all pairs: leave at least one for training")
     return shown
 
 
@@ -74,7 +74,7 @@ def _parse_pair(text: str) -> tuple[str, str]:
     colour, _, shape = text.partition(" ")
     if (colour, shape) not in PAIRS:
         raise ValueError(
-            f"data.held_out: {text!r} is no pair of a colour ({', '.join(COLOURS)}) "
+            f"data.held_out: {text!r} is not a pair of a colour ({', '.join(COLOURS)}) "
             f"and a shape ({', '.join(SHAPES)})"
         )
     return colour, shape

@@ -35,7 +35,7 @@ class Answers:
 
     def __post_init__(self) -> None:
         if self.count < 1 or not 0 <= self.corrupted <= 1:
-            raise ValueError(f"count is at least 1, and corrupted from 0 to 1: {self}")
+            raise ValueError(f"count must be at least 1, and corrupted between 0 and 1: {self}")
 
 
 @register_dataset(judges="texts")
@@ -72,7 +72,9 @@ def shapes_asked(
 def _choose_renderings(count: int, held_out: int, seed: int) -> Tensor:
     """Which of the renderings of a pair are kept for evaluation, [count] bool."""
     if not 0 < held_out < count:
-        raise ValueError(f"data.held_out_renderings={held_out} is at least 1 and below {count}")
+        raise ValueError(
+            f"data.held_out_renderings={held_out} must be at least 1 and below {count}"
+        )
     kept = torch.zeros(count, dtype=torch.bool)
     kept[rng.permutation(rng.key(seed, "shapes_asked", "renderings"), count)[:held_out]] = True
     return kept

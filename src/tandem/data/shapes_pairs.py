@@ -1,4 +1,4 @@
-"""Coloured shapes by preference: what was asked for, against a picture with one thing wrong."""
+"""Preference pairs of coloured shapes: the right picture against one with a single error."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def shapes_pairs(
         raise ValueError(f"data.pairs={pairs} must be at least 1")
     shown = list_shown_pairs(held_out)
     if len(shown) < 2:
-        raise ValueError("data.held_out leaves one pair: a wrong picture shows another one")
+        raise ValueError("data.held_out leaves one pair, but a rejected picture must show another")
     data = shapes(
         demonstrations=demonstrations, held_out=held_out, curriculum=curriculum, seed=seed
     )

@@ -30,7 +30,7 @@ class Lengths:
 
     def __post_init__(self) -> None:
         if not 1 <= self.shortest <= self.longest <= 18 or self.count < 1:
-            raise ValueError(f"lengths run from 1 to 18 letters, and count is at least 1: {self}")
+            raise ValueError(f"lengths must be 1 to 18 letters, and count at least 1: {self}")
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(self.shortest, self.longest + 1))

@@ -1,4 +1,4 @@
-"""Splits of rows, by their content and a seed alone, so that added rows move none."""
+"""Splits of rows by their content and a seed alone, so that adding rows moves no other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ def split_rows(rows: Rows, *, held_out: float, seed: int) -> tuple[Rows, Rows]:
     Raises ValueError for a part outside [0, 1).
     """
     if not 0 <= held_out < 1:
-        raise ValueError(f"data.held_out={held_out} is a part of the rows: from 0 up to 1")
+        raise ValueError(
+            f"data.held_out={held_out} must be a share of the rows: at least 0, below 1"
+        )
     chance = rng.uniform(rng.key(seed, "held out", torch.tensor(rows.content)))
     out = chance < held_out
     if held_out > 0 and not out.any():

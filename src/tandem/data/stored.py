@@ -1,4 +1,4 @@
-"""Stored files: those of a folder, and those of tar files, which are read where they lie.
+"""Stored files of a folder or of tar files, which are read in place.
 
 Nothing of a tar file is unpacked, and no name in it is a path: a member is bytes between two
 places. Headers are walked here, each by `tarfile`'s parser of one block: its own walk trusts sizes,
@@ -88,7 +88,7 @@ def in_shard(shard: Path) -> tuple[list[Stored], list[InvalidRow]]:
             read = partial(_read, shard, start, member.size)
             files.append(Stored(name=name, read=read))
     except (tarfile.TarError, ValueError, OSError) as error:
-        reason = f"breaks off behind {len(files)} files: {error}"
+        reason = f"is truncated after {len(files)} files: {error}"
         broken = [InvalidRow(file=str(shard), line=0, reason=reason)]
     return files, broken + _counted(shard, refused, "members")
 
@@ -111,7 +111,7 @@ def _read_members(file: BinaryIO, size: int) -> Iterator[tuple[str, tarfile.TarI
         start = place + BLOCK
         length = 0 if member.type in WITHOUT_CONTENT else member.size
         if not 0 <= length <= size - start:
-            raise ValueError(f"a member says that it has {length} bytes, of {size - start} left")
+            raise ValueError(f"a member of {length} bytes has only {size - start} left")
         place = start + -(-length // BLOCK) * BLOCK
         if member.type in NAMES:
             said = _name(member, file.read(length) if length <= LONGEST_NAME else b"")
@@ -128,10 +128,10 @@ def _name(member: tarfile.TarInfo, content: bytes) -> str | None:
     while content:
         length = int(content.partition(b" ")[0])
         if not 0 < length <= len(content):
-            raise ValueError("a header of a name is not whole")
+            raise ValueError("the header of a name is incomplete")
         key, _, value = content[:length].partition(b" ")[2].rstrip(b"\n").partition(b"=")
         if key == b"size" or key.startswith(b"GNU.sparse"):
-            raise ValueError(f"a header says {key.decode()}, as of a file of 8 GB or with holes")
+            raise ValueError(f"a header has {key.decode()}: the file is over 8 GB or sparse")
         said = value.decode("utf-8", "surrogateescape") if key == b"path" else said
         content = content[length:]
     return said
@@ -140,7 +140,7 @@ def _name(member: tarfile.TarInfo, content: bytes) -> str | None:
 def _refuse(member: tarfile.TarInfo) -> str | None:
     """Why a member is not read; None: it is."""
     if member.type not in PLAIN:
-        return "links, devices or files with holes"
+        return "links, devices or sparse files"
     return f"larger than {MOST_BYTES} bytes" if member.size > MOST_BYTES else None
 
 

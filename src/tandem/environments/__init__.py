@@ -1,4 +1,4 @@
-"""Environments: what answers a policy between its moves, and who asks them with care."""
+"""Environments: worlds that answer a policy between its moves, with contained failures."""
 
 from tandem.environments.environment import Environment, Play
 from tandem.environments.mixture import Mixture

@@ -1,4 +1,4 @@
-"""The world of a foreign agent: a program that owns its loop and asks the policy for its turns.
+"""The world of an external agent: a program with its own loop that calls the policy for turns.
 
 The program is started for every episode. It calls an OpenAI-compatible endpoint of this machine,
 and each call is a turn: what it says beyond the turn before is what the world says. The tokens that
@@ -112,7 +112,7 @@ class Agent:
         try:
             return json.dumps(told).encode()
         except (TypeError, ValueError) as error:
-            raise Missing(f"the fields of the prompt are no JSON: {error}") from None
+            raise Missing(f"the fields of the prompt are not JSON: {error}") from None
 
     def variables(self, session: Session, seed: int) -> dict[str, str]:
         """The environment of the program."""
@@ -135,7 +135,7 @@ class Agent:
             reward = None
         if isinstance(reward, bool) or not isinstance(reward, int | float):
             said = '{"reward": number}'
-            raise Missing(f"the last line that the agent printed is no {said} ({HERE}.pays)")
+            raise Missing(f"the last line that the agent printed is not {said} ({HERE}.pays)")
         if not abs(reward) <= LARGEST:
             raise Missing("the agent gave a reward that is not finite or over 1e18")
         return float(reward)
@@ -145,7 +145,7 @@ def reason_of(error: Exception) -> str:
     """Why a program cannot be started, with what to change."""
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         return (
-            f"no file descriptors are left, and a program takes {FILES}: raise `ulimit -n`, or "
+            f"no file descriptors are left, but a program needs {FILES}: raise `ulimit -n`, or "
             "lower prompts_per_step"
         )
     return f"{HERE}.command: {error}"
@@ -194,7 +194,7 @@ class AgentEpisode:
         if isinstance(event, Ended):
             self._check_end(event)
             if not self.session.last.is_heard:
-                raise self._failed("the agent ended and had not waited for its last turn")
+                raise self._failed("the agent ended without waiting for its last turn")
             return Said(over=True, reward=self.world.reward_of(event.printed))
         return self._heard(event)
 

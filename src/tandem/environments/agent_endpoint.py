@@ -1,4 +1,4 @@
-"""The endpoint of agents: `/SESSION/v1/chat/completions` on this machine, a session an episode."""
+"""The endpoint of agents: local `/SESSION/v1/chat/completions`, one session per episode."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MODEL = "policy"
 HOST = "127.0.0.1"
 POLL = 0.1  # seconds until it hears that it is to end
 REPEATS = 3  # of an equal call: a client that lost the answer asks again
-PATHS = "there are GET /SESSION/v1/models and POST /SESSION/v1/chat/completions"
+PATHS = "supported: GET /SESSION/v1/models and POST /SESSION/v1/chat/completions"
 log = logging.getLogger(__name__)
 
 
@@ -61,10 +61,12 @@ class Session:
         if last is not None and request.asks_what(last.request):
             last.repeats += 1
             if last.repeats > REPEATS:
-                raise Refusal(400, f"this call was answered {REPEATS} times: it has one answer")
+                raise Refusal(400, f"this call was already answered {REPEATS} times")
             return last
         if last is not None and not last.answer.done():
-            raise Refusal(400, "a session has one call at a time, and its last is not answered")
+            raise Refusal(
+                400, "a session allows one call at a time; the previous one is unanswered"
+            )
         self.last = Pending(request)
         self.events.put(request)
         return self.last
@@ -97,7 +99,7 @@ class AgentServer(Server):
         self.told.update(new)
         if new:
             log.warning(
-                "environment: the agent sets %s, which the run decides: see rollout.temperature, "
+                "environment: ignored %s of the agent: the run decides by rollout.temperature, "
                 "rollout.max_new_tokens and rollout.stop",
                 ", ".join(new),
             )
@@ -136,7 +138,7 @@ class AgentHandler(Handler):
             raise Refusal(404, PATHS)
         session = self.server.sessions.get(name)
         if session is None:
-            raise Refusal(404, "there is no such session: it is over, or never was")
+            raise Refusal(404, "no such session: it has ended or never existed")
         self.check_token(session.token)
         return session
 

@@ -1,4 +1,4 @@
-"""Answers of a world, checked: records of ours, or why they are none."""
+"""Checks of a world's answers: a record, or the reason why an answer is invalid."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def checked(said: Said, call: str, about: About, begun: Collection[int]) -> Said
     if (wrong := complaint(said, about, begun)) is not None:
         raise Missing(f"{call} {wrong}")
     if call == "begin" and (said.over or said.reward):
-        raise Missing("begin gave an end or a reward, and no move was made")
+        raise Missing("begin gave an end or a reward before any move")
     return replace(said, messages=tuple(map(dict, said.messages)), counts=dict(said.counts))
 
 
@@ -27,33 +27,33 @@ def complaint(said: object, about: About, begun: Collection[int]) -> str | None:
     if not isinstance(said, Said):
         return f"gave {type(said).__name__}, not Said"
     if not isinstance(said.over, bool):
-        return f"gave over={said.over!r:.40}, neither True nor False"
+        return f"gave over={said.over!r:.40}, not True or False"
     if said.state is not None and not _is_text(said.state):
-        return f"gave a state of {type(said.state).__name__}, not of text"
+        return f"gave a state of type {type(said.state).__name__}, not text"
     reward = said.reward
     if reward is not None and (isinstance(reward, bool) or not _is_number(reward)):
-        return f"gave reward={reward!r:.40}, no finite number up to 1e18"
+        return f"gave reward={reward!r:.40}, not a finite number up to 1e18"
     if not all(isinstance(tool, Mapping) for tool in said.tools):
-        return "gave tools that are no schemas"
+        return "gave tools that are not schemas"
     if not isinstance(said.context, int) or said.context < 0:
-        return f"gave a context of {type(said.context).__name__}, no number from 0 on"
+        return f"gave a context of type {type(said.context).__name__}, not an integer of at least 0"
     return _wrong_with_counts(said.counts) or _wrong_with_messages(said, about, begun)
 
 
 def _wrong_with_counts(counts: object) -> str | None:
     if not isinstance(counts, Mapping):
-        return f"gave counts of {type(counts).__name__}, no mapping"
+        return f"gave counts of type {type(counts).__name__}, not a mapping"
     if not all(isinstance(name, str) and _is_number(x) for name, x in counts.items()):
-        return "gave counts that are no finite numbers by name"
+        return "gave counts that do not map names to finite numbers"
     return None
 
 
 def _wrong_with_messages(said: Said, about: About, begun: Collection[int]) -> str | None:
     if not isinstance(said.messages, list | tuple):
-        return f"gave messages of {type(said.messages).__name__}, no list"
+        return f"gave messages of type {type(said.messages).__name__}, not a list"
     is_whole = said.context not in begun
     if is_whole and begun and not about.writes_prompt:
-        return "began another conversation, and its openings are no prompts (About.writes_prompt)"
+        return "began another conversation, which needs About.writes_prompt"
     if (said.images or about.shows) and (wrong := _wrong_with_images(said, about)) is not None:
         return wrong
     roles = PROMPT_ROLES if is_whole and about.writes_prompt else ROLES
@@ -62,12 +62,12 @@ def _wrong_with_messages(said: Said, about: About, begun: Collection[int]) -> st
 
 def _wrong_with_images(said: Said, about: About) -> str | None:
     if not about.shows:
-        return "gave pictures, and says that it shows none (About.shows)"
+        return "gave pictures, but declares that it shows none (About.shows)"
     if not all(isinstance(one, Picture) for one in said.images):
-        return "gave images that are no Picture of tandem.types"
+        return "gave images that are not of tandem.types.Picture"
     marks = sum(str(one.get("content")).count(IMAGE) for one in said.messages)
     if marks != len(said.images):
-        return f"gave {len(said.images)} pictures and {marks} marks {IMAGE} in its messages"
+        return f"gave {len(said.images)} pictures for {marks} markers {IMAGE} in its messages"
     return None
 
 
@@ -88,9 +88,9 @@ def _is_text(value: object) -> bool:
 
 def _unfit(message: object, roles: Sequence[str]) -> str | None:
     if not isinstance(message, Mapping) or not _is_text(message.get("content")):
-        return "gave a message that is no mapping of role and content, both texts"
+        return "gave a message that does not map role and content to text"
     if message.get("role") not in roles:
-        return f"spoke as {message.get('role')!r:.40}; a world is a user or a tool"
+        return f"gave a message of role {message.get('role')!r:.40}; a world is a user or a tool"
     return None
 
 

@@ -1,4 +1,4 @@
-"""A call that begins an episode; one that comes when nobody waits any more is closed."""
+"""A call that begins an episode; an episode that begins after the timeout is closed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Beginning:
             self.episode, nobody_waits = episode, self.is_given_up
         try:
             if nobody_waits:
-                raise Missing("begin came too late")
+                raise Missing("begin returned too late")
             return episode, episode.opening
         except BaseException:
             self.let_go()  # why there is no opening is said

@@ -1,4 +1,4 @@
-"""Chat completions as agents ask for them: requests, how one continues another, and answers."""
+"""Chat completions for agents: requests, how one continues another, and answers."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ SAMPLING = (
     "chat_template_kwargs",
 )  # fmt: skip
 UNWANTED = {
-    "logprobs": "no log-probabilities are sent: leave logprobs out",
-    "functions": "give tools in place of functions",
+    "logprobs": "log-probabilities are not supported: leave logprobs out",
+    "functions": "use tools instead of functions",
 }
 
 
@@ -71,7 +71,7 @@ def read_request(body: bytes) -> Request:
     """What the body of a request asks for. Raises ValueError, with a reason for the client."""
     asked = read_json(body, "body")
     if not isinstance(asked, dict) or not isinstance(asked.get("messages"), list):
-        raise ValueError("the body is an object with messages, a list")
+        raise ValueError("the body must be an object with a list of messages")
     for key, wrong in UNWANTED.items():
         if asked.get(key):
             raise ValueError(wrong)
@@ -79,7 +79,7 @@ def read_request(body: bytes) -> Request:
         raise ValueError("a call has one answer: leave n out")
     turns = tuple(read_turn(one) for one in asked["messages"])
     if not turns or turns[-1].role == "assistant":
-        raise ValueError("messages end with one of a user, a tool or the system")
+        raise ValueError("the last message must be of a user, a tool or the system")
     return Request(
         turns=turns,
         tools=read_tools(asked.get("tools")),
@@ -93,7 +93,7 @@ def read_request(body: bytes) -> Request:
 def wants_usage(options: object) -> bool:
     """Whether a stream is to count its tokens. Raises ValueError for what are no options."""
     if not isinstance(options, dict):
-        raise ValueError("stream_options is an object")
+        raise ValueError("stream_options must be an object")
     return bool(options.get("include_usage"))
 
 
@@ -101,10 +101,10 @@ def read_turn(message: object) -> Turn:
     """A message. Raises ValueError for what is none."""
     role = message.get("role") if isinstance(message, dict) else None
     if not isinstance(role, str) or role not in ROLES:
-        raise ValueError(f"a message has a role, one of {', '.join(ROLES)}")
+        raise ValueError(f"a message must have a role, one of {', '.join(ROLES)}")
     calls = message.get("tool_calls") or []
     if not isinstance(calls, list):
-        raise ValueError("tool_calls is a list")
+        raise ValueError("tool_calls must be a list")
     return Turn(
         role=ROLES[role],
         content=read_content(message.get("content")),
@@ -119,7 +119,7 @@ def read_content(content: object) -> str:
     parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
     texts = [one.get("text") if isinstance(one, dict) else None for one in parts]
     if not all(isinstance(text, str) for text in texts):
-        raise ValueError("content is a text, or a list of parts that are texts")
+        raise ValueError("content must be text or a list of text parts")
     return whole("".join(texts), "content")
 
 
@@ -128,7 +128,7 @@ def whole(text: str, where: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"{where} holds half of a surrogate pair") from error
+        raise ValueError(f"{where} contains an unpaired surrogate") from error
     return text
 
 
@@ -138,7 +138,9 @@ def read_tool_call(call: object) -> tuple[str, str]:
     try:
         return function["name"], written(json.loads(function["arguments"]))
     except (TypeError, KeyError, ValueError, RecursionError) as error:
-        raise ValueError("a tool call is a function with name and arguments in JSON") from error
+        raise ValueError(
+            "a tool call must be a function with name and arguments in JSON"
+        ) from error
 
 
 def read_tools(tools: object) -> tuple[Mapping, ...]:
@@ -148,7 +150,7 @@ def read_tools(tools: object) -> tuple[Mapping, ...]:
     for tool in tools or ():
         function = tool.get("function") if isinstance(tool, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise ValueError("a tool is a function with a name")
+            raise ValueError("a tool must be a function with a name")
     whole(json.dumps(tools, ensure_ascii=False), "tools")
     return tuple(tools or ())
 
@@ -181,7 +183,7 @@ def written_out(turn: Turn, moves: Sequence[Turn]) -> str:
     for move in moves:
         if turn.is_echo_of(move):
             return move.text
-    raise ValueError("showed tool_calls that the policy did not make: say them")
+    raise ValueError("showed tool_calls that the policy did not make")
 
 
 def move_of(text: str, calls: re.Pattern | None) -> Turn:

@@ -1,4 +1,4 @@
-"""The environment of a run: a world that is asked with care, and the limits of its episodes.
+"""The environment of a run: a world with contained failures, and the limits of its episodes.
 
 Whatever a world does costs its own episodes only: one that raises, hangs or gives what is no answer
 has its episode begun once more with the same keys, and is lost after `attempts`.
@@ -67,14 +67,14 @@ class Environment:
         self.seconds = 0.0  # in its calls since last popped
         if self.about.runs_code:
             raise ValueError(
-                "environment: this world runs code of the policy, and there is no sandbox for it; "
-                "choose environment=python, one that asks a server, or tools of yours"
+                "environment: this world runs code of the policy without a sandbox; "
+                "use environment=python, a server, or tools of your own"
             )
         slowest = self.about.slowest
         if None not in (timeout, slowest) and timeout < slowest:
             raise ValueError(
-                f"environment.timeout={timeout:g}: a call of this world ends by limits of its own "
-                f"after {slowest:g} s; set environment.timeout to at least that, or lower those"
+                f"environment.timeout={timeout:g}: a call of this world has its own limits of "
+                f"{slowest:g} s; set environment.timeout to at least that, or lower those"
             )
 
     @property
@@ -148,7 +148,7 @@ class Environment:
             return
         episode, opening = answer
         if id(episode) in taken:
-            play.lost = "begin gave an episode that is under way already"
+            play.lost = "begin gave an episode that is already running"
             return
         taken.append(id(episode))
         play.episode, play.lost = episode, None

@@ -1,4 +1,4 @@
-"""The world of a gymnasium environment: it is told in words, and a move names an action."""
+"""The world of a gymnasium environment: observations are text, and a move names an action."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Gymnasium:
         options: Mapping[str, object] | None = None,
     ) -> None:
         if ":" in id:
-            raise ValueError(f"id={id} would import a module; import it in a plugin of yours")
+            raise ValueError(f"id={id} would import a module; import it in a plugin instead")
         if find_spec("gymnasium") is None:
             raise ValueError(f"id={id}: needs a package: pip install 'tandem[gymnasium]'")
         self.id, self.tell, self.options = id, tell, dict(options or {})
@@ -67,7 +67,7 @@ class Gymnasium:
         space = made.action_space
         made.close()
         if not isinstance(space, Discrete):
-            raise ValueError(f"id={self.id}: its actions are {space}, and no few that have names")
+            raise ValueError(f"id={self.id}: its actions are {space}, not Discrete")
         numbers = range(int(space.start), int(space.start + space.n))
         words = [str(number) for number in numbers] if words is None else words
         if len({word.lower() for word in words}) != len(numbers):
@@ -140,7 +140,7 @@ def drawing(observation: Any, env: gymnasium.Env) -> str:
     drawn = env.render()
     if not isinstance(drawn, str):
         raise ValueError(
-            "the environment draws no text: environment.world.options.render_mode=ansi"
+            "the environment renders no text: set environment.world.options.render_mode=ansi"
         )
     drawn = re.sub(r"\x1b\[[0-9;]*m(.)\x1b\[0m", r"[\1]", drawn)
     return re.sub(r"^\s*\(\w+\)\n", "", drawn).strip()  # without the move before it

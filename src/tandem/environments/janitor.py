@@ -1,4 +1,4 @@
-"""Ends what a trainer started and left behind, for `tandem.environments.program`.
+"""A process that ends programs which a trainer left behind, for `tandem.environments.program`.
 
 Run as `python -P janitor.py`: it reads `+GROUP` and `-GROUP` by stdin, one a line. Once nobody can
 write there any more, whatever the trainer died of, the process groups that are left are killed. It

@@ -1,4 +1,4 @@
-"""Worlds of mazes: where one is, and which doors are open, in words or in pictures."""
+"""Worlds of mazes: the position and the open doors, in words or in pictures."""
 
 from __future__ import annotations
 

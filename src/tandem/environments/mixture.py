@@ -1,4 +1,4 @@
-"""Environments of a mixture: the samples of each dataset are played in one of their own."""
+"""Environments of a mixture: each dataset's samples are played in its own environment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Mixture:
 
     def __init__(self, of: Mapping[str, Environment | None]) -> None:
         if not of:
-            raise ValueError("environment.of names no dataset; take environment=none for none")
+            raise ValueError("environment.of names no dataset; use environment=none instead")
         self.parts = {name: one or one_answer_each() for name, one in of.items()}
 
     @cached_property

@@ -58,7 +58,7 @@ class OpenEnv:
             raise ValueError(f"url={url}: needs a package: pip install 'tandem[openenv]'")
         urls = [url] if isinstance(url, str) else list(url)
         if not urls:
-            raise ValueError("url=[]: give the address of a server, or a list of some")
+            raise ValueError("url=[]: give the address of a server, or a list of addresses")
         breaker = breaker or Breaker()
         self.servers = [
             Sessions(
@@ -107,7 +107,7 @@ class RemoteEpisode:
         data, state = self._step({"type": "reset", "data": asked})
         self.name = state.get("episode_id")
         if data.get("done"):
-            self._fail("reset gave an episode that is over")
+            self._fail("reset gave an episode that is already over")
         self.opening = replace(self._said(data, state), reward=None)  # of no move
 
     def act(self, move: Move) -> Said:
@@ -133,7 +133,7 @@ class RemoteEpisode:
             action = json.loads(text)
         except (ValueError, RecursionError):
             action = None
-        return action if isinstance(action, dict) else "The action is no JSON object."
+        return action if isinstance(action, dict) else "The action is not a JSON object."
 
     def _step(self, message: Mapping[str, object]) -> tuple[Mapping, Mapping]:
         """The data of the answer, and of the state behind it: by that, servers which share one
@@ -147,11 +147,11 @@ class RemoteEpisode:
             raise Missing(str(error)) from None
         data = answer.get("data")
         if not isinstance(data, dict):
-            self._fail(f"{kind} came without data")
+            self._fail(f"{kind} has no data")
         if answer.get("type") == "error":
             self._raise(data)
         if answer.get("type") != kind:
-            self._fail(f"{str(answer.get('type'))[:SHOWN]!r} came, not {kind!r}")
+            self._fail(f"expected {kind!r}, got {str(answer.get('type'))[:SHOWN]!r}")
         return data
 
     def _raise(self, data: Mapping) -> NoReturn:

@@ -62,7 +62,9 @@ class Sandbox:
 
     def __init__(self, command: Sequence[str], *, timeout: float) -> None:
         if not command:
-            raise ValueError("command=[]: give the words of a sandbox that reads Python by stdin")
+            raise ValueError(
+                "command=[]: give the command of a sandbox that reads Python from stdin"
+            )
         self.command, self.timeout = [str(word) for word in command], timeout
         self.janitor = Janitor()
 
@@ -91,16 +93,16 @@ class Sandbox:
             except OSError as error:
                 raise ValueError(f"{HERE}: {error}") from None
         if end is None:
-            raise ValueError(f"{HERE}: a program that tries its walls did not end")
+            raise ValueError(f"{HERE}: a program that tests the isolation did not end")
         try:
             done = json.loads(end.printed)
         except ValueError:
             said = (end.complained or end.printed).rpartition("\n")[2][-200:]
-            raise ValueError(f"{HERE} runs no Python that it reads by stdin: {said}") from None
+            raise ValueError(f"{HERE} does not run Python from stdin: {said}") from None
         if done:
             raise ValueError(
-                f"{HERE} is no sandbox: a program in it can {', '.join(done)}; see "
-                "docs/howto/environment.md for commands that wall it off"
+                f"{HERE} is not a sandbox: a program in it can {', '.join(done)}; see "
+                "docs/howto/environment.md for commands that isolate it"
             )
 
 
@@ -152,9 +154,9 @@ class Programs:
             code: The program.
         """
         if "\0" in code:
-            raise Refused("a program holds no null bytes")
+            raise Refused("a program must not contain null bytes")
         left = self.end - time.monotonic()
-        over = f"time is over: the programs of one turn have {self.sandbox.timeout:g} s together"
+        over = f"out of time: the programs of one turn have {self.sandbox.timeout:g} s together"
         if self.is_closed or left <= 0:
             raise Refused(over)
         end = self.sandbox.run(code, timeout=left)

@@ -41,10 +41,10 @@ def read_call(text: str) -> Call:
     """The name and the arguments of a call in JSON. Raises Refused for what is none."""
     call = read_json(text, "call")
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
-        raise Refused("a call is an object with name and arguments")
+        raise Refused("a call must be an object with name and arguments")
     arguments = call.get("arguments", {})
     if not isinstance(arguments, dict):
-        raise Refused("arguments are an object of names and values")
+        raise Refused("arguments must be an object of names and values")
     return call["name"], arguments
 
 
@@ -73,7 +73,9 @@ def check_arguments(name: str, arguments: Mapping[str, Any], schema: Mapping) ->
         raise Refused(f"{name} takes {', '.join(known) or 'nothing'}: {', '.join(wrong)}")
     for one, value in arguments.items():
         if not fits(value, known[one]):
-            raise Refused(f"{one} of {name} is {described(known[one])}, not {json.dumps(value)}")
+            raise Refused(
+                f"{one} of {name} must be {described(known[one])}, not {json.dumps(value)}"
+            )
 
 
 def fits(value: Any, schema: Mapping) -> bool:

@@ -93,7 +93,9 @@ def schema_of(tool: Callable) -> Mapping:
 
     owner, bound = unwrap_partial(tool)
     if inspect.iscoroutinefunction(owner):
-        raise ValueError(f"environment.world.functions: {owner.__name__} is async; make it plain")
+        raise ValueError(
+            f"environment.world.functions: {owner.__name__} is async; make it a plain function"
+        )
     try:
         schema = get_json_schema(owner)
     except (DocstringParsingException, TypeHintParsingException) as error:
@@ -171,7 +173,9 @@ def read_pattern(calls: str, arguments: Collection[str] = ()) -> re.Pattern:
     try:
         pattern = re.compile(calls, re.DOTALL)
     except re.error as error:
-        raise ValueError(f"environment.world.calls={calls!r} is no pattern: {error}") from error
+        raise ValueError(
+            f"environment.world.calls={calls!r} is not a valid pattern: {error}"
+        ) from error
     groups = {*pattern.groupindex}
     if "call" not in groups and not (groups and groups <= {*arguments}):
         raise ValueError(
@@ -188,12 +192,12 @@ def calculator(expression: str) -> str:
         expression: Numbers with + - * / and brackets.
     """
     if len(expression) > LONGEST:
-        raise ValueError(f"an expression has up to {LONGEST} characters")
+        raise ValueError(f"an expression may have up to {LONGEST} characters")
     try:
         tree = ast.parse(expression.strip(), mode="eval")
         value = evaluate(tree.body)
     except (SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError("this is no arithmetic expression") from error
+        raise ValueError("this is not an arithmetic expression") from error
     except ZeroDivisionError as error:
         raise ValueError("division by zero") from error
     return str(value.numerator) if value.denominator == 1 else f"{float(value):.10g}"
@@ -209,7 +213,7 @@ def evaluate(node: ast.expr) -> Fraction:
         case ast.UnaryOp(op=op, operand=operand) if type(op) in OPERATORS:
             value = OPERATORS[type(op)](evaluate(operand))
         case _:
-            raise ValueError("this is no arithmetic expression")
+            raise ValueError("this is not an arithmetic expression")
     if max(abs(value.numerator), value.denominator) > 10**DIGITS:
         raise ValueError(f"a number has more than {DIGITS} digits")
     return value

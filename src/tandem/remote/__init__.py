@@ -1,4 +1,4 @@
-"""Asking other machines by HTTP and WebSockets: bounded in time and size, and with patience."""
+"""Clients of other machines over HTTP and WebSockets: bounded in time and size, with retries."""
 
 from tandem.remote.breaker import Breaker
 from tandem.remote.endpoint import Endpoint, Retries, as_body, as_json, ask_again, patient_endpoint

@@ -1,4 +1,4 @@
-"""A circuit breaker: an endpoint that fails all the time is left alone for a while."""
+"""A circuit breaker: it pauses requests to an endpoint that keeps failing."""
 
 from __future__ import annotations
 

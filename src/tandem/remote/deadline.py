@@ -1,4 +1,4 @@
-"""An end to an exchange, whatever the other side does."""
+"""A deadline of an exchange, which holds whatever the other side does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One place on another machine that answers requests."""
+"""An HTTP endpoint with limits, retries and a circuit breaker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One attempt over HTTP: what is sent, what comes back, and every way in which it can go wrong."""
+"""One HTTP attempt: its request, its reply and its failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of remote endpoints, each in one line: where, what came, and what to set."""
+"""Faults of remote endpoints, each in one line: the address, the reply and the key to set."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server of ours: limits of connections and requests, tokens, and refusals in one line."""
+"""A base HTTP server: limits of connections and requests, tokens, one-line refusals."""
 
 from __future__ import annotations
 

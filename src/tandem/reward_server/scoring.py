@@ -1,4 +1,4 @@
-"""Rewards as a server asks them: of rows that came from elsewhere, with a reason for each."""
+"""Scoring of a client's rows: a number, or a reason why there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers `POST /score` with what rewards say of samples, and `GET /health`."""
+"""A server that answers `POST /score` with rewards of samples, and `GET /health`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rewards as verl and TRL have them, asked as ours are. Both call by keyword, so names decide."""
+"""Adapters for rewards written for verl or TRL, which pass arguments by keyword."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model that sees as a judge: how likely it answers a question about a picture as it should."""
+"""A vision-language model as a judge: the probability of the right answer about a picture."""
 
 from __future__ import annotations
 

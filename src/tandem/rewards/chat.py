@@ -1,4 +1,4 @@
-"""A model behind an OpenAI-compatible `/chat/completions`, asked many things at a time."""
+"""A client of an OpenAI-compatible `/chat/completions` with concurrent requests."""
 
 from __future__ import annotations
 

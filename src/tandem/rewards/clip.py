@@ -1,4 +1,4 @@
-"""CLIP, which puts pictures and texts side by side: shared by the rewards that ask one."""
+"""CLIP, which embeds pictures and texts in one space: shared by the rewards that use it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The colours of objects in a picture, by CLIP: as GenEval names them, arXiv:2310.11513."""
+"""Colours of objects in a picture, named by CLIP as in GenEval, arXiv:2310.11513."""
 
 from __future__ import annotations
 

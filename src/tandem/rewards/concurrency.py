@@ -1,4 +1,4 @@
-"""Calls beside the main thread. All are daemons: one that hangs must not keep the process alive."""
+"""Calls in daemon threads, so that one that hangs cannot keep the process alive."""
 
 from __future__ import annotations
 

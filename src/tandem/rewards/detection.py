@@ -1,4 +1,4 @@
-"""Detectors of transformers: what of the names asked for is in a picture, and where."""
+"""Object detectors of transformers: which requested objects a picture shows, and where."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rewards of films: those of pictures asked frame by frame, and what only a film shows.
+"""Rewards of films: picture rewards averaged over frames, and rewards of motion.
 
 A film is uint8 [F, H, W, 3].
 """

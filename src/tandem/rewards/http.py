@@ -1,4 +1,4 @@
-"""A reward that another machine computes: `python -m tandem serve`, or any such server."""
+"""A reward computed by a server, such as `python -m tandem serve`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rewards of pictures that read nothing but their pixels, and how much pictures differ.
+"""Rewards of pictures computed from pixels alone, and the diversity of pictures.
 
 A picture is uint8 [H, W, 3].
 """

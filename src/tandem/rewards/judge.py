@@ -1,4 +1,4 @@
-"""Samples judged by a language model, or by one that sees: by themselves, in pairs, in groups.
+"""Judges: language or vision-language models that score samples alone, in pairs or in groups.
 
 What is judged was written by a policy that is paid for what the judge says. So it stands between
 fences that the policy cannot know, and of the judge's words nothing but the last line is read.

@@ -1,4 +1,4 @@
-"""Networks that judge: loaded whole or not at all, frozen, on the device of this rank."""
+"""Reward networks: loaded completely or refused, frozen, on the device of this rank."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Results of somebody else's function: a number, or the reason why there is none.
+"""Results of a user's function: a number, or the reason why there is none.
 
-Whatever such a function does, a call of it gives an answer or what it raised, and never more.
+A call never raises: it returns the answer of the function, or the exception that it raised.
 """
 
 from __future__ import annotations

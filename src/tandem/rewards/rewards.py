@@ -1,4 +1,4 @@
-"""Rewards of samples: functions of somebody's that are asked with care, and their weighted sum."""
+"""Rewards of samples: user functions whose failures are contained, and their weighted sum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Call signatures of rewards: a batch, a group, or two of a group; else it is one sample.
+"""Call signatures of rewards: one sample, a batch, a group, or two samples of a group.
 
 A declaration stands above a function or a class, and `@batched` may stand above another one.
 """

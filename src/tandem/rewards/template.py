@@ -1,4 +1,4 @@
-"""Templates of judges: a text with places, and the work of others between fences."""
+"""Prompt templates of judges: text with placeholders, and samples between fences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rewards that read nothing but the text. Nothing a model writes is ever evaluated."""
+"""Rewards computed from the text alone. Text of a model is never evaluated as code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Features of a vision model such as DINOv2 or DINOv3, by which pictures are alike or not."""
+"""Features of a vision model such as DINOv2 or DINOv3, to measure how alike pictures are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights of judges that their authors publish in one file: safetensors, never a pickle."""
+"""Weights of reward models published as one file: safetensors, never a pickle."""
 
 from __future__ import annotations
 

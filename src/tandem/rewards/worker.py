@@ -1,4 +1,4 @@
-"""Judges answers in a process of its own, for `tandem.rewards.workers`.
+"""A worker process that judges answers, for `tandem.rewards.workers`.
 
 Run as `python -P worker.py JUDGE SECONDS`. It reads one JSON request per line and writes one JSON
 verdict per line. It is a script that imports nothing of Tandem: it starts fast, holds none of the

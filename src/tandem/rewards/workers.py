@@ -1,4 +1,4 @@
-"""Processes that judge text, for judges that may hang or that evaluate what they read."""
+"""Worker processes for judges of text that may hang or that evaluate their input."""
 
 from __future__ import annotations
 

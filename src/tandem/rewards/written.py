@@ -1,4 +1,4 @@
-"""Rewards of texts, asked about the text that a picture was painted for."""
+"""Rewards of the text that a picture was painted from."""
 
 from __future__ import annotations
 
