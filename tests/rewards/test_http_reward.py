@@ -80,7 +80,7 @@ BROKE = f"the connection broke before the reply was complete; {KEY}.url"
 LATE = f"no complete reply within 0.4 s; {KEY}.limits.timeout"
 LARGE = "the reply exceeds 65536 bytes; raise reward.*.function.limits.max_reply_bytes"
 REDIRECT = "307 Temporary Redirect, and redirects are not followed; give the final address as"
-FAULTS = {  # the server ... -> behaviour, what its rows say, asked again, counted by the breaker
+FAULTS = {  # server behaviour -> handler, reason in the rows, retried, counts
     "answers 500": (says("down", 500), "500 Internal Server Error, '\"down\"'", True, True),
     "answers 429": (says("full", 429), "429 Too Many Requests, '\"full\"'", True, False),
     "answers 400": (says("what?", 400), "400 Bad Request, '\"what?\"'", False, False),
@@ -92,9 +92,9 @@ FAULTS = {  # the server ... -> behaviour, what its rows say, asked again, count
         False,
     ),
     "is slow": (slow(30), LATE, True, True),
-    "drips": (drips, LATE, True, True),
-    "sends half of what it announced": (half_json, BROKE, True, True),
-    "hangs up": (hangs_up, BROKE, True, True),
+    "sends its reply in small pieces": (drips, LATE, True, True),
+    "sends half of the announced bytes": (half_json, BROKE, True, True),
+    "closes the connection": (hangs_up, BROKE, True, True),
     "sends half a JSON": (
         sends(b'{"scores": ['), f"the reply of 12 bytes is not JSON; {KEY}.url", False, True
     ),
@@ -105,13 +105,13 @@ FAULTS = {  # the server ... -> behaviour, what its rows say, asked again, count
         False,
         True,
     ),
-    "sends wrong ids only": (
+    "sends only wrong ids": (
         says({"scores": [{"id": "x", "score": 1}]}),
         f"the reply has none of the 3 ids; {KEY}.url",
         False,
         True,
     ),
-    "sends something else": (
+    "sends other JSON": (
         says([1, 2, 3]), f"the reply has no list of scores; {KEY}.url", False, True
     ),
     "redirects": (
@@ -148,6 +148,7 @@ AT_DEFAULTS = {
     "65536": "16777216",
     "the 3 ids": "the 64 ids",
 }
+COLUMNS = ("server behaviour", "reason in the rows", "retried", "counts")
 DOCUMENT = Path(__file__).parents[2] / "docs" / "remote_rewards.md"
 
 
@@ -163,7 +164,7 @@ def table():
         for here, there in AT_DEFAULTS.items():
             said = said.replace(here, there)
         rows.append(row(name, said, "yes" if again else "no", "yes" if counts else "no"))
-    header, line = row("the server", "what its rows say", "again", "counts"), "|---|---|---|---|"
+    header, line = row(*COLUMNS), "|---|---|---|---|"
     return "\n".join([header, line, *rows, ""])
 
 
