@@ -98,7 +98,7 @@ BAD = [
     (b'\xff\xfe{\x00"\x00', "not valid unicode"),
     (b'\xef\xbb\xbf{"prompt": "mark"}', "not JSON"),
     (b'{"prompt": "a", "score": NaN}', "NaN is not a valid JSON number"),
-    (b'{"prompt": "a", "score": 1e999}', "1e999 is not a number"),
+    (b'{"prompt": "a", "score": 1e999}', "1e999 is not a valid JSON number"),
     (b'{"prompt": "a", "prompt": "b"}', "a key is given twice"),
     (b'{"prompt": ' + b"[" * 100_000, "nested too deeply"),
     (b'{"prompt": "' + b"x" * LONGEST_ROW + b'"}', "longer than"),

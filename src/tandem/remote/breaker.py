@@ -38,8 +38,8 @@ class Breaker:
         return self._in_a_row >= self.failures
 
     def admits(self) -> int | None:
-        """What `failed` wants to know of a call that may begin now; None: it may not. The one that
-        is let through while open is the probe."""
+        """The admission, for `failed`, of a call that may begin now; None: it may not. A call
+        admitted while the breaker is open is the probe."""
         with self._lock:
             if self.is_open:
                 now = self.clock()
@@ -54,7 +54,7 @@ class Breaker:
             self._in_a_row = 0
 
     def failed(self, admission: int) -> None:
-        """Counts, unless another failure was counted since that admission."""
+        """Count a failure, unless another one was counted since that admission."""
         with self._lock:
             if admission < self._counted:
                 return

@@ -11,7 +11,7 @@ from typing import Any
 
 
 class Deadline:
-    """Shuts a connection down after so many seconds, however steadily its bytes drip.
+    """Shuts a connection down after so many seconds, even while bytes still arrive.
 
     Libraries bound each read and not their sum, so a timer ends them all. `trace` is for httpcore's
     hook of that name, where a socket is seen before its first byte.

@@ -16,13 +16,13 @@ from tandem.remote.faults import BadReply, LeftAlone, RemoteError, Unwell
 from tandem.remote.transport import Request, transport_to
 
 Answer = TypeVar("Answer")
-NEVER = 2**31  # failures in a row: nobody else could be asked instead
+NEVER = 2**31  # failures in a row: there is no other server to use
 
 
 @declare(judges_itself=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retries:
-    """How often a call is tried again, after waits that double."""
+    """The number of retries of a call, with waits that double."""
 
     count: int = 3  # attempts after the first
     wait: float = 0.5  # seconds before the second attempt
@@ -57,7 +57,7 @@ def as_json(reply: Reply) -> object:
 
 
 class Endpoint:
-    """An address that requests go to, with their limits.
+    """An address that receives requests, with their limits.
 
     `token_env` names the environment variable with the bearer token: it is read whenever a request
     is made and kept nowhere. `where` is the key of the configuration that messages name, `keys`
@@ -108,7 +108,7 @@ class Endpoint:
         read: Callable[[Reply], Answer] = as_json,
         repeatable: bool = True,
     ) -> Answer:
-        """The result of `read` for the reply; a ValueError of its own is the endpoint's fault.
+        """The result of `read` for the reply; a ValueError of `read` counts against the endpoint.
 
         `repeatable`: sent twice it does no more than once, so that it may be tried again. Raises
         RemoteError.
@@ -136,7 +136,7 @@ class Endpoint:
                 return answer
 
     def _waited(self, pause: float, end: float) -> bool:
-        """Whether an attempt may follow after the pause: a sleep may end later than it should."""
+        """Wait, and return whether time is left: a sleep may end later than requested."""
         if self.breaker.is_open or time.monotonic() + pause >= end:
             return False
         time.sleep(pause)
@@ -157,9 +157,9 @@ class Endpoint:
 
 
 def admit(breaker: Breaker, url: str, where: str) -> int:
-    """What `report` wants to know of a call that may begin now; raises LeftAlone.
+    """The admission that `report` takes for a call that may begin now; raises LeftAlone.
 
-    The breaker is asked and told of calls: of attempts it would open before the last one.
+    The breaker counts calls, not attempts: otherwise it would open before the last retry.
     """
     admission = breaker.admits()
     if admission is None:
@@ -171,7 +171,7 @@ def admit(breaker: Breaker, url: str, where: str) -> int:
 
 
 def report(breaker: Breaker, error: RemoteError, admission: int) -> None:
-    """Tell the breaker of a call that failed."""
+    """Report a failed call to the breaker."""
     if error.ill:
         breaker.failed(admission)
     else:
@@ -179,7 +179,7 @@ def report(breaker: Breaker, error: RemoteError, admission: int) -> None:
 
 
 def ask_again(ask: Callable[[], Answer], *, attempts: int = 3) -> Answer:
-    """The answer of a call; where something comes that is no reply, it is made again."""
+    """The answer of a call, which is repeated after an invalid reply."""
     for left in reversed(range(attempts)):
         try:
             return ask()
@@ -192,7 +192,7 @@ def ask_again(ask: Callable[[], Answer], *, attempts: int = 3) -> Answer:
 def patient_endpoint(
     url: str, *, where: str, keys: Mapping[str, str], token_env: str | None, limits: Limits
 ) -> Endpoint:
-    """The only server of its kind: it is asked again until the deadline, whatever it does.
+    """An endpoint for the only server of its kind: calls are retried until the deadline.
 
     No attempt takes longer than the deadline, and connections are kept.
     """

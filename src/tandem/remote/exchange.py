@@ -38,7 +38,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """A body that came with a status of 2xx; the token that was sent never stands in it."""
+    """The body of a 2xx reply, in which the token is redacted."""
 
     body: bytes
     kind: str  # media type, without its parameters
@@ -154,7 +154,7 @@ def read_token(variable: str | None, url: str) -> str | None:
 
 
 def is_address(place: object) -> bool:
-    """Whether it is a server, and no folder or name."""
+    """Whether it is the address of a server, not a folder or a name."""
     try:
         return isinstance(place, str) and urlsplit(place).scheme in ("http", "https")
     except ValueError:  # an address with a fault, which `check_address` names
@@ -162,7 +162,7 @@ def is_address(place: object) -> bool:
 
 
 def check_address(url: str) -> str:
-    """The address without a slash at its end. Raises ValueError where it is none for requests."""
+    """The address without a trailing slash. Raises ValueError if it is not a valid one."""
     parts = urlsplit(url)
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise ValueError(

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 
 class RemoteError(RuntimeError):
-    """A request got no answer that can be used. The text holds no credentials."""
+    """A request without a usable answer. The text contains no credentials."""
 
-    passing = False  # whether the same request may succeed a moment later
-    ill = True  # whether it speaks against the endpoint, not against the request
+    passing = False  # whether a retry of the same request may succeed
+    ill = True  # whether the endpoint is at fault, not the request
 
 
 class Unreachable(RemoteError):
-    """No connection, or one that broke before the reply was whole."""
+    """No connection, or one that broke before the reply was complete."""
 
     passing = True
 
 
 class Late(RemoteError):
-    """No whole reply in time."""
+    """No complete reply in time."""
 
     passing = True
 
@@ -30,8 +30,8 @@ class Unwell(RemoteError):
     def __init__(self, text: str, *, status: int, retry_after: float | None) -> None:
         super().__init__(text)
         self.status = status
-        self.ill = status != 429  # who says how much is too much is well
-        self.retry_after = retry_after  # seconds that the endpoint asks for; None: it said nothing
+        self.ill = status != 429  # a server that limits its load works
+        self.retry_after = retry_after  # seconds that the endpoint asks for; None: it named none
 
 
 class Rejected(RemoteError):
@@ -45,10 +45,10 @@ class Rejected(RemoteError):
 
 
 class BadReply(RemoteError):
-    """Too large, a redirect, or nothing that can be read."""
+    """A reply that is too large, a redirect or unreadable."""
 
 
 class LeftAlone(RemoteError):
-    """The endpoint failed so often in a row that it was not asked."""
+    """A request that was skipped because the endpoint failed too often in a row."""
 
     ill = False

@@ -89,11 +89,11 @@ class Server(ThreadingHTTPServer):
             self.connections.release()
 
     def handle_error(self, request: socket.socket, client_address: tuple) -> None:
-        """A connection that breaks is the client's affair."""
+        """Ignore a broken connection: it is the client's matter."""
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
-        """One of the places for requests, for as long as it is held. Raises Refusal where all are
+        """One request slot, for as long as it is held. Raises Refusal if all are
         taken."""
         if not self.requests.acquire(blocking=False):
             raise Refusal(503, f"{self.capacity.max_requests} requests are being answered", BUSY)
@@ -150,7 +150,7 @@ class Handler(BaseHTTPRequestHandler):
         self._answer(self.post)
 
     def log_message(self, *arguments: object) -> None:
-        """Nothing: a server says what it did where it does it."""
+        """Log nothing here: subclasses print what they did."""
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answer what the base class finds wrong with a request, as one line too."""
@@ -167,7 +167,7 @@ class Handler(BaseHTTPRequestHandler):
         return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
 
     def length(self) -> int:
-        """Bytes of the body. Raises Refusal where they are too many, or not said."""
+        """Bytes of the body. Raises Refusal if they are too many or not given."""
         said = self.headers.get("Content-Length", "")
         if not (said.isascii() and said.isdigit() and len(said) < 19):
             raise Refusal(411, "a Content-Length is required")
@@ -207,7 +207,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _linger(self) -> None:
-        """A socket closed with unread bytes takes its last answer with it."""
+        """Read what is left: closing a socket with unread bytes loses its last answer."""
         self.connection.settimeout(LINGER)
         end = time.monotonic() + LINGER
         try:

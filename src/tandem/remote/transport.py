@@ -54,7 +54,7 @@ class Times:
 
 
 class Phase(Enum):
-    """How far an exchange came that broke."""
+    """The phase in which an exchange broke."""
 
     CONNECTING_TOO_LONG = auto()
     NO_CONNECTION = auto()
@@ -75,7 +75,7 @@ class Transport(ABC):
 
     @abstractmethod
     def phase(self, error: Exception) -> Phase:
-        """How far an exchange came that ended with this error."""
+        """The phase in which an exchange ended with this error."""
 
     @abstractmethod
     def exchange(
@@ -137,7 +137,7 @@ class SingleConnections(Transport):
             yield head, response.iter_raw()
 
     def _client(self, url: str) -> httpx.Client:
-        """Made once, for it reads the certificates."""
+        """Made once, since it reads the certificates."""
         import httpx
 
         logging.getLogger("httpx").setLevel(logging.WARNING)  # else a line for every request
@@ -228,7 +228,7 @@ def is_quiet(connection: http.client.HTTPConnection) -> bool:
 
 
 def is_whole(response: http.client.HTTPResponse | None) -> bool:
-    """Whether it was read to its end, and another one may follow it."""
+    """Whether it was read completely, so that another request may follow."""
     if response is None or response.will_close:
         return False
     return response.isclosed() and not response.length

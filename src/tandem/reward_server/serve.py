@@ -50,7 +50,7 @@ Environment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """The address that a server listens at."""
+    """The address that a server listens on."""
 
     host: str = "127.0.0.1"
     port: int = 8123
@@ -70,8 +70,8 @@ class Place:
 KEYS = {
     "host": "address to listen on; any but loopback requires a token",
     "port": "0 picks a free port",
-    "max_request_bytes": "of the body of a request",
-    "max_requests": "that are read or scored at a time; more get a 503",
+    "max_request_bytes": "largest body of a request",
+    "max_requests": "read or scored at a time; more get a 503",
     "max_connections": "at a time; more are closed",
     "request_timeout": "seconds from a connection to the last byte of its request",
 }
@@ -101,7 +101,7 @@ def make_help() -> str:
 
 
 def read(words: Sequence[str]) -> tuple[Place, Capacity, list[str]]:
-    """The address to listen at, the limits, and what is left to choose the rewards.
+    """The address to listen on, the limits, and the overrides that choose the rewards.
 
     Raises ConfigError for a key that does not exist.
     """
@@ -140,7 +140,7 @@ def compose_rewards(overrides: Sequence[str]) -> Mapping[str, Any]:
 
 
 def build_rewards(nodes: Mapping[str, Any]) -> Rewards:
-    """Built as train.py does it. Nothing is composed here: what a file says is no command line.
+    """The rewards, built as in train.py from nodes that are already composed.
 
     Raises ConfigError for a reward that does not bind.
     """
@@ -160,7 +160,7 @@ def build_rewards(nodes: Mapping[str, Any]) -> Rewards:
 
 
 def token_for(place: Place) -> str | None:
-    """Of the environment. Raises ConfigError where there must be one."""
+    """The token in the environment. Raises ConfigError if one is required but missing."""
     token = os.environ.get(TOKEN, "").strip() or None
     if token is None and not place.is_loopback:
         raise ConfigError(
@@ -173,7 +173,7 @@ def token_for(place: Place) -> str | None:
 
 
 def bind_server(place: Place, score: Scorer, token: str | None, capacity: Capacity) -> ScoreServer:
-    """Listen at a place. Raises ConfigError where that is not possible."""
+    """Listen on an address. Raises ConfigError if that is not possible."""
     try:
         return ScoreServer((place.host, place.port), score, token=token, capacity=capacity)
     except OSError as error:
@@ -181,7 +181,7 @@ def bind_server(place: Place, score: Scorer, token: str | None, capacity: Capaci
 
 
 def run(server: ScoreServer) -> None:
-    """Serve until SIGINT or SIGTERM; what is being answered then may end."""
+    """Serve until SIGINT or SIGTERM; requests in progress may finish."""
     told = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: told.set())

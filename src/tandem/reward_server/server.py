@@ -15,9 +15,9 @@ PATHS = "supported: GET /health and POST /score"
 
 
 class ScoreServer(Server):
-    """Many clients, one reward: it is asked in one thread at a time, for which most are made.
+    """Many clients, one reward, which is called in one thread at a time: most rewards need that.
 
-    `token` is what `Authorization: Bearer` must hold; None: everybody may ask.
+    `token` is what `Authorization: Bearer` must hold; None: no token is needed.
     """
 
     def __init__(
@@ -29,9 +29,9 @@ class ScoreServer(Server):
         super().__init__(address, ScoreHandler, capacity=capacity)
 
     def scored(self, rows: Sequence[Row], client: socket.socket) -> list[Number]:
-        """The scores of rows, given up where the client hangs up."""
+        """The scores of rows. Raises ConnectionAbortedError if the client has disconnected."""
         with self.turn:
-            if has_hung_up(client):  # it asks again, and its place in the line would be paid twice
+            if has_hung_up(client):  # it will retry: its rows would be scored twice
                 print(f"{len(rows)} samples dropped: the client disconnected", flush=True)
                 raise ConnectionAbortedError
             start = time.monotonic()

@@ -12,10 +12,10 @@ import torch
 from tandem.rewards.result import Late, Missing, attempt
 from tandem.stop import Abandoned
 
-# Rounds of calls in a row that all took too long: whoever hangs thrice is not asked any more.
+# Rounds of calls in a row that all timed out, after which the rest is skipped.
 PATIENCE = 3
-HEARING = 0.25  # seconds: a signal that another thread caught is heard when a wait ends
-GRACE = 5.0  # seconds that calls have to come back once the run was told to end
+HEARING = 0.25  # seconds of one wait: a signal is handled only when a wait ends
+GRACE = 5.0  # seconds for calls to return after the run was told to end
 
 
 class Ending:
@@ -42,11 +42,11 @@ ENDING = Ending()
 def at_once(
     count: int, function: Callable, asked: Sequence[tuple], *, seconds: float | None = None
 ) -> list:
-    """What a function gives for each tuple of arguments, or what it raises; `count` at a time.
+    """The function's result or exception for each tuple of arguments; `count` at a time.
 
-    A call that takes over `seconds` is a TimeoutError, and its thread is left to itself. After
-    three rounds of nothing but these and `Late` those that are left are `Missing`: they are not
-    asked any more.
+    A call that takes over `seconds` is a TimeoutError, and its thread is abandoned. After
+    three rounds of nothing but these and `Late` the remaining calls are `Missing`: they are not
+    made.
     """
     return Calls(function, asked, seconds).made(min(count, len(asked)))
 
@@ -57,8 +57,8 @@ class Calls:
     def __init__(self, function: Callable, asked: Sequence[tuple], seconds: float | None) -> None:
         self.function, self.asked, self.seconds = function, asked, seconds
         self.answers: dict[int, object] = {}
-        self.begun: dict[int, float] = {}  # since when, of those that are being made
-        self.late, self.patience = 0, PATIENCE  # calls in a row, and after how many nobody asks
+        self.begun: dict[int, float] = {}  # start times of running calls
+        self.late, self.patience = 0, PATIENCE  # late calls in a row, and how many end the rest
         self.left = iter(range(len(asked)))
         self.changed = threading.Condition()
 
@@ -73,7 +73,7 @@ class Calls:
                     ENDING.refuse_to_wait()
                     self.changed.wait(self._until_one_is_late())
                     self._give_up()
-            finally:  # nobody waits any more
+            finally:  # start no further call
                 self.left = iter(())
         return [self.answers[place] for place in range(len(self.asked))]
 
@@ -82,7 +82,7 @@ class Calls:
             answer = attempt(self.function, self.asked[place])
             with self.changed:
                 if self.begun.pop(place, None) is None:
-                    return  # given up, and another thread is in the place of this one
+                    return  # timed out: another thread took over
                 self.late = self.late + 1 if isinstance(answer, Late) else 0
                 self._answer(place, answer)
                 self._leave_others()

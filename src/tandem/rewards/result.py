@@ -28,9 +28,9 @@ from tandem.stop import Stop, end_process
 from tandem.types import Prompt
 
 TIMED_OUT = "timed out"
-ABSTAINED = "gave none"  # the function has no opinion of a sample: others may
+ABSTAINED = "gave none"  # the function does not score this sample; others may
 OUTSIDE = "gave a number outside"
-HERE = "reward.*."  # before a key in a reason: a function does not know the name of its reward
+HERE = "reward.*."  # prefix of a key in a reason: a function does not know its reward's name
 NOT_HERE = "only works in main thread"  # as Python says of signals, such as those of a time limit
 THERE = f"{HERE}timeout=null calls it in the main thread, without a time limit"
 LARGEST = 1e18  # its square is a float32 still, so group statistics stay finite
@@ -44,15 +44,15 @@ Verdict = tuple[float | None, str | None]  # a number and no reason, or none and
 
 
 class Missing(Exception):
-    """Why there is no number of a sample, in words that are shown as they are."""
+    """The reason why a sample has no number, shown to the user verbatim."""
 
 
 class Late(Missing):
-    """One that took too long by limits of its own: whoever waits for many counts it as late."""
+    """A call that exceeded its own time limit; callers of many count it as late."""
 
 
 class Attempting(threading.local):
-    """Whether this thread is in such a call, by the process: a child that is forked is not."""
+    """The process whose call this thread is in; a forked child has another one."""
 
     process: int | None = None
 
@@ -61,10 +61,10 @@ ATTEMPTING = Attempting()
 
 
 def attempt(function: Callable, arguments: Sequence[object]) -> object:
-    """What the function gave, or what it raised: `exit()` in it must not end the run. One that is
-    written `async def` is waited for.
+    """The function's result, or its exception: `exit()` must not end the run. A function that is
+    `async def` is awaited.
 
-    A child that it forked and that comes back from it ends here: it were a second trainer.
+    A forked child that returns from the call ends here: it would be a second trainer.
     """
     pressed: list[int] = []
     process = os.getpid()
@@ -84,7 +84,7 @@ def attempt(function: Callable, arguments: Sequence[object]) -> object:
 
 
 def copy_of(given: str | Tensor | Prompt) -> str | Tensor | Prompt:
-    """A function may write on what it is given, on empty fields too: others are given it as well.
+    """A copy of an argument, since a function may modify it and others receive it too.
 
     A picture is uint8 [H, W, 3]. Raises Stop for a prompt that holds what cannot be copied.
     """
@@ -135,7 +135,7 @@ def _exit(status: int) -> None:
 
 
 def one_each(values: object, count: int) -> list[object]:
-    """An answer about several as one value for each; a fault is the fault of every one.
+    """The answer to a batch as one value for each sample; a fault applies to all of them.
 
     A mapping goes from place to value; one that names no place leaves it without.
     """
@@ -220,14 +220,14 @@ def explained(name: str, reason: str) -> str:
 
 
 def failures(faults: Mapping[str, int]) -> dict[str, int]:
-    """Of reasons why numbers are missing those that are somebody's failure."""
+    """The reasons for missing numbers that are failures."""
     return {
         reason: count for reason, count in faults.items() if not reason.endswith(f": {ABSTAINED}")
     }
 
 
 def told(error: BaseException) -> str:
-    """What an exception is, what it says, and where in the user's code it came up."""
+    """The type and text of an exception, and where in the user's code it was raised."""
     text = attempt(lambda: repr(str(error)[:80]), ())  # code of theirs too
     if isinstance(text, BaseException):
         text = f"its text raises {type(text).__name__}"

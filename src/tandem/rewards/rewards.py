@@ -33,7 +33,7 @@ class Rewards:
 
     A reward that gives None leaves a sample to the others; one that fails leaves it without a
     score, because a sum without its term would be another reward. None from all is no score either.
-    A reward that a prompt does not name among its own is not asked, which is no fault of anybody.
+    A reward that a prompt does not list does not score it, which is not counted as a fault.
     A reward of weight 0 is a judge: it is measured and never trained, so whatever it does, the
     scores are the same bits without it. Where all are, every sample scores 0.
     """
@@ -66,19 +66,19 @@ class Rewards:
         *,
         iteration: int = 0,
     ) -> Callable[[], Scores]:
-        """Ask those that wait for somebody else, each in a thread of its own.
+        """Start the rewards that wait for other machines or processes, each in its own thread.
 
-        What comes back asks the others, waits for all, and gives the scores. To begin again before
-        is fine: every reward is asked in the order of these calls. `group`: [B] int64. A judge may
-        rest in an `iteration`.
+        The function returned computes the others, waits for all, and gives the scores. `begin` may
+        be called again before it: every reward keeps the order of these calls. `group`: [B] int64.
+        A judge may skip an `iteration`.
         """
-        # Here and not in a thread, where a copy would wait for what the sampler does next.
+        # Not in a thread, where the copy would wait for the sampler's next work.
         outputs = [one.cpu() if isinstance(one, Tensor) else one for one in outputs]
         group = None if group is None else group.cpu()
         # Rows whose environment has no end of the episode, and why.
         episodes = {row: prompt.episode for row, prompt in enumerate(prompts) if prompt.episode}
         lost = {row: episode["lost"] for row, episode in episodes.items() if episode["lost"]}
-        asked: dict[str, Sequence[int]] = {}  # rows by reward, and what gives its verdicts on them
+        asked: dict[str, Sequence[int]] = {}  # rows by reward; `calls` give their verdicts
         calls: dict[str, Callable[[], list[Verdict]]] = {}
         for name, reward in self.components.items():
             awake = range(0 if iteration % reward.every else len(prompts))
@@ -100,8 +100,8 @@ class Rewards:
         count: int,
         lost: Mapping[int, str] = MappingProxyType({}),
     ) -> Scores:
-        """What each reward said of those of `count` samples that it was asked about, as one number
-        for each of them. `lost`: why the environment failed in some, which have no score."""
+        """The scores of `count` samples from each reward's verdicts on its rows. `lost`: the reason
+        for each row whose environment failed; these have no score."""
         total = torch.zeros(count, dtype=torch.float64)
         scored = torch.full((count,), not self.trained)
         failed = torch.zeros(count, dtype=torch.bool)
@@ -128,8 +128,8 @@ class Rewards:
         return Scores(total=total, parts=parts, scored=scored, judges=judges)
 
     def pop_faults(self, *, judges: bool = False) -> dict[str, int]:
-        """How many numbers were missing for which reason since the last call: of rewards that are
-        trained, or of judges."""
+        """The number of missing scores by reason since the last call: of trained rewards or of
+        judges."""
         faults = self.judge_faults if judges else self.faults
         found = dict(faults)
         faults.clear()
@@ -137,13 +137,13 @@ class Rewards:
 
 
 class Reward:
-    """A function of samples that is asked with care: whatever it does costs its own numbers only.
+    """A user function of samples: whatever it does, it can only lose its own numbers.
 
     The function is `(output, prompt) -> float | None`, or as its declarations say (`@batched`,
     `@groupwise`, `@pairwise`, `@waits`); `batch_size` is the most questions of one batched call. A
-    call that takes over `timeout` seconds is given up: its rows are missing. It goes on in a thread
-    of its own, which cannot be ended, so a function that hangs often should end itself (as
-    `MathVerify` does); None asks in the thread that trains, and waits for ever. `range` is what the
+    call that takes over `timeout` seconds is abandoned and its rows are missing. Its thread cannot
+    be ended, so a function that hangs often should end itself (as `MathVerify` does); None calls
+    it in the training thread and waits for ever. `range` is what the
     function can give, lowest and highest: it becomes -1 to 1, and a number outside is missing.
     """
 
@@ -216,7 +216,7 @@ class Reward:
         return [number_of(value, self.range) for value in values]
 
     def _ask(self, asked: Sequence[tuple]) -> list[object]:
-        """What the function gave for each question, or what it raised."""
+        """The function's result for each question, or its exception."""
         size = self.batch_size or max(len(asked), 1)
         parts = [asked[start : start + size] for start in range(0, len(asked), size)]
         calls = asked

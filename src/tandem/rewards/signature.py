@@ -32,7 +32,7 @@ def waits(function: Function) -> Function: ...
 @overload
 def waits(*, at_once: int) -> Callable[[Function], Function]: ...
 def waits(function: Function | None = None, *, at_once: int = 1) -> Callable:
-    """Mark a reward that waits for somebody else, such as a server or other processes.
+    """Mark a reward that waits for other machines or processes, such as a server.
 
     It is asked in a thread of its own, beside other rewards and while more samples are drawn;
     `@waits(at_once=16)` asks it in 16 threads, so that up to 16 calls wait at the same time. One
@@ -69,7 +69,7 @@ def pairwise(function: Function | None = None, *, both_orders: bool = False) -> 
 
 
 class Signature(Protocol):
-    """Of whom a function is asked at a time."""
+    """The samples that one call of a function scores."""
 
     def questions(self, groups: Sequence[Sequence[int]]) -> list[Rows]:
         """`groups`: the rows of each."""
@@ -146,7 +146,7 @@ def chances(answer: object) -> tuple[object, object]:
 
 
 def mean_chance(said: Sequence[object]) -> object:
-    """The mean of the numbers; None where nobody said one, and the first fault if there is any."""
+    """The mean of the numbers; None if there is none, and the first fault if there is any."""
     numbers = [one for one in said if isinstance(one, float)]
     faults = [one for one in said if one is not None and number_of(one)[0] is None]
     if faults:

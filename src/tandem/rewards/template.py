@@ -46,7 +46,7 @@ class Template:
         object.__setattr__(self, "parts", tuple(PLACE.split(text)))
 
     def broken(self, needed: Sequence[str], known: Sequence[str]) -> str | None:
-        """Which place is left out, or is none of those that are known; None: all is well."""
+        """The placeholder that is missing or unknown, in words; None: all are right."""
         places = self.parts[1::2]
         for name in needed:
             if name not in places:
@@ -108,7 +108,7 @@ def fenced(output: str | Tensor, fence: str) -> Question:
 
 
 def content_of(output: str | Tensor) -> bytes:
-    """Whatever tells two outputs apart. A picture is uint8 [H, W, 3]."""
+    """The content that distinguishes two outputs. A picture is uint8 [H, W, 3]."""
     if isinstance(output, Tensor):
         return repr([*output.shape]).encode() + output.cpu().contiguous().numpy().tobytes()
     return output.encode(errors="surrogatepass")

@@ -58,7 +58,7 @@ def verdict(judge: Callable[[dict], float | None], request: dict) -> dict:
 
 
 def text_of(error: Exception) -> str:
-    """What an error says, which is a call of somebody else's code and may fail too."""
+    """The text of an error; it comes from foreign code, which may fail too."""
     try:
         return str(error)
     except Exception as another:
