@@ -14,7 +14,7 @@ OWN_KEYS = ("prompt", "messages", "answer", "chosen", "rejected", "id", "source"
 
 
 def parse(line: bytes) -> dict:
-    """The JSON object of a line of bytes; a ValueError says what else it is.
+    """The JSON object in a line of bytes. Raises ValueError with the reason if it is none.
 
     Raises ValueError for any other line.
     """
@@ -110,7 +110,7 @@ def _answer(answer: object) -> str | None:
 
 
 def _pair(chosen: object, rejected: object) -> tuple[str, str] | tuple[None, None]:
-    """Two different answers, or none at all."""
+    """Two different answers, or no pair."""
     if chosen is None and rejected is None:
         return None, None
     for name, value in (("chosen", chosen), ("rejected", rejected)):
@@ -124,7 +124,7 @@ def _pair(chosen: object, rejected: object) -> tuple[str, str] | tuple[None, Non
 
 
 def _size(height: object, width: object) -> tuple[int, int] | None:
-    """Of a picture, where a row asks for one: what models of texts make nothing of is no fault."""
+    """The size of a picture if a row gives one; text models ignore it, so it is never a fault."""
     # A table of text has its numbers as digits.
     read = [int(x) if isinstance(x, str) and x.isdecimal() else x for x in (height, width)]
     given = [isinstance(x, int) and not isinstance(x, bool) and x > 0 for x in read]

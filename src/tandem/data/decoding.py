@@ -42,7 +42,7 @@ class Decoding:
     sizes: tuple[Size, ...] = ()
 
     def __call__(self, content: bytes) -> Tensor:
-        """Raises ValueError for what is no picture, or breaks off, or is too large."""
+        """Raises ValueError for a file that is not a picture, is truncated or is too large."""
         picture = _open(content)
         if self.exact:
             _refuse_colours(picture)
@@ -84,7 +84,7 @@ def read_file(path: Path) -> bytes:
 
 @contextmanager
 def open_file(path: Path) -> Iterator[BinaryIO]:
-    """Raises ValueError for what is not there, or cannot be read."""
+    """Raises ValueError for a file that does not exist or cannot be read."""
     try:
         with open_regular(path) as file:
             yield file
@@ -104,7 +104,7 @@ def open_regular(path: Path) -> Iterator[BinaryIO]:
 
 
 def _at_once(path: str, flags: int) -> int:
-    """A pipe opens too before anybody writes to it."""
+    """Open without blocking, so that a pipe without a writer opens too."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 

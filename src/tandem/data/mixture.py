@@ -91,7 +91,7 @@ def complaint(
     rewards: Sequence[str] | None = None,
     eval: bool | int = True,
 ) -> str | None:
-    """The fault of a dataset, or of its numbers; None: none. `mixed`: it is a mixture."""
+    """The fault of a dataset or its numbers; None: it has none. `mixed`: it is a mixture."""
     key = f"data.of.{name}"
     if not name or "/" in name or "." in name:
         return f"{key}: a dataset's name must not contain / or ."
@@ -123,7 +123,7 @@ def _some(prompts: tuple[Prompt, ...], size: int | None, *, seed: int) -> tuple[
 
 
 def _own(name: str, rewards: tuple[str, ...] | None, prompts: Sequence[Prompt]) -> Iterator[Prompt]:
-    """Under an id, a source and a heading that no other dataset has."""
+    """The prompt with an id, a source and a heading that no other dataset has."""
     ids = prompt_ids("mixture", name, torch.tensor([prompt.id for prompt in prompts]))
     for prompt, id in zip(prompts, ids, strict=True):
         headings = (name, *(f"{name}/{one}" for one in groups_to_report(prompt)))
@@ -155,7 +155,7 @@ def _held_apart(
 
 
 def _tries(of: Mapping[str, Dataset]) -> int | None:
-    """How often the starting model is asked for wrong answers, the same in all datasets."""
+    """The number of tries for a wrong answer of the starting model, equal in all datasets."""
     tries = {one.data.tries for one in of.values()}
     if len(tries) > 1:
         said = ", ".join(f"{name} {one.data.tries}" for name, one in of.items())

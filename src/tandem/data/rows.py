@@ -119,7 +119,7 @@ def assemble(
     curriculum: StreamMaker,
     seed: int,
 ) -> Data:
-    """The data that `jsonl` promises, of rows that were read."""
+    """The data of `jsonl` from rows that were read."""
     if evaluation is None:
         rows, evaluation = split_rows(rows, held_out=held_out, seed=seed)
     train = choose(rows.prompts, max_size=max_size, seed=seed)
@@ -159,7 +159,7 @@ def read_rows(
 
 
 def looked_at(path: Path) -> str:
-    """The place that a relative path led to from here."""
+    """The absolute path, for a message; empty if the path is already absolute."""
     return "" if path.is_absolute() else f": {path.absolute()}"
 
 

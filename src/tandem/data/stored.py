@@ -61,7 +61,7 @@ def blobs_of(top: Path) -> list[Path]:
 
 
 def _refuse_file(path: Path, homes: Sequence[Path]) -> str | None:
-    """Why a file is not read that may lead to these folders; None: it is."""
+    """The reason why a file is refused that may lead to these folders; None: it is read."""
     leads = Path(os.path.realpath(path)) if path.is_symlink() else None
     if leads is not None and not any(leads.is_relative_to(home) for home in homes):
         return "links that lead out of the folder"
@@ -121,7 +121,7 @@ def _read_members(file: BinaryIO, size: int) -> Iterator[tuple[str, tarfile.TarI
 
 
 def _name(member: tarfile.TarInfo, content: bytes) -> str | None:
-    """What a header says that the next member is called; None: nothing."""
+    """The name that a header gives the next member; None: it gives none."""
     if member.type == tarfile.GNUTYPE_LONGNAME:
         return content.rstrip(b"\0").decode("utf-8", "surrogateescape")
     said = None
@@ -138,14 +138,14 @@ def _name(member: tarfile.TarInfo, content: bytes) -> str | None:
 
 
 def _refuse(member: tarfile.TarInfo) -> str | None:
-    """Why a member is not read; None: it is."""
+    """The reason why a member is refused; None: it is read."""
     if member.type not in PLAIN:
         return "links, devices or sparse files"
     return f"larger than {MOST_BYTES} bytes" if member.size > MOST_BYTES else None
 
 
 def _read(shard: Path, start: int, size: int) -> bytes:
-    """Raises ValueError where the file is another one by now."""
+    """The content of a member. Raises ValueError if the file has changed."""
     try:
         with shard.open("rb") as file:
             file.seek(start)

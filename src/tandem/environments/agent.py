@@ -80,7 +80,7 @@ class Agent:
         )
 
     def begin(self, prompt: Prompt, key: int) -> AgentEpisode:
-        """A program that has made its first call. Raises Missing where it does not."""
+        """A program that has made its first call. Raises Missing if it makes none."""
         given = self.given(prompt, key % SEEDS)
         session = self.endpoint.open()
         try:
@@ -142,7 +142,7 @@ class Agent:
 
 
 def reason_of(error: Exception) -> str:
-    """Why a program cannot be started, with what to change."""
+    """The reason why a program cannot be started, and what to change."""
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         return (
             f"no file descriptors are left, but a program needs {FILES}: raise `ulimit -n`, or "
@@ -159,7 +159,7 @@ class Conversation:
     turns: list[Turn]
 
     def continued(self, request: Request) -> Sequence[Turn] | None:
-        """What a call says beyond it; None: it does not continue it."""
+        """The messages of a call after this conversation; None: it does not continue it."""
         if request.tools != self.tools:
             return None
         return continuation(self.turns, request.turns)
@@ -185,7 +185,7 @@ class AgentEpisode:
         self.opening = self._heard(event)
 
     def act(self, move: Move) -> Said:
-        """Answer the call that waits; what the next one says is the world's."""
+        """Answer the waiting call; the next call holds the world's answer."""
         turn = move_of(move.text, self.world.calls if self.request.tools else None)
         self.moves.append(turn)
         self.conversations[self.here].turns.append(turn)
@@ -236,6 +236,6 @@ class AgentEpisode:
             raise self._failed(f"the agent ended with code {end.code}: {said}")
 
     def _failed(self, why: str) -> Missing:
-        """Why the episode is lost; its program is ended now, for nobody may come back to it."""
+        """End the program, and return the reason why its episode is lost."""
         self.close()
         return Missing(why)

@@ -76,7 +76,7 @@ class Session:
         self.last.answer.set_result(body)
 
     def close(self, why: str) -> None:
-        """Answer nothing any more."""
+        """Refuse further calls."""
         with self.lock:
             self.over = self.over or why
             if self.last is not None and not self.last.answer.done():
@@ -94,7 +94,7 @@ class AgentServer(Server):
         super().__init__((HOST, 0), AgentHandler, capacity=capacity)
 
     def tell_ignored(self, names: tuple[str, ...]) -> None:
-        """Say once of each setting that the run decides it."""
+        """Warn once about each setting that is ignored."""
         new = [name for name in names if name not in self.told]
         self.told.update(new)
         if new:
@@ -144,7 +144,7 @@ class AgentHandler(Handler):
 
 
 class Endpoint:
-    """The server of a world's sessions, which begins with the first of them."""
+    """The server of a world's sessions, which starts with the first session."""
 
     def __init__(self, *, max_request_bytes: int) -> None:
         self.max_request_bytes = max_request_bytes
@@ -152,7 +152,7 @@ class Endpoint:
         self.server: AgentServer | None = None
 
     def open(self) -> Session:
-        """A session with a name and a key of its own."""
+        """A session with its own name and key."""
         with self.lock:
             if self.server is None:
                 self.server = AgentServer(max_request_bytes=self.max_request_bytes)

@@ -11,7 +11,7 @@ from tandem.types import IMAGE, Picture
 
 
 def checked(said: Said, call: str, about: About, begun: Collection[int]) -> Said:
-    """An answer of a world, in records of ours. Raises Missing for what is none.
+    """A world's answer as a checked record. Raises Missing for an invalid one.
 
     begun: the conversations that there are.
     """
@@ -23,7 +23,7 @@ def checked(said: Said, call: str, about: About, begun: Collection[int]) -> Said
 
 
 def complaint(said: object, about: About, begun: Collection[int]) -> str | None:
-    """What is wrong with an answer of a world; None: nothing."""
+    """The fault of a world's answer, in words; None: it has none."""
     if not isinstance(said, Said):
         return f"gave {type(said).__name__}, not Said"
     if not isinstance(said.over, bool):
@@ -76,7 +76,7 @@ def _is_number(value: object) -> bool:
 
 
 def _is_text(value: object) -> bool:
-    """Whether it can be written: half of a surrogate pair cannot."""
+    """Whether it can be encoded: an unpaired surrogate cannot."""
     if not isinstance(value, str):
         return False
     try:
@@ -95,7 +95,7 @@ def _unfit(message: object, roles: Sequence[str]) -> str | None:
 
 
 def reason_of(call: str, error: BaseException, seconds: float | None) -> str:
-    """Why an episode is lost, in words."""
+    """The reason why an episode is lost."""
     if isinstance(error, TimeoutError) and not str(error) and seconds is not None:
         return f"{call} took over {seconds:g} s (environment.timeout)"
     return str(error) if isinstance(error, Missing) else f"{call} raised {told(error)}"

@@ -58,17 +58,17 @@ class Request:
     counts_tokens: bool = False  # and the last of them is to count its tokens
 
     def asks_what(self, other: Request) -> bool:
-        """Whether both have one answer."""
+        """Whether both requests have the same answer."""
         return self.turns == other.turns and self.tools == other.tools
 
 
 def spoken(content: str) -> str:
-    """What is said beside thoughts."""
+    """The text without thoughts."""
     return BEGUN.sub("", THOUGHT.sub("", content)).strip()
 
 
 def read_request(body: bytes) -> Request:
-    """What the body of a request asks for. Raises ValueError, with a reason for the client."""
+    """The request in a body. Raises ValueError, with a reason for the client."""
     asked = read_json(body, "body")
     if not isinstance(asked, dict) or not isinstance(asked.get("messages"), list):
         raise ValueError("the body must be an object with a list of messages")
@@ -124,7 +124,7 @@ def read_content(content: object) -> str:
 
 
 def whole(text: str, where: str) -> str:
-    """The text. Raises ValueError where nobody can write it."""
+    """The text. Raises ValueError if it cannot be encoded."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -160,7 +160,7 @@ def written(arguments: object) -> str:
 
 
 def continuation(known: Sequence[Turn], asked: Sequence[Turn]) -> Sequence[Turn] | None:
-    """What a request says beyond a conversation; None: it does not continue it."""
+    """The messages of a request after a conversation; None: it does not continue it."""
     new = asked[len(known) :]
     if not new or any(one.role == "assistant" for one in new):
         return None
@@ -187,7 +187,7 @@ def written_out(turn: Turn, moves: Sequence[Turn]) -> str:
 
 
 def move_of(text: str, calls: re.Pattern | None) -> Turn:
-    """A move as its agent is told of it. One with a call that is none is a text."""
+    """A move as its agent receives it. One with an invalid call is plain text."""
     try:
         found = tuple(calls_in(text, calls)) if calls is not None else ()
     except Refused:
@@ -203,7 +203,7 @@ def calls_in(text: str, calls: re.Pattern) -> Iterator[tuple[str, str]]:
 
 
 def completion(turn: Turn, move: Move, model: str) -> bytes:
-    """The answer to a request. It names no time: equal runs are answered alike."""
+    """The answer to a request, without a time, so that equal runs get equal answers."""
     message: dict[str, object] = {"role": "assistant", "content": turn.content}
     if turn.calls:
         message["content"] = turn.content or None

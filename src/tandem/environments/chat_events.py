@@ -19,7 +19,7 @@ def as_events(answer: bytes, *, counts_tokens: bool) -> bytes:
 
 
 def chunks_of(whole: Mapping, counts_tokens: bool) -> Iterator[Mapping]:
-    """The turn, why it ended, and what it took."""
+    """The turn, its finish reason and its usage."""
     same = {name: whole[name] for name in ("id", "created", "model")}
     same["object"] = "chat.completion.chunk"
     (choice,) = whole["choices"]

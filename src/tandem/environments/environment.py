@@ -23,7 +23,7 @@ from tandem.types import Prompt
 
 @dataclass(slots=True)
 class Play:
-    """One episode of a row: who answers, what it said last, or why it is lost."""
+    """One episode of a row: its world, the last answer, or the reason why it is lost."""
 
     prompt: Prompt
     key: int  # of all that the world draws when it begins
@@ -79,24 +79,24 @@ class Environment:
 
     @property
     def parts(self) -> dict[str | None, Environment]:
-        """As a mixture has them: here all prompts are played in one."""
+        """As in a mixture of environments; here a single one plays all prompts."""
         return {None: self}
 
     def name_of(self, prompt: Prompt) -> None:
-        """As a mixture has it: there is one for all."""
+        """As in a mixture of environments; here a single one needs no name."""
 
     def most_tokens(self, of_move: int) -> int:
-        """Tokens behind a prompt at most, where a move has so many."""
+        """The most tokens after a prompt, given the most tokens of a move."""
         turns = self.max_turns * (of_move + self.max_observation_tokens)
         return turns if self.max_tokens is None else min(turns, self.max_tokens)
 
     @property
     def gives(self) -> frozenset[str]:
-        """The fields of a rollout that come with episodes."""
+        """The fields that episodes add to a rollout."""
         return frozenset({"turn", "feedback", *(["state"] if self.about.gives_states else [])})
 
     def begin(self, plays: Sequence[Play]) -> None:
-        """Begin, or begin anew, until each has an opening or is lost."""
+        """Begin, or retry, until each episode has an opening or is lost."""
         waiting = list(plays)
         while waiting:
             for play in waiting:
@@ -115,21 +115,21 @@ class Environment:
             waiting = [play for play in waiting if self._may_try_again(play)]
 
     def act(self, plays: Sequence[Play], moves: Sequence[Move]) -> list[Play]:
-        """Make a move in each; those that must begin anew come back."""
+        """Make a move in each; returns the episodes that must begin again."""
         calls = [(play.episode.act, move) for play, move in zip(plays, moves, strict=True)]
         for play, answer in zip(plays, self._ask(calls), strict=True):
             self._heard(play, answer)
         return [play for play in plays if self._may_try_again(play)]
 
     def close(self, plays: Sequence[Play]) -> None:
-        """Let go of the episodes; what goes wrong then costs nothing."""
+        """Close the episodes; a failure then has no effect."""
         open_ones = [play for play in plays if play.episode is not None]
         self._ask([(play.episode.close,) for play in open_ones])
         for play in open_ones:
             play.episode = None
 
     def pop_seconds(self) -> float:
-        """Seconds of its calls since the last call of this."""
+        """Seconds spent in the world's calls since the last time this was called."""
         spent, self.seconds = self.seconds, 0.0
         return spent
 

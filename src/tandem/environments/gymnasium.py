@@ -25,7 +25,7 @@ Tell = Callable[[Any, "gymnasium.Env"], str]  # an observation, and the environm
 @register_environment("gymnasium")
 @declare(judges_itself=True)
 class Gymnasium:
-    """An environment that `gymnasium.make(id, **options)` gives, whose actions are a few.
+    """An environment of `gymnasium.make(id, **options)` with discrete actions.
 
     `tell` is a function from an observation and the environment to what is said. `actions` are the
     words of actions in their order, their numbers if there are none; the last one in a move is
@@ -60,7 +60,7 @@ class Gymnasium:
             raise ValueError(f"id={self.id}: {' '.join(str(error).split())}") from error
 
     def named(self, words: Sequence[str] | None) -> dict[str, int]:
-        """Actions by their words. Raises ValueError where they are not as many."""
+        """Actions by their words. Raises ValueError if the numbers of both differ."""
         from gymnasium.spaces import Discrete
 
         made = self.make()
@@ -106,7 +106,7 @@ class Game:
         self.env.close()
 
     def _mistaken(self) -> Said:
-        """The answer to a move without an action: the policy may mend it in its next turn."""
+        """The answer to a move without an action: the policy may correct it in its next turn."""
         words = ", ".join(self.world.actions)
         messages = ({"role": "user", "content": f"There is no action in this; name one: {words}"},)
         return Said(messages=messages, state=self.said, counts={"unparsed": 1})

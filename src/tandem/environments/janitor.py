@@ -14,7 +14,7 @@ import sys
 
 
 def main() -> None:
-    """Keep the list until its end."""
+    """Track process groups from stdin until it closes, then kill those left."""
     groups: set[int] = set()
     for line in sys.stdin:
         change = groups.add if line[0] == "+" else groups.discard

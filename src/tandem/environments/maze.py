@@ -49,7 +49,7 @@ class MazeShown(Maze):
 
 @dataclass(slots=True, kw_only=True)
 class Walk:
-    """The cell that one is in, and the moves that are left."""
+    """The current cell, and the moves that are left."""
 
     doors: Doors
     cell: str
@@ -61,12 +61,12 @@ class Walk:
         return self.seen()
 
     def seen(self, bumped: bool = False) -> Said:
-        """What is said of the cell that one is in."""
+        """The answer for the current cell."""
         told = described(self.cell, self.doors)
         return Said.text(WALL + told if bumped else told, state=self.cell)
 
     def move(self, text: str) -> str:
-        """The move that a text is."""
+        """The move that a text names."""
         return text
 
     def act(self, move: Move) -> Said:
@@ -86,7 +86,7 @@ class Walk:
 
 
 class WalkShown(Walk):
-    """A walk of which one sees the maze."""
+    """A walk that shows the maze."""
 
     def seen(self, bumped: bool = False) -> Said:
         picture = drawn(self.doors, self.cell, self.goal)

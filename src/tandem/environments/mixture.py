@@ -24,7 +24,7 @@ class Mixture:
 
     @cached_property
     def about(self) -> About:
-        """What holds of one of them at least; the tools of each are its own."""
+        """The properties of all environments together; each keeps its own tools."""
         every = [one.about for one in self.parts.values()]
         return About(
             gives_rewards=any(one.gives_rewards for one in every),
@@ -36,7 +36,7 @@ class Mixture:
 
     @property
     def gives(self) -> frozenset[str]:
-        """The fields of a rollout that come with episodes."""
+        """The fields that episodes add to a rollout."""
         return frozenset().union(*(one.gives for one in self.parts.values()))
 
     @property
@@ -54,16 +54,16 @@ class Mixture:
         return name
 
     def most_tokens(self, of_move: int) -> int:
-        """Tokens behind a prompt at most, where a move has so many."""
+        """The most tokens after a prompt, given the most tokens of a move."""
         return max(one.most_tokens(of_move) for one in self.parts.values())
 
     def pop_seconds(self) -> float:
-        """Seconds of all calls since the last call of this."""
+        """Seconds spent in all worlds' calls since the last time this was called."""
         return sum(one.pop_seconds() for one in self.parts.values())
 
 
 def one_answer_each() -> Environment:
-    """No environment, as one in which a move ends the episode, and is worth nothing of its own."""
+    """No environment: the first move ends the episode and has no reward."""
     nobody = Environment(nothing_more, max_turns=1, max_tokens=None, timeout=None)
     nobody.about = replace(nobody.about, gives_rewards=False, gives_states=False)
     return nobody

@@ -103,7 +103,7 @@ class RemoteEpisode:
     opening: Said = field(default_factory=Said)
 
     def begin(self, asked: Mapping[str, object]) -> None:
-        """Have the server reset it."""
+        """Reset the episode on the server."""
         data, state = self._step({"type": "reset", "data": asked})
         self.name = state.get("episode_id")
         if data.get("done"):
@@ -126,7 +126,7 @@ class RemoteEpisode:
         self.session.close({"type": "close"})
 
     def _action(self, text: str) -> Mapping[str, object] | str:
-        """What the text asks for, or why it asks for nothing."""
+        """The action in a text, or the reason why there is none."""
         if self.fields.action is not None:
             return {self.fields.action: text}
         try:
@@ -182,12 +182,12 @@ class RemoteEpisode:
         )
 
     def _mistaken(self, why: str) -> Said:
-        """The answer to a move that is no action: the policy may mend it in its next turn."""
+        """The answer to an invalid action: the policy may correct it in its next turn."""
         messages = ({"role": "user", "content": why},)
         return Said(messages=messages, state=self.state, counts={"tool_errors": 1})
 
     def _read(self, found: object, way: str | None, key: str) -> str:
-        """The text at the end of a way; of anything but a text, its JSON."""
+        """The value at a path as text: JSON unless it is a string."""
         for step in () if way is None else way.split("."):
             try:
                 found = found[int(step)] if isinstance(found, list) else found[step]
@@ -202,9 +202,9 @@ class RemoteEpisode:
 
 
 class InvalidActionError(Missing):
-    """What is wrong with an action of the policy, in words that it is told."""
+    """A fault of the policy's action, worded for the policy."""
 
 
 def path_of(place: object) -> str:
-    """The way to a fault of an action."""
+    """The path to a fault in an action."""
     return ".".join(map(str, place)) if isinstance(place, list) else str(place)

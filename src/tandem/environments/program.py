@@ -28,7 +28,7 @@ KEPT = 1 << 14  # bytes of the end of what it says
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """How a program ended, and the last lines that it said."""
+    """How a program ended, and its last output lines."""
 
     code: int
     printed: str  # by stdout
@@ -66,7 +66,7 @@ class Janitor:
 
 
 def _dismiss(janitor: subprocess.Popen) -> None:
-    """Let it end, and wait for it: one that is forgotten stays in the table of processes."""
+    """End it and wait for it, since a process nobody waits for becomes a zombie."""
     with contextlib.suppress(BrokenPipeError):
         janitor.stdin.close()
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -74,7 +74,7 @@ def _dismiss(janitor: subprocess.Popen) -> None:
 
 
 class Program:
-    """One process, with all that it starts."""
+    """One process and its descendants."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Program:
             raise
 
     def stop(self) -> None:
-        """End it, and whatever it started."""
+        """End it and its descendants."""
         if not self.exited.is_set():
             self._signal(signal.SIGTERM)
             self.exited.wait(GRACE)
@@ -134,7 +134,7 @@ class Program:
         return code
 
     def _reap(self) -> int:
-        """Its code. From here on nothing is signalled: the system gives the number to others."""
+        """Its exit code. Nothing is signalled from here on, since the system may reuse its id."""
         with self.lock:
             self.is_reaped = True
             return self.process.wait()

@@ -152,7 +152,7 @@ class ToolUse:
         return lambda: (self.world.only, found.groupdict(default=""))
 
     def answer(self, name: str, arguments: Mapping[str, Any]) -> object:
-        """What a call gives. Raises Refused for a fault of the policy."""
+        """The result of a call. Raises Refused for a fault of the policy."""
         if name not in self.tools:
             raise Refused(f"there is no tool {name!r}; there are {', '.join(self.tools)}")
         check_arguments(name, arguments, self.schemas[name]["parameters"])
@@ -166,7 +166,7 @@ class ToolUse:
 
 
 def read_pattern(calls: str, arguments: Collection[str] = ()) -> re.Pattern:
-    """The pattern of a call. Raises ValueError for what is none.
+    """The pattern of a call. Raises ValueError for an invalid one.
 
     arguments: names that its groups may have in place of `call`.
     """

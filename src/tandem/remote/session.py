@@ -165,7 +165,7 @@ class Session:
         raise failed
 
     def close(self, farewell: Mapping[str, object]) -> None:
-        """Say that it is over, and wait a moment for the other side to end it."""
+        """Send the farewell, and wait briefly for the other side to close."""
         from websockets.exceptions import WebSocketException
 
         with Deadline(CLOSING) as deadline, contextlib.suppress(OSError, WebSocketException):

@@ -191,7 +191,7 @@ class KeptConnections(Transport):
                 connection.close()
 
     def _connection(self, parts: SplitResult, times: Times) -> http.client.HTTPConnection:
-        """One that was kept, or a new one, watched by the deadline."""
+        """A kept or new connection, watched by the deadline."""
         connection = self._kept(parts)
         if connection is None:
             kind = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
@@ -217,7 +217,7 @@ class KeptConnections(Transport):
 
 
 class NoConnectionError(OSError):
-    """None came to stand."""
+    """No connection could be made."""
 
 
 def is_quiet(connection: http.client.HTTPConnection) -> bool:
@@ -243,7 +243,7 @@ def parts_of(response: http.client.HTTPResponse) -> Body:
 
 
 def free_port() -> int:
-    """One that nobody listens at now."""
+    """A port at which nothing listens."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         return probe.getsockname()[1]

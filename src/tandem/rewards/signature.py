@@ -84,7 +84,7 @@ class Signature(Protocol):
 
 
 class Groups:
-    """All samples of a group at once."""
+    """All samples of a group in one call."""
 
     def questions(self, groups: Sequence[Sequence[int]]) -> list[Rows]:
         return [tuple(rows) for rows in groups]
