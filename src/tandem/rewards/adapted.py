@@ -103,7 +103,7 @@ def _columns(prompts: Sequence[Prompt], named: Sequence[str]) -> dict[str, list[
 
 
 def _taken(parameters: Mapping[str, Parameter], told: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that a function takes; one with `**columns` takes them all."""
+    """The arguments that a function takes; one with `**columns` takes all."""
     takes_all = any(one.kind is Parameter.VAR_KEYWORD for one in parameters.values())
     return {name: x for name, x in told.items() if takes_all or name in parameters}
 

@@ -1,4 +1,4 @@
-"""The aesthetic score of LAION: how much people like a picture, whatever it shows."""
+"""The aesthetic score of LAION: how much people like a picture, regardless of its prompt."""
 
 from __future__ import annotations
 

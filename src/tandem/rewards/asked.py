@@ -72,7 +72,7 @@ class Asked:
     def gather(
         self, asked: Sequence[dict[str, Tensor]], answers: Sequence[Sequence[int]] | None = None
     ) -> dict[str, Tensor]:
-        """What the rows read, padded on the right, where the model is and in its dtype.
+        """The inputs of the rows, padded on the right, on the model's device and in its dtype.
 
         answers: token ids that stand behind each row. Of texts [B, longest].
         """
@@ -95,7 +95,7 @@ class Asked:
         return self.model(**given).logits[:, places]
 
     def ask(self, picture: Tensor, text: str) -> dict[str, Tensor]:
-        """What the model reads before its answer, one row."""
+        """The model's input before its answer, one row."""
         from PIL import Image
 
         image = Image.fromarray(pixels(picture).numpy())
@@ -109,7 +109,7 @@ class Asked:
 
     @property
     def mark(self) -> str:
-        """The token that stands for what is judged."""
+        """The placeholder token of the judged picture or film."""
         return self.processor.image_token
 
     def put(self, text: str) -> str:
@@ -138,5 +138,5 @@ class Asked:
 
 
 def probability(logits: Tensor, answer: Sequence[int]) -> float:
-    """Of an answer of n tokens, by the logits that stand before each, [n, V]."""
+    """The probability of an answer of n tokens from the logits before each, [n, V]."""
     return float(logits.float().log_softmax(-1)[range(len(answer)), answer].sum().exp())

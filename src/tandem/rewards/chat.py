@@ -23,7 +23,7 @@ Question = Sequence[str | Tensor]  # texts and pictures, uint8 [H, W, 3], in the
 @declare(judges_itself=True)
 @dataclass(kw_only=True)
 class Chat:
-    """Where a model answers, which one it is, and what a question may cost."""
+    """The address of a model, its name, and the limits of a request."""
 
     url: str  # with the /v1 that most servers have
     model: str
@@ -48,7 +48,7 @@ class Chat:
         )
 
     def ask(self, questions: Sequence[tuple[str, Question]]) -> list[str | Exception]:
-        """What the model says to each pair of a system message and a question, or `Missing`."""
+        """The reply to each pair of a system message and a question, or `Missing`."""
         return at_once(self.concurrency, self._say, [(question,) for question in questions])
 
     def _say(self, question: tuple[str, Question]) -> str:
@@ -68,7 +68,7 @@ class Chat:
 
 
 def content(question: Question) -> str | list[dict[str, Any]]:
-    """Of a message; a text alone is sent as one, which servers without pictures want."""
+    """The content of a message; text alone stays a string, as text-only servers require."""
     if all(isinstance(part, str) for part in question):
         return "".join(question)
     return [
@@ -80,7 +80,7 @@ def content(question: Question) -> str | list[dict[str, Any]]:
 
 
 def data_url(picture: Tensor) -> str:
-    """A PNG, so that no pixel changes on the way. `picture`: uint8 [H, W, 3]."""
+    """A PNG, which is lossless. `picture`: uint8 [H, W, 3]."""
     from PIL import Image
 
     file = io.BytesIO()
@@ -89,9 +89,9 @@ def data_url(picture: Tensor) -> str:
 
 
 def said(reply: Reply) -> tuple[str, object]:
-    """The words of a completion, and why they ended. Raises ValueError for what is none.
+    """The text of a completion and its finish reason. Raises ValueError for an invalid one.
 
-    What a model thinks aside (`reasoning_content`) is not read.
+    Reasoning (`reasoning_content`) is not read.
     """
     completion = as_json(reply)
     choices = completion.get("choices") if isinstance(completion, dict) else None

@@ -26,7 +26,7 @@ class Clause:
 
     @classmethod
     def parse(cls, said: object) -> Clause:
-        """Of a row of GenEval's metadata. Raises Missing for what is none."""
+        """A clause of GenEval's metadata. Raises Missing for an invalid one."""
         if (fault := find_fault(said)) is not None:
             raise Missing(f"{said!r} is not a clause of GenEval: {fault}")
         position = said.get("position")
@@ -39,7 +39,7 @@ class Clause:
 
 
 def find_fault(said: object) -> str | None:
-    """What is wrong with a clause, in words; None: nothing. A key that is null is not there."""
+    """The fault of a clause, in words; None: it has none. A null key counts as absent."""
     if not isinstance(said, Mapping):
         return "it must be an object with class and count"
     given = {key: value for key, value in said.items() if value is not None}
@@ -61,7 +61,7 @@ Clauses = tuple[list[Clause], list[Clause]]  # what should be there, and what sh
 
 
 def find_clauses(fields: Mapping[str, Any]) -> Clauses | Missing | None:
-    """What a row asks for, or why that cannot be told; None: it asks for nothing."""
+    """The clauses of a row, or the reason why they are invalid; None: it has none."""
     if not fields.get("include"):
         return None
     try:
@@ -71,7 +71,7 @@ def find_clauses(fields: Mapping[str, Any]) -> Clauses | Missing | None:
 
 
 def read_clauses(fields: Mapping[str, Any]) -> Clauses:
-    """What should be there, and what should not. Raises Missing for a clause that is none."""
+    """What should be there, and what should not. Raises Missing for an invalid clause."""
     given = [fields.get(key) or () for key in ("include", "exclude")]
     if not all(isinstance(own, list | tuple) for own in given):
         raise Missing("`include` and `exclude` must be lists of clauses")

@@ -37,12 +37,12 @@ class Clip:
 
     @property
     def scale(self) -> float:
-        """By which CLIP multiplies a cosine: the inverse of the temperature that it has learnt."""
+        """The factor by which CLIP multiplies a cosine: the inverse of its learnt temperature."""
         return self.model.logit_scale.exp().item()
 
     @torch.no_grad()
     def cosines(self, pictures: Sequence[Tensor], texts: Sequence[str]) -> list[float]:
-        """Of each picture with its own text. pictures: uint8 [H, W, 3]."""
+        """The cosine of each picture with its own text. pictures: uint8 [H, W, 3]."""
         if not pictures:
             return []
         of_pictures, of_texts = self.embed_pictures(pictures), each_once(texts, self.embed_texts)

@@ -1,4 +1,4 @@
-"""The CLIP score, arXiv:2104.08718: whether a picture shows what the text says."""
+"""The CLIP score, arXiv:2104.08718: whether a picture matches its text."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ PUT = ("a photo of a {} {}", "a photo of a {}-colored {}", "a photo of a {} obje
 
 
 class ColourNamer:
-    """The colour whose texts are nearest to what is cut out of a picture, out of GenEval's ten."""
+    """Names the colour, one of GenEval's ten, whose texts are nearest to an object's pixels."""
 
     def __init__(
         self,

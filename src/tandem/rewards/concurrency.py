@@ -19,7 +19,7 @@ GRACE = 5.0  # seconds for calls to return after the run was told to end
 
 
 class Ending:
-    """Whether the run was told to end, and how long ago."""
+    """Whether the run is ending, and since when."""
 
     def __init__(self) -> None:
         self.since: float | None = None
@@ -31,7 +31,7 @@ class Ending:
         self.since = None
 
     def refuse_to_wait(self) -> None:
-        """Raise Abandoned once calls had their grace."""
+        """Raise Abandoned once the grace period is over."""
         if self.since is not None and time.monotonic() - self.since >= GRACE:
             raise Abandoned
 
@@ -52,7 +52,7 @@ def at_once(
 
 
 class Calls:
-    """Some calls of one function, and which of them are being made."""
+    """Calls of one function, with those in progress."""
 
     def __init__(self, function: Callable, asked: Sequence[tuple], seconds: float | None) -> None:
         self.function, self.asked, self.seconds = function, asked, seconds
@@ -63,7 +63,7 @@ class Calls:
         self.changed = threading.Condition()
 
     def made(self, count: int) -> list:
-        """Make every call on `count` threads, and wait for what comes of them."""
+        """Make every call on `count` threads, and wait for the results."""
         self.patience = PATIENCE * count
         for _ in range(count):
             thread_like_this(self._work)
@@ -127,14 +127,14 @@ class Calls:
 
 
 class CallQueue:
-    """Calls that are made one after another, in the order in which they were put."""
+    """Calls that are made one after another, in the order of `put`."""
 
     def __init__(self) -> None:
         self.last: Future | None = None
         self.lock = threading.Lock()  # any thread may put a call
 
     def put(self, function: Callable, *arguments: object) -> Future:
-        """Call a function once the one before it has ended; the future holds what comes of it."""
+        """Call a function once the one before it has ended; the future holds its result."""
         with self.lock:
             before, own = self.last, Future()
             self.last = own
@@ -143,7 +143,7 @@ class CallQueue:
 
 
 def thread_like_this(work: Callable, *arguments: object) -> None:
-    """A thread that has begun, with gradients off where they are off here, and on this device."""
+    """Start a daemon thread with this thread's gradient mode and device."""
     gradients = torch.is_grad_enabled()
     device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
 

@@ -61,7 +61,7 @@ class ZeroShotDetector:
 
     @torch.no_grad()
     def look(self, pictures: Sequence[Tensor], name: str) -> list[list[Found]]:
-        """What of one name is in each picture, uint8 [H, W, 3]."""
+        """The objects of one name in each picture, uint8 [H, W, 3]."""
         from PIL import Image
 
         images = [Image.fromarray(picture.numpy()) for picture in pictures]

@@ -1,4 +1,4 @@
-"""The reward of an episode: what the environment gave, move by move."""
+"""The reward of an episode: the sum of its moves' rewards."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tandem.types import Prompt
 
 @register_reward(judges="texts", of_moves=True)
 def episode(output: str, prompt: Prompt) -> float | None:
-    """The sum of what the environment gave for the moves; None where there was none."""
+    """The sum of the environment's rewards for the moves; None without an environment."""
     if prompt.episode is None:
         return None
     moves = [turn for turn in prompt.episode["turns"] if turn["role"] == "assistant"]

@@ -1,5 +1,5 @@
-"""GenEval 2, arXiv:2512.16853: how likely a model that sees answers each question about a picture
-as its row says (Soft-TIFA)."""
+"""GenEval 2, arXiv:2512.16853: how likely a vision-language model answers each question of a row
+about a picture as the row says (Soft-TIFA)."""
 
 from __future__ import annotations
 

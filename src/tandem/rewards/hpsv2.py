@@ -1,4 +1,4 @@
-"""HPSv2, how well people would like a picture for its text: a CLIP model tuned on their rankings,
+"""HPSv2, human preference for a picture given its text: a CLIP model tuned on rankings,
 arXiv:2306.09341."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""HPSv3, how well people would like a picture for its text: a model that sees, tuned on their
+"""HPSv3, human preference for a picture given its text: a vision-language model tuned on
 rankings, arXiv:2508.03789."""
 
 from __future__ import annotations

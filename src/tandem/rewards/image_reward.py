@@ -1,4 +1,4 @@
-"""ImageReward, how well people would like a picture for its text: a BLIP tuned on their rankings,
+"""ImageReward, human preference for a picture given its text: a BLIP tuned on rankings,
 arXiv:2304.05977."""
 
 from __future__ import annotations

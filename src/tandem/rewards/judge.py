@@ -118,12 +118,12 @@ def groups(
 
 
 def read(said: Sequence[str | Exception], meaning: Callable) -> list:
-    """What each reply means; one that never came stays what it is."""
+    """The verdict of each reply; an exception stays as it is."""
     return [words if isinstance(words, Exception) else meaning(words) for words in said]
 
 
 def score_in(words: str, low: float, high: float) -> float | Missing:
-    """The score that the judge ended with, or why there is none that counts."""
+    """The score at the end of a judge's reply, or the reason why it is invalid."""
     found = SCORE.fullmatch(last_line(words))
     if found is None:
         return Missing("the judge did not end with `Score: x`")
@@ -136,7 +136,7 @@ def score_in(words: str, low: float, high: float) -> float | Missing:
 
 
 def preference_in(words: str) -> float | Missing:
-    """What the verdict that the judge ended with is worth, or why there is none."""
+    """The value of the verdict at the end of a judge's reply, or the reason why it is invalid."""
     found = VERDICT.fullmatch(last_line(words))
     if found is None:
         return Missing("the judge did not end with `Verdict: A, B or tie`")

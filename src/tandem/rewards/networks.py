@@ -17,7 +17,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hosting:
-    """Where and how a network computes."""
+    """The device, dtype and batch size of a network."""
 
     batch_size: int  # rows of one forward pass: memory, nothing else
     dtype: Literal["float32", "bfloat16", "float16"]
@@ -63,7 +63,7 @@ def network(kind: Any, path: str, key: str, hosting: Hosting) -> nn.Module:
 
 
 def read(kind: Any, path: str, key: str, **given: object) -> Any:
-    """What a transformers class makes of a path, without running code that lies there.
+    """A transformers object loaded from a path, without running code stored there.
 
     Raises ValueError for what it cannot make.
     """

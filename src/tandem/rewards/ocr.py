@@ -1,4 +1,4 @@
-"""The text that a picture was asked to show, against what an OCR model reads in it: the reward of
+"""The requested text of a picture against the text that an OCR model reads in it: the reward of
 Flow-GRPO's text rendering, arXiv:2505.05470."""
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def similarity(read: str, asked: str) -> float:
 
 
 def edit_distance(first: str, second: str) -> int:
-    """Levenshtein's: the least number of letters inserted, deleted or replaced."""
+    """Levenshtein distance: the least number of letters inserted, deleted or replaced."""
     row = [*range(len(second) + 1)]
     for i, letter in enumerate(first, 1):
         before, row[0] = row[0], i

@@ -1,4 +1,4 @@
-"""PickScore, the picture that people would pick: a CLIP model tuned on their choices,
+"""PickScore, the picture that people would choose: a CLIP model tuned on their choices,
 arXiv:2305.01569."""
 
 from __future__ import annotations

@@ -78,12 +78,12 @@ def places(*needed: str, also: Sequence[str] = ()) -> Callable:
 
 
 def places_of(function: Callable) -> tuple[Sequence[str], Sequence[str]] | None:
-    """What a judge declared: needed, and also known; None: it declared nothing."""
+    """The required and the optional placeholders of a judge; None: it declared none."""
     return facts_of(function).places
 
 
 def common(prompt: Prompt) -> dict[str, Question]:
-    """What may be shown to any judge."""
+    """The placeholders that any judge may use."""
     answer = "(none is known)" if prompt.answer is None else prompt.answer
     return {"prompt": [task_of(prompt)], "answer": [answer]}
 

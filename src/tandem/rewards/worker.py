@@ -30,7 +30,7 @@ MATHEMATICS = frozenset(" ".join(NAMES).split())
 
 
 def main(name: str, seconds: float) -> None:
-    """Judge the rows that come by stdin until it is closed, each within so many seconds."""
+    """Judge rows from stdin until it closes, each within so many seconds."""
     # Verdicts go to the real output; what libraries print must not stand between them.
     verdicts = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -49,7 +49,7 @@ def main(name: str, seconds: float) -> None:
 
 
 def verdict(judge: Callable[[dict], float | None], request: dict) -> dict:
-    """What the judge says of one row, or what it failed with."""
+    """The judge's score of one row, or its failure."""
     try:
         score = judge(request)
         return {"score": None if score is None else float(score)}
@@ -81,7 +81,7 @@ class Gate:
         self.closed = False
 
     def audit(self, event: str, arguments: tuple) -> None:
-        """Raise for an event that a judge has no business with."""
+        """Raise for an audit event that no judge needs."""
         if event != "exec" or not self.closed or is_library_code():
             return
         code = arguments[0]
