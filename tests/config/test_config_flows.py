@@ -9,8 +9,8 @@ from tandem.config import ConfigError, check, compose
 WRONG = {
     "algorithm=gardo algorithm.kl.kl_target=0.1": (
         "algorithm.kl.kl_target=0.1 steers the mean KL of all samples, and "
-        "algorithm/kl/gate=most_uncertain holds a part of them; set algorithm.kl.kl_target=null, "
-        "or ~algorithm/kl/gate"
+        "algorithm/kl/gate=most_uncertain applies it to a part; set "
+        "algorithm.kl.kl_target=null, or ~algorithm/kl/gate"
     ),
     "dynamics.kernel.noise_level=0": "dynamics.kernel.noise_level=0.0: must be positive",
     "dynamics=cps dynamics.kernel.noise_level=1.2": (
@@ -30,11 +30,11 @@ WRONG = {
         "algorithm.advantage.of.eps=-1.0: must not be negative"
     ),
     "algorithm.loss.clip_low=1e-7": (
-        "algorithm.loss.clip_low=1e-07: a float32 ratio near 1 is rounded by as much; set it to "
-        "5e-07 or more, or to 0"
+        "algorithm.loss.clip_low=1e-07: below the rounding of a float32 ratio; set it to 5e-07 "
+        "or more, or to 0"
     ),
     "algorithm.loss.clip_high=4.9e-7": (
-        "algorithm.loss.clip_high=4.9e-07: a float32 ratio near 1 is rounded by as much; set it to "
+        "algorithm.loss.clip_high=4.9e-07: below the rounding of a float32 ratio; set it to "
         "5e-07 or more, or to 0"
     ),
     "rollout.storage=float8": (
@@ -44,8 +44,9 @@ WRONG = {
     "evaluation.guidance_scale=0.5": "evaluation.guidance_scale=0.5: must be at least 1",
     "dynamics.kernel.noise_level=much": "dynamics.kernel.noise_level: expected float, got 'much'",
     "algorithm=mix_grpo reward=[colour_share,nearest_rendering] reward.colour_share.weight=.5": (
-        "reward.colour_share.weight=0.5: by_part compares each reward by itself and reads no "
-        "weight of the sum; set it to 1, and algorithm.advantage.of.weights={colour_share:0.5,...}"
+        "reward.colour_share.weight=0.5: by_part compares each reward separately and ignores "
+        "weights of the sum; set it to 1, and "
+        "algorithm.advantage.of.weights={colour_share:0.5,...}"
     ),
     "reward=[nearest_rendering,exact_match]": (
         "reward.exact_match reads texts, but model=tiny_flow makes pictures; choose a reward of "
@@ -53,11 +54,11 @@ WRONG = {
     ),
     "data=text data.path=a.txt": (
         "the warm start [algorithm=sft, schedule=cosine, schedule.final=0.05] needs "
-        "demonstrations, which data=text has none of; set warm_start=null, or continue_from=RUN"
+        "demonstrations, and data=text has none; set warm_start=null, or continue_from=RUN"
     ),
     "algorithm=sft data=text data.path=a.txt": (
-        "algorithm=sft learns from rows of data, and data=text has prompts alone; take other data, "
-        "or another algorithm"
+        "algorithm=sft learns from rows of data, and data=text has only prompts; set other "
+        "data, or another algorithm"
     ),
     "rollout.steps=1": (
         "rollout.steps=1: a rollout of 1 step has no stochastic one, because the last follows the "

@@ -78,11 +78,11 @@ ON_STEPS = {
         "algorithm/loss=dpo"
     ),
     "algorithm/kl=timeless algorithm.kl.coef=.1 dynamics=cps": (
-        "algorithm/kl=timeless leaves out the duration of an SDE's step, and that of dynamics=cps "
-        "has none; set algorithm/kl=gaussian"
+        "algorithm/kl=timeless leaves out the duration of an SDE step, and steps of "
+        "dynamics=cps have none; set algorithm/kl=gaussian"
     ),
     "algorithm=grpo_guard dynamics=cps": (
-        "dynamics/logp=unscaled: grpo_guard takes the log-probability of a step for a density; set "
+        "dynamics/logp=unscaled: grpo_guard needs the log-density of a step; set "
         "dynamics/logp=gaussian"
     ),
 }
@@ -99,21 +99,19 @@ ON_PICTURES = {
         "and a regression error is none; set algorithm/loss=dpo"
     ),
     "algorithm=dpo": (
-        "data=shapes has no chosen and rejected answers; set data=shapes_pairs, or data=jsonl with "
-        "such rows, or sample them: algorithm=dpo_online"
+        "data=shapes has no chosen and rejected answers; set data=shapes_pairs, data=jsonl "
+        "with such rows, or algorithm=dpo_online, which samples them"
     ),
     "algorithm=dpo_online dynamics=ode algorithm/importance_sampling=token_tis": (
-        "algorithm/importance_sampling=token_tis on dynamics=ode: nobody knows how likely the "
-        "sampler was "
-        "to paint a picture as a whole; set algorithm/importance_sampling=none"
+        "algorithm/importance_sampling=token_tis on dynamics=ode: the probability that the "
+        "sampler makes a finished picture is unknown; set algorithm/importance_sampling=none"
     ),
     "algorithm=dpo_online dynamics=ode algorithm/old_logprobs=rollout": (
-        "algorithm/old_logprobs=rollout on dynamics=ode: nobody knows how likely the sampler was "
-        "to "
-        "paint a picture as a whole; set algorithm/old_logprobs=recompute"
+        "algorithm/old_logprobs=rollout on dynamics=ode: the probability that the sampler "
+        "makes a finished picture is unknown; set algorithm/old_logprobs=recompute"
     ),
     "algorithm=dpo_online dynamics=ode algorithm.kl.coef=.1": (
-        "algorithm/kl=gaussian on dynamics=ode: a picture as a whole is no Gaussian step; set "
+        "algorithm/kl=gaussian on dynamics=ode: a finished picture is not a Gaussian step; set "
         "algorithm.kl.coef=0"
     ),
     "algorithm=dpo_online dynamics=ode algorithm/kl=in_reward algorithm.kl.coef=.1": (
@@ -122,13 +120,13 @@ ON_PICTURES = {
     ),
     "algorithm=reinforce algorithm/sampling_strategy=offline algorithm/importance_sampling=none "
     "group_size=1": (
-        "algorithm=reinforce asks how likely sampled steps are, and rows of data under "
+        "algorithm=reinforce needs log-probabilities of sampled steps; rows of data under "
         "dynamics=flow_sde have none; set algorithm=sft"
     ),
 }
 ON_TOKENS = {
     "algorithm/kl=gaussian algorithm.kl.coef=.1": (
-        "algorithm/kl=gaussian on dynamics=autoregressive: tokens are no Gaussian steps; set "
+        "algorithm/kl=gaussian on dynamics=autoregressive: tokens are not Gaussian steps; set "
         "algorithm/kl=auto"
     ),
     "algorithm.objective=denoising": (

@@ -162,8 +162,8 @@ WRONG = {
     ),
     f"{ENGINE} rollout.engine.concurrency=0": "rollout.engine.concurrency=0: must be positive",
     f"{ENGINE} algorithm.entropy.target=0.5": (
-        "algorithm.entropy.target is compared with the entropy of what was sampled from, which "
-        "rollout=vllm_server does not report; set it to null, or rollout=local"
+        "algorithm.entropy.target needs the entropy of the sampler, which rollout=vllm_server "
+        "does not report; set it to null, or rollout=local"
     ),
     f"model=tiny_flow {ENGINE}": (
         "rollout=vllm_server samples tokens, but model=tiny_flow makes pictures; leave rollout as "
@@ -174,11 +174,11 @@ WRONG = {
         "model chooses it"
     ),
     "model=tiny_flow data=sort_letters": (
-        "data=sort_letters asks for texts, but model=tiny_flow makes pictures; set data=shapes, "
-        "or prompts of your own, such as data=jsonl data.path=FILE"
+        "data=sort_letters asks for texts, but model=tiny_flow makes pictures; set "
+        "data=shapes, or your own prompts: data=jsonl data.path=FILE"
     ),
     "algorithm=passk group_size=4": (
-        "k=4 of pass_at_k: all of a group of group_size=4 pass or none does; set k to 3 or less"
+        "k=4 of pass_at_k: a set is the whole group of group_size=4; set k to 3 or less"
     ),
     "evaluation.metric=exact_mach": (
         "evaluation.metric: unknown reward 'exact_mach': did you mean 'exact_match'?"
@@ -198,43 +198,42 @@ WRONG = {
     "guards.max_missing_rewards=2": "guards.max_missing_rewards=2.0: must lie in 0 ... 1",
     "model.lora={r:4,alpha:-1}": "model.lora.alpha=-1.0: must be positive",
     "algorithm.kl.coef=-1": "algorithm.kl.coef=-1.0: must not be negative",
-    "trainer.devices=0": "trainer.devices=0: give 1 or more, or auto",
+    "trainer.devices=0": "trainer.devices=0: set 1 or more, or auto",
     "seed=18446744073709551616": ("seed=18446744073709551616: must be 9.22337e+18 at most"),
     "guards.stalled_after=inf": "guards.stalled_after=inf: must be above 0, and 1e+09 at most",
     "guards.stalled_after=0": "guards.stalled_after=0.0: must be above 0, and 1e+09 at most",
     "trainer.timeout=inf": "trainer.timeout=inf: must be above 0, and 1e+09 at most",
     "rollout.temperature=inf": "rollout.temperature is inf; it must be 0 (greedy) or more",
-    "trainer.devices=[0,0]": "trainer.devices=[0, 0]: name each GPU once, from 0 on",
-    "trainer.devices=[-1]": "trainer.devices=[-1]: name each GPU once, from 0 on",
-    "trainer.devices=-1": "trainer.devices=-1: give 1 or more, or auto",
+    "trainer.devices=[0,0]": "trainer.devices=[0, 0]: list each GPU once, counting from 0",
+    "trainer.devices=[-1]": "trainer.devices=[-1]: list each GPU once, counting from 0",
+    "trainer.devices=-1": "trainer.devices=-1: set 1 or more, or auto",
     "trainer.devices=2 trainer.num_nodes=0": "trainer.num_nodes=0: must be positive",
     "trainer=ddp trainer.devices=3 prompts_per_step=2": (
-        "prompts_per_step=2 over 3 ranks (trainer.devices): each needs a prompt of its own; set "
-        "prompts_per_step=3 or more"
+        "prompts_per_step=2 over 3 ranks (trainer.devices): each rank needs at least one "
+        "prompt; set prompts_per_step=3 or more"
     ),
     "trainer=ddp trainer.devices=2 prompts_per_step=1": (
-        "prompts_per_step=1 over 2 ranks (trainer.devices): each needs a prompt of its own; set "
-        "prompts_per_step=2 or more"
+        "prompts_per_step=1 over 2 ranks (trainer.devices): each rank needs at least one "
+        "prompt; set prompts_per_step=2 or more"
     ),
     "trainer=fsdp2 trainer.devices=1": (
-        "trainer.devices=1: trainer.strategy=fsdp2 cuts every weight over ranks, and "
-        "needs 2 devices at least; give 2 or more, or set trainer=auto"
+        "trainer.devices=1: trainer.strategy=fsdp2 shards weights over at least 2 devices; set "
+        "trainer.devices=2 or more, or trainer=auto"
     ),
     "trainer=fsdp2 model=tiny_unified": (
-        "model=tiny_unified cannot be cut over ranks, as trainer.strategy=fsdp2 does; set "
-        "trainer=ddp"
+        "model=tiny_unified does not support trainer.strategy=fsdp2; set trainer=ddp"
     ),
     "trainer=fsdp2 model=tiny_flow algorithm=ppo": (
-        "algorithm=ppo has a critic, and trainer.strategy=fsdp2 knows none of pictures yet; set "
-        "trainer=ddp"
+        "algorithm=ppo has a critic, which trainer.strategy=fsdp2 does not support for "
+        "pictures; set trainer=ddp"
     ),
     "trainer=fsdp2 optimizer=adamw_8bit": (
-        "optimizer=adamw_8bit keeps its state in blocks of whole weights, and "
-        "trainer.strategy=fsdp2 cuts them; set optimizer=adamw or trainer=ddp"
+        "optimizer=adamw_8bit keeps its state in blocks of whole weights, which "
+        "trainer.strategy=fsdp2 shards; set optimizer=adamw or trainer=ddp"
     ),
     "trainer=fsdp2 model.torch_compile=true": (
-        "model.torch_compile=true: trainer.strategy=fsdp2 gathers weights within the calls that "
-        "would be compiled; set model.torch_compile=false or trainer=ddp"
+        "model.torch_compile=true: trainer.strategy=fsdp2 gathers weights inside the calls to "
+        "compile; set model.torch_compile=false or trainer=ddp"
     ),
     "epochs=two": "epochs: expected int, got 'two'",
     "seed=true": "seed: expected int, got true",
@@ -244,7 +243,7 @@ WRONG = {
     "evaluation.pass_at=[0,8]": "evaluation.pass_at=[0, 8]: must be positive",
     "evaluation.temperatures=1.0": ("evaluation.temperatures: expected a list of float, got 1.0"),
     "model=tiny_flow evaluation.weights=ema": (
-        "evaluation.weights=ema: no average is kept; set model/ema=constant, or another one"
+        "evaluation.weights=ema: no average is kept; set model/ema=constant or another one"
     ),
     "dynamics=cps": (
         "dynamics=cps takes steps of pictures, but model=tiny_lm makes tokens; take another "
@@ -273,8 +272,8 @@ WRONG = {
         "unknown key 'optimizer.nesterof': did you mean 'optimizer.nesterov'?"
     ),
     "algorithm/loss=reinforce": (
-        "num_minibatches=2 epochs=1: reinforce has no ratio for samples that an update has left "
-        "behind; set both to 1, or algorithm/old_logprobs=current, whose correction weighs them"
+        "num_minibatches=2 epochs=1: reinforce has no ratio for samples of older weights; set "
+        "both to 1, or algorithm/old_logprobs=current with an algorithm/importance_sampling"
     ),
     "+algorithm.loss.clip_hgih=.3": (
         "unknown key 'algorithm.loss.clip_hgih': did you mean 'algorithm.loss.clip_high'?"
@@ -284,7 +283,7 @@ WRONG = {
     "data=jsonl": "data.path is not set: add data.path=...",
     "model=hf": ("data.path and model.path are not set: add data.path=... model.path=..."),
     "micro_batch_size=8": (
-        "micro_batch_size and max_tokens_per_microbatch both cut an update; set one of them to null"
+        "micro_batch_size and max_tokens_per_microbatch exclude each other; set one to null"
     ),
     "num_minibatches=65": (
         "num_minibatches=65 needs as many groups, but prompts_per_step=64; "
@@ -315,67 +314,64 @@ WRONG = {
         "set algorithm/truncation_handling=train or mask and algorithm/kl=auto"
     ),
     "algorithm=gdpo reward=[exact_match,length]": (
-        "reward.length.weight=0.1: gdpo compares each reward by itself and reads no weight of the "
-        "sum; set it to 1, and algorithm.advantage.weights={length:0.1,...}"
+        "reward.length.weight=0.1: gdpo compares each reward separately and ignores weights of "
+        "the sum; set it to 1, and algorithm.advantage.weights={length:0.1,...}"
     ),
     "algorithm=gdpo reward=[exact_match,length] reward.length.weight=0 "
     "algorithm.advantage.weights={length:1}": (
-        "algorithm.advantage.weights: reward.length.weight=0 keeps length out of training; leave "
-        "it out of them, or set reward.length.weight=1"
+        "algorithm.advantage.weights: reward.length.weight=0 keeps length out of training; "
+        "drop it from the weights, or set reward.length.weight=1"
     ),
     "reward.exact_match.weight=0 guards.hacking=null": (
-        "every reward has the weight 0, so nothing is trained; set a weight, for example "
+        "every reward has weight 0, so nothing is trained; set a weight, for example "
         "reward.exact_match.weight=1"
     ),
     "guards.hacking=stop": (
-        "guards.hacking=stop goes by a judge, and there is none; name a reward of weight 0 of "
-        "which more is better in guards.judges=[...], or set guards.hacking=warn"
+        "guards.hacking=stop needs a judge, and there is none; list a reward of weight 0 "
+        "(higher is better) in guards.judges=[...], or set guards.hacking=warn"
     ),
     "guards.judges=[exact_match]": (
         "guards.judges: exact_match is trained; set reward.exact_match.weight=0, or leave it out"
     ),
     "algorithm=passk algorithm/truncation_handling=penalise": (
-        "algorithm/truncation_handling=penalise makes scores negative, and pass_at_k compares "
-        "rewards of 0 "
-        "and more; leave it out, or set algorithm/advantage=group_relative"
+        "algorithm/truncation_handling=penalise makes scores negative, and pass_at_k needs "
+        "rewards of at least 0; leave it out, or set algorithm/advantage=group_relative"
     ),
     "algorithm=maxrl reward.exact_match.range=[0,1]": (
-        "reward.exact_match.range makes scores negative, and maxrl compares rewards of 0 and more; "
-        "leave it out, or set algorithm/advantage=group_relative"
+        "reward.exact_match.range makes scores negative, and maxrl needs rewards of at least "
+        "0; leave it out, or set algorithm/advantage=group_relative"
     ),
     "algorithm=dpo data=sort_pairs algorithm/kl=in_reward algorithm.kl.coef=0.1": (
-        "algorithm/kl=in_reward takes from the scores of pairs after preference_pairs has said "
-        "which answer is the better one; set algorithm/truncation_handling=train and "
-        "algorithm/kl=auto"
+        "algorithm/kl=in_reward lowers scores after preference_pairs has chosen the better "
+        "answer of a pair; set algorithm/truncation_handling=train and algorithm/kl=auto"
     ),
     "algorithm=dpo_online algorithm/truncation_handling=overlong": (
-        "algorithm/truncation_handling=overlong takes from the scores of pairs after "
-        "best_and_worst has said "
-        "which answer is the better one; set algorithm/truncation_handling=train and "
+        "algorithm/truncation_handling=overlong lowers scores after best_and_worst has chosen "
+        "the better answer of a pair; set algorithm/truncation_handling=train and "
         "algorithm/kl=auto"
     ),
     "algorithm=sft algorithm.normalize_advantages=true": (
-        "algorithm.normalize_advantages=true leaves nothing of rows that are all worth 1; set it "
-        "to false"
+        "algorithm.normalize_advantages=true turns the equal advantages of rows of data into "
+        "0; set it to false"
     ),
     "algorithm=dpo data=sort_pairs algorithm.kl.coef=0.1": (
-        "algorithm.kl.coef: a KL is estimated from the policy's own samples, and here rows are "
-        "given; set it to 0"
+        "algorithm.kl.coef: a KL is estimated from the policy's own samples, and here rows "
+        "come from data; set it to 0"
     ),
     "algorithm=sft algorithm.entropy.target=0.3": (
-        "algorithm.entropy.target is compared with samples, and here rows are given"
+        "algorithm.entropy.target needs samples, and here rows come from data; set it to null"
     ),
     "algorithm=sft algorithm/loss=dppo": (
         "algorithm=sft needs behaviour_logp, which rows of data=sort_ladder does not give"
     ),
     "algorithm=grpo algorithm.target_kl=0.02 num_minibatches=1": (
-        "algorithm.target_kl ends the updates of an iteration, and there is only one; set it to "
-        "null, or num_minibatches or epochs above 1"
+        "algorithm.target_kl stops the updates of an iteration early, and there is only one; "
+        "set it to null, or num_minibatches or epochs above 1"
     ),
     "algorithm.target_kl=-1": "algorithm.target_kl=-1.0: must be positive",
     "algorithm=opo num_minibatches=4": (
-        "num_minibatches=4 epochs=1: reinforce has no ratio for samples that an update has left "
-        "behind; set both to 1, or algorithm/old_logprobs=current, whose correction weighs them"
+        "num_minibatches=4 epochs=1: reinforce has no ratio for samples of older weights; set "
+        "both to 1, or algorithm/old_logprobs=current with an algorithm/importance_sampling"
     ),
     "algorithm.loss.clip_low=1.5": "algorithm.loss.clip_low=1.5: must lie in 0 ... 1",
     "algorithm=clip_cov algorithm.loss.between=[5,1]": (
@@ -392,10 +388,10 @@ WRONG = {
         "an algorithm without a critic"
     ),
     "algorithm=ppo algorithm.critic.warmup=200": (
-        "algorithm.critic.warmup=200 of iterations=120 leaves none to the policy; set it lower"
+        "algorithm.critic.warmup=200 of iterations=120 never trains the policy; set it lower"
     ),
     "algorithm=ppo algorithm.critic=null": (
-        "algorithm.critic=null: gae reads the values of a critic; take the one of "
+        "algorithm.critic=null: gae reads the values of a critic; use the one of "
         "algorithm=ppo, or another algorithm/advantage"
     ),
     "algorithm=ppo algorithm/advantage=group_relative group_size=4": (
@@ -403,12 +399,12 @@ WRONG = {
         "algorithm/advantage=gae"
     ),
     "algorithm=gspo algorithm/weights=token_mean": (
-        "algorithm/weights=token_mean: gspo has one ratio for a whole sample; "
-        "set algorithm/weights=sequence_mean or sequence_sum"
+        "algorithm/weights=token_mean: gspo has one ratio per sample; set "
+        "algorithm/weights=sequence_mean or sequence_sum"
     ),
     "algorithm=gmpo algorithm/weights=constant_length": (
-        "algorithm/weights=constant_length: gmpo has one ratio for a whole sample; "
-        "set algorithm/weights=sequence_mean or sequence_sum"
+        "algorithm/weights=constant_length: gmpo has one ratio per sample; set "
+        "algorithm/weights=sequence_mean or sequence_sum"
     ),
     "algorithm.loss.ratio_max=1.2": (
         "algorithm.loss.ratio_max=1.2 caps ratios that clip_high=0.28 lets through; "
@@ -419,13 +415,17 @@ WRONG = {
         "set it above 1.2, or to null"
     ),
     "algorithm=sft group_size=4": (
-        "group_size=4: there is one demonstration of a prompt; set group_size=1"
+        "group_size=4: there is one demonstration per prompt; set group_size=1"
     ),
     "rollout.top_p=.9": (
-        "rollout.top_p=0.9 trains on samples of another policy; set rollout.top_p=1"
+        "rollout.top_p=0.9 samples from another distribution than the trained one; set "
+        "rollout.top_p=1"
     ),
-    "rollout.top_k=50": "rollout.top_k=50 trains on samples of another policy; set rollout.top_k=0",
-    "rollout.temperature=0": ("rollout.temperature=0.0 samples nothing to compare; set it above 0"),
+    "rollout.top_k=50": (
+        "rollout.top_k=50 samples from another distribution than the trained one; set "
+        "rollout.top_k=0"
+    ),
+    "rollout.temperature=0": ("rollout.temperature=0.0 makes all samples equal; set it above 0"),
     "logger=wandb logger.wandb.entity=${oc.env:HOME}": (
         "logger.wandb.entity: only PROJECT_ROOT may be read from the environment"
     ),

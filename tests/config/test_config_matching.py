@@ -17,12 +17,12 @@ GUIDED = "algorithm.timestep_sampling.ref_guidance_scale=3"
 SEE = "see algorithm=dmd2, tdm or tdm_r1"
 WRONG = {
     f"{NFT} algorithm/loss=tdm": (
-        "algorithm.objective=denoising: tdm reads the pictures that networks beside the policy "
-        "expect; set algorithm=tdm"
+        "algorithm.objective=denoising: tdm reads the predictions of networks beside the "
+        "policy; set algorithm=tdm"
     ),
     f"{DMD2} algorithm/loss=ppo": (
-        "algorithm.objective=matching: ppo reads nothing of the networks beside the policy; set "
-        "algorithm/loss=dmd2 or tdm"
+        "algorithm.objective=matching: ppo reads no predictions of the networks beside the "
+        "policy; set algorithm/loss=dmd2 or tdm"
     ),
     f"{TDM} dynamics/solver=heun": (
         "algorithm.objective=matching: a solver keeps no states to train; set "
@@ -41,40 +41,39 @@ WRONG = {
         "algorithm.networks.surrogate: tdm does not read it; set it to null"
     ),
     f"{DMD2} algorithm/kl=regressed algorithm.kl.coef=1": (
-        "algorithm.kl.coef: under algorithm.objective=matching the score of the reference holds "
-        "the policy; set it to 0"
+        "algorithm.kl.coef: algorithm.objective=matching regularises the policy by the "
+        "reference score; set it to 0"
     ),
     f"{DMD2} iterations=4": (
-        "algorithm.policy_every=5 of iterations=4 leaves none to the policy; set it lower"
+        "algorithm.policy_every=5 of iterations=4 never trains the policy; set it lower"
     ),
     f"{NFT} +algorithm.policy_every=2": (
-        "algorithm.policy_every=2: nothing learns beside the policy while it rests; set it to 1"
+        "algorithm.policy_every=2: there are no networks to train in between; set it to 1"
     ),
     f"{DMD2} algorithm.rollout_weights=old": (
-        "algorithm.rollout_weights: a generator is judged by its own pictures; set it to live"
+        "algorithm.rollout_weights: a generator trains on its own pictures; set it to live"
     ),
     f"{DMD2} rollout.staleness=1": (
-        "rollout.staleness=1: algorithm=dmd2 compares with no policy that sampled its pictures; "
-        "set rollout.staleness=0, or take algorithm=nft or flow_grpo"
+        "rollout.staleness=1: algorithm=dmd2 does not correct for the weights that sampled; "
+        "set rollout.staleness=0, or algorithm=nft or flow_grpo"
     ),
     f"{DMD2} algorithm.timestep_sampling.count=4": (
-        "algorithm.timestep_sampling.count=4: algorithm.query says where pictures are noised "
-        "again; leave it out"
+        "algorithm.timestep_sampling.count=4: algorithm.query sets the noise levels; leave it out"
     ),
     f"{TDM_R1} algorithm.every_state=false": (
-        "algorithm.every_state=false: surrogate compares the samples of a prompt, which must be at "
-        "the same states; set it to true"
+        "algorithm.every_state=false: surrogate compares the samples of a prompt at the same "
+        "states; set it to true"
     ),
     f"{TDM_R1} algorithm.timestep_sampling.shared=false": (
-        "algorithm.timestep_sampling.shared=false: surrogate compares the samples of a prompt, "
-        "which must get the same noise; set it to true"
+        "algorithm.timestep_sampling.shared=false: surrogate compares the samples of a prompt "
+        "at the same noise; set it to true"
     ),
     f"{TDM_R1} algorithm.loss.prompt_coef=0.5": (
-        "algorithm.loss.prompt_coef=0.5: a prompt adds nothing to a reference without guidance; "
+        "algorithm.loss.prompt_coef=0.5: the reference is not guided, so this has no effect; "
         "set algorithm.timestep_sampling.ref_guidance_scale above 1"
     ),
     f"{TDM} rollout.guidance_scale=4 algorithm.timestep_sampling.guidance_scale=1": (
-        "algorithm.timestep_sampling.guidance_scale=1: the states were come to at "
+        "algorithm.timestep_sampling.guidance_scale=1: the states were sampled at "
         "rollout.guidance_scale=4; leave it out"
     ),
     f"{DMD2} algorithm/advantage=group_relative group_size=4": (

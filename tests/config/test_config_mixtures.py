@@ -25,7 +25,7 @@ WRONG = {
     ),
     ("", ",eval:0"): "data.of.b.eval=0: must be at least 1, or false for none, or true for all",
     (",rewards:[exact_match]", ",rewards:[exact_match]"): (
-        "reward.target_length judges no dataset; name it in data.of.a.rewards, or leave it out"
+        "reward.target_length scores no dataset; list it in data.of.a.rewards, or leave it out"
     ),
     (",wieght:2", ""): "unknown key 'data.of.a.wieght': did you mean 'data.of.a.weight'?",
 }
@@ -54,8 +54,8 @@ def test_a_dataset_that_nothing_is_trained_on_is_refused():
     with pytest.raises(ConfigError) as refused:
         checked(",rewards:[target_length]", rewards=(*REWARDS, "reward.target_length.weight=0"))
     assert str(refused.value) == (
-        "data.of.a.rewards: all have the weight 0, so nothing is trained on its samples; name "
-        "another reward there, or set reward.target_length.weight=1"
+        "data.of.a.rewards: all have weight 0, so its samples train nothing; list another "
+        "reward, or set reward.target_length.weight=1"
     )
 
 
@@ -90,13 +90,13 @@ def check_played(environments, rewards=("[episode]", "[exact_match]")):
     [
         (
             (f"a:{PLAYED}",),
-            "data.of.b has no environment; set environment.of.b=null for one answer",
+            "data.of.b has no environment; set environment.of.b=null for none",
         ),
         ((f"a:{PLAYED},b:null,c:null",), "environment.of.c: unknown dataset 'c': there are a, b"),
         (
             (f"a:{PLAYED},b:null", ("[episode]", "[episode,exact_match]")),
-            "reward=episode sums what an environment gives for moves, and that of b gives nothing; "
-            "name others in data.of.b.rewards",
+            "reward=episode sums the rewards of moves, and that of b gives nothing; name "
+            "others in data.of.b.rewards",
         ),
     ],
 )

@@ -11,8 +11,8 @@ PAIRS = "algorithm=dpo data=sort_pairs ~recipe"
 KTO = "algorithm=kto data=sort_pairs ~recipe"
 WRONG = {
     "algorithm=dpo data=sort_letters ~recipe": (
-        "data=sort_letters has no chosen and rejected answers; set data=sort_pairs, or data=jsonl "
-        "with such rows, or sample them: algorithm=dpo_online"
+        "data=sort_letters has no chosen and rejected answers; set data=sort_pairs, data=jsonl "
+        "with such rows, or algorithm=dpo_online, which samples them"
     ),
     f"{PAIRS} group_size=4": (
         "group_size=4: a pair is a chosen and a rejected answer; set group_size=2"
@@ -26,20 +26,19 @@ WRONG = {
         "set algorithm/weights=sequence_mean"
     ),
     f"{PAIRS} algorithm/advantage=group_relative": (
-        "algorithm/advantage=group_relative: dpo compares rows of which one is +1 and one is -1; "
-        "set algorithm/advantage=preferred"
+        "algorithm/advantage=group_relative: dpo compares a row of +1 with a row of -1; set "
+        "algorithm/advantage=preferred"
     ),
     "algorithm=dpo_online ~recipe algorithm/importance_sampling=token_tis": (
-        "algorithm/importance_sampling=token_tis: dpo compares whole rows, which no weight of "
-        "single steps "
-        "may part; set algorithm/importance_sampling=none"
+        "algorithm/importance_sampling=token_tis: dpo compares whole rows, without weights of "
+        "steps; set algorithm/importance_sampling=none"
     ),
     f"{PAIRS} algorithm.normalize_advantages=true": (
-        "algorithm.normalize_advantages=true moves rows that dpo does not compare; set it to false"
+        "algorithm.normalize_advantages=true changes the labels +1 and -1 of dpo; set it to false"
     ),
     "algorithm=dpo_online ~recipe algorithm/sampling_strategy=on_policy": (
         "algorithm/sampling_strategy=on_policy: dpo compares two rows of a group; set "
-        "algorithm/sampling_strategy=preference_pairs (from the data) or best_and_worst (of "
+        "algorithm/sampling_strategy=preference_pairs (from data) or best_and_worst (of "
         "samples)"
     ),
     f"{KTO} algorithm/sampling_strategy=preference_pairs": (
@@ -56,7 +55,7 @@ WRONG = {
         "set algorithm/sampling_strategy=remax"
     ),
     "algorithm=grpo ~recipe algorithm/sampling_strategy=remax": (
-        "algorithm/sampling_strategy=remax makes rows to compare with, but nothing reads them; set "
+        "algorithm/sampling_strategy=remax makes baseline rows, but nothing reads them; set "
         "algorithm/advantage=remax, algorithm/loss=kto or another algorithm/sampling_strategy"
     ),
     f"{PAIRS} algorithm.loss.beta=0": "algorithm.loss.beta=0.0: must be positive",

@@ -11,7 +11,7 @@ ONLINE = "model=tiny_flow algorithm=dpo_online dynamics=ode"
 NFT = "model=tiny_flow algorithm=nft ~recipe"
 DGPO = "model=tiny_flow algorithm=dgpo ~recipe"
 OPD = "model=tiny_flow algorithm=diffusion_opd 'algorithm.teachers.folders={others: runs/x}'"
-KEEP_FAST = "algorithm.ema.fast is missing, but something reads it; leave it"
+KEEP_FAST = "algorithm.ema.fast is missing, but a loss or penalty reads it; restore it"
 WRONG = {
     f"{NFT} algorithm.objective=any": (
         "algorithm.objective=any: nft reads velocity errors; set it to denoising"
@@ -20,38 +20,36 @@ WRONG = {
         "algorithm.objective=any: distillation reads velocity errors; set it to distillation"
     ),
     f"{NFT} algorithm/loss=distillation algorithm.objective=denoising": (
-        "algorithm.objective=denoising: distillation asks a teacher on the policy's own path; set "
-        "it to "
-        "distillation, as algorithm=diffusion_opd does"
+        "algorithm.objective=denoising: distillation queries a teacher at sampled states; set "
+        "it to distillation, as in algorithm=diffusion_opd"
     ),
     "model=tiny_flow algorithm=awm ~recipe algorithm.objective=distillation": (
-        "algorithm.objective=distillation: ppo reads log-probabilities, and a teacher tells "
-        "velocities; "
-        "set algorithm/loss=distillation"
+        "algorithm.objective=distillation: ppo reads log-probabilities, and a teacher predicts "
+        "velocities; set algorithm/loss=distillation"
     ),
     f"{NFT} algorithm.objective=distillation": (
         "algorithm.objective=distillation needs algorithm.teachers.folders; see "
         "algorithm=diffusion_opd"
     ),
     f"{OPD} algorithm.objective=denoising algorithm/loss=nft algorithm/kl=regressed": (
-        "algorithm.teachers are not asked under algorithm.objective=denoising; set distillation"
+        "algorithm.teachers are not read under algorithm.objective=denoising; set it to "
+        "distillation"
     ),
     f"{ONLINE} algorithm/kl=regressed algorithm.kl.coef=1": (
-        "algorithm.kl: regressed reads velocity errors, and under algorithm.objective=any there "
-        "are "
-        "none; set algorithm.kl.coef=0"
+        "algorithm.kl: regressed reads velocity errors, which algorithm.objective=any does not "
+        "compute; set algorithm.kl.coef=0"
     ),
     f"{OPD} algorithm.kl.coef=.1": (
-        "algorithm/kl=gaussian on dynamics=ode: a picture as a whole is no Gaussian step; set "
-        "algorithm.kl.coef=0, or algorithm/kl=regressed, the distance of velocities"
+        "algorithm/kl=gaussian on dynamics=ode: a finished picture is not a Gaussian step; set "
+        "algorithm.kl.coef=0, or algorithm/kl=regressed, a distance between velocities"
     ),
     f"{OPD} dynamics/solver=heun": (
-        "algorithm.objective=distillation: a solver keeps no states to ask a teacher about; set "
+        "algorithm.objective=distillation: a solver keeps no states for a teacher; set "
         "dynamics/solver=euler"
     ),
     f"{OPD} dynamics=cps algorithm/loss/target=x0": (
-        "algorithm/loss/target=x0 on dynamics=cps: where a step has noise, its mean is what it "
-        "depends on; set algorithm/loss/target=xt, or dynamics=ode"
+        "algorithm/loss/target=x0 on dynamics=cps: a random step depends only on its mean; set "
+        "algorithm/loss/target=xt, or dynamics=ode"
     ),
     f"{DGPO} ~algorithm.ema.fast": KEEP_FAST,
     f"{NFT} algorithm.ema_kl.coef=1 ~algorithm.ema.fast": KEEP_FAST,
@@ -59,28 +57,26 @@ WRONG = {
         "algorithm.rollout_weights: unknown snapshot 'odl': did you mean 'old'?"
     ),
     "model=tiny_flow algorithm=grpo ~recipe algorithm.rollout_weights=old": (
-        "algorithm.rollout_weights=old: the log-probabilities of sampled steps are those of the "
-        "live "
-        "weights; set it to live"
+        "algorithm.rollout_weights=old: log-probabilities of sampled steps need samples of the "
+        "live weights; set it to live"
     ),
     "model=tiny_flow algorithm=grpo ~recipe rollout.weights=old": (
-        "algorithm.rollout_weights=old: the log-probabilities of sampled steps are those of the "
-        "live "
-        "weights; set it to live"
+        "algorithm.rollout_weights=old: log-probabilities of sampled steps need samples of the "
+        "live weights; set it to live"
     ),
     "model=tiny_flow algorithm=dpo data=shapes_pairs algorithm.rollout_weights=old": (
         "algorithm.rollout_weights=old: nothing is sampled; set it to live"
     ),
     f"{NFT} algorithm.rollout_weights=live algorithm.rollout_weights_start=50": (
-        "algorithm.rollout_weights_start: the live weights sample all along; leave it at 0"
+        "algorithm.rollout_weights_start: the live weights always sample; set it to 0"
     ),
     f"{NFT} algorithm.target_kl=0.01 num_minibatches=2": (
-        "algorithm.target_kl is nats of sampled steps, and here whole pictures are trained; set it "
-        "to null, and algorithm.kl.coef or algorithm.ema_kl.coef instead"
+        "algorithm.target_kl is in nats of sampled steps, and here finished pictures are "
+        "trained; set it to null, and algorithm.kl.coef or algorithm.ema_kl.coef instead"
     ),
     "model=tiny_flow algorithm=kto data=shapes_pairs ~recipe algorithm.objective=denoising": (
-        "algorithm.objective=denoising has a log-probability for each noise level, and kto judges "
-        "pictures as a whole; set algorithm.objective=any, whose is the mean over levels"
+        "algorithm.objective=denoising has one log-probability per noise level, and kto needs "
+        "one per picture; set algorithm.objective=any, which averages over levels"
     ),
     f"{NFT} rollout.steps=1": (
         "algorithm.timestep_sampling of rollout.steps=1: no step of the sampler is left to draw a "
@@ -88,14 +84,12 @@ WRONG = {
         "level from; raise rollout.steps, or widen algorithm.timestep_sampling.levels.among"
     ),
     f"{DGPO} algorithm.timestep_sampling.shared=false": (
-        "algorithm.timestep_sampling.shared=false: dgpo compares the samples of a prompt, which "
-        "must get "
+        "algorithm.timestep_sampling.shared=false: dgpo compares the samples of a prompt at "
         "the same noise; set it to true"
     ),
     f"{ONLINE} algorithm.timestep_sampling.shared=false": (
-        "algorithm.timestep_sampling.shared=false: dpo compares the samples of a prompt, which "
-        "must get "
-        "the same noise; set it to true"
+        "algorithm.timestep_sampling.shared=false: dpo compares the samples of a prompt at the "
+        "same noise; set it to true"
     ),
     f"{NFT} algorithm.timestep_sampling.count=0": (
         "algorithm.timestep_sampling.count is 0; it must be at least 1"
@@ -134,7 +128,7 @@ UNREAD = {
     f"{GRPO} algorithm.ema.old.every=update": PICTURES_ALONE,
     f"{OPD} algorithm/timestep_sampling=uniform": BY_TEACHER,
     f"{OPD} algorithm.timestep_sampling.count=4": BY_TEACHER,
-    f"{NFT} algorithm/timestep_sampling/weighting=ghuber": "nft reads errors as they are",
+    f"{NFT} algorithm/timestep_sampling/weighting=ghuber": "nft reads unweighted errors",
     f"{DGPO} algorithm.ema.old.decay.decay=0.5": "nothing reads algorithm.ema.old",
 }
 READ = (

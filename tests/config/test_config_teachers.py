@@ -16,14 +16,14 @@ LINES = {
         f"with_divergence asks a teacher, and there is none; {GIVE}"
     ),
     f"algorithm=grpo algorithm/teachers=tokens {RUN}": (
-        "algorithm.teachers: nothing of algorithm=grpo asks them; set "
+        "algorithm.teachers: algorithm=grpo reads no teacher; set "
         "algorithm/advantage=task_and_teacher, or leave algorithm/teachers out"
     ),
     f"algorithm=opd algorithm/teachers=velocities {RUN}": (
-        "algorithm.teachers are of pictures and cannot judge tokens; set algorithm/teachers=tokens"
+        "algorithm.teachers are for pictures and cannot score tokens; set algorithm/teachers=tokens"
     ),
     f"model=tiny_flow algorithm=diffusion_opd algorithm/teachers=tokens {RUN}": (
-        "algorithm.teachers are of tokens and cannot judge pictures; set "
+        "algorithm.teachers are for tokens and cannot score pictures; set "
         "algorithm/teachers=velocities"
     ),
     f"model=tiny_flow algorithm=opd {RUN}": (
@@ -31,34 +31,34 @@ LINES = {
         "velocities, and no log-probability of a step; set algorithm=diffusion_opd"
     ),
     f"algorithm=opd {RUN} algorithm/sampling_strategy=offline algorithm/importance_sampling=none": (
-        "from_teacher estimates a KL from the policy's own samples, and here rows are given; set "
-        "algorithm/sampling_strategy=on_policy"
+        "from_teacher estimates a KL from the policy's own samples, and here rows come from "
+        "data; set algorithm/sampling_strategy=on_policy"
     ),
     "model=tiny_vlm data=shapes_asked algorithm=opd "
     "'algorithm.teachers.folders={others: \"http://127.0.0.1:1\"}'": (
-        "algorithm.teachers.folders: a server is asked about token ids alone, and model=tiny_vlm "
-        "reads pictures; name a folder"
+        "algorithm.teachers.folders: a server receives only token ids, and model=tiny_vlm "
+        "reads pictures; give a folder"
     ),
     f"algorithm=gkd {RUN} algorithm/sampling_strategy=mixed": (
-        "algorithm/importance_sampling=token_tis: some rows are given; set "
+        "algorithm/importance_sampling=token_tis: some rows come from data; set "
         "algorithm/importance_sampling=none"
     ),
     f"algorithm=gkd {RUN} algorithm/sampling_strategy=mixed algorithm/importance_sampling=none "
-    "rollout.temperature=0": ("rollout.temperature=0.0 samples nothing to compare; set it above 0"),
+    "rollout.temperature=0": ("rollout.temperature=0.0 makes all samples equal; set it above 0"),
     f"algorithm=opd {RUN} algorithm/loss=divergence": (
         "algorithm.teachers.divergence=null: divergence reads the divergence of each state; set "
         "algorithm/teachers/divergence=jsd, forward_kl or reverse_kl"
     ),
     f"algorithm=opd {RUN} algorithm/teachers/divergence=jsd": (
-        "algorithm/teachers/divergence=jsd is read by nobody; leave it out, or set "
+        "algorithm/teachers/divergence=jsd is not read; leave it out, or set "
         "algorithm/loss=divergence"
     ),
     f"algorithm=gkd {RUN} algorithm.teachers.divergence.beta=1.0": (
         "algorithm.teachers.divergence.beta=1.0: must be above 0, and below 1"
     ),
     "algorithm=grpo algorithm/sampling_strategy=reprompted": (
-        "algorithm/sampling_strategy=reprompted writes prompts for a teacher, and nobody asks one; "
-        "set algorithm/sampling_strategy=on_policy, or algorithm=sdpo"
+        "algorithm/sampling_strategy=reprompted writes prompts for a teacher, and no part "
+        "reads one; set algorithm/sampling_strategy=on_policy, or algorithm=sdpo"
     ),
     "algorithm=grpo algorithm/advantage=none": (
         "algorithm/advantage=none: ppo learns from advantages; set "
@@ -66,7 +66,7 @@ LINES = {
     ),
     "algorithm=sdpo trainer=fsdp2": (
         "algorithm.teachers: the policy teaches itself by a copy of its weights, which "
-        "trainer.strategy=fsdp2 cuts over ranks; set trainer=ddp, or name a folder in "
+        "trainer.strategy=fsdp2 shards; set trainer=ddp, or give a folder in "
         "algorithm.teachers.folders"
     ),
 }

@@ -244,8 +244,8 @@ def test_a_network_without_blocks_is_one_line():
 FEW = ("plugins=[experiments.bring_your_own.quantization]", "model/quantization=few_bits")
 ADAPTED = "model.lora={r: 4, alpha: 8}"
 REFUSED = {
-    FEW: r"model/quantization=few_bits rounds the weights, and rounded ones cannot be trained in "
-    r"full; set model\.lora=\{r: 32, alpha: 64\}, or leave model/quantization out",
+    FEW: r"model/quantization=few_bits rounds the weights, and rounded weights cannot be "
+    r"trained; set model\.lora=\{r: 32, alpha: 64\}, or leave model/quantization out",
     (*FEW, ADAPTED, "trainer=fsdp2", "trainer.devices=2"): "packs whole weights, and "
     "trainer.strategy=fsdp2 cuts them; set trainer=ddp",
     (*FEW, ADAPTED, "rollout=vllm_server", "rollout.engine.url=http://127.0.0.1:8000"): "puts the "

@@ -87,11 +87,11 @@ WHOLE = "reward=motion_smoothness reward.motion_smoothness.frames=4"
         ),
         (
             f"model=tiny_flow {PICKED}",
-            "reward.jpeg_compressibility.frames=4: model=tiny_flow makes no films; leave it null",
+            "reward.jpeg_compressibility.frames=4: model=tiny_flow makes no films; set it to null",
         ),
         (
             f"{WAN} {WHOLE}",
-            "reward.motion_smoothness.frames=4: it sees films as a whole; leave it null",
+            "reward.motion_smoothness.frames=4: it reads whole films; set it to null",
         ),
     ],
 )

@@ -181,25 +181,25 @@ REFUSED = {
         "rollout.staleness=1: algorithm=sft samples nothing; set rollout.staleness=0"
     ),
     "model=tiny_masked algorithm=espo": (
-        "rollout.staleness=1: algorithm/likelihood=elbo asks at other states than the sampler did, "
-        "whose log-probabilities correct nothing there; set rollout.staleness=0"
+        "rollout.staleness=1: algorithm/likelihood=elbo draws states of its own, for which "
+        "there are no log-probabilities of the sampler; set rollout.staleness=0"
     ),
     "rollout.order=ready": (
-        "rollout.order=ready takes the rows that come first, and what samples by the very weights "
-        "that are trained gives them in order; set rollout.order=exact, or rollout=vllm_server"
+        "rollout.order=ready takes rows as they finish, and a sampler that shares the trained "
+        "weights returns them in order; set rollout.order=exact, or rollout=vllm_server"
     ),
     "rollout=vllm_server rollout.engine.url=http://127.0.0.1:1 rollout.handover=in_flight": (
-        "rollout.handover=in_flight changes the weights of rows that are under way, and "
-        "rollout.order=exact asks for each by one version; set rollout.order=ready, or "
+        "rollout.handover=in_flight changes weights while rows are sampled, and "
+        "rollout.order=exact needs one version per row; set rollout.order=ready, or "
         "rollout.handover=null"
     ),
     "model=tiny_flow algorithm=awm": (
-        "rollout.staleness=1: algorithm=awm compares with the policy algorithm.ema.old, which does "
-        "not sample its pictures; set algorithm.rollout_weights=old, or rollout.staleness=0"
+        "rollout.staleness=1: algorithm=awm compares with algorithm.ema.old, which did not "
+        "sample the pictures; set algorithm.rollout_weights=old, or rollout.staleness=0"
     ),
     "model=tiny_flow algorithm=dgpo": (
-        "rollout.staleness=1: algorithm=dgpo compares with no policy that sampled its pictures; "
-        "set rollout.staleness=0, or take algorithm=nft or flow_grpo"
+        "rollout.staleness=1: algorithm=dgpo does not correct for the weights that sampled; "
+        "set rollout.staleness=0, or algorithm=nft or flow_grpo"
     ),
 }
 

@@ -1,7 +1,7 @@
-"""The legality of a run: contradictions between parts that are each right by themselves.
+"""Legality rules: contradictions between parts that are each valid on their own.
 
-A rule is a generator of lines, each of which names the flag to set. To add one, write it and put it
-into the RULES of its file.
+A rule is a generator of messages, each of which names the flag to set. To add a rule, write it and
+list it in RULES of its file.
 """
 
 from __future__ import annotations
@@ -53,6 +53,6 @@ __all__ = ["RULES", "Case", "Part", "check"]
 
 
 def check(case: Case) -> Iterator[str]:
-    """All that can be known to be wrong before a weight is loaded, the most telling line first."""
+    """Every contradiction that can be found before weights are loaded, the most useful first."""
     for rule in RULES:
         yield from rule(case)

@@ -1,4 +1,4 @@
-"""Contradictions between an advantage and the samples and scores that it is to compare."""
+"""Contradictions between an advantage and the samples and scores that it compares."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def sets_fit_into_groups(case: Case) -> Iterator[str]:
             )
         if k == size and facts.whole_group_is_no_set:
             yield (
-                f"{key}={k} of {name}: all of a group of group_size={size} pass or none does; set "
+                f"{key}={k} of {name}: a set is the whole group of group_size={size}; set "
                 f"{key} to {size - 1} or less"
             )
 
@@ -46,7 +46,7 @@ def values_have_a_critic(case: Case) -> Iterator[str]:
     reading = [name_of(e) for e in estimators if "old_values" in facts_of(e).reads]
     if critic is None and reading:
         yield (
-            f"algorithm.critic=null: {reading[0]} reads the values of a critic; take the one of "
+            f"algorithm.critic=null: {reading[0]} reads the values of a critic; use the one of "
             "algorithm=ppo, or another algorithm/advantage"
         )
     if critic is not None and not reading:
@@ -57,34 +57,34 @@ def values_have_a_critic(case: Case) -> Iterator[str]:
 
 
 def rewards_are_weighed_once(case: Case) -> Iterator[str]:
-    """Estimators of single rewards have weights of their own."""
+    """Estimators that compare each reward separately have their own weights."""
     for key, estimator in case.estimators.items():
         if not facts_of(estimator).by_reward or numbers_of(estimator).get("weights") is not None:
             continue
         for name, reward in case.rewards.items():
             if (weight := reward.arguments.get("weight", 1.0)) not in (0.0, 1.0):
                 yield (
-                    f"reward.{name}.weight={weight}: {name_of(estimator)} compares each reward by "
-                    "itself and reads no weight of the sum; set it to 1, and "
+                    f"reward.{name}.weight={weight}: {name_of(estimator)} compares each reward "
+                    "separately and ignores weights of the sum; set it to 1, and "
                     f"{key}.weights={{{name}:{weight},...}}"
                 )
 
 
 def scores_stay_in_their_domain(case: Case) -> Iterator[str]:
-    """An advantage of scores of 0 and more refuses penalties that make them negative."""
+    """An advantage defined for scores of at least 0 excludes penalties that make them negative."""
     limits = ((e, facts_of(e).rewards) for e in case.estimators.values())
     strict = next((e for e, limit in limits if limit is not None and not limit.admits(-1)), None)
     ranged = [n for n, r in case.rewards.items() if r.arguments.get("range")]
     broken = case.shaping or (f"reward.{ranged[0]}.range" if ranged else None)
     if strict is not None and broken is not None:
         yield (
-            f"{broken} makes scores negative, and {name_of(strict)} compares rewards of 0 and "
-            "more; leave it out, or set algorithm/advantage=group_relative"
+            f"{broken} makes scores negative, and {name_of(strict)} needs rewards of at least "
+            "0; leave it out, or set algorithm/advantage=group_relative"
         )
 
 
 def what_shaping_takes_is_read(case: Case) -> Iterator[str]:
-    """A penalty lowers the total, which estimators of single rewards never read."""
+    """A penalty lowers the total, which estimators of separate rewards never read."""
     by_part = [name_of(e) for e in case.estimators.values() if facts_of(e).by_reward]
     if case.shaping is not None and by_part:
         yield (
@@ -94,7 +94,7 @@ def what_shaping_takes_is_read(case: Case) -> Iterator[str]:
 
 
 def named_rewards_are_there(case: Case) -> Iterator[str]:
-    """An advantage, or the gate of a KL, that reads single rewards by their names."""
+    """An advantage or a KL gate that reads rewards by name needs those rewards."""
     gate = case.algorithm.kl.gate
     parts = case.estimators | ({} if gate is None else {"algorithm.kl.gate": gate})
     named = (
@@ -106,30 +106,30 @@ def named_rewards_are_there(case: Case) -> Iterator[str]:
         for name in (given,) if isinstance(given, str) else given:
             if name not in case.rewards:
                 yield (
-                    f"{where}={name}: no reward is called so, there are "
+                    f"{where}={name}: there is no such reward, only "
                     f"{', '.join(case.rewards)}; add it to reward=[...]"
                 )
 
 
 def a_gate_is_open_for_some_kl(case: Case) -> Iterator[str]:
-    """A gate, and a reference that is renewed, belong to a KL that costs something."""
+    """A gate or a renewed reference needs a KL whose coefficient is above 0."""
     kl = case.algorithm.kl
     given = {"gate": kl.gate, "renew_every": kl.renew_every, "renew_above": kl.renew_above}
     for name, value in given.items():
         if kl.is_off and value is not None:
-            yield f"algorithm.kl.coef=0: there is no KL for algorithm.kl.{name}; set it above 0"
+            yield f"algorithm.kl.coef=0 disables the KL of algorithm.kl.{name}; set it above 0"
     if kl.gate is not None and kl.kl_target is not None:
         yield (
             f"algorithm.kl.kl_target={kl.kl_target:g} steers the mean KL of all samples, and "
-            f"algorithm/kl/gate={name_of(kl.gate)} holds a part of them; set "
+            f"algorithm/kl/gate={name_of(kl.gate)} applies it to a part; set "
             "algorithm.kl.kl_target=null, or ~algorithm/kl/gate"
         )
     if kl.renewal is not None and "ref_logp" in case.algorithm.needs:
         why = (
-            "a language model's reference stays as it was loaded"
+            "the reference of a language model cannot be renewed"
             if case.is_of_texts
-            else "its log-probabilities are asked once an iteration, by the weights as they were "
-            "loaded"
+            else "reference log-probabilities are computed once per iteration, with the initial "
+            "weights"
         )
         yield (
             f"algorithm.kl.renew_every and renew_above: {why}; set algorithm.kl.renew_every=null "

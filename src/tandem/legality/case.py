@@ -1,4 +1,4 @@
-"""The case that is judged: an algorithm without weights, and what stands around it."""
+"""The case that rules examine: an algorithm without weights, and the parts around it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOKENS, STEPS, PICTURES, BOUNDS = DOMAINS
 
 
 class Part(Protocol):
-    """A component that is costly to make, as it would be called."""
+    """A component that is expensive to build, described by its call."""
 
     target: Callable
     arguments: Mapping[str, Any]
@@ -26,23 +26,23 @@ class Part(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """Facts and numbers of parts as rules read them, never the name of a function."""
+    """The facts and numbers of parts. Rules never test the name of a function."""
 
     plan: Settings
     algorithm: Algorithm
-    sampling: object  # what `rollout` makes
+    sampling: object  # what `rollout` builds
     rollout: Part
     model: Part
     data: Part
     rewards: Mapping[str, Part]
     optimizer: Part
     environment: Environment | Mixture | None = None  # None: one move ends an episode
-    # group -> what was chosen in it, where the model has no such part.
+    # group -> the option chosen in it, for groups that the model has no part for.
     left_out: Mapping[str, Callable] = field(default_factory=dict)
 
     @property
     def loss(self) -> Callable:
-        """The loss of the algorithm, out of whatever masks its samples."""
+        """The innermost loss of the algorithm, without the wrappers that mask its samples."""
         return next(iterate_innermost(self.algorithm.loss, ""))[1]
 
     @property
@@ -51,7 +51,7 @@ class Case:
 
     @property
     def estimators(self) -> dict[str, Callable]:
-        """The advantages of the algorithm, out of whatever normalises or adds them, by key."""
+        """The innermost advantages by key, without the wrappers that normalise or add them."""
         return dict(iterate_innermost(self.algorithm.advantage, "algorithm.advantage"))
 
     @property
@@ -60,17 +60,17 @@ class Case:
 
     @property
     def is_offline(self) -> bool:
-        """Rows are given to train on, all of them or some."""
+        """Whether some or all of the training rows come from data."""
         return bool(self.strategy.reads & GIVEN)
 
     @property
     def samples(self) -> bool:
-        """Whether rows are sampled to train on; others may be given beside them."""
+        """Whether some or all of the training rows are sampled."""
         return not self.is_offline or "samples" in self.strategy.gives
 
     @property
     def learns_from_scores(self) -> bool:
-        """Rewards say what is learnt, neither rows of data nor a teacher alone."""
+        """Whether rewards define what is learnt, not just rows of data or a teacher."""
         return self.algorithm.learns_from_scores and self.samples
 
     @property
@@ -83,31 +83,31 @@ class Case:
 
     @property
     def compares_pairs(self) -> bool:
-        """Whether the loss is one of preferences."""
+        """Whether the loss is a preference loss."""
         return self.loss_facts.reward is not None
 
     @property
     def is_chain(self) -> bool:
-        """Whether samples are written and then painted."""
+        """Whether a sample is a text followed by a picture."""
         return {*SEGMENTS} <= self.rollout.arguments.keys()
 
     @property
     def samplers(self) -> dict[str, Part]:
-        """What samples each segment, by the key of its numbers; of one kind of steps, one."""
+        """The sampler of each segment by its key; a single one where there are no segments."""
         if not self.is_chain:
             return {"rollout": self.rollout}
         return {f"rollout.{name}": self.rollout.arguments[name] for name in SEGMENTS}
 
     @property
     def painter(self) -> tuple[Part, Part]:
-        """What samples pictures and the model of them, where there are any."""
+        """The sampler and the model of pictures, in a chain or alone."""
         if not self.is_chain:
             return self.rollout, self.model
         return self.rollout.arguments[PICTURE], self.model.arguments[PICTURE]
 
     @property
     def engine(self) -> Part | None:
-        """The engine that samples with weights of its own."""
+        """The inference engine that samples; None: the model samples itself."""
         return self.rollout.arguments.get("engine")
 
     @property
@@ -136,7 +136,7 @@ class Case:
 
     @property
     def shaping(self) -> str | None:
-        """The option that takes something from a score before it is compared."""
+        """The option that lowers scores before they are compared."""
         if facts_of(self.algorithm.truncation_handling).lowers_scores:
             return self.option("truncation_handling")
         if facts_of(self.algorithm.kl).lowers_scores and self.algorithm.kl.coef:
@@ -144,12 +144,12 @@ class Case:
         return None
 
     def option(self, group: str) -> str:
-        """As a user would write it."""
+        """The option as a user would write it."""
         return f"algorithm/{group}={name_of(getattr(self.algorithm, group))}"
 
 
 def unknown(what: str, name: str, names: Iterable[str]) -> str:
-    """The end of a line about a name that does not exist, with the one that was probably meant."""
+    """The end of a message about an unknown name, with the closest known one."""
     names = list(names)
     if meant := get_close_matches(name, names, n=1):
         return f"unknown {what} {name!r}: did you mean {meant[0]!r}?"

@@ -1,4 +1,4 @@
-"""Contradictions of samples that are written and then painted."""
+"""Contradictions in chains: samples of a text followed by a picture."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tandem.types import PICTURE, SEGMENTS, TEXT
 
 
 def segments_are_those_of_the_model(case: Case) -> Iterator[str]:
-    """Parts for single segments belong to a model that has some."""
+    """Parts for a segment need a model whose samples have segments."""
     if case.is_chain:
         if case.algorithm.segments.keys() != {*SEGMENTS}:
-            yield f"algorithm.segments: a chain has {' and '.join(SEGMENTS)}; name both"
+            yield f"algorithm.segments: a chain has {' and '.join(SEGMENTS)}; configure both"
         return
     made = f"model={case.plan.choices['model']} makes samples of one kind"
     if case.algorithm.segments:
@@ -37,63 +37,60 @@ def something_is_trained(case: Case) -> Iterator[str]:
 
 
 def losses_judge_a_segment_by_itself(case: Case) -> Iterator[str]:
-    """Each in its units, and without a look at the other one."""
+    """A loss of a chain treats each segment in its own units and reads no batch statistics."""
     if not case.is_chain:
         return
     for _, loss in iterate_innermost(case.algorithm.loss, "algorithm.loss"):
         said = f"algorithm/loss={name_of(loss)}"
         if batch_statistics_of(loss) is not None or facts_of(loss).averages:
             yield (
-                f"{said} takes a statistic of a whole update, and that of a chain has tokens and "
-                "denoising steps in it; set algorithm/loss=ppo"
+                f"{said} reads a statistic of a whole update, which mixes tokens and denoising "
+                "steps in a chain; set algorithm/loss=ppo"
             )
     for key, number, name in without_unit(case.algorithm):
         yield (
-            f"{key}={number:g} of {name} has no unit, so nobody knows what it is of a denoising "
-            f"step; declare units={{{key.rpartition('.')[2]!r}: 'clip'}}, or 'none' if it means "
-            "the same everywhere"
+            f"{key}={number:g} of {name} has no unit, so its value per denoising step is "
+            f"undefined; declare units={{{key.rpartition('.')[2]!r}: 'clip'}}, or 'none' if it "
+            "does not scale"
         )
 
 
 def columns_are_not_in_time(case: Case) -> Iterator[str]:
-    """The steps of a picture stand before the text that it was painted for."""
+    """Columns of a chain are not ordered in time: picture steps precede their text."""
     if not case.is_chain:
         return
     for group in ("advantage", "critic"):
         for part in parts_of(getattr(case.algorithm, group)):
             if facts_of(part).in_time:
                 yield (
-                    f"algorithm/{group}={name_of(part)} follows a sample in time, and a chain has "
-                    "its denoising steps beside its tokens; set "
-                    "algorithm/advantage=group_relative"
+                    f"algorithm/{group}={name_of(part)} needs steps in time order, and the "
+                    "columns of a chain are not; set algorithm/advantage=group_relative"
                 )
 
 
 def numbers_are_of_one_segment(case: Case) -> Iterator[str]:
-    """A controller, and what ends the updates of an iteration, would compare nats of tokens with
-    those of a latent dimension."""
+    """A KL controller or target would mix nats per token with nats per latent dimension."""
     if not case.is_chain:
         return
     given = {"target_kl": case.algorithm.target_kl, "kl.kl_target": case.algorithm.kl.kl_target}
     for name, value in given.items():
         if value is not None:
             yield (
-                f"algorithm.{name}={value:g}: texts and pictures move in other units; set it to "
-                "null"
+                f"algorithm.{name}={value:g}: texts and pictures differ in units; set it to null"
             )
 
 
 def rows_are_whole_chains(case: Case) -> Iterator[str]:
-    """Pairs have no text to a picture, and nobody samples one greedily."""
+    """A chain cannot make preference pairs or a greedy baseline."""
     if case.is_chain and case.strategy.gives & {"pairs", "baseline"}:
         yield (
-            f"{case.option('sampling_strategy')} makes rows that a chain cannot make; set "
+            f"{case.option('sampling_strategy')} needs rows that a chain cannot sample; set "
             "algorithm/sampling_strategy=on_policy"
         )
 
 
 def several_pictures_of_a_text_are_compared(case: Case) -> Iterator[str]:
-    """A text is one sample, and its pictures are several."""
+    """Several pictures per text restrict the groups, the KL, the loss and the advantage."""
     if not (case.is_chain and case.samples):
         return
     each, within = case.sampling.pictures_per_text, case.algorithm.segments[PICTURE].within
@@ -106,21 +103,21 @@ def several_pictures_of_a_text_are_compared(case: Case) -> Iterator[str]:
         return
     key, rows = f"rollout.pictures_per_text={each}", case.plan.group_size
     if rows % each:
-        yield f"{key} does not divide group_size={rows}, which counts pictures; change one of them"
+        yield f"{key} does not divide group_size={rows}, which counts pictures; change either"
     if facts_of(case.algorithm.kl).lowers_scores and case.algorithm.kl.coef:
         yield (
-            f"{key}: {case.option('kl')} would charge one picture with the KL of the text; set "
+            f"{key}: {case.option('kl')} would charge the KL of the text to one picture; set "
             "algorithm/kl=auto"
         )
     if case.loss_facts.whole_groups:
         yield (
-            f"{key}: {case.option('loss')} compares the rows of a group, and a text has several; "
-            "set algorithm/loss=ppo"
+            f"{key}: {case.option('loss')} compares the rows of a group, and a text has several "
+            "rows; set algorithm/loss=ppo"
         )
     if any(True for _ in modules_in("advantage", case.algorithm.advantage)):
         yield (
-            f"{key}: {case.option('advantage')} remembers scores, and those of texts are means; "
-            "set algorithm/advantage=group_relative"
+            f"{key}: {case.option('advantage')} keeps a history of scores, and scores of texts are "
+            "means; set algorithm/advantage=group_relative"
         )
 
 

@@ -1,7 +1,7 @@
-"""Rules of domains: which functions make sense of tokens, Gaussian steps or pictures.
+"""Rules of domains: which functions apply to tokens, Gaussian steps, pictures or bounds.
 
-A function says where it does not by `refused`. Where it only reads what nobody could tell it, that
-is reason enough, and known here.
+A function declares the domains that it excludes by `refused`. A function that reads a quantity that
+a domain does not define is refused here.
 """
 
 from __future__ import annotations
@@ -16,28 +16,27 @@ from tandem.legality.case import BOUNDS, PICTURES, STEPS, TOKENS, Case
 
 GAUSSIAN = ("transition", "kl_to_old", "kl_to_ref")
 CRITICS = ("values", "old_values", "returns")
-# What cannot be known of a step in a domain, and why.
+# Quantities that a domain does not define, and why.
 UNKNOWN = {
-    TOKENS: dict.fromkeys(GAUSSIAN, "tokens are no Gaussian steps"),
+    TOKENS: dict.fromkeys(GAUSSIAN, "tokens are not Gaussian steps"),
     BOUNDS: {
-        **dict.fromkeys(GAUSSIAN, "tokens are no Gaussian steps"),
-        **dict.fromkeys(CRITICS, "a bound on log p passes no states that a critic could value"),
-        "behaviour_logp": "the sampler says how likely its steps were, which a bound on log p does "
-        "not count",
-        "entropy": "a bound on log p is no distribution, so it has no entropy",
-        "sum_pi_squared": "a bound on log p is no distribution",
-        "teacher_logp": "a teacher says how likely steps are that were taken one by one",
+        **dict.fromkeys(GAUSSIAN, "tokens are not Gaussian steps"),
+        **dict.fromkeys(CRITICS, "a bound on log p has no sequence of states for a critic"),
+        "behaviour_logp": "the sampler reports log-probabilities of steps, not a bound on log p",
+        "entropy": "a bound on log p is not a distribution and has no entropy",
+        "sum_pi_squared": "a bound on log p is not a distribution",
+        "teacher_logp": "a teacher gives log-probabilities of steps, not a bound on log p",
     },
     STEPS: {
         "entropy": "the entropy of a Gaussian step is a constant of its noise level",
-        "sum_pi_squared": "a Gaussian step has a density, and no probabilities to square",
+        "sum_pi_squared": "a Gaussian step has a density, not probabilities to square",
     },
     PICTURES: {
-        **dict.fromkeys(GAUSSIAN, "a picture as a whole is no Gaussian step"),
-        **dict.fromkeys(CRITICS, "a picture as a whole passes no states that a critic could value"),
-        "behaviour_logp": "nobody knows how likely the sampler was to paint a picture as a whole",
+        **dict.fromkeys(GAUSSIAN, "a finished picture is not a Gaussian step"),
+        **dict.fromkeys(CRITICS, "a finished picture has no sequence of states for a critic"),
+        "behaviour_logp": "the probability that the sampler makes a finished picture is unknown",
         "entropy": "a regression error has no entropy",
-        "sum_pi_squared": "a regression error is no distribution over tokens",
+        "sum_pi_squared": "a regression error is not a distribution over tokens",
     },
 }
 INSTEAD = {
@@ -50,7 +49,7 @@ INSTEAD = {
 
 
 def refusal(function: Callable, where: str, group: str) -> str | None:
-    """The reason why a function makes no sense in a domain, and what to set; None if it does."""
+    """Why a function does not apply in a domain, and what to set; None if it does."""
     facts = facts_of(function)
     alike = where == BOUNDS and not facts.of_bounds
     for domain in (where, TOKENS) if alike else (where,):
@@ -63,20 +62,19 @@ def refusal(function: Callable, where: str, group: str) -> str | None:
 
 
 def steps_are_sampled(case: Case) -> Iterator[str]:
-    """By dynamics with noise alone."""
+    """A policy gradient of a flow needs dynamics with noise."""
     dynamics = case.plan.dynamics
     if case.is_of_texts or case.is_offline or case.algorithm.objective != "policy_gradient":
         return
     if facts_of(dynamics.kernel).noiseless:
         yield (
-            f"algorithm={case.plan.choices['algorithm']} asks how likely sampled steps are, and "
-            f"dynamics={dynamics.name} takes none at random; set dynamics=flow_sde, dance_sde or "
-            "cps"
+            f"algorithm={case.plan.choices['algorithm']} needs log-probabilities of random steps; "
+            f"dynamics={dynamics.name} takes none; set dynamics=flow_sde, dance_sde or cps"
         )
 
 
 def functions_make_sense(case: Case) -> Iterator[str]:
-    """Of everything that the algorithm calls, its loss first: much of the rest follows from it."""
+    """Every function of the algorithm applies in its domain. The loss comes first."""
     groups = sorted((one.name for one in fields(case.algorithm)), key=lambda name: name != "loss")
     for group, (segment, domain) in product(groups, case.domains.items()):
         for function in parts_of(getattr(case.algorithm, group), segment):
@@ -89,7 +87,7 @@ def functions_make_sense(case: Case) -> Iterator[str]:
 
 
 def _is_judged_elsewhere(case: Case, function: Callable, group: str) -> bool:
-    """Of a sample of two segments: its parts are, or it makes sense of the other one."""
+    """Whether, in a chain, other functions or the other segment decide about this one."""
     facts = facts_of(function)
     if not case.is_chain or not facts.where_it_can:
         return case.is_chain and bool(facts.segments)
@@ -97,39 +95,39 @@ def _is_judged_elsewhere(case: Case, function: Callable, group: str) -> bool:
 
 
 def rows_of_data_have_no_steps(case: Case) -> Iterator[str]:
-    """Rows of data have no sampled steps for an objective that reads them."""
+    """A policy gradient needs sampled steps, which rows of data lack."""
     whole = case.domain == PICTURES and case.is_offline
     if whole and case.algorithm.objective == "policy_gradient":
         yield (
-            f"algorithm={case.plan.choices['algorithm']} asks how likely sampled steps are, and "
+            f"algorithm={case.plan.choices['algorithm']} needs log-probabilities of sampled steps; "
             f"{_place(case)} have none; set algorithm=sft"
         )
 
 
 def numbers_are_of_their_dynamics(case: Case) -> Iterator[str]:
-    """Numbers that single dynamics lack, where the domain does not tell."""
+    """Quantities that some dynamics of a domain lack."""
     dynamics, kl = case.plan.dynamics, case.algorithm.kl
     timeless = next((part for part in parts_of(kl) if facts_of(part).of_sde), None)
     if timeless is not None and not case.is_of_texts and not facts_of(dynamics.kernel).of_sde:
         yield (
-            f"algorithm/kl={name_of(timeless)} leaves out the duration of an SDE's step, and that "
-            f"of dynamics={dynamics.name} has none; set algorithm/kl=gaussian"
+            f"algorithm/kl={name_of(timeless)} leaves out the duration of an SDE step, and steps "
+            f"of dynamics={dynamics.name} have none; set algorithm/kl=gaussian"
         )
     if case.loss_facts.reads_density and facts_of(dynamics.logp).unscaled:
         yield (
-            f"dynamics/logp={name_of(dynamics.logp)}: {name_of(case.loss)} takes the "
-            "log-probability of a step for a density; set dynamics/logp=gaussian"
+            f"dynamics/logp={name_of(dynamics.logp)}: {name_of(case.loss)} needs the "
+            "log-density of a step; set dynamics/logp=gaussian"
         )
 
 
 def _of_velocities(case: Case, group: str) -> str:
     """The option to set in place of a KL where velocity errors are known."""
     known = group == "kl" and case.algorithm.objective in ON_ERRORS
-    return ", or algorithm/kl=regressed, the distance of velocities" if known else ""
+    return ", or algorithm/kl=regressed, a distance between velocities" if known else ""
 
 
 def _shown(case: Case, group: str) -> str:
-    """As a user would write it: the innermost part that is an option of the group."""
+    """The innermost part that is an option of the group, as a user would write it."""
     named = [part for part in parts_of(getattr(case.algorithm, group)) if facts_of(part).option]
     return f"algorithm/{group}={name_of(named[0])}" if named else f"algorithm.{group}"
 

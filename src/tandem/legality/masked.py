@@ -1,4 +1,4 @@
-"""Contradictions between texts that are unmasked, how they are sampled, and who reads them."""
+"""Contradictions about masked-diffusion models: samplers, likelihoods and what reads them."""
 
 from __future__ import annotations
 
@@ -21,95 +21,94 @@ from tandem.settings.settings import Settings
 
 
 def likelihoods_are_of_masked_texts(case: Case) -> Iterator[str]:
-    """Only a model that unmasks answers is asked about them at states of masks."""
+    """A likelihood of masked texts needs a masked-diffusion model."""
     if case.algorithm.likelihood is None or (case.is_of_texts and not case.sampling.in_time):
         return
     yield (
-        f"{case.option('likelihood')} is of texts that are unmasked, and "
-        f"model={case.plan.choices['model']} unmasks none; leave it out"
+        f"{case.option('likelihood')} needs a masked-diffusion model, and "
+        f"model={case.plan.choices['model']} is none; leave it out"
     )
 
 
 def what_algorithms_go_by_is_there(case: Case) -> Iterator[str]:
-    """An algorithm is not one of a model that leaves out what it goes by."""
+    """An algorithm is refused for a model without a part that the algorithm depends on."""
     for group, part in case.left_out.items():
         if facts_of(part).essential:
             chosen = case.plan.choices
             yield (
-                f"algorithm={chosen['algorithm']} goes by {group}={name_of(part)}, and "
-                f"model={chosen['model']} has no {group.replace('/', '.')}; take another "
+                f"algorithm={chosen['algorithm']} depends on {group}={name_of(part)}, and "
+                f"model={chosen['model']} has no {group.replace('/', '.')}; set another "
                 "algorithm, or a model that has it, such as model=tiny_masked"
             )
 
 
 def samplers_are_of_their_model(case: Case) -> Iterator[str]:
-    """A model that unmasks answers has a sampler of its own, and no engine samples for it."""
+    """A masked-diffusion model has its own sampler, and no engine samples for it."""
     if not case.is_of_texts:
         return
     wanted, given = case.model.target.samples_by, type(case.sampling)
     if given is not wanted:
         yield (
             f"rollout={case.plan.choices['rollout']} samples by {given.dynamics} steps, but "
-            f"model={case.plan.choices['model']} takes {wanted.dynamics} ones; leave rollout as "
-            "the model chooses it"
+            f"model={case.plan.choices['model']} takes {wanted.dynamics} ones; leave rollout out"
         )
 
 
 def dynamics_are_of_their_sampler(case: Case) -> Iterator[str]:
-    """Tokens are written one after the other, or unmasked."""
+    """The dynamics of tokens are those of the sampler: autoregressive or masked."""
     if case.is_of_texts and case.plan.dynamics.name != case.sampling.dynamics:
         yield (
-            f"dynamics={case.plan.dynamics.name} takes no step of "
+            f"dynamics={case.plan.dynamics.name} does not apply to "
             f"model={case.plan.choices['model']}, whose dynamics are {case.sampling.dynamics}; "
-            "leave dynamics=auto"
+            "set dynamics=auto"
         )
 
 
 def numbers_of_states_are_read(case: Case) -> Iterator[str]:
-    """A number that only another value of a second one reads is left as it is."""
+    """A number that needs a certain value of another one keeps its default without it."""
     usual = defaults_of(unwrap_partial(case.algorithm.likelihood)[0])
     given = numbers_of(case.algorithm.likelihood)
     for number, (other, value) in facts_of(case.algorithm.likelihood).read_with.items():
         if given[number] != usual[number] and given[other] != value:
             key = "algorithm.likelihood"
             yield (
-                f"{key}.{number}={given[number]} makes no sense of {key}.{other}={given[other]}; "
+                f"{key}.{number}={given[number]} has no effect with {key}.{other}={given[other]}; "
                 f"set {key}.{other}={value}, or {key}.{number}={usual[number]}"
             )
 
 
 def given_answers_have_no_path(case: Case) -> Iterator[str]:
-    """Nobody knows in which order given answers were unmasked."""
+    """The order in which answers from data were unmasked is unknown."""
     likelihood = case.algorithm.likelihood
     if case.is_offline and likelihood is not None and "when" in facts_of(likelihood).reads:
         yield (
-            f"{case.option('likelihood')} reads the steps of the sampler, and here answers are "
-            "given; set algorithm/likelihood=elbo"
+            f"{case.option('likelihood')} reads the steps of the sampler, and here answers come "
+            "from data; set algorithm/likelihood=elbo"
         )
 
 
 def positions_are_in_no_order(case: Case) -> Iterator[str]:
-    """What goes by the order of steps makes no sense of positions that are filled in any order."""
+    """A function of the order of steps does not apply to positions filled in any order."""
     if not case.is_of_texts or case.sampling.in_time:
         return
     for group, instead in (("advantage", "group_relative"), ("loss", "ppo")):
         for part in parts_of(getattr(case.algorithm, group)):
             if facts_of(part).in_time:
                 yield (
-                    f"algorithm/{group}={name_of(part)} goes by the order of the steps, and "
+                    f"algorithm/{group}={name_of(part)} depends on the order of steps, and "
                     f"model={case.plan.choices['model']} fills positions in any order; set "
                     f"algorithm/{group}={instead}"
                 )
 
 
 def fewer_steps_can_be_taken(case: Case) -> Iterator[str]:
-    """The numbers of steps that evaluation asks for are those of some sampler."""
+    """The sampler supports the numbers of steps in evaluation.steps."""
     evaluation = case.plan.evaluation
     numbers = evaluation.steps if isinstance(evaluation, UnmaskedAnswers) else ()
     if numbers and (not case.is_of_texts or case.sampling.in_time):
         yield (
-            f"evaluation.steps={list(numbers)}: model={case.plan.choices['model']} unmasks no "
-            "answers; set evaluation.steps=[]"
+            f"evaluation.steps={list(numbers)}: model={case.plan.choices['model']} is not a "
+            "masked-diffusion model; set evaluation.steps=[]"
         )
         return
     for number in numbers:
@@ -120,7 +119,7 @@ def fewer_steps_can_be_taken(case: Case) -> Iterator[str]:
 
 
 def notice(algorithm: Algorithm, settings: Settings, sampling: object) -> str | None:
-    """One line where tokens are drawn and then chosen for what they are; None: they are not."""
+    """The warning about positions chosen by their sampled tokens; None: they are not."""
     likelihood = algorithm.likelihood
     if likelihood is None or settings.dynamics.kernel is not None:
         return None
@@ -128,9 +127,9 @@ def notice(algorithm: Algorithm, settings: Settings, sampling: object) -> str | 
         return None
     return line(
         "order",
-        f"rollout.unmask_order={sampling.unmask_order} writes tokens for their own probability, "
-        f"which algorithm/likelihood={name_of(likelihood)} does not count: gradients lean to what "
-        "is likely already; entropy, margin and random are exact",
+        f"rollout.unmask_order={sampling.unmask_order} chooses positions by their sampled tokens, "
+        f"which algorithm/likelihood={name_of(likelihood)} ignores: gradients are biased to likely "
+        "tokens; entropy, margin and random are exact",
     )
 
 

@@ -1,4 +1,4 @@
-"""Contradictions between a generator that matches a distribution, and the networks beside it."""
+"""Contradictions between a generator that matches a distribution and its networks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tandem.legality.case import Case
 
 MATCHING = "matching"
 SEE = "see algorithm=dmd2, tdm or tdm_r1"
-# Beside them in the terms of the objective, whose losses are logged, and in the optimizer.
+# Names that are taken: other terms of the objective, other optimized parts, module attributes.
 TAKEN = frozenset({POLICY, KL, "ema_kl", "entropy", "value", "critic", *dir(nn.ModuleDict())})
 OF_PROMPT = ("algorithm.loss.prompt_coef", "algorithm.loss.prompt_scale")
 
@@ -22,72 +22,72 @@ def _matches(case: Case) -> bool:
 
 
 def losses_of_matching_have_its_objective(case: Case) -> Iterator[str]:
-    """Both ways."""
+    """A matching loss needs objective=matching, and the objective needs a matching loss."""
     objective, name = case.algorithm.objective, name_of(case.loss)
     if case.loss_facts.matches and not _matches(case):
         yield (
-            f"algorithm.objective={objective}: {name} reads the pictures that networks beside the "
-            f"policy expect; set algorithm={name}"
+            f"algorithm.objective={objective}: {name} reads the predictions of networks beside the "
+            f"policy; set algorithm={name}"
         )
     if _matches(case) and not case.loss_facts.matches:
         yield (
-            f"algorithm.objective=matching: {name} reads nothing of the networks beside the "
-            "policy; set algorithm/loss=dmd2 or tdm"
+            f"algorithm.objective=matching: {name} reads no predictions of the networks beside "
+            "the policy; set algorithm/loss=dmd2 or tdm"
         )
 
 
 def networks_have_names_of_their_own(case: Case) -> Iterator[str]:
-    """No name of another part that learns or holds, and one that a module may have."""
+    """The name of a network is an identifier that no other part uses."""
     for name in case.algorithm.networks:
         if not name.isidentifier() or name in TAKEN:
             yield (
-                f"algorithm.networks.{name}: a network is named by letters, digits and _, and not "
-                "as another part of the objective or of a module is; give it another name"
+                f"algorithm.networks.{name}: names consist of letters, digits and _, and must "
+                "not be taken by another part or a module attribute; choose another name"
             )
 
 
 def networks_are_there_and_read(case: Case) -> Iterator[str]:
-    """Each is there for a loss, and none for nobody."""
+    """The networks are exactly those that the loss reads."""
     algorithm, read = case.algorithm, case.loss_facts.networks
     for name in algorithm.networks:
         if not _matches(case):
             yield (
-                f"algorithm.networks.{name} learns beside the policy under "
-                f"algorithm.objective=matching alone; set it to null, or {SEE}"
+                f"algorithm.networks.{name} is only trained under "
+                f"algorithm.objective=matching; set it to null, or {SEE}"
             )
         elif name not in read:
             yield (
                 f"algorithm.networks.{name}: {name_of(case.loss)} does not read it; set it to null"
             )
     for name in sorted(read - algorithm.networks.keys()) if _matches(case) else ():
-        yield f"algorithm.networks.{name}=null: {name_of(case.loss)} reads what it expects; {SEE}"
+        yield f"algorithm.networks.{name}=null: {name_of(case.loss)} reads its predictions; {SEE}"
     if _matches(case) and algorithm.query is None:
-        yield f"algorithm.query=null: nobody is asked anything; {SEE}"
+        yield f"algorithm.query=null: no states to query the networks at; {SEE}"
 
 
 def networks_judge_by_errors(case: Case) -> Iterator[str]:
-    """What learns beside the policy sees its own velocity errors."""
+    """The loss of a network reads the velocity errors of that network."""
     for name, network in case.algorithm.networks.items():
         if not facts_of(network.loss).on_errors:
             yield (
                 f"algorithm.networks.{name}.loss={name_of(network.loss)} reads no velocity errors, "
-                f"and they are all that the {name} network makes; {SEE}"
+                f"the only output of the {name} network; {SEE}"
             )
 
 
 def groups_are_at_one_state(case: Case) -> Iterator[str]:
-    """A state that each row draws for itself is no sample of a group's."""
+    """A loss that compares the rows of a group needs them at the same states."""
     losses = [case.loss, *(network.loss for network in case.algorithm.networks.values())]
     comparing = [name_of(loss) for loss in losses if facts_of(loss).compares_groups]
     if _matches(case) and comparing and not case.algorithm.every_state:
         yield (
-            f"algorithm.every_state=false: {comparing[0]} compares the samples of a prompt, which "
-            "must be at the same states; set it to true"
+            f"algorithm.every_state=false: {comparing[0]} compares the samples of a prompt "
+            "at the same states; set it to true"
         )
 
 
 def scores_are_read(case: Case) -> Iterator[str]:
-    """An advantage that is chosen, where no loss reads any."""
+    """An advantage needs a loss that reads it."""
     algorithm, losses = case.algorithm, [case.loss]
     losses += [network.loss for network in algorithm.networks.values()]
     if not _matches(case) or not all(facts_of(loss).taught for loss in losses):
@@ -104,27 +104,27 @@ def scores_are_read(case: Case) -> Iterator[str]:
 
 
 def guidance_is_that_of_the_states(case: Case) -> Iterator[str]:
-    """A generator is asked as it sampled, and what a prompt adds is of a guided reference."""
+    """A generator is queried at its sampling guidance; prompt terms need a guided reference."""
     regression = case.algorithm.timestep_sampling
     if not _matches(case) or case.is_of_texts or regression is None:
         return
     own, asked = case.painter[0].arguments.get("guidance_scale"), regression.guidance_scale
     if own != asked:
         yield (
-            f"algorithm.timestep_sampling.guidance_scale={asked:g}: the states were come to at "
+            f"algorithm.timestep_sampling.guidance_scale={asked:g}: the states were sampled at "
             f"rollout.guidance_scale={own:g}; leave it out"
         )
     given = [x for x in case.plan.overrides if x.lstrip("+~").startswith(OF_PROMPT)]
     given += [x for x in case.plan.overrides if _asks_for_guidance(case, x.lstrip("+~"))]
     if given and regression.ref_guidance_scale <= 1:
         yield (
-            f"{given[0]}: a prompt adds nothing to a reference without guidance; set "
+            f"{given[0]}: the reference is not guided, so this has no effect; set "
             "algorithm.timestep_sampling.ref_guidance_scale above 1"
         )
 
 
 def _asks_for_guidance(case: Case, override: str) -> bool:
-    """Whether it makes a network be asked as the reference is."""
+    """Whether the override sets `guided` of a network."""
     keys = {
         f"algorithm.networks.{x}.guided" for x, y in case.algorithm.networks.items() if y.guided
     }
@@ -132,33 +132,33 @@ def _asks_for_guidance(case: Case, override: str) -> bool:
 
 
 def the_policy_learns_at_times(case: Case) -> Iterator[str]:
-    """Something learns while it rests, and it does not rest for ever."""
+    """The policy skips iterations only if networks learn in them, and learns at least once."""
     every, iterations = case.algorithm.policy_every, case.plan.iterations
     if every > 1 and not case.algorithm.networks:
         yield (
-            f"algorithm.policy_every={every}: nothing learns beside the policy while it rests; set "
-            "it to 1"
+            f"algorithm.policy_every={every}: there are no networks to train in between; set it "
+            "to 1"
         )
     elif every > iterations:
         yield (
-            f"algorithm.policy_every={every} of iterations={iterations} leaves none to the policy; "
+            f"algorithm.policy_every={every} of iterations={iterations} never trains the policy; "
             "set it lower"
         )
 
 
 def paths_are_those_of_an_ode(case: Case) -> Iterator[str]:
-    """Whose states are kept, and who samples them is who is trained."""
+    """Matching needs pictures of the live weights, sampled along the ODE with states kept."""
     if not _matches(case) or case.is_of_texts:
         return
     name, dynamics = case.plan.choices["algorithm"], case.plan.dynamics
     if case.is_offline:
-        yield f"algorithm.objective=matching samples its pictures, and here rows are given; {SEE}"
+        yield f"algorithm.objective=matching samples pictures, and here rows come from data; {SEE}"
     if case.is_chain:
-        yield f"algorithm={name} trains pictures alone; set model=tiny_flow, or another flow"
+        yield f"algorithm={name} trains only pictures; set model=tiny_flow or another flow model"
     if not facts_of(dynamics.kernel).noiseless:
         yield (
-            f"algorithm={name} on dynamics={dynamics.name}: it leads a generator along the ODE, "
-            "which takes no random steps; set dynamics=ode"
+            f"algorithm={name} on dynamics={dynamics.name}: it trains a generator along the ODE, "
+            "without random steps; set dynamics=ode"
         )
     if dynamics.solver is not None:
         yield (
@@ -166,18 +166,18 @@ def paths_are_those_of_an_ode(case: Case) -> Iterator[str]:
             "dynamics/solver=euler"
         )
     if case.painter[0].arguments.get("weights", "live") != "live":
-        yield "algorithm.rollout_weights: a generator is judged by its own pictures; set it to live"
+        yield "algorithm.rollout_weights: a generator trains on its own pictures; set it to live"
 
 
 def nothing_else_holds_the_generator(case: Case) -> Iterator[str]:
-    """The score of the reference does."""
+    """Under matching, only the reference score regularises the policy."""
     algorithm = case.algorithm
     penalties = {"kl": algorithm.kl, "entropy": algorithm.entropy, "ema_kl": algorithm.ema_kl}
     for name, part in penalties.items():
         if _matches(case) and part is not None and not part.is_off:
             yield (
-                f"algorithm.{name}.coef: under algorithm.objective=matching the score of the "
-                "reference holds the policy; set it to 0"
+                f"algorithm.{name}.coef: algorithm.objective=matching regularises the policy by "
+                "the reference score; set it to 0"
             )
 
 

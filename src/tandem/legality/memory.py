@@ -1,4 +1,4 @@
-"""Options that save memory, and what they cannot be had with."""
+"""Contradictions about options that save memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CUT = ("reference", "optimizer")  # by trainer.strategy=fsdp2
 
 
 def quantized_models(case: Case) -> Iterator[tuple[str, str, Part, type]]:
-    """Of each model with a quantised base its key, the words that chose it, it, and what rounds."""
+    """(key, override, model, quantiser) of each model with a quantised base."""
     models = {"model": case.model}
     if case.is_chain:
         models = {f"model.{name}": case.model.arguments[name] for name in SEGMENTS}
@@ -24,11 +24,11 @@ def quantized_models(case: Case) -> Iterator[tuple[str, str, Part, type]]:
 
 
 def base_is_frozen(case: Case) -> Iterator[str]:
-    """A quantised base learns nothing itself: adapters do."""
+    """A quantised base is frozen and needs adapters."""
     for key, words, model, _ in quantized_models(case):
         if model.arguments.get("lora") is None:
             yield (
-                f"{words} rounds the weights, and rounded ones cannot be trained in full; set "
+                f"{words} rounds the weights, and rounded weights cannot be trained; set "
                 f"{key}.lora={{r: 32, alpha: 64}}, or leave {words.partition('=')[0]} out"
             )
 
@@ -44,37 +44,37 @@ def packer_is_there(case: Case) -> Iterator[str]:
 
 
 def packed_weights_are_whole(case: Case) -> Iterator[str]:
-    """Blocks of packed weights know nothing of where a weight was cut."""
+    """Packed weights cannot be sharded."""
     if case.plan.trainer.strategy != "fsdp2":
         return
     for _, words, _, _ in quantized_models(case):
         yield (
-            f"{words} packs whole weights, and trainer.strategy=fsdp2 cuts them; set trainer=ddp, "
-            f"where every rank has the packed base, or leave {words.partition('=')[0]} out"
+            f"{words} packs whole weights, and trainer.strategy=fsdp2 shards them; set "
+            f"trainer=ddp, which packs them on every rank, or leave {words.partition('=')[0]} out"
         )
 
 
 def base_is_where_samples_are(case: Case) -> Iterator[str]:
-    """An engine of tokens is handed adapters alone, and its base is what the folder holds."""
+    """An engine receives only the adapters and applies them to the unquantised base."""
     engine, chosen = case.engine, case.plan.choices
     if engine is None or engine.target.shares_weights or engine.target.samples != "tokens":
         return
     for _, words, _, _ in quantized_models(case):
         yield (
-            f"rollout={chosen['rollout']} puts the adapters on the base as model.path holds it, "
-            f"and {words} trains them on a rounded one; set rollout=local or rollout=paged, or "
+            f"rollout={chosen['rollout']} applies the adapters to the base in model.path, "
+            f"and {words} trains them on a rounded base; set rollout=local or rollout=paged, or "
             f"leave {words.partition('=')[0]} out"
         )
 
 
 def parts_are_whole(case: Case) -> Iterator[str]:
-    """A part of a weight on each rank is gathered from where it lies."""
+    """Sharded weights cannot be offloaded."""
     trainer = case.plan.trainer
     cut = [name for name in trainer.offload if name in CUT]
     if cut and trainer.strategy == "fsdp2":
         yield (
-            f"trainer.offload=[{', '.join(cut)}]: trainer.strategy=fsdp2 has a part of it on each "
-            "device already; set trainer=ddp, or leave it out"
+            f"trainer.offload=[{', '.join(cut)}]: trainer.strategy=fsdp2 already shards them over "
+            "devices; set trainer=ddp, or leave it out"
         )
 
 

@@ -1,4 +1,4 @@
-"""Contradictions between what whole pictures are trained on, and the settings that say how."""
+"""Contradictions between objectives on finished pictures and their settings."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tandem.legality.case import PICTURES, Case, unknown
 from tandem.legality.steps import TOKENS_OF_A_PICTURE
 from tandem.types import OF_SNAPSHOTS
 
-OF_TEACHERS = {"std", "velocity_gain"}  # of the steps at which a teacher is asked
-# Settings that only those read who train on whole pictures, or on what a teacher says.
+OF_TEACHERS = {"std", "velocity_gain"}  # at the steps where a teacher is queried
+# Settings that only objectives on finished pictures or on a teacher read.
 OF_PICTURES = (
     *("timestep_sampling", "ema", "rollout_weights", "rollout_weights_start"),
     "ema_kl",
@@ -22,7 +22,7 @@ OF_PICTURES = (
 
 
 def losses_see_what_they_read(case: Case) -> Iterator[str]:
-    """Errors under denoising, a teacher's under distillation, log-probabilities elsewhere."""
+    """Losses read velocity errors, a teacher's predictions or log-probabilities, by objective."""
     objective, facts, name = case.algorithm.objective, case.loss_facts, name_of(case.loss)
     taught = bool(facts.reads & OF_TEACHERS)
     if facts.on_errors and objective not in ON_ERRORS:
@@ -30,47 +30,45 @@ def losses_see_what_they_read(case: Case) -> Iterator[str]:
         yield f"algorithm.objective={objective}: {name} reads velocity errors; set it to {wanted}"
     if facts.on_errors and objective == "matching":
         yield (
-            f"algorithm.objective=matching: {name} reads velocity errors of the policy, and what "
-            "is read here are pictures that networks expect; set algorithm/loss=dmd2 or tdm"
+            f"algorithm.objective=matching: {name} reads velocity errors of the policy, not the "
+            "predictions of networks; set algorithm/loss=dmd2 or tdm"
         )
     if taught and objective == "denoising":
         yield (
-            f"algorithm.objective=denoising: {name} asks a teacher on the policy's own path; set "
-            "it to "
-            "distillation, as algorithm=diffusion_opd does"
+            f"algorithm.objective=denoising: {name} queries a teacher at sampled states; set it "
+            "to distillation, as in algorithm=diffusion_opd"
         )
     if objective == "distillation" and not (facts.on_errors or facts.matches):
         yield (
             f"algorithm.objective=distillation: {name} reads log-probabilities, and a teacher "
-            "tells "
-            "velocities; set algorithm/loss=distillation"
+            "predicts velocities; set algorithm/loss=distillation"
         )
     if objective == "denoising" and not facts.on_errors and facts.per == "row":
         yield (
-            f"algorithm.objective=denoising has a log-probability for each noise level, and {name} "
-            "judges pictures as a whole; set algorithm.objective=any, whose is the mean over levels"
+            f"algorithm.objective=denoising has one log-probability per noise level, and {name} "
+            "needs one per picture; set algorithm.objective=any, which averages over levels"
         )
 
 
 def distances_are_of_fresh_noise(case: Case) -> Iterator[str]:
-    """A distance between velocity errors, beside a loss that is given none."""
+    """A penalty on velocity errors needs an objective that computes them."""
     objective = case.algorithm.objective
     for group, part in _penalties(case).items():
         if objective not in ON_ERRORS and facts_of(part).on_errors:
             yield (
-                f"algorithm.{group}: {name_of(part)} reads velocity errors, and under "
-                f"algorithm.objective={objective} there are none; set algorithm.{group}.coef=0"
+                f"algorithm.{group}: {name_of(part)} reads velocity errors, which "
+                f"algorithm.objective={objective} does not compute; set algorithm.{group}.coef=0"
             )
 
 
 def velocities_are_taught_without_noise(case: Case) -> Iterator[str]:
-    """A target of distillation that is no mean of a step needs dynamics=ode."""
+    """A distillation target other than the mean of a step needs dynamics=ode."""
     kernel, numbers = case.plan.dynamics.kernel, numbers_of(case.loss)
     for name, target in numbers.items():
         if facts_of(target).noiseless and not facts_of(kernel).noiseless:
             yield (
                 f"algorithm/loss/{name}={name_of(target)} on dynamics={case.plan.dynamics.name}: "
-                "where a step has noise, its mean is what it depends on; set "
+                "a random step depends only on its mean; set "
                 f"algorithm/loss/{name}=xt, or dynamics=ode"
             )
 
@@ -78,26 +76,24 @@ def velocities_are_taught_without_noise(case: Case) -> Iterator[str]:
 def drift_is_of_log_probabilities(case: Case) -> Iterator[str]:
     if case.algorithm.target_kl is not None and case.domain == PICTURES:
         yield (
-            "algorithm.target_kl is nats of sampled steps, and here whole pictures are trained; "
-            "set it to null, and algorithm.kl.coef or algorithm.ema_kl.coef instead"
+            "algorithm.target_kl is in nats of sampled steps, and here finished pictures are "
+            "trained; set it to null, and algorithm.kl.coef or algorithm.ema_kl.coef instead"
         )
 
 
 def snapshots_are_kept(case: Case) -> Iterator[str]:
-    """Those that a loss compares with."""
+    """The algorithm keeps every snapshot that a loss or a penalty reads."""
     missing = sorted(_compared(case) - {*case.algorithm.ema})
     if case.algorithm.objective in ON_ERRORS and missing:
-        yield f"algorithm.ema.{missing[0]} is missing, but something reads it; leave it"
+        yield f"algorithm.ema.{missing[0]} is missing, but a loss or penalty reads it; restore it"
 
 
 def samples_come_from_what_is_kept(case: Case) -> Iterator[str]:
-    """`rollout.weights` is `algorithm.rollout_weights`, unless somebody says otherwise."""
+    """The weights that sample are the live ones or a kept snapshot."""
     source, kept = _source(case), case.algorithm.ema
     if source == "live":
         if case.algorithm.rollout_weights_start:
-            yield (
-                "algorithm.rollout_weights_start: the live weights sample all along; leave it at 0"
-            )
+            yield ("algorithm.rollout_weights_start: the live weights always sample; set it to 0")
         return
     if source not in kept:
         yield f"algorithm.rollout_weights: {unknown('snapshot', source, ['live', *kept])}"
@@ -105,26 +101,25 @@ def samples_come_from_what_is_kept(case: Case) -> Iterator[str]:
         yield f"algorithm.rollout_weights={source}: nothing is sampled; set it to live"
     if case.domain != PICTURES:
         yield (
-            f"algorithm.rollout_weights={source}: the log-probabilities of sampled steps are those "
-            "of "
-            "the live weights; set it to live"
+            f"algorithm.rollout_weights={source}: log-probabilities of sampled steps need "
+            "samples of the live weights; set it to live"
         )
 
 
 def snapshots_have_names_of_their_own(case: Case) -> Iterator[str]:
-    """A name under algorithm.ema must not be one that the policy uses itself."""
+    """A name under algorithm.ema is not one that the policy uses."""
     taken = {
         "live": "the weights that are trained",
         "ema": "the average that model.ema keeps",
-        "reference": "what a KL compares with",
+        "reference": "the frozen reference of a KL",
     }
     for name in case.algorithm.ema:
         if name in taken:
-            yield f"algorithm.ema.{name}: {name} names {taken[name]}; take another name"
+            yield f"algorithm.ema.{name}: {name} names {taken[name]}; choose another name"
 
 
 def groups_share_their_noise(case: Case) -> Iterator[str]:
-    """Errors differ more between noise levels than between samples."""
+    """Losses that compare a group need shared noise: errors vary more by level than by sample."""
     regression = case.algorithm.timestep_sampling
     if case.domain != PICTURES or regression is None or regression.shared:
         return
@@ -133,13 +128,12 @@ def groups_share_their_noise(case: Case) -> Iterator[str]:
         if facts_of(loss).compares_groups:
             yield (
                 f"algorithm.timestep_sampling.shared=false: {name_of(loss)} compares the samples "
-                "of a "
-                "prompt, which must get the same noise; set it to true"
+                "of a prompt at the same noise; set it to true"
             )
 
 
 def noise_levels_can_be_drawn(case: Case) -> Iterator[str]:
-    """Where whole pictures are asked about, which may be steps of the sampler."""
+    """The noise levels of training can be drawn from the schedule."""
     dynamics, steps = case.plan.dynamics, case.painter[0].arguments.get("steps")
     made = case.algorithm.timestep_sampling
     if case.domain != PICTURES or dynamics.schedule is None or made is None:
@@ -152,7 +146,7 @@ def noise_levels_can_be_drawn(case: Case) -> Iterator[str]:
 
 
 def settings_of_pictures_are_read(case: Case) -> Iterator[str]:
-    """A setting of these groups that is given on the command line, and that nobody reads."""
+    """A setting of these groups on the command line is read by the run."""
     for override in case.plan.overrides:
         key = override.lstrip("+~").partition("=")[0].partition("@")[2] or override.lstrip("+~")
         group, _, rest = key.partition("=")[0].replace("/", ".").partition(".")
@@ -164,21 +158,21 @@ def settings_of_pictures_are_read(case: Case) -> Iterator[str]:
 
 
 def _unread(case: Case, name: str, inner: str) -> str | None:
-    """The reason why nobody reads a setting algorithm.NAME.INNER; None: somebody does."""
+    """Why the setting algorithm.NAME.INNER has no effect; None: it has one."""
     if case.domain != PICTURES:
         return (
-            "only who trains on whole pictures reads it, and "
+            "only objectives on finished pictures read it, and "
             f"algorithm={case.plan.choices['algorithm']} on dynamics={case.plan.dynamics.name} "
-            "does not"
+            "has none"
         )
     taught = case.algorithm.objective == "distillation"
     if name == "timestep_sampling" and taught and not inner.endswith("guidance_scale"):
-        return "a teacher is asked where the policy came to, not at fresh noise"
+        return "a teacher is queried at sampled states, not at fresh noise"
     of_query = inner.endswith("guidance_scale") or inner == "shared"
     if name == "timestep_sampling" and case.algorithm.query is not None and not of_query:
-        return "algorithm.query says where pictures are noised again"
+        return "algorithm.query sets the noise levels"
     if name == "timestep_sampling" and inner.startswith("weighting"):
-        return f"{name_of(case.loss)} reads errors as they are" if _only_errors(case) else None
+        return f"{name_of(case.loss)} reads unweighted errors" if _only_errors(case) else None
     snapshot = inner.partition(".")[0]
     if name == "ema" and snapshot and snapshot not in _compared(case) | {_source(case)}:
         return f"nothing reads algorithm.ema.{snapshot}"
@@ -190,12 +184,12 @@ def _only_errors(case: Case) -> bool:
 
 
 def _source(case: Case) -> str:
-    """Whose samples are drawn."""
+    """The name of the weights that sample."""
     return case.painter[0].arguments.get("weights") or case.algorithm.rollout_weights
 
 
 def _compared(case: Case) -> set[str]:
-    """The snapshots that a loss compares with."""
+    """The snapshots that the losses and penalties read."""
     beside = [network.loss for network in case.algorithm.networks.values()]
     readers = [case.loss, *beside, *_penalties(case).values()]
     needs = {ERRORS.get(name, name) for part in readers for name in facts_of(part).reads}

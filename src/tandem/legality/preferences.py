@@ -1,4 +1,4 @@
-"""Contradictions between a loss of preferences, the rows it compares, and where they come from."""
+"""Contradictions between a preference loss, the rows it compares, and their source."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from tandem.contracts import facts_of, name_of
 from tandem.legality.case import Case
 
-# What a preference loss takes for granted: the group, what has it, the option, and why.
+# What a preference loss requires: by group, the test, the option to set, and why.
 BESIDE: dict[str, tuple[Callable[[object], bool], str, str]] = {
     "advantage": (
         lambda facts: "pairs" in facts.gives,
         "preferred",
-        "compares rows of which one is +1 and one is -1",
+        "compares a row of +1 with a row of -1",
     ),
     "weights": (
         lambda facts: facts.per == "sample" and facts.adds_to_one,
@@ -22,13 +22,13 @@ BESIDE: dict[str, tuple[Callable[[object], bool], str, str]] = {
     "importance_sampling": (
         lambda facts: facts.neutral,
         "none",
-        "compares whole rows, which no weight of single steps may part",
+        "compares whole rows, without weights of steps",
     ),
 }
 
 
 def preferences_are_what_they_compare(case: Case) -> Iterator[str]:
-    """A loss of whole rows refuses parts that belong to single steps."""
+    """A loss of whole rows excludes parts that act on single steps."""
     if not case.compares_pairs:
         return
     for group, (fits, wanted, why) in BESIDE.items():
@@ -37,8 +37,8 @@ def preferences_are_what_they_compare(case: Case) -> Iterator[str]:
             yield f"{case.option(group)}: {said}"
     if case.algorithm.normalize_advantages:
         yield (
-            f"algorithm.normalize_advantages=true moves rows that {name_of(case.loss)} does not "
-            "compare; set it to false"
+            f"algorithm.normalize_advantages=true changes the labels +1 and -1 of "
+            f"{name_of(case.loss)}; set it to false"
         )
 
 
@@ -49,14 +49,13 @@ def a_pair_is_supplied(case: Case) -> Iterator[str]:
     if "pairs" not in case.strategy.gives:
         yield (
             f"{case.option('sampling_strategy')}: {name_of(case.loss)} compares two rows of a "
-            "group; set "
-            "algorithm/sampling_strategy=preference_pairs (from the data) or best_and_worst (of "
-            "samples)"
+            "group; set algorithm/sampling_strategy=preference_pairs (from data) or "
+            "best_and_worst (of samples)"
         )
 
 
 def rows_to_compare_with_are_supplied(case: Case) -> Iterator[str]:
-    """For losses mismatched rows, which come beside pairs; for advantages a greedy one."""
+    """A loss needs mismatched rows as baseline, an advantage a greedy answer."""
     gives = case.strategy.gives
     for reader in _readers(case):
         of_pairs = reader is case.loss
@@ -64,13 +63,12 @@ def rows_to_compare_with_are_supplied(case: Case) -> Iterator[str]:
             option = "kto_kl" if of_pairs else "remax"
             yield (
                 f"{case.option('sampling_strategy')}: {name_of(reader)} compares with rows that "
-                "are not "
-                f"trained; set algorithm/sampling_strategy={option}"
+                f"are not trained; set algorithm/sampling_strategy={option}"
             )
 
 
 def rows_to_compare_with_are_read(case: Case) -> Iterator[str]:
-    """Rows to compare with need somebody who reads them, and nobody who counts them."""
+    """Baseline rows need a reader, and no advantage that would count them as samples."""
     gives, readers = case.strategy.gives, _readers(case)
     counting = [name_of(e) for e in case.estimators.values() if e not in readers]
     if "baseline" not in gives:
@@ -78,14 +76,13 @@ def rows_to_compare_with_are_read(case: Case) -> Iterator[str]:
     if "pairs" not in gives and readers and counting:
         yield (
             f"{case.option('sampling_strategy')}: {counting[0]} would count the greedy answer as a "
-            "sample; "
-            "leave it out of algorithm.advantage"
+            "sample; leave it out of algorithm.advantage"
         )
     if not readers:
         yield (
-            f"{case.option('sampling_strategy')} makes rows to compare with, but nothing reads "
-            "them; set "
-            "algorithm/advantage=remax, algorithm/loss=kto or another algorithm/sampling_strategy"
+            f"{case.option('sampling_strategy')} makes baseline rows, but nothing reads them; "
+            "set algorithm/advantage=remax, algorithm/loss=kto or another "
+            "algorithm/sampling_strategy"
         )
 
 
@@ -95,12 +92,12 @@ def _readers(case: Case) -> list[Callable]:
 
 
 def data_has_pairs(case: Case) -> Iterator[str]:
-    """A sampling strategy that shows pairs needs data that have them."""
+    """A sampling strategy that reads pairs needs data with pairs."""
     like = facts_of(case.data.target).pairs_in
     if "pairs" in case.strategy.reads and like is not None:
         yield (
             f"data={name_of(case.data.target)} has no chosen and rejected answers; set data={like},"
-            " or data=jsonl with such rows, or sample them: algorithm=dpo_online"
+            " data=jsonl with such rows, or algorithm=dpo_online, which samples them"
         )
 
 
@@ -121,13 +118,12 @@ def pairs_are_two(case: Case) -> Iterator[str]:
 
 
 def pairs_keep_their_order(case: Case) -> Iterator[str]:
-    """The better answer of a pair must not depend on what the policy thinks of it."""
+    """The better answer of a pair must not depend on the policy."""
     if case.shaping is not None and "pairs" in case.strategy.gives:
         yield (
-            f"{case.shaping} takes from the scores of pairs after "
-            f"{name_of(case.algorithm.sampling_strategy)} has said which answer is the better one; "
-            "set "
-            "algorithm/truncation_handling=train and algorithm/kl=auto"
+            f"{case.shaping} lowers scores after "
+            f"{name_of(case.algorithm.sampling_strategy)} has chosen the better answer of a pair; "
+            "set algorithm/truncation_handling=train and algorithm/kl=auto"
         )
 
 

@@ -1,4 +1,4 @@
-"""Contradictions between samples, how they are drawn, and what they are judged by."""
+"""Contradictions between samples, their sampler, and their rewards, data and evaluation."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tandem.rewards.signature import compares
 
 
 def training_samples_are_whole(case: Case) -> Iterator[str]:
-    """A truncated sampler is another policy than the one whose log-probabilities are trained."""
+    """Training samples come from the full distribution, whose log-probabilities are trained."""
     if not case.samples:
         return
     for key, part in case.samplers.items():
-        given, said = part.arguments, "trains on samples of another policy"
+        given, said = part.arguments, "samples from another distribution than the trained one"
         if (top_p := given.get("top_p")) is not None and top_p < 1:
             yield f"{key}.top_p={top_p} {said}; set {key}.top_p=1"
         if top_k := given.get("top_k"):
@@ -30,11 +30,11 @@ def training_samples_are_random(case: Case) -> Iterator[str]:
     for key, part in case.samplers.items():
         temperature = part.arguments.get("temperature")
         if case.samples and temperature is not None and temperature <= 0:
-            yield f"{key}.temperature={temperature} samples nothing to compare; set it above 0"
+            yield f"{key}.temperature={temperature} makes all samples equal; set it above 0"
 
 
 def samples_are_measured_as_what_they_are(case: Case) -> Iterator[str]:
-    """There are no temperatures of pictures, and no ODE of texts."""
+    """The evaluation measures the kind of samples that the model makes."""
     of_one_kind = "answers" if case.is_of_texts else "pictures"
     fits = "written_pictures" if case.is_chain else of_one_kind
     kinds = {"answers": (Answers, UnmaskedAnswers), "pictures": (Pictures,)}
@@ -49,7 +49,7 @@ def samples_are_measured_as_what_they_are(case: Case) -> Iterator[str]:
 
 
 def rewards_read_what_is_made(case: Case) -> Iterator[str]:
-    """A reward of texts needs a model of texts, one of pictures a flow."""
+    """A reward of texts needs a language model, one of pictures a flow model."""
     made = "texts" if case.is_of_texts else "pictures"
     for name, function in _functions(case).items():
         if (read := facts_of(function).judges) not in (None, made):
@@ -60,13 +60,13 @@ def rewards_read_what_is_made(case: Case) -> Iterator[str]:
 
 
 def data_ask_for_what_is_made(case: Case) -> Iterator[str]:
-    """Data of texts are for a model of texts, those of pictures for a flow."""
+    """Data of texts need a language model, those of pictures a flow model."""
     made, chosen = "texts" if case.is_of_texts else "pictures", case.plan.choices
     if (asked := facts_of(case.data.target).judges) not in (None, made):
         embedded = "sort_letters" if case.is_of_texts else "shapes"
         yield (
             f"data={chosen['data']} asks for {asked}, but model={chosen['model']} makes {made}; "
-            f"set data={embedded}, or prompts of your own, such as data=jsonl data.path=FILE"
+            f"set data={embedded}, or your own prompts: data=jsonl data.path=FILE"
         )
 
 
@@ -80,7 +80,7 @@ def rewards_that_compare_see_a_group(case: Case) -> Iterator[str]:
         yield f"{said}, but group_size=1 leaves each alone; set group_size=2 or more"
     if "baseline" in case.strategy.gives:
         yield (
-            f"{said}, but {case.option('sampling_strategy')} has one more judged alone; take "
+            f"{said}, but {case.option('sampling_strategy')} scores the greedy answer alone; set "
             "algorithm=rloo, or another reward"
         )
 
@@ -91,7 +91,7 @@ def _functions(case: Case) -> dict[str, Callable]:
 
 
 def metrics_name_a_reward(case: Case) -> Iterator[str]:
-    """The reward that evaluation calls correct, and that dynamic sampling filters by, exists."""
+    """The rewards that evaluation and dynamic sampling read exist."""
     collect = case.algorithm.sampling_strategy
     numbers = collect.keywords if isinstance(collect, partial) else {}
     named = {
@@ -105,11 +105,11 @@ def metrics_name_a_reward(case: Case) -> Iterator[str]:
 
 def an_average_is_kept(case: Case) -> Iterator[str]:
     if case.plan.evaluation.of_average and case.model.arguments.get("ema") is None:
-        yield "evaluation.weights=ema: no average is kept; set model/ema=constant, or another one"
+        yield "evaluation.weights=ema: no average is kept; set model/ema=constant or another one"
 
 
 def pictures_can_have_that_size(case: Case) -> Iterator[str]:
-    """The resolution of an evaluation is one that the model can paint."""
+    """The model supports the resolution of the evaluation."""
     evaluation, adapter = case.plan.evaluation, case.painter[1].arguments.get("adapter")
     if not isinstance(evaluation, Pictures) or evaluation.resolution is None:
         return
@@ -117,14 +117,13 @@ def pictures_can_have_that_size(case: Case) -> Iterator[str]:
     if only not in (None, evaluation.resolution):
         yield (
             f"evaluation.resolution={evaluation.resolution}: "
-            f"model={case.plan.choices['model']} paints {only} x {only} pixels and no others; set "
+            f"model={case.plan.choices['model']} only makes {only} x {only} pixels; set "
             "evaluation.resolution=null"
         )
 
 
 def rewards_of_films_see_films(case: Case) -> Iterator[str]:
-    """A reward that sees films as a whole is asked about films, and frames are chosen for those
-    that see pictures."""
+    """A reward of films needs a model of films; `frames` is for rewards of pictures on films."""
     adapter = None if case.is_of_texts else case.painter[1].arguments.get("adapter")
     films = adapter is not None and facts_of(adapter.target).makes_films
     model, functions = case.plan.choices["model"], _functions(case)
@@ -136,15 +135,15 @@ def rewards_of_films_see_films(case: Case) -> Iterator[str]:
                 "or a model of films, such as wan2_1_1_3b"
             )
         elif frames is not None and (whole or not films):
-            why = "it sees films as a whole" if whole else f"model={model} makes no films"
-            yield f"reward.{name}.frames={frames}: {why}; leave it null"
+            why = "it reads whole films" if whole else f"model={model} makes no films"
+            yield f"reward.{name}.frames={frames}: {why}; set it to null"
 
 
 def ranges_rise(case: Case) -> Iterator[str]:
     for name, reward in case.rewards.items():
         bounds = reward.arguments.get("range")
         if bounds is not None and not bounds[0] < bounds[1]:
-            yield f"reward.{name}.range={list(bounds)}: give the lowest number and then the highest"
+            yield f"reward.{name}.range={list(bounds)}: list the lowest number first"
 
 
 def datasets_have_their_numbers(case: Case) -> Iterator[str]:
@@ -156,7 +155,7 @@ def datasets_have_their_numbers(case: Case) -> Iterator[str]:
 
 
 def datasets_name_their_rewards(case: Case) -> Iterator[str]:
-    """The rewards that a data set of a mixture names are there, and each judges some."""
+    """The rewards that the datasets of a mixture name exist, and each scores some dataset."""
     named = {name: given.get("rewards") for name, given in datasets_of(case.data).items()}
     for name, own in named.items():
         for reward in own or ():
@@ -167,7 +166,7 @@ def datasets_name_their_rewards(case: Case) -> Iterator[str]:
     judging = {reward for own in named.values() for reward in own}
     for idle in [reward for reward in case.rewards if reward not in judging]:
         yield (
-            f"reward.{idle} judges no dataset; name it in data.of.{next(iter(named))}.rewards, or "
+            f"reward.{idle} scores no dataset; list it in data.of.{next(iter(named))}.rewards, or "
             "leave it out"
         )
 

@@ -1,4 +1,4 @@
-"""The steps of a flow, taken once on numbers: what does not fit is known before any weight."""
+"""Numerical check of the steps of a flow: one dry run of all of them, without weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tandem.contracts import numbers_of
 from tandem.legality.case import Case
 from tandem.settings.settings import Dynamics
 
-TOKENS_OF_A_PICTURE = 256  # of some latent one, which only the dynamic shifts read
+TOKENS_OF_A_PICTURE = 256  # an arbitrary latent size: only dynamic shifts read it
 
 
 def steps_can_be_taken(case: Case) -> Iterator[str]:
@@ -19,7 +19,7 @@ def steps_can_be_taken(case: Case) -> Iterator[str]:
     dynamics, steps = case.plan.dynamics, case.painter[0].arguments.get("steps")
     if dynamics.schedule is None or dynamics.kernel is None or steps is None:
         return
-    *_, rollout = case.samplers  # of a chain the painter's is the last
+    *_, rollout = case.samplers  # the sampler of pictures is the last one of a chain
     place = f"dynamics.schedule of {rollout}.steps={steps}"
     try:
         levels = dynamics.schedule(steps, TOKENS_OF_A_PICTURE)

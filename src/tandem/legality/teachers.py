@@ -1,4 +1,4 @@
-"""Contradictions between teachers of distillation, and the parts that ask them."""
+"""Contradictions between teachers of distillation and the parts that query them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Iterator, Set
 from tandem.contracts import facts_of, name_of
 from tandem.legality.case import Case
 
-OF_TOKENS = {"teacher_logp", "divergence"}  # what a teacher of tokens tells
+OF_TOKENS = {"teacher_logp", "divergence"}  # what a teacher of tokens returns
 
 
 def teachers_are_named(case: Case) -> Iterator[str]:
-    """Who asks a teacher has one."""
+    """A part that queries a teacher needs one."""
     objective, teachers = case.algorithm.objective, case.algorithm.teachers
     if teachers is not None:
         return
@@ -22,13 +22,13 @@ def teachers_are_named(case: Case) -> Iterator[str]:
         )
     elif asking := _asking(case):
         yield (
-            f"{asking} asks a teacher, and there is none; set algorithm/teachers=tokens "
+            f"{asking} needs a teacher, and there is none; set algorithm/teachers=tokens "
             '"algorithm.teachers.folders={others: RUN}"'
         )
 
 
 def teachers_are_asked(case: Case) -> Iterator[str]:
-    """Nobody is loaded for nothing, nor for models of the other kind."""
+    """Every teacher is queried, and is of the same kind as the model."""
     objective, teachers = case.algorithm.objective, case.algorithm.teachers
     if teachers is None:
         return
@@ -36,44 +36,44 @@ def teachers_are_asked(case: Case) -> Iterator[str]:
         made, other = ("tokens", "pictures") if case.is_of_texts else ("pictures", "tokens")
         wanted = "tokens" if case.is_of_texts else "velocities"
         yield (
-            f"algorithm.teachers are of {other} and cannot judge {made}; set "
+            f"algorithm.teachers are for {other} and cannot score {made}; set "
             f"algorithm/teachers={wanted}"
         )
     elif case.is_of_texts and not _asking(case):
         yield (
-            f"algorithm.teachers: nothing of algorithm={case.plan.choices['algorithm']} asks them; "
+            f"algorithm.teachers: algorithm={case.plan.choices['algorithm']} reads no teacher; "
             "set algorithm/advantage=task_and_teacher, or leave algorithm/teachers out"
         )
     elif not case.is_of_texts and objective not in ("distillation", "matching"):
         yield (
-            f"algorithm.teachers are not asked under algorithm.objective={objective}; set "
+            f"algorithm.teachers are not read under algorithm.objective={objective}; set it to "
             "distillation"
         )
 
 
 def teachers_judge_samples(case: Case) -> Iterator[str]:
-    """What is taught is what the student itself came to."""
+    """A teacher scores samples of the student, with their states."""
     if case.is_offline and case.algorithm.objective == "distillation":
         yield (
-            "algorithm.objective=distillation judges states that are sampled, and here rows are "
-            "given"
+            "algorithm.objective=distillation needs sampled states, and here rows come from data; "
+            "set algorithm/sampling_strategy=on_policy"
         )
     said = [(e, facts_of(e)) for e in case.estimators.values()]
     estimators = [e for e, own in said if own.taught and not own.neutral]
     if case.is_offline and estimators:
         yield (
             f"{name_of(estimators[0])} estimates a KL from the policy's own samples, and here rows "
-            "are given; set algorithm/sampling_strategy=on_policy"
+            "come from data; set algorithm/sampling_strategy=on_policy"
         )
     if case.algorithm.objective == "distillation" and case.plan.dynamics.solver is not None:
         yield (
-            "algorithm.objective=distillation: a solver keeps no states to ask a teacher about; "
+            "algorithm.objective=distillation: a solver keeps no states for a teacher; "
             "set dynamics/solver=euler"
         )
 
 
 def divergences_are_chosen(case: Case) -> Iterator[str]:
-    """Who reads a divergence has one, and none is chosen for nobody."""
+    """A divergence is set if and only if a part reads it."""
     teachers, asking = case.algorithm.teachers, _asking(case, {"divergence"})
     if teachers is None or not (teachers.of_texts and case.is_of_texts):
         return
@@ -84,13 +84,13 @@ def divergences_are_chosen(case: Case) -> Iterator[str]:
         )
     elif not asking and teachers.divergence is not None:
         yield (
-            f"algorithm/teachers/divergence={name_of(teachers.divergence)} is read by nobody; "
+            f"algorithm/teachers/divergence={name_of(teachers.divergence)} is not read; "
             "leave it out, or set algorithm/loss=divergence"
         )
 
 
 def something_is_learnt(case: Case) -> Iterator[str]:
-    """From an advantage that says nothing only a loss learns that reads none."""
+    """A neutral advantage needs a loss that reads no advantages."""
     estimators = case.estimators.values()
     if all(facts_of(e).neutral for e in estimators) and not facts_of(case.algorithm.loss).taught:
         yield (
@@ -100,41 +100,41 @@ def something_is_learnt(case: Case) -> Iterator[str]:
 
 
 def who_is_told_more_is_asked(case: Case) -> Iterator[str]:
-    """Re-prompts are what a teacher reads."""
+    """Re-prompts need a teacher."""
     if "reprompts" in case.strategy.gives and not _asking(case):
         yield (
-            f"{case.option('sampling_strategy')} writes prompts for a teacher, and nobody asks "
+            f"{case.option('sampling_strategy')} writes prompts for a teacher, and no part reads "
             "one; set algorithm/sampling_strategy=on_policy, or algorithm=sdpo"
         )
 
 
 def servers_read_texts(case: Case) -> Iterator[str]:
-    """A teacher on a server is sent token ids, and no picture."""
+    """A teacher on a server receives only token ids, no pictures."""
     teachers = case.algorithm.teachers
     if teachers is None or not (teachers.of_texts and case.model.target.sees):
         return
     if teachers.asks_servers:
         yield (
-            "algorithm.teachers.folders: a server is asked about token ids alone, and "
-            f"model={case.plan.choices['model']} reads pictures; name a folder"
+            "algorithm.teachers.folders: a server receives only token ids, and "
+            f"model={case.plan.choices['model']} reads pictures; give a folder"
         )
 
 
 def a_teacher_of_itself_is_whole(case: Case) -> Iterator[str]:
-    """It follows weights that lie whole on every rank."""
+    """A policy that teaches itself needs unsharded weights."""
     teachers = case.algorithm.teachers
     if case.plan.trainer.strategy != "fsdp2" or teachers is None or not teachers.of_texts:
         return
     if teachers.teaches_itself:
         yield (
             "algorithm.teachers: the policy teaches itself by a copy of its weights, which "
-            "trainer.strategy=fsdp2 cuts over ranks; set trainer=ddp, or name a folder in "
+            "trainer.strategy=fsdp2 shards; set trainer=ddp, or give a folder in "
             "algorithm.teachers.folders"
         )
 
 
 def _asking(case: Case, fields: Set[str] = frozenset(OF_TOKENS)) -> str | None:
-    """The first part that reads what a teacher of tokens tells."""
+    """The first part that reads these results of a teacher of tokens."""
     parts = [case.algorithm.loss, *case.estimators.values()]
     return next((name_of(part) for part in parts if facts_of(part).reads & fields), None)
 

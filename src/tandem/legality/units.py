@@ -1,4 +1,4 @@
-"""Numbers of a loss without a declared unit: right for tokens, they may be far off for a flow."""
+"""Numbers of a loss without a declared unit, which may be far off for a flow model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tandem.settings.settings import Settings
 
 
 def without_unit(algorithm: Algorithm) -> Iterator[tuple[str, float, str]]:
-    """(key, number, loss) of the loss, of what wraps it and of the penalties beside it."""
+    """(key, number, loss) of the loss and of its wrapper, for numbers without a unit."""
     (inside, loss), *_ = iterate_innermost(algorithm.loss, "algorithm.loss")
     parts = {"algorithm.loss": algorithm.loss, inside: loss}
     for where, part in parts.items():
@@ -22,15 +22,15 @@ def without_unit(algorithm: Algorithm) -> Iterator[tuple[str, float, str]]:
 
 
 def warning(algorithm: Algorithm, settings: Settings) -> str | None:
-    """What a run on a flow says at its start; None where every number has its unit."""
+    """The warning at the start of a run on a flow; None if every number has a unit."""
     found = list(without_unit(algorithm))
     if settings.dynamics.kernel is None or not found:
         return None
     (key, _, loss), shown = found[0], ", ".join(f"{key}={number:g}" for key, number, _ in found)
     unit = settings.dynamics.clip_scale
-    here = "" if unit == 1 else f", and what is 1 of tokens is {unit:.2g} here"
+    here = "" if unit == 1 else f", and 1 for tokens is {unit:.2g} here"
     return (
         f"units       {shown} of {loss} has no unit: log-probabilities of a flow are means over "
         f"its latent dimensions{here}; declare units={{{key.rpartition('.')[2]!r}: 'clip'}}, or "
-        "'none' if it means the same everywhere"
+        "'none' if it does not scale"
     )

@@ -1,4 +1,4 @@
-"""Contradictions between a loss, the weights of its steps, and how an update is cut."""
+"""Contradictions between a loss, the weights of its steps, and the size of updates."""
 
 from __future__ import annotations
 
@@ -14,19 +14,16 @@ from tandem.legality.case import Case
 from tandem.losses.adapted import by_steps
 from tandem.stop import command_to_resume
 
-FINEST = 5e-7  # some steps of float32 beside 1
+FINEST = 5e-7  # a few float32 steps at 1
 
 
 def one_budget_of_memory(case: Case) -> Iterator[str]:
     if None not in (case.plan.micro_batch_size, case.plan.max_tokens_per_microbatch):
-        yield (
-            "micro_batch_size and max_tokens_per_microbatch both cut an update; set one of them to "
-            "null"
-        )
+        yield ("micro_batch_size and max_tokens_per_microbatch exclude each other; set one to null")
 
 
 def minibatches_have_a_group_each(case: Case) -> Iterator[str]:
-    """Every minibatch has a group."""
+    """Every minibatch has at least one group."""
     cuts, prompts = case.plan.num_minibatches, case.plan.prompts_per_step
     if cuts > prompts:
         yield (
@@ -36,25 +33,25 @@ def minibatches_have_a_group_each(case: Case) -> Iterator[str]:
 
 
 def whole_samples_are_weighed_as_such(case: Case) -> Iterator[str]:
-    """A loss of one ratio per sample needs weights that are per sample."""
+    """A loss with one ratio per sample needs weights per sample."""
     weights = facts_of(case.algorithm.weights)
     if case.loss_facts.per == "sample" and weights.per != "sample":
         fitting = _weights_that(per="sample")
         yield (
-            f"{case.option('weights')}: {name_of(case.loss)} has one ratio for a whole sample; set "
+            f"{case.option('weights')}: {name_of(case.loss)} has one ratio per sample; set "
             f"algorithm/weights={fitting}"
         )
 
 
 def demonstrations_come_alone(case: Case) -> Iterator[str]:
-    """Demonstrations come one to a prompt: group_size is 1."""
+    """There is one demonstration per prompt: group_size is 1."""
     size = case.plan.group_size
     if "demonstrations" in case.strategy.reads and size != 1:
-        yield f"group_size={size}: there is one demonstration of a prompt; set group_size=1"
+        yield f"group_size={size}: there is one demonstration per prompt; set group_size=1"
 
 
 def averaging_losses_see_whole_updates(case: Case) -> Iterator[str]:
-    """What can be known of it before a row is sampled; the rest is seen by the weights of rows."""
+    """A loss that averages over an update needs the whole update in one pass."""
     if case.loss_facts.averages:
         for broken in _parted(case):
             yield by_steps(case.loss, broken)
@@ -80,7 +77,7 @@ def _parted(case: Case) -> Iterator[str]:
 
 
 def _weights_that(**facts: object) -> str:
-    """The shipped weights that have these facts."""
+    """The shipped step weights with these facts."""
     named = options_of("algorithm/weights").items()
     fitting = [
         name
@@ -92,18 +89,18 @@ def _weights_that(**facts: object) -> str:
 
 
 def clips_can_be_told_from_rounding(case: Case) -> Iterator[str]:
-    """A ratio near 1 is a float32, and where its steps are as wide as the clip it is noise."""
+    """A clip range is wider than the rounding of a float32 ratio near 1."""
     for name in ("clip_low", "clip_high"):
         clip = numbers_of(case.loss).get(name)
         if clip is not None and 0 < clip < FINEST:
             yield (
-                f"algorithm.loss.{name}={clip:.2g}: a float32 ratio near 1 is rounded by as much; "
+                f"algorithm.loss.{name}={clip:.2g}: below the rounding of a float32 ratio; "
                 f"set it to {FINEST:g} or more, or to 0"
             )
 
 
 def the_cap_is_above_the_clip(case: Case) -> Iterator[str]:
-    """Below it, a dual clip would hide steps that the clip means to push back."""
+    """Below the clip, a dual clip would hide steps that the clip must push back."""
     numbers = numbers_of(case.loss)
     high, most = numbers.get("clip_high"), numbers.get("ratio_max")
     if None not in (high, most) and most <= 1 + high:
@@ -114,17 +111,17 @@ def the_cap_is_above_the_clip(case: Case) -> Iterator[str]:
 
 
 def the_policy_learns_at_last(case: Case) -> Iterator[str]:
-    """Warming up the critic must end before the run does."""
+    """The warmup of the critic ends before the run does."""
     critic, iterations = case.algorithm.critic, case.plan.iterations
     if critic is not None and critic.warmup >= iterations:
         yield (
-            f"algorithm.critic.warmup={critic.warmup} of iterations={iterations} leaves none to "
+            f"algorithm.critic.warmup={critic.warmup} of iterations={iterations} never trains "
             "the policy; set it lower"
         )
 
 
 def optimizers_take_their_numbers(case: Case) -> Iterator[str]:
-    """They are libraries' and state no bounds: one is made, of a small matrix."""
+    """An optimizer accepts its numbers. One is built on a small matrix to find out."""
     target, arguments = case.optimizer.target, case.optimizer.arguments
     for name in ("lr", "weight_decay"):
         value = arguments.get(name)
@@ -139,11 +136,11 @@ def optimizers_take_their_numbers(case: Case) -> Iterator[str]:
 
 
 def a_run_has_a_directory_of_its_own(case: Case) -> Iterator[str]:
-    """run_dir holds no other run, unless that is resumed."""
+    """run_dir holds no other run, unless the run resumes it."""
     folder = case.plan.run_dir
     if case.plan.resume is None and (Path(folder) / "metrics.jsonl").exists():
         yield (
-            f"run_dir={folder} holds a run already; give another, or go on with it: "
+            f"run_dir={folder} already holds a run; set another, or resume it: "
             f"{command_to_resume(folder)}"
         )
 
