@@ -34,9 +34,7 @@ def verdict() -> tuple[str, str]:
 def test_a_rank_whose_part_is_broken_stops_all():
     for before, after in on_both(verdict):
         assert before == ""
-        assert after.startswith(
-            "iteration 3: the optimizer's step made weights that are not finite"
-        )
+        assert after.startswith("iteration 3: the optimizer step made weights that are not finite")
 
 
 @pytest.mark.parametrize("broken", [math.inf, -math.inf, math.nan])

@@ -108,8 +108,12 @@ REFUSED = {
         "algorithm.kl.renew_every=1",
         "trainer.offload=[reference]",
     ): "holds no reference beside its weights; it may name optimizer",
-    ("model=tiny_lm", "trainer=fsdp2", "trainer.devices=2", "trainer.offload=[optimizer]"): "has a "
-    "part of it on each device already",
+    (
+        "model=tiny_lm",
+        "trainer=fsdp2",
+        "trainer.devices=2",
+        "trainer.offload=[optimizer]",
+    ): "already shards them over devices",
     ("model=tiny_flow", "model.decoding=tiled"): "TinyUNetFlow has no VAE; leave it batched",
 }
 

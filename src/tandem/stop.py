@@ -1,4 +1,4 @@
-"""Reasons that end a run, each with one line and an exit code, and the command that goes on."""
+"""Exceptions and signals that end a run, their exit codes, and the command that resumes it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from os import _exit as end_process  # at once, whatever other threads do; rewards cannot have it
+from os import _exit as end_process  # at once, whatever other threads do; rewards cannot replace it
 from pathlib import Path
 from types import FrameType
 
@@ -28,46 +28,51 @@ __all__ = [
 ]
 
 STOPPED = 3  # exit code of a run that a guard ended
-STALLED = 4  # of one that made no progress any more
-INTERRUPTED = 75  # EX_TEMPFAIL of sysexits.h: nothing is wrong, the same command may go on
-TOLD = (signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1)  # beside Ctrl-C; SIGHUP first
+STALLED = 4  # of a run that stopped making progress
+INTERRUPTED = 75  # EX_TEMPFAIL of sysexits.h: not an error, the run can be resumed
+TOLD = (
+    signal.SIGHUP,
+    signal.SIGTERM,
+    signal.SIGUSR1,
+)  # in addition to Ctrl-C; SIGHUP must be first
 
 
 class Stop(RuntimeError):
-    """A run ends; the message says what was seen and what to change."""
+    """The end of a run. The message states what was observed and what to change."""
 
 
 class EngineUnavailable(Stop):
-    """Somebody whom the run asks gave no answer, however long it waited.
+    """An engine, reward or environment server that did not answer in time.
 
-    It is raised before anything of an iteration was trained, so a checkpoint of that moment loses
-    nothing.
+    It is raised before an iteration has trained anything, so a checkpoint at that moment is
+    complete.
     """
 
 
 class Abandoned(SystemExit):
-    """A run that was told to end waits for samples and rewards no longer. As `EngineUnavailable`,
-    it comes before anything of an iteration was trained, or a checkpoint of before is there."""
+    """The end of a run that was told to stop and no longer waits for samples and rewards.
+
+    Like `EngineUnavailable` it is raised before an iteration has trained anything, or when an
+    earlier checkpoint exists."""
 
     def __init__(self) -> None:
         super().__init__(INTERRUPTED)
 
 
 def list_heard() -> list[signal.Signals]:
-    """The signals that a run and a sweep end on: all of these, but under nohup no SIGHUP."""
+    """The signals that end a run or a sweep; under nohup, SIGHUP is ignored."""
     under_nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return [signal.SIGINT, *TOLD[under_nohup:]]
 
 
 @contextmanager
 def end_when_told() -> Iterator[None]:
-    """Ctrl-C ends a command in one line, and so do the signals by which a machine is taken back, at
-    once: with the code of what was asked to stop. A run that trains, and a sweep, hear them in ways
-    of their own."""
+    """A context in which Ctrl-C or a termination signal ends the command at once, with one line and
+    exit code INTERRUPTED. Training runs and sweeps handle signals themselves."""
 
     def leave(number: int, _: FrameType | None) -> None:
         os.write(2, f"\nstopped by {signal.Signals(number).name}\n".encode())
-        end_process(INTERRUPTED)  # an exception would be a fault of the reward that it came in
+        end_process(INTERRUPTED)  # an exception would count as an error of the running reward
 
     heard = [number for number in TOLD if signal.getsignal(number) is signal.SIG_DFL]
     for number in heard:
@@ -83,12 +88,12 @@ def end_when_told() -> Iterator[None]:
 
 
 def command_to_resume(run_dir: Path) -> str:
-    """The command that goes on with a run, as the shell that started this process would take it."""
+    """The command that resumes a run, for the shell that started this process."""
     return f"{interpreter()} -m tandem train resume={shlex.quote(str(run_dir))}"
 
 
 def interpreter() -> str:
-    """This Python, as it is called from here: by name where the shell finds this very one."""
+    """This Python interpreter as a shell command: `python` if that is what the shell finds."""
     found = shutil.which("python")
     if found is not None and Path(found).absolute() == Path(sys.executable):
         return "python"

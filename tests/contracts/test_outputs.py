@@ -157,7 +157,8 @@ def test_an_infinite_derivative_outside_the_mask_leaves_the_weights_as_they_were
     loop = plugged(tmp_path, loss=root)
     before = loop.policy.table.detach().clone()
     line = (
-        r"loss \{'policy': '-?\d[^']*'\} or gradient norm nan is not finite; the weights were left"
+        r"loss \{'policy': '-?\d[^']*'\} or gradient norm nan is not finite; "
+        "the weights are unchanged"
     )
     with pytest.raises(Stop, match=line):
         loop.go()

@@ -149,6 +149,6 @@ def test_a_server_that_is_not_there_stops_a_run_with_one_line(tmp_path, free_por
     assert ended.value.code == STOPPED == 3
     assert capfd.readouterr().err.splitlines()[-1] == (
         f"stopped: 100% of the samples have no reward (16 x http: {url}/score: no connection "
-        "([Errno 111] Connection refused); see reward.http.function.url); repair the reward, "
-        "or the field of the data that it reads, or raise guards.max_missing_rewards=0.1"
+        "([Errno 111] Connection refused); see reward.http.function.url); fix the reward "
+        "or the data field that it reads, or raise guards.max_missing_rewards=0.1"
     )

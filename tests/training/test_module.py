@@ -187,7 +187,7 @@ def test_weights_that_a_step_made_infinite_are_given_to_nobody(tmp_path):
     loop.go()
     assert len(told) == 4
     loop.only.param_groups[0]["lr"] = float("inf")
-    with pytest.raises(Stop, match=r"iteration 1: the optimizer's step made weights .* not finite"):
+    with pytest.raises(Stop, match=r"iteration 1: the optimizer step made weights .* not finite"):
         loop.go()
     assert len(told) == 4 and all(bool(table.isfinite().all()) for table in told)
 
@@ -227,7 +227,7 @@ def test_wrong_old_log_probabilities_are_found_before_the_first_update(tmp_path)
     loop.policy.complete = lambda rollout, needs: replace(
         complete(rollout, needs), old_logp=complete(rollout, needs).old_logp + 0.01
     )
-    with pytest.raises(Stop, match=r"differ from the sampling ones by 0\.01 nats"):
+    with pytest.raises(Stop, match=r"trainer and sampler differ by 0\.01 nats"):
         loop.go()
 
 

@@ -1,8 +1,8 @@
-"""Functions of the user's own as options of the configuration.
+"""Decorators that make user functions options of the configuration.
 
-A decorator declares what a function is when its module is imported, which `plugins=[module]` does
-before composing. What stands in its signature with a default is its configuration. A function of a
-notebook is an option once its cell has run. Tandem's own functions have the same decorators.
+A decorator registers a function when its module is imported, which `plugins=[module]` does before
+composing. Keywords with defaults become configuration keys. A function in a notebook is an option
+once its cell has run. Built-in functions use the same decorators.
 """
 
 from tandem.contracts import (

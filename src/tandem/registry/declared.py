@@ -1,7 +1,7 @@
-"""Tandem's own options, read from the source that declares them: nothing heavy is imported for it.
+"""Built-in options, read from source code without importing it.
 
-A component is registered by a decorator of `tandem.contracts` right above its `def` or `class`.
-Its name, the defaults of its keywords and the comment above the decorator are the option.
+A decorator of `tandem.contracts` directly above a `def` or `class` registers a component. The
+option consists of its name, the defaults of its keywords and the comment above the decorator.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tandem.registry.nodes import Node, node_of
 Definition = ast.FunctionDef | ast.ClassDef
 
 PACKAGE = Path(__file__).parents[1]
-# Groups whose options stand in files: they choose options of others.
+# Groups whose options are files, because they choose options of other groups.
 IN_FILES = ("dynamics", "rollout", "data", "model", "model/family", "reward", "environment")
 GROUPS = {
     name: value.group
@@ -58,7 +58,7 @@ class Module:
                     self.constants[name] = value
 
     def value(self, default: ast.expr) -> Any:
-        """A default as YAML writes it: a function is the node that binds it."""
+        """A default as a YAML value; a function becomes the node that binds it."""
         if isinstance(default, ast.Name):
             if default.id in self.constants:
                 return ast.literal_eval(self.constants[default.id])
@@ -68,7 +68,7 @@ class Module:
 
 @functools.cache
 def options() -> Mapping[tuple[str, str], Option]:
-    """(group, name) -> the option, of all groups whose options can be made of signatures."""
+    """(group, name) -> option, for all groups whose options are made from signatures."""
     found: dict[tuple[str, str], Option] = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
@@ -79,7 +79,7 @@ def options() -> Mapping[tuple[str, str], Option]:
 
 
 def init_of(node: ast.ClassDef) -> list[ast.FunctionDef]:
-    """None of a dataclass, whose fields may be inherited: its option stands in a file."""
+    """The `__init__` of a class, if it defines one. A dataclass has none: its option is a file."""
     return [x for x in node.body if isinstance(x, ast.FunctionDef) and x.name == "__init__"]
 
 
@@ -135,7 +135,7 @@ def _help(node: Definition, decorator: ast.expr, module: Module) -> str:
 
 
 def _stub(node: Definition, module: Module) -> Callable:
-    """A stand-in for a component: its name, its place and its signature, and no code."""
+    """A stand-in for a component with its name, module and signature, but no code."""
     if isinstance(node, ast.ClassDef):
         made: Any = type(node.name, (), {})
         parameters = [p for init in init_of(node) for p in _parameters(init, module)][1:]

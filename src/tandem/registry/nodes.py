@@ -1,4 +1,4 @@
-"""The node of a registered option: what stands in conf/ for Tandem's own, made of a signature."""
+"""Configuration nodes of registered options, made from signatures instead of files in conf/."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 from tandem.contracts import facts_of, place
 
 Node = dict[str, Any]
-# Seconds of one call of a user's reward: one that hangs must not hold a run for ever. The rewards
-# that are shipped end by themselves, or have limits of their own.
+# Seconds per call of a user's reward, so that a hanging one cannot block a run. The shipped rewards
+# terminate, or have their own limits.
 TIMEOUT = 300.0
-# A number's unit -> what its default becomes: so many of the dynamics' units, as in conf/.
+# Unit of a number -> its default as a multiple of the scale of the dynamics, as in conf/.
 IN_UNITS: Mapping[str, str] = {
     "clip": "${{mul:{0},${{dynamics.clip_scale}}}}",
     "ratio": "${{add:1.0,${{mul:{1},${{dynamics.clip_scale}}}}}}",
@@ -23,7 +23,7 @@ IN_UNITS: Mapping[str, str] = {
 
 
 def node_of(group: str, name: str, component: Callable) -> Node | None:
-    """The YAML of an option; None: its group has files of its own, and registering declares it."""
+    """The YAML of an option; None: the options of its group are files."""
     make = NODES.get(group)
     return None if make is None else make(name, component)
 
@@ -31,8 +31,8 @@ def node_of(group: str, name: str, component: Callable) -> Node | None:
 def bound_call(name: str, component: Callable) -> Node:
     """The partial call of a function with its defaults; `???` where a keyword has none.
 
-    What `**numbers` would take has no default to show: `+algorithm.loss.alpha=2` adds it. A class
-    is made with its defaults, and what was made is called.
+    Numbers taken by `**numbers` have no defaults: `+algorithm.loss.alpha=2` adds one. A class is
+    instantiated with its defaults, and the object is called.
     """
     units = facts_of(component).units
     call: Node = {"_target_": place(component)}
@@ -65,19 +65,19 @@ def kl_node(name: str, component: Callable) -> Node:
 
 
 def dynamics_node(name: str, kernel: Callable) -> Node:
-    """As in conf/dynamics: steps of a flow with random ones among them."""
+    """As in conf/dynamics: steps of a flow, some of them random."""
     defaults = ["_random", "_self_"]
     return {"defaults": defaults, "name": name, "kernel": bound_call(name, kernel)}
 
 
 def engine_node(name: str, engine: Callable) -> Node:
-    """As in conf/rollout: our own sampling of its kind, but for who samples."""
+    """As in conf/rollout: the built-in rollout of its kind with another engine."""
     own = {"tokens": "local", "flow": "denoise"}[engine.samples]
     return {"defaults": [own, "_self_"], "engine": made_call(name, engine)}
 
 
 def dynamics_of(group: str, component: Callable) -> Node | None:
-    """As in conf/dynamics/_of: what dynamics=auto comes to; None: what it is for tokens."""
+    """As in conf/dynamics/_of: what dynamics=auto selects; None: the default of tokens."""
     if group != "rollout" or component.samples == "tokens":
         return None
     return {"defaults": ["/dynamics/flow_sde@_global_.dynamics"]}
@@ -98,7 +98,7 @@ def model_node(name: str, build: Callable) -> Node:
 
 
 def family_node(name: str, adapter: Callable) -> Node:
-    """As in conf/model: a flow whose transformer the adapter of its family knows."""
+    """As in conf/model: a flow model whose transformer is described by a family adapter."""
     chosen = {"algorithm": "flow_grpo", "data": "text", "reward": "jpeg_compressibility"}
     overrides = [{f"override /{group}": option} for group, option in chosen.items()]
     size = facts_of(adapter).latent_size
@@ -111,13 +111,13 @@ def family_node(name: str, adapter: Callable) -> Node:
 
 
 def environment_node(name: str, world: Callable) -> Node:
-    """As in conf/environment: a world, or a function of the moves so far, asked with care."""
+    """As in conf/environment: a world, or a function of the moves so far."""
     made = made_call if inspect.isclass(world) else bound_call
     return {"_target_": "tandem.environments.Environment", "world": made(name, world)}
 
 
 def made_call(name: str, component: Callable) -> Node:
-    """A call that is made when a run is built; a `seed` is that of the run."""
+    """A call made when the run is built; `seed` is the seed of the run."""
     call = {key: x for key, x in bound_call(name, component).items() if key != "_partial_"}
     return call | ({"seed": "${seed}"} if "seed" in call else {})
 
@@ -159,7 +159,7 @@ NODES: Mapping[str, Callable[[str, Callable], Node]] = {
     "model/quantization": made_call,
     "model/family": family_node,
 }
-# Group of components -> the group of options, where it has another name.
+# Group of components -> its group of options, if the names differ.
 OFFERED_AS: Mapping[str, str] = {"model/family": "model"}
-# Groups whose options choose options of others too.
+# Groups whose options also choose options of other groups.
 GLOBAL = ("model",)

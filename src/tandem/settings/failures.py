@@ -1,4 +1,4 @@
-"""Evidence of an update that failed: its rows and the draws that made them, to be replayed."""
+"""Record of a failed update: its rows and their random keys, for a replay."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tandem.experience import Experience
 
 
 def save_failure(folder: Path, batch: Experience, facts: dict) -> Path:
-    """Write the rows of a failed update and the draws that made them, to be replayed."""
+    """Write the rows of a failed update and their random keys, for a replay."""
     place = "iteration_{iteration:06d}_update_{update}_rank_{rank}"
     folder = folder / place.format(**facts)
     folder.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ def save_failure(folder: Path, batch: Experience, facts: dict) -> Path:
 
 
 def _select_pictures(outputs: Sequence[str | torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Those of the outputs that are pictures, by row."""
+    """The pictures among the outputs, by row."""
     return {
         f"output.{row}": output
         for row, output in enumerate(outputs)

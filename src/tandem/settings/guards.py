@@ -1,4 +1,4 @@
-"""Guards: conditions that end a run that wastes time or lies."""
+"""Guards: conditions that end a run that makes no progress or reports wrong numbers."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from tandem.types import PICTURE
 log = logging.getLogger(__name__)
 HACKING = re.compile(r"(warn|stop)(:[1-9]\d*)?")
 SHOWN = 5  # reasons of missing scores
-# Rows of older weights must be treated as such: their ratio alone would start at 1.
+# Rows of older weights need a correction: without one their ratio would start at 1.
 STALE = (
     "samples are of older weights (rollout.staleness), and nothing corrects for it; set "
-    "algorithm/importance_sampling=token_tis "
-    "or staleness_decay, or algorithm/old_logprobs=rollout or interpolate"
+    "algorithm/importance_sampling=token_tis or staleness_decay, or "
+    "algorithm/old_logprobs=rollout or interpolate"
 )
 
 
 class Guarded(Protocol):
-    """A policy as guards ask it."""
+    """The properties of a policy that guards read."""
 
-    exact: bool  # whether a log-probability comes out the same in any batch
-    disagreement: float  # of sampler and trainer, on a few rows, nats per step on average
-    largest_disagreement: float  # and of one step, on rows of older weights
-    varies_by: str  # the setting that makes its samples differ more
+    exact: bool  # whether a log-probability is the same in any batch
+    disagreement: float  # of sampler and trainer on a few rows, mean nats per step
+    largest_disagreement: float  # of a single step, on rows of older weights
+    varies_by: str  # the setting that increases the variety of samples
 
-    # The policies of the segments of its samples, by name; "", itself: it has steps of one kind.
+    # The policies of the segments of its samples by name; "" is itself, with one kind of steps.
     parts: Mapping[str, Guarded]
 
     def suspicion(self) -> str:
-        """The likely reason why the two differ, as far as can be told."""
+        """The likely reason why sampler and trainer disagree."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How far sampler and trainer may be from one another, in nats of the steps of one segment."""
+    """Limits of the difference between sampler and trainer, in nats per step of one segment."""
 
     first_update_ratio: Annotated[float, at_least(0)]
     max_mismatch: Annotated[float, at_least(0)]
@@ -64,14 +64,14 @@ class Guards:
     non_finite: str = "stop"  # or skip:k, which tolerates k in a row
     no_signal: Annotated[int, positive] = 5  # iterations in a row in which every group ties
     max_missing_rewards: Annotated[float, fraction] = 0.1  # of an iteration's samples
-    # Where the trained reward rises and a judge falls, at so many evaluations in a row (warn is
-    # warn:2); None: nobody looks.
+    # What happens if the trained reward rises and a judge falls, for this many evaluations in a row
+    # (warn is warn:2); None: no check.
     hacking: str | None = "warn"
-    # Judges, which are rewards of weight 0, of which more is better: `hacking` goes by them.
+    # Judges that `hacking` reads: rewards of weight 0 for which higher is better.
     judges: tuple[str, ...] = ()
-    # Of the denoising steps of samples that are written first; the two above are of their tokens.
+    # Limits for the picture of a chain; the two limits above then apply to its text.
     picture: Limits | None = None
-    # Seconds without progress; None: however long.
+    # Seconds without progress; None: no limit.
     stalled_after: Annotated[float, waiting] | None = field(
         default=3600.0, metadata=key(resumable=True, compared=False)
     )
@@ -86,8 +86,7 @@ class Guards:
         if self.hacking is not None and HACKING.fullmatch(self.hacking) is None:
             raise ValueError(
                 "guards.hacking is warn, stop, stop:k or warn:k (after k evaluations in a row) or "
-                "null, not "
-                f"{self.hacking!r}"
+                f"null, not {self.hacking!r}"
             )
 
     @property
@@ -97,29 +96,29 @@ class Guards:
 
     @property
     def hacking_patience(self) -> int:
-        """Evaluations in a row that find the reward hacked before anything is said of it."""
+        """Consecutive evaluations that must find the reward hacked before the guard acts."""
         return int((self.hacking or "").partition(":")[2] or 2)
 
     def check_hacking(self, found: str, iteration: int) -> None:
-        """`found`: how the reward is hacked, in words, as of this iteration.
+        """End the run or warn. `found`: how the reward is hacked, in words.
 
-        Raises Stop where the guard ends the run, else warns.
+        Raises Stop if the guard ends the run.
         """
         if self.hacking.startswith("stop"):
             raise Stop(
-                f"iteration {iteration}: {found}; guards.hacking={self.hacking} ended the run, "
-                "and guards.hacking=warn goes on"
+                f"iteration {iteration}: {found}; guards.hacking={self.hacking} ended the run; set "
+                "guards.hacking=warn to continue"
             )
         log.warning("evaluation %d: %s; guards.hacking=stop would end the run", iteration, found)
 
     def check_first_update(
         self, seen: Mapping[str, float], policy: Guarded, *, fresh: bool = True
     ) -> None:
-        """Compare sampler and trainer on fresh samples, while the weights are the same.
+        """Compare sampler and trainer at the same weights, for each segment of a sample.
 
-        Where some are not `fresh`, those that are, and what the policy measured of the others while
-        their weights were there. Raises Stop where they differ by more than the guards admit, in
-        nats; each segment of a sample by itself.
+        If not all samples are `fresh`, compare those that are, and read what the policy measured of
+        the others with their weights. Raises Stop if they differ by more nats than the guards
+        allow.
         """
         for name, part in policy.parts.items():
             own = self.picture if name == PICTURE else None
@@ -138,50 +137,49 @@ class Guards:
             gap = of_samples if fresh else part.largest_disagreement
             if part.exact and not gap <= limits.first_update_ratio:
                 raise Stop(
-                    f"before the first update the trainer's log-probabilities differ from the "
-                    f"sampling ones by {gap:.2g} nats (guards.{key}first_update_ratio="
+                    f"before the first update the log-probabilities of trainer and sampler differ "
+                    f"by {gap:.2g} nats (guards.{key}first_update_ratio="
                     f"{limits.first_update_ratio:g}): {part.suspicion()}"
                 )
 
     def check_skipped(self, in_a_row: int, facts: Mapping[str, object], folder: Path) -> None:
-        """`facts` of an update that was left out, whose batch lies in `folder`.
+        """Count a skipped update with these `facts`, whose batch is in `folder`.
 
-        Raises Stop after as many in a row as the guard admits.
+        Raises Stop if there are more in a row than the guard allows.
         """
         if in_a_row > self.tolerated:
             raise Stop(
                 f"iteration {facts['iteration']}: loss {facts['losses']} or gradient norm "
-                f"{facts['grad_norm']} is not finite; the weights were left as they were and the "
-                f"batch is in {folder}. "
-                "guards.non_finite=skip:3 would leave out up to 3 such updates in a row"
+                f"{facts['grad_norm']} is not finite; the weights are unchanged and the batch is "
+                f"in {folder}; set guards.non_finite=skip:3 to skip up to 3 such updates in a row"
             )
 
     def check_weights(self, weights: Iterable[torch.Tensor], iteration: int, rate: float) -> None:
-        """Those that an optimiser's step has just made, before anybody gets them.
+        """Check the weights, of any shape [...], right after an optimizer step, before their use.
 
-        Of any shape [...]. Raises Stop where one is not finite.
+        Raises Stop if a weight is not finite.
         """
-        # Of its own part each rank: a maximum over ranks may lose what is no number.
+        # Each rank checks its own shard: a maximum over ranks may lose a NaN.
         own = (weight.detach() for weight in weights)
         parts = [part.to_local() if distributed.is_sharded(part) else part for part in own]
-        held = [part for part in parts if part.numel()]  # small weights have no part on some ranks
-        # The sum of squares costs a tenth of the maximum, but may overflow where weights do not.
+        held = [part for part in parts if part.numel()]  # small weights have no shard on some ranks
+        # The 2-norm costs a tenth of the maximum, but may overflow for finite weights.
         norms = (torch.nn.utils.get_total_norm(held, norm_type=order) for order in (2, math.inf))
         broken = torch.tensor(not any(map(math.isfinite, norms)), dtype=torch.float32)
         if distributed.all_max(broken) > 0:
             raise Stop(
-                f"iteration {iteration}: the optimizer's step made weights that are not finite, at "
-                f"a learning rate of {rate:g}; no engine, snapshot or checkpoint was given them; "
-                "lower optimizer.lr, or go on from the newest checkpoint by resume="
+                f"iteration {iteration}: the optimizer step made weights that are not finite, at "
+                f"a learning rate of {rate:g}; no engine, snapshot or checkpoint received them; "
+                "lower optimizer.lr, or continue from the newest checkpoint with resume="
             )
 
     def check_missing(self, fraction: float, reasons: Mapping[str, int]) -> None:
-        """Of samples without a reward, more than none: a warning, or Stop where they are more than
+        """Warn of samples without a reward. Raises Stop if their share exceeds
         `max_missing_rewards`."""
         said = f"{fraction:.0%} of the samples have no reward ({describe_counts(reasons)})"
         if fraction > self.max_missing_rewards:
             raise Stop(
-                f"{said}; repair the reward, or the field of the data that it reads, "
+                f"{said}; fix the reward or the data field that it reads, "
                 f"or raise guards.max_missing_rewards={self.max_missing_rewards:g}"
             )
         log.warning("%s", said)
@@ -190,23 +188,22 @@ class Guards:
         """Raise Stop after `no_signal` iterations in a row in which every group ties."""
         if flat_iterations >= self.no_signal:
             raise Stop(
-                f"in {flat_iterations} iterations in a row every group scored alike, so nothing "
-                f"can be learnt: raise group_size or {policy.varies_by}, give easier or harder "
-                "prompts, start from a better model (warm_start, continue_from), or use "
-                "algorithm=dapo; guards.no_signal is the patience"
+                f"all samples of a group scored the same in every group of {flat_iterations} "
+                f"iterations, so nothing can be learnt: raise group_size or {policy.varies_by}, "
+                "use easier or harder prompts, start from a better model (warm_start, "
+                "continue_from), or set algorithm=dapo; guards.no_signal sets the limit"
             )
 
 
 def warn_of_judges(faults: Mapping[str, int]) -> int:
-    """How many numbers judges failed to give, and a warning why: no sample is set
-    aside for it."""
+    """The number of scores that judges failed to give, with a warning. No sample is dropped."""
     if failed := failures(faults):
         log.warning("rewards of weight 0 gave no number: %s", describe_counts(failed))
     return sum(failed.values())
 
 
 def describe_counts(reasons: Mapping[str, int]) -> str:
-    """The most frequent reasons with their counts; a server may send as many as it likes."""
+    """The most frequent reasons with their counts; the rest is summed up."""
     ordered = sorted(reasons.items(), key=lambda pair: -pair[1])
     said = [f"{count} x {reason}" for reason, count in ordered[:SHOWN]]
     if left := sum(count for _, count in ordered[SHOWN:]):

@@ -1,4 +1,4 @@
-"""The facts of a configuration key: what its value matters for, said at the key itself."""
+"""Facts of a configuration key: what its value affects, declared at the key."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """Facts of a configuration key. All that lies below a key has the same."""
+    """Facts of a configuration key. They also hold for all keys below it."""
 
-    weights: bool = True  # decides which weights come out: part of the name of a warm start
-    shared: bool = False  # a warm start takes over the value of the run that it is for
-    start: bool = False  # decides which weights a run begins with
-    resumable: bool = False  # a run that goes on may be given another value
-    compared: bool = True  # two runs that differ in it are no seeds of one configuration
+    weights: bool = True  # affects the trained weights: part of the name of a warm start
+    shared: bool = False  # a warm start takes the value from the run that uses it
+    start: bool = False  # affects the initial weights of a run
+    resumable: bool = False  # may change when a run is resumed
+    compared: bool = True  # runs that differ in it are not seeds of one configuration
     mirrored: bool = True  # shown where a run is mirrored
 
 
-# Of keys that say where a run lies and how it was asked for.
+# Facts of keys about where a run is stored and how it was started.
 AT_HOME = {"weights": False, "compared": False, "mirrored": False}
 
 
 def key(**facts: bool) -> dict[str, Key]:
-    """The metadata of a field whose key does not matter as most do."""
+    """The metadata of a field whose key differs from the default facts."""
     return {"key": Key(**facts)}

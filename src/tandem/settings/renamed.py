@@ -1,7 +1,7 @@
 """Former names of keys, groups, options and parts of a configuration, beside their present ones.
 
-A command line or a file that uses a former name is refused with the present one. A configuration
-that a run recorded is read with present names, so that two spellings are no difference.
+A command line or a file with a former name is refused, and the message gives the present one. The
+recorded configuration of a run is read with present names, so spellings do not count as changes.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-# Former -> present. The name of a key is that of its group too, written with slashes. What lies
-# below a name moves with it.
+# Former -> present. The name of a key also names its group, written with slashes. Keys below a name
+# move with it.
 RENAMED: Mapping[str, str] = {
     "algorithm.evidence": "algorithm.objective",
     "algorithm.objective=path": "algorithm.objective=policy_gradient",
@@ -38,7 +38,7 @@ RENAMED: Mapping[str, str] = {
     "dynamics.sequence_unit": "dynamics.sequence_scale",
     "dynamics.preference_unit": "dynamics.preference_scale",
     "dynamics.entropy_unit": "dynamics.entropy_scale",
-    # Published by an algorithm's file, and keys of the run: see OF_THE_RUN.
+    # Set by the file of an algorithm, and now keys of the run: see OF_THE_RUN.
     "algorithm.group_size": "group_size",
     "algorithm.num_minibatches": "num_minibatches",
     "algorithm.epochs": "epochs",
@@ -49,7 +49,7 @@ RENAMED: Mapping[str, str] = {
     "${most:}": "${max:}",
     "model.sampling": "rollout",
     "model.trained": "algorithm",
-    # What a `_target_` names.
+    # Paths in a `_target_`.
     "tandem.algorithm.Algorithm": "tandem.algorithm.algorithm.Algorithm",
     "tandem.algorithm.algorithm.Critic": "tandem.algorithm.critic.Critic",
     "tandem.algorithm.regularizers.Anchor": "tandem.algorithm.regularizers.EmaKL",
@@ -90,10 +90,12 @@ RENAMED: Mapping[str, str] = {
     "tandem.weights": "tandem.losses.reduction",
 }
 
-# Numbers that the file of an algorithm publishes: the run has them as keys of its own.
+# Numbers that the file of an algorithm sets and that are keys of the run.
 OF_THE_RUN = ("group_size", "num_minibatches", "epochs")
-SEEDS = {former for former, present in RENAMED.items() if present == "seed"}  # all said ${seed}
-# A record has both: the run's own was read.
+SEEDS = {
+    former for former, present in RENAMED.items() if present == "seed"
+}  # their value was always ${seed}
+# A recorded configuration has both keys, and the run read its own.
 MOVED = {f"algorithm.{name}" for name in OF_THE_RUN} | SEEDS
 
 
@@ -124,13 +126,12 @@ def present_overrides(words: Iterable[str]) -> list[str]:
 
 
 def was_renamed(name: str) -> str | None:
-    """The sentence about a former name of a key, a group, an option or a `_target_`; None: it is
-    none."""
+    """The message about a former name of a key, group, option or `_target_`; None for others."""
     return None if (new := present_name(name)) == name else f"{name} was renamed to {new}"
 
 
 def present_config(config: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """A recorded configuration under present names. Parts that moved to another parent stay."""
+    """A recorded configuration with present names. Parts that moved to another parent stay."""
     found = {}
     for name, value in config.items():
         if f"{where}{name}" in MOVED:
@@ -142,7 +143,7 @@ def present_config(config: Mapping[str, Any], where: str = "") -> dict[str, Any]
 
 
 def present_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The same of a recorded configuration that is flat: dotted key -> value."""
+    """`present_config` for a flat configuration: dotted key -> value."""
     named = ((present_name(key), value) for key, value in facts.items() if key not in MOVED)
     return {key: _present_value(key, value) for key, value in named}
 

@@ -1,6 +1,6 @@
-"""The keys of the top level of a configuration: the type of each, and what it matters for.
+"""Top-level keys of a configuration: the type of each, and what its value affects.
 
-The values are those of conf/config.yaml: a key without one is missing, not defaulted here.
+Defaults are in conf/config.yaml: a key without a value is missing, and gets no default here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Size = Annotated[int, positive]
 Precision = Literal["32-true", "bf16-mixed"]
 
 
-# Groups whose nodes name what to build.
+# Groups whose nodes describe objects to build.
 COMPONENTS = {
     "rollout": Key(shared=True),
     "algorithm": Key(),
@@ -43,7 +43,7 @@ class Checkpoints:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dynamics:
-    """How a policy takes a step; `rollout` and the algorithm read of it what they need."""
+    """How a policy takes a step, for `rollout` and the algorithm."""
 
     name: str
     clip_scale: float
@@ -52,9 +52,9 @@ class Dynamics:
     entropy_scale: float
     horizon: int
     kl: Callable
-    # Of flows alone.
+    # Only for flow models.
     latent_size: int | None = None  # dimensions of a state
-    # Of denoising steps, whatever else a sample has.
+    # Scales of denoising steps, also in a chain with a text.
     step_clip_scale: float | None = None
     step_kl: Callable | None = None
     kernel: Callable | None = None
@@ -72,24 +72,24 @@ class Devices:
     devices: int | list[int] | Literal["auto"]  # of each node
     num_nodes: Size
     strategy: Literal["auto", "ddp", "ddp_fork", "fsdp2"]
-    # Of the policy's passes; what is computed of them has its own.
+    # Of the forward passes; losses and statistics have their own.
     precision: Precision = field(metadata=key(resumable=True))
-    # Of all products of float32 matrices in the process.
+    # Of all float32 matrix products in the process.
     float32_matmul_precision: Literal["highest", "high"] = field(
         default="highest", metadata=key(resumable=True)
     )
     timeout: Annotated[float, waiting] = 1800.0  # seconds
-    # What lies in host memory while nobody asks for it: see `Description.offloads`; "optimizer".
+    # Parts kept in host memory between uses: those of `Description.offloads`, and "optimizer".
     offload: list[str] = field(default_factory=list, metadata=key(resumable=True))
 
     @property
     def mixed(self) -> bool:
-        """Whether passes are computed in bfloat16, from weights that are not."""
+        """Whether passes compute in bfloat16 with float32 weights."""
         return self.precision == "bf16-mixed"
 
     @property
     def ranks(self) -> int | None:
-        """How many processes there will be; None: as many as the machine has devices."""
+        """The number of processes; None: one per device of the machine."""
         if self.devices == "auto":
             return None
         return self.num_nodes * (
@@ -99,7 +99,7 @@ class Devices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The keys of conf/config.yaml, each with what its value matters for."""
+    """The keys of conf/config.yaml, each with what its value affects."""
 
     seed: Annotated[int, at_least(0), at_most(2**63 - 1)] = field(
         metadata=key(shared=True, compared=False, mirrored=False)
@@ -125,18 +125,18 @@ class Settings:
     evaluate: bool = field(metadata=key(resumable=True, compared=False, mirrored=False))
     estimate: bool = field(metadata=key(compared=False, mirrored=False))
     dry_run: bool = field(metadata=key(resumable=True, compared=False, mirrored=False))
-    # Their code is part of a warm start's name where it is used.
+    # The code that a warm start uses is part of its name.
     plugins: list[str] = field(metadata=key(**AT_HOME, shared=True))
     run_dir: str = field(metadata=key(**AT_HOME))
-    sweep_dir: str | None = field(metadata=key(**AT_HOME))  # of the sweep that it is part of
-    overrides: list[str] = field(metadata=key(**AT_HOME))  # of the command line that began it
+    sweep_dir: str | None = field(metadata=key(**AT_HOME))  # of the sweep that the run belongs to
+    overrides: list[str] = field(metadata=key(**AT_HOME))  # of the command line that started it
     cache_dir: str = field(metadata=key(**AT_HOME, shared=True, resumable=True))
     choices: Mapping[str, str | None] = field(metadata=key(**AT_HOME))  # group -> its option
     replaced: Mapping[str, list[str]] = field(metadata=key(**AT_HOME))  # numbers of replaced parts
 
 
 def _describe(record: type) -> dict[str, Key]:
-    """The facts of the fields of a record, those of records within it too, by dotted key."""
+    """The facts of the fields of a record and of nested records, by dotted key."""
     hints, found = get_type_hints(record), {}
     for own in fields(record):
         found |= {own.name: own.metadata["key"]} if "key" in own.metadata else {}
@@ -149,7 +149,7 @@ KEYS = {
     **_describe(Settings),
     **COMPONENTS,
     "rollout.staleness": Key(resumable=True),
-    "rollout.engine": Key(weights=False, shared=True),  # who samples says nothing of what
+    "rollout.engine": Key(weights=False, shared=True),  # the engine does not affect what is sampled
     "hydra": Key(**AT_HOME),  # has none of our keys
 }
 ORDINARY = Key()

@@ -8,8 +8,8 @@ from tandem.legality.masked import notice
 REFUSED = {
     "rollout=vllm_server rollout.engine.url=http://127.0.0.1:8000": "by autoregressive steps",
     "dynamics=autoregressive": "whose dynamics are masked",
-    "algorithm=ppo": "goes by the order of the steps",
-    "algorithm=fipo": "goes by the order of the steps",
+    "algorithm=ppo": "depends on the order of steps",
+    "algorithm=fipo": "depends on the order of steps",
     "algorithm/likelihood=elbo": "algorithm/importance_sampling=none",
     "algorithm=espo algorithm/old_logprobs=rollout": "algorithm/old_logprobs=recompute",
     "algorithm=espo algorithm.entropy.coef=0.1": "has no entropy",
@@ -56,7 +56,7 @@ def test_numbers_of_a_bound_that_are_read_are_legal(words):
 @pytest.mark.parametrize("model", ["tiny_lm", "tiny_flow"])
 @pytest.mark.parametrize("preset", ["diffu_grpo", "coupled_grpo", "trace_rl", "wd1"])
 def test_what_goes_by_states_of_masks_is_refused_where_there_are_none(model, preset):
-    with pytest.raises(ConfigError, match=f"algorithm={preset} goes by .*{model} has no"):
+    with pytest.raises(ConfigError, match=f"algorithm={preset} depends on .*{model} has no"):
         check(compose([f"model={model}", f"algorithm={preset}", "~recipe"]))
 
 
