@@ -402,7 +402,7 @@ def test_a_plugin_that_lacks_a_package_says_so_itself(plugin):
 def test_what_the_policy_cannot_say_is_refused_before_any_weight(monkeypatch):
     provided = frozenset({"old_logp", "behaviour_logp"})
     monkeypatch.setattr("tandem.policies.language.policy.PROVIDES", provided)
-    said = "algorithm=grpo needs entropy, ref_logp, which model=tiny_lm does not give"
+    said = "algorithm=grpo needs entropy, ref_logp, which model=tiny_lm does not provide"
     with pytest.raises(ConfigError, match=said):
         check(compose(["~recipe"]))
 

@@ -30,37 +30,37 @@ MISSPELT = {
     "+seed=1": "+seed=1: seed exists already; write seed=1",
     "Sede=1": "unknown key 'Sede': did you mean 'seed'?",
     "data.columns.answer=x": (
-        "unknown key 'data.columns.answer': data.columns is a part of data=dapo_math, geometry3k, "
-        "hub or image_folder, and not of the one that was chosen"
+        "unknown key 'data.columns.answer': data.columns belongs to data=dapo_math, "
+        "geometry3k, hub or image_folder, not to the chosen option"
     ),
     "loss=ppo": "unknown key 'loss': write algorithm/loss=ppo",
     "recipe=tiny_flow/nft": (
-        "recipe=tiny_flow/nft has numbers of model=tiny_flow, and model=tiny_lm is of another "
+        "recipe=tiny_flow/nft was tuned for model=tiny_flow, and model=tiny_lm is of another "
         "kind; set model=tiny_flow, or leave recipe out"
     ),
     "model=tiny_flow algorithm=grpo recipe=tiny_flow/nft": (
-        "recipe=tiny_flow/nft sets algorithm.advantage.of.scale, which is not there with "
+        "recipe=tiny_flow/nft sets algorithm.advantage.of.scale, which does not exist with "
         "algorithm=grpo; set algorithm=nft, or leave recipe out"
     ),
     "algorithm=grpo recipe=tiny_lm/ppo": (
-        "recipe=tiny_lm/ppo sets algorithm.critic.coef, which is not there with algorithm=grpo; "
-        "set algorithm=ppo, or leave recipe out"
+        "recipe=tiny_lm/ppo sets algorithm.critic.coef, which does not exist with "
+        "algorithm=grpo; set algorithm=ppo, or leave recipe out"
     ),
     "model=tiny_flow algorithm=nft recipe=tiny_flow/cispo": (
-        "recipe=tiny_flow/cispo sets dynamics.logp, which is not there with algorithm=nft; set "
-        "algorithm=cispo, or leave recipe out"
+        "recipe=tiny_flow/cispo sets dynamics.logp, which does not exist with algorithm=nft; "
+        "set algorithm=cispo, or leave recipe out"
     ),
     "model=tiny_flow algorithm=gspo_token recipe=tiny_flow/passk": (
-        "recipe=tiny_flow/passk puts pkpo_centred at algorithm.advantage, which does not take the "
-        "scale that is there with algorithm=gspo_token; set algorithm=passk, or leave recipe out"
+        "recipe=tiny_flow/passk puts pkpo_centred at algorithm.advantage, which does not take "
+        "its scale with algorithm=gspo_token; set algorithm=passk, or leave recipe out"
     ),
     "model=tiny_flow algorithm=rloo recipe=tiny_flow/passk": (
-        "recipe=tiny_flow/passk puts pkpo_centred at algorithm.advantage, which needs a k that is "
-        "not there with algorithm=rloo; set algorithm=passk, or leave recipe out"
+        "recipe=tiny_flow/passk puts pkpo_centred at algorithm.advantage, which needs a k that "
+        "is missing with algorithm=rloo; set algorithm=passk, or leave recipe out"
     ),
     "algorithm/loss=mine": (
-        "unknown option of algorithm/loss 'mine': see `python -m tandem train "
-        "--help algorithm.loss`; one of your own needs plugins=[MODULE]"
+        "unknown option of algorithm/loss 'mine': see `python -m tandem train --help "
+        "algorithm.loss`; your own options need plugins=[MODULE]"
     ),
     "~sede": "unknown key 'sede': did you mean 'seed'?",
     **{
@@ -99,31 +99,31 @@ MISSPELT = {
     "lr=1e-6": "unknown key 'lr': here it is optimizer.lr",
     "checkpoints={evry:5}": "unknown key 'checkpoints.evry': did you mean 'checkpoints.every'?",
     "algorithm=mix_grpo": (
-        "algorithm=mix_grpo chooses dynamics/stochastic, which steps of pictures have, but the "
-        "model makes tokens; take another algorithm, or a model of pictures"
+        "algorithm=mix_grpo sets dynamics/stochastic, which is for steps of pictures, but the "
+        "model makes tokens; set another algorithm, or a model of pictures"
     ),
     "algorithm=mix_grpo model=hf dynamics=auto": (
-        "algorithm=mix_grpo chooses dynamics/stochastic, which steps of pictures have, but "
-        "model=hf makes tokens; take another algorithm, or a model of pictures"
+        "algorithm=mix_grpo sets dynamics/stochastic, which is for steps of pictures, but "
+        "model=hf makes tokens; set another algorithm, or a model of pictures"
     ),
     "algorithm=mix_grpo model=tiny_flow dynamics=ode": (
-        "algorithm=mix_grpo chooses dynamics/stochastic, which dynamics=ode has not; set "
+        "algorithm=mix_grpo sets dynamics/stochastic, which dynamics=ode does not have; set "
         "dynamics=cps, dance_sde or flow_sde"
     ),
     "model=tiny_flow dynamics=autoregressive": (
-        "model=tiny_flow chooses dynamics/schedule, which dynamics=autoregressive has not; set "
-        "dynamics=cps, dance_sde, flow_sde or ode"
+        "model=tiny_flow sets dynamics/schedule, which dynamics=autoregressive does not have; "
+        "set dynamics=cps, dance_sde, flow_sde or ode"
     ),
     "model=tiny_flow dynamics=ode dynamics/stochastic=every_step": (
-        "dynamics/stochastic is a part of dynamics=cps, dance_sde or flow_sde, and not of the one "
-        "that was chosen"
+        "dynamics/stochastic belongs to dynamics=cps, dance_sde or flow_sde, not to the chosen "
+        "option"
     ),
     "model=tiny_flow algorithm=nft algorithm/timestep_sampling/among=time": (
         "algorithm/timestep_sampling/among=time: write "
         "algorithm/timestep_sampling/among@algorithm.timestep_sampling.levels.among=time"
     ),
     "model=tiny_flow algorithm=nft algorithm/ema=ramp": (
-        "algorithm/ema=ramp: say which one; write "
+        "algorithm/ema=ramp: ambiguous; write "
         "algorithm/ema@algorithm.ema.fast=ramp or "
         "algorithm/ema@algorithm.ema.old=ramp"
     ),
@@ -166,12 +166,10 @@ WRONG = {
         "does not report; set it to null, or rollout=local"
     ),
     f"model=tiny_flow {ENGINE}": (
-        "rollout=vllm_server samples tokens, but model=tiny_flow makes pictures; leave rollout as "
-        "the model chooses it"
+        "rollout=vllm_server samples tokens, but model=tiny_flow makes pictures; leave rollout out"
     ),
     "rollout=denoise": (
-        "rollout=denoise samples pictures, but model=tiny_lm makes tokens; leave rollout as the "
-        "model chooses it"
+        "rollout=denoise samples pictures, but model=tiny_lm makes tokens; leave rollout out"
     ),
     "model=tiny_flow data=sort_letters": (
         "data=sort_letters asks for texts, but model=tiny_flow makes pictures; set "
@@ -188,11 +186,10 @@ WRONG = {
     ),
     "optimizer.lr=-1": "optimizer.lr=-1.0: must not be negative",
     "algorithm=dapo algorithm.truncation_handling.limit=null": (
-        "algorithm.truncation_handling.limit: expected int, got null; give one, or leave the key "
-        "out"
+        "algorithm.truncation_handling.limit: expected int, got null; set one, or leave the key out"
     ),
     "optimizer.lr=inf": "optimizer.lr=inf: must be finite",
-    "optimizer.lr=nan": "optimizer.lr=nan: give a number",
+    "optimizer.lr=nan": "optimizer.lr=nan: set a number",
     "optimizer.betas=[0.9,1.0]": "optimizer=adamw: Invalid beta parameter at index 1: 1.0",
     "guards.no_signal=0": "guards.no_signal=0: must be positive",
     "guards.max_missing_rewards=2": "guards.max_missing_rewards=2.0: must lie in 0 ... 1",
@@ -246,8 +243,8 @@ WRONG = {
         "evaluation.weights=ema: no average is kept; set model/ema=constant or another one"
     ),
     "dynamics=cps": (
-        "dynamics=cps takes steps of pictures, but model=tiny_lm makes tokens; take another "
-        "algorithm, or leave dynamics=auto"
+        "dynamics=cps is for pictures, but model=tiny_lm makes tokens; set another algorithm, "
+        "or dynamics=auto"
     ),
     "model=tiny_flow algorithm=sft evaluation=answers": (
         "evaluation=answers does not measure the samples of model=tiny_flow; set "
@@ -362,7 +359,7 @@ WRONG = {
         "algorithm.entropy.target needs samples, and here rows come from data; set it to null"
     ),
     "algorithm=sft algorithm/loss=dppo": (
-        "algorithm=sft needs behaviour_logp, which rows of data=sort_ladder does not give"
+        "algorithm=sft needs behaviour_logp, which rows of data=sort_ladder does not provide"
     ),
     "algorithm=grpo algorithm.target_kl=0.02 num_minibatches=1": (
         "algorithm.target_kl stops the updates of an iteration early, and there is only one; "
@@ -378,7 +375,8 @@ WRONG = {
         "algorithm.loss.between=[5.0, 1.0]: give the lower bound and then the upper"
     ),
     "algorithm/importance_sampling=icepop algorithm.importance_sampling.low=6": (
-        "algorithm.importance_sampling.low=6.0 algorithm.importance_sampling.high=5.0: must rise"
+        "algorithm.importance_sampling.low=6.0 algorithm.importance_sampling.high=5.0: the "
+        "first must be below the second"
     ),
     "algorithm=ppo algorithm.critic.loss.clip=-1": (
         "algorithm.critic.loss.clip=-1.0: must not be negative"

@@ -85,11 +85,12 @@ WRONG = {
     ),
     f"{DMD2} algorithm.networks.fake.lr=0": "algorithm.networks.fake.lr=0.0: must be positive",
     f"{DMD2} algorithm.query.low=0.9 algorithm.query.high=0.1": (
-        "algorithm.query.low=0.9 algorithm.query.high=0.1: must rise"
+        "algorithm.query.low=0.9 algorithm.query.high=0.1: the first must be "
+        "below the second"
     ),
     "algorithm=dmd2": (
-        "dynamics=ode takes steps of pictures, but model=tiny_lm makes tokens; take another "
-        "algorithm, or leave dynamics=auto"
+        "dynamics=ode is for pictures, but model=tiny_lm makes tokens; set another algorithm, "
+        "or dynamics=auto"
     ),
 }  # fmt: skip
 
@@ -144,7 +145,7 @@ def test_a_network_has_a_name_of_its_own_and_guidance_a_guided_reference():
     fake = case.algorithm.networks["fake"]
     for name in ("policy", "kl", "value", "critic", "keys", "training", "a.b", "a:b", ""):
         own = replace(case.algorithm, networks={"fake": fake, name: fake})
-        line = f"algorithm.networks.{name}: a network is named by letters, digits and _, and not "
+        line = f"algorithm.networks.{name}: names consist of letters, digits and _, and must "
         assert next(iter(complaints(replace(case, algorithm=own)))).startswith(line)
     for guided, lines in ((True, 1), (False, 0)):
         own = replace(case.algorithm, networks={"fake": replace(fake, guided=guided)})

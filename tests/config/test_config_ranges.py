@@ -68,4 +68,4 @@ def test_a_number_out_of_its_range_is_named(words, why):
 
 @pytest.mark.parametrize("words", ENDS)
 def test_ends_that_do_not_rise_are_named(words):
-    assert refused(words) == f"{' '.join(words.split()[-2:])}: must rise"
+    assert refused(words) == f"{' '.join(words.split()[-2:])}: the first must be below the second"

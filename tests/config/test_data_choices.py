@@ -22,13 +22,22 @@ def test_hilo_chooses_its_environment_its_reward_and_its_recipe():
         (("data=hilo", "environment=none"), "reward=episode sums what an environment gives"),
         (
             ("data=hilo", "algorithm=dapo"),
-            "algorithm.truncation_handling.limit=11 is for one move .* "
+            "algorithm.truncation_handling.limit=11 is the length of one move .* "
             "or algorithm/truncation_handling=train",
         ),
-        (("data=hilo", "algorithm=dr_grpo"), "algorithm.weights.length=11 is for one move"),
+        (
+            ("data=hilo", "algorithm=dr_grpo"),
+            "algorithm.weights.length=11 is the length of one move",
+        ),
         (("data=hilo", "reward.episode.range=[0,1]"), r"range=.* would map the sum"),
-        (("data=hilo", "model=tiny_masked"), "model=tiny_masked makes one; set environment=none"),
-        (("environment=hilo", "model=tiny_chain"), "model=tiny_chain makes one; set environment="),
+        (
+            ("data=hilo", "model=tiny_masked"),
+            "tiny_masked makes only one move; set environment=none",
+        ),
+        (
+            ("environment=hilo", "model=tiny_chain"),
+            "tiny_chain makes only one move; set environment=",
+        ),
     ],
 )
 def test_what_makes_no_sense_together_is_refused_in_one_line(words, said):

@@ -19,7 +19,7 @@ from tandem.sweep.words import parse_sweep
 ROOT = Path(__file__).parents[2]
 GLOBAL = "# @package _global_\n"
 CALLS = "{_target_: os.mkdir, path: canary}"
-ADVICE = "a file may come from somebody else; give it on the command line"
+ADVICE = "files are not trusted with it; set it on the command line"
 SET = {  # what an experiment's file says -> the key that is refused
     f"hydra: {{callbacks: {{a: {CALLS}}}}}": "hydra.callbacks.a._target_",
     "hydra: {job: {env_set: {LD_PRELOAD: x.so}}}": "hydra.job.env_set.LD_PRELOAD",
@@ -163,7 +163,7 @@ def test_a_file_that_cannot_be_read_is_one_line(study, text, said):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("defaults: [odd]", "includes itself by its defaults"),
+        ("defaults: [odd]", "includes itself through its defaults"),
         ("defaults: [3]", "Unsupported type in defaults : int"),
         ("defaults: [{a: b, c: d}]", "Too many keys in default item"),
         ('seed: !!binary "AAAA"', "seed: expected int, got \"b'"),

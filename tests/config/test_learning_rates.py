@@ -117,10 +117,10 @@ def test_the_rate_follows_adapters_and_size_and_a_recipe_or_a_user_beats_it():
     ("words", "said"),
     {
         "model=hf model.path=x data.path=y optimizer.lr=${learning_rate:low}": (
-            "optimizer.lr: the range depends on the size of the model: say it, as parameters=8.2e9"
+            "optimizer.lr: the range depends on the model size; set it, such as parameters=8.2e9"
         ),
         "optimizer=sgd ~recipe optimizer.lr=${learning_rate:low}": (
-            "optimizer.lr: the table is Adam's: optimizer=sgd takes a number"
+            "optimizer.lr: the table is for Adam; with optimizer=sgd, set optimizer.lr to a number"
         ),
         "parameters=0": "parameters=0.0: must be positive",
     }.items(),

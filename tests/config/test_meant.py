@@ -16,8 +16,8 @@ def brief(output, prompt): return 1.0
 ANSWERS = {
     "model=Qwen/Qwen3-0.6B": "model=hf model.path=Qwen/Qwen3-0.6B",
     "model=gpt2": "model=hf model.path=gpt2",
-    "reward=my.py": "plugins=[my] reward=NAME, where NAME is a function of it under "
-    "@register_reward",
+    "reward=my.py": "plugins=[my] reward=NAME, where NAME is one of its functions "
+    "with @register_reward",
     "reward=own/calm.py": "plugins=[own.calm] reward=[calm,brief]",
     "data=prompts.jsonl": "data=jsonl data.path=prompts.jsonl",
     "data=own/rows.csv": "data=hub data.name=own data.split.subset=null data.columns.prompt=COLUMN "
@@ -34,7 +34,7 @@ def test_the_words_to_type_are_named(tmp_path, monkeypatch, word):
     (tmp_path / "own/calm.py").write_text(REWARD)
     with pytest.raises(ConfigError) as refused:
         compose([word])
-    assert str(refused.value) == f"{word} is no option; write {ANSWERS[word]}"
+    assert str(refused.value) == f"{word} is not an option; write {ANSWERS[word]}"
 
 
 @pytest.mark.parametrize("word", ["model=qwen3-0.6b", "model=tiny_lmm", "data=sort_leters"])

@@ -201,7 +201,7 @@ def test_a_number_without_an_annotation_has_the_type_of_its_default(written):
 
 @pytest.mark.parametrize(
     ("read", "advice"),
-    {"old_lgp": "did you mean 'old_logp'?", "difficulty": "a field of the data comes by "}.items(),
+    {"old_lgp": "did you mean 'old_logp'?", "difficulty": "read a data field through "}.items(),
 )
 def test_a_field_that_no_record_has_is_named(written, read, advice):
     written(BARE.replace("@register_policy_loss", f"@register_policy_loss(reads={{'{read}'}})"))

@@ -39,15 +39,15 @@ RUNS = {  # command line -> what sets its runs apart, as their folders are named
 TRAINED = ("sweep=[clip_ratio,kl]", "sweep=[dynamics,algorithms] model=tiny_flow")
 REFUSED = {
     "sweep=learning_rate model=hf": (
-        "optimizer.lr: the range depends on the size of the model: say it, as parameters=8.2e9"
+        "optimizer.lr: the range depends on the model size; set it, such as parameters=8.2e9"
     ),
     "sweep=clip_ratio algorithm=rloo": (
-        "algorithm.loss.clip_low: algorithm=rloo has the loss reinforce, which has no clip_low and "
-        "clip_high of a ratio; sweep a number of its own, or take another algorithm"
+        "algorithm.loss.clip_low: algorithm=rloo has the loss reinforce, which does not clip a "
+        "ratio; sweep another number, or set another algorithm"
     ),
     "sweep=dynamics": (
-        "dynamics=flow_sde takes steps of pictures, but model=tiny_lm makes tokens; take another "
-        "algorithm, or leave dynamics=auto"
+        "dynamics=flow_sde is for pictures, but model=tiny_lm makes tokens; set another "
+        "algorithm, or dynamics=auto"
     ),
 }
 

@@ -1,6 +1,6 @@
-"""Hydra composes, `check` refuses what cannot run, `build` makes objects: in this order, once each.
+"""Configuration: Hydra composes it, `check` validates it and `build` makes objects, once each.
 
-Composing imports no heavy library, so that a misspelt word is answered at once.
+Composing imports no heavy library, so that a misspelt word is reported at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A choice inside an option that was not chosen: of the random steps of an ODE, say."""
+"""Errors about choices inside options that were not chosen, such as random steps of an ODE."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tandem.settings.renamed import was_renamed
 
 
 def explain_absent_part(error: Exception, given: Sequence[Override], conf: Path) -> str | None:
-    """The meaning of an error of Hydra about such a choice; None: it is about something else.
+    """The message for a Hydra error about such a choice; None: the error is about something else.
 
-    given: the choices of the command line, which need not be those that Hydra fell over.
+    given: the choices of the command line, which need not include the one that failed.
     """
     found = re.search(r"Could not override '([^'@]+)[^']*'", str(error))
     if found is None:
@@ -29,44 +29,43 @@ def explain_absent_part(error: Exception, given: Sequence[Override], conf: Path)
     whole, _, part = group.partition("/")
     if not part:
         return (
-            f"{group} is a group of files that no run has a part of; "
-            "see `python -m tandem train --help`"
+            f"{group} is a group of files, not a part of a run; see `python -m tandem train --help`"
         )
     if place is None:
         parent, _, last = group.rpartition("/")
         having = {name for (of, name), x in options().items() if of == parent and last in x.node}
         having |= {path.stem for path in _having(last, conf / parent)}
         if not having:
-            return f"{group} is a part of other options of {whole} than the one that was chosen"
+            return f"{group} belongs to other options of {whole} than the chosen one"
         makers = f"{parent}={any_of(sorted(having))}"
-        return f"{group} is a part of {makers}, and not of the one that was chosen"
+        return f"{group} belongs to {makers}, not to the chosen option"
     chooser, chosen = f"{place[1]}={place[2]}", {c.key_or_group: c.value() for c in given}
     if (option := chosen.get(whole, "auto")) != "auto":
         better = any_of([path.stem for path in _having(part, conf / whole)])
-        return f"{chooser} chooses {group}, which {whole}={option} has not; set {whole}={better}"
+        return f"{chooser} sets {group}, which {whole}={option} does not have; set {whole}={better}"
     if "rollout" in chosen:
         way = f"rollout={chosen['rollout']}"
-        return f"{way}: {chooser} chooses its own, whose steps are those of {group}; leave it out"
+        return f"{way}: {chooser} sets its own rollout for the steps of {group}; leave it out"
     model = f"model={chosen['model']}" if "model" in chosen else "the model"
     return (
-        f"{chooser} chooses {group}, which steps of pictures have, but {model} makes tokens; take "
+        f"{chooser} sets {group}, which is for steps of pictures, but {model} makes tokens; set "
         "another algorithm, or a model of pictures"
     )
 
 
 def _places(said: str) -> str | None:
-    """Places of a group that was chosen under another name, or under none: Hydra lists them."""
+    """The message about a group chosen at an unknown place: the places that Hydra lists."""
     listed = re.search(r"Did you mean to override (?:one of )?([^?]+)\?", said)
     chosen = re.search(r"use \+(\S+)", said)
     if listed is None or chosen is None:
         return None
     option = chosen[1].partition("=")[2]
     ways = [f"{spelling.strip()}={option}" for spelling in listed[1].split(",")]
-    return f"{chosen[1]}: {'say which one; ' if len(ways) > 1 else ''}write {any_of(ways)}"
+    return f"{chosen[1]}: {'ambiguous; ' if len(ways) > 1 else ''}write {any_of(ways)}"
 
 
 def _having(part: str, folder: Path) -> list[Path]:
-    """The options of a group that make a choice of this part."""
+    """The options of a group that choose this part."""
     return [p for p in sorted(folder.glob("[!_]*.yaml")) if _chooses(part, p)]
 
 
@@ -87,7 +86,7 @@ def any_of(names: Sequence[str]) -> str:
 
 
 def list_having(part: str, folder: Path) -> list[str]:
-    """The options of a group whose files hold such a part, with its values."""
+    """The options of a group whose files contain this part with its values."""
     files = sorted(folder.glob("[!_]*.yaml"))
     nodes = {path.stem: OmegaConf.to_container(OmegaConf.load(path)) for path in files}
     return [option for option, node in nodes.items() if isinstance(node.get(part), dict)]

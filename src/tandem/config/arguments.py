@@ -1,6 +1,6 @@
-"""Arguments that a file leaves at the default of their function: keys of a command line as others.
+"""Arguments that a file leaves at the defaults of their function, which are valid keys as well.
 
-They are read from the source, as options are: nothing is imported for it.
+They are read from source code, like options, without importing it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,17 @@ from tandem.config.plugins import ADMITTED, list_files
 from tandem.config.targets import resolve
 from tandem.registry.declared import PACKAGE, Definition, Module, init_of
 
-PLAIN = (bool, int, float, str, type(None))  # what a record can hold of a default
+PLAIN = (
+    bool,
+    int,
+    float,
+    str,
+    type(None),
+)  # types of defaults that a recorded configuration can hold
 
 
 def list_left_out(node: object) -> list[str]:
-    """The arguments with a default of a node's target that the node does not name."""
+    """The arguments with a default that a node leaves out."""
     if not isinstance(node, DictConfig) or "_target_" not in node:
         return []
     return [name for name in list_defaulted(str(node._get_node("_target_"))) if name not in node]
@@ -54,7 +60,7 @@ def list_defaulted(path: str) -> tuple[str, ...]:
     for node in module.tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
             return tuple(dict.fromkeys(_list_defaulted(node, module)))
-    elsewhere = module.paths.get(name)  # a package gives out what a module of it defines
+    elsewhere = module.paths.get(name)  # a package re-exports what its modules define
     return () if elsewhere in (None, path) else list_defaulted(elsewhere)
 
 
@@ -102,7 +108,7 @@ def _find_file(name: str) -> Path | None:
         return place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
     admitted = any(f"{name}.".startswith(f"{home}.") for home in ADMITTED)
     files = list_files(name) if admitted else []
-    return files[0] if files else None  # its own; those around it and inside it follow
+    return files[0] if files else None  # the module itself; its package and submodules follow
 
 
 def fill_defaults(value: Any) -> Any:
@@ -119,7 +125,7 @@ def fill_defaults(value: Any) -> Any:
         return named
     own = str(value["_target_"])
     parameters = signature(resolve(own, own)).parameters
-    # A reward of another library is asked by what it names: that is no number of its own.
+    # A reward of another library declares its parameters by name; they are not its numbers.
     missing = (x for x in list_defaulted(own) if x not in named and x in parameters)
     defaults = {name: parameters[name].default for name in missing}
     return named | {name: x for name, x in defaults.items() if isinstance(x, PLAIN)}

@@ -37,9 +37,9 @@ class Call:
 
 
 def bind(node: Mapping[str, Any], where: str) -> Call:
-    """The call that a node with `_target_` stands for.
+    """The call that a node with `_target_` describes.
 
-    Raises ConfigError where it does not bind.
+    Raises ConfigError if its arguments do not match the signature.
     """
     for name in map(str, node):
         if name.startswith("_") and name not in MARKS:
@@ -71,13 +71,13 @@ def bind_call(target: Callable, given: Mapping[str, Any], where: str, *, partial
 
 
 def _refuse_falling(target: Callable, arguments: Mapping[str, Any], where: str) -> None:
-    """Numbers of which the first must be below the second."""
+    """Raise for pairs of numbers whose first is not below the second."""
     numbers = defaults_of(target) | dict(arguments)
     for low, high in facts_of(target).rising:
         ends = numbers[low], numbers[high]
         if not ends[0] < ends[1]:
             shown = " ".join(f"{_key(where, n)}={numbers[n]}" for n in (low, high))
-            raise ConfigError(f"{shown}: must rise")
+            raise ConfigError(f"{shown}: the first must be below the second")
 
 
 def _refuse_unknown(
@@ -103,20 +103,19 @@ def _list_unfilled(
 
 
 def comes_later(parameter: Parameter) -> bool:
-    """What a partial takes by position; and a seed, which only the caller knows."""
+    """Whether the caller of a partial passes it: positional parameters, and a seed."""
     by_position = parameter.kind is Parameter.POSITIONAL_OR_KEYWORD or parameter.name == "seed"
     return by_position and parameter.default is Parameter.empty
 
 
 def convert(value: object, annotation: object, where: str) -> Any:
-    """`value` as its annotation wants it, type and bounds: calls for nodes, tuples and records
-    where it says so.
+    """`value` converted to its annotation: nodes to calls, lists to tuples, mappings to records.
 
-    Raises ConfigError for any other value, and for what is no number (nan).
+    Raises ConfigError for a value of another type or out of bounds, and for nan.
     """
     converted = _convert(value, annotation, where)
     if isinstance(converted, float) and math.isnan(converted):
-        raise ConfigError(f"{where}=nan: give a number")
+        raise ConfigError(f"{where}=nan: set a number")
     for limit in limits(annotation):
         if (said := limit.broken(converted)) is not None:
             raise ConfigError(f"{where}={_as_list(converted)}: {said}")
@@ -190,7 +189,7 @@ def _item_annotations(option: object, length: int) -> list[object]:
 
 
 def _admits(value: object, option: object) -> bool:
-    """Whether a scalar is one of what a single annotation means. A bool is no number."""
+    """Whether a scalar matches a single annotation. A bool is not a number."""
     if typing.get_origin(option) is typing.Literal:
         return any(type(value) is type(one) and value == one for one in typing.get_args(option))
     if option is float:
@@ -201,7 +200,7 @@ def _admits(value: object, option: object) -> bool:
 
 
 def _produces(call: Call, option: object) -> bool:
-    """Whether what a call gives can be what an annotation wants, as far as its own one tells."""
+    """Whether the declared return type of a call is compatible with an annotation."""
     kind = typing.get_origin(option) or option
     if call.partial:
         return is_callable(option) or _is_protocol(kind)
@@ -228,7 +227,7 @@ def _widen(value: object, wanted: Sequence[object]) -> object:
 def _refuse(value: object, annotation: object, where: str) -> NoReturn:
     if isinstance(value, str) and (moved := was_renamed(f"{where}={value}")) is not None:
         raise ConfigError(moved)
-    advice = "; give one, or leave the key out" if value is None else ""
+    advice = "; set one, or leave the key out" if value is None else ""
     raise ConfigError(f"{where}: expected {describe(annotation)}, got {_show(value)}{advice}")
 
 

@@ -1,4 +1,4 @@
-"""The only place that turns configuration into objects."""
+"""Construction of objects from configuration, which happens only here."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tandem.config.plain import key_of, to_plain
 
 
 def build(node: DictConfig | dict[str, Any], where: str = "") -> Any:
-    """The objects that a node's `_target_`s make, innermost first. Constructors see plain values.
+    """The objects of a node's `_target_`s, built innermost first. Constructors get plain values.
 
-    `where` is the key that messages name; a part of a configuration knows its own.
+    `where` is the key that messages name; a part of a configuration has its own.
     """
     return make(convert(to_plain(node), Any, where or key_of(node)))
 
 
 def make(value: Any) -> Any:
-    """Call what was bound, in a tree of calls, records, lists and mappings."""
+    """Make the bound calls in a tree of calls, records, lists and mappings."""
     if isinstance(value, Call):
         arguments = {name: make(argument) for name, argument in value.arguments.items()}
         if value.partial:

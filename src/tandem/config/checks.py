@@ -1,4 +1,4 @@
-"""All that can be known to be wrong before a weight is loaded, said in one line."""
+"""Checks of a configuration before weights are loaded, each failing with one line."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tandem.settings.settings import COMPONENTS, Settings
 from tandem.training.offload import OPTIMIZER
 from tandem.types import PICTURE, CoupledBatch, DecoupledBatch, MatchingBatch, Rollout
 
-# What data, ways of collecting and the algorithm itself bring.
+# Fields that data, sampling strategies and the algorithm provide.
 OWN = {"demonstrations", "pairs", "baseline", "returns", "version_gap"}
-RECORDS = (CoupledBatch, DecoupledBatch, MatchingBatch, Rollout)  # what components read
-LOGGED = {"likeliest"}  # that metrics alone read, and are left out without
-FOLDERS = ("run_dir", "sweep_dir", "cache_dir")  # that are written to
-OPTIONAL = ("environment",)  # groups with an option that is nothing
-OF_EPISODES = {"turn", "feedback", "state"}  # what comes with an environment
-OF_SAMPLES = {"behaviour_logp", "key"}  # that rows from the data do not have
+RECORDS = (CoupledBatch, DecoupledBatch, MatchingBatch, Rollout)  # that components read
+LOGGED = {"likeliest"}  # that only metrics read, which are skipped without them
+FOLDERS = ("run_dir", "sweep_dir", "cache_dir")  # that a run writes to
+OPTIONAL = ("environment",)  # groups that may be empty
+OF_EPISODES = {"turn", "feedback", "state"}  # fields that an environment provides
+OF_SAMPLES = {"behaviour_logp", "key"}  # fields that rows of data lack
 
 
 def check_config(cfg: DictConfig) -> Settings:
@@ -50,8 +50,8 @@ def check_config(cfg: DictConfig) -> Settings:
 
 
 def make_case(cfg: DictConfig) -> Case:
-    """What is judged, every call bound to its signature. The algorithm is made, and what would cost
-    time or memory is not."""
+    """The case that rules examine, with every call bound to its signature. The algorithm is built,
+    but no part that costs time or memory."""
     _refuse_secrets(cfg)
     _refuse_missing_groups(cfg)
     _refuse_foreign_steps(cfg)
@@ -63,10 +63,10 @@ def make_case(cfg: DictConfig) -> Case:
     bound = bind_call(Settings, given, "", partial=False)
     components = _bind_components(config)
     environment = components["environment"]
-    for broken in remotes_can_be_asked({"environment": environment}):  # it is made below
+    for broken in remotes_can_be_asked({"environment": environment}):  # it is built below
         raise ConfigError(broken)
     return Case(
-        # Before the evaluation, which repeats some of its numbers.
+        # First, because the evaluation repeats some of its numbers.
         sampling=_make(components["rollout"]),
         plan=_make(bound),
         algorithm=_make(components["algorithm"]),
@@ -81,7 +81,7 @@ def make_case(cfg: DictConfig) -> Case:
 
 
 def _find_left_out(choices: Mapping[str, str]) -> Iterator[tuple[str, Callable]]:
-    """The registered options that were chosen, of groups whose part the model leaves out."""
+    """The chosen options, by group, whose part the model leaves out."""
     for group, name in choices.items():
         if "/" not in group:
             continue
@@ -94,7 +94,7 @@ def _find_left_out(choices: Mapping[str, str]) -> Iterator[tuple[str, Callable]]
 def _make(call: Call) -> Any:
     try:
         return make(call)
-    except ValueError as error:  # a record that judges its own numbers
+    except ValueError as error:  # a record that checks its own numbers
         raise ConfigError(str(error)) from error
 
 
@@ -103,7 +103,7 @@ def _bind_components(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bind_component(config: Mapping[str, Any], group: str) -> Any:
-    """The call of a group's node; of groups that merge, the calls by name."""
+    """The call of a group's node; for groups with several options, the calls by name."""
     node = config.get(group)
     if group in OPTIONAL and not node:
         return None
@@ -115,7 +115,7 @@ def _bind_component(config: Mapping[str, Any], group: str) -> Any:
 
 
 def _refuse_unmet_needs(case: Case) -> None:
-    """Raise for what the algorithm reads and the policy cannot say; neither has weights yet."""
+    """Raise if the algorithm reads a field that the policy does not provide."""
     algorithm, policy = case.algorithm, _make(case.model)
     request = replace(algorithm.request(case.sampling), environment=case.environment)
     said = policy.describe(request)
@@ -124,12 +124,12 @@ def _refuse_unmet_needs(case: Case) -> None:
     if case.environment is not None and "turn" not in provided:
         raise ConfigError(
             f"environment={case.plan.choices['environment']} answers between moves, and "
-            f"model={case.plan.choices['model']} makes one; set environment=none"
+            f"model={case.plan.choices['model']} makes only one move; set environment=none"
         )
     if case.environment is not None and case.environment.about.shows and not policy.sees:
         raise ConfigError(
             f"environment={case.plan.choices['environment']} shows pictures, and "
-            f"model={case.plan.choices['model']} reads texts alone; set model=tiny_vlm, or "
+            f"model={case.plan.choices['model']} reads only texts; set model=tiny_vlm, or "
             "model=vlm with model.path"
         )
     provided -= OF_SAMPLES if case.is_offline else frozenset()
@@ -138,22 +138,22 @@ def _refuse_unmet_needs(case: Case) -> None:
         chosen = case.plan.choices
         if "key" in missing and case.is_offline:
             raise ConfigError(
-                f"algorithm/loss={name_of(case.loss)} draws its steps by the noise of a sampling, "
-                f"and rows of data={chosen['data']} were not sampled; take another loss, or an "
+                f"algorithm/loss={name_of(case.loss)} draws steps by the sampling noise, and "
+                f"rows of data={chosen['data']} were not sampled; set another algorithm/loss or an "
                 "algorithm that samples"
             )
         if OF_EPISODES.issuperset(missing):
             raise ConfigError(
                 f"algorithm={chosen['algorithm']} reads the {' and the '.join(missing)} of each "
-                f"move, and environment={chosen['environment']} has none; take data=hilo or "
-                "another environment that names states, or algorithm=grpo"
+                f"move, and environment={chosen['environment']} has none; set data=hilo, "
+                "another environment with states, or algorithm=grpo"
             )
         for name in missing:
             _refuse_unknown_field(name, provided)
         raise ConfigError(
             f"algorithm={chosen['algorithm']} needs {', '.join(missing)}, "
             f"which {'rows of data' if case.is_offline else 'model'}="
-            f"{chosen['data' if case.is_offline else 'model']} does not give"
+            f"{chosen['data' if case.is_offline else 'model']} does not provide"
         )
 
 
@@ -163,27 +163,27 @@ def _refuse_unknown_field(name: str, provided: frozenset[str]) -> None:
     known |= {one.name for record in RECORDS for one in fields(record)}
     if name not in known:
         meant = nearest(name, sorted(known))
-        said = "a field of the data comes by a reward of weight 0, as scores.named(NAME)"
+        said = "read a data field through a reward of weight 0, scores.named(NAME)"
         said = said if meant is None else f"did you mean {meant!r}?"
         raise ConfigError(f"reads={{{name!r}}}: no record has such a field; {said}")
 
 
 def _refuse_absent(plan: Settings, parts: frozenset[str]) -> None:
-    """Raise for what is to lie in host memory and is not there."""
+    """Raise for a part in trainer.offload that the run does not have."""
     there = sorted({*parts, OPTIMIZER})
     for name in plan.trainer.offload:
         if name not in there:
             raise ConfigError(
                 f"trainer.offload={plan.trainer.offload}: model={plan.choices['model']} under "
-                f"algorithm={plan.choices['algorithm']} holds no {name} beside its weights; it "
-                f"may name {' or '.join(there)}"
+                f"algorithm={plan.choices['algorithm']} has no {name} beside its weights; set "
+                f"trainer.offload to {' or '.join(there)}"
             )
 
 
 def _bind(node: Any, where: str) -> Call:
     if isinstance(node, Mapping) and "_target_" in node:
         return bind(node, where)
-    raise ConfigError(f"{where}: expected a node with _target_, as the options of its group have")
+    raise ConfigError(f"{where}: expected a node with _target_, like the options of its group")
 
 
 def _refuse_missing_groups(cfg: DictConfig) -> None:
@@ -193,42 +193,42 @@ def _refuse_missing_groups(cfg: DictConfig) -> None:
 
 
 def _refuse_foreign_steps(cfg: DictConfig) -> None:
-    """Before anything is resolved: what dynamics reckon with is said by models of their kind."""
+    """Raise for dynamics of another kind than the model, before interpolations are resolved."""
     chain = PICTURE in cfg.model
     for_pictures, pictures = "kernel" in cfg.dynamics, chain or "latent_size" in cfg.model
     if chain != (PICTURE in cfg.rollout):
         made, sampled = ("a text and a picture", "one of them") if chain else ("one", "both")
         raise ConfigError(
             f"rollout={cfg.choices.rollout} samples {sampled}, but model={cfg.choices.model} makes "
-            f"{made}; leave rollout as the model chooses it"
+            f"{made}; leave rollout out"
         )
     if not chain and ("kernel" in cfg.rollout) != pictures:
         made, sampled = ("pictures", "tokens") if pictures else ("tokens", "pictures")
         raise ConfigError(
             f"rollout={cfg.choices.rollout} samples {sampled}, but model={cfg.choices.model} makes "
-            f"{made}; leave rollout as the model chooses it"
+            f"{made}; leave rollout out"
         )
     if for_pictures == pictures:
         if (chain or not pictures) and cfg.algorithm.get("objective") in ON_ERRORS:
             raise ConfigError(
-                f"algorithm={cfg.choices.algorithm} trains on pictures as a whole, but "
+                f"algorithm={cfg.choices.algorithm} trains on finished pictures, but "
                 + (
-                    f"model={cfg.choices.model} writes tokens before; set algorithm=grpo"
+                    f"model={cfg.choices.model} also writes tokens; set algorithm=grpo"
                     if chain
-                    else f"dynamics={cfg.dynamics.name} on tokens"
+                    else f"dynamics={cfg.dynamics.name} is for tokens"
                 )
             )
         return
     kinds = "pictures", "tokens"
     asked, made = kinds if for_pictures else reversed(kinds)
     raise ConfigError(
-        f"dynamics={cfg.dynamics.name} takes steps of {asked}, but model={cfg.choices.model} makes "
-        f"{made}; take another algorithm, or leave dynamics=auto"
+        f"dynamics={cfg.dynamics.name} is for {asked}, but model={cfg.choices.model} makes "
+        f"{made}; set another algorithm, or dynamics=auto"
     )
 
 
 def _refuse_secrets(cfg: DictConfig) -> None:
-    """A run's record holds its configuration resolved, so the environment must stay out of it."""
+    """Raise for a value from the environment, since the run records resolved values."""
     for key, value in iterate_leaves(cfg):
         if isinstance(value, str) and reads_environment(value):
             raise ConfigError(f"{key}: only PROJECT_ROOT may be read from the environment")

@@ -1,4 +1,4 @@
-"""Composition of a command line: one configuration, or one line about the word that is wrong."""
+"""Composition of a command line into a configuration, or one line about the wrong word."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from tandem.config.values import as_argument, of_reward, refuse_deleted_key, ref
 
 Compose = Callable[[Loader, Sequence[str]], Composition]
 
-# What starts the runs of a sweep, when it is installed -> the extra that brings it.
+# Launcher of the runs of a sweep -> the extra that installs it.
 LAUNCHERS = {
     **{"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit"},
     **{"ray": "ray", "ray_aws": "ray"},
@@ -58,9 +58,9 @@ LAUNCHERS = {
 
 
 def compose(overrides: Sequence[str] = (), *, recorded: bool = False) -> DictConfig:
-    """The configuration of a run; interpolations are still open. Imports no heavy library.
+    """The configuration of a run, with interpolations unresolved. Imports no heavy library.
 
-    `recorded`: these are words of a file or of a run, not of a command line: see `trust`.
+    `recorded`: the overrides come from a file or a run, not from a command line: see `trust`.
     """
     given = parse(overrides)
     if not any(part.key_or_group.startswith("hydra.") for part in given):
@@ -69,12 +69,12 @@ def compose(overrides: Sequence[str] = (), *, recorded: bool = False) -> DictCon
 
 
 def compose_with_hydra(overrides: Sequence[str], *, recorded: bool = False) -> DictConfig:
-    """The same, and beside it what Hydra is told of itself."""
+    """The configuration of a run together with that of Hydra."""
     return _compose(parse(overrides), _add_hydra, recorded=recorded)
 
 
 def drop_hydra(whole: DictConfig) -> DictConfig:
-    """The configuration of the run alone."""
+    """The configuration without Hydra's own part."""
     cfg = copy.deepcopy(whole)
     with open_dict(cfg):
         del cfg["hydra"]
@@ -111,7 +111,7 @@ def _compose(given: Sequence[Override], compose: Compose, *, recorded: bool) -> 
         cfg.replaced = list_replaced_numbers(made.numbers, typed) | {
             "off": list(_list_switched_off(choices, cfg))
         }
-        cfg.choices.dynamics = cfg.dynamics.name  # what `auto` has come to
+        cfg.choices.dynamics = cfg.dynamics.name  # what `auto` selected
     return cfg
 
 
@@ -124,25 +124,25 @@ def _add_hydra(source: Loader, choices: Sequence[str]) -> Composition:
 
 
 def read_option(group: str, option: str, overrides: Sequence[str]) -> DictConfig:
-    """The file of an option by itself, in conf/ or beside the plugins of a command."""
+    """The file of one option, in conf/ or beside the plugins of a command."""
     source = make_loader(import_plugins(overrides))
     return OmegaConf.create(source.repository.load_config(f"{group}/{option}").plain)
 
 
 def chosen_options(overrides: Sequence[str]) -> Mapping[str, str | None]:
-    """group, as a/b -> its option. `choices` of the configuration has those of the top alone."""
+    """group, as a/b -> its option. `choices` in the configuration has only top-level groups."""
     source, given = make_loader(import_plugins(overrides)), parse(overrides)
     choices = [part.input_line for part in given if is_choice(part, list_options(source))]
     return source.compose(choices).choices
 
 
 def import_plugins(overrides: Sequence[str]) -> list[Path]:
-    """Import the plugins of a command; the `conf` folders beside them."""
+    """Import the plugins of a command and return the `conf` folders beside them."""
     return load_plugins(_list_plugins(parse(overrides)))
 
 
 def make_loader(plugin_folders: Sequence[Path] = ()) -> Loader:
-    """Reads conf/, what was registered, and the folders of plugins."""
+    """A loader of conf/, of registered options and of the folders of plugins."""
     store_options(conf_folder())
     os.environ.setdefault("PROJECT_ROOT", str(conf_folder().parent))
     hydra.version.setbase("1.3")
@@ -160,7 +160,7 @@ def _list_plugins(given: Sequence[Override]) -> object:
 
 @contextmanager
 def _reword_errors(choices: Sequence[Override] = ()) -> Iterator[None]:
-    """Raise what Hydra finds wrong as one line."""
+    """Convert errors of Hydra to ConfigErrors of one line."""
     try:
         yield
     except MissingConfigException as error:
@@ -168,14 +168,14 @@ def _reword_errors(choices: Sequence[Override] = ()) -> Iterator[None]:
     except ConfigError:
         raise
     except RecursionError as error:
-        raise ConfigError("a file of the configuration includes itself by its defaults") from error
+        raise ConfigError("a configuration file includes itself through its defaults") from error
     except (HydraException, OmegaConfBaseException, ValueError) as error:  # of a defaults list
         said = explain_absent_part(error, choices, conf_folder()) or shorten_error(error)
         raise ConfigError(said) from error
 
 
 def _explain_missing_option(error: MissingConfigException) -> str:
-    """A choice made inside a YAML; those of the command line were read before."""
+    """The message about a missing option chosen in a YAML; the command line was checked before."""
     group, _, option = str(error.missing_cfg_file).rpartition("/")
     if group == "hydra/launcher" and (extra := LAUNCHERS.get(option)) is not None:
         return f'{group}={option} needs the extra {extra}: pip install -e ".[{extra}]"'
@@ -190,9 +190,9 @@ def shorten_error(error: Exception) -> str:
 
 
 def list_choices(raw: Mapping[str, str | None], options: Menu) -> dict[str, str | None]:
-    """The option of every group; the recipe is None where the pair has none.
+    """The option of every group; the recipe is None if the pair has none.
 
-    What is swept is no choice of the one run that it is swept for.
+    `sweep` is left out: it is not a choice of a single run.
     """
     chosen = {group: raw[group] for group in sorted(raw) if "/" not in group and group != "sweep"}
     folder, _, name = (chosen.get("recipe") or "").rpartition("/")
@@ -201,7 +201,7 @@ def list_choices(raw: Mapping[str, str | None], options: Menu) -> dict[str, str 
 
 
 def _list_left_out(made: Composition) -> Iterator[tuple[str, str]]:
-    """The options, by group, that the model has no place for."""
+    """(group, option) of the choices that the model has no place for."""
     for key in made.deleted:
         option = made.choices.get(key.replace(".", "/"))
         if option is not None and OmegaConf.select(made.cfg, key) is None:
@@ -209,7 +209,7 @@ def _list_left_out(made: Composition) -> Iterator[tuple[str, str]]:
 
 
 def list_replaced_numbers(numbers: Numbers, typed: Collection[str] = ()) -> dict[str, list[str]]:
-    """As they would be typed; one in units of the dynamics by its key. `typed` are not kept."""
+    """Replaced numbers that were not `typed`, as overrides; interpolated ones by their key."""
     kept = {key: value for key, value in numbers.kept.items() if key not in typed}
     return {
         what: [key if "${" in str(value) else f"{key}={value}" for key, value in found.items()]
@@ -218,7 +218,7 @@ def list_replaced_numbers(numbers: Numbers, typed: Collection[str] = ()) -> dict
 
 
 def _list_switched_off(choices: Sequence[Override], cfg: DictConfig) -> Iterator[str]:
-    """The KL that was chosen and that a coefficient of 0 switches off."""
+    """The chosen KL if its coefficient of 0 disables it."""
     kl = OmegaConf.to_container(cfg.algorithm, resolve=False).get("kl")
     if isinstance(kl, dict) and kl.get("coef") == 0:
         chosen = [choice.input_line for choice in choices if choice.key_or_group == "algorithm/kl"]
@@ -226,7 +226,7 @@ def _list_switched_off(choices: Sequence[Override], cfg: DictConfig) -> Iterator
 
 
 def _choice(group: str, _root_: DictConfig) -> str:
-    """The option of a group; `choices` is not filled in yet where Hydra names a job's folder."""
+    """The option of a group; from Hydra when it names a job folder, before `choices` is set."""
     return (_root_.choices or HydraConfig.get().runtime.choices)[group]
 
 

@@ -1,8 +1,8 @@
-"""Options that a data set chooses of other groups: conf/data/_chooses/NAME.yaml, GROUP: OPTION.
+"""Options of other groups that a dataset chooses: conf/data/_chooses/NAME.yaml, GROUP: OPTION.
 
-Hydra lets a model choose, which stands last, and nothing before it. So what the data chooses joins
-the choices of the command line, which win. Beside it, recipe/DATA/MODEL/ALGORITHM holds the numbers
-that were tuned for all three, in place of those of the pair.
+Hydra only lets the last group, the model, choose for others. So the choices of a dataset are added
+to those of the command line, which win. recipe/DATA/MODEL/ALGORITHM holds numbers tuned for all
+three, in place of those for model and algorithm.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RECIPE = "{data}/{model}/{algorithm}"
 def choices_of_data(
     repo: IConfigRepository, choices: Mapping[str, str | None], given: Sequence[Override]
 ) -> list[Override]:
-    """Those of the groups that nobody chose by hand; none of most data. `choices`: those so far."""
+    """The choices of a dataset for groups not `given` by hand. `choices`: all choices so far."""
     typed = {part.key_or_group for part in given}
     found = [(group, option) for group, option in _found(repo, choices) if group not in typed]
     return parse([f"{group}={option}" for group, option in found])

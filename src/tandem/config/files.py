@@ -23,19 +23,19 @@ from tandem.record.foreign import DEEPEST, check_yaml
 
 Plain = dict[str, Any]
 
-# What a loss of pictures as a whole reads -> the preset that gives it.
+# Field that a loss of finished pictures reads -> a preset that provides it.
 OF_ERRORS = {"velocity_gain": "diffusion_opd", "fast_error": "dgpo"}
-# What a loss reads of a teacher of tokens -> the preset that has one.
+# Field of a teacher of tokens that a loss reads -> a preset with such a teacher.
 OF_TEACHERS = {"divergence": "gkd", "teacher_logp": "opd"}
-LOSSES = "algorithm/loss"  # of which each is an algorithm too
+LOSSES = "algorithm/loss"  # each of which is also an algorithm
 
 INDENTATION = re.compile(r"^[ ?-]*", re.MULTILINE)  # at least one character for each level
-STRICT: Any = get_yaml_loader()  # OmegaConf's: no key twice, and 1e3 is a number
+STRICT: Any = get_yaml_loader()  # OmegaConf's: no duplicate keys, and 1e3 is a number
 FAST: tuple[Any, ...] = (yaml.cyaml.CParser, STRICT) if yaml.__with_libyaml__ else (STRICT,)
 
 
 class Yaml(*FAST):
-    """OmegaConf's YAML by the parser of libyaml, where PyYAML was built with it."""
+    """OmegaConf's YAML loader with the parser of libyaml, if PyYAML was built with it."""
 
     def __init__(self, stream: str) -> None:
         FAST[0].__init__(self, stream)
@@ -45,27 +45,26 @@ class Yaml(*FAST):
 
 @dataclass
 class Read(ConfigResult):
-    """A file as Hydra reads it, its defaults list, beside the content of it."""
+    """A file as Hydra reads it with its defaults list, and its plain content."""
 
     plain: Any = None
 
 
-# (source, path of a file in it) -> the file when it was read, and what was read.
+# (source, path of a file in it) -> version of the file when it was read, and its content.
 READ: dict[tuple[str, str], tuple[object, ConfigResult]] = {}
 
 
 class Repository(ConfigRepository):
-    """Reads a file again only once it changed. What it gives is shared: nobody may write to it."""
+    """A repository that rereads a file only after a change. Results are shared and read-only."""
 
     def __deepcopy__(self, _: object) -> Repository:
-        """The copy that Hydra makes for other folders to search; sources hold nothing of theirs."""
+        """The copy that Hydra makes to search other folders; the sources can be shared."""
         copied = copy.copy(self)
         copied.sources = list(self.sources)
         return copied
 
     def load_config(self, config_path: str) -> ConfigResult | None:
-        """A file that has been read before is copied, not read again; a loss without a preset
-        becomes one."""
+        """A file, from the cache if it did not change; a preset for a loss that has none."""
         source = self._find_object_source(config_path, ObjectType.CONFIG)
         if source is None:
             return self._algorithm(config_path)
@@ -75,7 +74,7 @@ class Repository(ConfigRepository):
         return READ[key][1]
 
     def _algorithm(self, config_path: str) -> ConfigResult | None:
-        """A loss that has no preset, as an algorithm: see `algorithm_of`."""
+        """The preset made for a loss without one: see `algorithm_of`."""
         group, _, name = config_path.partition("/")
         if group != "algorithm" or not self.config_exists(f"{LOSSES}/{name}"):
             return None
@@ -88,7 +87,7 @@ class Repository(ConfigRepository):
         return replace(loss, defaults_list=listed, plain=plain)
 
     def _text(self, config_path: str) -> Plain:
-        """What a file of conf/ says, its defaults list with it."""
+        """The content of a file of conf/, with its defaults list."""
         path = Path(self._find_object_source(config_path, ObjectType.CONFIG).path)
         path /= f"{config_path}.yaml"
         return parse_text(path.read_text(encoding="utf-8"), path)
@@ -114,7 +113,7 @@ class Repository(ConfigRepository):
 
 
 def algorithm_of(name: str, loss: Plain, ppo: Plain) -> Plain:
-    """The preset of a loss that has none: advantages within groups, a mean over samples.
+    """The preset for a loss without one: group-relative advantages, a mean over samples.
 
     Numbers that the loss leaves to be given are PPO's, where PPO has them.
     """
@@ -124,13 +123,13 @@ def algorithm_of(name: str, loss: Plain, ppo: Plain) -> Plain:
 
 
 def base_of(target: str) -> str | None:
-    """The preset whose parts a loss stands over, by its facts; None: those that most have."""
+    """The preset whose other parts a loss uses, by its facts; None: the usual parts."""
     from tandem.config.targets import resolve  # imports torch, for losses without a preset alone
     from tandem.contracts import facts_of
 
     loss = resolve(target, LOSSES)
     facts = facts_of(loss)
-    if isinstance(loss, type):  # around another loss, whose parts it takes
+    if isinstance(loss, type):  # a wrapper of another loss, whose parts it uses
         return None
     if facts.reward is not None and facts.whole_groups:
         return "dpo"
@@ -144,13 +143,13 @@ def base_of(target: str) -> str | None:
 
 
 def over_parts_of(base: Plain, name: str, numbers: Plain) -> Plain:
-    """A preset with another loss, at that loss's own numbers."""
+    """A preset with another loss and the numbers of that loss."""
     listed = [{"loss": name} if "loss" in entry else entry for entry in base["defaults"]]
     return {**base, "defaults": listed, "loss": numbers}
 
 
 def read_text(path: Path) -> str:
-    """Of a file that may be anybody's. Raises ConfigError for bytes that are no text."""
+    """The text of an untrusted file. Raises ConfigError for bytes that are not text."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -162,7 +161,7 @@ def parse_text(text: str, path: Path) -> Plain:
     try:
         indented = max(map(len, INDENTATION.findall(text)))
         if "*" in text or indented + text.count("[") + text.count("{") > DEEPEST:
-            check_yaml(text, path.name)  # a few aliases mean gigabytes
+            check_yaml(text, path.name)  # a few aliases can expand to gigabytes
         content = yaml.load(text, Loader=Yaml)  # a subclass of the safe one
     except yaml.MarkedYAMLError as error:
         place = f"{path}, line {error.problem_mark.line + 1}"
@@ -175,13 +174,13 @@ def parse_text(text: str, path: Path) -> Plain:
 
 
 def _state(source: ConfigSource, config_path: str) -> object:
-    """Changes when what stands there does."""
+    """A version that changes with the file."""
     if source.scheme() == "file":
         found = os.stat(os.path.join(source.path, f"{config_path}.yaml"))
         return found.st_mtime_ns, found.st_size
     if source.scheme() == "structured":
         return ConfigStore.instance()._load(f"{config_path}.yaml")
-    return None  # of a package that is installed
+    return None  # in an installed package
 
 
 def is_hydras(config_path: str) -> bool:

@@ -1,4 +1,4 @@
-"""Recipes of another pair: they name keys that nobody typed."""
+"""Checks of recipes chosen for another model or algorithm than they were tuned for."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def refuse_foreign_recipe(made: Composition, source: Loader, menu: Menu) -> None
         kinds = [source.compose([f"model={one}"]).cfg.model._target_ for one in (tuned[0], model)]
         if kinds[0] != kinds[1]:
             raise ConfigError(
-                f"recipe={recipe} has numbers of model={tuned[0]}, and model={model} is of another "
+                f"recipe={recipe} was tuned for model={tuned[0]}, and model={model} is of another "
                 f"kind; set model={tuned[0]}, or leave recipe out"
             )
     _refuse_foreign_parts(made, source, menu)
@@ -53,7 +53,7 @@ def _refuse_foreign_parts(made: Composition, source: Loader, menu: Menu) -> None
         off = function is not None and OmegaConf.select(base, key) is None
         found = None
         if (off or key not in keys) and not is_left_out(key, base):
-            found = f"sets {key}, which is not there"
+            found = f"sets {key}, which does not exist"
         elif function and (misfit := _find_misfit(function, made.cfg, key)):
             found = f"puts {function.rpartition('.')[2]} at {key}, which {misfit}"
         if found:
@@ -64,7 +64,7 @@ def _refuse_foreign_parts(made: Composition, source: Loader, menu: Menu) -> None
 
 
 def _list_parts(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """What a file sets by its key; a function that it brings itself is one value."""
+    """(key, value) that a file sets; a function of its own is one value."""
     for name, value in node.items():
         if isinstance(value, dict) and "_target_" not in value:
             yield from _list_parts(value, f"{prefix}{name}.")
@@ -73,7 +73,7 @@ def _list_parts(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
 
 
 def _find_misfit(target: str, cfg: DictConfig, key: str) -> str | None:
-    """What keeps a function from taking the numbers of the one in whose place it was put."""
+    """Why a function does not accept the numbers of the function that it replaces."""
     node = OmegaConf.select(cfg, key)
     if node is None or node.get("_target_") != target:  # the command line chose another one
         return None
@@ -81,8 +81,8 @@ def _find_misfit(target: str, cfg: DictConfig, key: str) -> str | None:
     taken = signature(resolve(target, key)).parameters
     for name in given:
         if name not in taken:
-            return f"does not take the {name} that is there"
+            return f"does not take its {name}"
     for name, parameter in taken.items():
         if parameter.default is parameter.empty and not (name in given or comes_later(parameter)):
-            return f"needs a {name} that is not there"
+            return f"needs a {name} that is missing"
     return None

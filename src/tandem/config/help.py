@@ -1,4 +1,4 @@
-"""Pages of `python train.py --help`, made from conf/ itself: the short one, and all of it."""
+"""Pages of `python train.py --help`, generated from conf/: the short one and the full one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tandem.config.registered import list_own_options
 from tandem.registry.declared import options
 from tandem.registry.nodes import OFFERED_AS
 
-# A choice of a defaults list that is put under another name: group@place: option.
+# An entry of a defaults list placed under another name: group@place: option.
 PLACED = re.compile(r"^  - (\w[\w/]*)@(\w[\w.]*): \w+", re.M)
 
 EXAMPLES = """\
@@ -20,34 +20,32 @@ EXAMPLES = """\
   python train.py -m algorithm=grpo,dapo,rloo sweep=[seeds]
   python train.py resume=runs/2026-01-31/12-00-00-tiny_lm-grpo-seed0-4711"""
 
-Described = Mapping[
-    str, Mapping[str, str]
-]  # group -> its options, each with what it says of itself
+Described = Mapping[str, Mapping[str, str]]  # group -> option -> its description
 
 WIDTH = 100
 MORE = """\
   --help GROUP         its options, and its keys: --help algorithm, --help algorithm.loss
   --help KEY           value, type, bound, meaning: --help algorithm.loss.clip_high, --help guards
-  --help all           every option and every key; plugins=[...] beside any of these adds theirs
+  --help all           every option and every key; plugins=[...] beside any of these adds its own
   --cfg job --resolve  the configuration that a command line makes"""
 
 SHORT_NOTES = """\
   group=option chooses (algorithm=dapo, algorithm/loss=ppo, logger=[wandb,csv]), key=value sets
-  (algorithm.loss.clip_high=0.28), ~recipe leaves the tuned numbers out; the command line beats all.
-  -m or sweep= runs a sweep, dry_run=true checks all and loads nothing, resume=RUN goes on."""
+  (algorithm.loss.clip_high=0.28), ~recipe leaves the tuned numbers out; the command line wins.
+  -m or sweep= runs a sweep, dry_run=true checks all and loads nothing, resume=RUN continues."""
 
 NOTES = """\
   group=option chooses (algorithm=dapo, algorithm/loss=ppo, logger=[wandb,csv], ~recipe); a group
-  that stands under another name is written with it, as below (group@name=option);
-  a loss without a preset is an algorithm too: algorithm=opsm is group-relative with that loss;
-  key=value sets a number (algorithm.loss.clip_high=0.28). The command line beats all.
-  --cfg job --resolve prints the configuration; what else a function of Tandem's takes is at its
-  default, and a key as any other (reward.exact_match.range=[0,1]). -m or sweep= runs a sweep
+  placed under another name is written with it, as below (group@name=option);
+  a loss without a preset is also an algorithm: algorithm=opsm is group-relative with that loss;
+  key=value sets a number (algorithm.loss.clip_high=0.28). The command line wins.
+  --cfg job --resolve prints the configuration; other arguments of a function keep their defaults
+  and are keys as well (reward.exact_match.range=[0,1]). -m or sweep= runs a sweep
   (docs/sweeps.md), dry_run=true stops before any weight is loaded."""
 
 
 def page(conf: Path, plugins: Described) -> str:
-    """Five examples, a line for each group, and how to ask for more: at most 40 lines."""
+    """Five examples, one line per group and further help: at most 40 lines."""
     parts = {
         "Examples": EXAMPLES,
         "How to write it": SHORT_NOTES,
@@ -71,12 +69,12 @@ def _lines_of_groups(conf: Path, plugins: Described) -> Iterator[str]:
 
 
 def _defaults(conf: Path) -> dict[str, str]:
-    """group -> the option that stands in config.yaml."""
+    """group -> its default in config.yaml."""
     return dict(re.findall(r"^  - (\w+): (\w+)", (conf / "config.yaml").read_text(), re.M))
 
 
 def groups_of(conf: Path, plugins: Described) -> dict[str, dict[str, str]]:
-    """group -> its options with what they are, those of plugins among them."""
+    """group -> its options with their descriptions, including those of plugins."""
     found = _options(conf)
     for group, described in plugins.items():
         found.setdefault(group, {}).update(described)
@@ -89,7 +87,7 @@ def _titled(parts: Mapping[str, str]) -> str:
 
 
 def everything(conf: Path, plugins: Described) -> str:
-    """Five examples, the groups with their options, and the keys of the top level."""
+    """Five examples, all groups with their options, and the top-level keys."""
     brought = [line for group in sorted(plugins) for line in _listed(group, plugins[group])]
     parts = {
         "Examples": EXAMPLES,
@@ -112,7 +110,7 @@ def _groups(conf: Path) -> Iterator[str]:
 
 
 def _options(conf: Path) -> dict[str, dict[str, str]]:
-    """group -> its options with what they are: those of functions, and those of files."""
+    """group -> its options with their descriptions, from functions and from files."""
     found: dict[str, dict[str, str]] = {}
     for (group, name), option in options().items():
         found.setdefault(group, {})[name] = option.help
@@ -129,7 +127,7 @@ def _listed(group: str, options: Mapping[str, str]) -> Iterator[str]:
 
 
 def brought_by(folders: Sequence[Path]) -> dict[str, dict[str, str]]:
-    """The options that plugins registered, and those of the files in their `conf` folders."""
+    """The options that plugins register, and those in their `conf` folders."""
     found: dict[str, dict[str, str]] = {}
     for (group, name), component in list_own_options().items():
         said = (component.__doc__ or "").partition("\n")[0]
@@ -143,9 +141,9 @@ def brought_by(folders: Sequence[Path]) -> dict[str, dict[str, str]]:
 
 
 def places(conf: Path) -> dict[str, list[str]]:
-    """group -> how it is written, for those that stand under another name than their own.
+    """group -> how to write it, for groups placed under another name.
 
-    Such a place is made by options that need not be chosen: then it is said which ones make it.
+    If only some options create such a place, it lists them.
     """
     makers: dict[str, dict[str, list[str]]] = {}
     for path in sorted(conf.rglob("*.yaml")):
@@ -171,7 +169,7 @@ def _with(spelling: str, options: Sequence[str]) -> str:
 
 
 def description(path: Path) -> str:
-    """The first comment of a YAML file, if it opens with one."""
+    """The comment at the start of a YAML file, if any."""
     lines = (line for line in path.read_text().splitlines() if not line.startswith("# @package"))
     first = next(lines, "")
     return first.removeprefix("#").strip() if first.startswith("#") else ""

@@ -1,4 +1,4 @@
-"""The page of one group or key: its options, and of each key type, value, bound and meaning."""
+"""Help page of a group or key: its options, and the type, value, bound and meaning of keys."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LONGEST = 48  # characters of a value that is shown
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """What there is to say of one key of a composed configuration."""
+    """The documentation of one key of a composed configuration."""
 
     name: str  # dotted
     value: object
@@ -38,7 +38,7 @@ class Key:
 
     @property
     def meaning(self) -> str:
-        """What the comment beside the key says."""
+        """The type, the bound and the comment of the key."""
         kind = describe(self.annotation) or "anything"
         bound = "".join(f", must {limit}" for limit in limits(self.annotation))
         return f"{kind}{bound}{'; ' if self.said else ''}{self.said}"
@@ -47,7 +47,7 @@ class Key:
 def topic(
     name: str, cfg: DictConfig, chosen: Mapping[str, str | None], conf: Path, plugins: Described
 ) -> str:
-    """Raises ConfigError for a name that is neither a group nor a key of the configuration."""
+    """The page of a group or key. Raises ConfigError for a name that is neither."""
     dotted = name.strip("/.").replace("/", ".")
     groups = {"experiment": {}, "recipe": {}} | groups_of(conf, plugins)
     known = {group.replace("/", "."): group for group in groups}
@@ -86,13 +86,13 @@ def _options(group: str, described: Mapping[str, str], chosen: str | None) -> st
 def _below(
     dotted: str, tree: Mapping, chosen: Mapping[str, str | None], conf: Path
 ) -> Iterator[Key]:
-    """The key itself, or those of the node that it names."""
+    """The key itself, or the keys of the node that it names."""
     comments = _comments(dotted, chosen, conf)
     node, annotation = _at(tree, dotted), _annotation(dotted, tree)
     arguments = _arguments(node, annotation)
     if not arguments and node is not ABSENT:
         yield Key(name=dotted, value=node, annotation=annotation, said=comments.get(dotted, ""))
-    if node is ABSENT:  # at its default, perhaps
+    if node is ABSENT:  # it may be at its default
         parent, _, last = dotted.rpartition(".")
         beside = _arguments(_at(tree, parent), _annotation(parent, tree)) if parent else {}
         if last in beside:
@@ -120,7 +120,7 @@ def _at(tree: object, dotted: str) -> object:
 
 
 def _annotation(dotted: str, tree: Mapping) -> object:
-    """What the signature on the way says of a key; `Settings` has those of the top."""
+    """The annotation of a key, from the signatures on its path, starting at `Settings`."""
     node: object = tree
     kind: object = Settings
     for part in dotted.split("."):
@@ -152,13 +152,13 @@ def _of_function(function: Callable, *, partial: bool) -> dict[str, tuple[object
 
 
 def _beside(function: Callable) -> dict[str, str]:
-    """name -> the comment behind it, where the signature or the record gives it a line."""
+    """name -> the comment behind it in the signature or record."""
     written = inspect.getsource(inspect.unwrap(function))
     return dict(re.findall(r"^\s+(\w+): .*?  # (.+)$", written, re.M))
 
 
 def _comments(dotted: str, chosen: Mapping[str, str | None], conf: Path) -> dict[str, str]:
-    """dotted key -> the comment behind it, in the files that the configuration is made of."""
+    """dotted key -> the comment behind it in the files of the configuration."""
     files = {conf / "config.yaml": ""}
     for group, option in chosen.items():
         prefix = group.replace("/", ".")
@@ -187,7 +187,7 @@ def _commented(text: str, prefix: str) -> dict[str, str]:
 
 
 def _docstring(dotted: str, tree: Mapping) -> str | None:
-    """What the function of a node says of itself."""
+    """The docstring of the function of a node."""
     node = _at(tree, dotted)
     if not isinstance(node, Mapping) or "_target_" not in node:
         return None

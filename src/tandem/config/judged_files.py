@@ -1,7 +1,7 @@
-"""A judgement of what each configuration file tells Hydra itself.
+"""Checks of the keys of Hydra in configuration files.
 
-Hydra acts on its own keys: it calls what callbacks, loggers, launchers and sweepers name, and sets
-environment variables. A file may come from somebody else, so it says what is swept and no more.
+Hydra acts on its own keys: it calls the targets of callbacks, loggers, launchers and sweepers, and
+sets environment variables. A file may be untrusted, so it may only define what is swept.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from hydra.plugins.config_source import ConfigResult
 from tandem.config.names import ConfigError
 from tandem.config.plain import iterate_leaves, reads_environment
 
-PROGRAM = ("config", "hydra/sweeper/search")  # files of conf/ that are part of the program
-SWEPT, MODE = "hydra.sweeper.params", "hydra.mode"  # what a file may tell Hydra
+PROGRAM = ("config", "hydra/sweeper/search")  # trusted files of conf/
+SWEPT, MODE = "hydra.sweeper.params", "hydra.mode"  # keys of Hydra that a file may set
 MODES = ("RUN", "MULTIRUN")
-# What only a command line may say, under whatever key: it would become one of the command line.
+# Words that only a command line may contain: as swept values they would become part of one.
 TYPED = re.compile(r"(?<![\w.])(hydra\b|plugins\b|resume\b)|(\w*_env|\burl|\bcommand)\s*(?=[:=]|$)")
-ADVICE = "a file may come from somebody else; give it on the command line"
+ADVICE = "files are not trusted with it; set it on the command line"
 
 
 def judge(path: str, read: ConfigResult, content: Mapping[str, Any]) -> None:
-    """Raise ConfigError before Hydra acts on anything that a file says.
+    """Raise ConfigError before Hydra acts on a forbidden key of a file.
 
-    `content` is embedded: its keys are those of the whole configuration.
+    `content` has the keys of the whole configuration.
     """
     if (path in PROGRAM and read.provider == "main") or not read.path.startswith("file://"):
         return

@@ -1,4 +1,4 @@
-"""Adam's learning rate by the size of a model: one table, which presets and sweeps read."""
+"""Learning rates of Adam by model size: one table for presets and sweeps."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ Level = Literal["low", "middle", "high"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """A range for full weights, or for whatever a table says that it is for."""
+    """A range of learning rates."""
 
     low: float
     high: float
 
     @property
     def middle(self) -> float:
-        """The geometric one."""
+        """The geometric mean."""
         return math.sqrt(self.low * self.high)
 
 
 def around(rate: float) -> Rates:
-    """The range around a number that alone is known to work: from its half to its double."""
+    """The range around a single known rate: from its half to its double."""
     return Rates(low=rate / 2, high=2 * rate)
 
 
-TINY = 1e7  # parameters, up to which a model is an embedded one
-# Parameters below which a row holds -> its range, full weights. Models that are called 70B have up
-# to 70.6e9. The embedded ones: around what the recipe of tiny_lm and grpo was tuned to.
+TINY = 1e7  # parameters; smaller models are embedded ones
+# Upper bound of parameters -> range for full weights. Models called 70B have up to 70.6e9
+# parameters. Embedded models: around the tuned recipe of tiny_lm and grpo.
 LANGUAGE: Mapping[float, Rates] = {
     TINY: around(3e-4),
     1e9: Rates(low=5e-6, high=1e-5),
@@ -40,23 +40,23 @@ LANGUAGE: Mapping[float, Rates] = {
     71e9: Rates(low=5e-7, high=1e-6),
     math.inf: Rates(low=1e-7, high=5e-7),
 }
-UNKNOWN = 1e-6  # where the rows of 1B to 10B and of 10B to 70B meet
-# Times the rate of full weights, as sweeps found it for adapters on all linear layers
+UNKNOWN = 1e-6  # the boundary between the rows of 1B to 10B and of 10B to 70B
+# Factor over the rate of full weights, from sweeps with adapters on all linear layers
 # (LoRA Without Regret, Schulman et al., 2025, thinkingmachines.ai/blog/lora).
 ADAPTERS = 10
-# Of flows: as their papers have it, at any size. The embedded one: as most of its recipes have it.
+# Flow models, of any size: as in their papers. The embedded one: as in most of its recipes.
 FLOW = {"weights": around(1e-5), "adapters": around(3e-4), "tiny": around(1e-3)}
 LEVELS: tuple[Level, ...] = ("low", "middle", "high")
 
 
 def language_rate(level: Level, *, parameters: float | None, lora: bool) -> float:
-    """Raises ValueError for an end of the range of a model whose size nobody said."""
+    """The learning rate of a language model. Raises ValueError for low and high without a size."""
     times = ADAPTERS if lora else 1
     if parameters is not None:
         row = next(rates for below, rates in LANGUAGE.items() if parameters < below)
         return _round(times * _at(row, level))
     if level != "middle":
-        raise ValueError("the range depends on the size of the model: say it, as parameters=8.2e9")
+        raise ValueError("the range depends on the model size; set it, such as parameters=8.2e9")
     return times * UNKNOWN
 
 
@@ -72,16 +72,16 @@ def _at(rates: Rates, level: Level) -> float:
 
 
 def _round(rate: float) -> float:
-    """To three digits, so that folders and tables are named by numbers that people can read."""
+    """The rate with three digits, for readable names of folders and tables."""
     return float(f"{rate:.3g}")
 
 
 def learning_rate(level: Level, _root_: DictConfig) -> float:
-    """`${learning_rate:middle}` of a configuration. Raises ValueError for what the table lacks."""
+    """The value of `${learning_rate:middle}`. Raises ValueError for entries the table lacks."""
     if level not in LEVELS:
         raise ValueError(f"learning_rate:{level}: there are {', '.join(LEVELS)}")
     if _root_.optimizer._target_.endswith(".SGD"):
-        raise ValueError("the table is Adam's: optimizer=sgd takes a number")
+        raise ValueError("the table is for Adam; with optimizer=sgd, set optimizer.lr to a number")
     rate = flow_rate if "latent_size" in _root_.model else language_rate
     lora = _root_.model.get("lora") is not None
     return rate(level, parameters=_root_.parameters, lora=lora)

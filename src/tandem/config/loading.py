@@ -1,7 +1,7 @@
-"""Hydra's loader, which merges plain mappings of files that are read once.
+"""Hydra's loader with cached files, merged as plain mappings.
 
-Hydra decides which files a command line means, in which order. Reading them anew for each command
-and merging them node by node took three quarters of its time.
+Hydra decides which files a command line needs, and their order. Rereading them for each command and
+merging them node by node took three quarters of its time.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ DELETED = "~"
 
 
 class Loader(ConfigLoaderImpl):
-    """Composes what Hydra would, out of files that are read once."""
+    """A loader with the results of Hydra's own, from files that are read once."""
 
     def __init__(self, config_search_path: ConfigSearchPath) -> None:
         super().__init__(config_search_path)
         self.repository = Repository(config_search_path)
 
     def compose(self, choices: Sequence[str]) -> Composition:
-        """The configuration of these choices, without Hydra's own part of it."""
+        """The configuration of these choices, without Hydra's own part."""
         asked, repo = self._listed(choices)
         presets = self._presets(asked, choices)
         numbers = Numbers()
@@ -66,7 +66,7 @@ class Loader(ConfigLoaderImpl):
         )
 
     def _listed(self, choices: Sequence[str]) -> tuple[DefaultsList, IConfigRepository]:
-        """The files of these choices, and what holds them now that they have been looked for."""
+        """The files of these choices, and the repository that caches them."""
         parsed, repo = self._parse_overrides_and_create_caching_repo("config", list(choices))
         listed = hydras_list.create_defaults_list(
             repo=repo,
@@ -78,7 +78,7 @@ class Loader(ConfigLoaderImpl):
         return listed, repo
 
     def _presets(self, asked: DefaultsList, choices: Sequence[str]) -> list[DefaultsList]:
-        """What model and algorithm chose by themselves, and what an experiment made of that."""
+        """The defaults of model and algorithm alone, and with the experiment."""
         if not may_replace_parts(choices):
             return []
         known = asked.overrides.known_choices
@@ -107,10 +107,10 @@ class Composition:
     replaced."""
 
     cfg: DictConfig
-    listed: DefaultsList  # the files that it is made of
+    listed: DefaultsList  # the files that it consists of
     choices: Mapping[str, str | None]  # group -> its option
     numbers: Numbers
-    deleted: Mapping[str, str]  # key that a file leaves out -> the option that it is
+    deleted: Mapping[str, str]  # key that a file deletes -> the option of that file
 
 
 def merge_files(
@@ -119,9 +119,9 @@ def merge_files(
     swaps: Sequence[Sequence[Swap]],
     numbers: Numbers,
 ) -> Plain:
-    """The contents of files, Hydra's own left out, each put where its package says.
+    """The merged contents of files, each at the place of its package, without Hydra's own.
 
-    `swaps`: against what the presets chose, then against what an experiment made of that.
+    `swaps`: relative to the presets, then relative to the experiment.
     """
     whole: Plain = {}
     for default in asked.defaults:
@@ -135,8 +135,8 @@ def merge_files(
 
 
 def move_published_numbers(cfg: DictConfig) -> DictConfig:
-    """Make what an algorithm's file publishes of a run the run's own, where nothing else has: each
-    number has one key."""
+    """Move numbers of the run that an algorithm file sets to their top-level keys, unless those are
+    set: each number has one key."""
     published = OmegaConf.to_container(cfg.algorithm, resolve=False)
     given = {name: published.get(name) for name in OF_THE_RUN if name in published}
     with open_dict(cfg):
@@ -171,7 +171,7 @@ def _find_swaps(
 def _node_of(
     listed: DefaultsList, group: str, place: str, inner: frozenset[str], repo: IConfigRepository
 ) -> Plain:
-    """What the files of a group say at its place; not those of the `inner` groups."""
+    """The content of the files of a group at its place, without the `inner` groups."""
     alone: Plain = {}
     for default in listed.defaults:
         if belongs(default, group, place) and default.override_key not in inner:
@@ -180,14 +180,14 @@ def _node_of(
 
 
 def _overrules(swap: Swap, default: ResultDefault, repo: IConfigRepository) -> bool:
-    """Whether a file puts another function in the place of one that was asked for by its name."""
+    """Whether a file replaces a function that was chosen by name."""
     said = function_of(select_node(read(default, repo), swap.place))
     other = said not in (None, function_of(swap.after))
     return other and not default.primary and not swap.brings(default)
 
 
 def read(default: ResultDefault, repo: IConfigRepository) -> Plain:
-    """The content of a file, put where its package says; nothing of Hydra's own files."""
+    """The content of a file at the place of its package; nothing for Hydra's own files."""
     path = default.config_path
     found = repo.load_config(path)
     package = default.package if default.package is not None else found.header["package"]
@@ -203,7 +203,7 @@ def place_content(content: Any, package: str | None) -> Plain:
 
 
 def merge(into: Plain, own: Mapping[str, Any]) -> None:
-    """Let `own` win over what stands there. `~` deletes it, and `???` leaves it as it is."""
+    """Merge `own` over `into`. `~` deletes a key, and `???` keeps an existing value."""
     for name, value in own.items():
         if value == DELETED:
             into.pop(name, None)
@@ -219,7 +219,7 @@ def merge(into: Plain, own: Mapping[str, Any]) -> None:
 def _choices_where_read(
     overrides: hydras_list.Overrides, listed: list[InputDefault], self_added: bool
 ) -> DictConfig | None:
-    """The choices that a file's list names: Hydra makes a mapping of all, half of its time."""
+    """The choices that a defaults list refers to. Hydra maps all choices, half of its time."""
     named = "".join(str(default.get_name()) for default in listed if default.is_interpolation())
     known = overrides.known_choices.items()
     here = {group: name for group, name in known if group in named}

@@ -1,4 +1,4 @@
-"""Words to type for a choice that names a thing and no option: a model of the hub, a file."""
+"""Suggestions for a choice that names a hub model, a dataset or a file instead of an option."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import ast
 import re
 from pathlib import Path
 
-NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")  # of a model or a data set of the hub
+NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")  # of a model or a dataset of the hub
 READERS = {".jsonl": "jsonl", ".txt": "text"}
-TABLES = (".csv", ".parquet")  # read by the folder that they lie in
+TABLES = (".csv", ".parquet")  # read through their folder
 
 
 def meant(group: str, name: str) -> str | None:
-    """None: nothing is known that it could be."""
+    """The message that suggests other words; None: there is no suggestion."""
     find = {"model": _model, "data": _data, "reward": _reward}.get(group)
     words = None if find is None else find(name)
-    return None if words is None else f"{group}={name} is no option; write {words}"
+    return None if words is None else f"{group}={name} is not an option; write {words}"
 
 
 def is_path(name: str) -> bool:
-    """No misspelt option."""
+    """Whether a name is a path, not a misspelt option."""
     return "/" in name or Path(name).suffix in (*READERS, *TABLES, ".py")
 
 
@@ -47,16 +47,16 @@ def _reward(name: str) -> str | None:
     module = ".".join(path.with_suffix("").parts).lstrip(".")
     own = ",".join(_registered(path)) if path.is_file() else ""
     chosen = f"reward=[{own}]" if "," in own else f"reward={own or 'NAME'}"
-    told = "" if own else ", where NAME is a function of it under @register_reward"
+    told = "" if own else ", where NAME is one of its functions with @register_reward"
     return f"plugins=[{module}] {chosen}{told}"
 
 
 def _registered(path: Path) -> list[str]:
-    """The rewards that a file registers, read and not run."""
+    """The rewards that a file registers, found without running it."""
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except (SyntaxError, UnicodeError):
-        return []  # loading it as a plugin says what is wrong with it
+        return []  # loading it as a plugin reports the error
     named = [
         (node.name, decorator) for node in tree.body if isinstance(node, ast.FunctionDef)
         for decorator in node.decorator_list

@@ -1,4 +1,4 @@
-"""The name that was meant: the nearest spelling, or what other libraries call the same thing."""
+"""Suggestions for unknown names: the nearest spelling, or the name in another library."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class ConfigError(ValueError):
     """A configuration that cannot run. The message is one line and names what to change."""
 
 
-# What the last part of a key is called elsewhere -> the keys and choices that hold it here, joined
-# by `and` where both do, by `or` where one of them is meant.
+# Last part of a key in other libraries -> the keys and choices here, joined by `and` if all are
+# needed, by `or` if one of them is meant.
 ALIASES: Mapping[str, str] = {
     "clip_ratio": "algorithm.loss.clip_low and algorithm.loss.clip_high",
     "clip_range": "algorithm.loss.clip_low and algorithm.loss.clip_high",
@@ -87,7 +87,7 @@ ALIASES: Mapping[str, str] = {
     "cfg_scale": "rollout.guidance_scale",
 }
 
-# Options that are not there for a reason -> the reason, and what to set.
+# Options that are deliberately missing -> the reason, and what to set.
 NOT_OFFERED: Mapping[str, str] = {
     "algorithm/kl=k1": (
         "as a term of the loss k1 has a gradient of mean 0, so it is noise; set "
@@ -97,7 +97,7 @@ NOT_OFFERED: Mapping[str, str] = {
 
 
 def unknown(what: str, name: str, names: Iterable[str]) -> str:
-    """The one line about a name that does not exist, with the one that was probably meant."""
+    """The message about an unknown name, with the one that was probably meant."""
     names = list(names)
     option = f"{what.removeprefix('option of ')}={name}"
     if (reason := NOT_OFFERED.get(option)) is not None:
@@ -117,7 +117,7 @@ def unknown(what: str, name: str, names: Iterable[str]) -> str:
     if what.startswith("option of "):
         topic = what.removeprefix("option of ").replace("/", ".")
         hint = (
-            f"see `python -m tandem train --help {topic}`; one of your own needs plugins=[MODULE]"
+            f"see `python -m tandem train --help {topic}`; your own options need plugins=[MODULE]"
         )
     else:
         topic = name.partition(".")[0]
@@ -126,15 +126,15 @@ def unknown(what: str, name: str, names: Iterable[str]) -> str:
 
 
 def _of_algorithm(last: str, names: Sequence[str]) -> bool:
-    """Whether the algorithm that was chosen calls something so: `beta` of a preference loss."""
+    """Whether the chosen algorithm has a key of this name, such as `beta` of a preference loss."""
     return any(n.startswith("algorithm.") and _parts(n)[1] == last for n in names)
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """The most alike of `names`. The last part of a key may also be right above or below its place.
+    """The most similar of `names`. The last part of a key also matches directly above or below.
 
-    Right in any place only where its own is not there: `reward.length` has no target, and that of
-    an entropy bonus is another thing.
+    It matches anywhere only if its parent does not exist: `reward.length` has no target, and that
+    of an entropy bonus is unrelated.
     """
     names = list(names)
     parent, _ = _parts(name)

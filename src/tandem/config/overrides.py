@@ -1,4 +1,4 @@
-"""Command-line overrides, part by part, and the refusal of names that do not exist.
+"""Command-line overrides, parsed, with errors for names that do not exist.
 
 An override is a choice (`algorithm=grpo`: an option of a group) or a value (`seed=3`: a key).
 """
@@ -24,7 +24,7 @@ from tandem.config.meant import is_path, meant
 from tandem.config.names import ConfigError, nearest, unknown
 from tandem.settings.renamed import present_override
 
-# Groups of which several options make one node, or one sweep.
+# Groups that take several options.
 TOGETHER = ("reward", "logger", "callbacks", "sweep")
 
 SEARCHED = "hydra.searchpath"
@@ -33,7 +33,7 @@ Menu = Mapping[str, Sequence[str]]  # group, with slashes -> its options
 
 
 def parse(overrides: Sequence[str]) -> list[Override]:
-    """The overrides of a command line. Raises ConfigError for one that cannot be read or was
+    """The overrides of a command line. Raises ConfigError for one that cannot be parsed or was
     renamed."""
     for word in overrides:
         if (new := present_override(word)) != word:
@@ -49,7 +49,7 @@ def parse(overrides: Sequence[str]) -> list[Override]:
 
 
 def _read_count(part: Override) -> Override:
-    """1e3 is how people write 1000: what is counted takes no 1000.0."""
+    """The override with 1e3 as the integer 1000, since counts take no floats."""
     whole = isinstance(part._value, float) and part._value.is_integer()
     if whole and re.fullmatch(r"\d+e\+?\d+", part.input_line.partition("=")[2], re.I):
         return replace(part, _value=int(part._value))
@@ -57,14 +57,14 @@ def _read_count(part: Override) -> Override:
 
 
 def refuse_other_folders(given: Sequence[Override]) -> None:
-    """Hydra would read them unjudged."""
+    """Raise for hydra.searchpath, whose files would not be checked."""
     if any(part.key_or_group == SEARCHED for part in given):
         raise ConfigError(f"{SEARCHED}: conf/ is the only source; see plugins=")
 
 
 def list_options(source: ConfigLoaderImpl) -> Menu:
     """Every group of the project with its options, without those that start with `_`."""
-    # Slots of config.yaml, whether or not anything stands in them.
+    # Groups of config.yaml even if they have no options.
     found: dict[str, set[str]] = {"recipe": set(), "experiment": set()}
     for place in source.repository.get_sources():
         listed = _of_folder(place.path) if place.scheme() == "file" else _of_source(place)
@@ -74,7 +74,7 @@ def list_options(source: ConfigLoaderImpl) -> Menu:
 
 
 def _of_folder(root: str) -> Iterator[tuple[str, list[str]]]:
-    """Groups with their options. One walk: Hydra asks the disk about every file several times."""
+    """Groups with their options, by one walk of the folder: Hydra would check each file often."""
     for folder, folders, files in os.walk(root, followlinks=True):
         folders[:] = sorted(name for name in folders if _is_group(name))
         group = Path(folder).relative_to(root).as_posix()
@@ -107,14 +107,14 @@ def refuse_wrong_choice(override: Override, menu: Menu) -> None:
     if override.is_sweep_override():
         raise ConfigError(f"{text}: several values need -m (a sweep), or {group}=[a,b] (together)")
     if override.is_add() and override.package is None:
-        raise ConfigError(f"{text}: {group} has a choice already; write {text.lstrip('+')}")
+        raise ConfigError(f"{text}: {group} already has a choice; write {text.lstrip('+')}")
     if not override.is_delete():
         refuse_wrong_options(group, override.value(), menu)
 
 
 def refuse_leaving_out(choice: Override, whole: Read) -> None:
-    """Raise for a group that every run has a part of. `whole`: conf/config.yaml, which chooses its
-    option and has no `{}` that would stand in its place."""
+    """Raise for leaving out a group that every run needs. `whole`: conf/config.yaml, which chooses
+    its option and has no `{}` for it."""
     group = choice.key_or_group
     chosen = [one for one in whole.defaults_list if isinstance(one, GroupDefault)]
     has_one = any(one.group == group and one.value and not one.optional for one in chosen)
@@ -127,7 +127,7 @@ def refuse_wrong_options(group: str, chosen: object, menu: Menu) -> None:
     if chosen is None:
         raise ConfigError(f"{group}=null: write ~{group} to leave it out")
     options = [*menu[group], *(f"{sub}/{o}" for sub, o in _below(group, menu))]
-    if group == "algorithm":  # a loss is one, over the parts that most have
+    if group == "algorithm":  # a loss is also an algorithm, with the usual parts
         options += menu["algorithm/loss"]
     if isinstance(chosen, list) and group not in TOGETHER:
         raise ConfigError(f"{group}=[{','.join(map(str, chosen))}]: {group} takes one option")
@@ -137,7 +137,7 @@ def refuse_wrong_options(group: str, chosen: object, menu: Menu) -> None:
 
 
 def _unknown_option(group: str, name: str, options: Sequence[str]) -> str:
-    """A misspelt option, or a thing that some option takes by a key."""
+    """The message about an unknown option, which may be a value that some option takes."""
     thing = meant(group, name)
     if thing is None or not (is_path(name) or nearest(name, options) is None):
         return unknown(f"option of {group}", name, options)
@@ -152,6 +152,6 @@ def _below(group: str, menu: Menu) -> Iterator[tuple[str, str]]:
 
 
 def quote(folder: Path) -> str:
-    """A folder as a command line takes it."""
+    """A folder quoted for an override."""
     text = str(folder).replace("\\", "\\\\").replace("'", "\\'")
     return f"'{text}'"

@@ -188,8 +188,8 @@ class Guards:
         """Raise Stop after `no_signal` iterations in a row in which every group ties."""
         if flat_iterations >= self.no_signal:
             raise Stop(
-                f"all samples of a group scored the same in every group of {flat_iterations} "
-                f"iterations, so nothing can be learnt: raise group_size or {policy.varies_by}, "
+                f"in {flat_iterations} iterations in a row all samples of every group scored the "
+                f"same, so nothing can be learnt: raise group_size or {policy.varies_by}, "
                 "use easier or harder prompts, start from a better model (warm_start, "
                 "continue_from), or set algorithm=dapo; guards.no_signal sets the limit"
             )

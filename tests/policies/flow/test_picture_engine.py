@@ -60,7 +60,7 @@ REFUSED = {
         "model=flux1_kontext",
         "rollout=painter",
         "data.path=x",
-    ): r"rollout=painter is given texts alone \(sees=False\), and model=flux1_kontext reads",
+    ): r"rollout=painter receives only texts \(sees=False\), and model=flux1_kontext reads",
 }
 LATE = {
     (
@@ -80,7 +80,7 @@ def test_an_engine_of_another_kind_is_refused_in_one_line(words):
 def test_an_engine_that_is_given_pictures_and_a_model_that_asks_for_none_are_admitted(monkeypatch):
     words = ["plugins=[painter]", "rollout=painter", "data.path=x"]
     check(compose([*words, "model=flux2_klein"]))
-    with pytest.raises(ConfigError, match="texts alone"):
+    with pytest.raises(ConfigError, match="receives only texts"):
         check(compose([*words, "model=flux2_klein", "model.adapter.images=1"]))
     monkeypatch.setattr(Painter, "sees", True)
     check(compose([*words, "model=flux1_kontext"]))
