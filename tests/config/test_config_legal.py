@@ -24,7 +24,7 @@ FINISHED = (
     "algorithm/truncation_handling=train"
 )
 PATH = (
-    "asks how likely sampled steps are, and dynamics=ode takes none at random; set "
+    "needs log-probabilities of random steps; dynamics=ode takes none; set "
     "dynamics=flow_sde, dance_sde or cps"
 )
 

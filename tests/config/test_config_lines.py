@@ -27,7 +27,7 @@ MISSPELT = {
     "sede=1": "unknown key 'sede': did you mean 'seed'?",
     "+sed=1": "unknown key 'sed': did you mean 'seed'?",
     "++iteration=9": "unknown key 'iteration': did you mean 'iterations'?",
-    "+seed=1": "+seed=1: seed exists already; write seed=1",
+    "+seed=1": "+seed=1: seed already exists; write seed=1",
     "Sede=1": "unknown key 'Sede': did you mean 'seed'?",
     "data.columns.answer=x": (
         "unknown key 'data.columns.answer': data.columns belongs to data=dapo_math, "
@@ -127,11 +127,13 @@ MISSPELT = {
         "algorithm/ema@algorithm.ema.fast=ramp or "
         "algorithm/ema@algorithm.ema.old=ramp"
     ),
-    "algorithm.loss=ppo": "algorithm.loss=ppo: a choice takes a slash; write algorithm/loss=ppo",
+    "algorithm.loss=ppo": (
+        "algorithm.loss=ppo: an option is chosen with a slash; write algorithm/loss=ppo"
+    ),
     "logger.wandb.mode=offline": "unknown key 'logger.wandb.mode': it comes with logger=wandb",
     "model.lora.r=8": ("model.lora.r: model.lora is null; give it as a whole, model.lora={r:...}"),
     "model=tiny_flow evaluation.solver=heun": (
-        "evaluation.solver=heun: a choice takes a slash; write evaluation/solver=heun"
+        "evaluation.solver=heun: an option is chosen with a slash; write evaluation/solver=heun"
     ),
     "algorithm=[grpo,dapo]": "algorithm=[grpo,dapo]: algorithm takes one option",
     "algorithm=null": "algorithm=null: write ~algorithm to leave it out",
@@ -145,10 +147,10 @@ MISSPELT = {
     ),
     "plugins=my_rewards": "plugins: expected a list of modules, such as plugins=[my_rewards]",
     "plugins=[rewards/my.py]": (
-        "plugins: rewards/my.py is a file; name its module: plugins=[rewards.my]"
+        "plugins: rewards/my.py is a file; give its module: plugins=[rewards.my]"
     ),
     "plugins=[./my_rewards.py]": (
-        "plugins: ./my_rewards.py is a file; name its module: plugins=[my_rewards]"
+        "plugins: ./my_rewards.py is a file; give its module: plugins=[my_rewards]"
     ),
     "resume=nowhere": "resume=nowhere: there is no config.yaml in it; give a run directory",
 }
@@ -451,7 +453,7 @@ def test_two_runs_do_not_share_a_directory(tmp_path, monkeypatch):
     check(cfg)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "metrics.jsonl").touch()
-    with pytest.raises(ConfigError, match=r"^run_dir=mine holds a run already; give another, or"):
+    with pytest.raises(ConfigError, match=r"^run_dir=mine already holds a run; set another, or"):
         check(cfg)
 
 

@@ -29,10 +29,10 @@ WRONG = {
         "dynamics/solver=euler"
     ),
     f"{TDM} algorithm/loss=tdm_r1": (
-        f"algorithm.networks.surrogate=null: tdm_r1 reads what it expects; {SEE}"
+        f"algorithm.networks.surrogate=null: tdm_r1 reads its predictions; {SEE}"
     ),
     f"{DMD2} algorithm.networks.fake=null": (
-        f"algorithm.networks.fake=null: dmd2 reads what it expects; {SEE}"
+        f"algorithm.networks.fake=null: dmd2 reads its predictions; {SEE}"
     ),
     f"{DMD2} algorithm.fake.lr=1": (
         "algorithm.fake.lr=1 was renamed to algorithm.networks.fake.lr=1"
@@ -131,7 +131,7 @@ def test_a_loss_of_ones_own_is_told_of_its_networks_as_a_built_in_one_is():
     )
     case = make_case(compose(shlex.split(f"{TDM} algorithm.policy_every=2")))
     own = replace(case.algorithm, loss=led)
-    line = "algorithm.networks.taste=null: <lambda> reads what it expects; "
+    line = "algorithm.networks.taste=null: <lambda> reads its predictions; "
     assert [*complaints(replace(case, algorithm=own))] == [line + SEE]
     networks = own.networks | {"taste": own.networks["fake"]}
     assert not [*complaints(replace(case, algorithm=replace(own, networks=networks)))]

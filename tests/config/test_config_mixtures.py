@@ -95,8 +95,8 @@ def check_played(environments, rewards=("[episode]", "[exact_match]")):
         ((f"a:{PLAYED},b:null,c:null",), "environment.of.c: unknown dataset 'c': there are a, b"),
         (
             (f"a:{PLAYED},b:null", ("[episode]", "[episode,exact_match]")),
-            "reward=episode sums the rewards of moves, and that of b gives nothing; name "
-            "others in data.of.b.rewards",
+            "reward=episode sums the rewards of moves, and the environment of b gives "
+            "none; list other rewards in data.of.b.rewards",
         ),
     ],
 )
@@ -108,5 +108,5 @@ def test_a_mixture_of_environments_is_refused_with_its_reason(given, answer):
 
 def test_each_dataset_may_have_an_environment_or_none():
     check_played(f"a:{PLAYED},b:null")
-    with pytest.raises(ConfigError, match=r"data=sort_ladder is none; take data=mixture"):
+    with pytest.raises(ConfigError, match=r"data=sort_ladder is not a mixture; set data=mixture"):
         check(compose(["~recipe", "environment=mixture", f"environment.of={{a:{PLAYED}}}"]))

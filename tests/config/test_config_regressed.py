@@ -120,8 +120,8 @@ def test_what_goes_together_composes(words):
     check(compose(shlex.split(words)))
 
 
-PICTURES_ALONE = "only who trains on whole pictures reads it"
-BY_TEACHER = "a teacher is asked where the policy came to"
+PICTURES_ALONE = "only objectives on finished pictures read it"
+BY_TEACHER = "a teacher is queried at sampled states"
 GRPO = "algorithm=grpo model=tiny_flow"
 UNREAD = {
     f"{GRPO} algorithm/timestep_sampling=uniform": PICTURES_ALONE,

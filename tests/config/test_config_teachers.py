@@ -10,10 +10,10 @@ RUN = "'algorithm.teachers.folders={others: runs/x}'"
 GIVE = 'set algorithm/teachers=tokens "algorithm.teachers.folders={others: RUN}"'
 LINES = {
     "algorithm=grpo algorithm/advantage=task_and_teacher": (
-        f"from_teacher asks a teacher, and there is none; {GIVE}"
+        f"from_teacher needs a teacher, and there is none; {GIVE}"
     ),
     "algorithm=grpo algorithm/loss=with_divergence": (
-        f"with_divergence asks a teacher, and there is none; {GIVE}"
+        f"with_divergence needs a teacher, and there is none; {GIVE}"
     ),
     f"algorithm=grpo algorithm/teachers=tokens {RUN}": (
         "algorithm.teachers: algorithm=grpo reads no teacher; set "

@@ -19,7 +19,7 @@ def test_hilo_chooses_its_environment_its_reward_and_its_recipe():
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("data=hilo", "environment=none"), "reward=episode sums what an environment gives"),
+        (("data=hilo", "environment=none"), "reward=episode sums the rewards of moves"),
         (
             ("data=hilo", "algorithm=dapo"),
             "algorithm.truncation_handling.limit=11 is the length of one move .* "

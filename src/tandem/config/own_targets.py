@@ -1,4 +1,4 @@
-"""The parts of Tandem that a configuration may name: those that its own options name."""
+"""Built-in targets that a configuration may name: those that the shipped options name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from tandem.registry import declared
 
 NAMED = re.compile(r"\b_target_:\s*['\"]?(tandem(?:\.\w+)+)")
-FOREIGN = ("experiment", "recipe")  # folders of conf/ for files that somebody else may have written
+FOREIGN = ("experiment", "recipe")  # folders of conf/ for files that may be untrusted
 
 
 def conf_folder() -> Path:
@@ -22,7 +22,7 @@ def conf_folder() -> Path:
 
 @functools.cache
 def own_targets() -> frozenset[str]:
-    """All that files of conf/ and options made of signatures name by `_target_`."""
+    """All `_target_`s in files of conf/ and in options made from signatures."""
     found = {target for option in declared.options().values() for target in _inside(option.node)}
     folder = conf_folder()
     for path in folder.rglob("*.yaml"):

@@ -1,4 +1,4 @@
-"""A configuration without OmegaConf: interpolations resolved, nothing left to be given."""
+"""Plain configurations without OmegaConf: interpolations resolved, no value missing."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from tandem.config.names import ConfigError
 from tandem.settings.renamed import was_renamed
 
 ROOT = "${oc.env:PROJECT_ROOT}"
-# Resolvers of OmegaConf that read variables or evaluate text, and a name put together on the way.
+# Resolvers of OmegaConf that read variables or evaluate text, and nested interpolations.
 READS = re.compile(r"(?<![\w./-])oc\s*\.(?!select:)|\$\{[^:{}]*\$\{")
-RAISED = re.compile(r"^\w+ raised while resolving interpolation: ")  # by a resolver, in its words
+RAISED = re.compile(
+    r"^\w+ raised while resolving interpolation: "
+)  # prefix of errors raised by a resolver
 
 FILLED_IN = ("choices", "overrides", "replaced")  # by the run itself
 
 
 def to_plain(node: DictConfig | ListConfig | Any) -> Any:
-    """Plain dicts, lists and scalars. Raises for what the user must still give."""
+    """Plain dicts, lists and scalars. Raises ConfigError for missing values."""
     if not OmegaConf.is_config(node):
         return node
     if missing := _list_missing(node):
@@ -35,7 +37,7 @@ def to_plain(node: DictConfig | ListConfig | Any) -> Any:
 
 
 def shorten_reason(error: OmegaConfBaseException) -> str:
-    """Its first line; what a resolver raised, in the resolver's words."""
+    """The first line of an error, without the prefix that OmegaConf adds."""
     said = RAISED.sub("", str(error).partition("\n")[0])
     if (resolver := re.match(r"Unsupported interpolation type (\w+)", said)) is not None:
         said = was_renamed(f"${{{resolver[1]}:}}") or said
@@ -49,13 +51,13 @@ def reads_environment(text: str) -> bool:
 
 
 def iterate_leaves(node: DictConfig | ListConfig | Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Every key with its value as written: interpolations stay text."""
+    """Every leaf key with its value; interpolations stay text."""
     raw = OmegaConf.to_container(node, resolve=False) if OmegaConf.is_config(node) else node
     yield from _iterate_leaves(raw, key_of(node))
 
 
 def list_user_keys(cfg: DictConfig) -> list[str]:
-    """The keys with a value that a user may set: no targets, none that the run fills in itself."""
+    """The keys that a user may set: no targets, and none that the run fills in."""
     keys = [key.split(".") for key, _ in iterate_leaves(cfg)]
     return [
         ".".join(names)

@@ -1,4 +1,4 @@
-"""Modules of the user's own: imported before composing, so that what they register is an option."""
+"""Plugins: modules of the user, imported before composing to register options."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from types import ModuleType
 from tandem.config import trust
 from tandem.config.names import ConfigError
 
-# The modules that were named by `plugins=[...]` in this process: `targets` admits what they define.
+# Modules named by `plugins=[...]` in this process. `targets` admits what they define.
 ADMITTED: set[str] = set()
-LIBRARIES = {"site-packages", "dist-packages"}  # folders, whichever environment they are of
-OF_A_RUN = ("config.yaml", "manifest.json")  # either is enough: a foreign run has what it likes
+LIBRARIES = {"site-packages", "dist-packages"}  # folder names in any environment
+OF_A_RUN = ("config.yaml", "manifest.json")  # either is enough: an untrusted run may lack one
 
 
 def load_plugins(names: object, *, recorded: bool = False) -> list[Path]:
-    """Import the modules; the `conf` folders that stand beside them hold further options.
+    """Import the modules and return the `conf` folders beside them, which hold further options.
 
-    `recorded`: it is a run that names them, and not the user. Then they must be those that he named
-    before: the same file with the same bytes. Raises ConfigError for a module that cannot be
-    imported or was not confirmed.
+    `recorded`: a run names them, not the user. Then the user must have named the same files with
+    the same bytes before. Raises ConfigError for a module that cannot be imported or was not
+    confirmed.
     """
     if not isinstance(names, list):
         example = names if isinstance(names, str) and names else "my_rewards"
@@ -43,15 +43,15 @@ def load_plugins(names: object, *, recorded: bool = False) -> list[Path]:
 
 
 def _reach(name: str) -> None:
-    """The working directory is searched last, and only for a plugin in it that was judged: no file
-    there stands in for a library."""
+    """Add the working directory to sys.path for a plugin in it, at the end: no file there may
+    replace a library."""
     top, here = name.partition(".")[0], str(Path.cwd())
     if PathFinder.find_spec(top) is None and PathFinder.find_spec(top, [here]) is not None:
         sys.path.append(here)
 
 
 def hash_modules(names: Sequence[str]) -> dict[str, str]:
-    """Path of each module -> sha256 of what importing it runs."""
+    """Path of each module -> sha256 of the files that importing it runs."""
     return {str(files[0]): trust.digest(files) for name in names if (files := list_files(name))}
 
 
@@ -95,7 +95,7 @@ def _refuse_of_a_run(name: str) -> None:
 
 
 def _run_around(folder: Path) -> Path | None:
-    """The run directory that a folder is, or lies in."""
+    """The run directory that contains a folder, or is it."""
     for place in (folder, *folder.parents):
         if any((place / name).is_file() for name in OF_A_RUN):
             return place
@@ -109,7 +109,7 @@ def _load(name: str) -> list[Path]:
         if not f"{name}.".startswith(f"{error.name}."):
             raise ConfigError(_describe_fault(name, error)) from error
         raise ConfigError(f"plugins: there is no module {name} in {Path.cwd()}") from error
-    except (Exception, SystemExit) as error:  # the user wrote it, and wants to know where
+    except (Exception, SystemExit) as error:  # an error in user code, reported with its line
         raise ConfigError(_describe_fault(name, error)) from error
     if module.__file__ is None:
         raise ConfigError(f"plugins: {name} is a folder without an __init__.py; add one")
@@ -119,7 +119,7 @@ def _load(name: str) -> list[Path]:
 
 
 def _describe_fault(name: str, error: Exception | SystemExit) -> str:
-    """The error of a module, and the line of the user's own files that led there."""
+    """The error of a module, with the last line in the user's files that led to it."""
     if isinstance(error, SyntaxError):
         return f"plugins: {error.filename}, line {error.lineno}: {error.msg}"
     frames, files = traceback.extract_tb(error.__traceback__), list_files(name)
@@ -130,19 +130,18 @@ def _describe_fault(name: str, error: Exception | SystemExit) -> str:
 
 
 def _refuse_foreign(name: str) -> None:
-    """A library as a plugin would admit all that it defines, torch.load for one."""
+    """Raise for a file or a library: a library would admit all that it defines, like torch.load."""
     module = name.removesuffix(".py").strip("./").replace("/", ".")
     if module and (name.endswith(".py") or "/" in name):
-        raise ConfigError(f"plugins: {name} is a file; name its module: plugins=[{module}]")
+        raise ConfigError(f"plugins: {name} is a file; give its module: plugins=[{module}]")
     if not all(name.split(".")):
         raise ConfigError(f"plugins: {name!r} names no module; write plugins=[my_rewards]")
     if _is_library(name):
-        raise ConfigError(f"plugins: {name} is a library; a plugin is a module of your own")
+        raise ConfigError(f"plugins: {name} is a library; give a module of your own")
 
 
 def list_sources(targets: Iterable[str]) -> list[Path]:
-    """The files and packages of the user's own that define these functions, and what they import
-    of his."""
+    """The user's files and packages that define these functions, and those that they import."""
     found: dict[Path, None] = {}
     waiting = [target.rpartition(".")[0] for target in targets]
     while waiting:
@@ -159,7 +158,7 @@ def list_sources(targets: Iterable[str]) -> list[Path]:
 
 
 def _list_imports(path: Path, module: ModuleType) -> Iterator[str]:
-    """Modules, and what might be one."""
+    """The imported modules, and imported names that may be modules."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

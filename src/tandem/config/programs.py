@@ -1,7 +1,7 @@
-"""Programs and engines that a configuration starts, and the variables that programs are given.
+"""Programs and engines that a configuration starts, and the variables passed to programs.
 
-A program is known by its words and by the folder that they are read in: `python agent.py` is
-another program elsewhere.
+A program is identified by its command and working directory: `python agent.py` is another program
+elsewhere.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """A word that decides what a program does: its command, or a variable that it is given."""
+    """A command of a program, or a variable passed to it."""
 
-    key: str  # where it stands
-    word: str  # as a command line would say it
-    kept: str  # what is remembered of it
-    told: str  # what the run would do by it
-    is_command: bool = False  # and no variable
+    key: str  # of the configuration
+    word: str  # as on a command line
+    kept: str  # what trusted.json records
+    told: str  # what the run would do with it
+    is_command: bool = False  # else a variable
 
 
 def list_programs(node: object, where: str = "") -> Iterator[Given]:
@@ -37,7 +37,7 @@ def list_programs(node: object, where: str = "") -> Iterator[Given]:
 
 
 def is_program(node: Mapping[str, object]) -> bool:
-    """Whether this part starts one."""
+    """Whether this part starts a program."""
     return isinstance(node.get("command"), list)
 
 
@@ -52,7 +52,7 @@ def _words_of(node: Mapping[str, object], where: str) -> Iterator[Given]:
 
 
 def variables_of(node: Mapping[str, object]) -> Iterator[tuple[str, str]]:
-    """The variables that a part reads and that are set, by their keys: a name, or a list."""
+    """(key, variable) of the environment variables that a part reads and that are set."""
     for key, names in node.items():
         if not str(key).endswith("_env"):
             continue
@@ -62,12 +62,12 @@ def variables_of(node: Mapping[str, object]) -> Iterator[tuple[str, str]]:
 
 
 def spell(command: Sequence[object]) -> str:
-    """The words of a command, as a shell would read them."""
+    """A command quoted for a shell."""
     return shlex.join(map(str, command))
 
 
 def list_engines(config: Mapping[str, object]) -> Iterator[str]:
-    """The engine that a run starts for itself, with what it serves."""
+    """The engine that a run starts, with the model that it serves."""
     rollout, model = config.get("rollout"), config.get("model")
     engine = rollout.get("engine") if isinstance(rollout, Mapping) else None
     if isinstance(engine, Mapping) and engine.get("starts") not in (None, False):

@@ -1,4 +1,4 @@
-"""The end of a program whose command line cannot run: one line, and an exit code of its own."""
+"""Handlers that end a program with one line if its command line cannot run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ REFUSED = 2  # exit code of a command line that cannot run
 
 @contextmanager
 def refusals() -> Iterator[None]:
-    """A ConfigError ends the process with its one line, not with a traceback."""
+    """A context in which a ConfigError ends the process with its message and exit code REFUSED."""
     try:
         yield
     except ConfigError as error:
@@ -23,7 +23,7 @@ def refusals() -> Iterator[None]:
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """Print what building and loading find wrong as one line, without a traceback."""
+    """A context that converts a ValueError of building or loading to a ConfigError."""
     try:
         yield
     except ConfigError:

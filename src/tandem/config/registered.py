@@ -1,4 +1,4 @@
-"""Registered functions as options: their nodes in Hydra's store, whenever something is composed."""
+"""Registered functions as options: their nodes in Hydra's store, updated before composing."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tandem.registry import declared
 from tandem.registry.nodes import GLOBAL, OFFERED_AS, Node, dynamics_of, node_of
 
 REGISTRARS = {one.group: one for one in vars(registration).values() if isinstance(one, Registrar)}
-NOTEBOOK = "__main__"  # or a script: what it registers is the user's own, as that of a plugin is
+NOTEBOOK = "__main__"  # or a script: it registers options of the user, like a plugin
 
 
 def list_own_options() -> Mapping[tuple[str, str], Callable]:
-    """Those that did not come with the package, whose options are files or `declared`."""
+    """The registered options that are not part of the package."""
     return {
         key: component
         for key, component in REGISTERED.items()
@@ -31,9 +31,9 @@ def list_own_options() -> Mapping[tuple[str, str], Callable]:
 
 
 def store_options(folder: Path) -> None:
-    """Put what was registered so far into Hydra's store; `folder` is conf/, whose names are taken.
+    """Store the options registered so far in Hydra's store. `folder` is conf/ with built-in names.
 
-    Raises ConfigError for a name that is taken, and for a default that no YAML can hold.
+    Raises ConfigError for a built-in name, and for a default that YAML cannot represent.
     """
     _store_declared(folder)
     for (group, name), component in list_own_options().items():
@@ -56,7 +56,7 @@ def store_options(folder: Path) -> None:
 
 @functools.cache
 def _store_declared(folder: Path) -> None:
-    """Tandem's own, but for those whose numbers stand in a file."""
+    """Store the built-in options, except those with a file of their own."""
     for (group, name), option in declared.options().items():
         if not (folder / group / f"{name}.yaml").is_file():
             ConfigStore.instance().store(group=group, name=name, node=option.node)
@@ -67,7 +67,7 @@ def _hold(node: Node, component: Callable) -> object:
         return OmegaConf.create(node)
     except UnsupportedValueType as error:
         reason = str(error).splitlines()[0]
-        said = f"{place(component)}: no YAML can hold a default: {reason}"
+        said = f"{place(component)}: YAML cannot represent a default: {reason}"
         raise ConfigError(f"{_line(component)}: {said}") from None
 
 
@@ -79,6 +79,6 @@ def _refuse_uncallable(group: str, component: Callable) -> None:
 
 
 def _line(component: Callable) -> str:
-    """The line of source that it is written in."""
+    """The file and line of a component."""
     written = inspect.unwrap(component)
     return f"{inspect.getsourcefile(written)}, line {inspect.getsourcelines(written)[1]}"

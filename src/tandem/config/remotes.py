@@ -1,4 +1,4 @@
-"""Addresses, numbers and questions of what runs on another machine, before any weight is loaded."""
+"""Checks of remote rewards, judges and engines before weights are loaded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tandem.rewards.template import places_of
 
 
 def remotes_can_be_asked(components: Mapping[str, Any]) -> Iterator[str]:
-    """Addresses of servers are some, and a judge is shown what it judges."""
+    """Messages about invalid settings of remote parts and about incomplete templates of judges."""
     every = (pair for group, component in components.items() for pair in _calls(component, group))
     for where, call in every:
         if not facts_of(call.target).judges_itself:
@@ -33,11 +33,11 @@ def _judges_are_shown_what_they_judge(where: str, call: Call) -> Iterator[str]:
         yield f"{where}.template: {broken}"
     scale = call.arguments.get("scale")
     if scale is not None and not scale[0] < scale[1]:
-        yield f"{where}.scale={list(scale)}: give the worst score and then the best"
+        yield f"{where}.scale={list(scale)}: list the worst score first"
 
 
 def _calls(value: Any, where: str) -> Iterator[tuple[str, Call]]:
-    """Innermost first, so that the key of a number is named and not that of what holds it."""
+    """(key, call), innermost first, so that messages name the most specific key."""
     inside = value.arguments if isinstance(value, Call) else value
     for name, item in inside.items() if isinstance(inside, Mapping) else ():
         yield from _calls(item, f"{where}.{name}")

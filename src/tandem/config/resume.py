@@ -1,4 +1,4 @@
-"""The configuration of a run that goes on: the one it started with, but for what may change."""
+"""Configuration of a resumed run: the recorded one, except for keys that may change."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from tandem.record.secrets import REDACTED
 from tandem.remote import is_address
 from tandem.settings.renamed import present_config
 
-# Where somebody else is asked, and how patiently: a server may have moved since.
+# Addresses of servers and their timeouts: a server may have moved since.
 ELSEWHERE = re.compile(
     r"""
-    algorithm\.teachers\. (folders (\.[^.]+)? | server (\.\w+)?)  # addresses alone: see _moves
-    | (reward | rollout | environment) (\.\w+)* \.        # of whatever lies in these groups:
-    ( url | \w+_env                                       # who is asked, and what is sent there
-    | command                                             # of a program, which may lie elsewhere
-    | concurrency                                         # how many wait at once
-    | (limits | retries | breaker) (\.\w+)?               # as a whole, or one number of them
+    algorithm\.teachers\. (folders (\.[^.]+)? | server (\.\w+)?)  # only addresses: see _moves
+    | (reward | rollout | environment) (\.\w+)* \.        # any part of these groups:
+    ( url | \w+_env                                       # the server, and the secrets sent to it
+    | command                                             # of a program, which may have moved
+    | concurrency                                         # of requests
+    | (limits | retries | breaker) (\.\w+)?               # as a whole, or one number
     | engine \. (folder | model | timeout | patience | sleeps | starts)
     )""",
     re.VERBOSE,
 )
-# Of these, what says who is asked, what is sent there and what is started.
+# The part of these that names servers, secrets and programs.
 CONFIRMED = re.compile(
     r"(reward|rollout|environment)(\.\w+)*\.(url|\w+_env|starts|command)"
     r"|algorithm\.teachers\.(folders(\.[^.]+)?|server(\.\w+_env)?)"
@@ -49,14 +49,14 @@ TEACHERS = re.compile(r"algorithm\.teachers\.folders(\.[^.]+)?")
 
 
 def configuration(overrides: Sequence[str]) -> DictConfig:
-    """The configuration that a command line asks for: a run of its own, or one that goes on.
+    """The configuration of a command line: a new run or a resumed one.
 
-    Raises ConfigError for a sweep, and for whatever is wrong with one run.
+    Raises ConfigError for a sweep, and for an invalid run.
     """
     for part in parse(overrides):
         if part.key_or_group == "sweep" and not part.is_delete():
             text = part.input_line
-            raise ConfigError(f"{text} means many runs; python -m tandem train {text} starts them")
+            raise ConfigError(f"{text} is a sweep of many runs; use python -m tandem train {text}")
     folder = find_resumed_run(overrides)
     return compose(overrides) if folder is None else resume_config(folder, overrides)
 
@@ -68,9 +68,9 @@ def find_resumed_run(overrides: Sequence[str]) -> Path | None:
 
 
 def resume_config(folder: Path, overrides: Sequence[str]) -> DictConfig:
-    """The configuration in a run directory, with the overrides that may be given beside it.
+    """The configuration in a run directory with permitted overrides.
 
-    Raises ConfigError for a directory that is no run, and for an override that may not change.
+    Raises ConfigError for a directory without a run, and for a key that may not change.
     """
     cfg = _read_record(folder)
     given = parse(overrides)
@@ -93,7 +93,7 @@ def resume_config(folder: Path, overrides: Sequence[str]) -> DictConfig:
 
 
 def _move_cache(cfg: DictConfig, before: str, given: Sequence[Override]) -> None:
-    """Let the parts of a run keep what they make once where the run does now."""
+    """Move the cache folders of all parts to the current cache_dir."""
     typed = {part.key_or_group for part in given}
     for key, value in list(iterate_leaves(cfg)):
         kept = key.endswith(".cache_dir") or key == "rollout.engine.folder"
@@ -102,7 +102,7 @@ def _move_cache(cfg: DictConfig, before: str, given: Sequence[Override]) -> None
 
 
 def _read_record(folder: Path) -> DictConfig:
-    """Whoever wrote the directory, it is read within limits or refused in one line."""
+    """The recorded configuration. The directory is untrusted: it is read within limits."""
     check_files(folder)
     path = folder / "config.yaml"
     with _as_a_run(folder):
@@ -126,8 +126,8 @@ def _read_record(folder: Path) -> DictConfig:
 
 
 def check_files(folder: Path) -> None:
-    """Raise ConfigError for a directory without a configuration, and for one in which something is
-    not to be opened or written to."""
+    """Raise ConfigError for a directory without a configuration, or with files that must not be
+    opened or written."""
     if not (folder / "config.yaml").exists():
         raise ConfigError(f"resume={folder}: there is no config.yaml in it; give a run directory")
     with _as_a_run(folder):
@@ -145,25 +145,25 @@ def _as_a_run(folder: Path) -> Iterator[None]:
 
 
 def _list_redacted(cfg: DictConfig) -> list[str]:
-    """The keys whose values the record hides: with the mark as a value, the run were another."""
+    """The keys whose values the record redacts, which must be given again."""
     hiding = [key for key, value in iterate_leaves(cfg) if REDACTED in str(value)]
-    whole = [re.split(r"\.\d+(?:\.|$)", key)[0] for key in hiding]  # a list is given as one
+    whole = [re.split(r"\.\d+(?:\.|$)", key)[0] for key in hiding]  # a list is given as a whole
     return [key for key in dict.fromkeys(whole) if key.split(".")[0] not in FILLED_IN]
 
 
 def _refuse_older(folder: Path, cfg: DictConfig) -> None:
-    """A run of before `replaced` was recorded has other keys, and parts at other places."""
+    """Raise for a run of an old version, from before `replaced` was recorded."""
     older = [f"model.{name}" for name in ("sampling", "trained") if name in cfg.get("model", {})]
     if "replaced" not in cfg or older:
         sign = f"has {older[0]}" if older else "lacks replaced"
         raise ConfigError(
             f"resume={folder}: an older version of Tandem wrote its config.yaml, which {sign}; "
-            "go on with it at the commit that its manifest.json names"
+            "resume it at the commit in its manifest.json"
         )
 
 
 def _load_plugins(names: list[str], given: Sequence[Override]) -> None:
-    """Those of the run, which a command line that names the same ones confirms."""
+    """Load the plugins of the run. Naming the same ones on the command line confirms them."""
     said = [part for part in given if part.key_or_group == "plugins"]
     for part in said:
         if part.is_delete() or part.value() != names:
@@ -172,12 +172,12 @@ def _load_plugins(names: list[str], given: Sequence[Override]) -> None:
 
 
 def remember(cfg: DictConfig) -> None:
-    """Keep what the user has started as trusted, for when it goes on: see `trust`."""
+    """Record what the user started as trusted, so that it can be resumed: see `trust`."""
     trust.remember(to_plain(cfg), hash_modules(list(cfg.plugins)))
 
 
 def judge_address(cfg: DictConfig, url: str) -> None:
-    """Raise for an address in a folder (`url=auto`) that the run may not ask: see `trust`."""
+    """Raise for an address found in a folder (`url=auto`) that is not trusted: see `trust`."""
     config = trust.with_address(to_plain(cfg), url)
     trust.refuse_unsaid(config, recorded=cfg.resume is not None)
 
@@ -187,7 +187,7 @@ def remember_address(cfg: DictConfig, url: str) -> None:
 
 
 def list_confirmed(overrides: Sequence[str]) -> list[str]:
-    """The words of a run's command line that are to be said again when it goes on."""
+    """The overrides of a run that must be repeated when it is resumed."""
     parts = [part for part in parse(overrides) if not part.is_delete()]
     return [
         part.input_line
@@ -224,7 +224,7 @@ def _apply(cfg: DictConfig, override: Override, redacted: Sequence[str]) -> None
 
 
 def _moves(old: object, new: object) -> bool:
-    """Whether the teachers are those of the run, but for the addresses of servers."""
+    """Whether the teachers differ from those of the run only in addresses of servers."""
     if isinstance(old, Mapping) and isinstance(new, Mapping):
         return all(_moves(old.get(source), place) for source, place in new.items())
     return old == new or (is_address(old) and is_address(new))

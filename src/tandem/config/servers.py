@@ -1,4 +1,4 @@
-"""Servers that a configuration names, and the variables that are sent there."""
+"""Servers that a configuration names, and the environment variables sent to them."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ class Asked:
     """A server that a configuration names."""
 
     key: str
-    host: str  # scheme://host:port; "": its address stands elsewhere
-    variable: str | None  # what is sent to it; None: nothing is set
+    host: str  # scheme://host:port; "": its address is not here
+    variable: str | None  # sent to it; None: nothing is set
 
 
 def list_elsewhere(config: Mapping[str, object]) -> Iterator[Asked]:
-    """Those that are not this machine, and those here that would be sent a variable: whoever wrote
-    the configuration may listen here too. A model's copy of its engine comes last."""
+    """Servers on other machines, and local ones that would receive a variable: the author of a
+    configuration may listen on this machine too. The model's copy of an engine comes last."""
     found = sorted(_list_asked(config, ""), key=lambda one: one.key.startswith("model."))
     here = [one for one in found if urlsplit(one.host).hostname in LOOPBACK]
     return (one for one in found if one not in here or one.variable is not None)
 
 
 def _list_asked(node: object, where: str, *, placed: bool = False) -> Iterator[Asked]:
-    """placed: whether the addresses of this part stand beside it."""
+    """placed: the addresses of this part are given beside it."""
     if isinstance(node, list):
         for place, item in enumerate(node):
             yield from _list_asked(item, f"{where}{place}.")
@@ -50,7 +50,7 @@ def _list_asked(node: object, where: str, *, placed: bool = False) -> Iterator[A
 
 
 def _list_teachers(node: Mapping[str, object], where: str) -> Iterator[Asked]:
-    """Those whose addresses are among `folders`, with what `server` beside it sends to each."""
+    """Teachers with addresses in `folders`, and what the `server` beside it sends to each."""
     folders, server = node.get("folders"), node.get("server")
     if not isinstance(folders, Mapping):
         return
@@ -66,13 +66,13 @@ def _list_teachers(node: Mapping[str, object], where: str) -> Iterator[Asked]:
 
 
 def hosts_of(url: object) -> list[str]:
-    """Those of one address, or of a list."""
+    """The hosts of one address or of a list."""
     named = [_host(one) for one in (url if isinstance(url, list) else [url])]
     return [host for host in named if host]
 
 
 def _host(url: object) -> str:
-    """scheme://host:port, which is what somebody trusts: another port is another server."""
+    """scheme://host:port, the unit of trust: another port is another server."""
     if not isinstance(url, str):
         return ""
     try:

@@ -1,4 +1,4 @@
-"""Signatures of functions and classes, their annotations evaluated."""
+"""Signatures of functions and classes with evaluated annotations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROWS = (list, tuple, set, frozenset, Sequence, Iterable, Collection)
 
 
 def signature(target: Callable) -> Signature:
-    """As inspect's, but strings are evaluated. A name only type checkers import stands for Any."""
+    """Like inspect.signature, with strings evaluated; names imported for typing only become Any."""
     return _signature(target, facts_of(target).option is not None)
 
 
@@ -35,15 +35,15 @@ def _signature(target: Callable, registered: bool) -> Signature:
 
 
 def _annotation_of(parameter: Parameter, registered: bool) -> object:
-    """What stands there; of a number without one, of a registered part, the type of its default."""
+    """The annotation of a parameter; without one, a registered part uses the type of its default."""
     if parameter.annotation is not Parameter.empty or not registered:
         return parameter.annotation
-    kinds = {bool: bool, int: float, float: float}  # who wrote 1 may well be given 0.5
+    kinds = {bool: bool, int: float, float: float}  # a default of 1 may be set to 0.5
     return kinds.get(type(parameter.default), Parameter.empty)
 
 
 def options(annotation: object) -> tuple[object, ...]:
-    """The alternatives that an annotation lists; none at all if it admits anything."""
+    """The alternatives of an annotation; none if it admits anything."""
     if annotation in (Any, object, Parameter.empty) or isinstance(annotation, typing.TypeVar):
         return ()
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
@@ -56,7 +56,7 @@ def options(annotation: object) -> tuple[object, ...]:
 
 
 def limits(annotation: object) -> list[Limit]:
-    """The bounds that an annotation holds, whichever of its alternatives they stand in."""
+    """The bounds in an annotation and in its alternatives."""
     arguments = typing.get_args(annotation)
     if typing.get_origin(annotation) is typing.Annotated:
         return [*limits(arguments[0]), *(x for x in arguments[1:] if isinstance(x, Limit))]

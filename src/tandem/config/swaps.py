@@ -1,11 +1,10 @@
-"""Parts that a choice put in place of others, and the numbers that were meant for the others.
+"""Replaced parts, and the numbers that were set for the parts that they replace.
 
-A preset, a recipe and a model set numbers of the parts that they chose. Where a command line or an
-experiment chooses another function for one, such a number stays only if the new function has a
-number of that name and both have the same default for it: then it means the same thing, in the
-same unit. All others are left out. The number of a function that itself stays, and of which a part
-was replaced (the coefficient of another KL), stays too. The run says which it left out and which it
-kept.
+Presets, recipes and models set numbers of the parts that they choose. If a command line or an
+experiment chooses another function, such a number stays only if the new function has a number of
+that name with the same default: then it has the same meaning and unit. All others are dropped. If
+only an inner part of a function was replaced (another KL), the numbers of the function itself (its
+coefficient) stay. The run reports what it dropped and what it kept.
 """
 
 from __future__ import annotations
@@ -19,20 +18,19 @@ from hydra.core.default_element import ResultDefault
 Plain = dict[str, Any]
 Choices = Mapping[str, str | None]
 
-# Groups whose options choose parts of other groups, or none that a number could be meant for.
+# Groups whose options choose parts of other groups, or have no numbers.
 PRESETS = ("model", "algorithm", "recipe", "experiment", "sweep")
 
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """A replaced part: the node at its place before and after, before any other file sets a number
-    of it."""
+    """A replaced part: the nodes before and after, without the numbers that other files set."""
 
     group: str  # with slashes
     place: str  # with dots
     before: Any
     after: Any
-    inner: frozenset[str] = frozenset()  # what a preset chose for places inside the replaced part
+    inner: frozenset[str] = frozenset()  # choices of a preset inside the replaced part
 
     def brings(self, default: ResultDefault) -> bool:
         """Whether a file belongs to the part itself."""
@@ -42,20 +40,20 @@ class Swap:
 
 @dataclass(slots=True)
 class Numbers:
-    """Numbers of replaced parts that presets, recipes and models had set: key -> value."""
+    """Numbers of replaced parts that presets, recipes and models set: key -> value."""
 
     dropped: Plain = field(default_factory=dict)
     kept: Plain = field(default_factory=dict)
 
 
 def belongs(default: ResultDefault, group: str, place: str) -> bool:
-    """Whether a file belongs to the part of a group that stands at a place."""
+    """Whether a file belongs to the part of a group at a place."""
     package = f"{default.package or ''}."
     return default.config_path.startswith(f"{group}/") or package.startswith(f"{place}.")
 
 
 def is_hung_in(default: ResultDefault, group: str, place: str) -> bool:
-    """Whether a file stands at a place inside a part, and no file of the part asks for it."""
+    """Whether a file is placed inside a part, and no file of the part includes it."""
     inside = (default.package or "").startswith(f"{place}.")
     return inside and not (default.parent or "").startswith(f"{group}/")
 
@@ -63,8 +61,8 @@ def is_hung_in(default: ResultDefault, group: str, place: str) -> bool:
 def list_replaced(
     before: Choices, after: Choices, choices: Sequence[str]
 ) -> Iterator[tuple[str, str, bool]]:
-    """(group, place, whether the option is another one) of the parts that were chosen, the outer
-    ones first. `choices`: those of the command line, which may name the option of the preset."""
+    """(group, place, whether the option changed) of the chosen parts, outer ones first. `choices`
+    of the command line may repeat the option of the preset."""
     typed = keys_of(choices)
     changed = {key for key in after if before.get(key) != after[key]}
     for key in sorted(changed | (typed & after.keys()), key=lambda key: (len(key), key)):
@@ -92,27 +90,27 @@ def fit_numbers(content: Plain, swap: Swap, numbers: Numbers) -> Plain:
     if isinstance(outer[last], dict) and isinstance(swap.after, dict):
         fits = _Fit(numbers, swap.place)
         outer[last] = fits.of(outer[last], _as_mapping(swap.before), swap.after, same=True)
-    elif swap.before != swap.after and outer[last] != swap.after:  # the null of a part left out
+    elif swap.before != swap.after and outer[last] != swap.after:  # null: the part was left out
         del outer[last]
     return content
 
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """The judgement of one node, `place`, and of those below it."""
+    """The selection of numbers for the node at `place`, and for those below it."""
 
     numbers: Numbers
     place: str
 
     def of(self, said: Plain, before: Plain, after: Plain, *, same: bool) -> Plain:
-        """`same`: whether the function around this node is the one that the numbers are for."""
+        """The numbers to keep. `same`: the enclosing function is the one that they were set for."""
         meant = said.get("_target_", before.get("_target_"))
         if meant is not None or "_target_" in after:
             same = meant == after.get("_target_")
         if same and _has_another_part(before, after):
             self.numbers.kept.update(self._beside(said, after))
         if "_target_" in said and said["_target_"] != before.get("_target_"):
-            before = {}  # the file chose a function of its own
+            before = {}  # the file chose another function
         kept = {}
         for name, value in said.items():
             inner, other = after.get(name), before.get(name)
@@ -128,7 +126,7 @@ class _Fit:
         return kept
 
     def _beside(self, said: Plain, after: Plain) -> Plain:
-        """The numbers of a node that no part of it holds."""
+        """The numbers of a node itself, without those of its parts."""
         own = {name: x for name, x in said.items() if not isinstance(after.get(name), dict)}
         return _flatten(self.place, own)
 
@@ -148,20 +146,20 @@ class _Fit:
 
 
 def _chooses_for_the_same(said: Any, before: Any, after: Any) -> bool:
-    """Whether a file puts a function of its own in the place of one that was not replaced."""
+    """Whether a file chooses the function at a place that was not replaced."""
     there = function_of(before)
     return there is not None and there == function_of(after) and function_of(said) is not None
 
 
 def _has_another_part(before: Plain, after: Plain) -> bool:
-    """Whether another function stands in one of the places that both have a part in."""
+    """Whether a part that both nodes have is another function."""
     both = [(before[name], after[name]) for name in before if before[name] and after.get(name)]
     targets = [tuple(_as_mapping(part).get("_target_") for part in pair) for pair in both]
     return any(old != new for old, new in targets)
 
 
 def _is_alike(value: Any, default: Any) -> bool:
-    """Whether a value is of the kind of a default: a null in place of a function is none."""
+    """Whether a value has the type of a default; int counts as float."""
     kinds = {float if type(one) is int else type(one) for one in (value, default)}
     return len(kinds) == 1
 
@@ -186,11 +184,11 @@ def select_node(content: Plain, place: str) -> Any:
 
 
 def function_of(node: Any) -> str | None:
-    """The function that a node is of, if any."""
+    """The `_target_` of a node, if any."""
     return _as_mapping(node).get("_target_")
 
 
 def may_replace_parts(choices: Sequence[str]) -> bool:
-    """Whether a command line may replace a part: presets alone do not."""
+    """Whether a command line may replace parts: choosing presets alone does not."""
     groups = {line.lstrip("+~").partition("=")[0].partition("@")[0] for line in choices}
     return bool(groups - {"model", "algorithm", "recipe", "sweep"})

@@ -1,9 +1,8 @@
-"""The allow-list of `_target_`: what may be called is an option's, and not all that lies beside it.
+"""Allow-list of `_target_`: the functions and classes that a configuration may call.
 
-Of Tandem's own these are the parts that its options name (`own_targets`) and what is registered; of
-a plugin, what it defines; of libraries, the classes of `LIBRARY`. A name outside the modules of
-such parts is refused before anything is imported. Then the object that it leads to is judged: where
-it is defined, however it was spelt.
+These are the built-in targets of options (`own_targets`), registered components, everything that a
+plugin defines, and the library classes in `LIBRARY`. A name outside their modules is refused before
+anything is imported. Then the object itself is checked by where it is defined, whatever its alias.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from tandem.config.own_targets import own_targets
 from tandem.config.plugins import ADMITTED
 from tandem.contracts import REGISTERED, place
 
-# Modules that parts of a configuration lie in: no other is imported for a `_target_`. The shell
-# (config, run, record, checkpoints) stays out: it imports modules and writes files.
+# Modules of components: no other module is imported for a `_target_`. The shell (config, run,
+# record, checkpoints) is excluded: it imports modules and writes files.
 HOMES = (
     "tandem.advantages",
     "tandem.algorithm.algorithm",
@@ -47,7 +46,7 @@ HOMES = (
     "tandem.losses.reduction",
 )
 
-# Classes of libraries, by the one name under which each may be asked for.
+# Library classes, each by the only name that may be used for it.
 LIBRARY = frozenset(
     f"{module}.{name}"
     for module, names in {
@@ -63,13 +62,13 @@ LIBRARY = frozenset(
     for name in names.split()
 )
 
-EXTRAS = {"bitsandbytes": "8bit"}  # libraries that come with an extra of this package alone
+EXTRAS = {"bitsandbytes": "8bit"}  # library -> the extra that installs it
 
 
 def resolve(path: str, where: str) -> Callable:
     """The function or class that `path` names; `where` is the key that asks for it.
 
-    Raises before anything is imported if the module is no home of components.
+    Raises ConfigError, before any import, if the module holds no components.
     """
     module_name, _, name = str(path).rpartition(".")
     if str(path) not in LIBRARY and (not _is_home(module_name) or name.startswith("_")):
@@ -78,7 +77,7 @@ def resolve(path: str, where: str) -> Callable:
     if found is None:
         _refuse_unknown(path, where)
     if not _is_own(found, path):
-        raise ConfigError(f"{where}: {path} is no function or class of {module_name}'s own")
+        raise ConfigError(f"{where}: {path} is not a function or class defined in {module_name}")
     if not _is_part(found, path):
         _refuse(path, where)
     return found
@@ -118,7 +117,7 @@ def _may_be_named(found: object, path: str) -> bool:
 
 
 def _is_own(found: object, path: str) -> bool:
-    """Defined where components live, however it was spelt: os.system under an alias is os's."""
+    """Whether it is defined in a module of components; an alias of os.system is not."""
     if path in LIBRARY:
         top, name = path.partition(".")[0], path.rpartition(".")[2]
         return inspect.isclass(found) and (found.__module__.partition(".")[0], found.__name__) == (
@@ -129,7 +128,7 @@ def _is_own(found: object, path: str) -> bool:
 
 
 def _is_part(found: Callable, path: str) -> bool:
-    """Named by an option, registered or a plugin's own."""
+    """Whether it is named by an option, registered, or defined by a plugin."""
     if path in LIBRARY or _lies_in(ADMITTED, found.__module__):
         return True
     return not own_targets().isdisjoint((path, place(found))) or any(

@@ -1,7 +1,7 @@
-"""The user's list of trusted modules to import, programs to start, hosts to ask, variables to send.
+"""List of what the user trusts: modules to import, programs to start, hosts, variables to send.
 
-What a run directory or a file names is not believed. What a run used that this user started is kept
-in trusted.json, in his configuration folder, so that his own runs go on without a word.
+Names in a run directory or a file are not trusted. Whatever the user's own runs used is recorded in
+trusted.json in the configuration folder, so that they resume without confirmation.
 """
 
 from __future__ import annotations
@@ -24,62 +24,61 @@ from tandem.config.servers import hosts_of, list_elsewhere
 from tandem.record import durable
 from tandem.remote import is_address
 
-# On command lines of this process, as are the next ones: to be sent to a server.
+# From command lines of this process, like the next ones: variables for servers.
 SAID_VARIABLES: set[str] = set()
-SAID_KEPT: set[str] = set()  # variables that programs are given, and no server
+SAID_KEPT: set[str] = set()  # variables for programs, not for servers
 SAID_HOSTS: set[str] = set()  # as scheme://host:port
-SAID_STARTS: set[str] = set()  # true, where a command line lets a run start its engines
+SAID_STARTS: set[str] = set()  # "true" if a command line allows starting engines
 SAID_COMMANDS: set[str] = set()  # of programs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trusted:
-    """Of runs that this user started: hosts, variables, plugins, engines, programs and caches."""
+    """What runs of this user used: hosts, variables, plugins, engines, programs and caches."""
 
     plugins: dict[str, str] = field(default_factory=dict)  # path -> sha256 of what is imported
     # scheme://host:port -> variables that were sent there
     hosts: dict[str, list[str]] = field(default_factory=dict)
-    engines: list[str] = field(default_factory=list)  # that were started: the option and the model
-    # that were started: a command and its folder, or a variable that it was given
+    engines: list[str] = field(default_factory=list)  # started: the option and the model
+    # started: a command and its folder, or a variable passed to it
     programs: list[str] = field(default_factory=list)
-    caches: list[str] = field(default_factory=list)  # folders: what is made once and used again
-    others: dict[str, Any] = field(default_factory=dict)  # what a newer Tandem keeps
+    caches: list[str] = field(default_factory=list)  # folders for reusable files
+    others: dict[str, Any] = field(default_factory=dict)  # fields of newer versions
 
 
 def place() -> Path:
-    """The file of what this user has confirmed."""
+    """The path of trusted.json."""
     home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(home) / "tandem" / "trusted.json"
 
 
 def read_trusted() -> Trusted:
-    """The hosts, variables and plugins that this user has confirmed so far. Raises ConfigError for
-    a file that cannot be read."""
+    """The content of trusted.json. Raises ConfigError for a file that cannot be read."""
     path = place()
     if not path.is_file():
         return Trusted()
     try:
         return _trusted(json.loads(path.read_bytes()))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read ({error}): remove it") from error
+        raise ConfigError(f"{path} cannot be read ({error}); remove it") from error
 
 
 def _trusted(read: object) -> Trusted:
-    """What a file says. Raises ValueError for another shape than it was written in."""
+    """The record in a file. Raises ValueError for another structure than the written one."""
     if not isinstance(read, dict):
-        raise ValueError("it is no object")
+        raise ValueError("it is not an object")
     empty = asdict(Trusted())
     own = {name: value for name, value in read.items() if name in empty and name != "others"}
     for name, value in own.items():
         items = value.values() if isinstance(value, dict) else value
         inner = list if name == "hosts" else str
         if type(value) is not type(empty[name]) or not all(isinstance(x, inner) for x in items):
-            raise ValueError(f"{name} is of another shape")
+            raise ValueError(f"{name} has another structure")
     return Trusted(**own, others={name: read[name] for name in read.keys() - own.keys()})
 
 
 def remember(config: Mapping[str, object], plugins: Mapping[str, str]) -> None:
-    """Keep what a run uses that was found to be trusted. `plugins`: path -> sha256."""
+    """Record what an accepted run uses. `plugins`: path -> sha256."""
     path = place()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with path.with_suffix(".lock").open("w") as lock:
@@ -87,7 +86,7 @@ def remember(config: Mapping[str, object], plugins: Mapping[str, str]) -> None:
         before = read_trusted()
         hosts = {host: list(names) for host, names in before.hosts.items()}
         for one in list_elsewhere(config):
-            if not one.host:  # who is asked is not known yet
+            if not one.host:  # the address is not known yet
                 continue
             names = hosts.setdefault(one.host, [])
             if one.variable is not None and one.variable not in names:
@@ -105,14 +104,14 @@ def remember(config: Mapping[str, object], plugins: Mapping[str, str]) -> None:
 
 
 def _written(now: Trusted) -> dict[str, Any]:
-    """What is put down: an older Tandem reads no field that it does not know."""
+    """The JSON object to write, without empty fields, which older versions may not know."""
     known = asdict(now)
     others = known.pop("others")
     return {name: value for name, value in (known | others).items() if value}
 
 
 def believe(parts: Sequence[Override]) -> None:
-    """The variables and the hosts that a command line names; of a sweep, each run says its own."""
+    """Trust the variables and hosts on a command line; each run of a sweep has its own."""
     for part in parts:
         if not part.is_delete() and not part.is_sweep_override():
             _believe(part.key_or_group.split("."), part.value())
@@ -126,7 +125,7 @@ def _believe(path: Sequence[str], value: object) -> None:
         return
     if name == "warm_start" and many:
         believe(parse([str(word) for word in value]))
-    if name.endswith("_env"):  # of several, a program is given them; a server is sent one
+    if name.endswith("_env"):  # a list is for a program, a single one for a server
         (SAID_KEPT if many else SAID_VARIABLES).update(map(str, value if many else [value]))
     if name == "url" or (path[-2:-1] == ["folders"] and is_address(value)):
         SAID_HOSTS.update(hosts_of(value))
@@ -137,11 +136,10 @@ def _believe(path: Sequence[str], value: object) -> None:
 
 
 def refuse_unsaid(config: Mapping[str, object], *, recorded: bool) -> None:
-    """Raise where a variable would be sent to a host, and the user has named neither, and where a
-    program would be started that he has not named.
+    """Raise if the run would send a variable to a host or start a program that is not trusted.
 
-    `recorded`: the configuration is that of a run; then it may ask no host that he has not named,
-    and start no engine that he has not confirmed.
+    `recorded`: the configuration is that of a run, which may not contact other hosts or start
+    other engines than the trusted ones.
     """
     _refuse_programs(config)
     if recorded:
@@ -165,7 +163,7 @@ def refuse_unsaid(config: Mapping[str, object], *, recorded: bool) -> None:
 
 
 def with_address(config: Mapping[str, Any], url: str) -> Mapping[str, Any]:
-    """What is judged and kept of the engine once its address is found (`url=auto`)."""
+    """The part of a configuration to check and record once an address is found (`url=auto`)."""
     engine = config["rollout"]["engine"]
     return {"rollout": {"engine": {**engine, "url": url, "starts": False}}}
 
@@ -192,7 +190,7 @@ def _refuse_programs(config: Mapping[str, object]) -> None:
 
 
 def digest(files: Sequence[Path]) -> str:
-    """Of the bytes of these files, in their order."""
+    """The sha256 of the contents of these files, in order."""
     found = hashlib.sha256()
     for file in files:
         found.update(hashlib.sha256(file.read_bytes()).digest())

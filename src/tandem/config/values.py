@@ -1,4 +1,4 @@
-"""Values of a command line: whether the composed configuration has the key that each names."""
+"""Values of a command line, with checks that the composed configuration has their keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tandem.config.own_targets import conf_folder
 
 
 def of_reward(override: Override, base: DictConfig) -> Override:
-    """`reward.places.extra` is a number of the function that `reward.places` wraps."""
+    """The override with `reward.places.extra` as a number of the function in `reward.places`."""
     group, name, *inner = [*override.key_or_group.split("."), "", ""]
     node = OmegaConf.select(base, f"{group}.{name}") if group == "reward" and name else None
     if (
@@ -30,13 +30,13 @@ def of_reward(override: Override, base: DictConfig) -> Override:
 
 
 def refuse_deleted_key(override: Override, base: DictConfig, deleted: Mapping[str, str]) -> None:
-    """Raise for a key that a file leaves out: of pictures, say, in a run of tokens."""
+    """Raise for a key that a file deletes, such as one of pictures in a run of tokens."""
     key = override.key_or_group
     for place, file in deleted.items():
         if f"{key}.".startswith(f"{place}.") and OmegaConf.select(base, place) is None:
             kind = file.rpartition("/")[2].removeprefix("_")
             raise ConfigError(
-                f"{key}: no {kind} model has {place}; leave it out, or set model= to one of "
+                f"{key}: {kind} models have no {place}; leave it out, or set model= to one of "
                 "another kind"
             )
 
@@ -48,7 +48,7 @@ def refuse_unknown_key(override: Override, base: DictConfig, menu: Menu) -> None
         raise ConfigError(f"{text}: several values need -m (a sweep), or {key}=[a,b] (a list)")
     keys = list_keys(base)
     if key in keys and override.is_add():
-        raise ConfigError(f"{text}: {key} exists already; write {text.lstrip('+')}")
+        raise ConfigError(f"{text}: {key} already exists; write {text.lstrip('+')}")
     value = None if override.is_delete() else override.value()
     _refuse_dotted_choice(key, value, menu)
     for name in (key, *_names_below(key, value, base)):
@@ -78,12 +78,12 @@ def is_left_out(key: str, base: DictConfig) -> bool:
 
 
 def _node(base: DictConfig, key: str) -> object:
-    """The node at a key; None where that can only be known later, as the name of a run."""
+    """The node at a key; None if it cannot be resolved yet, like the name of a run."""
     return OmegaConf.select(base, key, throw_on_resolution_failure=False)
 
 
 def as_argument(override: Override, base: DictConfig) -> Override:
-    """The same, added where the key, or one of the keys in its value, need not be there yet."""
+    """The override, added if its key, or a key in its value, need not exist yet."""
     node = _node(base, override.key_or_group)
     of_call = isinstance(node, DictConfig) and "_target_" in node
     if override.is_delete() or not (of_call or is_left_out(override.key_or_group, base)):
@@ -98,14 +98,14 @@ def _refuse_unchosen(key: str, menu: Menu, keys: Sequence[str]) -> None:
 
 
 def _refuse_part_of_others(key: str, menu: Menu, keys: Sequence[str]) -> None:
-    """A key of a part that only other options of the group have, and that resembles none here."""
+    """Raise for a key of a part that only other options of the group have."""
     group, part, *below = [*key.split("."), ""]
     if group not in menu or not any(below) or f"{group}.{part}" in keys or nearest(key, keys):
         return
     if having := list_having(part, conf_folder() / group):
         raise ConfigError(
-            f"unknown key {key!r}: {group}.{part} is a part of {group}={any_of(having)}, and not "
-            "of the one that was chosen"
+            f"unknown key {key!r}: {group}.{part} belongs to {group}={any_of(having)}, not to the "
+            "chosen option"
         )
 
 
@@ -116,22 +116,22 @@ def _refuse_part_of_nothing(key: str, base: DictConfig, keys: Sequence[str]) -> 
 
 
 def _refuse_dotted_choice(key: str, value: object, menu: Menu) -> None:
-    """`algorithm.loss=ppo` would put the word where a function belongs."""
+    """Raise for `algorithm.loss=ppo`, which would replace a function by a word."""
     group = key.replace(".", "/")
     if "." in key and group in menu and isinstance(value, str):
         refuse_wrong_options(group, value, menu)
-        raise ConfigError(f"{key}={value}: a choice takes a slash; write {group}={value}")
+        raise ConfigError(f"{key}={value}: an option is chosen with a slash; write {group}={value}")
 
 
 def _refuse_part_alone(name: str, option: object, menu: Menu) -> None:
-    """`loss=ppo` leaves out what the loss is a part of."""
+    """Raise for `loss=ppo`, which lacks the parent group."""
     groups = [g for g in menu if g.endswith(f"/{name}") and option in menu[g]]
     if len(groups) == 1:
         raise ConfigError(f"unknown key {name!r}: write {groups[0]}={option}")
 
 
 def _names_below(key: str, value: object, base: DictConfig) -> list[str]:
-    """The keys that a mapping such as `checkpoints={every:5}` sets in one that is there."""
+    """The keys that a mapping such as `checkpoints={every:5}` sets in an existing one."""
     if not isinstance(value, dict):
         return []
     node = OmegaConf.select(base, key)
@@ -145,14 +145,14 @@ def _is_added(override: Override) -> bool:
 
 
 def _may_grow(base: DictConfig, key: str) -> bool:
-    """An argument that its function has and its YAML leaves at the default: binding judges it."""
+    """Whether a key may be an argument that its YAML leaves out; binding checks it."""
     parent, _, _ = key.rpartition(".")
     node = OmegaConf.select(base, parent) if parent else None
     return key.startswith("hydra.") or (isinstance(node, DictConfig) and "_target_" in node)
 
 
 def list_keys(cfg: DictConfig, prefix: str = "") -> list[str]:
-    """Every key of a configuration, groups of keys too, as it is written on the command line."""
+    """Every key of a configuration, inner nodes included, as written on the command line."""
     found = []
     for name in cfg:
         key = f"{prefix}{name}"
@@ -166,6 +166,6 @@ def list_keys(cfg: DictConfig, prefix: str = "") -> list[str]:
 
 
 def refuse_empty(name: str, folder: object) -> None:
-    """Raise ConfigError for a folder without a name, which would be the one that we are in."""
+    """Raise ConfigError for an empty folder name, which would mean the working directory."""
     if folder == "":
         raise ConfigError(f"{name}='': give a folder; {name}=. is the one that you are in")
