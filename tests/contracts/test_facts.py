@@ -17,7 +17,7 @@ WRONG = {
     "loss: set_size: unknown 'k'; there are batch, width": {"set_size": "k"},
     "loss: rising: unknown 'with'; did you mean 'width'?": {"rising": [("with", "width")]},
     "loss: read_with: unknown 'wdth'; did you mean 'width'?": {"read_with": {"wdth": ("width", 1)}},
-    'clips: say of what, units={"clip_low": "clip"} or "sequence"': {"clips": 1.0},
+    'clips: declare units={"clip_low": "clip"} or "sequence" as well': {"clips": 1.0},
 }
 
 

@@ -35,7 +35,7 @@ def _signature(target: Callable, registered: bool) -> Signature:
 
 
 def _annotation_of(parameter: Parameter, registered: bool) -> object:
-    """The annotation of a parameter; without one, a registered part uses the type of its default."""
+    """Like inspect.signature, with strings evaluated; names for type checkers become Any."""
     if parameter.annotation is not Parameter.empty or not registered:
         return parameter.annotation
     kinds = {bool: bool, int: float, float: float}  # a default of 1 may be set to 0.5

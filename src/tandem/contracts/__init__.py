@@ -1,6 +1,6 @@
-"""Declarations of components, which make them options: the same for built-in and foreign ones.
+"""Declarations of components that make them options, the same for built-in and user ones.
 
-No heavy library is imported here, nor Hydra: whoever composes reads `REGISTERED`.
+Neither heavy libraries nor Hydra are imported here. Composition reads `REGISTERED`.
 """
 
 from tandem.contracts.admitted import DOMAINS

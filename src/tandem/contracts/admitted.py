@@ -1,4 +1,4 @@
-"""Checks of declared facts: values that their annotations list, numbers that a component takes."""
+"""Checks of declared facts against their annotations and the parameters of a component."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DOMAINS = get_args(Domain)
 
 
 def refuse_missing_numbers(component: Callable, **facts: Any) -> None:
-    """Raise where a fact names a number that the component does not take."""
+    """Raise ValueError if a fact names a number that the component does not take."""
     named = [*(("units", number) for number in facts.get("units", ()))]
     named += [("rising", number) for pair in facts.get("rising", ()) for number in pair]
     named += [("read_with", number) for number in facts.get("read_with", ())]
@@ -31,7 +31,7 @@ def refuse_missing_numbers(component: Callable, **facts: Any) -> None:
 
 
 def refuse_unknown(what: str, given: object, known: Collection[object]) -> None:
-    """Raise ValueError for the first of `given` that is not among the known ones, with those."""
+    """Raise ValueError for a value that is not known, with the nearest or all known ones."""
     if given in known:
         return
     nearest = difflib.get_close_matches(str(given), [str(one) for one in known], 1, 0.5)
@@ -40,7 +40,7 @@ def refuse_unknown(what: str, given: object, known: Collection[object]) -> None:
 
 
 def refuse_unlisted(record: Any) -> None:
-    """Raise where a field is none of the values that a `Literal` in its annotation lists."""
+    """Raise ValueError for a field outside the `Literal` in its annotation."""
     for name, kinds in _list_names(type(record)).items():
         value = getattr(record, name)
         items = value.items() if isinstance(value, Mapping) else [(value,)]
@@ -52,7 +52,7 @@ def refuse_unlisted(record: Any) -> None:
 
 @functools.cache
 def _list_names(record: type) -> dict[str, list[tuple[object, ...]]]:
-    """Field -> the values listed of it, of a mapping those of keys and of values; () for any."""
+    """Field -> its allowed values; for a mapping, those of keys and of values; () for any."""
     found = {}
     for name, hint in get_type_hints(record, localns={"Bound": object}).items():
         kinds = get_args(hint) if get_origin(hint) is Mapping else [hint]

@@ -1,4 +1,4 @@
-"""Bounds of a number, as they stand in its annotation: `width: Annotated[float, above(0)]`."""
+"""Bounds of a number in its annotation: `width: Annotated[float, above(0)]`."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ INF = float("inf")
 
 @runtime_checkable
 class Limit(Protocol):
-    """A condition on a value, beside its type, that stands in its annotation."""
+    """A condition on a value in its annotation, in addition to the type."""
 
     def broken(self, value: object) -> str | None:
-        """What the value must do instead; None: it does."""
+        """What the value must satisfy; None: it does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """An interval. Of several numbers each must lie in it; what is no number is not judged."""
+    """An interval for a number, or for each number of a sequence. Other values are not checked."""
 
     low: float = -INF
     high: float = INF
-    open_low: bool = False  # the end itself does not belong to it
+    open_low: bool = False  # the end is excluded
     open_high: bool = False
 
     def admits(self, number: float) -> bool:
@@ -32,7 +32,7 @@ class Bound:
         return above and (number < self.high if self.open_high else number <= self.high)
 
     def broken(self, value: object) -> str | None:
-        """What a value that lies outside must do instead; None: it lies inside, or is no number."""
+        """What a value outside must satisfy; None: it is inside, or not a number."""
         numbers = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
         judged = [n for n in numbers if isinstance(n, int | float) and not isinstance(n, bool)]
         return None if all(map(self.admits, judged)) else f"must {self}"
@@ -81,6 +81,6 @@ def above(low: float) -> Bound:
 
 
 positive = above(0)
-waiting = between(0, 1e9, open_low=True)  # seconds: no timer of the system is set to more
+waiting = between(0, 1e9, open_low=True)  # seconds: the largest value of system timers
 fraction = between(0, 1)
 rising = Rising("give the lower bound and then the upper")

@@ -1,7 +1,7 @@
-"""Facts of a component: what it declares beside its signature, in one frozen record.
+"""Facts of a component: what it declares in addition to its signature, in one frozen record.
 
-A record hangs on the function or class itself and travels with it through any number of
-`functools.partial`s, so the loop and the configuration ask the part, whoever wrote it.
+The record is an attribute of the function or class and is found through any number of
+`functools.partial`s, so built-in and user components are treated alike.
 """
 
 from __future__ import annotations
@@ -30,107 +30,109 @@ MATCHED_ALONE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All that is declared of a component. A default is what holds of one that says nothing."""
+    """The declaration of a component. Defaults hold for components that declare nothing."""
 
     # Of any component.
     option: str | None = None  # the name that chooses it in its group
-    reads: Iterable[str] = frozenset()  # beyond the fields that are always there
-    takes: Sequence[str] = ()  # what it is called with by place; none: as its kind is
+    reads: Iterable[str] = frozenset()  # fields beyond those that are always there
+    takes: Sequence[str] = ()  # its positional arguments; none: those of its kind
     gives: Iterable[str] = frozenset()  # beyond what its kind always gives: "pairs", "baseline"
-    # Domain -> a clause that says why it makes no sense there, and ends in what to set instead.
-    # The domains are what a policy can be trained on: "tokens"; "steps", which are Gaussian; and
-    # "pictures", whose log-probability is a regression error at fresh noise; and "bounds" on log p
-    # of masked texts. What makes no sense of tokens makes none of bounds.
+    # Domain -> why it does not apply there, ending with what to set instead. A policy is trained on
+    # "tokens"; on "steps", which are Gaussian; on "pictures", whose log-probability is a regression
+    # error at fresh noise; or on "bounds" on log p of masked texts. A function that is refused for
+    # tokens is refused for bounds.
     refused: Mapping[Domain, str] = field(default_factory=dict)
     # Number -> its unit, which its default is multiplied by: "clip" is the log-ratio of one step
     # (dynamics.clip_scale), "ratio" 1 plus as much, "sequence" that of a whole sample, "preference"
     # a temperature per nat of a sample; "none" is a number that means the same everywhere.
     units: Mapping[str, Unit] = field(default_factory=dict)
-    rising: Sequence[tuple[str, str]] = ()  # numbers of which the first must be below the second
-    # Number -> another one and its value, without which it is not read.
+    rising: Sequence[tuple[str, str]] = ()  # pairs of numbers: the first must be below the second
+    # Number -> the number and its value that it needs to have an effect.
     read_with: Mapping[str, tuple[str, object]] = field(default_factory=dict)
     metrics: Callable | None = None  # (record, *, numbers of the component) -> {name: Metric}
-    neutral: bool = False  # it leaves all as it is
-    # An algorithm that chooses it makes no sense of a model that leaves such a part out.
+    neutral: bool = False  # it changes nothing
+    # An algorithm that chooses it does not support models without this part.
     essential: bool = False
-    # Of losses and advantages: a teacher says what is learnt, and no score.
+    # Of losses and advantages: a teacher defines what is learnt, not scores.
     taught: bool = False
 
-    # Of losses, penalties too.
+    # Of losses and penalties.
     zero_at_zero_advantage: bool = False  # value and gradient of a row whose advantages are all 0
-    whole_groups: bool = False  # it compares the rows of a group, so no cut may part them
+    whole_groups: bool = False  # it compares the rows of a group, which must stay together
     on_errors: bool = False  # it takes a `DecoupledBatch`: velocity errors, no log-probabilities
-    matches: bool = False  # it takes a `MatchingBatch`: pictures that several networks expect
-    networks: Iterable[str] = frozenset()  # those of algorithm.networks whose pictures it reads
-    of_bounds: bool = False  # of bounds on log p of whole answers, whatever is said of tokens
-    averages: bool = False  # over the update itself, so no cut may part it
-    # Of a sample of several segments, such as a text and a picture: the names of those for which
-    # the component holds a part each, and whether a segment where it is refused goes without it.
+    matches: bool = False  # it takes a `MatchingBatch`: predictions of several networks
+    networks: Iterable[str] = frozenset()  # those of algorithm.networks whose predictions it reads
+    of_bounds: bool = False  # applies to bounds on log p, even if refused for tokens
+    averages: bool = False  # over the update itself, which must stay whole
+    # In a chain: the segments for which the component has a part each, and whether a segment where
+    # it is refused goes without it.
     segments: Sequence[str] = ()
     where_it_can: bool = False
-    # What has a value of its own: a step; a sample, whose steps share one ratio; a row, whose
-    # log-probability counts as a whole.
+    # The unit of a value: a step; a sample, whose steps share one ratio; or a row with one
+    # log-probability.
     per: Literal["step", "sample", "row"] = "step"
-    clips: float | None = None  # what 1 of PPO's clip ratio is in its clip_low and clip_high
-    on_fresh_samples: bool = False  # it is the policy gradient there and nowhere else
-    reads_density: bool = False  # it takes the log-probability of a step for a density
+    clips: float | None = None  # its clip_low and clip_high per unit of the clip ratio of PPO
+    on_fresh_samples: bool = False  # it is the policy gradient only on fresh samples
+    reads_density: bool = False  # it reads the log-probability of a step as a log-density
     reward: Callable | None = None  # of pairs: (batch, *, numbers) -> [B, 1], see losses/pairs.py
     # batch_statistics(batch, *, numbers) -> [B, T] sees all rows of an update, without gradient and
     # before any cut; the loss is then called as loss(batch, statistics, *, numbers). `summary(
-    # batch, *, numbers)` -> [B, T] says something of each row, and they get it as a `Summary`.
+    # batch, *, numbers)` -> [B, T] describes each row, and statistics read it as a `Summary`.
     batch_statistics: Callable | None = None
     summary: Callable | None = None
 
     # Of advantages and returns.
     in_time: bool = False  # the columns of a row are one step after the other
-    compares: Literal["group"] | None = None  # a sample alone in its group says nothing
-    rewards: Bound | None = None  # the rewards that it makes sense of; None: any
-    named_rewards: Sequence[str] = ()  # the numbers that name a reward, or several
-    by_reward: bool = False  # each reward by itself, weighed by numbers of its own
-    set_size: str | None = None  # the number that says how many samples of a group make a set
+    compares: Literal["group"] | None = None  # it needs groups of two or more
+    rewards: Bound | None = None  # the range of rewards that it supports; None: any
+    named_rewards: Sequence[str] = ()  # the numbers that name one or several rewards
+    by_reward: bool = False  # it compares each reward separately, with its own weights
+    set_size: str | None = None  # the number that is the size of a set of samples
     whole_group_is_no_set: bool = False
 
-    # Of divergences from a teacher: whose likeliest tokens stand for all of them.
+    # Of divergences from a teacher: whose likeliest tokens represent the distribution.
     support: Literal["student", "teacher"] = "student"
     # Of weights of steps.
     adds_to_one: bool = False  # over the update
-    # Of weights and of what shapes scores: the number that is the most steps of a sample.
+    # Of weights and of truncation handling: the number that is the largest number of steps.
     horizon: str | None = None
-    # Of old policies: where the log-probabilities come from.
+    # Of old policies: the source of their log-probabilities.
     old_policy: Literal["recompute", "rollout", "interpolate", "current"] | None = None
     # Of likelihoods of masked texts: it replays the steps of the sampler, one by one.
     replays: bool = False
-    # Of what shapes scores before they are compared.
+    # Of truncation handling and KL: it lowers scores before they are compared.
     lowers_scores: bool = False
-    # Of rewards and data: what they judge and what they ask for; None: either.
+    # Of rewards and data: the kind of samples that they score or ask for; None: either.
     judges: Literal["texts", "pictures"] | None = None
     # Of rewards.
-    of_films: bool = False  # they see films as a whole; others of pictures see frame by frame
+    of_films: bool = False  # they score whole films; other rewards of pictures score frames
     batched: bool = False  # they take lists
-    waits: int = 0  # so many calls may wait for somebody else at a time; 0: they compute
-    asks: object | None = None  # of whom at a time, a `Signature`; None: of a sample by itself
-    # Which places the template of a judge must have, and which it may have.
+    waits: int = 0  # number of concurrent remote calls; 0: they compute
+    asks: object | None = None  # the samples of a call, a `Signature`; None: one sample
+    # Required and optional placeholders in the template of a judge.
     places: tuple[Sequence[str], Sequence[str]] | None = None
-    # Of data: the like of it that has pairs, where it has none; prompts alone, nothing to imitate.
+    # Of data without pairs: similar data with pairs. `prompts_alone`: there are no demonstrations.
     pairs_in: str | None = None
     prompts_alone: bool = False
     mixes: bool = False  # datasets of its own under `of`
-    downloads: bool = False  # from a hub, so a dry run leaves it unread
-    # Of rewards: the number is the sum of what an environment gave, each part where it was given.
+    downloads: bool = False  # from a hub, so a dry run does not read it
+    # Of rewards: the sum of the rewards of moves, each at its move.
     of_moves: bool = False
-    # Of parts of rewards and engines: made before the run, since it judges its own numbers and asks
-    # nobody yet.
+    # Of parts of rewards and engines: built before the run to check its numbers, without remote
+    # calls.
     judges_itself: bool = False
-    # Of kernels and KLs: steps of an SDE have a duration. Of log-probabilities: of no density.
+    # Of kernels and KLs: steps of an SDE, with a duration. Of log-probabilities: not a log-density.
     of_sde: bool = False
     unscaled: bool = False
-    # Of flow families: the dimensions of one latent picture; None: they are to be set. Whether what
-    # they paint are films.
+    # Of flow families: the dimensions of one latent picture; None: they must be set. Whether they
+    # make films.
     latent_size: int | None = None
     makes_films: bool = False
-    shows: Sequence[int] = range(1)  # how many pictures a prompt may show; the first by itself
-    # Of kernels: they add no noise. Of targets of distillation: they are what a step comes to only
-    # where it has none. Of likelihoods of masked texts: they draw no states of their own.
+    shows: Sequence[int] = range(
+        1
+    )  # numbers of pictures that a prompt may have; the first is the default
+    # Of kernels: they add no noise. Of distillation targets: they require steps without noise. Of
+    # likelihoods of masked texts: they draw no states.
     noiseless: bool = False
 
     def __post_init__(self) -> None:
@@ -140,8 +142,8 @@ class Facts:
                 raise ValueError(f"{name}={given!r}: give a set of names, {{{given!r}}}")
             object.__setattr__(self, name, frozenset(given))
         if self.clips is not None and self.units.get("clip_low") not in ("clip", "sequence"):
-            raise ValueError('clips: say of what, units={"clip_low": "clip"} or "sequence"')
-        if self.averages:  # over all rows, so none may be left out
+            raise ValueError('clips: declare units={"clip_low": "clip"} or "sequence" as well')
+        if self.averages:  # over all rows, so no row may be skipped
             object.__setattr__(self, "zero_at_zero_advantage", False)
         if self.on_errors:
             object.__setattr__(self, "refused", {**ERRORS_ALONE, **self.refused})
@@ -150,11 +152,11 @@ class Facts:
 
     @property
     def compares_groups(self) -> bool:
-        """Whether it looks at other rows of a group."""
+        """Whether it reads other rows of a group."""
         return self.whole_groups or self.batch_statistics is not None
 
     def joined(self, declared: Mapping[str, Any]) -> Facts:
-        """With what is declared above: it wins, and what is read and refused adds up."""
+        """These facts updated by `declared`; what is read, refused and has units is merged."""
         for name in declared:
             refuse_unknown("fact of a component", name, [one.name for one in fields(Facts)])
         more = Facts(**declared)

@@ -1,10 +1,10 @@
-"""Outputs of components: shape, dtype, gradient and finite values, plugins and built-ins alike.
+"""Output checks of components: shape, dtype, gradient and finite values, for plugins too.
 
-A component that reads a field which it did not declare, or which a row of the data lacks, is
-answered in one line as well.
+Reading a field that a component did not declare, or that a row of the data lacks, also raises an
+error of one line.
 
-A number for a whole micro-batch would broadcast over its steps, and what is learnt would then
-depend on how an update is cut for memory. All but `finite` costs nothing.
+A scalar for a whole micro-batch would broadcast over its steps, and the result would depend on how
+an update is split for memory. All checks but `finite` are free.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ AGAIN = (
 
 
 class WrongOutput(Stop, ValueError):
-    """A component returned what its kind must not return. The message is one line."""
+    """An invalid output of a component. The message is one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,17 +41,17 @@ class Output:
 
     kind: str
     of_samples: bool = False  # or [B, 1], the same number for all steps of a sample
-    learns: bool = False  # with a gradient, if there is one to be had; else without
+    learns: bool = False  # has a gradient if one is available; else none
     finite: bool = False
-    instead: str = ""  # of a statistic over the rows of a micro-batch
+    instead: str = ""  # advice for a statistic over the rows of a micro-batch
 
     def ask(
         self, part: Callable, *records: object, mask: Tensor | None = None, learns: bool = False
     ) -> Tensor:
-        """The result of a part for these records, if it may be used.
+        """The valid result of a part for these records.
 
-        mask: [B, T], None: the first record is it. `learns`: there is a gradient to be had.
-        Raises WrongOutput if it may not be used.
+        mask: [B, T], None: the first record. `learns`: a gradient is available.
+        Raises WrongOutput for an invalid result.
         """
         before = versions_of(records)
         try:
@@ -74,12 +74,12 @@ class Output:
         return value
 
     def refuse_unlike(self, part: Callable, first: Tensor, again: Tensor) -> None:
-        """Raise for a part that answered the same records twice, and not alike. [B, T]"""
+        """Raise WrongOutput for a part with two different results for the same records. [B, T]"""
         if (again - first).abs().max() > CLOSE * first.abs().max():
             raise self.unlike(part)
 
     def unlike(self, part: Callable, when: str = AGAIN) -> WrongOutput:
-        """The error of a part that gives equal rows other values, in one line with its place."""
+        """The error of a part that gives equal rows different values, with its place."""
         place = f"{named(part)} at {place_of(part)}"
         return WrongOutput(f"{self.kind} {place} gives rows other values when {when}")
 
@@ -115,7 +115,7 @@ class Output:
             return f"returned a tensor on {value.device}; return one on {mask.device}"
         if value.layout is not torch.strided:
             return f"returned a tensor of {value.layout}; add .to_dense()"
-        # One that nothing was computed from, such as a new parameter, has none for the policy.
+        # A leaf, such as a new parameter, carries no gradient to the policy.
         if self.learns and learns and (value.is_leaf or not value.requires_grad):
             return "has no gradient; leave out .detach(), .item() and torch.no_grad() on batch.logp"
         if not self.learns and value.requires_grad:
@@ -134,7 +134,7 @@ def versions_of(records: Sequence[object]) -> dict[str, int]:
     while held:
         place, x = held.pop()
         if isinstance(x, Tensor):
-            if not x.is_inference():  # one of inference mode has no version
+            if not x.is_inference():  # inference tensors have no version
                 found[str(place)] = x._version
             continue
         if is_dataclass(x):
@@ -147,7 +147,7 @@ def versions_of(records: Sequence[object]) -> dict[str, int]:
 def refuse_undeclared(
     kind: str, part: Callable, records: Sequence[object], error: TypeError | AttributeError
 ) -> None:
-    """Raise for a part that calculated with a field that nobody asked for, which is None."""
+    """Raise WrongOutput for a part that reads a field that it did not declare, which is None."""
     absent = {
         field.name
         for record in records
@@ -159,7 +159,7 @@ def refuse_undeclared(
         return
     for frame, line in reversed(list(walk_tb(error.__traceback__))[1:]):
         text = linecache.getline(frame.f_code.co_filename, line)
-        # A name of the line, or, where it holds none, of the function that the line stands in.
+        # The names on the line, or, if there are none, in the function around it.
         for words in (re.findall(r"\w+", text), frame.f_code.co_names):
             if read := sorted(absent.intersection(words)):
                 listed = ", ".join(f'"{name}"' for name in read)
@@ -173,9 +173,9 @@ def refuse_undeclared(
 def refuse_absent_field(
     kind: str, part: Callable, records: Sequence[object], error: KeyError
 ) -> None:
-    """Raise for a part that asked the prompt of a row for a field that this row of the data lacks.
+    """Raise WrongOutput for a part that reads a field that a row of the data lacks.
 
-    A reward that does so gives no number of that row; an advantage is one of all rows together.
+    A reward then only misses the score of that row, but an advantage needs all rows.
     """
     frame, line = list(walk_tb(error.__traceback__))[-1]
     asks = "fields" in linecache.getline(frame.f_code.co_filename, line)

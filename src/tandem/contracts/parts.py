@@ -1,5 +1,4 @@
-"""Parts of a configuration: what they declare, and their numbers, through any number of
-`functools.partial`s."""
+"""Parts of a configuration: their facts and numbers, through any number of `functools.partial`s."""
 
 from __future__ import annotations
 
@@ -19,15 +18,15 @@ class Wrapper(ABC):
 
     @abstractmethod
     def own_facts(self, declared: Facts) -> Facts:
-        """Those of this object; `declared`: of its class."""
+        """The facts of this object; `declared`: those of its class."""
 
     @abstractmethod
     def wrapped(self) -> Mapping[str, Callable]:
-        """Key below its own -> what it calls."""
+        """Key below its own -> the component that it calls."""
 
 
 class Switch(ABC):
-    """A part that a coefficient of 0 switches off: nothing it holds is called then."""
+    """A part that a coefficient of 0 disables: its components are not called then."""
 
     @property
     @abstractmethod
@@ -35,7 +34,7 @@ class Switch(ABC):
 
 
 def declare(**facts: Any) -> Callable:
-    """A decorator that declares facts of a function or class that is no option of a group."""
+    """A decorator that declares facts of a function or class without making it an option."""
 
     def decorate(component: Callable) -> Callable:
         refuse_missing_numbers(component, **facts)
@@ -53,13 +52,13 @@ def facts_of(component: Callable | None) -> Facts:
 
 
 def name_of(component: Callable) -> str:
-    """The option that chooses it, else the name of the function or class."""
+    """The option of a component, else the name of its function or class."""
     owner, _ = unwrap_partial(component)
     return facts_of(component).option or getattr(owner, "__name__", type(owner).__name__)
 
 
 def iterate_innermost(component: Callable, where: str) -> Iterator[tuple[str, Callable]]:
-    """The parts within all that wraps a component, each under its key."""
+    """The innermost components without wrappers, each with its key."""
     owner, _ = unwrap_partial(component)
     if not isinstance(owner, Wrapper):
         yield where, component
@@ -74,8 +73,7 @@ def batch_statistics_of(component: Callable) -> Callable | None:
 
 
 def metrics_of(component: Callable) -> Callable | None:
-    """The metrics that a component declared, bound to numbers of the component; None: it has none
-    of its own."""
+    """The metrics that a component declared, bound to its numbers; None: it has none."""
     return bind_declared(component, facts_of(component).metrics)
 
 
@@ -93,15 +91,14 @@ def bind_declared(component: Callable, function: Callable | None) -> Callable | 
 
 
 def select_numbers(function: Callable, numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the numbers that a function takes; one with `**numbers` takes them all."""
+    """The numbers that a function takes; one with `**numbers` takes them all."""
     parameters = inspect.signature(function).parameters
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     return {name: x for name, x in numbers.items() if takes_all or name in parameters}
 
 
 def numbers_of(component: Callable | None) -> dict[str, Any]:
-    """The keywords of a component: what was bound to it, else its defaults; of a record its
-    fields."""
+    """The keywords of a component, bound values over defaults; of a record, its fields."""
     owner, bound = unwrap_partial(component)
     if is_dataclass(owner) and not isinstance(owner, type):
         return {one.name: getattr(owner, one.name) for one in fields(owner)}
@@ -109,9 +106,9 @@ def numbers_of(component: Callable | None) -> dict[str, Any]:
 
 
 def parts_of(component: Any, segment: str | None = None) -> Iterator[Callable]:
-    """All that a component would call: itself, and what stands in its numbers.
+    """All functions that a component calls: its own, and those in its numbers.
 
-    `segment`: for the steps of that one alone; None: for all.
+    `segment`: only those for the steps of this segment; None: for all.
     """
     if isinstance(component, Switch) and component.is_off:
         return
@@ -128,7 +125,7 @@ def parts_of(component: Any, segment: str | None = None) -> Iterator[Callable]:
 
 
 def rewards_read_by(component: Any) -> set[str]:
-    """The rewards that a component, or what stands in its numbers, reads by their names."""
+    """The names of the rewards that a component, or a part in its numbers, reads."""
     if isinstance(component, Switch) and component.is_off:
         return set()
     if isinstance(component, Mapping):

@@ -31,20 +31,20 @@ from tandem.contracts.spellings import (
 
 OPTION = re.compile(r"[A-Za-z0-9][\w.-]*")
 
-# (group, option) -> what was registered as it, in order.
+# (group, option) -> the registered component, in order.
 REGISTERED: dict[tuple[str, str], Callable] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Registrar:
-    """The decorator of one group. What it is given by keyword are fields of `Facts`."""
+    """The decorator of one group. Its keywords are fields of `Facts`."""
 
     group: str
     spellings: Sequence[Spelling] = ()  # of functions; none: any
     foreign: Sequence[Foreign] = ()  # forms of other libraries, beside its own
-    takes: Sequence[str] = ()  # what a part is called with, by place; none: by name
-    handed: Sequence[str] = ()  # fields that follow where a part reads them
-    # Of an object of a class: method -> what that is called with; none: `__call__`, as a function.
+    takes: Sequence[str] = ()  # positional arguments of a part; none: by name
+    handed: Sequence[str] = ()  # positional arguments that follow if a part reads them
+    # For classes: method -> its positional arguments; none: `__call__`, like a function.
     methods: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def __call__(self, named: Callable | str | None = None, /, **facts: Any) -> Callable:
@@ -69,7 +69,7 @@ class Registrar:
         if self.foreign and not inspect.isclass(component):
             component = adapt(component, self.foreign)
         before = REGISTERED.get((self.group, name), component)
-        if place(before) != place(component):  # the same place: a notebook ran its cell again
+        if place(before) != place(component):  # the same place: a notebook cell ran again
             raise ValueError(
                 f"{self.group}={name} is {place(before)} already, not {place(component)}"
             )
@@ -77,8 +77,8 @@ class Registrar:
         return component
 
     def refuse_uncallable(self, component: Callable) -> None:
-        """Raise ValueError for a function, or a method of a class, that cannot be called with what
-        the group gives it."""
+        """Raise ValueError for a function, or a method of a class, that cannot be called with the
+        arguments of the group."""
         own = facts_of(component)
         read = [name for name in self.handed if name in own.reads]
         read += ["statistics"] if own.batch_statistics else []
@@ -96,12 +96,12 @@ class Registrar:
 
 
 def options_of(group: str) -> dict[str, Callable]:
-    """name -> component of all that was registered in a group so far."""
+    """name -> component of all options registered in a group so far."""
     return {name: found for (where, name), found in REGISTERED.items() if where == group}
 
 
 def place(component: Callable) -> str:
-    """The path that a `_target_` names it by."""
+    """The path of a component in a `_target_`."""
     return f"{component.__module__}.{component.__qualname__}"
 
 

@@ -1,4 +1,4 @@
-"""Forms of a function that a decorator accepts, told apart by the names of what it takes."""
+"""Forms of a function that a decorator accepts, distinguished by parameter names."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Spelling:
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """How another library calls such a function: by keyword, so some names give it away."""
+    """The form of such a function in another library, recognised by its parameter names."""
 
     takes: tuple[str, ...]
     adapter: str  # module:function that makes the form the group calls of it
@@ -70,18 +70,18 @@ REWARDS = (
 
 
 def adapt(function: Callable, known: Sequence[Foreign]) -> Callable:
-    """The function as its group calls it, where another library's form is known; else itself."""
+    """The function adapted from the form of another library; else itself."""
     adapter = next((one.adapter for one in known if one.fits(function)), None)
     return function if adapter is None else resolve_name(adapter)(function)
 
 
 def adapt_to_group(function: Callable, accepted: Sequence[Spelling]) -> Callable:
-    """The function as its group calls it, the first spelling; raises if it has none of them."""
+    """The function adapted to the first spelling. Raises ValueError if it has none of them."""
     for spelling in accepted:
         if spelling.fits(function):
             if spelling.adapter is None:
                 return function
-            # Torch is imported only where it must be: whoever wrote such a function has it by now.
+            # Torch is imported only here: a module with such a function has imported it already.
             adapted = resolve_name(spelling.adapter)(function)
             others = list(inspect.signature(function).parameters.values())[len(spelling.takes) :]
             adapted.__signature__ = signature_of(accepted[0].takes, others)
@@ -90,7 +90,7 @@ def adapt_to_group(function: Callable, accepted: Sequence[Spelling]) -> Callable
 
 
 def signature_of(takes: Sequence[str], numbers: Sequence[Parameter]) -> Signature:
-    """Of an adapted function: what it is called with by place, and its numbers by keyword."""
+    """The signature of an adapted function: positional arguments, and numbers by keyword."""
     first = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in takes]
     others = [
         one if one.kind in KEYWORD else one.replace(kind=Parameter.KEYWORD_ONLY) for one in numbers
@@ -99,17 +99,16 @@ def signature_of(takes: Sequence[str], numbers: Sequence[Parameter]) -> Signatur
 
 
 def method_of(owner: type, name: str) -> Callable | None:
-    """What a call of a method of an object runs: of a torch module, its `forward`; None: it has no
-    such method."""
+    """The method of a class, `forward` for calls of a torch module; None: it has no such method."""
     names = (name, "forward") if name == "__call__" else (name,)
     found = (vars(kind)[one] for kind in owner.__mro__ for one in names if one in vars(kind))
     return next(found, None)
 
 
 def refuse_uncallable(function: Callable, takes: Sequence[str], *, numbers: bool = True) -> None:
-    """Raise for a function that cannot be called with so many arguments by place.
+    """Raise ValueError for a function that cannot be called with these positional arguments.
 
-    numbers: it may need keywords too, which a configuration binds to a function, not to a method.
+    numbers: it may also need keywords, which a configuration binds to functions, not to methods.
     """
     parameters = inspect.signature(function).parameters.values()
     by_place = [one for one in parameters if one.kind in PLACE]
@@ -128,7 +127,7 @@ def _shown(function: Callable) -> str:
 
 
 def _is_number(parameter: Parameter) -> bool:
-    """What a keyword can set, or what a loss found in all rows of an update."""
+    """Whether a parameter is a number, or the batch statistics of a loss."""
     if parameter.name == "statistics":
         return True
     has_default = parameter.default is not Parameter.empty

@@ -12,10 +12,10 @@ from tandem.contracts.parts import unwrap_partial
 
 
 class StatefulComponent(nn.Module):
-    """A module of float64 buffers on the CPU, which may speak in the metrics of a run."""
+    """A module of float64 buffers on the CPU, which may report metrics."""
 
     def report(self) -> dict[str, float]:
-        """The metrics of a component after each iteration's updates; none, unless it says."""
+        """The metrics after the updates of each iteration; none by default."""
         return {}
 
     def _apply(self, fn: Callable, recurse: bool = True) -> Self:
@@ -24,7 +24,7 @@ class StatefulComponent(nn.Module):
 
 
 def modules_in(name: str, part: Any) -> Iterator[tuple[str, nn.Module]]:
-    """The modules of a component, through whatever normalises or adds them."""
+    """(name, module) of the modules in a component, including those inside wrappers."""
     function, numbers = unwrap_partial(part)
     if isinstance(function, nn.Module):
         yield name, function
