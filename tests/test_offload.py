@@ -100,14 +100,14 @@ def test_the_state_that_a_run_goes_on_with_is_laid_in_host_memory(tmp_path, monk
 
 REFUSED = {
     ("model=tiny_lm", "algorithm.kl.coef=0.01", "trainer.offload=[vae]"): "model=tiny_lm under "
-    "algorithm=grpo holds no vae beside its weights; it may name optimizer or reference",
-    ("model=tiny_lm", "algorithm=grpo", "trainer.offload=[reference]"): "holds no reference beside",
+    "algorithm=grpo has no vae beside its weights; set trainer.offload to optimizer or reference",
+    ("model=tiny_lm", "algorithm=grpo", "trainer.offload=[reference]"): "has no reference beside",
     (
         "model=tiny_flow",
         "algorithm.kl.coef=0.01",
         "algorithm.kl.renew_every=1",
         "trainer.offload=[reference]",
-    ): "holds no reference beside its weights; it may name optimizer",
+    ): "has no reference beside its weights; set trainer.offload to optimizer",
     (
         "model=tiny_lm",
         "trainer=fsdp2",

@@ -311,7 +311,7 @@ def test_what_is_kept_is_for_the_user_alone_to_read_and_mend(tmp_path):
     assert json.loads(trust.place().read_bytes())["plugins"].keys() == {f"{tmp_path}/loud.py"}
     assert trust.place().parent.stat().st_mode & 0o077 == 0
     trust.place().write_text("[")
-    with pytest.raises(ConfigError, match=r"trusted\.json cannot be read .*: remove it$"):
+    with pytest.raises(ConfigError, match=r"trusted\.json cannot be read .*; remove it$"):
         trust.read_trusted()
 
 
@@ -535,7 +535,7 @@ def test_what_a_newer_tandem_keeps_is_kept_and_nothing_empty_is_written():
 def test_a_list_of_another_shape_is_refused_in_one_line(text):
     trust.place().parent.mkdir(parents=True)
     trust.place().write_text(text)
-    with pytest.raises(ConfigError, match=r"trusted\.json cannot be read .*: remove it$"):
+    with pytest.raises(ConfigError, match=r"trusted\.json cannot be read .*; remove it$"):
         trust.read_trusted()
 
 

@@ -371,7 +371,7 @@ REFUSED = [  # key below the function, value, what is said
         "/no/such.txt",
         f"{WHERE}.template.file=/no/such.txt: there is no such file",
     ),
-    ("scale", [10.0, 0.0], f"{WHERE}.scale=[10.0, 0.0]: give the worst score and then the best"),
+    ("scale", [10.0, 0.0], f"{WHERE}.scale=[10.0, 0.0]: list the worst score first"),
 ]
 
 
