@@ -353,7 +353,7 @@ SAID = {
     "500": r"/v1/generate: .*500.*boom",
     "half a JSON": "the reply of 23 bytes is not JSON",
     "another prompt": "the answer is one to another prompt",
-    "1 GB": "more than 65536",
+    "1 GB": "exceeds 65536",
 }
 
 
