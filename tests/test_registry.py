@@ -169,7 +169,7 @@ def test_a_default_that_no_yaml_holds_is_refused():
 
     odd.__qualname__ = "odd"
     register_reward(odd)
-    with pytest.raises(ValueError, match="odd: no YAML can hold a default") as caught:
+    with pytest.raises(ValueError, match="odd: YAML cannot represent a default") as caught:
         stored("reward", "odd")
     assert "\n" not in str(caught.value)
 

@@ -151,7 +151,7 @@ def test_every_device_of_the_run_has_a_server(accelerator, devices, said, monkey
 
 
 COLOCATED = {
-    ("rollout.staleness=1",): "sleeps=true gives the memory for it away",
+    ("rollout.staleness=1",): "sleeps=true releases the memory for it",
     ("rollout.engine.url=http://127.0.0.1:1",): "starts its servers; leave url=auto",
 }
 

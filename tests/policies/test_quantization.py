@@ -247,9 +247,9 @@ REFUSED = {
     FEW: r"model/quantization=few_bits rounds the weights, and rounded weights cannot be "
     r"trained; set model\.lora=\{r: 32, alpha: 64\}, or leave model/quantization out",
     (*FEW, ADAPTED, "trainer=fsdp2", "trainer.devices=2"): "packs whole weights, and "
-    "trainer.strategy=fsdp2 cuts them; set trainer=ddp",
-    (*FEW, ADAPTED, "rollout=vllm_server", "rollout.engine.url=http://127.0.0.1:8000"): "puts the "
-    "adapters on the base as model.path holds it",
+    "trainer.strategy=fsdp2 shards them; set trainer=ddp",
+    (*FEW, ADAPTED, "rollout=vllm_server", "rollout.engine.url=http://127.0.0.1:8000"): "applies "
+    "the adapters to the base in model.path",
     (
         "model=tiny_chain", "plugins=[experiments.bring_your_own.quantization]",
         "model/quantization@model.picture.quantization=few_bits",

@@ -107,7 +107,8 @@ def test_an_option_of_sweep_says_what_is_swept_and_no_more(tmp_path, monkeypatch
 
 def test_one_run_cannot_be_what_is_many():
     with pytest.raises(
-        ConfigError, match=r"^sweep=seeds means many runs; python -m tandem train sweep="
+        ConfigError,
+        match=r"^sweep=seeds is a sweep of many runs; use python -m tandem train sweep=",
     ):
         configuration(["sweep=seeds"])
 
