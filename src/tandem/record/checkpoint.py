@@ -85,7 +85,7 @@ def find_flaws(path: Path, *, rank: int = 0, ranks: int = 1) -> list[str]:
 def _find_displaced(path: Path, step: int) -> list[str]:
     """The fault of a whole checkpoint's place: a run finds the step by the name."""
     if path.is_symlink():
-        return [f"it is a link to {path.readlink()}; copy the checkpoint itself here"]
+        return [f"it is a link to {path.readlink()}; replace it with a copy of the checkpoint"]
     if step != _step(path):
         return [f"it holds step {step}; give it back its name step_{step:06d}"]
     return []

@@ -102,7 +102,7 @@ def _is_held(file: IO[str]) -> bool:
         return True
     except OSError as error:
         log.warning(
-            "%s cannot be locked (%s): two starts at once are not noticed", file.name, error
+            "%s cannot be locked (%s); a second writer would not be detected", file.name, error
         )
     return False
 
@@ -111,7 +111,7 @@ def _judge(file: IO[str], writer: Writer | None, held: bool) -> None:
     """Raise unless the lock is a copy, or was left behind by a process, of this machine."""
     path = Path(file.name)
     if writer is None:
-        raise ValueError(f"{path.parent}: another process begins to write there; wait for it")
+        raise ValueError(f"{path.parent}: another process is starting to write there; wait for it")
     who = f"process {writer.pid} on {writer.host}, since {writer.since}"
     here = writer.host == socket.gethostname()
     if here and not held and not writer.wrote(file):

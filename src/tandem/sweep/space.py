@@ -51,7 +51,7 @@ def make_distribution(part: Override) -> BaseDistribution:
         return IntDistribution(int(sweep.start), int(last), step=int(sweep.step))
     if isinstance(sweep, RangeSweep | ChoiceSweep):
         return CategoricalDistribution(list(dict.fromkeys(part.sweep_string_iterator())))
-    raise ConfigError(f"{part.input_line}: a search takes choices, range() and interval()")
+    raise ConfigError(f"{part.input_line}: a search accepts choices, range() and interval()")
 
 
 def _between(sweep: IntervalSweep, line: str) -> BaseDistribution:

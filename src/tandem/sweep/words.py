@@ -179,7 +179,7 @@ def _refuse_what_a_run_has(overrides: Sequence[str]) -> None:
         if part.key_or_group == "sweep" and part.is_sweep_override():
             raise ConfigError(f"{part.input_line}: write sweep=[{','.join(_values(part))}]")
         if part.key_or_group == "sweep_dir" and part.is_sweep_override():
-            raise ConfigError(f"{part.input_line}: one folder; quote a name with commas")
+            raise ConfigError(f"{part.input_line}: give one folder; quote a name that has commas")
     if started := [name for name in OF_RANKS if name in os.environ]:
         raise ConfigError(
             f"-m where {started[0]} is set: each rank would start the whole sweep; start it by "

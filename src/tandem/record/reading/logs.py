@@ -44,7 +44,7 @@ class Log:
         lines = lines if plain else [*map(self._as_ours, lines)]
         written = self._parsed(lines, FIRST)
         if not ((written >= 0) & (written < LARGEST) & (written % 1 == 0)).all():
-            raise ValueError(f"{self.path} has an iteration that is no count")
+            raise ValueError(f"{self.path} has an iteration that is not a count")
         written = written.astype(np.int64)
         # Of an iteration that is there twice the last line counts: the first one in reverse.
         self.iterations, places = np.unique(written[::-1], return_index=True)

@@ -195,6 +195,6 @@ def _check_kinds(config: Mapping[str, object]) -> None:
     int(config["iterations"])
     typed, choices = config.get("overrides", []), config.get("choices", {})
     if not (isinstance(typed, list) and all(isinstance(word, str) for word in typed)):
-        raise ValueError(f"{CONFIG}: overrides are a list of words")
+        raise ValueError(f"{CONFIG}: overrides must be a list of words")
     if not isinstance(choices, dict):
         raise ValueError(f"{CONFIG}: choices are a mapping")
