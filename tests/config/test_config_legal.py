@@ -130,7 +130,7 @@ ON_TOKENS = {
         "algorithm/kl=auto"
     ),
     "algorithm.objective=denoising": (
-        "algorithm=grpo trains on finished pictures, but dynamics=autoregressive on tokens"
+        "algorithm=grpo trains on finished pictures, but dynamics=autoregressive is for tokens"
     ),
 }
 MODELS = {"tiny_flow": ON_STEPS | ON_PICTURES, "tiny_lm": ON_TOKENS}

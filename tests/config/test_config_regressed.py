@@ -171,6 +171,6 @@ def test_what_pictures_alone_are_asked_is_no_key_of_a_run_of_tokens():
         "algorithm.ema_kl.coef",
     ):
         with pytest.raises(
-            ConfigError, match=rf"^{key}: no language model has algorithm\.\w+; leave it out"
+            ConfigError, match=rf"^{key}: language models have no algorithm\.\w+; leave it out"
         ):
             compose([f"{key}=3"])
