@@ -151,7 +151,7 @@ def test_a_network_has_a_name_of_its_own_and_guidance_a_guided_reference():
         own = replace(case.algorithm, networks={"fake": replace(fake, guided=guided)})
         plan = replace(case.plan, overrides=[f"algorithm.networks.fake.guided={guided}"])
         found = [*complaints(replace(case, algorithm=own, plan=plan))]
-        assert len(found) == lines and all("without guidance; set" in one for one in found)
+        assert len(found) == lines and all("is not guided" in one for one in found)
 
 
 @pytest.mark.parametrize(
