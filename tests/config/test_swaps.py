@@ -97,6 +97,10 @@ LINES = {  # a swap -> a number that is dropped, and one that is kept
         "algorithm.kl.gate.share=0.1",
         "algorithm.kl.coef=0.01",
     ),
+    f"{FLOW} reward=[colour_share,jpeg_compressibility]": (
+        "reward.crisp_rendering.function.close=0.03",
+        None,
+    ),
     "algorithm=grpo seed=1": (None, None),
 }
 

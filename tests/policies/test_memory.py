@@ -31,7 +31,11 @@ def kept_for_backward(objective, policy, rows) -> int:
 
 def test_peak_memory_falls_with_the_micro_batch():
     policy = small(NOTHING)
-    rollout = policy.encode(questions() * 4, key=0, slots=range(32))
+    different = [  # rows that are alike would be read once
+        replace(prompt, answer=f"{prompt.answer}{number:02}")
+        for number, prompt in enumerate(questions() * 4)
+    ]
+    rollout = policy.encode(different, key=0, slots=range(32))
     rollout = replace(rollout, behaviour_logp=None)
     one = torch.ones(32)
     objective = Coupled({"policy": Term(loss=reinforce, coef=1.0, weights=reduction.token_mean)})

@@ -65,6 +65,7 @@ def list_replaced(
     of the command line may repeat the option of the preset."""
     typed = keys_of(choices)
     changed = {key for key in after if before.get(key) != after[key]}
+    changed |= typed & (before.keys() - after.keys())  # a list of options is no known choice
     for key in sorted(changed | (typed & after.keys()), key=lambda key: (len(key), key)):
         group, _, place = key.partition("@")
         if group not in PRESETS and not group.startswith("hydra/"):
