@@ -36,5 +36,5 @@ def test_a_loss_that_draws_steps_by_lot_names_what_rows_of_data_lack():
 
 
 def test_a_rollout_of_the_other_kind_is_told_by_its_own_name():
-    with pytest.raises(ConfigError, match=r"^rollout=local: model=tiny_flow chooses its own"):
+    with pytest.raises(ConfigError, match=r"^rollout=local: model=tiny_flow sets its own"):
         compose([*FLOW, "algorithm=flow_grpo", "rollout=local"])

@@ -329,7 +329,7 @@ AGENT = ["environment=agent", "reward=episode", "~recipe"]
     [
         (
             ["environment.world.command=[python]"],
-            r"reward=episode sums .* gives nothing .*; set environment\.world\.pays=true",
+            r"reward=episode sums .* gives none .*; set environment\.world\.pays=true",
         ),
         (["environment.world.command=[]"], r"environment.world.command=\[\]: give the words"),
         (

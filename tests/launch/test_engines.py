@@ -80,10 +80,10 @@ REFUSED = {
     ("gpus=0", "port=99999"): "port=99999: must be in 0",
     ("gpus=0", "restarts=many"): "restarts=many: expected a number",
     ("gpus=0", "program=vllm", "rollout=local"): "uses no server; set rollout=vllm_server",
-    ("gpus=0", "program=vllm", "model.path=null"): "model.path is null",
+    ("gpus=0", "program=vllm", "model.path=null"): "model.path=null: engines serve a model",
     ("gpus=0", "program=vllm", "model.path='--config=x'"): "model.path=--config=x: .* for a flag",
     ("gpus=0", "program=vllm", "rollout.engine.model='-x'"): "rollout.engine.model=-x: .* a flag",
-    ("gpus=0", "program=vllm", LORA, "warm_start=['algorithm=sft']"): "give continue_from=RUN",
+    ("gpus=0", "program=vllm", LORA, "warm_start=['algorithm=sft']"): "set continue_from=RUN",
 }
 
 

@@ -127,7 +127,10 @@ def test_a_range_is_set_on_the_command_line():
 
 
 def test_a_range_that_falls_is_refused_before_any_weight():
-    with pytest.raises(ConfigError, match=r"^reward\.exact_match\.range=\[1\.0, 0\.0\]: give"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^reward\.exact_match\.range=\[1\.0, 0\.0\]: list the lowest number first",
+    ):
         check(compose(["reward.exact_match.range=[1,0]"]))
 
 
@@ -167,7 +170,10 @@ def test_a_reward_that_compares_is_an_option_like_others(judge):
     ("overrides", "said"),
     [
         (["algorithm=reinforce", "group_size=1"], "but group_size=1 leaves each alone; set group"),
-        (["algorithm=remax"], "but algorithm/sampling_strategy=remax has one more judged alone"),
+        (
+            ["algorithm=remax"],
+            "but algorithm/sampling_strategy=remax scores the greedy answer alone",
+        ),
     ],
 )
 def test_a_reward_that_compares_needs_somebody_to_compare(judge, overrides, said):

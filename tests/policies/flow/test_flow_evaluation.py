@@ -195,7 +195,8 @@ def test_one_picture_of_a_prompt_has_no_diversity():
 
 @pytest.mark.parametrize("wrong", [{"steps": 0}, {"guidance_scale": 0.5}, {"columns": 0}])
 def test_numbers_below_one_are_refused(wrong):
-    with pytest.raises(ValueError, match=f"evaluation.{next(iter(wrong))} is"):
+    (name, value), *_ = wrong.items()
+    with pytest.raises(ValueError, match=f"evaluation.{name}={value}: must be at least 1"):
         replace(SETTINGS, **wrong)
 
 

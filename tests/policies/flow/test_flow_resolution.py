@@ -111,7 +111,7 @@ def test_a_size_that_the_model_cannot_have_is_refused_with_the_prompts(make, res
 
 
 def test_a_family_of_one_size_says_so_before_anything_is_loaded():
-    with pytest.raises(ConfigError, match="paints 16 x 16 pixels and no others; set evaluation"):
+    with pytest.raises(ConfigError, match="only makes 16 x 16 pixels; set evaluation"):
         check(compose(["model=tiny_flow", "evaluation.resolution=32"]))
     check(compose(["model=tiny_flow", "evaluation.resolution=16"]))
     with pytest.raises(ConfigError, match=r"evaluation\.resolution=0: must be at least 1"):

@@ -160,8 +160,8 @@ def test_what_a_world_shows_must_be_marked_and_said():
 
     picture = drawn({"a": {}}, "a", "b")
     shown = {"messages": ({"role": "user", "content": IMAGE},), "images": (picture,)}
-    assert "1 pictures and 0 marks" in lost(About(shows=True), Said(images=(picture,)))
-    assert "says that it shows none" in lost(About(), Said(**shown))
+    assert "1 pictures for 0 markers" in lost(About(shows=True), Said(images=(picture,)))
+    assert "declares that it shows none" in lost(About(), Said(**shown))
 
 
 class Retells:

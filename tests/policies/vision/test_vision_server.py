@@ -77,7 +77,7 @@ def test_the_endpoint_of_texts_is_given_no_pictures(encoded):
 
 @pytest.mark.parametrize("rollout", [["paged"], ["sglang_server", URL]])
 def test_an_engine_that_does_not_see_is_refused(rollout):
-    with pytest.raises(ConfigError, match="is given token ids alone"):
+    with pytest.raises(ConfigError, match="receives only token ids"):
         check(compose(["model=tiny_vlm", f"rollout={rollout[0]}", "warm_start=null", *rollout[1:]]))
 
 
