@@ -57,8 +57,11 @@ class MaskedModel:
     def states_at(self, tokens: Tensor, read: Tensor, row: Tensor, column: Tensor) -> Tensor:
         """What the logits of the tokens at (row, column) are made of, [n, H]; tokens [N, S].
 
-        Rows that are alike are read once, such as the hidden answers that a group begins with.
+        On the CPU rows that are alike are read once, such as the hidden answers that a group begins
+        with; an accelerator would have to be waited for to tell.
         """
+        if tokens.device.type != "cpu":
+            return self.states(tokens, read)[row, column - self.tokens.shift]
         rows, which = torch.cat([tokens, read[:, None]], 1).unique(dim=0, return_inverse=True)
         states = self.states(rows[:, :-1], rows[:, -1])
         return states[which[row], column - self.tokens.shift]
