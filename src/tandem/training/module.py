@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -158,8 +157,8 @@ class PostTraining(LightningHooks):
         apart = parts if self.algorithm.clips_apart else [parameters]
         norm = clip_gradients(apart, self.plan.max_grad_norm)
         # One verdict for all ranks: losses are each rank's own until they are logged.
-        broken = torch.tensor(not all(map(math.isfinite, (norm, *self.losses.values()))))
-        if distributed.all_max(broken.float()) == 0:
+        finite = torch.stack([norm, *self.losses.values()]).isfinite().all()  # one wait for a GPU
+        if distributed.all_max((~finite).float()) == 0:
             optimizer.step()
             self.guards.check_weights(parameters, self.iteration, optimizer.param_groups[0]["lr"])
             self.policy.notify("update")
