@@ -19,7 +19,7 @@ from tandem.config import build, check
 from tandem.launch.assembly import assemble
 from tandem.launch.run import trainer_for
 from tandem.policies.language.records import Answers, Sampling
-from tandem.policies.language.rows import as_rollout, right_padded
+from tandem.policies.language.sampling import as_rollout, right_padded
 from tandem.training.module import PostTraining
 from tandem.types import Prompt, Rollout
 

@@ -15,7 +15,7 @@ from tandem import rng
 from tandem.data.stream import DrawnAhead
 from tandem.policies.engines.weight_sync import BegunRows
 from tandem.policies.language.records import Questions
-from tandem.policies.language.rows import as_rollout
+from tandem.policies.language.sampling import as_rollout
 from tandem.rewards import Rewards
 from tandem.training.ahead import Ticket
 from tandem.training.ahead_rows import Sampled, restored

@@ -15,7 +15,7 @@ from tandem.policies.engines.vllm_server import VllmServer
 from tandem.policies.engines.weight_sync import WeightSync
 from tandem.policies.language.policy import LanguagePolicy
 from tandem.policies.language.records import Endings, Sampling
-from tandem.policies.language.rows import as_rollout
+from tandem.policies.language.sampling import as_rollout
 from tandem.policies.lora import Lora
 from tandem.policies.request import Request
 from tandem.stop import EngineUnavailable

@@ -28,7 +28,7 @@ from tandem.policies.engines.vllm_api import INVALID
 from tandem.policies.engines.vllm_server import VllmServer
 from tandem.policies.language.policy import LanguagePolicy
 from tandem.policies.language.records import Answers, Endings, Sampling
-from tandem.policies.language.rows import before, pack
+from tandem.policies.language.sampling import before, pack
 from tandem.policies.language.teacher_server import TeacherServer
 from tandem.policies.language.teachers import TokenTeachers
 from tandem.policies.request import Request

@@ -11,7 +11,7 @@ from tandem import rng
 from tandem.policies.language import decoding
 from tandem.policies.language.decoding import Local, Rows
 from tandem.policies.language.records import Endings
-from tandem.policies.language.rows import cuts
+from tandem.policies.language.sampling import cuts
 from tandem.policies.language.tiny_lm import tiny_lm
 
 KEY = 7

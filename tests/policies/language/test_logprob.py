@@ -12,10 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tandem.policies.language import logprob
 from tandem.policies.language.contexts import padded_cost
-from tandem.policies.language.inputs import padded
+from tandem.policies.language.inputs import TokenIndex, padded
 from tandem.policies.language.logprob import ChunkLimits, token_logp
 from tandem.policies.language.records import TokenSample
-from tandem.policies.language.rows import TokenIndex
 from tandem.policies.language.tiny_lm import character_tokenizer
 from tandem.types import concat, take
 

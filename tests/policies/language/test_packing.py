@@ -14,7 +14,8 @@ from torch.testing import assert_close
 
 from tandem.config import build, compose
 from tandem.experience import Budget
-from tandem.policies.language.inputs import EMPTY, packed, packed_in_one, padded
+from tandem.policies.language.inputs import padded
+from tandem.policies.language.packing import EMPTY, packed, packed_in_one
 from tandem.policies.language.tiny_lm import character_tokenizer
 from tandem.policies.lora import Lora
 from tandem.settings.guards import Guards

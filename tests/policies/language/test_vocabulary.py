@@ -6,8 +6,8 @@ from torch import nn
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from tandem.policies.language.inputs import TokenIndex
 from tandem.policies.language.logprob import token_logp
-from tandem.policies.language.rows import TokenIndex
 
 
 class Waits(TorchDispatchMode):

@@ -11,7 +11,8 @@ from policies.vision.small_vision import NOTHING, picture
 from policies.vision.vision_families import FAMILIES
 from torch.testing import assert_close
 
-from tandem.policies.language.inputs import packed_in_one, padded
+from tandem.policies.language.inputs import padded
+from tandem.policies.language.packing import packed_in_one
 from tandem.policies.language.records import Sampling
 from tandem.policies.request import Request
 from tandem.policies.vision.components import components_of

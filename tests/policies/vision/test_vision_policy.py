@@ -15,10 +15,10 @@ from policies.vision.small_vision import (
 )
 from torch.testing import assert_close
 
-from tandem.policies.language.inputs import packed, packed_in_one, padded
+from tandem.policies.language.inputs import TokenIndex, padded
 from tandem.policies.language.layout_probes import keeps_rows_apart
+from tandem.policies.language.packing import packed, packed_in_one
 from tandem.policies.language.records import Sampling
-from tandem.policies.language.rows import TokenIndex
 from tandem.policies.lora import Lora
 from tandem.policies.vision.components import COMPONENTS, components_of
 from tandem.types import IMAGE, concat, take

@@ -11,7 +11,7 @@ from torch.nn.functional import linear
 
 from tandem.policies.engines.diagnosis import OLD_HEAD, Seen, chosen
 from tandem.policies.engines.weight_files import read
-from tandem.policies.language.rows import TokenIndex
+from tandem.policies.language.inputs import TokenIndex
 from tandem.types import Rollout, widen
 
 if TYPE_CHECKING:

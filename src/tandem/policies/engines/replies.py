@@ -18,8 +18,7 @@ from typing import ClassVar
 
 from tandem.data.decoding import as_png
 from tandem.policies.engines.reply_rows import Row, Span
-from tandem.policies.language.inputs import PromptIds
-from tandem.policies.language.records import Sampling
+from tandem.policies.language.records import PromptIds, Sampling
 from tandem.types import Picture
 
 POSITIVE = 1e-4  # nats: no log-probability is above it, whatever its rounding

@@ -12,8 +12,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from tandem.policies.language.inputs import TokenIndex
 from tandem.policies.language.records import TokenSample
-from tandem.policies.language.rows import TokenIndex
 
 
 def split_contexts(sample: TokenSample, places: TokenIndex) -> tuple[TokenSample, TokenIndex]:

@@ -15,7 +15,7 @@ import torch
 from tandem import rng
 from tandem.environments import About, Play, Said
 from tandem.policies.language.records import Questions
-from tandem.policies.language.rows import pack, right_padded
+from tandem.policies.language.sampling import pack, right_padded
 from tandem.types import Picture, Prompt, Rollout
 
 WORLD = 0  # the number of the turn that tokens of the world have

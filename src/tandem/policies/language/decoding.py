@@ -16,8 +16,7 @@ from tandem import rng
 from tandem.policies.language.inputs import TEXTS, Inputs
 from tandem.policies.language.pretrained import arguments
 from tandem.policies.language.records import Answers, Endings, Sampling
-from tandem.policies.language.rows import before, cuts
-from tandem.policies.language.sampling import Draw, draw
+from tandem.policies.language.sampling import Draw, before, cuts, draw
 from tandem.policies.weights import FULL, Precision
 from tandem.types import concat
 

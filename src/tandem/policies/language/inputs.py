@@ -1,8 +1,5 @@
-"""Inputs of a network: rows of tokens laid out, padded to the longest or packed, and what else it
-is given beside them.
-
-Packed rows lie behind one another in a row of the pass. Each begins at position 0 again, and
-without a mask and a cache that is what keeps transformers' attention within it.
+"""Inputs of a network: rows of tokens laid out, the steps among them that are read, and what else
+it is given beside them.
 
 A subclass of `Inputs` says what a network is given that sees more than tokens. Passes over rows and
 the local engine ask it, and know no kind of network.
@@ -10,24 +7,25 @@ the local engine ask it, and know no kind of network.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from tandem.experience import shares
 from tandem.policies.language.pretrained import Numerics
 from tandem.policies.language.records import TokenSample
+from tandem.policies.weights import Replicated
+from tandem.types import Evidence, concat, take
 
 if TYPE_CHECKING:
     from transformers import Cache
 
     from tandem.policies.language.prefix import Prefix
-    from tandem.types import Picture
 
-EMPTY = 1 / 16  # share of places that may stay empty, beside those that are taken
+Rows = TypeVar("Rows")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,81 +54,6 @@ def padded(tokens: Tensor, read: Tensor) -> Layout:
     )
 
 
-def packed(tokens: Tensor, read: Tensor) -> Layout:
-    """As many rows as leave few places empty: attention costs the square of their width.
-
-    tokens: [B, S], read: [B].
-    """
-    return _behind_one_another(tokens, read, _shelves(read.tolist()))
-
-
-def packed_in_one(tokens: Tensor, read: Tensor) -> Layout:
-    """A single row, for attention that costs nothing between rows: flash's of varying lengths.
-
-    tokens: [B, S], read: [B].
-    """
-    return _behind_one_another(tokens, read, [list(range(len(read)))])
-
-
-def _shelves(lengths: Sequence[int]) -> list[list[int]]:
-    """Rows of the sample on each row of the pass, none of them much fuller than the others."""
-    rows = [row for row, length in enumerate(lengths) if length > 0]
-    total, longest = sum(lengths), max(lengths)
-    most = int((1 + EMPTY) * total / max(longest, 1))
-    for count in range(min(most, len(rows)), 1, -1):
-        found = shares([lengths[row] for row in rows], count)
-        width = max(sum(lengths[rows[i]] for i in shelf) for shelf in found)
-        if len(found) * width <= (1 + EMPTY) * total:
-            return [[rows[i] for i in shelf] for shelf in found]
-    return [rows]
-
-
-def _behind_one_another(tokens: Tensor, read: Tensor, shelves: Sequence[Sequence[int]]) -> Layout:
-    if not read.any() or len(shelves) == len(read):
-        return padded(tokens, read)
-    lengths = read.tolist()
-    width = max(sum(lengths[row] for row in shelf) for shelf in shelves)
-    start = [0] * len(lengths)
-    for place, shelf in enumerate(shelves):
-        begin = place * width
-        for row in shelf:
-            start[row] = begin
-            begin += lengths[row]
-    return _laid(tokens, read, torch.tensor(start, device=read.device), (len(shelves), width))
-
-
-def _laid(tokens: Tensor, read: Tensor, start: Tensor, shape: tuple[int, int]) -> Layout:
-    columns = torch.arange(tokens.shape[1], device=tokens.device)
-    row, column = (columns < read[:, None]).nonzero(as_tuple=True)
-    place = start[row] + column
-    # Empty places are rows of one token each: position 0, which every model has.
-    blank = tokens.new_zeros(shape[0] * shape[1])
-    return Layout(
-        tokens=blank.index_put((place,), tokens[row, column]).view(shape),
-        start=start,
-        position=blank.index_put((place,), column).view(shape),
-    )
-
-
-class PromptIds(list[int]):
-    """Token ids of a prompt, with the pictures whose tokens stand among them, in their order.
-
-    marked: the same with one token for each picture, as a server takes it that puts in the others;
-    banned: tokens that are never sampled.
-    """
-
-    def __init__(
-        self,
-        ids: Sequence[int],
-        images: Sequence[Picture],
-        *,
-        marked: Sequence[int],
-        banned: Sequence[int],
-    ) -> None:
-        super().__init__(ids)
-        self.images, self.marked, self.banned = tuple(images), tuple(marked), tuple(banned)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstPass:
     """What the pass over P prompts of S columns is given, padded on the left."""
@@ -148,13 +71,6 @@ class Probe:
     others: Tensor  # [3, S]: the second row as it is, between other neighbours
     read: Tensor  # [3] int64
     dress: Callable[[Layout], Layout]  # with all that the network is given
-
-    def layouts(self) -> tuple[Layout, Layout, Layout, Layout]:
-        """Each row alone, behind one another, so among others, and all as one long text."""
-        beside = packed_in_one(self.tokens, self.read)
-        whole = replace(self.dress(beside), position=None)
-        among_others = self.dress(packed_in_one(self.others, self.read))
-        return self.dress(padded(self.tokens, self.read)), self.dress(beside), among_others, whole
 
 
 class Inputs:
@@ -222,3 +138,86 @@ class Trunk:
         out.past_key_values.reorder_cache(prefix.of_row)
         mask = torch.cat([prefix.mask[prefix.of_row], torch.ones_like(rows)], 1)
         return {"past_key_values": out.past_key_values, "attention_mask": mask}
+
+
+def find_alike(sample: TokenSample, mask: Tensor) -> tuple[Tensor, Tensor] | None:
+    """One row of each kind, [R] int64, and of each row [B] its place among them. mask: [B, T].
+
+    None: no two are alike, or an accelerator would have to be waited for to tell.
+    """
+    if mask.device.type != "cpu" or sample.images is not None or sample.context is not None:
+        return None
+    of_rows = sample.tokens, sample.prompt_length[:, None], sample.temperature[:, None], mask
+    kinds, place = torch.cat([x.double() for x in of_rows], 1).unique(dim=0, return_inverse=True)
+    if len(kinds) == len(place):
+        return None
+    return place.new_zeros(len(kinds)).scatter(0, place, torch.arange(len(place))), place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenIndex:
+    """Where the N steps of a mask [B, T] stand, and what was taken there."""
+
+    row: Tensor  # [N] int64
+    step: Tensor  # [N] int64
+    column: Tensor  # [N] int64 of the token in its row; the logits stand one column before
+    token: Tensor  # [N] int64
+    temperature: Tensor  # [N]
+
+    @classmethod
+    def of(cls, sample: TokenSample, mask: Tensor) -> TokenIndex:
+        """The places of the tokens of a mask [B, T]."""
+        row, step = mask.nonzero(as_tuple=True)
+        column = sample.prompt_length[row] + step
+        return cls(
+            row=row,
+            step=step,
+            column=column,
+            token=sample.tokens[row, column],
+            temperature=sample.temperature[row],
+        )
+
+    def read(self, rows: int) -> Tensor:
+        """Tokens of each row that a forward pass must read, [B]: the last one is never read."""
+        blank = self.column.new_zeros(rows)
+        return blank.scatter_reduce(0, self.row, self.column, "amax")
+
+    def gather(self, states: Tensor, start: Tensor) -> Tensor:
+        """What stands one column before each token. [R, S, D] -> [N, D].
+
+        start: [B], where each row begins among the R x S states.
+        """
+        flat = start[self.row] + self.column - 1
+        return states.flatten(0, 1).index_select(0, flat)
+
+
+class RowScorer(ABC, Generic[Rows]):
+    """What gives the values of the taken tokens of a sample's rows."""
+
+    weights: Replicated
+
+    @abstractmethod
+    def __call__(self, sample: Rows, mask: Tensor, needs: frozenset[str] = frozenset()) -> Evidence:
+        """With gradient. mask: [B, T]."""
+
+    @abstractmethod
+    def cut(self, sample: Rows, mask: Tensor) -> Sequence[Tensor]:
+        """The rows of each pass without gradient, [n] of each. mask: [B, T]."""
+
+    @torch.no_grad()
+    def in_parts(self, sample: Rows, mask: Tensor, needs: frozenset[str] = frozenset()) -> Evidence:
+        """The same without gradient, a few rows at a time. mask: [B, T].
+
+        Ranks gather weights together: one with fewer parts than another makes idle passes.
+        """
+        parts = self.cut(sample, mask)
+        own = max(len(parts), 1)
+        idle = self.weights.passes(own) - own if self.weights.paced else 0
+        if own == 1:
+            evidence = self(sample, mask, needs)
+        else:
+            said = [self(take(sample, part), mask[part.to(mask.device)], needs) for part in parts]
+            evidence = take(concat(said), torch.cat(list(parts)).argsort())
+        for _ in range(idle):
+            self(take(sample, torch.zeros(1).long()), torch.zeros_like(mask[:1]), needs)
+        return evidence

@@ -10,15 +10,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from tandem.policies.language.inputs import (
-    Inputs,
-    Layout,
-    LayoutFn,
-    Probe,
-    packed,
-    packed_in_one,
-    padded,
-)
+from tandem.policies.language.inputs import Inputs, Layout, LayoutFn, Probe, padded
+from tandem.policies.language.packing import packed, packed_in_one
 from tandem.policies.language.prefix import behind_prompts
 from tandem.policies.language.pretrained import Numerics, arguments, probed
 from tandem.policies.language.records import TokenSample
@@ -117,9 +110,13 @@ def keeps_rows_apart(states: Forward, probe: Probe, like: Tensor) -> bool:
     """
     width = torch.arange(probe.tokens.shape[1], device=like.device)
     row, column = (width < probe.read[:, None]).nonzero(as_tuple=True)
+    beside = packed_in_one(probe.tokens, probe.read)
+    alone = probe.dress(padded(probe.tokens, probe.read))
+    others = probe.dress(packed_in_one(probe.others, probe.read))
+    whole = replace(probe.dress(beside), position=None)
     want, got, among_others, as_one = (
         states(layout).flatten(0, 1)[layout.start[row] + column].float()
-        for layout in probe.layouts()
+        for layout in (alone, probe.dress(beside), others, whole)
     )
     leak, second = (as_one - want).norm(), row == 1
     narrow = like.dtype not in (torch.float32, torch.float64)

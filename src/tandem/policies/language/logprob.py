@@ -18,12 +18,20 @@ from tandem.policies.language.chunked_head import for_chunks, logits_are_head_of
 from tandem.policies.language.compared import Compared, by_teacher
 from tandem.policies.language.contexts import padded_cost, split_contexts
 from tandem.policies.language.critic import Critic
-from tandem.policies.language.inputs import TEXTS, Inputs, Layout, Trunk, padded
+from tandem.policies.language.inputs import (
+    TEXTS,
+    Inputs,
+    Layout,
+    RowScorer,
+    TokenIndex,
+    Trunk,
+    find_alike,
+    padded,
+)
 from tandem.policies.language.layout_probes import choose_layout, shares_prompts
 from tandem.policies.language.prefix import shared
 from tandem.policies.language.pretrained import Numerics, vocabulary_of
 from tandem.policies.language.records import TokenSample
-from tandem.policies.language.rows import RowScorer, TokenIndex, find_alike
 from tandem.policies.language.sampling import entropy_of
 from tandem.policies.weights import Precision, Replicated, join_graph
 from tandem.types import Evidence, take, widen

@@ -16,7 +16,7 @@ from tandem.environments import Environment, Mixture
 from tandem.policies.language.chat import ChatOptions
 from tandem.policies.language.contexts import padded_cost
 from tandem.policies.language.critic import Critic, Kind
-from tandem.policies.language.inputs import TEXTS, Inputs
+from tandem.policies.language.inputs import TEXTS, Inputs, TokenIndex
 from tandem.policies.language.liger import fuse
 from tandem.policies.language.logprob import ChunkLimits, TokenLogProbComputer
 from tandem.policies.language.mixed_episodes import MixedEpisodes
@@ -30,7 +30,7 @@ from tandem.policies.language.records import (
     TokenSample,
 )
 from tandem.policies.language.reprompts import reprompted
-from tandem.policies.language.rows import TokenIndex, as_rollout, check_room, encode_examples
+from tandem.policies.language.sampling import as_rollout, check_room, encode_examples
 from tandem.policies.language.token_policy import FILLED, TokenPolicy
 from tandem.policies.lora import Lora
 from tandem.policies.quantization import Quantization

@@ -159,3 +159,22 @@ class Questions:
     group: Tensor  # [P x G] int64
     sampling: Sampling
     endings: Endings
+
+
+class PromptIds(list[int]):
+    """Token ids of a prompt, with the pictures whose tokens stand among them, in their order.
+
+    marked: the same with one token for each picture, as a server takes it that puts in the others;
+    banned: tokens that are never sampled.
+    """
+
+    def __init__(
+        self,
+        ids: Sequence[int],
+        images: Sequence[Picture],
+        *,
+        marked: Sequence[int],
+        banned: Sequence[int],
+    ) -> None:
+        super().__init__(ids)
+        self.images, self.marked, self.banned = tuple(images), tuple(marked), tuple(banned)

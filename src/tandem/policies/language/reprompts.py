@@ -13,7 +13,7 @@ from torch import Tensor
 from tandem import distributed
 from tandem.policies.language.chat import Chat
 from tandem.policies.language.records import TokenSample
-from tandem.policies.language.rows import before, pack
+from tandem.policies.language.sampling import before, pack
 from tandem.types import Prompt, Rollout
 
 log = logging.getLogger(__name__)

@@ -1,16 +1,19 @@
-"""Draws of tokens: each exact, and a function of its row's key and position alone."""
+"""Samples of tokens: each token drawn exactly, as a function of its row's key and position alone,
+and the answers as rows of a `Rollout`."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from tandem import rng
-from tandem.policies.language.records import Sampling
-from tandem.types import widen
+from tandem.policies.language.chat import Chat
+from tandem.policies.language.records import Answers, Questions, Sampling, TokenSample
+from tandem.types import Prompt, Rollout, widen
 
 ONE_BY_ONE = 512  # vocabulary up to which every token is given its noise in every draw
 
@@ -109,3 +112,108 @@ def gumbel_max_by_block(probability: Tensor, keys: Tensor) -> Tensor:
 def entropy_of(logp: Tensor, probability: Tensor) -> Tensor:
     """-sum p log p, [N] nats; entries without mass (logp = -inf) add 0."""
     return -(probability * logp.clamp_min(torch.finfo(logp.dtype).min)).sum(-1)
+
+
+def check_room(encoded: Sequence[list[int]], sampling: Sampling, positions: int | None) -> None:
+    """Refuse prompts that leave too few positions for an answer; None: there is no limit."""
+    longest = max(len(tokens) for tokens in encoded)
+    if positions is not None and longest + sampling.max_new_tokens > positions:
+        raise ValueError(
+            f"a prompt of {longest} tokens and rollout.max_new_tokens={sampling.max_new_tokens} "
+            f"pass the {positions} positions of the model; lower rollout.max_new_tokens or "
+            "rollout.max_prompt_tokens"
+        )
+
+
+def check_length(sample: TokenSample, positions: int | None) -> None:
+    """Refuse answers that pass the positions with their prompts; None: there is no limit."""
+    longest = sample.tokens.shape[1]
+    if positions is not None and longest > positions:
+        raise ValueError(
+            f"a demonstration of {longest} tokens passes the {positions} positions of the model; "
+            "leave it out of the data"
+        )
+
+
+def as_rollout(asked: Questions, answers: Answers, chat: Chat) -> Rollout:
+    """One row per answer, prompt by prompt, on the device of the answers."""
+    each = range(asked.keys.shape[1])
+    prompts = tuple(prompt for prompt in asked.prompts for _ in each)
+    encoded = [ids for ids in asked.encoded for _ in each]
+    temperature = asked.sampling.temperature or 1.0
+    sample = pack(encoded, answers.tokens, answers.length, temperature)
+    texts = zip(answers.tokens.tolist(), answers.length.tolist(), strict=True)
+    return Rollout(
+        sample=replace(sample, images=chat.images(prompts)),
+        outputs=chat.decode([tokens[:length] for tokens, length in texts]),
+        prompts=prompts,
+        mask=before(answers.length, answers.tokens.shape[1]),
+        group=asked.group,
+        key=asked.keys.flatten(),
+        length=answers.length,
+        truncated=answers.truncated,
+        behaviour_logp=answers.logp,
+        entropy=answers.entropy,
+    )
+
+
+def encode_examples(
+    examples: Sequence[Prompt], *, chat: Chat, group: Tensor, positions: int | None
+) -> Rollout:
+    """The answer of each example and the end token, as if they had been sampled.
+
+    `group`: [B] int64.
+    """
+    texts = [chat.answer(example) for example in examples]
+    answers = chat.encode_answers(texts)
+    length = torch.tensor([len(answer) for answer in answers], device=group.device)
+    tokens = right_padded(answers, group.device)
+    sample = pack(chat.encode(examples), tokens, length, 1.0)
+    check_length(sample, positions)
+    return Rollout(
+        sample=replace(sample, images=chat.images(examples)),
+        outputs=tuple(texts),
+        prompts=tuple(examples),
+        mask=before(length, tokens.shape[1]),
+        group=group,
+        length=length,
+        truncated=torch.zeros_like(length, dtype=torch.bool),
+    )
+
+
+def pack(
+    prompts: Sequence[list[int]], answers: Tensor, length: Tensor, temperature: float
+) -> TokenSample:
+    """Each prompt and, right behind it, its answer. answers: [B, T], 0 from `length` on."""
+    prompt_length = torch.tensor([len(prompt) for prompt in prompts], device=answers.device)
+    tokens = right_padded(prompts, answers.device)
+    tokens = torch.nn.functional.pad(tokens, (0, answers.shape[1]))
+    steps = torch.arange(answers.shape[1], device=answers.device)
+    tokens.scatter_(1, prompt_length[:, None] + steps, answers)
+    return TokenSample(
+        tokens=tokens[:, : int((prompt_length + length).max())].contiguous(),
+        prompt_length=prompt_length,
+        temperature=torch.full(prompt_length.shape, temperature, device=answers.device),
+    )
+
+
+def cuts(num_prompts: int, group_size: int, *, max_rows: int) -> Iterator[tuple[slice, slice]]:
+    """Prompts and samples of each pass: whole groups, or pieces of a group that is too large."""
+    prompts, samples = max(max_rows // group_size, 1), min(group_size, max_rows)
+    for p in range(0, num_prompts, prompts):
+        for s in range(0, group_size, samples):
+            yield slice(p, p + prompts), slice(s, s + samples)
+
+
+def right_padded(
+    rows: Sequence[list], device: torch.device, dtype: torch.dtype = torch.int64, *, least: int = 0
+) -> Tensor:
+    """[B, T], T the longest or `least`; zeros on the right."""
+    width = max(least, *(len(row) for row in rows))
+    filled = [[*row, *[0] * (width - len(row))] for row in rows]
+    return torch.tensor(filled, dtype=dtype, device=device)
+
+
+def before(length: Tensor, width: int) -> Tensor:
+    """True for t < length: [B, width] bool."""
+    return torch.arange(width, device=length.device) < length[:, None]

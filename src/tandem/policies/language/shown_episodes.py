@@ -12,7 +12,7 @@ from torch import Tensor
 from tandem.policies.language.bridge import Bridge
 from tandem.policies.language.courses import WORLD
 from tandem.policies.language.message_frames import count_marks
-from tandem.policies.language.rows import before, check_length, pack, right_padded
+from tandem.policies.language.sampling import before, check_length, pack, right_padded
 from tandem.types import Prompt, Rollout
 
 

@@ -22,8 +22,8 @@ from tandem.policies.engines.replies import part
 from tandem.policies.engines.vllm_checks import cards_of
 from tandem.policies.language.chat import Chat
 from tandem.policies.language.contexts import split_contexts
+from tandem.policies.language.inputs import TokenIndex
 from tandem.policies.language.records import TokenSample
-from tandem.policies.language.rows import TokenIndex
 from tandem.policies.language.same_tokens import CONVERSATION, TEXT
 from tandem.remote import (
     Endpoint,

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from tandem.contracts import numbers_of
 from tandem.experience import Budget
 from tandem.policies.language.chunked_head import logits_are_head_of_trunk
-from tandem.policies.language.inputs import TEXTS, Layout, Trunk
+from tandem.policies.language.inputs import TEXTS, Layout, RowScorer, TokenIndex, Trunk
 from tandem.policies.language.logprob import ChunkLimits, token_logp
 from tandem.policies.language.pretrained import Numerics
-from tandem.policies.language.rows import RowScorer, TokenIndex
 from tandem.policies.masked.records import HiddenRows, Likelihood, MaskedSample, States
 from tandem.policies.weights import Precision, Replicated
 from tandem.types import Evidence, take

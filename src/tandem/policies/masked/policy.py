@@ -19,7 +19,7 @@ from tandem.policies.language.chat import ChatOptions
 from tandem.policies.language.logprob import ChunkLimits
 from tandem.policies.language.pretrained import Build, Numerics, Pretrained
 from tandem.policies.language.records import Description, RowPasses
-from tandem.policies.language.rows import check_room
+from tandem.policies.language.sampling import check_room
 from tandem.policies.language.token_policy import TokenPolicy
 from tandem.policies.lora import Lora
 from tandem.policies.masked.formats import format_of, read_raw, write_back

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tandem import rng
 from tandem.policies.language.chat import Chat
-from tandem.policies.language.rows import before, pack
+from tandem.policies.language.sampling import before, pack
 from tandem.policies.masked.records import MaskedSample, Trailing
 from tandem.policies.masked.unmasking import Unmasked
 from tandem.types import Prompt, Rollout

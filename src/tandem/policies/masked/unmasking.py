@@ -11,8 +11,7 @@ from torch import Tensor
 
 from tandem import rng
 from tandem.policies.language.logprob import ChunkLimits
-from tandem.policies.language.rows import cuts, right_padded
-from tandem.policies.language.sampling import draw
+from tandem.policies.language.sampling import cuts, draw, right_padded
 from tandem.policies.masked.logprob import MaskedModel
 from tandem.policies.masked.orders import ORDERS, count_accepted, pick_first, spread_evenly
 from tandem.policies.masked.records import MaskedSampling

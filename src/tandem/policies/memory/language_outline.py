@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from tandem.hub import locate
 from tandem.policies.activations import save_activations
 from tandem.policies.language.critic import Critic, critic_of
+from tandem.policies.language.inputs import TokenIndex
 from tandem.policies.language.logprob import ALSO, token_logp
 from tandem.policies.language.pretrained import positions
-from tandem.policies.language.rows import TokenIndex
 from tandem.policies.language.teachers import SELF
 from tandem.policies.memory.outline import Outline
 from tandem.policies.memory.tracker import Peak, fuse_attention

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tandem.policies.language.chat import Chat, ChatOptions
-from tandem.policies.language.inputs import PromptIds
+from tandem.policies.language.records import PromptIds
 from tandem.policies.vision.processor import Processed
 from tandem.types import IMAGE, Picture, Prompt
 

@@ -15,10 +15,10 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor, nn
 
-from tandem.policies.language.inputs import FirstPass, Inputs, Layout, Probe, PromptIds
+from tandem.policies.language.inputs import FirstPass, Inputs, Layout, Probe
 from tandem.policies.language.pretrained import arguments, called_with
-from tandem.policies.language.records import TokenSample
-from tandem.policies.language.rows import right_padded
+from tandem.policies.language.records import PromptIds, TokenSample
+from tandem.policies.language.sampling import right_padded
 from tandem.policies.vision.components import components_of
 from tandem.policies.vision.processor import Processed, parts_of
 from tandem.types import Picture
