@@ -20,7 +20,7 @@ from torch.testing import assert_close
 from tandem.dynamics import likelihood
 from tandem.dynamics.kernels import next_state, ode
 from tandem.dynamics.likelihood import gaussian_kl, gaussian_logp, unscaled_logp
-from tandem.dynamics.path import mean_square, x0_from_velocity
+from tandem.dynamics.path import x0_from_velocity
 from tandem.losses.policy import ppo
 
 DTYPES = pytest.mark.parametrize("dtype", PRECISION, ids=str)
@@ -94,7 +94,7 @@ def test_matching_a_teacher_without_noise_is_one_error_in_three_units(flow, dtyp
         "x0": [x0_from_velocity(x, v, sigma) for v in (mine, its)],
     }
     for name, (student, teacher) in pairs.items():
-        error = mean_square(student - teacher, sigma).mean()
+        error = likelihood.mean_square(student - teacher, sigma).mean()
         assert_close(error, flow(f"opd.{name}.ODE/loss"), **close(dtype))
 
 

@@ -5,7 +5,7 @@ import torch
 from flows import PRECISION, levels, random_steps
 from torch.testing import assert_close
 
-from tandem.dynamics import path
+from tandem.dynamics import likelihood, path
 
 DTYPES = pytest.mark.parametrize("dtype", PRECISION, ids=str)
 
@@ -20,7 +20,7 @@ def test_states_and_targets_are_the_reference_ones(flow, dtype):
     same(path.interpolate(x0, noise, sigma), flow("fixture/x_t"), dtype)
     same(path.velocity_between(x0, noise), flow("fixture/v_target"), dtype)
     error = flow("fixture/v", dtype) - path.velocity_between(x0, noise)
-    same(path.mean_square(error, sigma), flow("sft/per_sample"), dtype)
+    same(likelihood.mean_square(error, sigma), flow("sft/per_sample"), dtype)
 
 
 @DTYPES
@@ -108,7 +108,7 @@ def test_the_arithmetic_is_float32_whatever_a_model_speaks(dtype):
     x, velocity = x.to(dtype), velocity.to(dtype)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         got = path.x0_from_velocity(x, velocity, sigma)
-        mean = path.mean_square(x, sigma)
+        mean = likelihood.mean_square(x, sigma)
     assert_close(mean, x.float().square().mean((1, 2)), rtol=1e-6, atol=0)
     assert_close(got, x.float() - sigma[:, None, None] * velocity.float(), rtol=0, atol=0)
     assert path.x0_from_velocity(x, velocity, sigma.double()).dtype == torch.float32
@@ -119,7 +119,7 @@ def test_steps_have_levels_of_their_own():
     got = path.x0_from_velocity(x.view(2, 3, 3, 4), velocity.view(2, 3, 3, 4), sigma.view(2, 3))
     assert_close(got.view(6, 3, 4), path.x0_from_velocity(x, velocity, sigma), rtol=0, atol=0)
     assert_close(
-        path.mean_square(x.view(2, 3, 3, 4), sigma.view(2, 3)).view(6), (x**2).mean((1, 2))
+        likelihood.mean_square(x.view(2, 3, 3, 4), sigma.view(2, 3)).view(6), (x**2).mean((1, 2))
     )
 
 

@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from tandem.contracts import between, positive, register_dynamics
-from tandem.dynamics.path import align_level
-from tandem.types import widen
+from tandem.types import align_level, widen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

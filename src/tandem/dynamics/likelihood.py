@@ -16,8 +16,7 @@ from torch import Tensor
 
 from tandem.contracts import register_likelihood
 from tandem.dynamics.kernels import Step
-from tandem.dynamics.path import mean_square
-from tandem.types import widen
+from tandem.types import align_level, widen
 
 LogProbability = Callable[[Tensor, Step], Tensor]
 
@@ -87,3 +86,9 @@ def _squared_distance(step: Step, x: Tensor) -> Tensor:
             "trained with dynamics=flow_sde, dance_sde or cps, and never train the last one"
         )
     return mean_square(x - step.mean, step.std)
+
+
+def mean_square(x: Tensor, level: Tensor) -> Tensor:
+    """The mean of x^2 over latent dimensions, [B]: a sum would grow with the size of a picture."""
+    align_level(level, x)
+    return widen(x).square().flatten(level.ndim).mean(-1)

@@ -8,31 +8,9 @@ every row has its own. Everything is float32 or wider, whatever the dtype of a m
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from tandem.types import widen
-
-
-def align_level(level: Tensor, x: Tensor) -> Tensor:
-    """One number per row, shaped to stand beside the latents of that row: [B] -> [B, 1, ...].
-
-    Raises ValueError where it is no number per row.
-    """
-    rows = tuple(x.shape[: level.ndim])
-    if level.ndim == 0 or tuple(level.shape) != rows or x.ndim == level.ndim:
-        raise ValueError(
-            f"every row of latents {tuple(x.shape)} needs its own noise level, "
-            f"but the levels are {tuple(level.shape)}"
-        )
-    wide = level.to(torch.promote_types(x.dtype, torch.float32))
-    return wide.view(*level.shape, *[1] * (x.ndim - level.ndim))
-
-
-def mean_square(x: Tensor, level: Tensor) -> Tensor:
-    """The mean of x^2 over latent dimensions, [B]: a sum would grow with the size of a picture."""
-    align_level(level, x)
-    return widen(x).square().flatten(level.ndim).mean(-1)
+from tandem.types import align_level, widen
 
 
 def interpolate(x0: Tensor, noise: Tensor, sigma: Tensor) -> Tensor:

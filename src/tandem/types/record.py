@@ -127,6 +127,21 @@ def widen(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
+def align_level(level: Tensor, x: Tensor) -> Tensor:
+    """One number per row, shaped to stand beside the latents of that row: [B] -> [B, 1, ...].
+
+    Raises ValueError where it is no number per row.
+    """
+    rows = tuple(x.shape[: level.ndim])
+    if level.ndim == 0 or tuple(level.shape) != rows or x.ndim == level.ndim:
+        raise ValueError(
+            f"every row of latents {tuple(x.shape)} needs its own noise level, "
+            f"but the levels are {tuple(level.shape)}"
+        )
+    wide = level.to(torch.promote_types(x.dtype, torch.float32))
+    return wide.view(*level.shape, *[1] * (x.ndim - level.ndim))
+
+
 def map_fields(record: Record, change: Callable, *others: Record) -> Record:
     """Rebuild a record (nested ones too) with `change` applied to each tensor and tuple in it.
 

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from tandem import distributed, rng
 from tandem.dynamics.matching import Query, QueryPoints, noise_again
-from tandem.dynamics.path import align_level, x0_from_velocity
+from tandem.dynamics.path import x0_from_velocity
 from tandem.policies.flow.model import FlowModel
 from tandem.policies.flow.records import pick, scatter
 from tandem.policies.flow.snapshots import OF_REAL
 from tandem.policies.flow.velocity_model import ChunkedForward, VelocityModel
 from tandem.policies.request import Request
-from tandem.types import OF_SNAPSHOTS, NetworkAnswer, Prompt, Rollout, map_fields
+from tandem.types import OF_SNAPSHOTS, NetworkAnswer, Prompt, Rollout, align_level, map_fields
 
 PLAIN = 1.0  # guidance, of networks that learn beside the generator
 
