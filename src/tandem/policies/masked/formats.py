@@ -1,6 +1,6 @@
-"""Formats of masked-diffusion checkpoints whose own code lies on the hub: none of it is run.
+"""Formats of masked-diffusion checkpoints that ship their own code, which is never run.
 
-LLaDA is a Llama under other names, and Dream a Qwen2.5; both look both ways.
+LLaDA is a Llama with renamed weights and Dream is a Qwen2.5; both attend in both directions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 Raw = Mapping[str, Any]  # a config.json
-# Of a layer: its name in LLaDA, and in transformers' Llama.
+# The name of a weight of a layer in LLaDA -> its name in transformers' Llama.
 OF_LAYER = {
     "attn_norm": "input_layernorm",
     "q_proj": "self_attn.q_proj",
@@ -35,7 +35,7 @@ OUTSIDE = {
     "model.transformer.ln_f": "model.norm",
     "model.transformer.ff_out": "lm_head",
 }
-OF_DREAM = (  # numbers that Qwen2's configuration calls by the same names
+OF_DREAM = (  # numbers that have the same names in Qwen2's configuration
     *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "rms_norm_eps"),
     *("num_attention_heads", "num_key_value_heads", "max_position_embeddings"),
     *("tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id", "mask_token_id"),
@@ -44,22 +44,22 @@ OF_DREAM = (  # numbers that Qwen2's configuration calls by the same names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """How a checkpoint is read as a model of transformers' own, and written as it was."""
+    """Conversion of a checkpoint to a model of transformers and back."""
 
     config: Callable[[Raw], PretrainedConfig]
     tokenizer: Callable[[str], PreTrainedTokenizerBase]  # of a folder or a repository
-    inward: Callable[[str], str]  # the name of a weight there -> here
+    inward: Callable[[str], str]  # the name of a weight in the checkpoint -> in transformers
     outward: Callable[[str], str]
 
 
 def llada_config(raw: Raw) -> PretrainedConfig:
-    """The Llama that a LLaDA is. Raises ValueError for a kind of block that is none."""
+    """The equivalent Llama configuration. Raises ValueError for blocks that Llama lacks."""
     from transformers import LlamaConfig
 
     wanted = {"block_type": "llama", "layer_norm_type": "rms", "activation_type": "silu"}
     for name, value in wanted.items():
         if raw.get(name, value) != value:
-            raise ValueError(f"{name}={raw[name]} is no Llama's, which has {value}")
+            raise ValueError(f"{name}={raw[name]} is not supported: a Llama has {value}")
     biased = bool(raw.get("include_bias", False))
     return LlamaConfig(
         vocab_size=raw.get("embedding_size") or raw["vocab_size"],
@@ -82,7 +82,7 @@ def llada_config(raw: Raw) -> PretrainedConfig:
 
 
 def dream_config(raw: Raw) -> PretrainedConfig:
-    """The Qwen2.5 that a Dream is; its logits of a token stand one place before it."""
+    """The equivalent Qwen2.5 configuration; a token's logits are at the position before it."""
     from transformers import Qwen2Config
 
     numbers = {name: raw[name] for name in OF_DREAM if raw.get(name) is not None}
@@ -115,21 +115,21 @@ def llada_outward(name: str) -> str:
 
 
 def llada_tokenizer(place: str) -> PreTrainedTokenizerBase:
-    """A tokenizer.json and nothing else."""
+    """LLaDA's tokenizer, which is a single tokenizer.json."""
     from transformers import PreTrainedTokenizerFast
 
     return PreTrainedTokenizerFast.from_pretrained(place)
 
 
 def dream_tokenizer(place: str) -> PreTrainedTokenizerBase:
-    """Qwen2's, with a token more that hides others."""
+    """Qwen2's tokenizer with one more token, the mask."""
     from transformers import Qwen2Tokenizer
 
     return Qwen2Tokenizer.from_pretrained(place)
 
 
 def same(name: str) -> str:
-    """The names of both are one."""
+    """The same name: checkpoint and transformers agree."""
     return name
 
 
@@ -145,19 +145,19 @@ FORMATS: Mapping[str, Format] = {  # by the model_type of a config.json
 
 
 def read_raw(place: str) -> Raw:
-    """The config.json of a folder or a repository, as it stands."""
+    """The config.json of a folder or a repository, unchanged."""
     from transformers import PretrainedConfig
 
     return PretrainedConfig.get_config_dict(place)[0]
 
 
 def format_of(raw: Raw) -> Format | None:
-    """None: transformers' own."""
+    """The format of a checkpoint; None: it is transformers' own."""
     return FORMATS.get(raw.get("model_type"))
 
 
 def read_state(form: Format, place: str) -> dict[str, Tensor]:
-    """All weights of a checkpoint, under the names of the class that loads them here.
+    """All weights of a checkpoint, renamed for the transformers class that loads them.
 
     Of any shape [...].
     """
@@ -171,7 +171,7 @@ def read_state(form: Format, place: str) -> dict[str, Tensor]:
 
 
 def write_back(form: Format, raw: Raw, folder: Path) -> None:
-    """A model that transformers saved in a folder, in the format that it came in."""
+    """Convert a model that transformers saved in a folder back to its original format."""
     from safetensors.torch import load_file, save_file
 
     for file in folder.glob("*.safetensors"):

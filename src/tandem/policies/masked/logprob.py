@@ -1,4 +1,4 @@
-"""Values of the tokens of an answer under a masked-diffusion model: its training forward."""
+"""Training forward of a masked-diffusion model: values of the tokens of an answer."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from tandem.types import Evidence, take
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskTokens:
-    """How a model reads and writes hidden tokens."""
+    """How a model reads and writes masked tokens."""
 
-    mask: int  # id of the token that hides one
-    banned: tuple[int, ...]  # ids that no answer holds, that of the mask too
-    shift: int = 0  # columns before a token at which its logits stand
+    mask: int  # id of the mask token
+    banned: tuple[int, ...]  # ids that no answer contains, including the mask
+    shift: int = 0  # columns between a token's logits and the token after them
 
 
 class MaskedModel:
-    """The forward pass of a model that looks both ways, and logits of single places."""
+    """The forward pass of a bidirectional model, and logits at single positions."""
 
     def __init__(self, model: nn.Module, numerics: Numerics, tokens: MaskTokens) -> None:
         self.model, self.tokens = model, tokens
@@ -44,9 +44,9 @@ class MaskedModel:
         return torch.tensor(self.tokens.banned, device=next(self.model.parameters()).device)
 
     def states(self, tokens: Tensor, read: Tensor) -> Tensor:
-        """What stands at the columns of the longest row, [N, W, H]; tokens [N, S], of which `read`
-        [N] are there."""
-        tokens = tokens[:, : int(read.max())]  # S is the width of all that was sampled together
+        """Final hidden states of the columns of the longest row, [N, W, H] (logits for a model
+        that is not a head on a trunk). tokens [N, S], of which `read` [N] are used."""
+        tokens = tokens[:, : int(read.max())]  # S is the width of the whole sample
         column = torch.arange(tokens.shape[1], device=tokens.device)
         mask = (column < read[:, None]).long()
         start = torch.arange(len(tokens), device=tokens.device) * tokens.shape[1]
@@ -54,10 +54,10 @@ class MaskedModel:
         return out.last_hidden_state if self.splits else out.logits
 
     def states_at(self, tokens: Tensor, read: Tensor, row: Tensor, column: Tensor) -> Tensor:
-        """What the logits of the tokens at (row, column) are made of, [n, H]; tokens [N, S].
+        """Inputs of the head for the logits of the tokens at (row, column), [n, H]; tokens [N, S].
 
-        On the CPU rows that are alike are read once, such as the hidden answers that a group begins
-        with; an accelerator would have to be waited for to tell.
+        On the CPU, identical rows are read once, such as the fully masked answers of a group. On
+        an accelerator, finding them would cost a synchronisation.
         """
         if tokens.device.type != "cpu":
             return self.states(tokens, read)[row, column - self.tokens.shift]
@@ -67,7 +67,7 @@ class MaskedModel:
 
 
 class MaskedLogProbComputer(MaskedModel, RowScorer[MaskedSample]):
-    """Values of the tokens of answers, at the states that an evidence names."""
+    """Values of the tokens of answers, at the states that a likelihood chooses."""
 
     packs = False
     inputs = TEXTS
@@ -90,7 +90,7 @@ class MaskedLogProbComputer(MaskedModel, RowScorer[MaskedSample]):
     def __call__(
         self, sample: MaskedSample, mask: Tensor, needs: frozenset[str] = frozenset()
     ) -> Evidence:
-        """`mask`: [B, T], T being the positions of an answer at most."""
+        """`mask`: [B, T]; T is at most the number of positions of an answer."""
         with self.precision.on(mask.device):
             return Evidence(**self.weights(partial(self.score, sample, mask, needs)))
 
@@ -98,7 +98,7 @@ class MaskedLogProbComputer(MaskedModel, RowScorer[MaskedSample]):
         """name -> [B, T], 0 outside the mask."""
         rows = HiddenRows.of(sample, mask)
         states = self.ask(rows)
-        if len(states.row) == 0:  # an idle pass, which other ranks wait for
+        if len(states.row) == 0:  # an empty pass, because other ranks wait for this one
             states = idle(rows)
         found = self.at_states(sample, states, needs)
         values = {name: states.values(x, len(mask)) for name, x in found.items()}
@@ -109,7 +109,7 @@ class MaskedLogProbComputer(MaskedModel, RowScorer[MaskedSample]):
     def at_states(
         self, sample: MaskedSample, states: States, needs: frozenset[str]
     ) -> Mapping[str, Tensor]:
-        """What every state says of the positions that it scores, [N, L]; 0 elsewhere."""
+        """Values of the positions that each state scores, [N, L]; 0 elsewhere."""
         seen = take(sample, states.row)
         places = TokenIndex.of(seen, states.weight != 0)
         read = seen.prompt_length + states.hidden.shape[1]
@@ -129,7 +129,7 @@ class MaskedLogProbComputer(MaskedModel, RowScorer[MaskedSample]):
         return {n: blank.to(x.dtype).index_put(where, x) for n, x in numbers.items()}
 
     def cut(self, sample: MaskedSample, mask: Tensor) -> list[Tensor]:
-        """The rows of each pass without gradient, by the tokens that the passes read of each.
+        """The rows of each pass without gradient, balanced by the tokens that it reads.
 
         `mask`: [B, T]; [n] of each.
         """
@@ -142,7 +142,7 @@ class MaskedLogProbComputer(MaskedModel, RowScorer[MaskedSample]):
 
 
 def hide(seen: MaskedSample, states: States, mask: int) -> Tensor:
-    """The rows of the states as they are read, [N, S]."""
+    """Token rows of the states, with the mask token at hidden positions, [N, S]."""
     position = torch.arange(states.hidden.shape[1], device=seen.tokens.device)
     covered = torch.zeros_like(seen.tokens, dtype=torch.bool)
     covered.scatter_(1, seen.prompt_length[:, None] + position, states.hidden)
@@ -152,7 +152,7 @@ def hide(seen: MaskedSample, states: States, mask: int) -> Tensor:
 
 
 def idle(rows: HiddenRows) -> States:
-    """The first row with all of its answer hidden, of which nothing is scored."""
+    """The first row with its whole answer hidden and nothing scored."""
     hidden = torch.ones_like(rows.free[:1])
     none = torch.zeros_like(hidden, dtype=torch.float64)
     return States(row=torch.zeros(1).long().to(hidden.device), hidden=hidden, weight=none, count=1)

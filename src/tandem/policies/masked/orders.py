@@ -16,7 +16,7 @@ Priority = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def random(logp: Tensor, token: Tensor, keys: Tensor) -> Tensor:
-    """A number of the row and the position alone, [N]."""
+    """A random number that depends only on the row and the position, [N]."""
     return rng.uniform(keys)
 
 
@@ -31,15 +31,15 @@ def certainty(logp: Tensor, token: Tensor, keys: Tensor) -> Tensor:
 
 
 def margin(logp: Tensor, token: Tensor, keys: Tensor) -> Tensor:
-    """The probability of the likeliest token less that of the second, [N]."""
+    """The gap between the two most likely tokens, [N]."""
     first, second = logp.topk(2).values.exp().unbind(-1)
     return first - second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnmaskOrder:
-    """A priority, and whether it looks at the candidates: then a token that is written was drawn
-    from its distribution and chosen for what it is."""
+    """A priority, and whether it depends on the candidates: then a token is first drawn and then
+    selected because of what was drawn."""
 
     priority: Priority
     by_candidate: bool = False
@@ -60,15 +60,15 @@ def spread_evenly(positions: int, steps: int) -> list[int]:
 
 
 def count_accepted(entropy: Sequence[float] | Tensor, bound: float) -> Tensor:
-    """How many of ascending entropies [..., n] are accepted: while their sum less the last one is
-    within the bound. At least one. Source: DiffusionGemma's sampler."""
+    """The number of ascending entropies [..., n] that are accepted: while their sum minus the last
+    one is within the bound, and at least one. Source: DiffusionGemma's sampler."""
     entropy = torch.as_tensor(entropy)
     before = entropy.cumsum(-1) - entropy
     return (before <= bound).sum(-1).clamp(min=1)
 
 
 def pick_first(priority: Tensor, hidden: Tensor, count: Tensor) -> Tensor:
-    """The `count` hidden positions of the highest priority, the left one of two alike.
+    """The `count` hidden positions of the highest priority; ties go to the left.
 
     priority [B, L], hidden [B, L], count [B] -> [B, L] bool.
     """

@@ -1,4 +1,4 @@
-"""The masked-diffusion policy: any model that looks both ways, with its tokenizer."""
+"""The masked-diffusion policy: any bidirectional model with its tokenizer."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from tandem.policies.request import Request
 from tandem.types import Evidence, Prompt, Rollout
 
 VALUES = frozenset({"old_logp", "ref_logp", "old_kl_to_ref", "key"})
-OF_STEPS = frozenset({"behaviour_logp", "entropy", "likeliest"})  # that were taken one by one
+OF_STEPS = frozenset({"behaviour_logp", "entropy", "likeliest"})  # need the sampler's own steps
 
 
 class MaskedPolicy(TokenPolicy):
-    """Fills hidden positions, and says what it thinks of answers. It has no weights before `load`.
+    """Unmasks answers and evaluates their log-probabilities. It has no weights before `load`.
 
-    The axis of steps is that of positions, whichever was written first.
+    The step axis is that of positions, in whatever order they were unmasked.
     """
 
     samples_by = MaskedSampling
@@ -86,7 +86,7 @@ class MaskedPolicy(TokenPolicy):
             quantization=quantization,
         )
         self.mask_token_id, self.shift_logits = mask_token_id, shift_logits
-        self.sampled: Weights = {}  # the weights that an iteration began with
+        self.sampled: Weights = {}  # weights at the start of the iteration
 
     def describe(self, request: Request) -> Description:
         likelihood = likelihood_of(request)
@@ -97,7 +97,7 @@ class MaskedPolicy(TokenPolicy):
         )
 
     def load(self, request: Request) -> None:
-        """Weights and tokenizer, and a frozen copy only if a reference is needed."""
+        """Load weights and tokenizer, and a frozen copy if a reference is needed."""
         self.states_of = likelihood_of(request)
         facts = facts_of(self.states_of)
         self.replays, self.draws = facts.replays, not (facts.replays or facts.noiseless)
@@ -107,7 +107,7 @@ class MaskedPolicy(TokenPolicy):
         self.rows = MaskedRows(chat=self.chat, ends=self.ends, trailing=trailing)
 
     def read_weights(self) -> Pretrained:
-        """The model and its tokenizer, and which of its tokens hide others."""
+        """The model and its tokenizer; also finds the mask token."""
         found = read_masked(self.path, self.build, self.numerics)
         self.raw = {} if self.path is None else read_raw(locate(self.path, key="model.path"))
         self.form = format_of(self.raw)
@@ -118,14 +118,14 @@ class MaskedPolicy(TokenPolicy):
     read_config = staticmethod(read_masked_config)
 
     def passes_of(self, request: Request) -> RowPasses:
-        """As many as there are states of an answer that all steps of a sampler wrote."""
+        """One pass for each state of an answer that took all steps of the sampler."""
         states = likelihood_of(request)(HiddenRows.written_by(request.sampling))
         return RowPasses(
             passes=len(states.row), unread=0, scored=int(states.weight.count_nonzero())
         )
 
     def scorer_of(self, model: nn.Module, critic: None = None) -> MaskedLogProbComputer:
-        """What says what a model thinks of answers."""
+        """The training forward of a model."""
         return MaskedLogProbComputer(
             model,
             numerics=self.numerics,
@@ -136,7 +136,7 @@ class MaskedPolicy(TokenPolicy):
         )
 
     def host(self) -> Unmasker:
-        """The engine of the weights that were loaded."""
+        """The engine: it samples with the loaded weights."""
         return Unmasker(self.scorer, self.memory, self.precision)
 
     def sample(
@@ -179,7 +179,7 @@ class MaskedPolicy(TokenPolicy):
         return replace(rollout, key=noise.key, **own)
 
     def encode(self, examples: Sequence[Prompt], *, key: int, slots: Sequence[int]) -> Rollout:
-        """Demonstrations, filled up with end tokens."""
+        """Demonstrations, padded with end tokens."""
         group = torch.tensor(slots, device=self.device)
         positions = self.sampling.max_new_tokens
         return self.rows.encode(examples, positions=positions, key=key, group=group)
@@ -194,16 +194,16 @@ class MaskedPolicy(TokenPolicy):
     # Noise of the evidence.
 
     def complete(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
-        """Fill the values that are read and were not given. Where another epoch comes, keep the
-        weights, which will be asked at its noise."""
+        """Fill in values that are needed and missing. If another epoch follows, keep a copy of the
+        weights, to evaluate the old policy at that epoch's noise."""
         if "old_logp" in needs and self.draws and self.epochs > 1:
             self.sampled = copied(self.sampled_weights())
         return super().complete(rollout, needs)
 
     @torch.no_grad()
     def resample_noise(self, rollout: Rollout, epoch: int) -> Rollout:
-        """New states for another pass over the rows, and what the old policy and the reference say
-        there. The steps of the sampler are what they were."""
+        """New states for another epoch, with the log-probabilities of the old policy and the
+        reference at them. A replay of the sampler's steps is unchanged."""
         if not self.draws:
             return rollout
         sample = rollout.sample
@@ -220,14 +220,13 @@ class MaskedPolicy(TokenPolicy):
     def admit_answered(
         self, examples: Sequence[Prompt]
     ) -> tuple[list[Prompt], list[tuple[Prompt, str]]]:
-        """The demonstrations whose answers fit into the positions, and the others."""
+        """Demonstrations whose answers fit into the positions, and the others with a reason."""
         kept, dropped = self.admit(examples)
         fits, long = self.rows.admit_answered(kept, self.sampling.max_new_tokens)
         return fits, dropped + long
 
     def save(self, folder: str | Path) -> None:
-        """In the format that it was loaded from; adapters are merged, and lie beside it in
-        `lora`."""
+        """Save in the format that was loaded; adapters are merged, and also saved in `lora`."""
         super().save(folder)
         if self.form is not None and distributed.is_first():
             write_back(self.form, self.raw, Path(folder))
@@ -238,5 +237,5 @@ class MaskedPolicy(TokenPolicy):
 
 
 def likelihood_of(request: Request) -> Likelihood:
-    """What was asked for, else the steps of the sampler."""
+    """The requested likelihood; by default the replay of the sampler's steps."""
     return path if request.likelihood is None else request.likelihood

@@ -1,4 +1,4 @@
-"""A masked-diffusion model and its tokenizer: from a folder, the hub, or a function."""
+"""A masked-diffusion model and its tokenizer, from a folder, the hub or a function."""
 
 from __future__ import annotations
 
@@ -30,13 +30,14 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 LIKELY = "The capital of France is Paris. One, two, three, four, five, six, seven, eight."
-TOP, TOLD = 5, 0.4  # a word is told if it is among so many; a model tells at least this share
+# A word counts as predicted if it is among the TOP tokens; a trained model predicts more than TOLD.
+TOP, TOLD = 5, 0.4
 
 
 def read_masked(path: str | None, build: Build | None, numerics: Numerics) -> Pretrained:
-    """Model in eval mode and tokenizer; `path` wins over `build`.
+    """Model in eval mode, and its tokenizer; `path` wins over `build`.
 
-    Raises ValueError where both are null, and for a model that does not look right.
+    Raises ValueError if both are null, or if the model is not bidirectional.
     """
     hide_bars()
     if path is not None:
@@ -44,15 +45,14 @@ def read_masked(path: str | None, build: Build | None, numerics: Numerics) -> Pr
     elif build is not None:
         loaded = built(build, numerics)
     else:
-        raise ValueError("model.path is null: give a folder or a hub name of a masked model")
+        raise ValueError("model.path is null; set it to a folder or hub name of a masked model")
     align(loaded.model)
     check_both_ways(loaded.model)
     return Pretrained(ready(loaded.model, numerics), loaded.tokenizer)
 
 
 def from_path(path: str, numerics: Numerics) -> Pretrained:
-    """A masked language model, a decoder whose attention is opened to the right, or a checkpoint in
-    a format of its own."""
+    """A masked language model, a decoder made bidirectional, or a checkpoint of LLaDA or Dream."""
     place = locate(path, key="model.path")
     form = format_of(read_raw(place))
     if form is None:
@@ -61,14 +61,14 @@ def from_path(path: str, numerics: Numerics) -> Pretrained:
     try:
         model, missing = in_format(form, place, numerics)
         tokenizer = form.tokenizer(place)
-    except Exception as error:  # of libraries, of a file that is no such checkpoint
+    except Exception as error:  # whatever a library raises for an unreadable checkpoint
         raise ValueError(f"model.path={path} cannot be loaded: {shorten_error(error)}") from None
     check_whole(f"model.path={path}", tokenizer, missing)
     return Pretrained(model, tokenizer)
 
 
 def in_format(form: Format, place: str, numerics: Numerics) -> tuple[nn.Module, set[str]]:
-    """The model of a checkpoint in a format of its own, and the weights that it lacks."""
+    """The model of a checkpoint in its original format, and the names of missing weights."""
     config = without_dropout(form.config(read_raw(place)))
     state = read_state(form, place)
     own = next(iter(state.values())).dtype
@@ -79,20 +79,20 @@ def in_format(form: Format, place: str, numerics: Numerics) -> tuple[nn.Module, 
     )
     report = model.load_state_dict(state, strict=False)
     if report.unexpected_keys:
-        raise ValueError(f"{report.unexpected_keys[0]} is no weight of {type(model).__name__}")
+        raise ValueError(f"{report.unexpected_keys[0]} is not a weight of {type(model).__name__}")
     tied = {"lm_head.weight"} if config.tie_word_embeddings else set()
     return model, {*report.missing_keys} - tied
 
 
 def read_masked_config(place: str) -> PretrainedConfig:
-    """The configuration of a model that transformers has, whatever its checkpoint calls it."""
+    """The configuration as transformers' own class, also for LLaDA and Dream."""
     raw = read_raw(place)
     form = format_of(raw)
     return read_config(place) if form is None else form.config(raw)
 
 
 def looking_both_ways(config: PretrainedConfig) -> type:
-    """The class that loads a configuration, which is told not to be causal."""
+    """The class that loads a configuration, with causal attention switched off."""
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING
 
@@ -104,7 +104,7 @@ def looking_both_ways(config: PretrainedConfig) -> type:
 
 @torch.no_grad()
 def check_both_ways(model: nn.Module) -> None:
-    """Raise ValueError where changing the last token does not move the first logits."""
+    """Raise ValueError if changing the last token does not change the first logits."""
     vocabulary = model.get_input_embeddings().weight.shape[0]
     tokens = torch.arange(8, device=model.device)[None].repeat(2, 1) % vocabulary
     tokens[1, -1] = vocabulary // 2
@@ -112,15 +112,15 @@ def check_both_ways(model: nn.Module) -> None:
         first = model(input_ids=tokens, attention_mask=torch.ones_like(tokens)).logits[:, 0]
     if torch.equal(first[0], first[1]):
         raise ValueError(
-            f"model: {type(model).__name__} does not look to the right: its last token moves no "
-            "logit of the first; take a model of masked texts, or model=hf for this one"
+            f"model: {type(model).__name__} is causal: changing its last token changes no logit of "
+            "the first; choose a masked language model, or set model=hf for this one"
         )
 
 
 def mask_tokens(found: Pretrained, *, mask: int | None, shift: bool | None) -> MaskTokens:
-    """Which tokens hide others, and are none of an answer.
+    """The mask token, and the tokens that no answer contains.
 
-    Raises ValueError where nothing says which token hides others.
+    Raises ValueError if no mask token is known.
     """
     model, tokenizer = found
     config = model.config.get_text_config().to_dict()
@@ -128,8 +128,8 @@ def mask_tokens(found: Pretrained, *, mask: int | None, shift: bool | None) -> M
     mask = next((one for one in said if one is not None), None)
     if mask is None:
         raise ValueError(
-            "model.mask_token_id is null, and neither the model nor its tokenizer names a token "
-            "that hides others; set it to the id of one"
+            "model.mask_token_id is null, and neither the model nor its tokenizer names a mask "
+            "token; set it to the id of the mask token"
         )
     padding = {tokenizer.pad_token_id} - {None, *list_ends(tokenizer, end_tokens(found.model))}
     shift = config.get("shift_logits", False) if shift is None else shift
@@ -140,8 +140,8 @@ def mask_tokens(found: Pretrained, *, mask: int | None, shift: bool | None) -> M
 
 @torch.no_grad()
 def check_shift(found: Pretrained, tokens: MaskTokens) -> None:
-    """Raise ValueError where a likely text is told by the logits of the place before, or of the
-    place itself, and `shift_logits` says otherwise. Random weights tell nothing."""
+    """Raise ValueError if the logits of the other position predict a likely text and those that
+    `shift_logits` selects do not. Random weights predict neither and pass."""
     model, tokenizer = found
     ids = tokenizer(LIKELY, add_special_tokens=False)["input_ids"]
     places = torch.arange(1, len(ids))
@@ -156,8 +156,8 @@ def check_shift(found: Pretrained, tokens: MaskTokens) -> None:
     told = [hit.float().mean().item() for hit in hits]
     if told[tokens.shift] < TOLD < told[1 - tokens.shift]:
         raise ValueError(
-            f"model.shift_logits={bool(tokens.shift)}: {told[tokens.shift]:.0%} of the words of a "
-            f"likely text are told so, and {told[1 - tokens.shift]:.0%} the other way; set "
+            f"model.shift_logits={bool(tokens.shift)} predicts {told[tokens.shift]:.0%} of the "
+            f"words of a likely text, and the opposite {told[1 - tokens.shift]:.0%}; set "
             f"model.shift_logits={not tokens.shift}"
         )
 

@@ -1,4 +1,4 @@
-"""Records of a masked-diffusion policy: how answers are unmasked, and rows of hidden tokens."""
+"""Records of a masked-diffusion policy: sampling options, samples, and masked states."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ Order = Literal["random", "confidence", "entropy", "margin"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskedSampling(Sampling):
-    """How answers are unmasked: `max_new_tokens` positions, of which each step writes some."""
+    """Sampling options: `max_new_tokens` positions, some of which each step unmasks."""
 
     dynamics: ClassVar[str] = "masked"
     in_time: ClassVar[bool] = False
 
-    steps: Annotated[int, positive] | None = None  # of an answer; None: one for every position
-    block_length: Annotated[int, positive] | None = None  # left to right; None: all at once
-    unmask_order: Order = "entropy"  # of the hidden positions, those that are written first
-    # In place of `steps`: the surest positions whose entropies, less the largest of them, sum up to
-    # so many nats, and at least one.
+    steps: Annotated[int, positive] | None = None  # per answer; None: one per position
+    block_length: Annotated[int, positive] | None = None  # left to right; None: one block
+    unmask_order: Order = "entropy"  # which hidden positions are unmasked first
+    # Instead of `steps`: the positions of lowest entropy, as long as the sum of their entropies
+    # minus the largest one is at most this many nats; at least one position.
     entropy_bound: Annotated[float, at_least(0)] | None = None
 
     def __post_init__(self) -> None:
         Sampling.__post_init__(self)
         if self.engine is not None:
             raise ValueError(
-                "rollout.engine: no engine unmasks answers; leave it out, or take a model that "
-                "writes one token after the other"
+                "rollout.engine: no engine unmasks answers; leave it out, or choose an "
+                "autoregressive model"
             )
         if self.stop:
             raise ValueError(
-                "rollout.stop: answers are not written from left to right; set rollout.stop=[]"
+                "rollout.stop: answers are not written left to right; set rollout.stop=[]"
             )
         if self.max_new_tokens % self.block:
             raise ValueError(
@@ -50,13 +50,13 @@ class MaskedSampling(Sampling):
         blocks = self.max_new_tokens // self.block
         if not blocks <= self.total_steps <= self.max_new_tokens or self.total_steps % blocks:
             raise ValueError(
-                f"rollout.steps={self.total_steps}: each of the {blocks} blocks takes as many "
-                f"steps, at least one and at most its {self.block} positions"
+                f"rollout.steps={self.total_steps}: each of the {blocks} blocks needs the same "
+                f"number of steps, from 1 to its {self.block} positions"
             )
 
     @property
     def chooses_by_candidate(self) -> bool:
-        """Whether a token that is written was chosen for what it is."""
+        """Whether positions are selected by the token that was drawn there."""
         return self.entropy_bound is None and ORDERS[self.unmask_order].by_candidate
 
     @property
@@ -72,24 +72,24 @@ class MaskedSampling(Sampling):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskedSample(TokenSample):
-    """Rows of a prompt and, right behind it, the L positions of its answer.
+    """Rows of a prompt and, right after it, the L positions of its answer.
 
-    At step s of the sampler those positions were hidden whose `when` is s or more.
+    At step s of the sampler, the positions with `when` >= s were hidden.
     """
 
-    when: Tensor  # [B, L] int64 step that wrote the position; 0 of given answers
-    answer_length: Tensor  # [B] int64 up to the first end token, which is counted
-    key: Tensor  # [B] int64 of the noise of its evidence
-    stratum: Tensor  # [B] int64 of the noise that rows share whose levels are spread evenly
-    place: Tensor  # [B] float64 in [0, 1) of the row among those
+    when: Tensor  # [B, L] int64 step that wrote the position; 0 for demonstrations
+    answer_length: Tensor  # [B] int64 up to and including the first end token
+    key: Tensor  # [B] int64 key of the noise of its likelihood
+    stratum: Tensor  # [B] int64 key shared by rows whose levels are spread evenly
+    place: Tensor  # [B] float64 in [0, 1), the row's position among those
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HiddenRows:
-    """What evidence is made of: the rows of a mask, and the names of their noise."""
+    """Rows from which masked states are made: what is scored, and the keys of the noise."""
 
     free: Tensor  # [B, L] bool: scored, so it may be hidden
-    void: Tensor  # [B, L] bool: behind the end of the answer, and not scored
+    void: Tensor  # [B, L] bool: after the end of the answer, and not scored
     prompt: Tensor  # [B, S] bool: the columns of the prompt
     when: Tensor  # [B, L] int64
     key: Tensor  # [B] int64
@@ -98,7 +98,7 @@ class HiddenRows:
 
     @classmethod
     def of(cls, sample: MaskedSample, mask: Tensor) -> HiddenRows:
-        """The rows of a sample, scored where `mask` [B, T] says so, T being L at most."""
+        """The rows of a sample, scored where `mask` [B, T] is True; T is at most L."""
         free = torch.nn.functional.pad(mask, (0, sample.when.shape[1] - mask.shape[1]))
         position = torch.arange(free.shape[1], device=free.device)
         column = torch.arange(sample.tokens.shape[1], device=free.device)
@@ -114,7 +114,7 @@ class HiddenRows:
 
     @classmethod
     def written_by(cls, sampling: MaskedSampling) -> HiddenRows:
-        """The row of an answer that all steps of a sampler wrote."""
+        """One row, with an answer that took all steps of the sampler."""
         width, one = sampling.max_new_tokens, torch.zeros(1, dtype=torch.int64)
         return cls(
             free=torch.ones(1, width, dtype=torch.bool),
@@ -129,20 +129,20 @@ class HiddenRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class States:
-    """Masked states of rows: N passes, and how much each says of the value of a position."""
+    """Masked states of rows: N passes, with the weight of each in the value of a position."""
 
-    row: Tensor  # [N] int64 of the rows
+    row: Tensor  # [N] int64 index of the row
     hidden: Tensor  # [N, L] bool
     weight: Tensor  # [N, L] float64; 0 where the position is not scored
-    count: int  # states that are drawn for a row, be some of them not worth a pass
-    prompt: Tensor | None = None  # [N, S] bool: hidden columns of the prompt; None: there are none
+    count: int  # states drawn per row, including those that need no pass
+    prompt: Tensor | None = None  # [N, S] bool: hidden columns of the prompt; None: none
 
     def values(self, logp: Tensor, rows: int) -> Tensor:
         """sum over the states of a row of weight * logp: [N, L] -> [rows, L] nats."""
         return _added(self.weight.to(logp.dtype) * logp, self.row, rows)
 
     def upper_values(self, logp: Tensor, free: Tensor, *, beta: float) -> Tensor:
-        """U_i = log(mean over the states of p^beta / t where i is hidden) / beta, at the positions
+        """U_i = log(mean over the states of p^beta / t where i is hidden) / beta, at positions
         that some state hides; scaled so that the mean over `free` is that over those positions.
 
         t is the share of the scored positions that is hidden. Source: SPG, arXiv:2510.09541. logp

@@ -1,4 +1,4 @@
-"""Rows of masked answers: as they were sampled or given, and as people read them."""
+"""Rows of masked answers: built from samples or demonstrations, and shown step by step."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from tandem.policies.masked.records import MaskedSample, Trailing
 from tandem.policies.masked.unmasking import Unmasked
 from tandem.types import Prompt, Rollout
 
-GOLDEN = 0.6180339887498949  # its multiples lie evenly in [0, 1), however many there are
-HIDDEN, ENDED = "░", "·"  # a hidden position, and one at or behind the end of an answer
+GOLDEN = 0.6180339887498949  # its multiples mod 1 are spread evenly over [0, 1)
+HIDDEN, ENDED = "░", "·"  # a hidden position, and one at or after the end of an answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowNoise:
-    """Groups of B rows, and the names of the noise that each row is asked at."""
+    """Groups of B rows, and the keys of the noise of each row."""
 
     group: Tensor  # [B] int64
     key: Tensor  # [B] int64
     stratum: Tensor  # [B] int64, shared by the rows whose levels are spread evenly
-    place: Tensor  # [B] float64 in [0, 1) of the row among those
+    place: Tensor  # [B] float64 in [0, 1), the row's position among those
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskedRows:
-    """The way between answers of so many positions and rows, by one tokenizer."""
+    """Conversion between answers of a fixed number of positions and rows."""
 
     chat: Chat
     ends: Sequence[int]  # tokens that end an answer
-    trailing: Trailing  # what becomes of positions behind its end
+    trailing: Trailing  # treatment of positions after the end
 
     def rollout(
         self,
@@ -77,7 +77,7 @@ class MaskedRows:
     def encode(
         self, examples: Sequence[Prompt], *, positions: int, key: int, group: Tensor
     ) -> Rollout:
-        """Demonstrations, filled up with end tokens, which are trained where they are counted.
+        """Demonstrations padded with end tokens, which are trained with trailing=counted.
 
         The rows of a slot share levels and masks. `group`: [B] int64.
         """
@@ -101,7 +101,7 @@ class MaskedRows:
     def admit_answered(
         self, examples: Sequence[Prompt], positions: int
     ) -> tuple[list[Prompt], list[tuple[Prompt, str]]]:
-        """The demonstrations whose answers fit into so many positions, and the others."""
+        """Demonstrations whose answers fit into the positions, and the others with a reason."""
         answers = self.chat.encode_answers([self.chat.answer(example) for example in examples])
         sizes = [(example, len(ids)) for example, ids in zip(examples, answers, strict=True)]
         said = "has an answer of {} tokens, more than rollout.max_new_tokens={}"
@@ -109,7 +109,7 @@ class MaskedRows:
         return fits, [(e, said.format(n, positions)) for e, n in sizes if n > positions]
 
     def describe_steps(self, rollout: Rollout, row: int) -> list[str]:
-        """The answer after every step that wrote something, with what is still hidden."""
+        """The answer after each step that wrote something, with hidden positions marked."""
         sample = rollout.sample
         start, width = int(sample.prompt_length[row]), sample.when.shape[1]
         tokens = sample.tokens[row, start : start + width].tolist()

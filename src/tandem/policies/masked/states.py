@@ -1,9 +1,9 @@
-"""States at which a masked-diffusion policy is asked what it thinks of an answer.
+"""Masked states at which the log-probabilities of an answer are evaluated.
 
 `path` replays those of the sampler: its values are log-probabilities of the steps that were taken.
-The others draw states of their own, by the keys of the rows, so that the live policy, the old one
-and the reference are asked at the same ones. Their values are a bound on log p of the answer, split
-over its positions, or values of tokens.
+The others draw states of their own, keyed by row, so that the live policy, the old one and the
+reference are evaluated at the same states. Their values are token values, or a bound on log p of
+the answer, split over its positions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tandem.contracts import above, between, fraction, positive, register_answer
 from tandem.policies.masked.records import HiddenRows, States, Trailing
 
 Masks = Literal["independent", "counted", "coupled"]
-OfSteps = Literal["counted", "shown"]  # of `Trailing`: what the sampler saw is not hidden
+OfSteps = Literal["counted", "shown"]  # not `hidden`: the sampler saw those positions
 positive_share = between(0, 1, open_low=True)
 inner_share = between(0, 1, open_low=True, open_high=True)
 
@@ -27,7 +27,7 @@ inner_share = between(0, 1, open_low=True, open_high=True)
 # The step that wrote each token, replayed exactly
 @register_answer_likelihood(reads={"when"}, replays=True)
 def path(rows: HiddenRows, *, trailing: OfSteps = "shown") -> States:
-    """ℓ_i at the very state whose step wrote position i: log p of what the sampler did."""
+    """ℓ_i in the state in which position i was written: log p of the sampler's steps."""
     return replay_states(rows, rows.when)
 
 
@@ -36,14 +36,14 @@ def path(rows: HiddenRows, *, trailing: OfSteps = "shown") -> States:
 def merged_path(
     rows: HiddenRows, *, shrink: Annotated[int, positive] = 8, trailing: OfSteps = "shown"
 ) -> States:
-    """`shrink` steps that follow one another are one pass (TraceRL, arXiv:2509.06949)."""
+    """`shrink` successive steps are one pass (TraceRL, arXiv:2509.06949)."""
     return replay_states(rows, merge_steps(rows.when, shrink))
 
 
 def merge_steps(when: Tensor, shrink: int) -> Tensor:
-    """The first of the `shrink` successive distinct steps of a row that a step is among: [B, L]."""
+    """The first step in each position's run of `shrink` distinct steps of its row: [B, L]."""
     earlier = when[:, None, :] < when[:, :, None]
-    # Of several positions that one step wrote, the first stands for the step.
+    # Of the positions that one step wrote, the first counts the step.
     same = when[:, None, :] == when[:, :, None]
     first = ~torch.tril(same, diagonal=-1).any(-1)
     rank = (earlier & first[:, None, :]).sum(-1)
@@ -53,7 +53,7 @@ def merge_steps(when: Tensor, shrink: int) -> Tensor:
 
 
 def replay_states(rows: HiddenRows, read: Tensor) -> States:
-    """A state for every step of a row that something is read at; `read` [B, L]: which step."""
+    """One state for each step of a row that `read` [B, L] names."""
     width = int(read.max()) + 1
     row, position = rows.free.nonzero(as_tuple=True)
     both = (row * width + read[row, position]).unique()
@@ -62,7 +62,7 @@ def replay_states(rows: HiddenRows, read: Tensor) -> States:
     return States(row=row, hidden=rows.when[row] >= step[:, None], weight=scored.double(), count=1)
 
 
-# A bound on log p of the whole answer, split over its positions, at states of its own
+# A bound on log p of the whole answer, split over its positions, at random states
 @register_answer_likelihood(
     read_with={
         "levels": ("masks", "counted"),
@@ -75,20 +75,20 @@ def elbo(
     *,
     masks: Masks = "coupled",  # coupled: each with its complement, in a second pass
     states: Annotated[int, positive] = 1,  # levels of a row, each with one mask
-    levels: Literal["stratified", "gauss"] = "stratified",  # gauss: fixed, of counted masks
-    weighted: bool = True,  # false: the mean of what the states say of a token; coupled alone
+    levels: Literal["stratified", "gauss"] = "stratified",  # gauss: fixed nodes, counted masks
+    weighted: bool = True,  # false: the plain mean over states; coupled masks only
     least: Annotated[float, positive_share]
-    | None = None,  # level of independent masks; None: 1 / L
+    | None = None,  # smallest level of independent masks; None: 1 / L
     trailing: Trailing = "hidden",
-    p_mask_prompt: Annotated[float, fraction] = 0.0,  # tokens of the prompt that are hidden
-    beta: Annotated[float, above(0)] = 1.5,  # of the upper bound, for losses that read it
+    p_mask_prompt: Annotated[float, fraction] = 0.0,  # share of prompt tokens that are hidden
+    beta: Annotated[float, above(0)] = 1.5,  # exponent of the upper bound, for losses that read it
 ) -> States:
     """c_i, whose sum is a bound on log p of the answer: the mean over states of w ℓ_i where i is
     hidden, w = 1 / t (independent), L / n (counted) or (L + 1) / 2n (coupled).
 
     Sources: LLaDA, arXiv:2502.09992; ESPO, arXiv:2512.03759; GDPO, arXiv:2510.08554 (gauss).
     """
-    size = rows.free.sum(1)[:, None]  # [B, 1] the L that may be hidden
+    size = rows.free.sum(1)[:, None]  # [B, 1] L, the positions that may be hidden
     noise = rng.uniform(rng.key(rows.key, "masks"), (states, rows.free.shape[1]))
     if levels == "gauss":
         hidden, weight = hide_at_nodes(rows.free, noise, *gauss_levels(states, noise.device))
@@ -100,21 +100,21 @@ def elbo(
     return make_states(rows, hidden, weight, trailing=trailing, p_mask_prompt=p_mask_prompt)
 
 
-# All of the answer hidden, in one pass (diffu-GRPO)
+# The whole answer hidden, in one pass (diffu-GRPO)
 @register_answer_likelihood(essential=True)
 def one_step(
     rows: HiddenRows,
     *,
     trailing: Trailing = "hidden",
-    p_mask_prompt: Annotated[float, fraction] = 0.15,  # tokens of the prompt that are hidden
+    p_mask_prompt: Annotated[float, fraction] = 0.15,  # share of prompt tokens that are hidden
 ) -> States:
-    """ℓ_i where nothing of the answer is seen: a value of tokens, arXiv:2504.12216."""
+    """ℓ_i with the whole answer hidden: a token value, arXiv:2504.12216."""
     hidden = rows.free[:, None]
     weight = hidden.double()
     return make_states(rows, hidden, weight, trailing=trailing, p_mask_prompt=p_mask_prompt)
 
 
-# A mask with its complement, and all hidden, in three passes (coupled-GRPO)
+# A mask, its complement, and everything hidden, in three passes (coupled-GRPO)
 @register_answer_likelihood(essential=True)
 def coupled_tokens(
     rows: HiddenRows,
@@ -125,7 +125,7 @@ def coupled_tokens(
     p_mask_prompt: Annotated[float, fraction] = 0.0,
 ) -> States:
     """(ℓ_i with all hidden + ℓ_i of its own pass / its level) / 2, the level between `low` and
-    `high`: a value of tokens, no bound. Source: DiffuCoder, arXiv:2506.20639."""
+    `high`: a token value, not a bound. Source: DiffuCoder, arXiv:2506.20639."""
     level = low + (high - low) * rng.uniform(rng.key(rows.stratum, "levels"))[:, None]
     noise = rng.uniform(rng.key(rows.key, "masks"), (rows.free.shape[1],))
     mask = rows.free & (noise < level)
@@ -138,8 +138,7 @@ def coupled_tokens(
 def spread_levels(rows: HiddenRows, states: int) -> Tensor:
     """Levels in [0, 1), evenly spread over the states of a row and the rows of a stratum, [B, N].
 
-    They are a function of the stratum and the row's place in it, never of the rows beside it in a
-    pass.
+    They depend on the stratum and the row's place in it, never on the other rows of a pass.
     """
     offset = rng.uniform(rng.key(rows.stratum, "levels"))
     base = (rows.place + offset).frac()[:, None]
@@ -147,14 +146,14 @@ def spread_levels(rows: HiddenRows, states: int) -> Tensor:
 
 
 def counts_of(level: Tensor, most: Tensor | int) -> Tensor:
-    """How many of 0 to `most` a level in [0, 1) stands for, each as likely: int64 (ESPO)."""
+    """The count in 0 to `most` that a level in [0, 1) maps to, uniformly: int64 (ESPO)."""
     return (level * (most + 1)).round().remainder(most + 1).long()
 
 
 def hide_independently(
     free: Tensor, noise: Tensor, level: Tensor, size: Tensor, least: float | None
 ) -> tuple[Tensor, Tensor]:
-    """Each position by itself, with the probability of the level; w = 1 / t."""
+    """Each position independently, with the level as its probability; w = 1 / t."""
     lowest = 1 / size.clamp(min=1) if least is None else least
     level = ((1 - lowest) * level + lowest)[..., None]
     hidden = free[:, None] & (noise < level)
@@ -164,7 +163,7 @@ def hide_independently(
 def hide_count(
     free: Tensor, noise: Tensor, level: Tensor, size: Tensor, least: float | None
 ) -> tuple[Tensor, Tensor]:
-    """A count of 1 to L of the positions; w = L / n."""
+    """1 to L of the positions; w = L / n."""
     count = 1 + counts_of(level, (size - 1).clamp(min=0))
     hidden = lowest_of(noise, free, count)
     return hidden, hidden * (size.double() / count)[..., None] / noise.shape[1]
@@ -173,7 +172,7 @@ def hide_count(
 def hide_with_complement(
     free: Tensor, noise: Tensor, level: Tensor, size: Tensor, least: float | None
 ) -> tuple[Tensor, Tensor]:
-    """A count of 0 to L of the positions, and the others; w = (L + 1) / 2n."""
+    """0 to L of the positions, and their complement; w = (L + 1) / 2n."""
     count = counts_of(level, size)
     mask = lowest_of(noise, free, count)
     hidden = torch.cat([mask, free[:, None] & ~mask], 1)
@@ -197,8 +196,8 @@ def gauss_levels(states: int, device: torch.device | str = "cpu") -> tuple[Tenso
 def hide_at_nodes(
     free: Tensor, noise: Tensor, level: Tensor, weight: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """A fixed count round(t L) >= 1 of the positions at each level t; w L / n, which is w / t
-    where t L is whole, and w in all of every position."""
+    """A fixed count n = round(t L) >= 1 of the positions at each level t; w L / n, which is w / t
+    if t L is whole. The expected weight of a position is w."""
     size = free.sum(1)[:, None]
     count = (level * size).round().clamp(min=1).long()
     hidden = lowest_of(noise, free, count)
@@ -206,7 +205,7 @@ def hide_at_nodes(
 
 
 def lowest_of(noise: Tensor, free: Tensor, count: Tensor) -> Tensor:
-    """The `count` free positions of the least noise. [B, N, L], [B, L], [B, N] -> [B, N, L]"""
+    """The `count` free positions with the lowest noise. [B, N, L], [B, L], [B, N] -> [B, N, L]"""
     order = noise.masked_fill(~free[:, None], torch.inf).argsort(-1).argsort(-1)
     return free[:, None] & (order < count[..., None])
 
@@ -214,7 +213,7 @@ def lowest_of(noise: Tensor, free: Tensor, count: Tensor) -> Tensor:
 def make_states(
     rows: HiddenRows, hidden: Tensor, weight: Tensor, *, trailing: Trailing, p_mask_prompt: float
 ) -> States:
-    """The states of all rows that are worth a pass. `hidden`, `weight`: [B, N, L]."""
+    """The states that score something, of all rows. `hidden`, `weight`: [B, N, L]."""
     row, state = weight.any(-1).nonzero(as_tuple=True)
     void = rows.void[row] & (trailing == "hidden")
     return States(

@@ -1,5 +1,5 @@
-"""Unmasking of answers: a pass for each step, a candidate for every hidden position, the first of
-an order written."""
+"""Unmasking of answers: each step is a pass that draws a candidate for every hidden position and
+writes the first ones of an order."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Unmasked:
 
     tokens: Tensor  # [B, L] int64
     when: Tensor  # [B, L] int64 step that wrote the position
-    logp: Tensor  # [B, L] nats, when it was written
+    logp: Tensor  # [B, L] nats, at the step that wrote it
     entropy: Tensor  # [B, L] nats of the distribution it was drawn from
 
 
 class Unmasker:
-    """The engine of masked-diffusion text: it samples from the very weights that are trained."""
+    """The engine of masked-diffusion text: it samples with the weights that are trained."""
 
     def __init__(self, model: MaskedModel, memory: ChunkLimits, precision: Precision) -> None:
         self.model, self.memory, self.precision = model, memory, precision
@@ -41,8 +41,8 @@ class Unmasker:
     ) -> Unmasked:
         """keys.shape[1] answers to every prompt, prompt by prompt. keys: [P, G] int64.
 
-        A draw is named by its row's key, its position, the step and the token id, so neither cuts
-        nor company move a token.
+        A draw is keyed by its row, position, step and token id, so neither cuts nor other rows
+        change a token.
         """
         with self.precision.on(keys.device):
             return concat(
@@ -64,14 +64,14 @@ class Unmasker:
             mask=self.model.tokens.mask,
         )
         for step, (block, count) in enumerate(plan(sampling)):
-            if not page.hidden[:, block].any():  # written ahead of the plan
+            if not page.hidden[:, block].any():  # finished in fewer steps than planned
                 continue
             priority = self.candidates(page, block, step, sampling)
             page.write(self.chosen(page, block, priority, count, sampling), step)
         return page.answers()
 
     def candidates(self, page: Page, block: slice, step: int, sampling: MaskedSampling) -> Tensor:
-        """Draw for every hidden position of a block; how soon each should be written, [B, L]."""
+        """Draw a token for every hidden position of a block; return the priorities, [B, L]."""
         inside = torch.zeros_like(page.hidden)
         inside[:, block] = page.hidden[:, block]
         row, position = inside.nonzero(as_tuple=True)
@@ -115,7 +115,7 @@ class Unmasker:
 
 
 def plan(sampling: MaskedSampling) -> Iterator[tuple[slice, int]]:
-    """The block of each step, and how many positions of it are written."""
+    """The block of each step, and the number of positions that it writes."""
     blocks = sampling.max_new_tokens // sampling.block
     steps = sampling.block if sampling.entropy_bound is not None else sampling.total_steps // blocks
     for start in range(0, sampling.max_new_tokens, sampling.block):
@@ -124,7 +124,7 @@ def plan(sampling: MaskedSampling) -> Iterator[tuple[slice, int]]:
 
 
 class Page:
-    """Answers as far as they are written, with their prompts."""
+    """Partly written answers, with their prompts."""
 
     def __init__(
         self, prompts: Sequence[list[int]], keys: Tensor, *, positions: int, mask: int
@@ -141,12 +141,12 @@ class Page:
         self.logp, self.entropy = (torch.zeros(rows, positions, device=device) for _ in range(2))
 
     def write(self, chosen: Tensor, step: int) -> None:
-        """The candidates of these positions, for good. `chosen`: [B, L] bool."""
+        """Write the candidates of these positions. `chosen`: [B, L] bool."""
         seen = torch.where(chosen, self.token, self.tokens.gather(1, self.columns))
         self.tokens.scatter_(1, self.columns, seen)
         self.when[chosen] = step
         self.hidden &= ~chosen
 
     def answers(self) -> Unmasked:
-        """All of them, with nothing hidden."""
+        """The finished answers."""
         return Unmasked(tokens=self.token, when=self.when, logp=self.logp, entropy=self.entropy)
