@@ -183,7 +183,7 @@ def test_layers_that_let_go_of_the_mask_are_refused(monkeypatch):
     ("options", "said"),
     [
         ({"lora": Lora(r=2, alpha=4)}, r"model\.picture\.lora: .* set model\.text\.lora"),
-        ({"ema": lambda updates: 0.9}, r"model\.picture\.ema .* set it to null"),
+        ({"ema": lambda updates: 0.9}, r"model\.picture\.ema .* set model\.picture\.ema=null"),
         ({"adapter": small().picture.adapter}, r"model\.picture\.adapter: TinyFlow .* model=chain"),
     ],
 )

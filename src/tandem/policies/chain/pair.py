@@ -1,4 +1,4 @@
-"""Two policies as one: what concerns weights, and what is remembered, is asked of both."""
+"""Two policies as one: weights and state are the union of both."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class PairedPolicy(Policy):
-    """A writer and a painter; a subclass says how one sample is made of both."""
+    """A language policy and a flow policy; a subclass defines how both make one sample."""
 
     text: LanguagePolicy
     picture: FlowPolicy
@@ -39,7 +39,7 @@ class PairedPolicy(Policy):
 
     @property
     def learning(self) -> dict[str, LanguagePolicy | FlowPolicy]:
-        """Those that are trained, by segment."""
+        """The trained policies, by segment."""
         return {name: p for name, p in self.parts.items() if name not in self.request.frozen}
 
     @property
@@ -59,11 +59,11 @@ class PairedPolicy(Policy):
             policy.shard(mesh)
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        """All that learns, by text.NAME and picture.NAME."""
+        """Trained weights, named text.NAME and picture.NAME."""
         return named({name: policy.trainable() for name, policy in self.learning.items()})
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
-        """Either is treated by itself: its learning rate, and the clip of its gradient."""
+        """One group per segment, with its own learning rate and gradient clip."""
         return {name: list(policy.trainable().values()) for name, policy in self.learning.items()}
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
@@ -72,15 +72,15 @@ class PairedPolicy(Policy):
             policy.load_weights(owned(weights, f"{name}."))
 
     def state(self) -> dict[str, Tensor]:
-        """What both remember beside their weights. Of any shape [...]."""
+        """The state of both policies, without weights. Of any shape [...]."""
         return named({name: policy.state() for name, policy in self.parts.items()})
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Put back what `state` gave. Of any shape [...]."""
+        """Restore what `state` returned. Of any shape [...]."""
         for name, policy in self.parts.items():
             policy.load_state(owned(state, f"{name}."))
 
     def save(self, folder: str | Path) -> None:
-        """Each in its own format, in the folders text and picture."""
+        """Save each in its own format, in the folders text and picture."""
         for name, policy in self.parts.items():
             policy.save(Path(folder) / name)

@@ -1,4 +1,4 @@
-"""The chain policy: a language model writes what to paint, and a flow paints it, in one sample."""
+"""The chain policy: a language model writes what to paint, and a flow model paints it."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from tandem.policies.language.records import Description
 from tandem.policies.request import Request
 from tandem.types import PICTURE, TEXT, Evidence, Prompt, Rollout
 
-ALONE = frozenset({"values", "old_values", "new_reference"})  # that one of the two could say
+ALONE = frozenset({"values", "old_values", "new_reference"})  # not supported for a pair
 
 
 class ChainPolicy(PairedPolicy):
-    """Any language policy and any flow policy. Of one row the text and its picture share a score.
+    """Any language policy and any flow policy. A row is a text and its picture, with one score.
 
-    No gradient flows from a picture into its text but through that score: what the painter reads of
-    a text is a constant.
+    No gradient flows from a picture into its text, except through that score: the text is a
+    constant input of the flow model.
     """
 
     paints = True
@@ -50,13 +50,13 @@ class ChainPolicy(PairedPolicy):
         path: str | None = None,
         instruction: str | None = None,
     ) -> None:
-        """`path`: a folder with `text` and `picture` in it, which wins over those of the two.
+        """`path`: a folder with `text` and `picture` in it, which wins over their own paths.
 
-        `instruction`: what a chat model is told before the prompt; None: it is sent the prompt.
+        `instruction`: system message for a chat model; None: the prompt alone.
         """
         super().__init__()
         self.text, self.picture, self.instruction = text, picture, instruction
-        # A mapping of its own: what a module holds twice it would save twice.
+        # Not a ModuleDict: its weights would be saved twice.
         self.parts: Mapping[str, LanguagePolicy | FlowPolicy] = {TEXT: text, PICTURE: picture}
         if path is not None:
             for name, own in self.parts.items():
@@ -69,13 +69,13 @@ class ChainPolicy(PairedPolicy):
         return Description(kind="chain", provides=known - ALONE, offloads=beside)
 
     def load(self, request: Request) -> None:
-        """Both, each with the reference that its own segment needs; a frozen one learns nothing."""
+        """Load both, each with a reference if its segment needs one; frozen ones train nothing."""
         self.request, self.sampling = request, request.sampling
         self.load_parts(request)
         for name in request.frozen:
             for parameter in self.own_weights(name).values():
                 parameter.requires_grad_(False)
-        self.picture.library.fleeting = True  # what is painted was written a moment ago
+        self.picture.library.fleeting = True  # prompts of the flow model are new in each iteration
         self.exact = all(policy.exact for policy in self.parts.values())
 
     def load_parts(self, request: Request) -> None:
@@ -83,17 +83,17 @@ class ChainPolicy(PairedPolicy):
             policy.load(self.request_of(name, request))
 
     def own_weights(self, name: str) -> dict[str, nn.Parameter]:
-        """What learns in that segment alone, by the names of its policy."""
+        """Weights trained by that segment alone, by their names in its policy."""
         return self.parts[name].trainable()
 
     def request_of(self, name: str, request: Request) -> Request:
         needs = request.needs - request.unread.get(name, frozenset())
-        # What is painted follows the writer's one move: there is nobody to answer it.
+        # The text is a single move, which no environment answers.
         own = {"sampling": getattr(request.sampling, name), "needs": needs, "environment": None}
         return replace(request, **own)
 
     def needs_of(self, name: str, needs: frozenset[str]) -> frozenset[str]:
-        """What is read of the steps of that segment."""
+        """The fields that are needed of that segment."""
         return needs - self.request.unread.get(name, frozenset())
 
     @contextmanager
@@ -115,9 +115,9 @@ class ChainPolicy(PairedPolicy):
         slots: Sequence[int],
         sampling: ChainSampling | None = None,
     ) -> Rollout:
-        """`group_size` rows for every prompt, of which each `pictures_per_text` share a text.
+        """`group_size` rows per prompt; each `pictures_per_text` of them share a text.
 
-        The noise of either segment is a function of key, slot and sample, under a name of its own.
+        The noise of each segment is a function of key, slot and sample, under its own name.
         """
         each = (sampling or self.request.sampling).pictures_per_text
         texts = group_size // each
@@ -129,19 +129,19 @@ class ChainPolicy(PairedPolicy):
             sampling=None if sampling is None else sampling.text,
         )
         asked = tuple(prompt for prompt in prompts for _ in range(texts))
-        written = replace(written, prompts=asked)  # what rewards and people see
+        written = replace(written, prompts=asked)  # for rewards and tables: without instruction
         rows = zip(asked, written.outputs, strict=True)
         painted = self.picture.sample(
             [asked_to_paint(prompt, text) for prompt, text in rows],
             each,
             key=rng.key(key, PICTURE),
-            slots=written.key.tolist(),  # a place for each text
+            slots=written.key.tolist(),  # one slot per text
             sampling=None if sampling is None else sampling.picture,
         )
         return join(painted_from(written, each), painted, self.request.frozen)
 
     def encode(self, examples: Sequence[Prompt], *, key: int, slots: Sequence[int]) -> Rollout:
-        """Demonstrations: the answer is what was written, and the picture what it looks like."""
+        """Demonstrations: the answer is the text, and its image the picture."""
         told = [self.told(example) for example in examples]
         written = replace(self.text.encode(told, key=key, slots=slots), prompts=tuple(examples))
         asked = [asked_to_paint(example, example.answer) for example in examples]
@@ -154,7 +154,7 @@ class ChainPolicy(PairedPolicy):
         return filled(rollout, {**parts, PICTURE: again})
 
     def evidence(self, rollout: Rollout, needs: frozenset[str]) -> Evidence:
-        """The training forwards, with gradient: two graphs beside one another."""
+        """The training forwards, with gradient; their graphs are separate."""
         parts = part(rollout)
         said = {
             name: policy.evidence(parts[name], self.needs_of(name, needs))
@@ -163,26 +163,26 @@ class ChainPolicy(PairedPolicy):
         return join_evidence(said, parts)
 
     def complete(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
-        """Each fills in what is read of its own steps; of frozen ones nobody reads anything."""
+        """Fill in what is needed of the steps of each trained policy."""
         parts = dict(part(rollout))
         for name, policy in self.learning.items():
             parts[name] = policy.complete(parts[name], self.needs_of(name, needs))
         return filled(rollout, parts, needs)
 
     def row_cost(self, rollout: Rollout) -> Tensor:
-        """Tokens that the forward passes of both read for each row, [B] int64."""
+        """Tokens that the forward passes of both read, [B] int64."""
         parts = part(rollout)
         return sum(policy.row_cost(parts[name]) for name, policy in self.parts.items())
 
     def admit(self, prompts: Sequence[Prompt], samplings: Sequence[ChainSampling] = ()) -> Split:
-        """The prompts that can be answered, and the others with the reason; what is painted is not
-        written yet."""
+        """Prompts that the language model accepts, and the others with a reason. The flow model's
+        prompts do not exist yet."""
         self.picture.admit((), [one.picture for one in samplings])
         told = [self.told(prompt) for prompt in prompts]
         return as_given(prompts, self.text.admit(told, [one.text for one in samplings]))
 
     def admit_answered(self, examples: Sequence[Prompt]) -> Split:
-        """The demonstrations that have a text and a picture of it, and the others."""
+        """Demonstrations that have both a text and a picture, and the others with a reason."""
         told = [self.told(example) for example in examples]
         kept, dropped = as_given(examples, self.text.admit_answered(told))
         asked = [asked_to_paint(example, example.answer) for example in kept]
@@ -191,9 +191,9 @@ class ChainPolicy(PairedPolicy):
         return [one for one in kept if one.id not in reasons], dropped
 
     def describe_prompt(self, prompt: Prompt) -> str:
-        """The text as the language model sees it."""
+        """The text as the language model reads it."""
         return self.text.describe_prompt(self.told(prompt))
 
     def told(self, prompt: Prompt) -> Prompt:
-        """The prompt as the language model is sent it."""
+        """The prompt with the instruction, as the language model reads it."""
         return instructed(prompt, self.instruction)

@@ -1,6 +1,6 @@
-"""Records of a chain: how texts and pictures are sampled, and rows that hold both.
+"""Records of a chain: sampling options, and rows that hold a text and its picture.
 
-The columns of a row are its denoising steps and then its tokens, so that what pads a row is text.
+The columns of a row are its denoising steps, then its tokens, so a row is padded in its text.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from tandem.types import (
 )
 
 FILLED = ("old_logp", "ref_logp", "old_kl_to_ref")  # by `complete`
-OF_COLUMNS = ("behaviour_logp", "entropy", *FILLED)  # what either policy says of its own columns
+OF_COLUMNS = ("behaviour_logp", "entropy", *FILLED)  # fields with one value per column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainSampling:
-    """How the texts are sampled, and how the pictures that are painted for them."""
+    """Sampling options of texts, and of the pictures that are painted for them."""
 
     text: Sampling
     picture: FlowSampling
@@ -45,15 +45,15 @@ class ChainSampling:
     def __post_init__(self) -> None:
         if self.picture.shared_noise:
             raise ValueError(
-                "rollout.picture.shared_noise=true: every picture has a text of its own to start "
-                "from; set it to false"
+                "rollout.picture.shared_noise=true: pictures of a chain have different texts, so "
+                "they cannot share noise; set it to false"
             )
         for name in SEGMENTS:
             own = getattr(self, name)
             if own.staleness or own.engine is not None:
                 raise ValueError(
-                    f"rollout.{name}: a chain samples with its live weights, by itself; leave out "
-                    "staleness and engine"
+                    f"rollout.{name}: a chain samples with its live weights and without an engine; "
+                    "leave out staleness and engine"
                 )
 
     staleness = 0
@@ -63,20 +63,20 @@ class ChainSampling:
 
     @property
     def max_rows(self) -> int:
-        """Of both together: either cuts its own passes further."""
+        """The larger limit of the two; each policy splits its passes further."""
         return max(self.text.max_rows, self.picture.max_rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainSample:
-    """What either policy made; each opens its own."""
+    """The samples of both policies; each reads its own."""
 
     text: TokenSample
     picture: FlowSample
 
 
 def instructed(prompt: Prompt, instruction: str | None) -> Prompt:
-    """The prompt behind an instruction, if there is one; a chat stays as it is."""
+    """The prompt with an instruction as system message, if there is one; a chat is unchanged."""
     if instruction is None or prompt.text is None:
         return prompt
     turns = {"system": instruction, "user": prompt.text}
@@ -85,12 +85,12 @@ def instructed(prompt: Prompt, instruction: str | None) -> Prompt:
 
 
 def asked_to_paint(prompt: Prompt, text: str) -> Prompt:
-    """The question to the painter: the text, and what a flow reads of the fields of a prompt."""
+    """The prompt of the flow model: the text, and the other fields of the original prompt."""
     return replace(prompt, text=text, messages=None, answer=None)
 
 
 def painted_from(written: Rollout, count: int) -> Rollout:
-    """A row for each of so many pictures of every text, which is trained in the first of them."""
+    """`count` rows for every text, one per picture; the text is trained in the first of them."""
     if count == 1:
         return written
     number = torch.arange(len(written.mask) * count, device=written.mask.device)
@@ -100,7 +100,7 @@ def painted_from(written: Rollout, count: int) -> Rollout:
 
 
 def join(written: Rollout, painted: Rollout, frozen: Sequence[str]) -> Rollout:
-    """One row for each text and the picture of it. `frozen`: the segments that nobody trains."""
+    """One row per text and picture. `frozen`: the segments that are not trained."""
     parts = {PICTURE: painted, TEXT: written}
     masks = {
         name: torch.zeros_like(part.mask) if name in frozen else part.mask
@@ -131,7 +131,7 @@ def join(written: Rollout, painted: Rollout, frozen: Sequence[str]) -> Rollout:
 
 
 def part(rollout: Rollout) -> Mapping[str, Rollout]:
-    """The rows as either policy knows them, by segment."""
+    """The rows split by segment, in the form that each policy reads."""
     steps = int(rollout.segment.sum(1).max())
     texts = tuple(prompt.fields[WRITTEN] for prompt in rollout.prompts)
     asked = zip(rollout.prompts, texts, strict=True)
@@ -159,9 +159,9 @@ def part(rollout: Rollout) -> Mapping[str, Rollout]:
 def filled(
     rollout: Rollout, parts: Mapping[str, Rollout], needs: frozenset[str] = frozenset()
 ) -> Rollout:
-    """With what is read of what either policy filled in of its own columns.
+    """The rollout with the needed fields that each policy filled in for its own columns.
 
-    One may find more on its way: of the columns of the other nobody would know it.
+    Other fields are dropped: the other policy may not have computed them.
     """
     read = [name for name in FILLED if name in needs or getattr(rollout, name) is not None]
     known = {
@@ -174,7 +174,7 @@ def filled(
 
 
 def join_evidence(said: Mapping[str, Evidence], parts: Mapping[str, Rollout]) -> Evidence:
-    """What both say of their columns; 0 where a column is none of theirs, or nobody was asked."""
+    """Evidence of both; 0 in columns of a policy that was not evaluated."""
     asked = {name: said.get(name) for name in SEGMENTS}
 
     def field(name: str) -> Tensor | None:
@@ -190,13 +190,13 @@ def join_evidence(said: Mapping[str, Evidence], parts: Mapping[str, Rollout]) ->
         logp=field("logp"),
         entropy=field("entropy"),
         likeliest=field("likeliest"),
-        # A token has no mean and no noise: 0.
+        # Tokens have no mean and no noise: 0.
         transition=map_fields(steps, lambda x: pad_steps(x, x.shape[1] + tokens)),
     )
 
 
 def joined(read: Callable[[Rollout], Tensor | None], parts: Mapping[str, Rollout]) -> Tensor:
-    """What `read` finds of the columns of both; 0 where it finds nothing."""
+    """`read` applied to both and joined; 0 where it returns None."""
     return beside(*(_or_zeros(read(parts[name]), parts[name].mask) for name in (PICTURE, TEXT)))
 
 
@@ -210,12 +210,12 @@ def _or_zeros(value: Tensor | None, mask: Tensor) -> Tensor:
 
 
 def as_given(prompts: Sequence[Prompt], judged: Split) -> Split:
-    """A judgement of prompts as a language model is sent them, of the prompts as they are."""
+    """A split of instructed prompts, in terms of the original prompts."""
     own = {prompt.id: prompt for prompt in prompts}
     kept, dropped = judged
     return [own[one.id] for one in kept], [(own[one.id], why) for one, why in dropped]
 
 
 def named(owned: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """What segments own by names of their own, as SEGMENT.name. Of any shape [...]."""
+    """Tensors of all segments in one mapping, as SEGMENT.name. Of any shape [...]."""
     return {f"{segment}.{key}": x for segment, own in owned.items() for key, x in own.items()}

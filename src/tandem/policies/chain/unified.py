@@ -1,4 +1,4 @@
-"""The chain of one transformer, which has a head for tokens and one for velocities."""
+"""The chain of a single transformer with a token head and a velocity head."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tandem.policies.request import Request
 from tandem.policies.weights import copy_into
 from tandem.types import PICTURE, SEGMENTS, TEXT
 
-SHARED = "shared"  # the group of weights that write and paint
+SHARED = "shared"  # the group of weights that both segments train
 
 
 class UnifiedPolicy(ChainPolicy):
-    """A chain whose painter has the layers of the writer, and heads of its own.
+    """A chain whose flow model shares the layers of its language model and has heads of its own.
 
-    Both segments are trained at once, so the gradient of a shared weight is the sum of theirs: it
-    is clipped, and followed at one learning rate, as a part by itself. A frozen segment keeps its
-    head; the layers are trained by the other one.
+    Both segments are trained at once, so the gradient of a shared weight is the sum of both. Shared
+    weights are a group with their own clip and learning rate. A frozen segment freezes its head;
+    the other segment still trains the layers.
     """
 
     def __init__(
@@ -43,15 +43,15 @@ class UnifiedPolicy(ChainPolicy):
             )
         if picture.model.lora is not None:
             raise ValueError(
-                "model.picture.lora: the layers are those of the writer; set model.text.lora"
+                "model.picture.lora: the layers belong to the language model; set model.text.lora"
             )
         if picture.ema is not None:
             raise ValueError(
-                "model.picture.ema averages what paints, and its layers also write; set it to null"
+                "model.picture.ema would average layers that also write; set model.picture.ema=null"
             )
 
     def load_parts(self, request: Request) -> None:
-        """The writer first, and one frozen copy of the layers for both."""
+        """Load the language model first; both segments share one frozen copy of its layers."""
         self.text.load(self.request_of(TEXT, request))
         self.picture.adapter.share(self.layers, self.text.chat.tokenizer)
         self.picture.load(self.request_of(PICTURE, request))
@@ -61,21 +61,21 @@ class UnifiedPolicy(ChainPolicy):
 
     @property
     def layers(self) -> nn.Module:
-        """Embeddings and blocks, which write and paint."""
+        """Embeddings and blocks, shared by both segments."""
         return self.text.scorer.model.get_decoder()
 
     def own_weights(self, name: str) -> dict[str, nn.Parameter]:
-        """What learns in that segment alone, by the names of its policy."""
+        """Weights trained by that segment alone, by their names in its policy."""
         shared = {*self.layers.parameters()}
         return {key: p for key, p in self.parts[name].trainable().items() if p not in shared}
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        """All that learns; layers go by their names in the writer."""
+        """Trained weights; shared layers have their names in the language model."""
         own = {PICTURE: self.own_weights(PICTURE)}
         return named({TEXT: self.text.trainable()} | own)
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
-        """The layers, and what is of one segment."""
+        """The shared layers, and the weights of each segment."""
         apart = {name: [*self.own_weights(name).values()] for name in SEGMENTS}
         both = [p for p in self.layers.parameters() if p.requires_grad]
         return {name: group for name, group in ({SHARED: both} | apart).items() if group}
@@ -84,4 +84,4 @@ class UnifiedPolicy(ChainPolicy):
         """Of any shape [...]."""
         copy_into(self.trainable(), weights)
 
-    shard = Policy.shard  # which refuses: a block would be gathered by either part
+    shard = Policy.shard  # raises: either segment would gather the shared blocks
