@@ -221,7 +221,7 @@ def test_adapters_are_in_the_language_layers_alone(caplog):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"target_components": []}, "give some of language, projector, vision"),
+        ({"target_components": []}, "choose from language, projector, vision"),
         ({"target_components": ["vision"], "lora": Lora(r=2, alpha=4)}, "set model.lora=null"),
         ({"critic": "separate"}, "set model.critic=head"),
     ],
@@ -262,7 +262,7 @@ def test_a_prompt_with_another_number_of_marks_is_left_out(text):
     wrong, right = asked(0, text, picture()), asked(1, f"{IMAGE} what ?", picture())
     kept, left_out = policy.admit([wrong, right])
     assert kept == [right] and left_out[0][0] == wrong
-    assert "shows 1 pictures" in left_out[0][1]
+    assert "has 1 images" in left_out[0][1]
 
 
 def test_a_picture_that_the_processor_refuses_is_left_out_with_its_reason():

@@ -1,4 +1,4 @@
-"""Prompts with pictures to token ids: each mark becomes the image tokens of its picture."""
+"""Prompts with images as token ids: each image mark becomes the image tokens of its image."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class VisionChat(Chat):
-    """A processor, and the way prompts go through it."""
+    """A processor with its chat template."""
 
     def __init__(self, processor: ProcessorMixin, talk: ChatOptions, processed: Processed) -> None:
         super().__init__(processor.tokenizer, talk)
         self.processor, self.processed = processor, processed
-        self.mark = processor.image_token  # of a picture, in what a template makes of messages
+        self.mark = processor.image_token  # marks an image in the output of a chat template
 
     @property
     def template(self) -> str | None:
@@ -30,7 +30,7 @@ class VisionChat(Chat):
         return self.tokenizer.chat_template if own is None else own
 
     def text(self, prompt: Prompt) -> str:
-        """As of any chat; a picture stands in it as the processor's own mark."""
+        """The text of any chat; an image is the processor's own mark in it."""
         if prompt.text is None and self.template is not None:
             turns = [in_parts(turn) for turn in self.question(prompt)]
             return self.render(turns, self.tools_of(prompt))
@@ -39,7 +39,7 @@ class VisionChat(Chat):
     def encode(
         self, prompts: Sequence[Prompt], texts: Sequence[str] | None = None
     ) -> list[list[int]]:
-        """Token ids, in which every picture has its image tokens; `texts` are sent as they are."""
+        """Token ids, with the image tokens of every image; `texts` are encoded as they are."""
         if texts is not None:
             return super().encode(prompts, texts)
         encoded = super().encode(prompts, [self.expand(prompt) for prompt in prompts])
@@ -50,28 +50,28 @@ class VisionChat(Chat):
         ]
 
     def expand(self, prompt: Prompt) -> str:
-        """The text with what stands for each picture. Raises ValueError for other marks."""
+        """The text with image tokens. Raises ValueError if marks and images do not match."""
         pieces = self.text(prompt).split(self.mark)
         if len(pieces) != len(prompt.images) + 1:
             raise ValueError(
-                f"prompt {prompt.id} of {prompt.source} shows {len(prompt.images)} pictures, and "
-                f"the model would read {len(pieces) - 1} marks of one ({self.mark})"
+                f"prompt {prompt.id} of {prompt.source} has {len(prompt.images)} images, but its "
+                f"text has {len(pieces) - 1} image marks ({self.mark})"
             )
         shown = [*map(self.processed.text, prompt.images), ""]
         return "".join(a + b for a, b in zip(pieces, shown, strict=True))
 
     def refusal(self, prompt: Prompt) -> str | None:
-        """What the template, the marks or the processor say against a prompt; None: nothing."""
+        """Why the template, the marks or the processor reject a prompt; None: accepted."""
         said = super().refusal(prompt)
         if said is not None:
             return said
         found = self.text(prompt).count(self.mark)
         if found != len(prompt.images):
-            return f"shows {len(prompt.images)} pictures and has {found} marks {self.mark}"
+            return f"has {len(prompt.images)} images, but {found} image marks ({self.mark})"
         try:
             self.expand(prompt)
         except ValueError as error:
-            return f"shows what the processor of pictures refuses: {error}"
+            return f"has an image that the image processor rejects: {error}"
         return None
 
     def images(self, prompts: Sequence[Prompt]) -> tuple[tuple[Picture, ...], ...]:
@@ -81,16 +81,16 @@ class VisionChat(Chat):
         return PromptIds(ids, images or (), marked=(), banned=self.banned)
 
     def with_pictures(self, text: str, left: Iterator[Picture]) -> str:
-        """The text with what stands for the pictures that its marks take from those left."""
+        """The text, each mark replaced by the image tokens of the next image in `left`."""
         first, *pieces = text.split(self.mark)
         return first + "".join(self.processed.text(next(left)) + piece for piece in pieces)
 
     def named(self, content: str) -> str:
-        """A text with the processor's marks in place of ours."""
+        """The text with the processor's marks in place of ours."""
         return content.replace(IMAGE, self.mark)
 
     def parted(self, message: Mapping[str, str]) -> dict[str, object]:
-        """A message as templates of models that see take it."""
+        """A message in the form that templates of vision-language models read."""
         return in_parts(message)
 
     def save(self, folder: str | Path) -> None:
@@ -98,7 +98,8 @@ class VisionChat(Chat):
 
 
 def in_parts(turn: Mapping[str, str]) -> dict[str, object]:
-    """A message as templates of models that see take it: texts and pictures in their order."""
+    """A message in the form that templates of vision-language models read: its texts and images in
+    order."""
     pieces = (piece for piece in re.split(f"({re.escape(IMAGE)})", turn["content"]) if piece)
     parts = [{"type": "image"} if p == IMAGE else {"type": "text", "text": p} for p in pieces]
     return {**turn, "content": parts}

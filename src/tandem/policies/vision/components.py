@@ -1,6 +1,6 @@
-"""Components of a model that sees, by name: which of its weights learn.
+"""Components of a vision-language model, by name: they select which weights are trained.
 
-They are told by where they lie, and not by what a family calls them.
+They are recognised by their place in the model, not by a family's names.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ COMPONENTS: tuple[Component, ...] = get_args(Component)
 
 
 def components_of(model: nn.Module) -> dict[Component, list[nn.Parameter]]:
-    """All its weights: of the layers and the head that read tokens, of the tower that looks at a
-    picture, and of what makes tokens of what the tower says.
+    """All weights: of the decoder with its embeddings and head, of the vision tower, and of the
+    projector between them.
 
-    The projector lies beside the tower, or at its end, behind the list of its blocks.
+    The projector is beside the tower, or at its end, after the list of its blocks.
     """
     tower = model.get_encoder(modality="image")
     ends = (model.get_decoder(), model.get_input_embeddings(), model.get_output_embeddings())
@@ -37,7 +37,7 @@ def components_of(model: nn.Module) -> dict[Component, list[nn.Parameter]]:
 
 
 def behind_blocks(tower: nn.Module) -> Iterator[nn.Module]:
-    """The parts of a tower behind the first list of its blocks."""
+    """The parts of a tower after the first list of its blocks."""
     parts = iter(tower.children())
     for part in parts:
         if isinstance(part, nn.ModuleList):
@@ -46,7 +46,7 @@ def behind_blocks(tower: nn.Module) -> Iterator[nn.Module]:
 
 
 def train_only(model: nn.Module, names: Sequence[Component]) -> None:
-    """Let the weights of these components learn, and no other."""
+    """Train the weights of these components, and freeze all others."""
     model.requires_grad_(False)
     found = components_of(model)
     for name in names:

@@ -1,4 +1,4 @@
-"""The vision-language policy: any model of transformers that writes about pictures."""
+"""The vision-language policy: any image-text-to-text model of transformers."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from tandem.policies.vision.tower import PictureInputs
 
 log = logging.getLogger(__name__)
 
-TAUGHT = frozenset({"teacher_logp", "divergence"})  # a teacher would have to see, too
+TAUGHT = frozenset({"teacher_logp", "divergence"})  # a teacher would have to read images, too
 
 
 class VisionLanguagePolicy(LanguagePolicy):
-    """Reads texts and pictures, and writes tokens. It has no weights before `load`."""
+    """Reads texts and images, and writes tokens. It has no weights before `load`."""
 
     sees = True
 
@@ -65,7 +65,7 @@ class VisionLanguagePolicy(LanguagePolicy):
         token_budget: int = 2**14,
     ) -> None:
         """`path` (folder or hub name) wins over `build`, which makes a model and its processor;
-        `target_components` are those that are trained."""
+        `target_components` are trained."""
         super().__init__(
             path=path,
             build=build,
@@ -85,31 +85,31 @@ class VisionLanguagePolicy(LanguagePolicy):
             token_budget=token_budget,
         )
         self.target_components = tuple(target_components)
-        self.films: str | None = None  # the settings of its processor for films, as they came
+        self.films: str | None = None  # the processor's settings for videos, unparsed
         self.check()
 
     def check(self) -> None:
-        """Raise ValueError for components that do not fit."""
+        """Raise ValueError for components that are unknown or do not fit the other options."""
         odd = [name for name in self.target_components if name not in COMPONENTS]
         if odd or not self.target_components:
             raise ValueError(
-                f"model.target_components={[*self.target_components]}: give some of "
+                f"model.target_components={[*self.target_components]}: choose from "
                 f"{', '.join(COMPONENTS)}"
             )
         if self.lora is not None and self.target_components != ("language",):
             raise ValueError(
-                f"model.lora puts adapters into the language layers, and "
-                f"model.target_components={[*self.target_components]} names others; set "
+                f"model.lora adapts the language layers alone, but "
+                f"model.target_components={[*self.target_components]}; set "
                 "model.lora=null, or model.target_components=[language]"
             )
         if self.kind_of_critic == "separate":
             raise ValueError(
-                "model.critic=separate would be a copy that does not see; set model.critic=head"
+                "model.critic=separate would be a copy that reads no images; set model.critic=head"
             )
 
     @property
     def frozen_tower(self) -> bool:
-        """Whether what a picture looks like to the language layers never changes."""
+        """Whether the image features that the language layers read never change."""
         return self.target_components == ("language",)
 
     def describe(self, request: Request) -> Description:
@@ -117,7 +117,7 @@ class VisionLanguagePolicy(LanguagePolicy):
         return replace(said, provides=said.provides - TAUGHT)
 
     def read_weights(self) -> Pretrained:
-        """The model, of which the chosen components learn, and its tokenizer."""
+        """The model, with only its target components trained, and its tokenizer."""
         hide_bars()
         if self.path is not None:
             model, _ = read_from(self.path, self.numerics, image_text)
@@ -126,7 +126,7 @@ class VisionLanguagePolicy(LanguagePolicy):
         elif self.build is not None:
             model, processor = built(self.build, self.numerics)
         else:
-            raise ValueError("model.path is null: give a folder or a hub name of a model that sees")
+            raise ValueError("model.path is null; set it to a vision-language model")
         align(model)
         check_memory(model, "model.path")
         self.choose_trained(ready(model, self.numerics))
@@ -134,13 +134,13 @@ class VisionLanguagePolicy(LanguagePolicy):
         return Pretrained(model, processor.tokenizer)
 
     def save(self, folder: str | Path) -> None:
-        """As any language model, with the settings for films that it came with."""
+        """Save as any language model, with the loaded settings for videos."""
         super().save(folder)
         if self.films is not None and distributed.is_first():
             (Path(folder) / OF_FILMS).write_text(self.films, encoding="utf-8")
 
     def notify(self, event: Literal["update", "iteration"]) -> None:
-        """What was seen is forgotten after an iteration."""
+        """Clear cached image features after an iteration."""
         super().notify(event)
         if event == "iteration":
             for scorer in filter(None, (self.scorer, self.reference)):
@@ -153,7 +153,7 @@ class VisionLanguagePolicy(LanguagePolicy):
         return image_text(config)
 
     def choose_trained(self, model: nn.Module) -> None:
-        """The target components, and no other."""
+        """Train the target components, and no other."""
         train_only(model, self.target_components)
 
     def chat_of(self, tokenizer: Any) -> VisionChat:
@@ -165,14 +165,14 @@ class VisionLanguagePolicy(LanguagePolicy):
         return found
 
     def adapt(self, model: nn.Module, lora: Lora, *, seed: int) -> nn.Module:
-        """Adapters in the language layers alone: servers serve no others."""
+        """Adapters in the language layers alone: inference servers support no others."""
         network = adapted(model, lora, seed=seed, within=model.get_decoder())
         log.warning("model.lora: adapters in %s", ", ".join(places_of(network)))
         return network
 
 
 def image_text(config: Any) -> type:
-    """The class that loads a model that writes about pictures."""
+    """The class that loads an image-text-to-text model."""
     from transformers import AutoModelForImageTextToText
 
     return AutoModelForImageTextToText

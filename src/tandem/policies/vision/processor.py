@@ -1,4 +1,4 @@
-"""Pictures as networks take them: what a processor makes of each, and of its mark in a text."""
+"""Preprocessed images, and the image tokens that stand for each in a text."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ if TYPE_CHECKING:
 
     from transformers import ProcessorMixin
 
-ROOM = 2**28  # bytes of processed pictures that are kept
+ROOM = 2**28  # bytes of preprocessed images that are cached
 
 
 def size_of(made: Mapping[str, Any]) -> int:
-    """Bytes of what was made of a picture."""
+    """Bytes of a preprocessed image."""
     return sum(x.nbytes for x in made.values() if isinstance(x, Tensor))
 
 
 class Processed:
-    """Pictures as a network takes them, each computed by itself."""
+    """A cache of preprocessed images, each computed by itself."""
 
     def __init__(self, processor: ProcessorMixin) -> None:
         self.processor = processor
         self.sizes: dict[tuple[int, int], tuple[str, dict[str, Tensor]]] = {}
-        self.kept: dict[str, dict[str, Any]] = {}  # those of the last pictures, oldest first
+        self.kept: dict[str, dict[str, Any]] = {}  # the latest images, oldest first
 
     def of(self, picture: Picture) -> dict[str, Any]:
-        """All that the image processor makes of a picture: tensors, and how it was cut."""
+        """The output of the image processor: tensors, and how the image was cut."""
         made = self.kept.pop(picture.name, None)
         self.kept[picture.name] = self._make(picture) if made is None else made
         while len(self.kept) > 1 and sum(map(size_of, self.kept.values())) > ROOM:
@@ -39,21 +39,21 @@ class Processed:
 
     def _make(self, picture: Picture) -> dict[str, Any]:
         options = getattr(type(self.processor), "images_kwargs", {})
-        # A picture may be 3 pixels high: nothing is to be guessed of its axes.
+        # Axes are named explicitly: an image of height 3 would be mistaken for channels first.
         options = {**options, "input_data_format": "channels_last", "return_tensors": "pt"}
         return dict(self.processor.image_processor([picture.load().numpy()], **options))
 
     def text(self, picture: Picture) -> str:
-        """What stands for it in a text: its image tokens, and what the family puts around them."""
+        """Its image tokens, and the tokens that the family puts around them."""
         return self._of_size(picture)[0]
 
     def length(self, picture: Picture) -> int:
-        """Its image tokens."""
+        """The number of its image tokens."""
         return self.text(picture).count(self.processor.image_token)
 
     def grid(self, picture: Picture) -> dict[str, Tensor]:
-        """The shape of its patches, [1, 3], by the name of the argument; empty: the family has one
-        for all."""
+        """The shape of its patch grid, [1, 3], by argument name; empty if the family has a fixed
+        one."""
         return self._of_size(picture)[1]
 
     def _of_size(self, picture: Picture) -> tuple[str, dict[str, Tensor]]:
@@ -67,7 +67,7 @@ class Processed:
 
 
 def parts_of(inputs: Sequence[Mapping[str, Tensor]], room: int | None) -> Iterator[list[int]]:
-    """The places of pictures that one pass looks at, of up to `room` numbers; None: no limit."""
+    """Indices of the images of each pass, with up to `room` numbers; None: no limit."""
     for places in alike(inputs):
         part, taken = [], 0
         for place in places:
@@ -80,7 +80,7 @@ def parts_of(inputs: Sequence[Mapping[str, Tensor]], room: int | None) -> Iterat
 
 
 def alike(inputs: Sequence[Mapping[str, Tensor]]) -> list[list[int]]:
-    """The places of pictures whose tensors differ in their first axis alone."""
+    """Indices of images, grouped so that tensors differ in their first axis alone."""
     shapes: dict[tuple, list[int]] = {}
     for place, tensors in enumerate(inputs):
         key = tuple((name, tuple(x.shape[1:])) for name, x in tensors.items())

@@ -1,4 +1,4 @@
-"""The embedded model that sees: a real Qwen3-VL of 0.46 M parameters, built from the seed."""
+"""The embedded vision-language model: a real Qwen3-VL of 0.46 M parameters, built from the seed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WORDS = (
     *("red", "green", "blue", "yellow", "circle", "square", "triangle"),
     *("colour", "shape", "what", "how", "many", "?", "0", "1", "2", "3", "4"),
 )
-PATCH, MERGED = 4, 2  # pixels along a patch, and patches along what becomes one token
+PATCH, MERGED = 4, 2  # pixels along a patch, and patches along a token
 
 
 def tiny_vlm(
@@ -29,11 +29,11 @@ def tiny_vlm(
     tower_layers: int = 2,
     max_positions: int = 64,
 ) -> tuple[Qwen3VLForConditionalGeneration, ProcessorMixin]:
-    """A new model, its weights a function of the seed, and its processor: 16 x 16 pixels are 4
-    tokens.
+    """A new model, its weights a function of the seed, and its processor: an image of 16 x 16
+    pixels is 4 tokens.
 
-    Weights are as large as suits its width: those of a large model's initialisation would learn to
-    see only after hundreds of updates.
+    Initial weights are scaled for its small width: with a large model's initialisation, it learns
+    to use images only after hundreds of updates.
     """
     from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
@@ -86,7 +86,7 @@ def tiny_vlm(
 
 
 def word_processor() -> ProcessorMixin:
-    """The pictures in patches of 4 x 4 pixels, as large as they are, and one token per word."""
+    """Images at their own size in patches of 4 x 4 pixels, and one token per word."""
     from tokenizers import pre_tokenizers
     from transformers import Qwen3VLProcessor
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil

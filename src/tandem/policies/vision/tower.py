@@ -1,7 +1,7 @@
-"""The inputs of a network that sees: what its tower says of pictures, and the places of tokens.
+"""Inputs of a vision-language model: image features of its tower, and position ids of tokens.
 
-All families of transformers take what their tower said by one argument, `mm_encoder_outputs`, so a
-frozen tower is asked once for a picture, and not for every row, epoch and survey that shows it.
+All families of transformers accept image features in one argument, `mm_encoder_outputs`, so a
+frozen tower encodes an image once, not for every row, epoch and evaluation that contains it.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from tandem.policies.vision.components import components_of
 from tandem.policies.vision.processor import Processed, parts_of
 from tandem.types import Picture
 
-ROWS = 4  # of position ids: the place in the row, then time, height and width
-ROOM = 2**24  # numbers of the pixels in one pass of a frozen tower: memory, nothing else
-SIDE = 32  # pixels of the pictures that a network is tried with
-KEPT = 2**30  # bytes of what a frozen tower said: above it the oldest go, and are looked at again
-WHERE = ("token_type_ids", "mm_token_type_ids")  # 1 for an image token, where a family asks
+ROWS = 4  # of position ids: the position in the row, then time, height and width
+ROOM = 2**24  # pixel values in one pass of a frozen tower; affects memory alone
+SIDE = 32  # pixels along the images of a probe
+KEPT = 2**30  # bytes of cached features of a frozen tower; the oldest are evicted
+WHERE = ("token_type_ids", "mm_token_type_ids")  # 1 for an image token, if a family has it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What a tower says of a picture."""
+    """The features of an image."""
 
     tokens: Tensor  # [n, H], in place of the embeddings of its image tokens
-    deeper: tuple[Tensor, ...]  # [n, H] each, added behind the first layers; of most families none
+    deeper: tuple[Tensor, ...]  # [n, H] each, added after the first layers; empty in most families
 
     @property
     def nbytes(self) -> int:
@@ -43,12 +43,12 @@ class Seen:
 
 
 class PictureInputs(Inputs):
-    """Of a network with a vision tower."""
+    """The inputs of a network with a vision tower."""
 
     shares_prompts = False
 
     def __init__(self, model: nn.Module, processed: Processed, *, frozen: bool) -> None:
-        """frozen: nothing between a picture and its tokens is trained, so what is said stays."""
+        """frozen: tower and projector are not trained, so features can be cached."""
         self.base, self.processed, self.frozen = model.base_model, processed, frozen
         found = components_of(model)
         self.tied = () if frozen else (*found["projector"], *found["vision"])
@@ -56,7 +56,7 @@ class PictureInputs(Inputs):
         self.image_token: int = model.config.image_token_id
         self.banned = (self.image_token,)
         rope = model.config.get_text_config().rope_parameters or {}
-        self.in_space = "mrope_section" in rope  # places have a time, a height and a width
+        self.in_space = "mrope_section" in rope  # positions have a time, a height and a width
         self.kept: dict[str, Seen] = {}
         self.places: dict[tuple, Tensor] = {}  # position ids of prompts
 
@@ -64,24 +64,24 @@ class PictureInputs(Inputs):
         return model.base_model
 
     def forget(self) -> None:
-        """An iteration is over."""
+        """Clear the caches after an iteration."""
         self.kept.clear()
         self.places.clear()
 
-    # Pictures.
+    # Images.
 
     def more(self, tokens: Tensor, pictures: Sequence[Picture]) -> dict[str, object]:
-        """What goes with tokens [R, S], in which these pictures stand one behind the other."""
+        """Further arguments for tokens [R, S], in which these images appear in this order."""
         shown = (tokens == self.image_token).long()
         if not pictures:
-            assert not shown.any(), "image tokens stand in a prompt that shows no picture"
+            assert not shown.any(), "image tokens in a prompt without images"
             return {}
         takes = arguments(type(self.base))
         said = self.join(pictures)
         return {"mm_encoder_outputs": {"image": said}, **{n: shown for n in WHERE if n in takes}}
 
     def join(self, pictures: Sequence[Picture]) -> SimpleNamespace:
-        """What the tower says of them, in the form that the network itself makes."""
+        """Features of the images, in the form that the network's own tower returns."""
         named = {picture.name: picture for picture in pictures}
         fresh = {name: picture for name, picture in named.items() if name not in self.kept}
         found = dict(zip(fresh, self.look([*fresh.values()]), strict=True))
@@ -96,7 +96,7 @@ class PictureInputs(Inputs):
         )
 
     def keep(self, known: dict[str, Seen]) -> None:
-        """The last of these, oldest first, that take up to KEPT bytes."""
+        """Cache the latest of these, listed oldest first, up to KEPT bytes."""
         excess = sum(one.nbytes for one in known.values()) - KEPT
         oldest = iter([*known])
         while excess > 0:
@@ -104,7 +104,7 @@ class PictureInputs(Inputs):
         self.kept = known
 
     def look(self, pictures: Sequence[Picture]) -> list[Seen]:
-        """One pass of the tower over pictures whose tensors can lie behind one another."""
+        """Features of the images; those with tensors of like shape share a pass of the tower."""
         found: dict[int, Seen] = {}
         inputs = [self.tensors(picture) for picture in pictures]
         for places in parts_of(inputs, ROOM if self.frozen else None):
@@ -119,7 +119,7 @@ class PictureInputs(Inputs):
         return [found[i] for i in range(len(pictures))]
 
     def tensors(self, picture: Picture) -> dict[str, Tensor]:
-        """The arguments of the tower, on its device."""
+        """Arguments of the tower, on its device."""
         like = next(self.base.parameters())
         return {
             name: x.to(like.device, like.dtype if x.is_floating_point() else None)
@@ -127,7 +127,7 @@ class PictureInputs(Inputs):
             if name in self.takes
         }
 
-    # Places.
+    # Position ids.
 
     def of_prompt(self, ids: Sequence[int], images: Sequence[Picture]) -> Tensor:
         """Position ids of a prompt alone: [4, n] int64."""
@@ -149,8 +149,8 @@ class PictureInputs(Inputs):
         return torch.cat([column[None], space[:, 0]])
 
     def table(self, sample: TokenSample) -> Tensor:
-        """Position ids of every row, [4, B, S]: what follows the prompt, and the last picture of a
-        row, goes on from their largest."""
+        """Position ids of every row, [4, B, S]. After the prompt and the last image of a row they
+        continue from their maximum."""
         size, width = sample.tokens.shape
         found = torch.arange(width).expand(ROWS, size, -1).clone()
         columns = sample.tokens.tolist(), sample.prompt_length.tolist(), sample.images
@@ -169,7 +169,7 @@ class PictureInputs(Inputs):
         place = layout.start[row] + column
         taken = torch.zeros(layout.tokens.numel(), dtype=torch.bool, device=read.device)
         taken[place] = True
-        # A row that is not read shows nothing: its pictures are not looked at either.
+        # Unread columns lose their image tokens, since their images are not encoded.
         tokens = layout.tokens.masked_fill(~taken.view(layout.tokens.shape), 0)
         seen = (sample.tokens == self.image_token) & (columns < read[:, None])
         counts, order = seen.sum(1).tolist(), layout.start.argsort().tolist()
@@ -181,7 +181,7 @@ class PictureInputs(Inputs):
         return replace(found, position=position)
 
     def begun(self, images: Sequence[Picture], count: int) -> Iterator[Picture]:
-        """The first pictures of a row, of which so many tokens are read."""
+        """The first images of a row: those with some of their `count` tokens read."""
         for picture in images:
             if count <= 0:
                 return
@@ -189,7 +189,7 @@ class PictureInputs(Inputs):
             count -= self.processed.length(picture)
 
     def lay_positions(self, layout: Layout, table: Tensor, place: Tensor) -> Tensor:
-        """Position ids of the places of a layout, [4, R, S]. `table`: [4, N] of those in use."""
+        """Position ids of a layout, [4, R, S]. `table`: [4, N], the ids at `place`."""
         rows, width = layout.tokens.shape
         apart = layout.position is None
         along = torch.arange(width, device=place.device).repeat(rows)
@@ -210,7 +210,7 @@ class PictureInputs(Inputs):
         return FirstPass(position=position, behind=behind, more=more)
 
     def probe(self, vocabulary: int, device: torch.device) -> Probe:
-        """Two rows with a picture among other tokens, and one without."""
+        """Two rows with an image among other tokens, and one without."""
         pictures = [pattern(SIDE, shift) for shift in (0, 1)]
         shown = [self.image_token] * len(self.look(pictures[:1])[0].tokens)
         words = iter(i for i in [*range(vocabulary)] * 24 if i != self.image_token)
@@ -234,7 +234,7 @@ class PictureInputs(Inputs):
 
 
 def pattern(side: int, shift: int) -> Picture:
-    """A square picture to try a network with."""
+    """A square test image."""
     pixels = (torch.arange(side * side * 3) * (7 + 4 * shift) % 251).view(side, side, 3)
     return Picture(
         name=f"pattern {side} {shift}",
@@ -245,5 +245,5 @@ def pattern(side: int, shift: int) -> Picture:
 
 
 def ahead_of(prompt: Tensor) -> int:
-    """Place in space of what follows a prompt, less its place in the row. `prompt`: [4, n]."""
+    """Spatial position after a prompt, minus its position in the row. `prompt`: [4, n]."""
     return int(prompt[1:].max()) + 1 - prompt.shape[1]
