@@ -118,7 +118,7 @@ def test_layers_that_do_not_exist_are_one_line():
 
 
 def test_adapters_on_tied_embeddings_are_refused():
-    with pytest.raises(ValueError, match="ties"):
+    with pytest.raises(ValueError, match="weights are tied"):
         small(lora=Lora(r=4, alpha=8, target_modules=["q_proj", "embed_tokens"]))
 
 

@@ -1,5 +1,5 @@
-"""The base of every policy: a module in eval mode whose trained weights have names, and a check of
-what its sampler says against the training forward."""
+"""The base class of policies: a module in eval mode with named trained weights, and a comparison of
+its sampler with its training forward."""
 
 from __future__ import annotations
 
@@ -20,85 +20,85 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 UNKNOWN, DIFFERENT, REUSED = -1, 0, 1
-FEW = 16  # rows that are asked again
-PROBED = 4  # rows of older weights that are asked again in every iteration
+FEW = 16  # rows on which sampler and trainer are compared
+PROBED = 4  # the same for rows of older weights, in every iteration
 
 
 class Policy(nn.Module, ABC):
-    """Has no weights before `load`. A subclass says in `trainable` which of them learn."""
+    """Has no weights before `load`. A subclass defines in `trainable` which are trained."""
 
-    sees = False  # whether it looks at the pictures of a prompt
-    paints = False  # whether a prompt may ask it for a picture of some size
-    unit = "tokens"  # what a sample is counted in, for people
-    # Why a sampler and its trainer usually disagree, likeliest first, and what varies samples.
+    sees = False  # whether it reads the images of a prompt
+    paints = False  # whether a prompt may ask for an image of some size
+    unit = "tokens"  # in which displays count samples
+    # Usual causes of a disagreement between sampler and trainer, most likely first, and the option
+    # that makes samples vary.
     disagrees_by = (
-        "another temperature, rollout.top_p or rollout.top_k on one side; stale weights in the "
-        "engine; token ids shifted by one; a lower dtype"
+        "different temperatures, rollout.top_p or rollout.top_k; stale weights in the engine; "
+        "token ids shifted by one; a lower dtype"
     )
-    disagreement = 0.0  # nats per step on average, as measured on a few rows; 0: they are one
-    largest_disagreement = 0.0  # nats of one step, where the sampler is to be exact
+    disagreement = 0.0  # nats per step, mean over a few rows; 0: the same weights sample and train
+    largest_disagreement = 0.0  # nats of one step, for a sampler that should be exact
     varies_by = "rollout.temperature"
-    iteration = 0  # that the next samples belong to: it may name their draws
-    samples_ahead = False  # whether an engine samples for later iterations while this one trains
-    packs = False  # whether a row costs a pass its own steps, not those of the longest beside it
-    exact: bool  # whether a log-probability comes out the same in any batch, to 1e-4
-    same = 1e-4  # nats: below it, what the sampler reported is what the training forward gives
+    iteration = 0  # of the next samples; part of the key of their noise
+    samples_ahead = False  # whether an engine samples for later iterations during training
+    packs = False  # whether a row costs its own steps, not those of the longest row of its pass
+    exact: bool  # whether log-probabilities are the same in any batch, to 1e-4
+    same = 1e-4  # nats: a smaller gap between sampler and training forward counts as equal
 
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("sampler", torch.tensor(UNKNOWN))
         self.lagged = LaggedWeights(self.sampled_weights)
-        # The policies of the segments of its samples, by name; "": it has steps of one kind.
+        # Policies by segment of a sample; "": a sample has steps of one kind.
         self.parts: Mapping[str, Policy] = {"": self}
 
     @property
     def device(self) -> torch.device:
-        return self.sampler.device  # which goes where the weights go
+        return self.sampler.device  # a buffer, so it moves with the weights
 
     def pop_timing(self) -> dict[str, float]:
-        """Seconds since the last call that `timing.jsonl` names, beside those of the phases."""
+        """Seconds since the last call, by name in `timing.jsonl`, in addition to the phases."""
         return {}
 
     def suspicion(self) -> str:
-        """Why its sampler and its trainer differ, as far as can be told."""
+        """Likely causes of a disagreement between sampler and trainer."""
         return f"usual causes, in this order: {self.disagrees_by}"
 
     def ready(self) -> None:
-        """All ranks are about to sample, with the newest weights."""
+        """All ranks are about to sample with the newest weights."""
 
     def notify(self, event: Literal["update", "iteration"]) -> None:
-        """An optimiser has made a step, or an iteration is over."""
+        """An optimiser step was made, or an iteration has ended."""
 
     def renew_reference(self) -> None:
-        """From here on the weights of now are the reference; of a policy that provides
-        "new_reference"."""
-        raise NotImplementedError(f"the reference of {type(self).__name__} stays as it was loaded")
+        """Make the current weights the reference; for a policy that provides "new_reference"."""
+        raise NotImplementedError(f"the reference of {type(self).__name__} cannot be renewed")
 
     def describe_steps(self, rollout: Rollout, row: int) -> Sequence[str]:
-        """How a row came about, a line for each step, where that is no matter of course."""
+        """The history of a row, one line per step, for policies in which it is not obvious."""
         return ()
 
     def resample_noise(self, rollout: Rollout, epoch: int) -> Rollout:
-        """The same rows for another pass over them, of epoch 1 or later.
+        """The same rows for another epoch (1 or later).
 
-        Noise that a policy puts on its rows may be new, if nothing else is known of the old one.
+        A policy may replace the noise of its rows if no stored value depends on the old noise.
         """
         return rollout
 
     def summon_full_params(
         self, sampling: object = None, needs: frozenset[str] = frozenset()
     ) -> AbstractContextManager[None]:
-        """A block with all weights on every rank: those that a sampling names (None: the policy's
-        own), and those that `complete` reads to fill `needs`.
+        """A context with all weights on every rank: those that a sampling names (None: the
+        policy's own sampling), and those that `complete` reads to fill `needs`.
 
-        Within it a rank calls `sample` with that sampling, and `complete`, as often as it has rows
-        for. All ranks begin it equally often; no rank waits for another to end it.
+        Within it a rank may call `sample` with that sampling, and `complete`, any number of times.
+        All ranks enter it equally often; no rank waits for another to leave it.
         """
         return nullcontext()
 
     @abstractmethod
     def evidence(self, rollout: Rollout, needs: frozenset[str]) -> Evidence:
-        """What the weights say of the steps of these rows, with gradient."""
+        """Values of the steps of these rows under the current weights, with gradient."""
 
     @torch.no_grad()
     def logp(self, rows: Rollout) -> Tensor:
@@ -106,10 +106,9 @@ class Policy(nn.Module, ABC):
         return self.evidence(rows, frozenset()).logp
 
     def trusts(self, rollout: Rollout) -> bool:
-        """Whether the sampler's log-probabilities serve as the trainer's: never those of older
-        weights.
+        """Whether the sampler's log-probabilities replace the trainer's; never for older weights.
 
-        Measured once, on a few rows of the first fresh rollout of all ranks; the verdict is part of
+        Measured once, on a few rows of the first fresh rollout of all ranks; the result is part of
         the state.
         """
         if not is_fresh(rollout):
@@ -122,22 +121,22 @@ class Policy(nn.Module, ABC):
             self.sampler.fill_(REUSED if agrees else DIFFERENT)
         return bool(self.sampler == REUSED)
 
-    # Samples of older weights.
+    # Samples of older weights
 
     def sampled_weights(self) -> dict[str, Tensor]:
-        """What learns and is sampled from. Of any shape [...]."""
+        """Trained weights that are sampled from. Of any shape [...]."""
         return dict(self.trainable())
 
     @contextmanager
     def lagging(self) -> Iterator[int]:
-        """With the weights that the samples of this iteration come from in place of the live ones;
-        gives their age in iterations."""
+        """A context in which the weights of this iteration's samples replace the live ones; yields
+        their age in iterations."""
         with self.lagged.under(self.iteration) as gap:
             yield gap
 
     def compare_with_sampler(self, rollout: Rollout) -> None:
-        """Measure the disagreement on a few rows, under the very weights that sampled them: the
-        guard of the first update cannot, once there are newer ones."""
+        """Measure the disagreement on a few rows, under the weights that sampled them. The guard of
+        the first update cannot do it once there are newer weights."""
         if rollout.behaviour_logp is None:
             return
         rows = take_few(rollout, PROBED)
@@ -147,31 +146,31 @@ class Policy(nn.Module, ABC):
         self.largest_disagreement = float(distributed.all_max(largest))
 
     def shard(self, mesh: DeviceMesh) -> None:
-        """Cut all weights over the ranks of a mesh, once.
+        """Shard all weights over the ranks of a mesh, once.
 
-        From then on all ranks call `evidence` and `errors` equally often, as they wait for one
-        another there, and begin `summon_full_params`, `save`, and, outside of the former, `sample`
-        and `complete` equally often. Raises ValueError where the policy cannot be cut.
+        From then on all ranks call `evidence` and `errors` equally often, because they wait for one
+        another there, and enter `summon_full_params`, `save`, and, outside of the former, `sample`
+        and `complete` equally often. Raises ValueError if the policy cannot be sharded.
         """
-        raise ValueError(f"{type(self).__name__} cannot be cut over ranks; set trainer=ddp")
+        raise ValueError(f"{type(self).__name__} cannot be sharded over ranks; set trainer=ddp")
 
     @abstractmethod
     def trainable(self) -> dict[str, nn.Parameter]:
-        """All that learns, by name."""
+        """All trained weights, by name."""
 
     def train(self, mode: bool = True) -> Self:
-        """The networks stay in eval mode: no dropout, in sampling as in training."""
+        """Keep the networks in eval mode: no dropout, in sampling and in training."""
         super().train(mode)
         for child in self.children():
             child.eval()
         return self
 
     def weights(self) -> dict[str, Tensor]:
-        """What a checkpoint holds: all that is trained. Of any shape [...]."""
+        """All trained weights, which a checkpoint holds. Of any shape [...]."""
         return {name: parameter.detach() for name, parameter in self.trainable().items()}
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Copy into the tensors that are there, so that an optimiser keeps its hold of them.
+        """Copy into the existing tensors, so that an optimiser keeps its references.
 
         Of any shape [...].
         """
@@ -179,20 +178,20 @@ class Policy(nn.Module, ABC):
 
 
 def is_fresh(rollout: Rollout) -> bool:
-    """Whether all rows of all ranks were sampled from the weights as they are."""
+    """Whether all rows of all ranks were sampled from the current weights."""
     gap = rollout.version_gap
     oldest = torch.zeros(()) if gap is None else gap.max().float()
     return bool(distributed.all_max(oldest) == 0)
 
 
 def take_few(rollout: Rollout, count: int = FEW) -> Rollout:
-    """Some rows that have a step; the first row where none has, since all episodes were lost."""
+    """Some rows with a step; the first row if none has one, because all episodes were lost."""
     rows = rollout.mask.any(1).nonzero()[:count, 0]
     return take(rollout, rows if len(rows) else torch.zeros_like(rollout.group[:1]))
 
 
 def logp_gap(rows: Rollout, logp: Tensor) -> Tensor:
-    """|logp - that of the sampler| of every step, [B, T]; 0 outside the mask."""
+    """|logp - sampler's logp| of every step, [B, T]; 0 outside the mask."""
     return torch.where(rows.mask, logp - rows.behaviour_logp, 0).abs()
 
 

@@ -1,4 +1,4 @@
-"""Weights of the last iterations, from which the samples of a run that lags come."""
+"""Weights of the last iterations, which sample in a run with staleness."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ Weights = Mapping[str, Tensor]
 
 
 def copied(live: Weights) -> Weights:
-    """What the tensors hold now. Of any shape [...]."""
+    """A copy of the current tensors. Of any shape [...]."""
     return {name: x.detach().clone() for name, x in live.items()}
 
 
 @torch.no_grad()
 def put(live: Weights, kept: Weights) -> None:
-    """Let the tensors hold what a copy holds. Of any shape [...]."""
+    """Copy `kept` into the live tensors. Of any shape [...]."""
     for name, x in live.items():
         x.copy_(kept[name])
 
 
 @contextmanager
 def exchanged(live: Weights, other: Weights) -> Iterator[None]:
-    """With what a copy holds in place of the live tensors. Of any shape [...]."""
+    """A context in which the live tensors hold `other`. Of any shape [...]."""
     own = copied(live)
     put(live, other)
     try:
@@ -37,21 +37,21 @@ def exchanged(live: Weights, other: Weights) -> Iterator[None]:
 
 
 class LaggedWeights:
-    """Copies of what is sampled from, one of each of the last staleness + 1 iterations.
+    """Copies of the sampled weights, one for each of the last staleness + 1 iterations.
 
-    The samples of iteration s come from the weights that iteration max(s - staleness, 0) began
-    with. At staleness 0 nothing is copied.
+    The samples of iteration s come from the weights at the start of iteration
+    max(s - staleness, 0). At staleness 0 nothing is copied.
     """
 
     def __init__(self, live: Callable[[], Weights], *, staleness: int = 0) -> None:
-        """live: the tensors that are sampled from and trained. Of any shape [...]."""
+        """live: the tensors that sample and are trained. Of any shape [...]."""
         self.live, self.staleness = live, staleness
-        self.versions: dict[int, Weights] = {}  # by the iteration that began with them
+        self.versions: dict[int, Weights] = {}  # by the iteration at whose start they were copied
 
     @contextmanager
     def under(self, iteration: int) -> Iterator[int]:
-        """With the weights that sample this iteration in place of the live ones, which are those
-        that it began with; gives their age in iterations."""
+        """A context in which the weights that sample this iteration replace the live ones, which
+        are those at its start; yields their age in iterations."""
         if not self.staleness:
             yield 0
             return
@@ -66,7 +66,7 @@ class LaggedWeights:
             put(self.live(), self.versions[iteration])
 
     def forget(self, iteration: int) -> None:
-        """Keep what is needed from this iteration on."""
+        """Drop copies that no iteration from this one on needs."""
         oldest = iteration - self.staleness
         self.versions = {v: kept for v, kept in self.versions.items() if v >= oldest}
 
@@ -79,7 +79,7 @@ class LaggedWeights:
         }
 
     def load_state(self, state: Weights) -> None:
-        """Put back what `state` gave, among other things that are left alone.
+        """Restore what `state` returned; other keys are ignored.
 
         Of any shape [...].
         """

@@ -1,4 +1,4 @@
-"""Low-rank adapters: what is trained, the base as reference, and the two merged for saving."""
+"""Low-rank adapters: trained on a frozen base, which is the reference; merged for saving."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lora:
-    """Size and place of the adapters (arXiv:2106.09685)."""
+    """Size and place of adapters (arXiv:2106.09685)."""
 
     r: Annotated[int, positive]
     alpha: Annotated[float, positive]
-    target_modules: str | Sequence[str] = "all-linear"  # names of layers, or all but the head
+    target_modules: str | Sequence[str] = "all-linear"  # layer names; or all but the head
 
 
 def adapted(
     model: nn.Module, lora: Lora, *, seed: int, within: nn.Module | None = None
 ) -> PeftModel:
-    """The model with new adapters in it, float32 and without dropout; only they are trained.
+    """The model with new float32 adapters without dropout; only they are trained.
 
-    within: the part of it whose layers get them; None: all of it. Raises ValueError for a target
-    that is not there.
+    within: the submodule that gets adapters; None: all of it. Raises ValueError for a target that
+    does not exist.
     """
     from peft import LoraConfig, get_peft_model
 
@@ -46,7 +46,7 @@ def adapted(
         task_type="CAUSAL_LM",
     )
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # between peft and transformers, not ours
+        warnings.simplefilter("ignore", FutureWarning)  # of peft's use of transformers
         torch.manual_seed(seed)
         try:
             network = get_peft_model(model, config)
@@ -57,7 +57,7 @@ def adapted(
 
 
 def targets_within(part: nn.Module, model: nn.Module, lora: Lora) -> str:
-    """The targets below a part of a model, as a pattern of their full names."""
+    """The targets below a submodule, as a pattern of their full names."""
     (prefix,) = (name for name, module in model.named_modules() if module is part)
     wanted = lora.target_modules
     if wanted == "all-linear":
@@ -68,17 +68,16 @@ def targets_within(part: nn.Module, model: nn.Module, lora: Lora) -> str:
 
 
 def check_ties(model: nn.Module) -> None:
-    """A tied head would miss its share of an adapter on the embeddings once the two are merged.
-
-    Raises ValueError for it.
+    """Raise ValueError for adapters on tied weights: merging those of the embeddings would change
+    the head as well.
     """
     ends = (model.get_input_embeddings(), model.get_output_embeddings())
-    said = (model.config, model.config.get_text_config())  # of a model that sees either may say it
+    said = (model.config, model.config.get_text_config())  # vision-language models use either
     tied = any(getattr(config, "tie_word_embeddings", False) for config in said)
     if tied and any(is_adapted(end) for end in ends):
         raise ValueError(
-            "model.lora.target_modules names the embeddings or the head, which this model ties "
-            "to each other; leave them out"
+            "model.lora.target_modules includes the embeddings or the head, whose weights are tied "
+            "in this model; leave them out"
         )
 
 
@@ -90,15 +89,15 @@ def is_adapted(layer: nn.Module) -> bool:
 
 
 def places_of(network: nn.Module) -> list[str]:
-    """The names of the layers with adapters; those of a list of blocks are named once, by `*`."""
+    """The names of the layers with adapters; `*` stands for the number of a block."""
     names = (bare(name) for name, layer in network.named_modules() if is_adapted(layer))
     return list(dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name) for name in names))
 
 
 def merged_weights(model: nn.Module) -> dict[str, Tensor]:
-    """The weights of a model with adapters in its layers added, under the names of the bare model.
+    """The weights of a model with its adapters merged, under the names of the bare model.
 
-    The sums are new tensors, so the training copy does not drift. Of any shape [...].
+    The sums are new tensors, so the weights being trained do not change. Of any shape [...].
     """
     state = model.state_dict()
     weights = {bare(name): value for name, value in state.items() if is_base(name)}
@@ -116,7 +115,7 @@ def bare(name: str) -> str:
 
 
 def is_base(name: str) -> bool:
-    """Whether a weight of that name is the bare model's."""
+    """Whether a weight belongs to the bare model."""
     return ".lora_" not in name
 
 
@@ -124,5 +123,5 @@ def save_adapted(network: PeftModel, folder: Path) -> None:
     """The merged model in `folder`, the adapter alone in `folder/lora`."""
     model = network.get_base_model()
     model.save_pretrained(folder, state_dict=merged_weights(model))
-    # "auto" would ask the hub whether the vocabulary grew.
+    # "auto" would ask the hub whether the vocabulary was extended.
     network.save_pretrained(str(folder / "lora"), save_embedding_layers=False)

@@ -1,8 +1,8 @@
-"""Quantised bases: frozen linear layers whose weights are kept in 8 or 4 bits, under adapters
+"""Quantised base models: frozen linear layers with weights of 8 or 4 bits, under adapters
 (QLoRA, arXiv:2305.14314).
 
-A weight is packed once, when it was loaded, and unpacked by every pass that reads it, so a layer
-says the same with and without gradient and in any batch: what its weight was rounded to.
+A weight is packed once, after loading, and unpacked in every pass that reads it, so a layer has the
+same output with and without gradient and in any batch: that of the rounded weight.
 """
 
 from __future__ import annotations
@@ -19,37 +19,37 @@ from torch.nn.functional import linear
 
 from tandem.policies.sharding import blocks_of
 
-PREFIX = "packed_"  # of the parameters that hold a weight
-MEASURED = 2**18  # numbers of a weight that shows what a larger one takes
+PREFIX = "packed_"  # of the names of packed parameters
+MEASURED = 2**18  # elements of the weight on which the packed size is measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """A weight in fewer bits."""
+    """A packed weight."""
 
     tensors: Mapping[str, Tensor]  # of any shape and dtype
-    form: Any  # what else unpacking wants to know; it stays where it is when the tensors move
+    form: Any  # other data that unpacking needs; it does not move with the tensors
 
 
 class Quantization(ABC):
-    """How weights are rounded, and kept. `@register_quantization` makes it an option of
+    """A rounding and packing of weights. `@register_quantization` makes it an option of
     `model/quantization`."""
 
-    package: ClassVar[str | None] = None  # that it needs; None: torch alone
-    extra: ClassVar[str | None] = None  # of Tandem's own extras the one that brings it
+    package: ClassVar[str | None] = None  # required package; None: torch alone
+    extra: ClassVar[str | None] = None  # Tandem's extra that installs it
 
     @abstractmethod
     def pack(self, weight: Tensor) -> Packed:
-        """A weight [rows, columns] of a linear layer, on the device that it lies on."""
+        """Pack a weight [rows, columns] of a linear layer, on its device."""
 
     @abstractmethod
     def unpack(self, packed: Packed) -> Tensor:
-        """What it was rounded to: [rows, columns], in the dtype that it had."""
+        """The rounded weight: [rows, columns], in its original dtype."""
 
 
 class QuantizedLinear(nn.Module):
-    """A frozen linear layer with a packed weight. Its state is that of a plain one, so a model
-    with such layers is saved as any other."""
+    """A frozen linear layer with a packed weight. Its state dict is that of a plain layer, so a
+    model with such layers is saved like any other."""
 
     def __init__(self, layer: nn.Linear, quantization: Quantization) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class QuantizedLinear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """What is multiplied with, [out, in]."""
+        """The rounded weight, [out, in]."""
         tensors = {name: self.get_parameter(PREFIX + name).data for name in self.names}
         return self.quantization.unpack(Packed(tensors=tensors, form=self.form))
 
@@ -82,7 +82,7 @@ class QuantizedLinear(nn.Module):
 
 
 class _Product(torch.autograd.Function):
-    """x W^T + b of a frozen layer. Its backward unpacks the weight again: none is remembered."""
+    """x W^T + b of a frozen layer. Backward unpacks the weight again instead of storing it."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, layer: QuantizedLinear) -> Tensor:
@@ -96,8 +96,8 @@ class _Product(torch.autograd.Function):
 
 
 def layers_to_pack(network: nn.Module) -> dict[str, nn.Linear]:
-    """The frozen linear layers of the blocks, by name: what lies before and behind them (tokens,
-    patches, times, the head) stays as it is."""
+    """The frozen linear layers of the blocks, by name. Layers outside of blocks (embeddings of
+    tokens, patches and times, the head) are not packed."""
     inside = {m for block in blocks_of(network) for m in block.modules()}
     return {
         name: layer
@@ -107,9 +107,9 @@ def layers_to_pack(network: nn.Module) -> dict[str, nn.Linear]:
 
 
 def quantize(network: nn.Module, quantization: Quantization) -> None:
-    """Pack the weights of those layers in place, one layer after the other.
+    """Pack the weights of those layers in place, one layer at a time.
 
-    Raises ValueError for a network that has none.
+    Raises ValueError for a network without such layers.
     """
     layers = layers_to_pack(network)
     if not layers:
@@ -125,8 +125,8 @@ def quantize(network: nn.Module, quantization: Quantization) -> None:
 def packed_sizes(
     networks: Iterable[nn.Module], how: Quantization | None
 ) -> dict[nn.Parameter, int]:
-    """Bytes that weights of outlined networks will take, measured on a weight of as many columns;
-    those of a large one in proportion."""
+    """Packed bytes of the weights of outlined networks, measured on a weight with the same columns
+    and at most MEASURED elements, and scaled up."""
     if how is None:
         return {}
     weights = [x.weight for network in networks for x in layers_to_pack(network).values()]

@@ -1,5 +1,5 @@
-"""The quantisations of bitsandbytes and torchao: weights are rounded and packed as those libraries
-do, and products are taken in the dtype of a pass."""
+"""The quantisations of bitsandbytes and torchao: weights are rounded and packed as in those
+libraries, and products are computed in the dtype of the pass."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch import Tensor
 from tandem.contracts import register_quantization
 from tandem.policies.quantization import Packed, Quantization
 
-BLOCK, OUTER_BLOCK = 64, 256  # weights with one scale, scales with one scale
+BLOCK, OUTER_BLOCK = 64, 256  # weights per scale, scales per outer scale
 
 
-# 4 bits: NF4 or FP4 in blocks of 64, whose scales are rounded in their turn (QLoRA)
+# 4 bits: NF4 or FP4 in blocks of 64, whose scales are quantised as well (QLoRA)
 @register_quantization("bnb_4bit")
 class BitsAndBytes4(Quantization):
     """Weights as `BitsAndBytesConfig(load_in_4bit=True)` rounds them (arXiv:2305.14314)."""
@@ -24,7 +24,7 @@ class BitsAndBytes4(Quantization):
     def __init__(
         self, *, quant_type: Literal["nf4", "fp4"] = "nf4", double_quant: bool = True
     ) -> None:
-        """double_quant: scales take 8 bits, and not 32."""
+        """double_quant: scales take 8 bits instead of 32."""
         self.quant_type, self.double_quant = quant_type, double_quant
 
     def pack(self, weight: Tensor) -> Packed:
@@ -67,11 +67,11 @@ class BitsAndBytes4(Quantization):
         return functional.dequantize_4bit(own["weight"], state)
 
 
-# 8 bits: whole numbers with one scale for each row (LLM.int8, of weights alone)
+# 8 bits: integers with one scale per row (LLM.int8, weights alone)
 @register_quantization("bnb_8bit")
 class BitsAndBytes8(Quantization):
-    """Weights as `BitsAndBytesConfig(load_in_8bit=True)` rounds them (arXiv:2208.07339). What they
-    are multiplied with stays as it is: rounded to 8 bits it would depend on its neighbours."""
+    """Weights as `BitsAndBytesConfig(load_in_8bit=True)` rounds them (arXiv:2208.07339).
+    Activations are not rounded: to 8 bits, they would depend on other rows of the batch."""
 
     package, extra = "bitsandbytes", "8bit"
 
@@ -91,7 +91,7 @@ class BitsAndBytes8(Quantization):
         return functional.int8_vectorwise_dequant(own["weight"], own["scale"]).to(packed.form)
 
 
-# 8 bits of torchao: whole numbers (int8) or short floats (float8), one scale for each row
+# 8 bits of torchao: integers (int8) or floats (float8), one scale per row
 @register_quantization("torchao_8bit")
 class TorchAO8(Quantization):
     """Weights as torchao's `Int8WeightOnlyConfig` and `Float8WeightOnlyConfig` round them."""

@@ -1,4 +1,4 @@
-"""Weights that are cut over ranks: gathered for a pass block by block, and whole to be written.
+"""Sharded weights: gathered block by block for a pass, and assembled for saving.
 
 FSDP2, arXiv:2304.11277.
 """
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class Sharded(Replicated):
-    """Every rank has a part of each weight. A call gathers block after block, and so does its
-    backward: all ranks make equally many, or wait for ever."""
+    """Every rank holds a shard of each weight. Forward and backward gather block after block, so
+    all ranks must make the same number of calls, or they deadlock."""
 
     def __init__(self, networks: Sequence[nn.Module], mesh: DeviceMesh) -> None:
-        """Cuts the parameters in place, and moves them to the mesh's kind of device."""
+        """Shard the parameters in place, and move them to the mesh's kind of device."""
         from torch.distributed.fsdp import FSDPModule, fully_shard  # takes most of a second
 
         self.root = _Together(networks)
@@ -33,7 +33,8 @@ class Sharded(Replicated):
         fully_shard(self.root, mesh=mesh, reshard_after_forward=True)
         self.cut = [part for part in self.root.modules() if isinstance(part, FSDPModule)]
         self.holds_all = False
-        # Whoever is called first counts as the root: pieces may be, while all is gathered.
+        # FSDP takes the first module called as the root. Call it now: while everything is gathered,
+        # a submodule may be called first.
         self(lambda: None)
 
     @property
@@ -45,7 +46,7 @@ class Sharded(Replicated):
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
-        """With all weights on every rank, for passes without gradient at each rank's own pace."""
+        """A context with all weights on every rank, for unsynchronised passes without gradient."""
         self._gather()
         try:
             yield
@@ -65,13 +66,13 @@ class Sharded(Replicated):
         self.holds_all = False
 
     def passes(self, wanted: int) -> int:
-        """As many as the rank that has most to do, unless all is gathered."""
+        """The maximum over ranks, unless everything is gathered."""
         return int(distributed.all_max(torch.tensor(wanted))) if self.paced else wanted
 
 
 class _Together(nn.Module):
-    """Networks whose pieces are called from outside, as one call. What is in no block is gathered
-    for all of it, so pieces may share weights."""
+    """Networks whose submodules are called from outside, as one FSDP call. Weights outside of
+    blocks stay gathered during the call, so submodules may share them."""
 
     def __init__(self, networks: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -82,7 +83,7 @@ class _Together(nn.Module):
 
 
 def blocks_of(network: nn.Module) -> list[nn.Module]:
-    """What is gathered piece by piece: the elements of the outermost lists of modules."""
+    """Units of gathering: the elements of the outermost module lists."""
     if isinstance(network, nn.ModuleList):
         return list(network)
     return [block for child in network.children() for block in blocks_of(child)]
@@ -90,9 +91,9 @@ def blocks_of(network: nn.Module) -> list[nn.Module]:
 
 @contextmanager
 def assembled(*networks: nn.Module) -> Iterator[None]:
-    """With plain weights in place of cut ones, to be written: on the first rank, on its CPU.
+    """A context with plain weights in place of shards, for saving: on the CPU of the first rank.
 
-    All ranks meet here. Weights that two layers share stay one.
+    All ranks synchronise here. Weights that two layers share stay shared.
     """
     whole: dict[nn.Parameter, nn.Parameter] = {}
     held = []
@@ -115,5 +116,5 @@ def assembled(*networks: nn.Module) -> Iterator[None]:
 def _whole(parameter: nn.Parameter) -> nn.Parameter:
     found = distributed.gather_on_first(parameter.detach())
     if found is None:
-        return parameter  # nobody writes here
+        return parameter  # only the first rank writes
     return nn.Parameter(found, requires_grad=parameter.requires_grad)

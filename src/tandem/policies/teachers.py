@@ -1,4 +1,4 @@
-"""Teachers of distillation: which one is asked about which prompt, for tokens and for flows."""
+"""Teachers of distillation, of tokens and of flows: they are chosen by the source of a prompt."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ from typing import ClassVar
 from tandem.stop import command_to_resume
 from tandem.types import Prompt
 
-OTHERS = "others"  # the teacher of every source that has none of its own
+OTHERS = "others"  # the teacher of every source without one of its own
 
 
 @dataclass(frozen=True, kw_only=True)
 class Teachers(ABC):
-    """Who teaches what. A subclass says what a teacher is to a policy of its kind."""
+    """The teacher of each source. A subclass defines what a teacher is for its kind of policy."""
 
-    of_texts: ClassVar[bool]  # whether it judges tokens, or else velocities
-    teaches_itself = False  # whether one of them is the policy
+    of_texts: ClassVar[bool]  # whether it judges tokens; else velocities
+    teaches_itself = False  # whether one of them is the policy itself
     asks_servers = False  # whether one of them is on a server
 
-    # Source, or "others" -> a run directory, or what else the subclass takes for a teacher.
+    # Source, or "others" -> a run directory, or another description that the subclass accepts.
     folders: Mapping[str, str]
 
     def __post_init__(self) -> None:
         if not self.folders:
-            raise ValueError("algorithm.teachers.folders={}: name one teacher or more")
+            raise ValueError("algorithm.teachers.folders={} is empty; name at least one teacher")
 
     def given(self, source: str) -> str:
-        """The teacher of a source as a user would write it."""
+        """The teacher of a source as a command-line override."""
         return f"algorithm.teachers.folders.{source}={self.folders[source]}"
 
     @property
     def summary(self) -> str:
-        """Who teaches what, for people."""
+        """The teacher of each source, for display."""
         return ", ".join(f"{folder} for {source}" for source, folder in self.folders.items())
 
     @abstractmethod
     def check(self) -> None:
-        """Raise ValueError for a teacher that cannot be loaded, as far as a look at it tells."""
+        """Raise ValueError for a teacher that cannot be loaded, as far as this is cheap to know."""
 
     def check_run(self, source: str) -> None:
-        """Raise ValueError for the directory of a run that has left no model."""
+        """Raise ValueError for the directory of a run that has not saved a model."""
         place = Path(self.folders[source]).expanduser()
         if (place / "config.yaml").is_file() and not (place / "model").is_dir():
             raise ValueError(
@@ -53,7 +53,7 @@ class Teachers(ABC):
 
 
 def weights_of(folder: str) -> Path:
-    """What a run leaves in its directory, or the folder itself."""
+    """The model/ of a run directory, or the folder itself."""
     place = Path(folder).expanduser()
     return place / "model" if (place / "model").is_dir() else place
 
@@ -61,19 +61,19 @@ def weights_of(folder: str) -> Path:
 def rows_by_teacher(
     prompts: Sequence[Prompt], sources: Collection[str]
 ) -> Iterator[tuple[str, list[int]]]:
-    """Each source that teaches some of the prompts, and their places."""
+    """Each source that teaches some of the prompts, with the indices of those prompts."""
     chosen = [_teacher_of(prompt, sources) for prompt in prompts]
     for source in dict.fromkeys(chosen):
         yield source, [place for place, other in enumerate(chosen) if other == source]
 
 
 def _teacher_of(prompt: Prompt, sources: Collection[str]) -> str:
-    """The most particular name that fits: the source, its data set, then all others."""
+    """The most specific match: the source, its data set, then all others."""
     names = (prompt.source, prompt.source.partition("/")[0], OTHERS)
     found = next((name for name in names if name in sources), None)
     if found is None:
         raise ValueError(
-            f"nobody teaches the prompts of {prompt.source}: algorithm.teachers.folders has "
-            f"{', '.join(sources)}; name a folder for it, or one for {OTHERS}"
+            f"prompts of {prompt.source} have no teacher: algorithm.teachers.folders has "
+            f"{', '.join(sources)}; add a folder for this source, or one for {OTHERS}"
         )
     return found

@@ -1,8 +1,8 @@
-"""Weights of a policy: their names and groups, the precision of their passes, and how passes are
-made over them. `sharding` has what is particular to weights that are cut over ranks.
+"""Weights of a policy: their names and groups, the precision of passes, and calls of the networks.
+`sharding` adds what sharded weights need.
 
-Rewards, advantages, losses and metrics are computed outside of that precision, in the dtype of what
-they get.
+Rewards, advantages, losses and metrics are computed outside of that precision, in the dtype of
+their inputs.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ WIDE = (torch.float32, torch.float64)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precision:
-    """The precision that a pass computes in."""
+    """The precision of a pass."""
 
     mixed: bool = False  # bfloat16 autocast; False: the dtype of the weights
-    rounds: bool = False  # whether a device may round what products of float32 matrices read
+    rounds: bool = False  # whether a device may round inputs of float32 matrix products (TF32)
 
     def on(self, device: torch.device) -> AbstractContextManager[None]:
-        """Around a pass on that device. Its backward follows the dtypes of the forward."""
+        """A context for a pass on that device. Backward follows the dtypes of the forward."""
         if not self.mixed:
             return nullcontext()
-        # What autocast keeps of a weight would outlive an optimiser step.
+        # Autocast's cached copies of weights would outlive an optimiser step.
         return torch.autocast(device.type, dtype=torch.bfloat16, cache_enabled=False)
 
     def is_exact(self, network: nn.Module) -> bool:
@@ -41,7 +41,7 @@ class Precision:
         return not (self.mixed or self.rounds) and all(
             p.dtype in WIDE
             for p in network.parameters()
-            if p.dtype.itemsize > 1  # else it is packed, and no pass computes in it
+            if p.dtype.itemsize > 1  # a packed weight: no pass computes in its dtype
         )
 
 
@@ -49,7 +49,7 @@ FULL = Precision()
 
 
 def named_parameters(network: nn.Module, critic: nn.Module | None) -> dict[str, nn.Parameter]:
-    """All that learns, by name."""
+    """All trained weights, by name."""
     parts = {"": network} | ({} if critic is None else {"critic.": critic})
     return {
         f"{prefix}{name}": p
@@ -60,21 +60,21 @@ def named_parameters(network: nn.Module, critic: nn.Module | None) -> dict[str, 
 
 
 def parameter_groups(network: nn.Module, critic: nn.Module | None) -> dict[str, list[nn.Parameter]]:
-    """What an optimiser treats alike; a critic, if there is one, comes last."""
+    """Parameter groups of the optimiser; a critic, if there is one, comes last."""
     policy = [p for p in network.parameters() if p.requires_grad]
     return {"policy": policy} | ({} if critic is None else {"critic": list(critic.parameters())})
 
 
 def move(network: nn.Module, device: torch.device) -> None:
-    """A frozen network to where it is asked, if it is elsewhere: moving weights that are cut over
-    ranks lets go of what is gathered of them."""
-    if any(p.device != device for p in network.parameters()):  # it may share some that are there
+    """Move a frozen network to a device, unless it is there: moving sharded weights frees what is
+    gathered of them."""
+    if any(p.device != device for p in network.parameters()):  # it may share weights of the policy
         network.to(device)
 
 
 @contextmanager
 def lend(network: nn.Module, device: torch.device, *, returns: bool) -> Iterator[None]:
-    """A frozen network where it is asked; `returns`: to host memory, where it lies meanwhile."""
+    """A context with a frozen network on a device; `returns`: afterwards back to host memory."""
     move(network, device)
     try:
         yield
@@ -84,48 +84,48 @@ def lend(network: nn.Module, device: torch.device, *, returns: bool) -> Iterator
 
 
 def bring_when_called(network: nn.Module, device: torch.device) -> None:
-    """A network in host memory is on that device during each of its calls."""
+    """Keep a network in host memory, and on that device during each call."""
     network.register_forward_pre_hook(lambda called, _: move(called, device))
     network.register_forward_hook(lambda called, *_: move(called, torch.device("cpu")))
 
 
 def owned(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The part of a state that one owner remembers, by its own names. Of any shape [...]."""
+    """The entries of a state with a prefix, without the prefix. Of any shape [...]."""
     return {name.removeprefix(prefix): x for name, x in state.items() if name.startswith(prefix)}
 
 
 @torch.no_grad()
 def copy_into(tensors: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:
-    """Copy weights into the tensors of those names. Raises ValueError for other names or shapes.
+    """Copy weights into tensors by name. Raises ValueError if names or shapes differ.
 
     Of any shape [...].
     """
     if tensors.keys() != weights.keys():
         odd = sorted(tensors.keys() ^ weights.keys())
         raise ValueError(
-            f"these weights are of another model: {len(odd)} names do not match, such as {odd[0]}; "
-            "were model or model.lora changed since?"
+            f"the weights are of a different model: {len(odd)} names do not match, such as "
+            f"{odd[0]}; were model or model.lora changed?"
         )
     for name, tensor in tensors.items():
         if tensor.shape != weights[name].shape:
             raise ValueError(
-                f"weight {name} is {tuple(weights[name].shape)}, "
-                f"but the model's is {tuple(tensor.shape)}"
+                f"weight {name} has shape {tuple(weights[name].shape)}, but the model expects "
+                f"{tuple(tensor.shape)}"
             )
         tensor.copy_(distributed.shard_like(tensor, weights[name]))
 
 
 def join_graph(value: Tensor, weights: Iterable[nn.Parameter]) -> Tensor:
-    """The same numbers, with a gradient of 0 for weights that had no part in them: DDP waits for
-    that of every weight. Of any shape [...]."""
+    """The same values, with a gradient of 0 for weights that did not contribute: DDP waits for the
+    gradient of every weight. Of any shape [...]."""
     if not torch.is_grad_enabled():
         return value
     return value + sum(p.flatten()[:0].sum() for p in weights if p.requires_grad)
 
 
 def clip_gradients(parts: Sequence[Sequence[torch.nn.Parameter]], most: float) -> Tensor:
-    """The norm of all gradients before each part was clipped to `most` by itself, a scalar."""
-    # Of a part without gradients torch gives a 0 on the CPU, wherever its weights are.
+    """The norm of all gradients before each part was clipped to `most` separately, a scalar."""
+    # For a part without gradients torch returns 0 on the CPU, wherever its weights are.
     learning = [part for part in parts if any(p.grad is not None for p in part)]
     norms = [torch.nn.utils.clip_grad_norm_(part, most) for part in learning]
     norms = [norm.full_tensor() if distributed.is_sharded(norm) else norm for norm in norms]
@@ -135,31 +135,31 @@ def clip_gradients(parts: Sequence[Sequence[torch.nn.Parameter]], most: float) -
 def warn_of_rounding(trained: Mapping[str, nn.Parameter]) -> None:
     if any(p.dtype == torch.bfloat16 for p in trained.values()):
         warnings.warn(
-            "bfloat16 weights are trained, and they lose updates below 1/256 of a weight: set "
+            "trained weights are bfloat16, which loses updates below 1/256 of a weight; set "
             "model.lora, or model.dtype=float32 with trainer.precision=bf16-mixed",
             stacklevel=2,
         )
 
 
 class Replicated:
-    """Every rank has all weights, and asks them at its own pace."""
+    """Every rank holds all weights, and calls the networks at its own pace."""
 
-    paced = False  # whether ranks wait for one another in every call
+    paced = False  # whether every call synchronises the ranks
 
     def __call__(self, call: Callable[[], Answer]) -> Answer:
-        """What `call` says, which asks the network or pieces of it; tensors, by name or alone."""
+        """Run `call`, which calls the network or its submodules and returns one or more tensors."""
         return call()
 
     def passes(self, wanted: int) -> int:
-        """How many calls this rank makes where it has work for so many."""
+        """The number of calls that this rank makes for `wanted` calls of its own work."""
         return wanted
 
 
 @contextmanager
 def all_gathered(*several: Replicated) -> Iterator[None]:
-    """With all weights of each on every rank. All ranks begin it equally often."""
+    """A context with all weights of each on every rank. All ranks enter it equally often."""
     with ExitStack() as stack:
         for weights in several:
-            if weights.paced:  # nobody has gathered them yet
+            if weights.paced:  # not gathered yet
                 stack.enter_context(weights.gathered())
         yield

@@ -207,5 +207,5 @@ def test_a_painter_without_a_writer_and_one_of_another_width_are_refused(tmp_pat
     adapter.patch = 8
     with pytest.raises(ValueError, match=r"model\.picture\.path=.*the heads there are of another"):
         adapter.load(str(tmp_path / "picture"), None)
-    with pytest.raises(ValueError, match="cannot be cut over ranks; set trainer=ddp"):
+    with pytest.raises(ValueError, match="cannot be sharded over ranks; set trainer=ddp"):
         again.shard(None)

@@ -82,5 +82,5 @@ def test_a_policy_of_tokens_does_not_offer_it():
 
     policy = language()
     assert "new_reference" not in policy.describe(Request(sampling=policy.sampling)).provides
-    with pytest.raises(NotImplementedError, match="stays as it was loaded"):
+    with pytest.raises(NotImplementedError, match="cannot be renewed"):
         policy.renew_reference()
