@@ -11,18 +11,13 @@ from tandem.dynamics.matching import Query
 from tandem.dynamics.regression import Regression, logit_normal
 from tandem.dynamics.weighting import plain
 from tandem.policies.weights import FULL, Precision
-from tandem.types import OF_SNAPSHOTS
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from tandem.environments import Environment, Mixture
     from tandem.policies.chain.records import ChainSampling
     from tandem.policies.flow.records import FlowSampling
     from tandem.policies.language.records import Sampling
     from tandem.policies.teachers import Teachers
-
-    Cost = int | Tensor
 
 BY_ITSELF = Regression(levels=logit_normal, weighting=plain)
 
@@ -73,27 +68,3 @@ class Request:
     def __post_init__(self) -> None:
         object.__setattr__(self, "whole", self.objective == "denoising")
         object.__setattr__(self, "steps_of_a_picture", self.timesteps.count if self.whole else 1)
-
-    def judged(self, steps: int) -> Sequence[int]:
-        """Of the denoising steps those at whose states somebody else is asked."""
-        if self.query is not None:
-            return range(steps)
-        return () if self.teachers is None else self.teachers.kept(steps)
-
-    def kept(self, steps: int, random: Sequence[int]) -> Sequence[int]:
-        """Of the denoising steps those of whose path each picture keeps the states; none: it is
-        trained as a whole."""
-        return () if self.whole else self.judged(steps) or random
-
-    def cost_of_points(self, tokens: int, guided: Cost, points: Cost) -> Cost:
-        """Tokens that training reads of so many points, of the policy and of what learns beside it.
-
-        tokens: of a point, unguided; guided: 1 where guidance asks twice; it and points: [B].
-        """
-        return tokens * (1 + guided) * (1 + len(self.networks)) * points
-
-    def followed(self) -> dict[str, EmaSchedule]:
-        """The snapshots that a loss reads, or that samples are drawn from."""
-        read = {OF_SNAPSHOTS[name] for name in self.needs & OF_SNAPSHOTS.keys()}
-        read.add(self.sampling.weights)
-        return {name: x for name, x in self.snapshots.items() if name in read}

@@ -30,9 +30,10 @@ from tandem.policies.flow.records import (
     FlowSampling,
     as_rollout,
 )
-from tandem.policies.flow.sampling import LocalPictures
+from tandem.policies.flow.sampling import LocalPictures, queried_steps
 from tandem.policies.flow.sizes import cropped, sampled_apart
 from tandem.policies.flow.snapshots import reads_reference
+from tandem.policies.flow.velocity_model import cost_of_points
 from tandem.policies.request import Request
 from tandem.types import Prompt, Rollout
 
@@ -158,7 +159,7 @@ class PicturePolicy(Policy):
         fresh = rollout.sample.trajectory is None
         levels = self.request.timesteps.count // rollout.mask.shape[1] if fresh else 1
         guided = rollout.sample.guidance.gt(1).long()
-        if fresh or self.request.judged(self.sampling.steps):
+        if fresh or queried_steps(self.request, self.sampling.steps):
             guided = int(self.request.timesteps.guidance_scale > 1)
         points = rollout.mask.sum(1) if self.request.networks else rollout.length
         tokens = sum(self.adapter.tokens)
@@ -166,7 +167,7 @@ class PicturePolicy(Policy):
             (_, read), asked = self.adapter.tokens, [prompt.size for prompt in rollout.prompts]
             painted = {size: self.adapter.canvas(size).tokens for size in {*asked}}
             tokens = torch.tensor([painted[size] + read for size in asked]).to(points.device)
-        return self.request.cost_of_points(tokens, guided, levels * points)
+        return cost_of_points(self.request, tokens, guided, levels * points)
 
     # The weights.
 

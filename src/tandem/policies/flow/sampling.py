@@ -27,7 +27,7 @@ class SamplingPlan:
 
     sigmas: Tensor  # [steps + 1], from 1 to 0
     stochastic: Indices
-    kept: Indices  # steps that are trained
+    kept: Indices  # steps whose states are kept; none: pictures are trained as a whole
     sampling: FlowSampling
     keep_mean: bool  # of the random steps: somebody compares the policy with the one that sampled
 
@@ -40,10 +40,17 @@ class SamplingPlan:
         return cls(
             sigmas=sampling.schedule(steps, tokens),
             stochastic=random,
-            kept=request.kept(steps, random),
+            kept=() if request.whole else queried_steps(request, steps) or random,
             sampling=sampling,
             keep_mean="kl_to_old" in request.needs,
         )
+
+
+def queried_steps(request: Request, steps: int) -> Sequence[int]:
+    """The denoising steps at whose states a teacher, or the reference and its like, is asked."""
+    if request.query is not None:
+        return range(steps)
+    return () if request.teachers is None else request.teachers.kept(steps)
 
 
 class LocalPictures:

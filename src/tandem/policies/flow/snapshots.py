@@ -15,6 +15,7 @@ from tandem import distributed
 from tandem.dynamics.decays import Decay, EmaSchedule, constant
 from tandem.policies.flow.records import EMA, LIVE, REFERENCE
 from tandem.policies.request import Request
+from tandem.types import OF_SNAPSHOTS
 
 COUNTERS = ("update", "iteration")
 NEW_REFERENCE = "new_reference"  # the reference may be renewed
@@ -44,7 +45,10 @@ class KeptWeights:
     def of(cls, request: Request, ema: Decay | None) -> KeptWeights:
         """`ema`: how much an average keeps that is evaluated; None: there is none."""
         sampling = request.sampling
-        following = {} if request.networks else request.followed()
+        read = {OF_SNAPSHOTS[name] for name in request.needs & OF_SNAPSHOTS.keys()}
+        read.add(sampling.weights)
+        kept = {} if request.networks else request.snapshots
+        following = {name: schedule for name, schedule in kept.items() if name in read}
         if NEW_REFERENCE in request.needs:
             following[REFERENCE] = EmaSchedule(decay=partial(constant, decay=1.0), every="never")
         if ema is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +14,11 @@ from tandem.policies.flow.adapter import Adapter
 from tandem.policies.flow.components import TRANSFORMER, Components, components
 from tandem.policies.flow.embeddings import PromptEmbedding, PromptEmbeddingCache
 from tandem.policies.flow.records import Condition
+from tandem.policies.request import Request
 from tandem.policies.weights import Precision, Replicated, join_graph
 from tandem.types import Prompt, widen
+
+Count = TypeVar("Count", int, Tensor)
 
 
 class VelocityModel:
@@ -138,3 +142,13 @@ def split_evenly(
     are empty. Indices [n] of each part.
     """
     return list(torch.arange(rows).tensor_split(passes(max(1, -(-rows // budget)))))
+
+
+def cost_of_points(
+    request: Request, tokens: int | Tensor, guided: int | Tensor, points: Count
+) -> Count:
+    """Tokens that training reads of so many points, of the policy and of what learns beside it.
+
+    tokens: of a point, unguided; guided: 1 where guidance asks twice; they and points: [B].
+    """
+    return tokens * (1 + guided) * (1 + len(request.networks)) * points

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tandem.policies.flow.families.autoencoders import DECODED_AT_ONCE
+from tandem.policies.flow.sampling import SamplingPlan, queried_steps
+from tandem.policies.flow.velocity_model import cost_of_points
 from tandem.policies.memory.estimate import (
     FLOAT32,
     Part,
@@ -116,8 +118,8 @@ def of_pictures(outline: FlowOutline, work: Workload) -> Part:
 
 def kept_steps(outline: FlowOutline) -> Sequence[int]:
     """The denoising steps of whose path each picture of the first iteration keeps the states."""
-    request, sampling = outline.request, outline.request.sampling
-    return request.kept(sampling.steps, sampling.random_steps(0, request.seed))
+    request, tokens = outline.request, outline.adapter.tokens[0]
+    return SamplingPlan.of(request.sampling, request, tokens=tokens, iteration=0).kept
 
 
 def of_sampling(outline: FlowOutline, work: Workload) -> list[Part]:
@@ -161,9 +163,9 @@ def points_of(outline: FlowOutline, work: Workload) -> tuple[float, int]:
     if request.query is not None and not request.every_state:
         of_path = 1
     of_row = of_path or request.timesteps.count
-    judged = not of_path or request.judged(request.sampling.steps)
+    judged = not of_path or queried_steps(request, request.sampling.steps)
     scale = (request.timesteps if judged else request.sampling).guidance_scale
-    cost = request.cost_of_points(sum(outline.adapter.tokens), int(scale > 1), of_row)
+    cost = cost_of_points(request, sum(outline.adapter.tokens), int(scale > 1), of_row)
     most = work.per_update if work.rows is None else min(work.rows, work.per_update)
     fit = most if work.max_tokens is None else max(work.max_tokens // cost, 1)
     return scale, min(policy.row_budget, min(most, fit) * of_row)
