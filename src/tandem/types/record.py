@@ -94,11 +94,10 @@ def concat(records: Sequence[Record]) -> Record:
     below and on the right. What one of them does not say, all of them do not say: None."""
     if len(records) == 1:
         return records[0]
-    first = records[0]
-    return map_fields(first, lambda *values: _join(values), *records[1:])
+    return map_fields(records[0], _join, *records[1:])
 
 
-def _join(values: tuple) -> Tensor | tuple | None:
+def _join(*values: Tensor | tuple | None) -> Tensor | tuple | None:
     if any(value is None for value in values):
         return None
     if isinstance(values[0], tuple):
