@@ -1,5 +1,7 @@
 """Log-probabilities of steps, their ratios, and the distances between two policies on a step."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from flows import (
@@ -21,6 +23,7 @@ from tandem.dynamics import likelihood
 from tandem.dynamics.kernels import next_state, ode
 from tandem.dynamics.likelihood import gaussian_kl, gaussian_logp, unscaled_logp
 from tandem.dynamics.path import x0_from_velocity
+from tandem.losses.kl import timeless
 from tandem.losses.policy import ppo
 
 DTYPES = pytest.mark.parametrize("dtype", PRECISION, ids=str)
@@ -64,8 +67,9 @@ def test_distances_that_papers_call_kl_are_one_in_other_units(flow, dtype):
     assert_close(likelihood.mean_distance(kl, std), flow("kl/x_based"), **close(dtype))
     velocity = likelihood.velocity_distance(kl, std, gain)
     assert_close(velocity, flow("kl/v_based"), **close(dtype))
-    timeless = likelihood.timeless_kl(kl, levels(0.6, ref.mean), levels(0.4, ref.mean))
-    assert_close(timeless, flow("kl/flow_grpo"), **close(dtype))
+    ends = {"sigma": levels(0.6, ref.mean), "next_sigma": levels(0.4, ref.mean)}
+    batch = SimpleNamespace(transition=SimpleNamespace(kl_to_ref=kl, **ends))
+    assert_close(timeless(batch), flow("kl/flow_grpo"), **close(dtype))
     assert_close(gain, -0.2 * flow("kl/coef").expand(4), **close(dtype))
 
 

@@ -70,14 +70,6 @@ def velocity_distance(kl: Tensor, std: Tensor, velocity_gain: Tensor) -> Tensor:
     return mean_distance(kl, std) / velocity_gain.square()
 
 
-def timeless_kl(kl: Tensor, sigma: Tensor, next_sigma: Tensor) -> Tensor:
-    """(mean - mean')^2 / (2 s^2), std = s sqrt(-dt): Flow-GRPO's published code. SDEs only.
-
-    Shape: [B, T], nats per latent dimension and unit of time.
-    """
-    return kl * (widen(sigma) - widen(next_sigma))
-
-
 def _squared_distance(step: Step, x: Tensor) -> Tensor:
     """(x - mean)^2, the mean over latent dimensions: [B]. Raises ValueError without noise."""
     if not (step.std > 0).all():  # written so that NaN is caught as well

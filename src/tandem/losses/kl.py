@@ -21,7 +21,7 @@ from tandem.contracts import declare, fraction, positive, register_kl
 from tandem.dynamics import likelihood
 from tandem.dynamics.regression import energy
 from tandem.losses.policy import MAX_LOG_RATIO, k3_of, ratio_of
-from tandem.types import CoupledBatch, DecoupledBatch
+from tandem.types import CoupledBatch, DecoupledBatch, widen
 
 OF_TOKENS = {
     "steps": "it is of second order in a log ratio, which is a mean over D latent dimensions "
@@ -141,10 +141,11 @@ def velocity_distance(batch: CoupledBatch) -> Tensor:
 def timeless(batch: CoupledBatch) -> Tensor:
     """(mean - mean_ref)^2 / (2 s^2), std = s sqrt(-dt): Flow-GRPO's code, for SDEs alone.
 
-    Shape: [B, T]. Source: Flow-GRPO's code (arXiv:2505.05470).
+    Shape: [B, T], nats per latent dimension and unit of time. Source: Flow-GRPO's code
+    (arXiv:2505.05470).
     """
     steps = batch.transition
-    return likelihood.timeless_kl(steps.kl_to_ref, steps.sigma, steps.next_sigma)
+    return steps.kl_to_ref * (widen(steps.sigma) - widen(steps.next_sigma))
 
 
 # (velocity - velocity_ref)^2 at fresh noise: each noise level counts alike
