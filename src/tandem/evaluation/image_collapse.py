@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 DARK = 32  # of 256 levels: a pixel whose channels are below on average is dark
 BOXES = 4  # of each channel in the histogram of colours
@@ -35,6 +36,8 @@ def colour_entropy(pictures: Tensor) -> Tensor:
 
     Shape: [B, H, W, 3] -> [B].
     """
+    import torch
+
     red, green, blue = (pictures.long() * BOXES // 256).unbind(-1)
     box = ((red * BOXES + green) * BOXES + blue).flatten(-2)  # [..., H * W]
     rows = box.view(-1, box.shape[-1])
@@ -49,6 +52,8 @@ def edge_density(pictures: Tensor) -> Tensor:
 
     Shape: [B, H, W, 3] -> [B].
     """
+    import torch
+
     levels = pictures.short()
     edges = torch.zeros(levels.shape[:-1], dtype=torch.bool)
     edges[..., :-1, :] |= (levels.diff(dim=-3).abs() >= STEEP).any(-1)
@@ -56,8 +61,7 @@ def edge_density(pictures: Tensor) -> Tensor:
     return edges.double().mean((-2, -1))
 
 
-Measure = Callable[[Tensor], Tensor]
-MEASURES: Mapping[str, Measure] = {
+MEASURES: Mapping[str, Callable[[Tensor], Tensor]] = {
     "dark": dark,
     "colour_entropy": colour_entropy,
     "edge_density": edge_density,

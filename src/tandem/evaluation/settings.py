@@ -9,14 +9,13 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from torch import Tensor
-
 from tandem.contracts import at_least, positive
-from tandem.dynamics.kernels import ode
 from tandem.evaluation.image_collapse import MEASURES, Collapse
 from tandem.evaluation.text_drift import TEXT_MEASURES, Drift
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from tandem.policies.chain.records import ChainSampling
     from tandem.policies.flow.records import Choose, FlowSampling
     from tandem.policies.flow.solvers import Solver
@@ -208,6 +207,8 @@ class Pictures(Evaluation):
 
     def noiseless(self, own: FlowSampling) -> FlowSampling:
         """The ODE, from a start for every sample and at full precision."""
+        from tandem.dynamics.kernels import ode  # imports torch, and settings are read without
+
         return replace(
             own,
             kernel=ode,

@@ -8,16 +8,14 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol
 
-import torch
-
-from tandem import distributed
 from tandem.contracts import at_least, fraction, positive, waiting
-from tandem.rewards.result import failures
 from tandem.settings.keys import key
 from tandem.stop import Stop
-from tandem.types import PICTURE
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 log = logging.getLogger(__name__)
 HACKING = re.compile(r"(warn|stop)(:[1-9]\d*)?")
@@ -120,6 +118,8 @@ class Guards:
         the others with their weights. Raises Stop if they differ by more nats than the guards
         allow.
         """
+        from tandem.types import PICTURE  # imports torch, and settings are read without
+
         for name, part in policy.parts.items():
             own = self.picture if name == PICTURE else None
             limits, key = (self, "") if own is None else (own, f"{name}.")
@@ -154,11 +154,15 @@ class Guards:
                 f"in {folder}; set guards.non_finite=skip:3 to skip up to 3 such updates in a row"
             )
 
-    def check_weights(self, weights: Iterable[torch.Tensor], iteration: int, rate: float) -> None:
+    def check_weights(self, weights: Iterable[Tensor], iteration: int, rate: float) -> None:
         """Check the weights, of any shape [...], right after an optimizer step, before their use.
 
         Raises Stop if a weight is not finite.
         """
+        import torch
+
+        from tandem import distributed
+
         # Each rank checks its own shard: a maximum over ranks may lose a NaN.
         own = (weight.detach() for weight in weights)
         parts = [part.to_local() if distributed.is_sharded(part) else part for part in own]
@@ -195,9 +199,9 @@ class Guards:
             )
 
 
-def warn_of_judges(faults: Mapping[str, int]) -> int:
+def warn_of_judges(failed: Mapping[str, int]) -> int:
     """The number of scores that judges failed to give, with a warning. No sample is dropped."""
-    if failed := failures(faults):
+    if failed:
         log.warning("rewards of weight 0 gave no number: %s", describe_counts(failed))
     return sum(failed.values())
 

@@ -235,7 +235,7 @@ class PostTraining(LightningHooks):
             self.report["reward/faults"] = sum(failures(faults).values())
             self.guards.check_missing(metrics["reward/missing"], faults)
         if scores.judges:
-            failed = torch.tensor(warn_of_judges(self.rewards.pop_faults(judges=True)))
+            failed = torch.tensor(warn_of_judges(failures(self.rewards.pop_faults(judges=True))))
             self.report["reward/judge_faults"] = distributed.all_sum(failed).item()
         flat = self.algorithm.learns_from_scores and metrics.get("reward/frac_zero_std") == 1.0
         self.flat_iterations = self.flat_iterations + 1 if flat else 0
