@@ -10,7 +10,7 @@ import json
 import math
 import mmap
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -35,35 +35,31 @@ class Log:
     def __init__(self, path: Path) -> None:
         self.path = path
         text = whole_text(path)
-        lines = lines_of(text)
-        ours = all(line.startswith(FIRST) and line.endswith(b"}\n") for line in lines)
-        # Every line ends with a brace: as many of them as lines leave none for a value.
-        braces = np.count_nonzero(np.frombuffer(text, dtype=np.uint8) == ord("}"))
-        flat = braces == len(lines) and b"[" not in text
-        plain = ours and flat and ODD.search(text) is None
-        lines = lines if plain else [*map(self._as_ours, lines)]
-        written = self._parsed(lines, FIRST)
+        starts, ends = find_lines(text)
+        if not is_plain(text, starts, ends):
+            text = b"".join(map(self._as_ours, lines_of(text)))
+            starts, ends = find_lines(text)
+        self._text = text
+        written = self._parsed(starts, ends, FIRST)
         if not ((written >= 0) & (written < LARGEST) & (written % 1 == 0)).all():
             raise ValueError(f"{self.path} has an iteration that is not a count")
         written = written.astype(np.int64)
         # Of an iteration that is there twice the last line counts: the first one in reverse.
         self.iterations, places = np.unique(written[::-1], return_index=True)
-        self.lines: Sequence[bytes] = [lines[len(lines) - 1 - i] for i in places.tolist()]
+        self._starts, self._ends = starts[::-1][places], ends[::-1][places]
         self._where: dict[str, NDArray] = {}
         self._numbers: dict[tuple[str, bytes], NDArray] = {}  # the curves of a page share places
 
     def names(self) -> set[str]:
         """Of the numbers that the first two lines and the last one have: an evaluation is there."""
-        ends = {*self.lines[:2], *self.lines[-1:]}
-        return {name for line in ends for name in json.loads(line)}
+        pairs = [*zip(self._starts.tolist(), self._ends.tolist(), strict=True)]
+        return {name for a, b in {*pairs[:2], *pairs[-1:]} for name in json.loads(self._text[a:b])}
 
     def where(self, name: str) -> NDArray:
         """[P] int64: the iterations that have a number of this name; null is none."""
         if name not in self._where:
-            key = key_of(name)
-            null = key + b"null"
-            has = [key in line and null not in line for line in self.lines]
-            self._where[name] = self.iterations[np.array(has, dtype=bool)]
+            numbers = self.numbers(name, self.iterations)
+            self._where[name] = self.iterations[~np.isnan(numbers)]
         return self._where[name]
 
     def numbers(self, name: str, iterations: NDArray) -> NDArray:
@@ -73,25 +69,28 @@ class Log:
             known = np.isin(iterations, self.iterations)
             places = np.searchsorted(self.iterations, iterations[known])
             found = np.full(len(iterations), np.nan)
-            found[known] = self._parsed([self.lines[i] for i in places.tolist()], key_of(name))
+            found[known] = self._parsed(self._starts[places], self._ends[places], key_of(name))
             self._numbers[asked] = found
         return self._numbers[asked]
 
-    def _parsed(self, lines: Sequence[bytes], key: bytes) -> NDArray:
-        """[lines]; NaN for null, and for a line without the key."""
-        texts, near = [], 0
-        for line in lines:
-            start = line.find(key, near, near + 2 * NEAR)
-            start = start if start >= 0 else line.find(key)
-            if start < 0:
-                texts.append(b"nan")
+    def _parsed(self, starts: NDArray, ends: NDArray, key: bytes) -> NDArray:
+        """The numbers of lines by where they start and end, [lines]; NaN for null, and for a line
+        without the key."""
+        text, found, near = self._text, [], 0
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+            at = text.find(key, start + near, end)
+            if at < 0:
+                at = text.find(key, start, min(start + near + len(key), end))
+            if at < 0:
+                found.append(b"nan")
                 continue
-            near = max(start - NEAR, 0)
-            start += len(key)
-            text = line[start : line.find(b",", start)].rstrip(b"}")
-            texts.append(b"nan" if text == b"null" else text)
+            near = max(at - start - NEAR, 0)
+            at += len(key)
+            comma = text.find(b",", at, end)
+            found.append(text[at : comma if comma > 0 else end - 1])
         try:
-            return np.array(texts, dtype="S").astype(np.float64)
+            texts = np.array(found, dtype="S")
+            return np.where(texts == b"null", b"nan", texts).astype(np.float64)
         except ValueError:
             raise ValueError(f"{self.path} has {key.decode()}that is no number") from None
 
@@ -112,6 +111,26 @@ def _finite(value: object) -> float | None:
     if value is not None and type(value) not in (int, float):
         raise TypeError(f"{value!r} is no number")
     return None if value is None or not math.isfinite(value) else value
+
+
+def find_lines(text: bytes) -> tuple[NDArray, NDArray]:
+    """[lines] int64: where each starts, and where its line feed is."""
+    ends, at = [], text.find(b"\n")
+    while at >= 0:
+        ends.append(at)
+        at = text.find(b"\n", at + 1)
+    found = np.array([-1, *ends], dtype=np.int64)
+    return found[:-1] + 1, found[1:]
+
+
+def is_plain(text: bytes, starts: NDArray, ends: NDArray) -> bool:
+    """Whether lines are as the record writes them, with nothing but finite numbers and null."""
+    # The first brace after the one that opens a line ends it: none is left for a value.
+    whole = all(
+        text.startswith(FIRST, start) and text.find(b"}", start, end) == end - 1
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+    )
+    return whole and b"[" not in text and b"\r" not in text and ODD.search(text) is None
 
 
 def key_of(name: str) -> bytes:

@@ -64,7 +64,8 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        return bool(self.logs[METRICS].lines) and self.iterations >= int(self.config["iterations"])
+        lines = self.logs[METRICS].iterations
+        return len(lines) > 0 and self.iterations >= int(self.config["iterations"])
 
     @property
     def state(self) -> State:
