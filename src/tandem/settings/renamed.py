@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any
 
 # Former -> present. The name of a key also names its group, written with slashes. Keys below a name
@@ -99,6 +100,7 @@ SEEDS = {
 MOVED = {f"algorithm.{name}" for name in OF_THE_RUN} | SEEDS
 
 
+@cache
 def present_name(name: str) -> str:
     """The present name of a key, a group, an option (`group=name`) or a `_target_`."""
     key, equals, value = name.partition("=")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
 from typing import Annotated, Literal, get_type_hints
 
 from tandem.contracts import at_least, at_most, positive, waiting
@@ -155,6 +156,7 @@ KEYS = {
 ORDINARY = Key()
 
 
+@cache
 def key_of(name: str) -> Key:
     """The facts of a dotted key, or of a group written with slashes."""
     parts = name.replace("/", ".").split(".")
