@@ -112,8 +112,8 @@ def test_what_is_one_servers_own_goes_to_no_second_server(name, value):
     with pytest.raises(ConfigError) as refused:
         check(compose([*another, f"{key}={value}"]))
     assert str(refused.value).endswith(
-        f"{key}={value} would go to each of http://127.0.0.1:1, http://127.0.0.1:2; give each "
-        f"source its own: '{key}={{others: ..., sums: ...}}'"
+        f"{key}={value} would go to each of http://127.0.0.1:1, http://127.0.0.1:2; set it "
+        f"per source: '{key}={{others: ..., sums: ...}}'"
     )
-    with pytest.raises(ConfigError, match=rf"{key}.sum: .* there are others, sums$"):
+    with pytest.raises(ConfigError, match=rf"{key}.sum: .* it has others, sums$"):
         check(compose([*another, f"{key}={{sum: {value}}}"]))

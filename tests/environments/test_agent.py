@@ -202,7 +202,7 @@ def test_tools_of_a_program_stand_in_the_prompt_and_calls_come_to_it_as_such():
 def test_a_conversation_that_the_template_refuses_is_lost_and_the_run_goes_on():
     policy = playing(environment("uses_a_tool"), build=partial(chatting, TEMPLATE))
     rows = sampled(policy, [talk("37+46?")], group_size=1)
-    assert rows.prompts[0].episode["lost"].startswith("the chat template shows no tools")
+    assert rows.prompts[0].episode["lost"].startswith("the chat template renders no tools")
 
 
 def test_a_prompt_of_a_program_that_is_too_long_is_lost_with_its_length():

@@ -122,9 +122,9 @@ def test_teachers_are_finished_runs_or_folders_of_diffusers(tmp_path, monkeypatc
 
 
 KERNELS = {
-    "model.liger=true": r"^model\.liger=true: .* GPU .* model\.liger=false$",
+    "model.liger=true": r"^model\.liger=true: .* GPU, .* model\.liger=false$",
     "model.attn_implementation=flash_attention_2": (
-        r"^model\.attn_implementation=flash_attention_2: .* GPU .*=sdpa$"
+        r"^model\.attn_implementation=flash_attention_2: .* GPU, .*=sdpa$"
     ),
 }
 

@@ -334,7 +334,7 @@ def test_a_demonstration_longer_than_the_model_is_listed_not_fatal(tmp_path, cha
         "data=jsonl", f"data.path={path}", "rollout.max_new_tokens=6", "iterations=1",
     )  # fmt: skip
     reasons = [row["reason"] for row in lines(result.run_dir, "quarantine.jsonl")]
-    assert any("tokens with its answer, more than the 128 of the model" in r for r in reasons)
+    assert any("tokens with its answer, more than the model's limit of 128" in r for r in reasons)
 
 
 def test_a_warm_start_is_trained_once_and_found_again(tmp_path, capsys):

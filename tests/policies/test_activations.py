@@ -46,7 +46,9 @@ def test_a_layer_reads_a_tile_at_a_time_and_its_copy_reads_its_own_weights():
 
 def test_a_network_without_such_layers_says_so():
     network = nn.Sequential(nn.Linear(2, 2))
-    with pytest.raises(ValueError, match=r"^model\.mlp_tile=3: Sequential has no feed-forward layer"):
+    with pytest.raises(
+        ValueError, match=r"^model\.mlp_tile=3: Sequential has no feed-forward layer"
+    ):
         tile_feed_forward(network, 3)
 
 

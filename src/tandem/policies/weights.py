@@ -135,7 +135,7 @@ def clip_gradients(parts: Sequence[Sequence[torch.nn.Parameter]], most: float) -
 def warn_of_rounding(trained: Mapping[str, nn.Parameter]) -> None:
     if any(p.dtype == torch.bfloat16 for p in trained.values()):
         warnings.warn(
-            "trained weights are bfloat16, which loses updates below 1/256 of a weight; set "
+            "bfloat16 weights are trained, which lose updates below 1/256 of a weight; set "
             "model.lora, or model.dtype=float32 with trainer.precision=bf16-mixed",
             stacklevel=2,
         )

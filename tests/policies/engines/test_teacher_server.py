@@ -119,9 +119,9 @@ def without_the_token(path, said):
 @pytest.mark.parametrize(
     ("spoil", "why"),
     [
-        (other_ids, "what came is not about these token ids"),
-        (logits, "came, and no log-probability"),
-        (without_the_token, "nothing came about token"),
+        (other_ids, "the reply is about different token ids"),
+        (logits, "is not a log-probability"),
+        (without_the_token, "the reply has no value of token"),
     ],
 )
 def test_a_reply_about_other_ids_or_without_numbers_is_none(taught, spoil, why):
@@ -180,7 +180,7 @@ def test_likeliest_tokens_are_told_by_their_log_probabilities_whatever_ranks_say
             for (one, x), rank in zip(logp.items(), ranks, strict=True)
         }
         assert said_of(place, 2) == [(-5.0, [(3, -0.5), (8, -1.0)])]
-    with pytest.raises(ValueError, match="4 of the 5 likeliest tokens came"):
+    with pytest.raises(ValueError, match="the reply has 4 of 5 most likely tokens"):
         said_of(place, 5)
 
 
@@ -199,7 +199,7 @@ def test_a_server_that_counts_the_written_token_among_the_likeliest_is_refused(p
     if told:
         assert len(said_of(place, 2)[0][1]) == 2
         return
-    with pytest.raises(ValueError, match=r"^no place shows 2 likeliest .* may have sent 1$"):
+    with pytest.raises(ValueError, match=r"^no position has 2 most likely .* may have sent 1$"):
         said_of(place, 2)
 
 
@@ -234,7 +234,7 @@ def test_a_teacher_of_other_tokens_or_at_another_temperature_is_refused_at_load(
         with pytest.raises(ValueError, match=r"rollout.temperature=0.9: a teacher on a server"):
             student(folder, url, SAMPLED, sampling=warm)
         state.tokenizer = byte_tokenizer()
-        with pytest.raises(ValueError, match=r"its tokenizer writes .* and the policy's as"):
+        with pytest.raises(ValueError, match=r"its tokenizer encodes .* but the policy's as"):
             student(folder, url, SAMPLED)
     with pytest.raises(ValueError, match=r"others=http.*: the teacher does not answer"):
         student(folder, url, SAMPLED)
@@ -243,7 +243,7 @@ def test_a_teacher_of_other_tokens_or_at_another_temperature_is_refused_at_load(
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"divergence": forward_kl}, "top_k=null: a server tells its likeliest tokens"),
+        ({"divergence": forward_kl}, "top_k=null: a server reports only its most likely tokens"),
         ({"divergence": reverse_kl, "top_k": 5}, "set algorithm.teachers.support=teacher"),
     ],
 )

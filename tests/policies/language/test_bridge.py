@@ -57,7 +57,10 @@ def test_a_history_is_what_the_template_writes_and_the_move_as_it_was_sampled(te
 
 @pytest.mark.parametrize(
     ("template", "why"),
-    [(COUNTS, "a second turn of the assistant it goes on otherwise"), (ENDLESS, "no end token")],
+    [
+        (COUNTS, "a second turn of the assistant is followed by a different text"),
+        (ENDLESS, "not followed by an end token"),
+    ],
 )
 def test_a_template_that_cannot_be_continued_exactly_is_refused_with_the_fix(template, why):
     with pytest.raises(ValueError, match=f"{why}.*set model.chat_template=FILE"):
@@ -93,8 +96,8 @@ class World:
     [
         (True, TEMPLATE, []),
         (True, None, []),
-        (False, TEMPLATE, ["the same seed is another one"]),
-        (True, STRIPS, ["leaves out the thinking of earlier turns"]),
+        (False, TEMPLATE, ["the same seed is not reproducible"]),
+        (True, STRIPS, ["drops the thinking of earlier turns"]),
     ],
 )
 def test_what_nobody_would_expect_of_episodes_is_told_at_load(repeats, template, told, caplog):
@@ -175,7 +178,7 @@ FOREIGN = WITH_TOOLS + "{% if tools %}" + LISTS + "{% endfor %}{% endif %}"
     ids=["half a pair", "no properties", "no JSON", "no function"],
 )
 def test_a_schema_that_no_template_can_show_is_unreadable_and_no_fault_of_the_run(schema):
-    with pytest.raises(Unreadable, match="the chat template refuses what was said"):
+    with pytest.raises(Unreadable, match="the chat template rejects the observation"):
         bridge(FOREIGN).prompt_of([USER], [schema])
 
 
@@ -184,7 +187,7 @@ def test_a_tool_that_spells_a_special_token_is_refused_in_any_script():
     own = bridge(WITH_TOOLS, special=[marker])
     own.special.update(own.tokenizer.convert_tokens_to_ids([marker]))
     assert own.prompt_of([USER], [tool(description="plain")])
-    with pytest.raises(Unreadable, match="spell a special token"):
+    with pytest.raises(Unreadable, match="contain a special token"):
         own.prompt_of([USER], [tool(description=f"x{marker}yes")])
 
 
@@ -245,7 +248,7 @@ def test_another_template_is_read_from_a_file_and_one_that_is_not_there_is_named
     file.write_text(TEMPLATE)
     chat = Chat(byte_tokenizer(COUNTS), ChatOptions(template=str(file)))
     Bridge(chat, chat.ends(None), limit=8)
-    with pytest.raises(ValueError, match=r"model\.chat_template=.*absent is no file"):
+    with pytest.raises(ValueError, match=r"model\.chat_template=.*absent does not exist"):
         Chat(byte_tokenizer(), ChatOptions(template=str(tmp_path / "absent")))
 
 
@@ -267,5 +270,5 @@ def test_a_template_shows_tools_and_what_they_answer_or_is_refused():
     said = own.tokenizer.decode(own.said([{"role": "tool", "content": "1702"}]))
     assert "<|im_start|>tool\n1702<|im_end|>" in said
     for silent in (TEMPLATE, WITH_TOOLS.replace("{% if tools %}", "{% if false %}")):
-        with pytest.raises(ValueError, match="shows no tools, or none of their answers"):
+        with pytest.raises(ValueError, match="renders no tools, or no replies of tools"):
             told_of_tools(silent)

@@ -71,7 +71,7 @@ def test_a_demonstration_is_the_answer_or_the_last_turn():
     shown = talk("2+2?", "4", "3+3?", "6")
     assert said.answer(shown) == "6"
     assert said.text(shown) == said.text(talk("2+2?", "4", "3+3?"))
-    with pytest.raises(ValueError, match="prompt 7 of chat shows nothing to learn from"):
+    with pytest.raises(ValueError, match="prompt 7 of chat is not a demonstration"):
         said.answer(talk("2+2?", id=7))
 
 
@@ -113,13 +113,17 @@ def test_what_cannot_be_answered_is_left_out_with_its_reason():
 
 
 def test_a_function_of_a_model_gives_its_tokenizer_too():
-    with pytest.raises(ValueError, match="gave a Qwen3ForCausalLM; it has to return the model and"):
+    with pytest.raises(
+        ValueError, match="returned a Qwen3ForCausalLM; it must return the model and"
+    ):
         small(build=lambda: chat_model()[0])
 
 
 def test_answers_that_leave_a_prompt_no_room_are_refused_by_their_own_key():
     policy = small(build=chat_model, sampling=Sampling(max_new_tokens=128))
-    with pytest.raises(ValueError, match=r"^rollout.max_new_tokens=128 leaves a prompt none"):
+    with pytest.raises(
+        ValueError, match=r"^rollout.max_new_tokens=128 leaves no room for a prompt"
+    ):
         policy.admit([talk("hi", id=1)])
 
 
@@ -127,7 +131,7 @@ def test_a_character_out_of_the_vocabulary_is_a_reason():
     said = Chat(character_tokenizer(), ChatOptions())
     kept, dropped = said.admit([Prompt(id=i, source="sort", text=t) for i, t in enumerate("aZ")], 9)
     assert [prompt.text for prompt in kept] == ["a"]
-    assert dropped[0][1] == "holds 'Z', characters that the tokenizer does not know"
+    assert dropped[0][1] == "has 'Z', characters that the tokenizer does not know"
 
 
 def test_all_end_tokens_are_collected_once():

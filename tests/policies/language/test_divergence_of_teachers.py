@@ -201,7 +201,7 @@ def test_a_prompt_that_leaves_no_room_is_not_judged_and_unknown_characters_are_n
     rollout = sampled(policy)
     assert not policy.complete(told(rollout, 60 * "a"), NEEDS).taught.any()
     strange = told(rollout, "a\n")
-    with pytest.raises(ValueError, match=r"a re-prompt holds '\\n'.*reprompt\.template"):
+    with pytest.raises(ValueError, match=r"a re-prompt has '\\n'.*reprompt\.template"):
         policy.complete(strange, NEEDS)
     few = replace(strange, reprompts=(*told(rollout, "a").reprompts[:2], *strange.reprompts[2:]))
     assert policy.complete(few, NEEDS).taught.tolist() == [True] * 2 + [False] * 14
@@ -214,11 +214,11 @@ def test_a_rank_whose_prompts_are_all_unreadable_goes_on_where_others_can_read(m
     monkeypatch.setattr(distributed, "all_sum", lambda counts: counts + torch.tensor([1, 1]))
     for _ in range(2):
         assert not policy.complete(strange, NEEDS).taught.any()
-    assert caplog.text.count("some re-prompts hold characters") == 1
+    assert caplog.text.count("some re-prompts contain characters") == 1
     # Nobody can read one, and this rank has none: it ends with the others.
     monkeypatch.setattr(distributed, "all_sum", lambda counts: torch.tensor([3, 0]))
-    monkeypatch.setattr(distributed, "all_gather_object", lambda own: [*own, "holds 'é'"])
-    with pytest.raises(ValueError, match="a re-prompt holds 'é', and so do all others"):
+    monkeypatch.setattr(distributed, "all_gather_object", lambda own: [*own, "has 'é'"])
+    with pytest.raises(ValueError, match="a re-prompt has 'é', and so do all others"):
         policy.complete(told(strange, "a", rows=()), NEEDS)
 
 
@@ -284,9 +284,12 @@ def test_an_average_of_narrow_weights_moves_by_steps_that_they_cannot_hold():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"folders": ITSELF}, r"average=null, and the policy teaches itself; set it"),
-        ({"folders": {"others": "x"}, "average": 0.1}, r"average=0\.1 is of a teacher that is the"),
-        ({"folders": {"others": "x"}, "top_k": 5}, r"top_k, tail and support are of a divergence"),
+        ({"folders": ITSELF}, r"average=null, but the policy is its own teacher; set it"),
+        (
+            {"folders": {"others": "x"}, "average": 0.1},
+            r"average=0\.1 needs a teacher that is the policy itself",
+        ),
+        ({"folders": {"others": "x"}, "top_k": 5}, r"top_k, tail and support need a divergence"),
     ],
     ids=["no rate", "a rate for nobody", "tokens of no divergence"],
 )

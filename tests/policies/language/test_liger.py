@@ -11,7 +11,7 @@ def never():
 
 def test_without_a_gpu_it_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ValueError, match=r"^model\.liger=true: .* GPU .* model\.liger=false$"):
+    with pytest.raises(ValueError, match=r"^model\.liger=true: .* GPU, .* model\.liger=false$"):
         small(liger=True, build=never)
 
 

@@ -206,7 +206,9 @@ def test_a_leak_is_told_from_rounding_in_any_dtype(dtype):
 
 def test_a_family_that_remembers_in_another_way_is_found_when_it_is_loaded():
     build = partial(random_model, "recurrent layers")
-    with pytest.warns(UserWarning, match=r"model\.packing=auto: Qwen3NextForCausalLM does not"):
+    with pytest.warns(
+        UserWarning, match=r"model\.packing=auto: Qwen3NextForCausalLM mixes packed rows"
+    ):
         assert not small(build=build, packing="auto").packs
     with pytest.raises(ValueError, match=r"^model\.packing=true: .*set model\.packing=false$"):
         small(build=build, packing=True)
@@ -223,7 +225,9 @@ def test_attention_that_reads_past_the_start_of_a_row_is_found(monkeypatch):
         "create_causal_mask",
         lambda **given: own(**{**given, "position_ids": None}),
     )
-    with pytest.raises(ValueError, match=r"^model\.packing=true: Qwen3ForCausalLM does not keep"):
+    with pytest.raises(
+        ValueError, match=r"^model\.packing=true: Qwen3ForCausalLM mixes packed rows"
+    ):
         small(packing=True)
 
 

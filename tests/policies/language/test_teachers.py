@@ -83,7 +83,7 @@ def test_each_source_has_the_teacher_of_its_most_particular_name(tmp_path):
         alone = taught(others=folders[source]).complete(rollout, NEEDS).teacher_logp
         rows = slice(2 * row, 2 * row + 2)
         assert_close(together[rows], alone[rows], atol=1e-6, rtol=0)
-    with pytest.raises(ValueError, match=r"nobody teaches the prompts of sums: .* has sort;"):
+    with pytest.raises(ValueError, match=r"prompts of sums have no teacher: .* has sort;"):
         taught(sort=folders["sort"]).complete(rollout, NEEDS)
 
 
@@ -142,13 +142,14 @@ def test_a_teacher_of_other_tokens_is_refused(tmp_path):
         taught(others=str(tmp_path))
     assert str(refused.value) == (
         f"algorithm.teachers.folders.others={tmp_path}: token 15 is '§' there and 'a' in the "
-        "policy's; a teacher reads the policy's own token ids, so take one of the same tokenizer"
+        "policy's; a teacher reads the policy's own token ids, so choose one with the same "
+        "tokenizer"
     )
 
 
 def test_a_teacher_that_reads_too_little_is_an_error(tmp_path):
     policy = taught(others=written(tmp_path, 1, max_positions=12))
-    with pytest.raises(ValueError, match=r"the teacher of others reads at most 12 tokens, and a"):
+    with pytest.raises(ValueError, match=r"the teacher of others reads at most 12 tokens, but a"):
         policy.complete(sampled(policy), NEEDS)
 
 
@@ -158,7 +159,7 @@ def test_a_folder_that_holds_no_model_is_named_as_a_teacher(tmp_path):
     (tmp_path / "config.yaml").touch()
     with pytest.raises(ValueError, match=r"there is no model/ in this run; finish it first"):
         TokenTeachers(folders={"others": str(tmp_path)}).check()
-    with pytest.raises(ValueError, match=r"name one teacher or more"):
+    with pytest.raises(ValueError, match=r"name at least one teacher"):
         TokenTeachers(folders={})
     TokenTeachers(folders={"others": "Qwen/Qwen3-0.6B"}).check()
     with pytest.raises(ValueError, match=r"^algorithm\.teachers\.folders\.others=no/such"):

@@ -141,7 +141,7 @@ def test_a_picture_stands_in_a_template_as_the_family_writes_it_and_no_text_forg
     said = bridge.between([{"role": "user", "content": f"red ? {IMAGE} how"}], move, [picture])
     assert said == [ids("red"), ids("?"), *want, ids("how")]
     for images, content in (([picture], f"red <|image_pad|> {IMAGE}"), ([], "<|image_pad|>")):
-        with pytest.raises(Unreadable, match="spells an image token"):
+        with pytest.raises(Unreadable, match="contains an image token"):
             bridge.between([{"role": "user", "content": content}], move, images)
 
 

@@ -1,4 +1,4 @@
-"""A copy of a policy's network that its own weights teach: an average of them, or as it began."""
+"""A teacher made of the policy's own weights: their average, or the initial weights."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tandem.policies.weights import move
 class WeightAverage:
     """average <- (1 - rate) average + rate live, after every update, in float32.
 
-    In bfloat16 the small steps would round to none. What is not trained is not copied: the base of
-    adapters is there once.
+    In bfloat16 small changes would be rounded away. Only trained weights are copied; the base of
+    adapters is shared.
     """
 
     def __init__(self, network: nn.Module, *, rate: float) -> None:
-        """rate: 0 keeps the weights as they are."""
+        """rate: 0 keeps the initial weights."""
         frozen = {id(p): p for p in network.parameters() if not p.requires_grad}
         self.live = {name: p for name, p in network.named_parameters() if p.requires_grad}
         self.network, self.rate = copy.deepcopy(network, frozen).requires_grad_(False), rate
@@ -28,7 +28,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def follow(self) -> None:
-        """An update of the live weights was made."""
+        """Follow an update of the live weights."""
         if not self.rate:
             return
         for name, live in self.live.items():
@@ -37,11 +37,11 @@ class WeightAverage:
         self._hand_over()
 
     def state(self) -> dict[str, Tensor]:
-        """teacher/NAME -> average; nothing of weights that stay as they began. Any shape [...]."""
+        """teacher/NAME -> average; empty for constant weights. Any shape [...]."""
         return {f"teacher/{name}": x for name, x in self.averages.items()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Put back what `state` gave, among other things. Of any shape [...]."""
+        """Restore what `state` returned; other keys are ignored. Of any shape [...]."""
         if not self.rate:
             return
         for name in self.averages:
@@ -50,7 +50,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def _hand_over(self) -> None:
-        """Let the copy of the network be the averages, where they lie."""
+        """Let the network's copy hold the averages, on their device."""
         move(self.network, next(iter(self.averages.values())).device)
         copies = dict(self.network.named_parameters())  # moving a module may replace them
         for name, average in self.averages.items():

@@ -1,4 +1,4 @@
-"""Prompts to token ids, and token ids to text: the chat template, the system prompt, the ends."""
+"""Chat tokenization: prompts to token ids with template and system prompt, and ids to text."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from tandem.types import Picture, Prompt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOptions:
-    """What is said to a chat model beside the prompt. Plain texts are sent as they are."""
+    """Options of chat prompts. Plain texts are sent unchanged."""
 
-    system_prompt: str | None = None  # for messages that do not bring their own
-    enable_thinking: bool | None = None  # None: the template is not told
-    template: str | None = None  # a file of jinja in place of the model's own
+    system_prompt: str | None = None  # for messages without one
+    enable_thinking: bool | None = None  # None: not passed to the template
+    template: str | None = None  # a Jinja file, instead of the model's own template
 
 
 class Chat:
-    """A tokenizer and the way prompts go through it."""
+    """A tokenizer with its chat template."""
 
-    banned: Sequence[int] = ()  # tokens that are never sampled, nor read of a text
+    banned: Sequence[int] = ()  # tokens that are never sampled, nor accepted in a text
 
     def __init__(self, tokenizer: Any, talk: ChatOptions) -> None:
         self.tokenizer, self.talk = tokenizer, talk
-        # Schemas that the template shows with a prompt.
+        # Schemas that the template renders with a prompt.
         self.tools_of: Callable[[Prompt], Sequence[Mapping]] = lambda prompt: ()
         if talk.template is not None:
             tokenizer.chat_template = read_template(Path(talk.template))
 
     def text(self, prompt: Prompt) -> str:
-        """What the model reads, before any special token that the tokenizer itself adds."""
+        """The text that the model reads, before special tokens that the tokenizer adds."""
         if prompt.text is not None:
             return prompt.text
         messages = self.question(prompt)
@@ -48,8 +48,7 @@ class Chat:
     def render(
         self, messages: Sequence[Mapping[str, object]], tools: Sequence[Mapping] = ()
     ) -> str:
-        """What the template makes of messages and of schemas of tools, up to where the answer
-        begins."""
+        """The template's text of messages and tool schemas, up to the beginning of the answer."""
         thinking = self.talk.enable_thinking
         options = {} if thinking is None else {"enable_thinking": thinking}
         if tools:
@@ -63,19 +62,19 @@ class Chat:
         )
 
     def images(self, prompts: Sequence[Prompt]) -> tuple[tuple[Picture, ...], ...] | None:
-        """The pictures of each; None: texts alone are read."""
+        """The images of each; None: the model reads text alone."""
         return None
 
     def with_images(self, ids: list[int], images: Sequence[Picture] | None) -> list[int]:
-        """Ids of a history, with the pictures whose tokens stand in it; None: texts are read."""
+        """Ids of a history, with the images whose tokens it contains; None: text alone."""
         return ids
 
     def save(self, folder: str | Path) -> None:
-        """All that turns prompts into tokens, in Hugging Face format."""
+        """Save the tokenizer and what belongs to it, in Hugging Face format."""
         self.tokenizer.save_pretrained(folder)
 
     def question(self, prompt: Prompt) -> list[dict[str, str]]:
-        """The messages before a final turn of the assistant, the system prompt first."""
+        """The messages before a final assistant turn, the system prompt first."""
         messages = [dict(message) for message in prompt.messages]
         if messages[-1]["role"] == "assistant":
             messages.pop()
@@ -87,9 +86,9 @@ class Chat:
     def encode(
         self, prompts: Sequence[Prompt], texts: Sequence[str] | None = None
     ) -> list[list[int]]:
-        """Token ids of each prompt; the tokenizer adds its own where no template wrote them.
+        """Token ids of each prompt, with the tokenizer's special tokens unless a template applies.
 
-        texts: what is sent for each; None: its `text`.
+        texts: the text of each; None: `self.text` of it.
         """
         texts = [self.text(prompt) for prompt in prompts] if texts is None else texts
         plain = [p.messages is None or self.template is None for p in prompts]
@@ -102,11 +101,11 @@ class Chat:
         return ids
 
     def answer(self, prompt: Prompt) -> str:
-        """What a demonstration shows. Raises ValueError for a prompt that shows nothing."""
+        """The answer of a demonstration. Raises ValueError for a prompt without one."""
         if (shown := prompt.shown_answer) is None:
             raise ValueError(
-                f"prompt {prompt.id} of {prompt.source} shows nothing to learn from: a "
-                "demonstration needs an answer, or messages that end with the assistant's"
+                f"prompt {prompt.id} of {prompt.source} is not a demonstration: it needs an "
+                "answer, or messages that end with an assistant message"
             )
         return shown
 
@@ -123,20 +122,20 @@ class Chat:
         return self.tokenizer(list(texts), add_special_tokens=special, **masks)["input_ids"]
 
     def decode(self, rows: Iterable[list[int]]) -> tuple[str, ...]:
-        """What rewards and people see."""
+        """Text without special tokens, as rewards and displays read it."""
         return tuple(self.tokenizer.batch_decode(list(rows), skip_special_tokens=True))
 
     def decode_all(self, rows: list[list[int]]) -> list[str]:
-        """With special tokens, which a stop string may name."""
+        """Text with special tokens, which a stop string may contain."""
         return self.tokenizer.batch_decode(rows, skip_special_tokens=False)
 
     def admit(
         self, prompts: Sequence[Prompt], limit: int | None
     ) -> tuple[list[Prompt], list[tuple[Prompt, str]]]:
-        """The prompts that can be answered, and the others with the reason. limit: in tokens."""
+        """Prompts that can be answered, and the others with a reason. limit: in tokens."""
         refused = [(prompt, self.refusal(prompt)) for prompt in prompts]
         spoken = [prompt for prompt, reason in refused if reason is None]
-        unknown = self.unknown  # asked once: tokenizers answer slowly
+        unknown = self.unknown  # looked up once: tokenizers are slow
         faults = [
             self.strange(prompt, unknown) if unknown in ids else fault(ids, limit)
             for prompt, ids in zip(spoken, self.encode(spoken), strict=True)
@@ -149,12 +148,12 @@ class Chat:
     def admit_answered(
         self, examples: Sequence[Prompt], limit: int | None, room: int | None
     ) -> tuple[list[Prompt], list[tuple[Prompt, str]]]:
-        """As `admit`; question, answer and end together may have `room` tokens."""
+        """As `admit`; prompt, answer and end token together may have `room` tokens."""
         kept, dropped = self.admit(examples, limit)
         shown = self.encode_answers([self.answer(example) for example in kept])
         totals = [len(q) + len(a) for q, a in zip(self.encode(kept), shown, strict=True)]
         long = [room is not None and total > room for total in totals]
-        said = "has {} tokens with its answer, more than the {} of the model"
+        said = "has {} tokens with its answer, more than the model's limit of {}"
         return (
             [example for example, over in zip(kept, long, strict=True) if not over],
             dropped
@@ -166,23 +165,23 @@ class Chat:
         letters = sorted(set(self.text(prompt)))
         alone = zip(letters, self.ids(letters, special=False), strict=True)
         named = ", ".join(repr(letter) for letter, ids in alone if unknown in ids)
-        return f"holds {named}{', ' if named else ''}characters that the tokenizer does not know"
+        return f"has {named}{', ' if named else ''}characters that the tokenizer does not know"
 
     def refusal(self, prompt: Prompt) -> str | None:
-        """What the chat template says against the messages; None if it takes them."""
+        """Why the chat template rejects the messages; None: accepted."""
         if prompt.text is not None:
             return None
         from jinja2 import TemplateError
 
         try:
             self.text(prompt)
-        except TemplateError as error:  # templates raise it: wrong roles, no system prompt
+        except TemplateError as error:  # raised by templates: wrong roles, no system prompt
             return f"is refused by the chat template: {error}"
         return None
 
     @property
     def unknown(self) -> int | None:
-        """The id of what is not in the vocabulary, where it stands for nothing else."""
+        """The id of the unknown token, unless it doubles as another special token."""
         coder = self.tokenizer
         others = (coder.bos_token_id, coder.eos_token_id, coder.pad_token_id)
         return None if coder.unk_token_id in others else coder.unk_token_id
@@ -199,9 +198,11 @@ def list_ends(tokenizer: Any, configured: int | Sequence[int] | None) -> tuple[i
 
 
 def read_template(path: Path) -> str:
-    """The text of a chat template. Raises ValueError where there is no such file."""
+    """The text of a chat template. Raises ValueError if the file does not exist."""
     if not path.is_file():
-        raise ValueError(f"model.chat_template={path} is no file; give one of jinja, or null")
+        raise ValueError(
+            f"model.chat_template={path} does not exist; set it to a Jinja file or null"
+        )
     return path.read_text(encoding="utf-8")
 
 

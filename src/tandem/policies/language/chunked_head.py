@@ -1,5 +1,5 @@
-"""The head of a language model, apart from its trunk: for many chunks of one pass, its gradient
-added in float32."""
+"""The head of a language model, computed in chunks of a pass, whose gradients are summed in
+float32."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tandem.policies.language.pretrained import probed
 
 
 class Total:
-    """A sum of gradients, in float32."""
+    """A sum of gradients in float32."""
 
     def __init__(self) -> None:
         self.sum: Tensor | None = None
@@ -24,14 +24,14 @@ class Total:
         self.sum = gradient.float() if self.sum is None else self.sum.add_(gradient)
 
     def take(self) -> Tensor:
-        """The sum [V, D], given once."""
+        """The sum [V, D], which is cleared."""
         total, self.sum = self.sum, None
         return total
 
 
 class _Summed(torch.autograd.Function):
-    """A number that is asked for its gradient when all chunks have added theirs to the total,
-    which is the weight's."""
+    """A zero whose backward runs after all chunks have added their gradients; it returns the total
+    as the weight's gradient."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, weight: Tensor, total: Total) -> Tensor:
@@ -44,8 +44,8 @@ class _Summed(torch.autograd.Function):
 
 
 class _InChunk(torch.autograd.Function):
-    """A cast weight, whose gradient goes into the total and not through autograd, which would add
-    in the dtype of the cast."""
+    """A cast weight. Its gradient is added to the total, because autograd would add in the dtype of
+    the cast."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, summed: Tensor, cast: Tensor, total: Total) -> Tensor:
@@ -60,11 +60,11 @@ class _InChunk(torch.autograd.Function):
 
 
 def for_chunks(head: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """A head for many chunks of one pass, and for their recomputation: where it computes in less
-    than float32 it is cast once, and the gradients of its chunks are added in float32.
+    """A head for many chunks of one pass and their recomputation. If it computes below float32, its
+    weight is cast once, and the gradients of chunks are summed in float32.
 
-    Autocast would cast the weight for each chunk, or keep what it cast: beyond an optimiser step,
-    and with gradients of all chunks added in the narrow dtype. Log-probabilities are those of the
+    Autocast would cast the weight for each chunk, or cache the cast beyond an optimiser step, and
+    would sum the chunks' gradients in the narrow dtype. Log-probabilities equal those of the
     head itself. The head is [N, D] -> [N, V].
     """
     if type(head) is not nn.Linear:
@@ -82,9 +82,9 @@ def _shared(weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Total]:
 
 
 def _dtype_of_pass(weight: Tensor) -> torch.dtype:
-    """Of the product with a weight, under autocast or not."""
+    """The dtype of a product with a weight, with or without autocast."""
     kind = weight.device.type
-    # There is none on the meta device, where an estimate counts what a pass holds.
+    # Autocast does not exist on the meta device, on which memory estimates run.
     if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
         return torch.get_autocast_dtype(kind)
     return weight.dtype
@@ -92,7 +92,7 @@ def _dtype_of_pass(weight: Tensor) -> torch.dtype:
 
 @torch.no_grad()
 def logits_are_head_of_trunk(model: nn.Module) -> bool:
-    """Whether nothing comes between trunk, head and logits: no scale, no cap, to the last bit."""
+    """Whether logits are exactly head(trunk): no scale, no cap."""
     trunk, head = model.get_decoder(), model.get_output_embeddings()
     if trunk is model or head is None:
         return False

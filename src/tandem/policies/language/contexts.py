@@ -1,8 +1,8 @@
-"""Contexts of a row: conversations of one episode, each of which the policy reads by itself.
+"""Contexts of a row: the conversations of one episode, each of which the policy reads by itself.
 
-An agent may rewrite its history, sum it up, or begin a second conversation. What it says then is
-read in a context of its own; the tokens of all contexts stand in one row, in the order in which
-they came. So an episode is one row, and counts once, however many contexts it has.
+An agent may rewrite its history, summarise it, or begin a second conversation. Moves after that
+have a context of their own; the tokens of all contexts are in one row, in the order in which they
+came. So an episode is one row and counts once, with any number of contexts.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tandem.policies.language.records import TokenSample
 
 
 def split_contexts(sample: TokenSample, places: TokenIndex) -> tuple[TokenSample, TokenIndex]:
-    """The same steps in rows of their own for each context, which is what a network reads."""
+    """The same steps with one row per context, as a network reads them."""
     if not len(places.row):
         return replace(sample, context=None), places
     context = contexts_of(sample)
     count = int(context.max()) + 1
-    # Of each token where it stands in its own context; of each row and context its own number.
+    # Column of each token within its context; line numbers each pair of row and context.
     column = torch.nn.functional.one_hot(context, count).cumsum(1) - 1
     column = column.gather(2, context[..., None])[..., 0]
     line = torch.arange(len(context), device=context.device)[:, None] * count + context
@@ -46,7 +46,7 @@ def split_contexts(sample: TokenSample, places: TokenIndex) -> tuple[TokenSample
 
 
 def contexts_of(sample: TokenSample) -> Tensor:
-    """The number of the context of every token, [B, S]; a prompt is of the first."""
+    """The number of the context of every token, [B, S]; a prompt belongs to context 0."""
     step = torch.arange(sample.tokens.shape[1], device=sample.tokens.device)
     step = step - sample.prompt_length[:, None]
     found = sample.context.gather(1, step.clamp(0, sample.context.shape[1] - 1))
@@ -54,7 +54,7 @@ def contexts_of(sample: TokenSample) -> Tensor:
 
 
 def first_step(places: TokenIndex, rows: int) -> Tensor:
-    """The column of the first of each row's steps, which its prompt ends before: [B]."""
+    """The column of the first step of each row, where its prompt ends: [B]."""
     none = torch.iinfo(torch.int64).max
     return places.column.new_full((rows,), none).scatter_reduce(
         0, places.row, places.column, "amin"
@@ -62,7 +62,7 @@ def first_step(places: TokenIndex, rows: int) -> Tensor:
 
 
 def longest_context(sample: TokenSample) -> int:
-    """Tokens of the longest context of all rows."""
+    """Tokens of the longest context in any row."""
     if sample.context is None:
         return sample.tokens.shape[1]
     context = contexts_of(sample)
@@ -70,7 +70,7 @@ def longest_context(sample: TokenSample) -> int:
 
 
 def padded_cost(sample: TokenSample, places: TokenIndex) -> Tensor:
-    """Tokens of each row's contexts that are read, every one as long as the longest: [B]."""
+    """Tokens read for each row's contexts, each padded to the longest: [B]."""
     context = contexts_of(sample)
     column = torch.arange(context.shape[1], device=context.device)
     read = (column < places.read(len(context))[:, None]).long()

@@ -1,4 +1,4 @@
-"""The course of one episode: its tokens, those of the policy and those of the world, as they come.
+"""Courses: the growing tokens of one episode, those of the policy and of the environment.
 
 Courses become the rows of a rollout, whose mask is True on tokens of the policy alone.
 """
@@ -18,21 +18,21 @@ from tandem.policies.language.records import Questions
 from tandem.policies.language.sampling import pack, right_padded
 from tandem.types import Picture, Prompt, Rollout
 
-WORLD = 0  # the number of the turn that tokens of the world have
-BITS = 62  # of the name of a state: a positive number
+WORLD = 0  # the turn number of the environment's tokens
+BITS = 62  # of the hash of a state name, a positive number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What an engine wrote in one turn."""
+    """The tokens of one move."""
 
     tokens: Sequence[int]
     logp: Sequence[float]  # nats
-    entropy: Sequence[float] | None  # nats; None: the engine did not say
+    entropy: Sequence[float] | None  # nats; None: the engine does not report it
     truncated: bool
 
     def cut(self, room: int) -> Written:
-        """As it would be, had there been room for so many tokens."""
+        """The move, cut to at most `room` tokens."""
         if len(self.tokens) <= room:
             return self
         entropy = None if self.entropy is None else self.entropy[:room]
@@ -43,24 +43,24 @@ class Written:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How many tokens an episode may have."""
+    """Token limits of an episode."""
 
-    tokens: int | None = None  # behind its prompt, of all contexts; None: there is no limit
-    positions: int | None = None  # that the model can read, of one context; None: as many as come
+    tokens: int | None = None  # after its prompt, over all contexts; None: unlimited
+    positions: int | None = None  # of the model, per context; None: unlimited
 
     def left(self, tokens: int, history: int) -> int:
-        """Tokens that fit behind so many of the episode, and behind such a history."""
+        """Tokens that fit after `tokens` of the episode and a history of that length."""
         own = sys.maxsize if self.tokens is None else self.tokens - tokens
         return own if self.positions is None else min(own, self.positions - history)
 
 
 @dataclass(slots=True)
 class Course:
-    """One row under way. All lists are of its tokens behind the prompt, in their order."""
+    """One unfinished row. All lists are of its tokens after the prompt, in order."""
 
     row: int
     prompt: Prompt
-    encoded: list[int]  # ids of the prompt and of the world's opening
+    encoded: list[int]  # ids of the prompt and the opening
     limits: Limits
     play: Play
     tokens: list[int] = field(default_factory=list)
@@ -70,28 +70,28 @@ class Course:
     feedback: list[float] = field(default_factory=list)
     state: list[int] = field(default_factory=list)
     context: list[int] = field(default_factory=list)
-    contexts: list[int] = field(default_factory=list)  # the world's numbers of them
-    images: list[Picture] | None = None  # whose tokens stand in it; None: texts alone are read
-    told: list[dict] = field(default_factory=list)  # the conversation, a line of each turn
-    number: int = 1  # of the turn that is next
+    contexts: list[int] = field(default_factory=list)  # the environment's numbers of contexts
+    images: list[Picture] | None = None  # whose tokens it contains; None: text alone is read
+    told: list[dict] = field(default_factory=list)  # the conversation, one entry per turn
+    number: int = 1  # of the next turn
     text: str = ""  # of the last move
-    cut: bool = False  # the last move was ended by a limit of tokens
-    end: str | None = None  # "over", "turn_limit", "token_limit" or "lost"; None: it goes on
+    cut: bool = False  # a token limit ended the last move
+    end: str | None = None  # "over", "turn_limit", "token_limit" or "lost"; None: not ended
 
     def lose(self, why: str) -> None:
-        """There is no episode any more."""
+        """End the episode as lost."""
         self.play.lost, self.end = why, "lost"
 
     def open(self, *, in_place: bool) -> None:
-        """Write down what the world said before the first move, behind or in place of the prompt,
-        whose pictures are then not shown."""
+        """Record the opening, which follows or replaces the prompt; if it replaces the prompt, the
+        prompt's images are not shown."""
         if in_place and self.images is not None and self.play.said.messages:
             self.images = []
         self._hear(self.play.said)
         self._see(self.play.said)
 
     def moved(self, written: Written, text: str) -> None:
-        """The tokens of a move."""
+        """Append the tokens of a move."""
         self._add(written.tokens, number=self.number, state=hashed(self.play.said.state))
         self.logp += written.logp
         if written.entropy is None:
@@ -102,14 +102,14 @@ class Course:
         self.told.append({"role": "assistant", "content": text, "turn": self.number})
 
     def answered(self, said: Said) -> None:
-        """What the world gave for the last move, and said to it."""
+        """Record the reward of the last move, and the observation."""
         if said.reward is not None:
             self.feedback[-1] = float(said.reward)
             self.told[-1]["reward"] = float(said.reward)
         self._hear(said)
 
     def _hear(self, said: Said) -> None:
-        """Of a message the role and the content: what else it has is no word of ours."""
+        """Record role and content of each message; other keys are ignored."""
         if said.context not in self.contexts:
             self.contexts.append(said.context)
         where = {"context": self.here} if self.here else {}
@@ -120,7 +120,7 @@ class Course:
             self.images += said.images
 
     def go_on(self, ids: Sequence[int], max_turns: int) -> None:
-        """The next turn begins behind these tokens of the world, if a limit does not forbid it."""
+        """Append the observation's tokens and begin the next turn, unless a limit is reached."""
         if self.number >= max_turns:
             self.end = "turn_limit"
         elif len(ids) >= self.left:
@@ -142,7 +142,7 @@ class Course:
 
     @property
     def here(self) -> int:
-        """The place of the context that the world spoke in last."""
+        """The index of the context of the latest observation."""
         return self.contexts.index(self.play.said.context)
 
     @property
@@ -154,16 +154,16 @@ class Course:
 
     @property
     def shown(self) -> list[Picture] | None:
-        """The pictures whose tokens stand in the history: only the first context has any."""
+        """The images whose tokens are in the history; only the first context has any."""
         return [] if self.images and self.here else self.images
 
     @property
     def left(self) -> int:
-        """Tokens that may still be written."""
+        """Tokens that may still be appended."""
         return self.limits.left(len(self.tokens), len(self.history))
 
     def transcript(self) -> dict:
-        """The episode for judges, records and people; JSON can hold it."""
+        """The episode for judges, logs and displays, JSON-serialisable."""
         return {
             "turns": self.told,
             "end": self.end,
@@ -175,12 +175,12 @@ class Course:
 
 @lru_cache(4096)
 def hashed(state: str | None) -> int:
-    """The number of a state's name; 0: it has none."""
+    """A hash of a state's name; 0: no name."""
     return 0 if state is None else 1 + (rng.key("state", state) >> 64 - BITS)
 
 
 def as_rollout(courses: Sequence[Course], asked: Questions, about: About) -> Rollout:
-    """One row of each course, in their order."""
+    """One row per course, in order."""
     device = asked.group.device
     length = torch.tensor([len(one.tokens) for one in courses], device=device)
     padded = partial(right_padded, device=device, least=1)
@@ -192,7 +192,7 @@ def as_rollout(courses: Sequence[Course], asked: Questions, about: About) -> Rol
     sample = pack(encoded, tokens, length, asked.sampling.temperature or 1.0)
     if all(one.images is not None for one in courses):
         sample = replace(sample, images=tuple(tuple(one.images) for one in courses))
-    if about.writes_prompt:  # others have one context
+    if about.writes_prompt:  # other environments have one context
         sample = replace(sample, context=padded([one.context for one in courses]))
     return Rollout(
         sample=sample,

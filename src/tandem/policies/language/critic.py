@@ -1,4 +1,4 @@
-"""The critic of an actor-critic: what a state is expected to earn from here on."""
+"""The critic of an actor-critic: the expected return from each state."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Kind = Literal["head", "separate"]
 
 
 class Critic(nn.Module):
-    """A linear head on hidden states: the policy's own, or those of layers of its own."""
+    """A linear head on hidden states of the policy, or of a trunk of its own."""
 
     def __init__(self, width: int, layers: nn.Module | None) -> None:
-        """The head begins at 0: no value is better than one of random weights."""
+        """The head starts at 0, which predicts better than random weights."""
         super().__init__()
         self.layers = layers
         self.head = nn.Linear(width, 1)
@@ -30,15 +30,15 @@ class Critic(nn.Module):
 
 
 def critic_of(model: nn.Module, kind: Kind, *, splits: bool) -> Critic:
-    """`head` reads the states that the policy's own head reads, `separate` starts as its copy.
+    """`head` reads the states that the policy's head reads; `separate` starts as a copy of it.
 
     Raises ValueError if the model has no layers that can be read apart from its head.
     """
     decoder, head = model.get_decoder(), model.get_output_embeddings()
     if decoder is model or head is None or (kind == "head" and not splits):
         raise ValueError(
-            f"{type(model).__name__} does not hand out the states before its head, so "
-            f"model.critic={kind} has nothing to read"
+            f"model.critic={kind}: {type(model).__name__} does not return the hidden states before "
+            "its head"
             + ("; set model.critic=separate" if decoder is not model and head is not None else "")
         )
     layers = copy.deepcopy(decoder).requires_grad_(True) if kind == "separate" else None

@@ -1,8 +1,7 @@
-"""Inputs of a network: rows of tokens laid out, the steps among them that are read, and what else
-it is given beside them.
+"""Inputs of a network: rows of tokens in a layout, the steps that are read, and further arguments.
 
-A subclass of `Inputs` says what a network is given that sees more than tokens. Passes over rows and
-the local engine ask it, and know no kind of network.
+A subclass of `Inputs` defines the arguments of a network that reads more than tokens. Forward
+passes and the local engine use it, so they depend on no kind of network.
 """
 
 from __future__ import annotations
@@ -30,24 +29,24 @@ Rows = TypeVar("Rows")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What a network reads: R rows of S places."""
+    """The inputs of a pass: R rows of S columns."""
 
-    tokens: Tensor  # [R, S] int64; 0 where nothing lies
+    tokens: Tensor  # [R, S] int64; 0 where empty
     start: Tensor  # [B] int64: where each row of the sample begins among the R x S places
-    # [R, S] int64 of each token in its own row, or [4, R, S], of which that is the first; None:
-    # rows are apart.
+    # [R, S] int64 of each token in its own row, or [4, R, S] with that as the first; None: one row
+    # of the sample per row of the pass.
     position: Tensor | None = None
-    prefix: Prefix | None = None  # what stands before the rows; None: nothing
-    # [R, S] int64, 1 = token, for a model that looks right, too; None: what is right is not seen.
+    prefix: Prefix | None = None  # prompts that rows share; None: none
+    # [R, S] int64, 1 = token, for bidirectional models; None: attention is causal.
     mask: Tensor | None = None
-    more: Mapping[str, object] = field(default_factory=dict)  # what else the network is given
+    more: Mapping[str, object] = field(default_factory=dict)  # further arguments of the network
 
 
-LayoutFn = Callable[[Tensor, Tensor], Layout]  # (tokens [B, S], how many of each row are read [B])
+LayoutFn = Callable[[Tensor, Tensor], Layout]  # (tokens [B, S], tokens read of each row [B])
 
 
 def padded(tokens: Tensor, read: Tensor) -> Layout:
-    """A row for each row, as wide as the longest one. tokens: [B, S], read: [B]."""
+    """One row of the pass per row, padded to the longest. tokens: [B, S], read: [B]."""
     width = max(int(read.max()), 1)
     return Layout(
         tokens=tokens[:, :width], start=torch.arange(len(read), device=read.device) * width
@@ -56,45 +55,45 @@ def padded(tokens: Tensor, read: Tensor) -> Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstPass:
-    """What the pass over P prompts of S columns is given, padded on the left."""
+    """Inputs of the pass over P prompts of S columns, padded on the left."""
 
     position: Tensor  # [P, S] int64, or [4, P, S]
-    behind: Tensor  # [P, 1] of what follows, or [4, P, 1]
-    more: Mapping[str, object] = field(default_factory=dict)  # other arguments
+    behind: Tensor  # [P, 1] of the next token, or [4, P, 1]
+    more: Mapping[str, object] = field(default_factory=dict)  # further arguments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """Rows that a network is asked about in several layouts."""
+    """Rows on which a network is tested in several layouts."""
 
     tokens: Tensor  # [3, S] int64
-    others: Tensor  # [3, S]: the second row as it is, between other neighbours
+    others: Tensor  # [3, S]: the same second row between different neighbours
     read: Tensor  # [3] int64
-    dress: Callable[[Layout], Layout]  # with all that the network is given
+    dress: Callable[[Layout], Layout]  # adds all arguments of the network
 
 
 class Inputs:
-    """Of a network that reads texts alone."""
+    """The inputs of a network that reads text alone."""
 
-    banned: Sequence[int] = ()  # tokens that are never sampled: they have no probability
-    tied: Sequence[nn.Parameter] = ()  # weights that a pass asks only where its rows need them
-    shares_prompts = True  # whether a prompt may be read once for the rows that answer it
+    banned: Sequence[int] = ()  # tokens with probability 0, which are never sampled
+    tied: Sequence[nn.Parameter] = ()  # weights that a pass uses only if its rows need them
+    shares_prompts = True  # whether a prompt may be read once for all its rows
 
     def layers(self, model: nn.Module) -> nn.Module:
-        """What makes the states that the head reads."""
+        """The submodule that computes the inputs of the head."""
         return model.get_decoder()
 
     def lay(self, layout: Layout, sample: TokenSample, read: Tensor) -> Layout:
-        """A layout of these rows with all that the network is given. `read`: [B] int64."""
+        """A layout of these rows with all arguments of the network. `read`: [B] int64."""
         return layout
 
     def first_pass(self, prompts: Sequence[list[int]], tokens: Tensor, mask: Tensor) -> FirstPass:
-        """What goes with prompts that are padded on the left. tokens, mask: [P, S] int64."""
+        """Further inputs of prompts padded on the left. tokens, mask: [P, S] int64."""
         position = (mask.cumsum(1) - 1).clamp(min=0)
         return FirstPass(position=position, behind=mask.sum(1, keepdim=True))
 
     def probe(self, vocabulary: int, device: torch.device) -> Probe:
-        """Three rows that are not alike."""
+        """Three different rows."""
         tokens = (torch.arange(24, device=device) % vocabulary).view(3, 8)
         others = tokens.clone()
         others[::2] = (others[::2] + 1) % vocabulary  # on both sides of the second row
@@ -114,7 +113,7 @@ class Trunk:
 
     def __call__(self, layout: Layout) -> Mapping[str, Tensor]:
         if self.checkpoints:
-            # Activations are recomputed in train mode only, and sampling must never be in it.
+            # Activations are recomputed in train mode only, and sampling must stay in eval mode.
             self.layers.train(torch.is_grad_enabled())
         where = {} if layout.position is None else {"position_ids": layout.position}
         if layout.mask is not None:
@@ -128,7 +127,7 @@ class Trunk:
         return out
 
     def remember(self, prefix: Prefix, rows: Tensor) -> dict[str, Cache | Tensor]:
-        """What stands before the rows [R, S] is read once, and seen by each."""
+        """Read the prefixes of rows [R, S] once, and share their keys and values."""
         out = self.run(
             input_ids=prefix.tokens,
             attention_mask=prefix.mask,
@@ -141,9 +140,10 @@ class Trunk:
 
 
 def find_alike(sample: TokenSample, mask: Tensor) -> tuple[Tensor, Tensor] | None:
-    """One row of each kind, [R] int64, and of each row [B] its place among them. mask: [B, T].
+    """One of each set of identical rows, [R] int64, and each row's index among those, [B]. mask:
+    [B, T].
 
-    None: no two are alike, or an accelerator would have to be waited for to tell.
+    None: no two are identical, or finding them would synchronise an accelerator.
     """
     if mask.device.type != "cpu" or sample.images is not None or sample.context is not None:
         return None
@@ -156,17 +156,17 @@ def find_alike(sample: TokenSample, mask: Tensor) -> tuple[Tensor, Tensor] | Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenIndex:
-    """Where the N steps of a mask [B, T] stand, and what was taken there."""
+    """Indices and tokens of the N steps of a mask [B, T]."""
 
     row: Tensor  # [N] int64
     step: Tensor  # [N] int64
-    column: Tensor  # [N] int64 of the token in its row; the logits stand one column before
+    column: Tensor  # [N] int64 of the token in its row; its logits are one column before
     token: Tensor  # [N] int64
     temperature: Tensor  # [N]
 
     @classmethod
     def of(cls, sample: TokenSample, mask: Tensor) -> TokenIndex:
-        """The places of the tokens of a mask [B, T]."""
+        """The index of a mask [B, T]."""
         row, step = mask.nonzero(as_tuple=True)
         column = sample.prompt_length[row] + step
         return cls(
@@ -183,7 +183,7 @@ class TokenIndex:
         return blank.scatter_reduce(0, self.row, self.column, "amax")
 
     def gather(self, states: Tensor, start: Tensor) -> Tensor:
-        """What stands one column before each token. [R, S, D] -> [N, D].
+        """The state one column before each token. [R, S, D] -> [N, D].
 
         start: [B], where each row begins among the R x S states.
         """
@@ -192,7 +192,7 @@ class TokenIndex:
 
 
 class RowScorer(ABC, Generic[Rows]):
-    """What gives the values of the taken tokens of a sample's rows."""
+    """Computes values of the tokens of a sample's rows."""
 
     weights: Replicated
 
@@ -208,7 +208,7 @@ class RowScorer(ABC, Generic[Rows]):
     def in_parts(self, sample: Rows, mask: Tensor, needs: frozenset[str] = frozenset()) -> Evidence:
         """The same without gradient, a few rows at a time. mask: [B, T].
 
-        Ranks gather weights together: one with fewer parts than another makes idle passes.
+        Ranks gather weights together, so a rank with fewer parts makes idle passes.
         """
         parts = self.cut(sample, mask)
         own = max(len(parts), 1)

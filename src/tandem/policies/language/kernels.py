@@ -1,4 +1,4 @@
-"""Kernels that run on a GPU alone, and in packages of their own: refused where they could not."""
+"""Kernels that need a GPU and packages of their own, and the checks that refuse them early."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import torch
 
 from tandem.policies.language.liger import check_liger
 
-# Of flash attention; transformers takes any of the first, or those of the hub through the last.
+# Packages of flash attention; transformers accepts any of them, and loads hub kernels by the last.
 PACKAGES = {"flash_attention_2": ("flash_attn", "kernels")}
 
 
 def check_kernels(liger: bool, attention: str | None) -> None:
-    """Raises ValueError. Nothing needs to be loaded for it."""
+    """Raise ValueError for kernels that cannot run here, before anything is loaded."""
     if liger:
         check_liger()
     if attention is not None and "flash" in attention:
@@ -21,10 +21,10 @@ def check_kernels(liger: bool, attention: str | None) -> None:
 
 
 def check_flash(attention: str) -> None:
-    """Raise ValueError where flash attention is asked for and cannot run."""
+    """Raise ValueError for flash attention that cannot run here."""
     given, instead = f"model.attn_implementation={attention}", "set model.attn_implementation=sdpa"
     if not torch.cuda.is_available():
-        raise ValueError(f"{given}: it runs on a GPU alone, and there is none here; {instead}")
+        raise ValueError(f"{given}: it needs a GPU, and there is none; {instead}")
     packages = PACKAGES.get(attention, ())
     if packages and not any(find_spec(name) for name in packages):
         raise ValueError(f"{given} needs a package: pip install {packages[0]}; or {instead}")

@@ -1,5 +1,4 @@
-"""Probes of how a network may read rows: several in one row of a pass, and a prompt once for all
-that answer it."""
+"""Probes of a network: whether it can read packed rows, and a prompt once for all its answers."""
 
 from __future__ import annotations
 
@@ -16,19 +15,19 @@ from tandem.policies.language.prefix import behind_prompts
 from tandem.policies.language.pretrained import Numerics, arguments, probed
 from tandem.policies.language.records import TokenSample
 
-# Parts of what a neighbour would change in a row, in wide and in narrow dtypes.
-ALONE = 1e-3, 0.05  # that a packed row may differ by from a row alone: passes of other shapes round
-APART = 1e-5, 0.0  # that other neighbours may change: in passes of one shape, experts alone round
+# Tolerances for wide and for narrow dtypes, as a share of what a neighbour would change in a row.
+ALONE = 1e-3, 0.05  # packed against padded rows: passes of other shapes round differently
+APART = 1e-5, 0.0  # between different neighbours: in passes of one shape only experts round
 
-Forward = Callable[[Layout], Tensor]  # what a network says of every place, [R, S, D]
+Forward = Callable[[Layout], Tensor]  # outputs of a network at every position, [R, S, D]
 
 
 def choose_layout(
     model: nn.Module, layers: nn.Module, forward: Forward, numerics: Numerics, inputs: Inputs
 ) -> LayoutFn:
-    """How rows are laid out for good: packed only if the network keeps packed rows apart.
+    """The layout of rows: packed only if the network keeps packed rows apart.
 
-    Raises ValueError where packing was asked for and it does not.
+    Raises ValueError if model.packing=true and it does not.
     """
     asked = numerics.packing
     if asked is False:
@@ -41,20 +40,20 @@ def choose_layout(
         ):
             return packed_in_one if numerics.flash else packed
     reason = (
-        f"{type(model).__name__} does not keep apart rows that share a pass, as its "
-        "attention ignores where a row begins, or it remembers in another way"
+        f"{type(model).__name__} mixes packed rows: its attention ignores where a row begins, "
+        "or it has a recurrent state"
     )
     if asked is True:
         raise ValueError(f"model.packing=true: {reason}; set model.packing=false")
-    warnings.warn(f"model.packing={asked}: {reason}; they are padded", stacklevel=3)
+    warnings.warn(f"model.packing={asked}: {reason}; rows are padded", stacklevel=3)
     return padded
 
 
 def shares_prompts(
     model: nn.Module, layers: nn.Module, forward: Forward, numerics: Numerics, inputs: Inputs
 ) -> bool:
-    """Whether a prompt may be read once for the rows that answer it: recomputation keeps no keys
-    and values, and not every family keeps those of each token."""
+    """Whether a prompt may be read once for all its rows. Recomputation keeps no keys and values,
+    and some families do not keep those of every token."""
     if numerics.gradient_checkpointing or numerics.torch_compile or numerics.flash:
         return False
     takes = {"position_ids", "past_key_values"} <= arguments(type(layers))
@@ -69,7 +68,7 @@ def shares_prompts(
 
 @torch.no_grad()
 def keeps_every_token(layers: nn.Module, like: Tensor) -> bool:
-    """Whether every layer remembers keys and values of all tokens, and nothing else."""
+    """Whether every layer caches keys and values of all tokens, and nothing else."""
     from transformers.cache_utils import DynamicLayer
 
     tokens = torch.zeros(1, 2, dtype=torch.int64, device=like.device)
@@ -79,10 +78,10 @@ def keeps_every_token(layers: nn.Module, like: Tensor) -> bool:
 
 @torch.no_grad()
 def keeps_prompts(states: Forward, vocabulary: int, like: Tensor) -> bool:
-    """Whether a network says the same of an answer behind a prompt that was read before, beside
-    prompts of other lengths, as of the row alone, to rounding.
+    """Whether an answer after a cached prompt, beside prompts of other lengths, has the same
+    outputs as the row alone, to rounding.
 
-    states: as of `keeps_rows_apart`. Measured against what it says where the prompts are swapped.
+    states: as in `keeps_rows_apart`. Measured relative to the change from swapped prompts.
     """
     tokens = (torch.arange(32, device=like.device) % vocabulary).view(4, 8)
     tokens[1, :5], tokens[3, :3] = tokens[0, :5], tokens[2, :3]
@@ -102,11 +101,11 @@ def keeps_prompts(states: Forward, vocabulary: int, like: Tensor) -> bool:
 
 @torch.no_grad()
 def keeps_rows_apart(states: Forward, probe: Probe, like: Tensor) -> bool:
-    """Whether a network says the same of a row beside others as of the row alone, to rounding, and
-    beside any others, to the last bit of a narrow dtype: a small leak would pass for rounding.
+    """Whether a row beside others has the same outputs as alone, to rounding, and beside different
+    neighbours the same to the last bit of a narrow dtype: a small leak could pass for rounding.
 
-    states: what it says of every place, [R, S, D]. Measured against what it says when the rows
-    are one long text, so that neither its size nor its depth matters.
+    states: outputs at every position, [R, S, D]. Measured relative to the outputs of all rows as
+    one long text, so that the network's size and depth do not matter.
     """
     width = torch.arange(probe.tokens.shape[1], device=like.device)
     row, column = (width < probe.read[:, None]).nonzero(as_tuple=True)

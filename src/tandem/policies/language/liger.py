@@ -1,4 +1,4 @@
-"""Fused kernels for the layers of a language model: Liger's, which run on a GPU alone."""
+"""Liger's fused kernels for the layers of a language model, which need a GPU."""
 
 from __future__ import annotations
 
@@ -10,32 +10,31 @@ from torch import nn
 
 
 def check_liger() -> None:
-    """Raises ValueError where its kernels could not run."""
+    """Raise ValueError if the kernels cannot run here."""
     if not torch.cuda.is_available():
         raise ValueError(
-            "model.liger=true: its kernels run on a GPU alone, and there is none here; set "
-            "model.liger=false"
+            "model.liger=true: it needs a GPU, and there is none; set model.liger=false"
         )
     if find_spec("liger_kernel") is None:
         raise ValueError("model.liger=true needs a package: pip install 'tandem[liger]'")
 
 
 def fuse(*models: nn.Module | None) -> None:
-    """Put its norms, gates and rotations in the place of the models' own, by Liger's own choice."""
+    """Replace the models' norms, gates and rotary embeddings by Liger's kernels."""
     for model in models:
         if model is not None:
             _fuse(model)
 
 
 def _fuse(model: nn.Module) -> None:
-    """Losses stay ours: Liger has them from logits, and logits are never whole here."""
+    """Losses are not replaced: Liger's read whole logits, which are never materialised here."""
     from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN
 
     family = model.config.model_type
     apply = MODEL_TYPE_TO_APPLY_LIGER_FN.get(family)
     if apply is None:
         raise ValueError(
-            f"model.liger=true: there are no kernels for {family}; set model.liger=false"
+            f"model.liger=true: Liger has no kernels for {family}; set model.liger=false"
         )
     losses = [name for name in inspect.signature(apply).parameters if "cross_entropy" in name]
     apply(model=model, **dict.fromkeys(losses, False))

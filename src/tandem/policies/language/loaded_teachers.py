@@ -1,4 +1,4 @@
-"""Teachers of a language policy that are there: with weights on every rank, or on servers."""
+"""Loaded teachers of a language policy: with weights on every rank, or on servers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tandem.types import Rollout, take, taught_steps
 
 
 class LoadedTokenTeachers:
-    """The teachers with their weights, whole on every rank, and those on servers."""
+    """Teachers with their weights, whole on every rank, and teachers on servers."""
 
     def __init__(
         self,
@@ -42,12 +42,12 @@ class LoadedTokenTeachers:
 
     @property
     def positions(self) -> int | None:
-        """Tokens that every one of them reads; None: the families name no limit."""
+        """Tokens that every teacher can read; None: unlimited."""
         return min(self.room.values(), default=None)
 
     def logp(self, rollout: Rollout) -> Tensor:
-        """How likely each row's teacher thinks its tokens, [B, T] nats; 0 outside the mask and on
-        rows that it does not judge."""
+        """Log-probabilities of the tokens under each row's teacher, [B, T] nats; 0 outside the mask
+        and in rows that it does not judge."""
         found = torch.zeros(rollout.mask.shape, device=rollout.mask.device)
         for source, rows in self._asked(rollout):
             sample, mask = take(sample_of(rollout), rows), rollout.mask[rows]
@@ -59,7 +59,7 @@ class LoadedTokenTeachers:
         return found
 
     def ask_servers(self, rollout: Rollout) -> Rollout:
-        """The rows with what servers find likeliest at their steps, which is asked once."""
+        """The rows with their servers' most likely tokens at each step; servers are asked once."""
         sample: TokenSample = rollout.sample
         if not self.served or sample.likeliest is not None:
             return rollout
@@ -72,7 +72,7 @@ class LoadedTokenTeachers:
         return replace(rollout, sample=replace(sample, likeliest=found))
 
     def compare(self, rollout: Rollout) -> list[Compared]:
-        """What each teacher that is asked says of the steps of the mask that it judges."""
+        """The values of each teacher at the masked steps that it judges."""
         number = rollout.mask.flatten().cumsum(0).view(rollout.mask.shape) - 1
         return [
             self._compared(source, rollout, rows, number[rows][rollout.mask[rows]])
@@ -80,7 +80,7 @@ class LoadedTokenTeachers:
         ]
 
     def _compared(self, source: str, rollout: Rollout, rows: Tensor, steps: Tensor) -> Compared:
-        """What the teacher of a source says of its rows [n], at these steps of the pass."""
+        """The values of a source's teacher for its rows [n], at these steps of the pass."""
         mask, own = rollout.mask[rows], {"steps": steps, "distance": self.distance}
         if source in self.served:
             likeliest = rollout.sample.likeliest[rows, : mask.shape[1]]
@@ -90,7 +90,7 @@ class LoadedTokenTeachers:
         return HiddenStates(states=states, head=scorer.head, **own)
 
     def _asked(self, rollout: Rollout) -> Iterator[tuple[str, Tensor]]:
-        """Each source whose teacher judges a step, on the device of the rows if it is here, and
+        """Each source whose teacher judges a step, moved to the rows' device if it is local, and
         its rows, [n] int64."""
         judged = taught_steps(rollout).any(1)
         for source, places in rows_by_teacher(rollout.prompts, {*self.scorers, *self.served}):
@@ -108,23 +108,23 @@ class LoadedTokenTeachers:
         if most is not None and longest > most:
             raise ValueError(
                 f"algorithm.teachers.folders: the teacher of {source} reads at most {most} tokens, "
-                f"and a row has {longest}; lower rollout.max_new_tokens or "
+                f"but a row has {longest}; lower rollout.max_new_tokens or "
                 "rollout.max_prompt_tokens"
             )
 
-    # Of a teacher that is the policy itself.
+    # A teacher that averages the policy's weights.
 
     def follow(self) -> None:
-        """An update was made."""
+        """Follow an update of the policy."""
         if self.average is not None:
             self.average.follow()
 
     def state(self) -> dict[str, Tensor]:
-        """What they remember. Of any shape [...]."""
+        """State of the teachers. Of any shape [...]."""
         return {} if self.average is None else self.average.state()
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Put back what `state` gave, among other things. Of any shape [...]."""
+        """Restore what `state` returned; other keys are ignored. Of any shape [...]."""
         if self.average is not None:
             self.average.load_state(state)
 

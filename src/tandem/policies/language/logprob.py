@@ -1,4 +1,4 @@
-"""Log-probabilities of tokens that were taken: the training forward of one network.
+"""Log-probabilities of sampled tokens: the training forward of one network.
 
 [B, T, V] never exists in float32.
 """
@@ -39,14 +39,14 @@ from tandem.types import Evidence, take, widen
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkLimits:
-    """What a pass may hold at once; no result depends on it beyond rounding."""
+    """Memory limits of a pass; results depend on them only by rounding."""
 
-    logits: int = 2**24  # float32 elements of one chunk of the head
-    tokens: int = 2**14  # of one pass without gradient
+    logits: int = 2**24  # float32 elements per chunk of the head
+    tokens: int = 2**14  # per pass without gradient
 
 
 class TokenLogProbComputer(RowScorer[TokenSample]):
-    """Log-probabilities of taken tokens under a causal language model, and a critic's values."""
+    """Log-probabilities of sampled tokens under a causal language model, and a critic's values."""
 
     def __init__(
         self,
@@ -58,21 +58,21 @@ class TokenLogProbComputer(RowScorer[TokenSample]):
         critic: Critic | None = None,
         inputs: Inputs = TEXTS,
     ) -> None:
-        """inputs: what the network is given beside tokens."""
+        """inputs: arguments of the network besides tokens."""
         self.model, self.numerics, self.memory = model, numerics, memory
         self.precision, self.inputs = precision, inputs
         self.splits = logits_are_head_of_trunk(model)
         # Hidden states [N, H] to logits [N, V].
         self.head = model.get_output_embeddings() if self.splits else nn.Identity()
         self.vocabulary = self.head.weight.shape[0] if self.splits else vocabulary_of(model)
-        # Called below the adapters' wrapper: they live inside the layers.
+        # Called below the adapters' wrapper, since adapters are inside the layers.
         self.trunk = Trunk(self.inputs.layers(model) if self.splits else model, numerics)
         self.critic = critic
         has_trunk = critic is not None and critic.layers is not None
         self.own_trunk = Trunk(critic.layers, numerics) if has_trunk else None
         asked = model, self.trunk.layers, self.forward, numerics, self.inputs
         self.lay = choose_layout(*asked)
-        # Whether rows share a row of the pass, and none of it is padding but a little.
+        # Whether a pass has several rows per row, with little padding.
         self.packs = self.lay is not padded
         self.shares = shares_prompts(*asked)
         self.weights = Replicated()
@@ -84,15 +84,15 @@ class TokenLogProbComputer(RowScorer[TokenSample]):
         needs: frozenset[str] = frozenset(),
         compared: Sequence[Compared] = (),
     ) -> Evidence:
-        """Rows may hold anything right of their last masked token: attention looks left only.
-        Rows that are alike are read once.
+        """Rows may hold anything after their last masked token, since attention is causal.
+        Identical rows are read once.
 
-        compared: what teachers say of these steps, where a "divergence" is asked for.
+        compared: teachers' values of these steps, if a "divergence" is needed.
         """
         alike = None if compared else find_alike(sample, mask)
         if alike is not None:
             sample, mask = take(sample, alike[0]), mask[alike[0]]
-        # One call of everything: trunk and head may share weights.
+        # One call for everything: trunk and head may share weights.
         with self.precision.on(mask.device):
             said = Evidence(**self.weights(partial(self.score, sample, mask, needs, compared)))
         return said if alike is None else take(said, alike[1])
@@ -129,30 +129,30 @@ class TokenLogProbComputer(RowScorer[TokenSample]):
         return {n: blank.to(x.dtype).index_put(where, x) for n, x in numbers.items()}
 
     def layout_of(self, sample: TokenSample, read: Tensor) -> Layout:
-        """Rows behind the prompts they share where that pays, else as all are laid out. read: [B].
+        """Rows after shared prompts if that saves tokens, else the usual layout. read: [B].
 
-        A second pass over sharded weights is one that other ranks might not make.
+        Not with sharded weights: other ranks might not make the additional pass.
         """
         behind = shared(sample, read) if self.shares and not self.weights.paced else None
         layout = self.lay(sample.tokens, read) if behind is None else behind
         return self.inputs.lay(layout, sample, read)
 
     def forward(self, layout: Layout) -> Tensor:
-        """Hidden states [R, S, H], or logits [R, S, V] of a model that does more after its head."""
+        """Hidden states [R, S, H]; logits [R, S, V] if the model transforms its head's output."""
         out = self.trunk(layout)
         states = out.last_hidden_state if self.splits else out.logits
         return join_graph(states, self.inputs.tied) if self.inputs.tied else states
 
     def values(self, places: TokenIndex, layout: Layout, states: Tensor) -> Tensor:
-        """What the critic expects of each step, from what stands before its token: [N]."""
+        """The critic's value of each step, from the state before its token: [N]."""
         if self.own_trunk is not None:
             states = places.gather(self.own_trunk(layout).last_hidden_state, layout.start)
         return self.critic(states)
 
     @torch.no_grad()
     def states(self, sample: TokenSample, mask: Tensor) -> Tensor:
-        """What stands before the head at each step of a mask [B, T], row by row, a few rows of a
-        pass at a time: [N, H]."""
+        """Inputs of the head at each step of a mask [B, T], in row order, with a few rows per
+        pass: [N, H]."""
         found, order, number = [], [], mask.flatten().cumsum(0).view(mask.shape) - 1
         for part in self.cut(sample, mask):
             own, inside = take(sample, part), mask[part.to(mask.device)]
@@ -166,7 +166,7 @@ class TokenLogProbComputer(RowScorer[TokenSample]):
         return torch.cat(found)[torch.cat(order).argsort()]
 
     def cut(self, sample: TokenSample, mask: Tensor) -> list[Tensor]:
-        """The rows of each pass without gradient, by the tokens that it reads of each.
+        """The rows of each pass without gradient, balanced by the tokens that it reads.
 
         `mask`: [B, T]; [n] of each.
         """
@@ -176,7 +176,7 @@ class TokenLogProbComputer(RowScorer[TokenSample]):
         return Budget(max_tokens=self.memory.tokens, packed=self.packs).cut(cost.clamp(min=1))
 
 
-# What else can be read off the distribution of a step: (logp [N, V], logp of the token [N]) -> [N].
+# Further values of a step's distribution: (logp [N, V], logp of the token [N]) -> [N].
 ALSO: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
     "entropy": lambda logp, chosen: entropy_of(logp, logp.exp()),
     "likeliest": lambda logp, chosen: (chosen >= logp.amax(-1)).to(logp.dtype),
@@ -197,14 +197,14 @@ def token_logp(
 ) -> dict[str, Tensor]:
     """log softmax(head(states) / temperature)[token] as "logp", and each of `also`: [N].
 
-    `banned`: ids of tokens that have no probability.
+    `banned`: ids of tokens with probability 0.
 
-    A chunk over N holds at most `logit_budget` logits, and as many of the teacher `beside`, from
-    whom the "divergence" is taken; several are recomputed one by one in backward. In nats.
+    A chunk over N holds at most `logit_budget` logits, and as many of the teacher `beside`, which
+    gives the "divergence"; several chunks are recomputed one by one in backward. In nats.
     """
     size = max(logit_budget // vocabulary, 1)
     single = len(states) <= size
-    tempered = bool((places.temperature != 1).any())  # asked once: a GPU must be waited for
+    tempered = bool((places.temperature != 1).any())  # once: it synchronises a GPU
     head = head if single else for_chunks(head)
     without = torch.tensor(banned, dtype=torch.int64, device=states.device)
 

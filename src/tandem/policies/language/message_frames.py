@@ -1,7 +1,7 @@
-"""Frames of messages: what a template writes around each, with a mark in its place.
+"""Frames of messages: the template's text around each message, with a mark in its place.
 
-So what somebody says is encoded as plain text, and a picture of it as image tokens, whatever the
-template does with it.
+So the environment's text is encoded as plain text and its images as image tokens, whatever the
+template does with them.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ MARK = "stub {} of what is said"
 
 
 class Unreadable(ValueError):
-    """Why a policy cannot read what a world says."""
+    """Why a policy cannot read an observation."""
 
 
 def marked(messages: Sequence[Message]) -> list[Message]:
-    """The messages with a mark in place of what each says."""
+    """The messages with a mark in place of each content."""
     return [{**one, "content": MARK.format(place)} for place, one in enumerate(messages)]
 
 
 def around(messages: Sequence[Message], frame: str) -> list[str]:
-    """What stands before the first mark, between two, and behind the last."""
+    """The template's text before the first mark, between marks, and after the last."""
     parts = []
     for one, mark in zip(messages, marked(messages), strict=True):
         before, found, frame = frame.partition(mark["content"])
         if not found:
-            raise Unreadable(f"the chat template does not show a message of {one['role']}")
+            raise Unreadable(f"the chat template omits a message of role {one['role']}")
         parts.append(before)
     return [*parts, frame]
 
 
 def encoded(bridge: Bridge, messages: Sequence[Message], images: Sequence[Picture]) -> list[int]:
-    """The ids of messages behind an end token; the pictures stand in the places of their marks."""
+    """The ids of messages after an end token; images are at their marks."""
     pieces = list(pieces_of(messages))
     places = iter(marked(pieces))
     framed = [
@@ -56,14 +56,14 @@ def encoded(bridge: Bridge, messages: Sequence[Message], images: Sequence[Pictur
 
 
 def frame(bridge: Bridge, messages: Sequence[Message]) -> str:
-    """What a template writes of messages behind an end token, pictures as the processor's marks."""
+    """The template's text of messages after an end token, with the processor's image marks."""
     if bridge.has_template:
         return bridge.tail([bridge.chat.parted(one) for one in messages])
     return "\n\n".join(bridge.chat.named(one["content"]) for one in messages)
 
 
 def pieces_of(messages: Sequence[Message]) -> Iterator[Message]:
-    """The texts between pictures, as messages of their own."""
+    """The texts between images, as separate messages."""
     for one in messages:
         for piece in split(one):
             yield {"role": one["role"], "content": piece}
@@ -74,5 +74,5 @@ def split(message: Message) -> list[str]:
 
 
 def count_marks(messages: Sequence[Message]) -> int:
-    """The pictures that messages show."""
+    """The number of images in messages."""
     return sum(one["content"].count(IMAGE) for one in messages)

@@ -1,4 +1,4 @@
-"""Episodes by dataset: each is played in its own environment, and its rows stand in their slots."""
+"""Episodes by data set: each is played in its own environment, and rows keep their slots."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Admitted = tuple[list[Prompt], list[tuple[Prompt, str]]]
 
 
 class MixedEpisodes:
-    """What a policy needs to act in the environments of a run; most runs have one.
+    """Episodes of all environments of a run; most runs have one.
 
-    Datasets are played one after another, each in waves of its own: what its environment says moves
-    no row of another one.
+    Data sets are played one after another in separate waves, so an environment's replies never
+    move rows of another one.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class MixedEpisodes:
         ends: Sequence[int],
         positions: int | None,
     ) -> None:
-        """positions: tokens that the model can read; None: there is no limit."""
+        """positions: tokens that the model can read; None: unlimited."""
         self.environment = environment
         for part in environment.parts.values():
             part.about.check()
@@ -51,7 +51,7 @@ class MixedEpisodes:
     def play(
         self, prompts: Sequence[Prompt], slots: Sequence[int], ask: Ask, engine: Engine, *, key: int
     ) -> Rollout:
-        """The rows of all prompts, in their order."""
+        """The rows of all prompts, in order."""
         parts, rows = [], []
         for name, places in self.places(prompts).items():
             asked = ask([prompts[i] for i in places], [slots[i] for i in places])
@@ -62,7 +62,7 @@ class MixedEpisodes:
         return in_order(parts, rows)
 
     def encode(self, examples: Sequence[Prompt], *, group: Tensor) -> Rollout:
-        """Demonstrations, of whose moves every token is trained. `group`: [B] int64."""
+        """Demonstrations: every token of their moves is trained. `group`: [B] int64."""
         parts, rows = [], []
         for name, places in self.places(examples).items():
             own = [examples[i] for i in places]
@@ -71,7 +71,7 @@ class MixedEpisodes:
         return in_order(parts, rows)
 
     def admit_answered(self, examples: Sequence[Prompt], limit: int | None) -> Admitted:
-        """The demonstrations that fit, and the others with the reason."""
+        """Demonstrations that fit, and the others with a reason."""
         kept: list[Prompt] = []
         dropped: list[tuple[Prompt, str]] = []
         for name, places in self.places(examples).items():
@@ -82,7 +82,7 @@ class MixedEpisodes:
         return sorted(kept, key=lambda prompt: place[prompt.id]), dropped
 
     def places(self, prompts: Sequence[Prompt]) -> dict[str | None, list[int]]:
-        """The prompts of each environment, by their places."""
+        """Indices of the prompts of each environment."""
         found: dict[str | None, list[int]] = {}
         for place, prompt in enumerate(prompts):
             found.setdefault(self.environment.name_of(prompt), []).append(place)
@@ -90,7 +90,7 @@ class MixedEpisodes:
 
 
 def named(rows: Rollout, name: str | None) -> Rollout:
-    """Each episode with the name of its environment; None: there is but one."""
+    """Each episode with the name of its environment; None: there is only one."""
     if name is None:
         return rows
     prompts = (replace(one, episode={**one.episode, "environment": name}) for one in rows.prompts)
@@ -98,7 +98,7 @@ def named(rows: Rollout, name: str | None) -> Rollout:
 
 
 def in_order(parts: Sequence[Rollout], rows: Sequence[int]) -> Rollout:
-    """All rows, each in the place that it has."""
+    """All rows, put back in their order."""
     if len(parts) == 1:
         return parts[0]
     return take(concat(parts), torch.tensor(rows).argsort())

@@ -1,7 +1,7 @@
-"""Packed layouts: rows behind one another in a row of the pass, so that few places stay empty.
+"""Packed layouts: several rows in one row of the pass, with little padding.
 
-Each begins at position 0 again, and without a mask and a cache that is what keeps transformers'
-attention within it.
+Each row starts at position 0 again; without a mask and a cache, this keeps transformers' attention
+within it.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from torch import Tensor
 from tandem.experience import shares
 from tandem.policies.language.inputs import Layout, padded
 
-EMPTY = 1 / 16  # share of places that may stay empty, beside those that are taken
+EMPTY = 1 / 16  # share of padding that is accepted, relative to the tokens
 
 
 def packed(tokens: Tensor, read: Tensor) -> Layout:
-    """As many rows as leave few places empty: attention costs the square of their width.
+    """As many rows as leave little padding: attention is quadratic in their width.
 
     tokens: [B, S], read: [B].
     """
@@ -26,7 +26,7 @@ def packed(tokens: Tensor, read: Tensor) -> Layout:
 
 
 def packed_in_one(tokens: Tensor, read: Tensor) -> Layout:
-    """A single row, for attention that costs nothing between rows: flash's of varying lengths.
+    """A single row, for attention without cost between rows: variable-length flash attention.
 
     tokens: [B, S], read: [B].
     """
@@ -34,7 +34,7 @@ def packed_in_one(tokens: Tensor, read: Tensor) -> Layout:
 
 
 def _shelves(lengths: Sequence[int]) -> list[list[int]]:
-    """Rows of the sample on each row of the pass, none of them much fuller than the others."""
+    """Rows of the sample in each row of the pass, balanced by length."""
     rows = [row for row, length in enumerate(lengths) if length > 0]
     total, longest = sum(lengths), max(lengths)
     most = int((1 + EMPTY) * total / max(longest, 1))
@@ -64,7 +64,7 @@ def _laid(tokens: Tensor, read: Tensor, start: Tensor, shape: tuple[int, int]) -
     columns = torch.arange(tokens.shape[1], device=tokens.device)
     row, column = (columns < read[:, None]).nonzero(as_tuple=True)
     place = start[row] + column
-    # Empty places are rows of one token each: position 0, which every model has.
+    # Padding is rows of one token each: position 0, which every model has.
     blank = tokens.new_zeros(shape[0] * shape[1])
     return Layout(
         tokens=blank.index_put((place,), tokens[row, column]).view(shape),

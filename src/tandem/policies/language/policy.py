@@ -39,12 +39,12 @@ from tandem.types import Evidence, Prompt, Rollout
 
 __all__ = ["Description", "LanguagePolicy", "Sampling", "TokenSample"]
 
-SAID = ("divergence", "entropy", "likeliest", "values")  # by a training forward
+SAID = ("divergence", "entropy", "likeliest", "values")  # fields of a training forward
 PROVIDES = frozenset({*FILLED, *SAID, "teacher_logp", "old_kl_to_ref", "behaviour_logp", "key"})
 
 
 class LanguagePolicy(TokenPolicy):
-    """Samples tokens one after the other. It has no weights before `load`."""
+    """Samples tokens autoregressively. It has no weights before `load`."""
 
     def __init__(
         self,
@@ -97,30 +97,30 @@ class LanguagePolicy(TokenPolicy):
         return Description(kind="tokens", provides=PROVIDES | given, offloads=self.copies(request))
 
     def load(self, request: Request) -> None:
-        """And whoever is there beside it: teachers, fused kernels."""
+        """Also load teachers and fused kernels."""
         super().load(request)
         if request.teachers is not None:
             self.teachers = request.teachers.load(self)
-        if self.numerics.liger:  # after all that is copied, or judged on the CPU
+        if self.numerics.liger:  # last: after copies, and after probes that run on the CPU
             frozen = None if self.reference is None else self.reference.model
             fuse(self.model, frozen, None if self.critic is None else self.critic.layers)
 
     def meet(self, environment: Environment | Mixture | None) -> None:
-        """The episodes that are played in an environment. Raises ValueError for a chat template
-        that they cannot be continued by."""
+        """Prepare episodes in an environment. Raises ValueError if the chat template cannot
+        continue them."""
         if environment is not None:
             self.episodes = MixedEpisodes(environment, self.chat, self.ends, self.positions)
 
     def inputs_of(self, model: nn.Module) -> Inputs:
-        """What a model is given beside tokens."""
+        """The inputs of a model."""
         return TEXTS
 
     def passes_of(self, request: Request) -> RowPasses:
-        """What a training forward reads of a row: all but its last token, once."""
+        """One pass over all tokens of a row but its last."""
         return RowPasses(passes=1, unread=1, scored=None)
 
     def scorer_of(self, model: nn.Module, critic: Critic | None = None) -> TokenLogProbComputer:
-        """What says how likely tokens are under a model."""
+        """The training forward of a model."""
         return TokenLogProbComputer(
             model,
             numerics=self.numerics,
@@ -165,7 +165,7 @@ class LanguagePolicy(TokenPolicy):
         sampling: Sampling,
         device: torch.device | None = None,
     ) -> Questions:
-        """What an engine is asked, on the policy's device or another one."""
+        """The questions to an engine, on the policy's device or another one."""
         encoded = self.chat.encode(prompts)
         check_room(encoded, sampling, self.positions)
         group = torch.tensor(slots, device=self.device if device is None else device)
@@ -179,7 +179,7 @@ class LanguagePolicy(TokenPolicy):
         )
 
     def encode(self, examples: Sequence[Prompt], *, key: int, slots: Sequence[int]) -> Rollout:
-        """Demonstrations: every answer token, the end token too, is trained. None reads `key`."""
+        """Demonstrations: every answer token and the end token are trained. `key` is unused."""
         group = torch.tensor(slots, device=self.device)
         if self.episodes is not None:
             return self.episodes.encode(examples, group=group)
@@ -191,7 +191,7 @@ class LanguagePolicy(TokenPolicy):
         return self.scorer(rollout.sample, rollout.mask, needs, compared)
 
     def complete(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
-        """Fill the log-probabilities and values that are read and were not given."""
+        """Fill in log-probabilities and values that are needed and missing."""
         if rollout.reprompts is not None and rollout.sample.for_teacher is None:
             rollout = reprompted(rollout, self.chat, self.teachers.positions)
         with self.summon_full_params():
@@ -203,17 +203,17 @@ class LanguagePolicy(TokenPolicy):
         return rollout
 
     def state(self) -> dict[str, Tensor]:
-        """What the policy remembers beside its weights. Of any shape [...]."""
+        """State of the policy, without weights. Of any shape [...]."""
         return super().state() | ({} if self.teachers is None else self.teachers.state())
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Put back what `state` gave. Of any shape [...]."""
+        """Restore what `state` returned. Of any shape [...]."""
         super().load_state(state)
         if self.teachers is not None:
             self.teachers.load_state(state)
 
     def row_cost(self, rollout: Rollout) -> Tensor:
-        """Tokens that a forward pass reads for each row, [B] int64."""
+        """Tokens that a forward pass reads of each row, [B] int64."""
         if rollout.sample.context is not None and not self.packs:
             places = TokenIndex.of(rollout.sample, rollout.mask)
             return padded_cost(rollout.sample, places).clamp(min=1)
@@ -222,14 +222,14 @@ class LanguagePolicy(TokenPolicy):
     def admit_answered(
         self, examples: Sequence[Prompt]
     ) -> tuple[list[Prompt], list[tuple[Prompt, str]]]:
-        """The demonstrations that fit with their answers, and the others with the reason."""
+        """Demonstrations that fit with their answers, and the others with a reason."""
         limit = self.sampling.max_prompt_tokens
         if self.episodes is not None:
             return self.episodes.admit_answered(examples, limit)
         return self.chat.admit_answered(examples, limit, self.positions)
 
     def pop_timing(self) -> dict[str, float]:
-        """Of sampling the seconds in which an environment was asked."""
+        """Seconds of sampling spent in an environment."""
         if self.episodes is None:
             return {}
         return {"time/environment": self.episodes.environment.pop_seconds()}

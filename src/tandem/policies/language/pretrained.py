@@ -1,4 +1,4 @@
-"""A causal language model and its tokenizer: from a folder, the hub, or a function."""
+"""A causal language model and its tokenizer, from a folder, the hub or a function."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ Packing = bool | Literal["auto"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Numerics:
-    """How the network computes; none of it changes what it computes."""
+    """Options of computation; none changes the function that the network computes."""
 
-    dtype: Literal["float32", "bfloat16", "auto"] = "float32"  # auto: as it was saved
+    dtype: Literal["float32", "bfloat16", "auto"] = "float32"  # auto: that of the checkpoint
     attn_implementation: str | None = None  # None: the family's default
     gradient_checkpointing: bool = False
-    mlp_tile: int | None = None  # tokens that a feed-forward layer reads at once; None: all
+    mlp_tile: int | None = None  # tokens per call of a feed-forward layer; None: all
     torch_compile: bool = False
-    packing: Packing = False  # rows of a training forward share its rows; auto: if they can
-    share_prompts: bool = True  # a training forward reads a prompt once for its neighbours' answers
+    packing: Packing = False  # several rows per row of a training forward; auto: if it can
+    share_prompts: bool = True  # a training forward reads a prompt once for neighbouring answers
     liger: bool = False  # fused kernels
 
     def __post_init__(self) -> None:
         if self.liger and self.mlp_tile is not None:
             raise ValueError(
-                "model.liger=true brings feed-forward layers of its own, which are not cut; set "
+                "model.liger=true replaces feed-forward layers, so they cannot be tiled; set "
                 "model.mlp_tile=null, or model.liger=false"
             )
 
     @property
     def flash(self) -> bool:
-        """Whether attention costs nothing between rows that share a row of the pass."""
+        """Whether attention has no cost between rows that share a row of the pass."""
         return "flash" in (self.attn_implementation or "")
 
 
@@ -60,9 +60,9 @@ Build = Callable[[], tuple[nn.Module, Any]]
 def pretrained(
     path: str | None, build: Build | None, numerics: Numerics, *, key: str = "model.path"
 ) -> Pretrained:
-    """Model in eval mode and tokenizer; `path` wins over `build`. `key`: the setting of the path.
+    """Model in eval mode, and its tokenizer; `path` wins over `build`. `key`: the path's setting.
 
-    Raises ValueError where both are null.
+    Raises ValueError if both are null.
     """
     hide_bars()
     if path is not None:
@@ -70,22 +70,22 @@ def pretrained(
     elif build is not None:
         loaded = built(build, numerics)
     else:
-        raise ValueError("model.path is null: give a folder or a hub name, such as Qwen/Qwen3-0.6B")
+        raise ValueError("model.path is null; set it to a folder or hub name like Qwen/Qwen3-0.6B")
     align(loaded.model)
     check_memory(loaded.model, key)
     return Pretrained(ready(loaded.model, numerics), loaded.tokenizer)
 
 
 def built(build: Build, numerics: Numerics) -> Pretrained:
-    """The model that a function makes, with its tokenizer, as if it had been loaded.
+    """The model and tokenizer that a function returns, as if they had been loaded.
 
-    Raises ValueError for a function that makes anything else.
+    Raises ValueError for a function that returns anything else.
     """
     made = build()
     if not (isinstance(made, tuple) and len(made) == 2):
         raise ValueError(
-            f"the function of this model gave a {type(made).__name__}; it has to return the model "
-            "and its tokenizer"
+            f"the function of this model returned a {type(made).__name__}; it must return the "
+            "model and its tokenizer"
         )
     model, tokenizer = made
     if numerics.dtype != "auto":
@@ -96,7 +96,7 @@ def built(build: Build, numerics: Numerics) -> Pretrained:
 
 
 def from_path(path: str, numerics: Numerics, *, key: str) -> Pretrained:
-    """Whatever cannot be loaded is one line that names the setting.
+    """Load a model; any failure is one line that names the setting.
 
     It is raised as a ValueError.
     """
@@ -104,7 +104,7 @@ def from_path(path: str, numerics: Numerics, *, key: str) -> Pretrained:
 
 
 def causal(config: PretrainedConfig) -> type:
-    """The class that loads a model that writes one token after the other."""
+    """The class that loads an autoregressive model."""
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM
@@ -117,7 +117,7 @@ def read_from(
     *,
     key: str = "model.path",
 ) -> Pretrained:
-    """A model of the class that is chosen by its configuration, with its tokenizer."""
+    """A model of the class that its configuration selects, with its tokenizer."""
     from transformers import AutoTokenizer
 
     place = locate(path, key=key)
@@ -134,41 +134,41 @@ def read_from(
             use_safetensors=True,
             output_loading_info=True,
         )
-    except Exception as error:  # a dozen libraries' own; all mean that this path is of no use
+    except Exception as error:  # of a dozen libraries; all mean that this path cannot be used
         raise ValueError(f"{key}={path} cannot be loaded: {shorten_error(error)}") from None
     check_whole(f"{key}={path}", tokenizer, report["missing_keys"])
     return Pretrained(model, tokenizer)
 
 
 def read_config(place: str) -> PretrainedConfig:
-    """The configuration of a model of transformers' own, whose code is on this machine."""
+    """The configuration of a model with code in transformers."""
     from transformers import AutoConfig
 
     return AutoConfig.from_pretrained(place, trust_remote_code=False)
 
 
 def check_whole(given: str, tokenizer: Any, missing: set[str]) -> None:
-    """transformers makes up what is missing, without a word or with a mere warning.
+    """transformers initialises missing weights at random, with a warning at most.
 
-    Raises ValueError for it.
+    Raises ValueError for missing weights or tokenizer.
     """
     if len(tokenizer) <= len(tokenizer.all_special_tokens):
-        raise ValueError(f"{given} holds no tokenizer; save one beside the model")
+        raise ValueError(f"{given} has no tokenizer; save one with the model")
     if missing:
         names = ", ".join(sorted(missing)[:3])
         raise ValueError(f"{given} lacks {len(missing)} weights, such as {names}")
 
 
 def check_memory(model: nn.Module, key: str) -> None:
-    """Raise ValueError for a model that keeps no past_key_values."""
+    """Raise ValueError for a model without past_key_values."""
     if "past_key_values" not in arguments(type(model)):
         raise ValueError(
-            f"{key}: {type(model).__name__} keeps no past_key_values, and sampling needs them"
+            f"{key}: {type(model).__name__} has no past_key_values, which sampling needs"
         )
 
 
 def ready(model: nn.Module, numerics: Numerics) -> nn.Module:
-    """No dropout, eval mode, and recomputed activations where they are asked for."""
+    """Without dropout, in eval mode, with recomputed activations if configured."""
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -178,7 +178,7 @@ def ready(model: nn.Module, numerics: Numerics) -> nn.Module:
 
 @contextmanager
 def probed(model: nn.Module) -> Iterator[None]:
-    """Flash attention runs on a GPU alone, and a model is judged before it is moved there."""
+    """A context for probes on the CPU: without flash attention, which needs a GPU."""
     own, on_cpu = model.config._attn_implementation, model.device.type == "cpu"
     if not (on_cpu and "flash" in str(own)):
         yield
@@ -191,7 +191,7 @@ def probed(model: nn.Module) -> Iterator[None]:
 
 
 def without_dropout(config: Any) -> Any:
-    """The configuration with every dropout rate at 0: recomputation runs in train mode."""
+    """The configuration with all dropout rates 0, because recomputation runs in train mode."""
     for part in (
         config,
         config.get_text_config(),
@@ -204,17 +204,17 @@ def without_dropout(config: Any) -> Any:
 
 
 def vocabulary_of(model: nn.Module) -> int:
-    """How many tokens it has logits of."""
+    """The number of logits."""
     return model.config.get_text_config().vocab_size
 
 
 def positions(model: nn.Module) -> int | None:
-    """The most tokens that a row may have; None: the family names no limit."""
+    """The maximum number of tokens of a row; None: unlimited."""
     return getattr(model.config.get_text_config(), "max_position_embeddings", None)
 
 
 def end_tokens(model: nn.Module) -> int | list[int] | None:
-    """What the model says of the tokens that end an answer."""
+    """End tokens of the model's configuration."""
     said = model.generation_config if model.can_generate() else model.config
     return said.eos_token_id
 
@@ -224,11 +224,11 @@ def _dtype(numerics: Numerics) -> torch.dtype | str:
 
 
 def called_with(function: Callable) -> frozenset[str]:
-    """The names that it takes."""
+    """The names of its arguments."""
     return frozenset(inspect.signature(function).parameters)
 
 
 @cache
 def arguments(model: type[nn.Module]) -> frozenset[str]:
-    """The names that its forward takes: families differ."""
+    """The arguments of its forward, which differ between families."""
     return called_with(model.forward)

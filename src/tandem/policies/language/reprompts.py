@@ -1,4 +1,4 @@
-"""Answers behind other prompts: what a teacher reads that is told more than the policy was."""
+"""Re-prompts: the same answers after other prompts, which tell a teacher more than the policy."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ log = logging.getLogger(__name__)
 
 
 def reprompted(rollout: Rollout, chat: Chat, limit: int | None) -> Rollout:
-    """With the rows as a teacher reads them: token ids of the answers are copied, and never made of
-    text again. Rows are not judged that would have more than `limit` tokens, or whose prompt holds
+    """The rollout with rows as a teacher reads them: ids of the answers are copied, never encoded
+    again. Rows are not judged if they would exceed `limit` tokens, or if their prompt contains
     characters that the tokenizer does not know.
 
-    Raises ValueError, on all ranks, where every prompt of all of them holds such.
+    Raises ValueError, on all ranks, if every prompt of every rank contains such characters.
     """
     given = {row: prompt for row, prompt in enumerate(rollout.reprompts) if prompt is not None}
     encoded = dict(zip(given, chat.encode([*given.values()]), strict=True))
@@ -40,19 +40,19 @@ def reprompted(rollout: Rollout, chat: Chat, limit: int | None) -> Rollout:
 
 
 def _check_readable(given: Sequence[Prompt], readable: int, chat: Chat) -> None:
-    """Of all ranks, which meet here: one must not end while others wait for it."""
+    """Synchronises all ranks, so that none raises while others wait for it."""
     counts = distributed.all_sum(torch.tensor([len(given), readable]))
     everywhere, read = counts.tolist()
     if everywhere and not read:
         own = [chat.strange(prompt, chat.unknown) for prompt in given[:1]]
         raise ValueError(
             f"a re-prompt {distributed.all_gather_object(own)[0]}, and so do all others; set "
-            "algorithm.sampling_strategy.reprompt.template to a text without"
+            "algorithm.sampling_strategy.reprompt.template to a text without them"
         )
     if read < everywhere and distributed.is_first():
         _warn_once(
-            "some re-prompts hold characters that the tokenizer does not know; no teacher judges "
-            "their rows, and actor/taught is the share of steps that one does"
+            "some re-prompts contain characters that the tokenizer does not know; their rows have "
+            "no teacher (actor/taught is the share of steps with one)"
         )
 
 
@@ -64,7 +64,7 @@ def _warn_once(said: str) -> None:
 def behind(
     prompts: Sequence[list[int]], sample: TokenSample, length: Tensor, width: int
 ) -> TokenSample:
-    """The answers of a sample, of `length` [B] tokens, behind these prompts."""
+    """The answers of a sample, with `length` [B] tokens, after these prompts."""
     steps = torch.arange(width, device=length.device)
     column = (sample.prompt_length[:, None] + steps).clamp(max=sample.tokens.shape[1] - 1)
     answers = torch.where(before(length, width), sample.tokens.gather(1, column), 0)

@@ -1,4 +1,4 @@
-"""Two tokenizers compared: a teacher reads the very token ids that its student wrote."""
+"""A comparison of two tokenizers: a teacher reads the token ids that its student wrote."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ CONVERSATION = (
 
 
 def first_difference(own: Chat, other: Chat) -> str | None:
-    """What the tokenizer `other` says otherwise than the policy's; None: nothing that was tried.
+    """The first difference between the policy's tokenizer and `other`; None: none was found.
 
-    Compared are the vocabularies, the ids of special tokens, and the ids of a text and of a
-    conversation, as the chat template writes it.
+    Compares the vocabularies, the ids of special tokens, and the ids of a text and of a
+    conversation rendered by the chat template.
     """
     return next(differences(own, other), None)
 
 
 def differences(own: Chat, other: Chat) -> Iterator[str]:
-    """The differences, the most telling first."""
+    """The differences, the most informative first."""
     mine, its = (_by_id(chat) for chat in (own, other))
     for token_id in sorted({*mine} | {*its}):
         if (here := mine.get(token_id)) != (there := its.get(token_id)):

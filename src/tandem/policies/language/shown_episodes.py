@@ -1,4 +1,4 @@
-"""Demonstrations of episodes: conversations in which every turn of the assistant is a move."""
+"""Demonstrations of episodes: conversations in which every assistant turn is a move."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tandem.types import Prompt, Rollout
 
 @dataclass(slots=True)
 class Shown:
-    """The tokens behind a prompt, and the turn of each."""
+    """The tokens after a prompt, with the turn of each."""
 
-    question: Prompt  # what stands before the first move
+    question: Prompt  # up to the first move
     tokens: list[int]
     turn: list[int]
     output: str = ""  # the last move
@@ -31,8 +31,8 @@ class Shown:
 
 
 def shown(example: Prompt, bridge: Bridge) -> Shown:
-    """The moves of a demonstration, and what is said between them, by the ids that a policy of the
-    same moves would have read."""
+    """The moves of a demonstration and the messages between them, with the ids that a policy making
+    these moves would have read."""
     parts = list(turns_of(example))
     row = Shown(question_of(example), [], [])
     left = iter(example.images[len(row.question.images) :])
@@ -46,7 +46,7 @@ def shown(example: Prompt, bridge: Bridge) -> Shown:
 
 
 def turns_of(example: Prompt) -> Iterator[tuple[Sequence[Mapping[str, str]], str]]:
-    """Each move, and the messages since the one before it. An answer is the only or the last."""
+    """Each move, with the messages since the previous one. An answer is the only or last move."""
     said: list[Mapping[str, str]] = []
     moved = False
     for is_move, messages in groupby(example.messages or (), is_of_policy):
@@ -59,14 +59,14 @@ def turns_of(example: Prompt) -> Iterator[tuple[Sequence[Mapping[str, str]], str
     if said or not moved:
         if example.answer is None:
             raise ValueError(
-                f"prompt {example.id} of {example.source} shows nothing to learn from: a "
-                "demonstration of an episode ends with a message of the assistant"
+                f"prompt {example.id} of {example.source} is not a demonstration: an episode must "
+                "end with an assistant message"
             )
         yield said, example.answer
 
 
 def question_of(example: Prompt) -> Prompt:
-    """The prompt as it stands before the first move."""
+    """The prompt up to the first move."""
     if example.messages is None:
         return example
     first = next(
@@ -85,7 +85,7 @@ def is_of_policy(message: Mapping[str, str]) -> bool:
 def encode(
     examples: Sequence[Prompt], *, bridge: Bridge, group: Tensor, positions: int | None
 ) -> Rollout:
-    """A row of each demonstration, as if its moves had been sampled. `group`: [B] int64."""
+    """One row per demonstration, as if its moves had been sampled. `group`: [B] int64."""
     rows = [shown(example, bridge) for example in examples]
     length = torch.tensor([len(row.tokens) for row in rows], device=group.device)
     tokens = right_padded([row.tokens for row in rows], group.device)
@@ -107,7 +107,7 @@ def encode(
 def admit(
     examples: Sequence[Prompt], *, bridge: Bridge, limit: int | None, positions: int | None
 ) -> tuple[list[Prompt], list[tuple[Prompt, str]]]:
-    """The demonstrations that fit, and the others with the reason. limit: tokens of a question."""
+    """Demonstrations that fit, and the others with a reason. limit: tokens of a prompt."""
     questions = [question_of(example) for example in examples]
     asked, refused = bridge.chat.admit(questions, limit)
     reasons = {prompt.id: reason for prompt, reason in refused}
@@ -121,7 +121,7 @@ def admit(
             total = lengths[example.id] + len(shown(example, bridge).tokens)
             if total > positions:
                 reason = (
-                    f"has {total} tokens with its moves, more than the {positions} of the model"
+                    f"has {total} tokens with its moves, more than the model's limit of {positions}"
                 )
         if reason is None:
             kept.append(example)

@@ -1,7 +1,7 @@
-"""A teacher on a server: vLLM says how likely it thinks the token ids that a student wrote.
+"""A teacher on a server: vLLM returns log-probabilities of the token ids that a student wrote.
 
-Ids go to it and come back, never texts: a reply that is about other ids is none. All is asked
-before the first update of an iteration, and kept beside its rows.
+Only ids are sent and returned, never text: a reply about other ids is rejected. All requests are
+made before the first update of an iteration, and the replies are kept with its rows.
 """
 
 from __future__ import annotations
@@ -42,43 +42,43 @@ from tandem.types import Prompt
 
 WHERE = "algorithm.teachers.server"
 FOLDERS = "algorithm.teachers.folders"  # key of the addresses
-SOON = 5.0  # seconds for a first word of a server
-Likely = tuple[float, list[tuple[int, float]]]  # of the token that was written, and the likeliest
+SOON = 5.0  # seconds for the first reply of a server
+Likely = tuple[float, list[tuple[int, float]]]  # of the written token, and the most likely ones
 
 
 @declare(judges_itself=True)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TeacherServer:
-    """How servers of teachers are asked."""
+    """Options of requests to teachers on servers."""
 
-    # One for all, or {source: its own}; None: the server's first, and no key.
-    model: str | Mapping[str, str] | None = None  # name that the teacher is served under
+    # One for all servers, or {source: value}; None: the server's first model, and no key.
+    model: str | Mapping[str, str] | None = None  # name under which the teacher is served
     api_key_env: str | Mapping[str, str] | None = None  # environment variable of the --api-key
-    concurrency: Annotated[int, positive] = 64  # rows in flight at each
-    timeout: Annotated[float, positive] = 300.0  # seconds of one attempt at a row
-    patience: Annotated[float, positive] = 900.0  # seconds that a server may be away
+    concurrency: Annotated[int, positive] = 64  # concurrent requests per server
+    timeout: Annotated[float, positive] = 300.0  # seconds per attempt
+    patience: Annotated[float, positive] = 900.0  # seconds that a server may be unreachable
     max_reply_bytes: Annotated[int, positive] = 2**28
 
     def check_sources(self, addresses: Mapping[str, str]) -> None:
-        """addresses: of each source. Raise ValueError for what is one server's own where several
-        are asked, and for what is of no source with a server."""
+        """addresses: by source. Raise ValueError for a single value that several servers would
+        share, and for a source without a server."""
         several = len({urlsplit(address)[:2] for address in addresses.values()}) > 1
         for name, value in self._own().items():
             of = sorted({*value} - {*addresses}) if isinstance(value, Mapping) else []
             if of:
                 raise ValueError(
-                    f"{WHERE}.{name}.{of[0]}: {FOLDERS} has no server of that name; there are "
+                    f"{WHERE}.{name}.{of[0]}: {FOLDERS} has no server of that name; it has "
                     f"{', '.join(sorted(addresses)) or 'none'}"
                 )
             if isinstance(value, str) and several:
                 raise ValueError(
                     f"{WHERE}.{name}={value} would go to each of "
-                    f"{', '.join(sorted({*addresses.values()}))}; give each source its own: "
+                    f"{', '.join(sorted({*addresses.values()}))}; set it per source: "
                     f"'{WHERE}.{name}={{{', '.join(f'{x}: ...' for x in sorted(addresses))}}}'"
                 )
 
     def of(self, source: str) -> TeacherServer:
-        """As the server of one source is asked."""
+        """The options for the server of one source."""
         own = self._own().items()
         return replace(self, **{n: x.get(source) if isinstance(x, Mapping) else x for n, x in own})
 
@@ -86,7 +86,7 @@ class TeacherServer:
         return {"api_key_env": self.api_key_env, "model": self.model}
 
     def endpoint(self, url: str, *, patience: float | None = None) -> Endpoint:
-        """patience: in place of its own."""
+        """patience: overrides the option."""
         patience = self.patience if patience is None else patience
         keys = {x: f"{WHERE}.{x}" for x in ("timeout", "max_reply_bytes")}
         return patient_endpoint(
@@ -101,13 +101,13 @@ class TeacherServer:
 
 
 class ServedTeacher:
-    """One teacher; threads ask for rows."""
+    """One teacher; threads send its requests."""
 
     def __init__(self, given: str, url: str, options: TeacherServer, *, top_k: int) -> None:
-        """given: as the user wrote it; top_k: of the likeliest tokens of a state that are asked
-        for, 0: the token that was written alone.
+        """given: the user's override; top_k: number of most likely tokens requested per state, 0:
+        the written token alone.
 
-        Raises ValueError for a server that is not there.
+        Raises ValueError if the server does not answer.
         """
         self.given, self.top_k, self.concurrency = given, top_k, options.concurrency
         self.endpoint = options.endpoint(url)
@@ -118,27 +118,27 @@ class ServedTeacher:
             raise ValueError(f"{given}: the teacher does not answer: {error}") from None
 
     def check_tokens(self, chat: Chat) -> None:
-        """Raise ValueError where its tokenizer writes other ids than the policy's."""
+        """Raise ValueError if its tokenizer encodes differently from the policy's."""
         talk = Prompt(id=0, source="", messages=CONVERSATION)
         for text in (TEXT, chat.text(talk)):
             asked = {"model": self.name, "prompt": text, "add_special_tokens": False}
             try:
                 said = self.endpoint.post("/tokenize", as_body(asked))
             except RemoteError as error:
-                raise ValueError(f"{self.given}: its tokenizer cannot be asked: {error}") from None
+                raise ValueError(f"{self.given}: its /tokenize does not answer: {error}") from None
             theirs = said.get("tokens") if isinstance(said, Mapping) else None
             if theirs != (own := chat.ids([text], special=False)[0]):
                 raise ValueError(
-                    f"{self.given}: its tokenizer writes {str(text[:20])!r}... as "
-                    f"{str(theirs)[:60]}, and the policy's as {str(own)[:60]}; a teacher reads the "
-                    "policy's own token ids, so serve one of the same tokenizer"
+                    f"{self.given}: its tokenizer encodes {str(text[:20])!r}... as "
+                    f"{str(theirs)[:60]}, but the policy's as {str(own)[:60]}; a teacher reads the "
+                    "policy's own token ids, so serve one with the same tokenizer"
                 )
 
     def judge(self, sample: TokenSample, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Of each step of a mask [B, T] the log-probability of its token, [B, T], and ids and
-        log-probabilities of its likeliest tokens, [B, T, top_k, 2]; 0 outside the mask.
+        """At each step of a mask [B, T], the log-probability of its token, [B, T], and ids and
+        log-probabilities of the most likely tokens, [B, T, top_k, 2]; 0 outside the mask.
 
-        Raises EngineUnavailable for a server that gives no answer.
+        Raises EngineUnavailable for a server that does not answer.
         """
         places = TokenIndex.of(sample, mask)
         where = places.row.cpu(), places.step.cpu()
@@ -159,7 +159,7 @@ class ServedTeacher:
         return logp.to(mask.device), likeliest.to(mask.device)
 
     def _row(self, ids: list[int], columns: Sequence[int]) -> list[Likely]:
-        """What it says of the tokens in these columns; what is no reply is asked for again."""
+        """Values of the tokens in these columns; an invalid reply is requested again."""
         asked = {
             "model": self.name,
             "prompt": ids,
@@ -185,31 +185,31 @@ class ServedTeacher:
 def likely_tokens(
     reply: Reply, *, ids: list[int], columns: Sequence[int], top_k: int
 ) -> list[Likely]:
-    """Of each column what a reply says of its token and of the likeliest there.
+    """For each column, the reply's values of its token and of the most likely tokens.
 
-    Raises ValueError for a reply to other ids, or without a number that was asked for. A server
-    that counts the token that was written among the `top_k` sends as many entries as one whose
-    token is the last of them: some place of a row must tell the two from each other.
+    Raises ValueError for a reply about other ids, or with missing values. A server that counts the
+    written token among the `top_k` sends as many entries as one whose written token is the least
+    likely of them: at least one position of a row must distinguish the two.
     """
     choice = next(iter(part(as_json(reply), "choices", list)), None)
     every = part(choice, "prompt_logprobs", list)
     if part(choice, "prompt_token_ids", list) != ids:
-        raise ValueError("what came is not about these token ids")
+        raise ValueError("the reply is about different token ids")
     if len(every) != len(ids):
-        raise ValueError(f"{len(every)} places came, and {len(ids)} token ids were sent")
+        raise ValueError(f"the reply has {len(every)} positions for {len(ids)} token ids")
     likely = [_likely(every[column], ids[column], top_k) for column in columns]
     beside = any(isinstance(place, Mapping) and len(place) > top_k for place in every)
     inside = (_is_likeliest(every[x], ids[x], top_k) for x in columns)
     if top_k and not beside and not any(inside):
         raise ValueError(
-            f"no place shows {top_k} likeliest tokens beside the one that was written; the server "
-            f"may have sent {top_k - 1}"
+            f"no position has {top_k} most likely tokens besides the written one; the server may "
+            f"have sent {top_k - 1}"
         )
     return likely
 
 
 def _is_likeliest(place: Mapping[str, Mapping], token: int, top_k: int) -> bool:
-    """Whether the token that was written is certainly one of the likeliest of its place."""
+    """Whether the written token is certainly among the most likely of its position."""
     said = place[str(token)]
     rank = said.get("rank")
     least = min(other["logprob"] for other in place.values())
@@ -218,27 +218,27 @@ def _is_likeliest(place: Mapping[str, Mapping], token: int, top_k: int) -> bool:
 
 def _likely(place: Mapping[str, Mapping], token: int, top_k: int) -> Likely:
     if not isinstance(place, Mapping) or str(token) not in place:
-        raise ValueError(f"nothing came about token {token} where it stands")
+        raise ValueError(f"the reply has no value of token {token} at its position")
     known = {int(one): number(said) for one, said in place.items()}
     best = sorted(known.items(), key=lambda one: (-one[1], one[0]))[:top_k]
     if len(best) < top_k:
-        raise ValueError(f"{len(best)} of the {top_k} likeliest tokens came")
+        raise ValueError(f"the reply has {len(best)} of {top_k} most likely tokens")
     return known[token], best
 
 
 def number(said: object) -> float:
-    """A log-probability. Raises ValueError for what is none, as a logit would be."""
+    """A log-probability. Raises ValueError for other numbers, such as logits."""
     logp = part(said, "logprob", int | float)
     if not math.isfinite(logp) or logp > 1e-3:
-        raise ValueError(f"{logp!r:.40} came, and no log-probability")
+        raise ValueError(f"{logp!r:.40} is not a log-probability")
     return float(logp)
 
 
 def card_of(models: object, name: str | None) -> tuple[str, int | None]:
-    """The name of the model that is asked, the first without one, and the tokens that it reads,
-    one fewer than its context: it is asked to write one.
+    """The name of the model, by default the server's first, and the tokens that it reads: one fewer
+    than its context, because it must write one.
 
-    Raises ValueError where the server has no such model.
+    Raises ValueError if the server does not have the model.
     """
     cards = cards_of(models)
     if not cards or (name is not None and name not in cards):

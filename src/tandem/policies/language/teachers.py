@@ -1,4 +1,4 @@
-"""Teachers of a language policy: frozen models of its own tokens, each asked about its sources."""
+"""Teachers of a language policy: frozen models with its tokenizer, each for its own sources."""
 
 from __future__ import annotations
 
@@ -28,27 +28,25 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-SELF = "self"  # in place of a folder: the policy itself
+SELF = "self"  # instead of a folder: the policy itself
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenTeachers(Teachers):
-    """Who teaches what: a run directory, a folder in Hugging Face format, a name on the hub, the
-    address of a server, or `self`, the policy itself by older weights."""
+    """The teacher of each source: a run directory, a folder in Hugging Face format, a name on the
+    hub, the address of a server, or `self`, an average of the policy's own weights."""
 
     of_texts = True
 
     dtype: Literal["float32", "bfloat16", "auto"] | None = None  # None: the policy's
-    # Of `self`: the share of the live weights that it takes over with every update; 0: none.
+    # For `self`: the share of the live weights that the average takes in each update; 0: none.
     average: Annotated[float, fraction] | None = None
-    # Of each state, where a loss reads one: over all tokens, or over the likeliest.
+    # Per state, if a loss reads it: over all tokens, or over the most likely ones.
     divergence: Divergence | None = None
     top_k: Annotated[int, positive] | None = None
     tail: bool = True
     support: Side | None = None
-    server: TeacherServer = field(
-        default_factory=TeacherServer
-    )  # how those at an address are asked
+    server: TeacherServer = field(default_factory=TeacherServer)  # for teachers at an address
 
     def __post_init__(self) -> None:
         Teachers.__post_init__(self)
@@ -57,18 +55,18 @@ class TokenTeachers(Teachers):
         self.server.check_sources(self.addresses)
         if self.teaches_itself and self.average is None:
             raise ValueError(
-                "algorithm.teachers.average=null, and the policy teaches itself; set it to the "
-                "share of its weights that the teacher takes over with every update, such as 0.05"
+                "algorithm.teachers.average=null, but the policy is its own teacher; set it to the "
+                "share of live weights that the average takes in each update, such as 0.05"
             )
         if self.average is not None and not self.teaches_itself:
             raise ValueError(
-                f"algorithm.teachers.average={self.average} is of a teacher that is the policy "
-                "itself, and there is none; set it to null, or algorithm/teachers=self"
+                f"algorithm.teachers.average={self.average} needs a teacher that is the policy "
+                "itself; set it to null, or set algorithm/teachers=self"
             )
         if self.divergence is None and (self.top_k, self.tail, self.support) != (None, True, None):
             raise ValueError(
-                "algorithm.teachers.top_k, tail and support are of a divergence over the tokens of "
-                "a state, and none is taken; leave them out, or take algorithm=gkd"
+                "algorithm.teachers.top_k, tail and support need a divergence over tokens, and "
+                "algorithm.teachers.divergence=null; leave them out, or choose algorithm=gkd"
             )
 
     @property
@@ -77,7 +75,7 @@ class TokenTeachers(Teachers):
 
     @property
     def addresses(self) -> dict[str, str]:
-        """Of each source whose teacher is on a server its address, without a slash at its end."""
+        """The server address of each source that has one, without a trailing slash."""
         return {name: x.rstrip("/") for name, x in self.folders.items() if is_address(x)}
 
     @property
@@ -85,16 +83,16 @@ class TokenTeachers(Teachers):
         return bool(self.addresses)
 
     def check_likeliest(self) -> None:
-        """Raise ValueError for a divergence over tokens that no server tells of."""
+        """Raise ValueError for a divergence over tokens that servers do not report."""
         if self.top_k is None:
             raise ValueError(
-                "algorithm.teachers.top_k=null: a server tells its likeliest tokens of a state, "
-                "and not all; set it, to 20 or to the server's --max-logprobs"
+                "algorithm.teachers.top_k=null: a server reports only its most likely tokens; set "
+                "algorithm.teachers.top_k to 20 or to the server's --max-logprobs"
             )
         if self.distance.leading != "teacher":
             raise ValueError(
-                "algorithm.teachers.support=student: a server does not know which tokens the "
-                "policy finds likeliest; set algorithm.teachers.support=teacher"
+                "algorithm.teachers.support=student: a server does not know the policy's most "
+                "likely tokens; set algorithm.teachers.support=teacher"
             )
 
     def check(self) -> None:
@@ -113,9 +111,9 @@ class TokenTeachers(Teachers):
                 )
 
     def load(self, policy: LanguagePolicy) -> LoadedTokenTeachers:
-        """`policy`: the student, by now with its weights and its tokenizer.
+        """`policy`: the student, with weights and tokenizer loaded.
 
-        Raises ValueError for a teacher of other tokens.
+        Raises ValueError for a teacher with a different tokenizer.
         """
         average = None
         if self.teaches_itself:
@@ -137,9 +135,9 @@ class TokenTeachers(Teachers):
         )
 
     def _served(self, policy: LanguagePolicy) -> dict[str, ServedTeacher]:
-        """The teacher of each source that has a server; sources may share one.
+        """The teacher of each source with a server; sources may share one.
 
-        Raises ValueError for one that cannot be asked.
+        Raises ValueError for a server that does not answer.
         """
         found, top_k = {}, self.top_k if self.distance is not None else 0
         of = {source: (url, self.server.of(source)) for source, url in self.addresses.items()}
@@ -149,8 +147,8 @@ class TokenTeachers(Teachers):
                 found[asked].check_tokens(policy.chat)
         if found and policy.sampling.temperature != 1:
             raise ValueError(
-                f"rollout.temperature={policy.sampling.temperature}: a teacher on a server says "
-                "how likely tokens are at temperature 1; set it to 1"
+                f"rollout.temperature={policy.sampling.temperature}: a teacher on a server reports "
+                "log-probabilities at temperature 1; set rollout.temperature=1"
             )
         return {source: found[asked] for source, asked in of.items()}
 
@@ -168,7 +166,7 @@ class TokenTeachers(Teachers):
         if (said := first_difference(policy.chat, Chat(tokenizer, policy.talk))) is not None:
             raise ValueError(
                 f"{self.given(source)}: {said}; a teacher reads the policy's own token ids, so "
-                "take one of the same tokenizer"
+                "choose one with the same tokenizer"
             )
         scorer = self._scorer(model.requires_grad_(False), policy)
         limit_rows(self.given(source), scorer, policy.scorer)
@@ -190,13 +188,13 @@ class TokenTeachers(Teachers):
 
 
 def limit_rows(given: str, teacher: TokenLogProbComputer, student: TokenLogProbComputer) -> None:
-    """Leave out the teacher's rows of logits that the policy has not: of one tokenizer, sizes of a
-    family differ in those that belong to no token."""
+    """Drop the teacher's logits that the policy does not have: in one family, models of different
+    sizes have different numbers of padding rows."""
     own, other = student.vocabulary, teacher.vocabulary
     if own != other:
         log.warning(
             "%s has logits of %d tokens and the policy of %d; those beyond %d, which the tokenizer "
-            "does not have, are left out",
+            "does not have, are ignored",
             given, other, own, min(own, other),
         )  # fmt: skip
         teacher.head, teacher.vocabulary = (

@@ -1,5 +1,5 @@
-"""The embedded language models: a real Qwen3 of 0.3 M parameters that reads single characters, and
-one that reads the words of riddles."""
+"""The embedded language models: a real Qwen3 of 0.3 M parameters that reads characters, and one
+that reads words of riddles."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ WORDS = (
     *("sky", "sun", "lemon", "without", "corners", "round", "as", "coin", "with", "four", "equal"),
     *("sides", "one", "field", "chess", "board", "three", "half", "diamond", ",", ":"),
 )
-MULTIPLE = 8  # of which the size of a vocabulary is one
-VOCABULARY = 40  # that of the characters
+MULTIPLE = 8  # vocabulary sizes are multiples of it
+VOCABULARY = 40  # of the character tokenizer
 
 
 def tiny_lm(
@@ -36,8 +36,8 @@ def tiny_lm(
     reads: Literal["characters", "words"] = "characters",
     tied: bool = True,
 ) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
-    """A new model, its weights a function of the seed, and its tokenizer. `tied`: the head is made
-    of the embeddings."""
+    """A new model, its weights a function of the seed, and its tokenizer. `tied`: embeddings and
+    head share weights."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     tokenizer = character_tokenizer() if reads == "characters" else word_tokenizer()
@@ -71,7 +71,7 @@ def character_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def word_tokenizer() -> PreTrainedTokenizerFast:
-    """PAD = 0, EOS = 1, then one token per word; words stand apart by spaces."""
+    """PAD = 0, EOS = 1, then one token per word; spaces separate words."""
     from tokenizers import pre_tokenizers
 
     tokenizer = tokenizer_of(WORDS)

@@ -1,4 +1,4 @@
-"""The base of policies of tokens: a network with its tokenizer, loaded, asked and saved."""
+"""The base class of token policies: loading, evaluating and saving a network with its tokenizer."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ if TYPE_CHECKING:
 
     from tandem.environments import Environment, Mixture
 
-BEFORE = frozenset({"old_logp", "old_values", "sum_pi_squared"})  # of weights not yet updated
-FILLED = (*BEFORE, "ref_logp")  # by `complete`, if they are read and not given
+BEFORE = frozenset({"old_logp", "old_values", "sum_pi_squared"})  # under weights before updates
+FILLED = (*BEFORE, "ref_logp")  # by `complete`, if needed and missing
 
 
 class TokenPolicy(EngineMixin):
-    """Says how likely tokens are, which a subclass writes. It has no weights before `load`."""
+    """Evaluates log-probabilities of tokens; subclasses sample. No weights before `load`."""
 
     samples_by = Sampling
 
@@ -71,8 +71,8 @@ class TokenPolicy(EngineMixin):
         quantization: Quantization | None = None,
         critic: Kind = "head",
     ) -> None:
-        """`path` (folder or hub name) wins over `build`; `quantization`: of the frozen base below
-        adapters; None: it stays as it is."""
+        """`path` (folder or hub name) wins over `build`; `quantization`: of the frozen base of
+        adapters; None: not quantised."""
         super().__init__()
         self.path, self.build = path, build
         self.numerics, self.talk, self.memory = numerics, talk, memory
@@ -82,8 +82,8 @@ class TokenPolicy(EngineMixin):
         self.teachers: LoadedTokenTeachers | None = None
 
     def load(self, request: Request) -> None:
-        """Weights and tokenizer; a frozen copy only if a reference is needed without adapters, and
-        a critic only if "values" are."""
+        """Load weights and tokenizer; a frozen copy only if a reference is needed without adapters,
+        and a critic only if "values" are needed."""
         self.sampling, self.precision = request.sampling, request.precision
         self.offload, self.lagged.staleness = request.offload, self.sampling.staleness
         check_kernels(self.numerics.liger, self.numerics.attn_implementation)
@@ -92,7 +92,7 @@ class TokenPolicy(EngineMixin):
         self.ends, self.positions = self.chat.ends(end_tokens(model)), positions(model)
         self.meet(request.environment)
         self.network = model
-        if "values" in request.needs:  # before adapters come into its layers
+        if "values" in request.needs:  # before adapters are added to its layers
             splits = logits_are_head_of_trunk(model)
             self.critic = critic_of(model, self.kind_of_critic, splits=splits)
         if self.lora is not None:
@@ -108,7 +108,7 @@ class TokenPolicy(EngineMixin):
         self.exact = self.precision.is_exact(self.network)
 
     def copies(self, request: Request) -> frozenset[str]:
-        """What it holds beside what is trained."""
+        """Copies besides the trained weights."""
         reads = request.needs & {"ref_logp", "old_kl_to_ref"}
         return frozenset({"reference"} if reads and self.lora is None else ())
 
@@ -120,14 +120,14 @@ class TokenPolicy(EngineMixin):
         return pretrained(self.path, self.build, self.numerics)
 
     def chat_of(self, tokenizer: Any) -> Chat:
-        """The way of prompts to the model."""
+        """The tokenization of prompts."""
         return Chat(tokenizer, self.talk)
 
     def meet(self, environment: Environment | Mixture | None) -> None:
-        """Whoever answers between moves, before engines are made: the chat may be unfit for it."""
+        """Check an environment before engines are made: the chat template may not support it."""
 
     def choose_trained(self, model: nn.Module) -> None:
-        """Let of a model learn what this policy trains: all of it."""
+        """Select the trained weights of a model: all of them."""
 
     def adapt(self, model: nn.Module, lora: Lora, *, seed: int) -> nn.Module:
         """The model with new adapters in its layers."""
@@ -135,11 +135,11 @@ class TokenPolicy(EngineMixin):
 
     @abstractmethod
     def scorer_of(self, model: nn.Module, critic: Critic | None = None) -> TokenLogProbComputer:
-        """What says how likely tokens are under a model."""
+        """The training forward of a model."""
 
     @abstractmethod
     def passes_of(self, request: Request) -> RowPasses:
-        """What a training forward reads of a row."""
+        """The passes of a training forward over a row."""
 
     @torch.no_grad()
     def logp(self, rows: Rollout) -> Tensor:
@@ -147,12 +147,12 @@ class TokenPolicy(EngineMixin):
         return self.scorer.in_parts(rows.sample, rows.mask).logp
 
     def complete(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
-        """Fill the log-probabilities and values that are read and were not given."""
+        """Fill in log-probabilities and values that are needed and missing."""
         asked = needs | {"old_logp", "ref_logp"} if "old_kl_to_ref" in needs else needs
         wanted = {name for name in FILLED if name in asked and getattr(rollout, name) is None}
         sampler_speaks = rollout.behaviour_logp is not None and "old_logp" in wanted
         with self.summon_full_params():
-            # A server computes in ways of its own, and may be another one tomorrow.
+            # A server computes differently, and another one may answer tomorrow.
             if sampler_speaks and self.supply is None and self.trusts(rollout):
                 rollout = replace(rollout, old_logp=rollout.behaviour_logp)
                 wanted.remove("old_logp")
@@ -167,7 +167,7 @@ class TokenPolicy(EngineMixin):
         return rollout
 
     def _remember(self, rollout: Rollout, wanted: set[str]) -> Rollout:
-        """What the weights say before they are updated, in one pass."""
+        """Values under the weights before their update, in one pass."""
         also = {"values" if name == "old_values" else name for name in wanted & BEFORE}
         said = self.scorer.in_parts(rollout.sample, rollout.mask, frozenset(also))
         known = {"old_logp": said.logp, "old_values": said.values}
@@ -186,8 +186,8 @@ class TokenPolicy(EngineMixin):
     def admit(
         self, prompts: Sequence[Prompt], samplings: Sequence[Sampling] = ()
     ) -> tuple[list[Prompt], list[tuple[Prompt, str]]]:
-        """The prompts that can be answered, by the policy's own sampling and by these, and the
-        others with the reason."""
+        """Prompts that fit the policy's own sampling and all of `samplings`, and the others with a
+        reason."""
         every = [self.sampling, *samplings]
         limits = [x.max_prompt_tokens for x in every if x.max_prompt_tokens is not None]
         if self.positions is not None:
@@ -195,17 +195,17 @@ class TokenPolicy(EngineMixin):
             limits.append(self.positions - most)
             if most >= self.positions:
                 raise ValueError(
-                    f"rollout.max_new_tokens={most} leaves a prompt none of the {self.positions} "
-                    "tokens that the model holds; set it lower"
+                    f"rollout.max_new_tokens={most} leaves no room for a prompt in the "
+                    f"{self.positions} positions of the model; lower it"
                 )
         return self.chat.admit(prompts, min(limits, default=None))
 
     def describe_prompt(self, prompt: Prompt) -> str:
-        """The text as the model sees it."""
+        """The text that the model reads."""
         return self.chat.text(prompt)
 
     def shard(self, mesh: DeviceMesh) -> None:
-        """The critic with the network it reads; the frozen copy by itself."""
+        """Shard the critic with the network that it reads; the frozen copy separately."""
         own = [self.network] if self.critic is None else [self.network, self.critic]
         self.scorer.weights = Sharded(own, mesh)
         if self.reference is not None:
@@ -214,8 +214,8 @@ class TokenPolicy(EngineMixin):
     def summon_full_params(
         self, sampling: Sampling | None = None, needs: frozenset[str] = frozenset()
     ) -> AbstractContextManager[None]:
-        """An engine with weights of its own samples without those of the ranks, and what `complete`
-        fills is asked part by part: all weights of a large model are nowhere together."""
+        """An engine with its own weights samples without the ranks' weights, and `complete` then
+        gathers block by block: the whole weights of a large model are never gathered at once."""
         if self.supply is not None and not needs:
             return nullcontext()
         compared = self.reference if "ref_logp" in needs else None
@@ -230,15 +230,15 @@ class TokenPolicy(EngineMixin):
             self.lagged.forget(self.iteration + 1)
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        """All that learns, by name."""
+        """All trained weights, by name."""
         return named_parameters(self.network, self.critic)
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
-        """What an optimiser treats alike."""
+        """Parameter groups of the optimiser."""
         return parameter_groups(self.network, self.critic)
 
     def save(self, folder: str | Path) -> None:
-        """Plain Hugging Face format; adapters are merged, and lie beside it in `lora`."""
+        """Save in Hugging Face format; adapters are merged, and also saved in `lora`."""
         with assembled(self.network):
             if not distributed.is_first():
                 return

@@ -1,8 +1,8 @@
-"""Waves of moves: one turn of every row whose episode goes on.
+"""Waves of moves: one turn of every unfinished episode.
 
-A wave asks an engine for the next move of each, in row order; then the world answers all of them,
-and the next wave waits for the last. So no latency moves a row into another batch. The first wave
-reads a prompt once for its group, the later ones read each history.
+A wave requests the next move of each row from an engine, in row order; then the environment answers
+all of them, and the next wave starts after the last answer. So latency never moves a row into
+another batch. The first wave reads a prompt once per group, later ones read each history.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
 
 class Wave:
-    """The rows of one call, and what is asked for them turn by turn."""
+    """The rows of one call, played turn by turn."""
 
     def __init__(self, episodes: Episodes, asked: Questions, engine: Engine, key: int) -> None:
         self.environment, self.bridge = episodes.environment, episodes.bridge
         self.episodes, self.asked, self.engine = episodes, asked, engine
         self.samples = asked.keys.shape[1]
         self.keys = asked.keys.flatten()
-        self.noise = rng.key(key, "environment", asked.group).tolist()  # of each row
-        self.openings: dict[tuple, list[int]] = {}  # ids, by prompt and what the world says
+        self.noise = rng.key(key, "environment", asked.group).tolist()  # key of each row
+        self.openings: dict[tuple, list[int]] = {}  # ids, by prompt and opening
         self.courses = [self.course(row) for row in range(len(self.keys))]
 
     def course(self, row: int, play: Play | None = None) -> Course:
-        """A row at its beginning."""
+        """A row at its start."""
         place = row // self.samples
         prompt = self.asked.prompts[place]
         shown = self.bridge.chat.images([prompt])
@@ -54,7 +54,7 @@ class Wave:
         )
 
     def begin(self, courses: Sequence[Course]) -> None:
-        """Begin the episodes of these rows, which may be for another time, with the same keys."""
+        """Begin or restart the episodes of these rows, with the same keys."""
         self.environment.begin([one.play for one in courses])
         for one in courses:
             fresh = self.course(one.row, one.play)
@@ -65,7 +65,7 @@ class Wave:
             self.courses[one.row] = fresh
 
     def open(self, course: Course) -> None:
-        """What the world said before the first move, and the room that it leaves."""
+        """Encode the opening, and check the room that it leaves."""
         if not self.environment.about.writes_prompt:
             self.shorten(course.play)
         try:
@@ -77,8 +77,8 @@ class Wave:
         course.end = None if course.left > 0 else "token_limit"
 
     def opened(self, course: Course) -> list[int]:
-        """The ids of the prompt, and of what the world says before the first move or in place of
-        the prompt: encoded once, since the rows of a group mostly begin alike. Raises Unreadable.
+        """The ids of the prompt with the opening, which may replace it; encoded once, since the
+        rows of a group mostly begin alike. Raises Unreadable.
         """
         said = course.play.said
         if not said.messages:
@@ -96,11 +96,11 @@ class Wave:
             return self.bridge.opened(prompt, said.messages, said.images)
         ids = self.bridge.prompt_of(said.messages, said.tools)
         if (wrong := fault(ids, self.episodes.most(self.asked.sampling))) is not None:
-            raise Unreadable(f"what begins the episode {wrong}")
+            raise Unreadable(f"the opening of the episode {wrong}")
         return ids
 
     def move(self, on: Sequence[Course]) -> None:
-        """One move of each of these rows, and the answer of the world."""
+        """One move of each of these rows, and the environment's answers."""
         every = self.write(on)
         texts = self.bridge.chat.decode([written.tokens for written in every])
         for one, written, text in zip(on, every, texts, strict=True):
@@ -126,7 +126,7 @@ class Wave:
         self.begin([one for one in on if id(one.play) in anew])
 
     def answer(self, course: Course) -> None:
-        """What the world said, and whether the episode goes on."""
+        """Record the observation, and continue or end the episode."""
         is_whole = course.play.said.context not in course.contexts
         said = course.play.said if is_whole else self.shorten(course.play)
         course.answered(said)
@@ -134,7 +134,7 @@ class Wave:
             course.end = "over"
             return
         if said.images and course.here:
-            course.lose("the world showed a picture outside its first conversation")
+            course.lose("the environment showed an image outside its first conversation")
             return
         try:
             if is_whole:
@@ -147,7 +147,7 @@ class Wave:
             course.go_on(ids, self.environment.max_turns)
 
     def shorten(self, play: Play) -> Said:
-        """What was said as it is read and recorded: no message is longer than its limit."""
+        """The observation with each message shortened to its limit."""
         said = play.said.messages
         short = self.bridge.short(said, play.said.images)
         cut = sum(one != before for one, before in zip(short, said, strict=True))
@@ -157,7 +157,7 @@ class Wave:
         return play.said
 
     def keys_of(self, courses: Sequence[Course]) -> list[int]:
-        """Of what the world draws in the turn of each."""
+        """Keys of the environment's noise in the current turn of each row."""
         begun = torch.tensor([one.play.key for one in courses])
         rows = torch.tensor([one.row for one in courses])
         samples = torch.zeros_like(rows) if self.environment.shared_noise else rows % self.samples
@@ -165,8 +165,8 @@ class Wave:
         return rng.key(begun, "turn", samples, turns).tolist()
 
     def write(self, on: Sequence[Course]) -> list[Written]:
-        """The moves of these rows. One whose room is short is asked with the others and cut, where
-        the model can read as much behind its history."""
+        """The moves of these rows. A row with less room is asked with the others and cut, if the
+        model has enough positions after its history."""
         most = self.asked.sampling.max_new_tokens
         rooms = {one.row: min(most, one.left) for one in on}
         found: dict[int, Written] = {}
@@ -178,7 +178,7 @@ class Wave:
         return [found[one.row] for one in on]
 
     def ask(self, some: Sequence[Course], room: int) -> Answers:
-        """What the engine writes for these rows, up to so many tokens."""
+        """The engine's answers for these rows, of at most `room` tokens."""
         prompts, keys = self.questions(some)
         sampling = self.asked.sampling
         if room != sampling.max_new_tokens:
@@ -186,8 +186,8 @@ class Wave:
         return self.engine.answer(prompts, keys, sampling=sampling, endings=self.asked.endings)
 
     def questions(self, some: Sequence[Course]) -> tuple[list[list[int]], Tensor]:
-        """Histories [N] and keys [N, 1], or prompts [P] and keys [P, G] where all rows are at their
-        beginning and those of a group begin alike."""
+        """Histories [N] and keys [N, 1]; or prompts [P] and keys [P, G] if all rows are at their
+        start and the rows of each group begin alike."""
         groups = [some[i : i + self.samples] for i in range(0, len(some), self.samples)]
         alike = all(
             (one.encoded, one.images) == (group[0].encoded, group[0].images)
@@ -205,7 +205,7 @@ class Wave:
 
 
 def read(answers: Answers) -> list[Written]:
-    """What was written in each row, to its end."""
+    """The tokens of each row, up to its end."""
     lengths, truncated = answers.length.tolist(), answers.truncated.tolist()
     tokens, logp = answers.tokens.tolist(), answers.logp.tolist()
     entropy = None if answers.entropy is None else answers.entropy.tolist()
