@@ -111,7 +111,7 @@ ON_PICTURES = {
         "makes a finished picture is unknown; set algorithm/old_logprobs=recompute"
     ),
     "algorithm=dpo_online dynamics=ode algorithm.kl.coef=.1": (
-        "algorithm/kl=gaussian on dynamics=ode: a picture as a whole is no Gaussian step; set "
+        "algorithm/kl=gaussian on dynamics=ode: a finished picture is not a Gaussian step; set "
         "algorithm.kl.coef=0"
     ),
     "algorithm=dpo_online dynamics=ode algorithm/kl=in_reward algorithm.kl.coef=.1": (
@@ -126,7 +126,7 @@ ON_PICTURES = {
 }
 ON_TOKENS = {
     "algorithm/kl=gaussian algorithm.kl.coef=.1": (
-        "algorithm/kl=gaussian on dynamics=autoregressive: tokens are no Gaussian steps; set "
+        "algorithm/kl=gaussian on dynamics=autoregressive: tokens are not Gaussian steps; set "
         "algorithm/kl=auto"
     ),
     "algorithm.objective=denoising": (

@@ -40,7 +40,7 @@ WRONG = {
         "compute; set algorithm.kl.coef=0"
     ),
     f"{OPD} algorithm.kl.coef=.1": (
-        "algorithm/kl=gaussian on dynamics=ode: a picture as a whole is no Gaussian step; set "
+        "algorithm/kl=gaussian on dynamics=ode: a finished picture is not a Gaussian step; set "
         "algorithm.kl.coef=0, or algorithm/kl=regressed, a distance between velocities"
     ),
     f"{OPD} dynamics/solver=heun": (

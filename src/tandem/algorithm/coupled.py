@@ -26,9 +26,9 @@ class CoupledPolicy(Protocol):
 NO_ENTROPY = {
     "steps": "the entropy of a Gaussian step is a constant of its noise level, which nothing "
     "trained can raise; set algorithm.entropy.coef=0",
-    "bounds": "a bound on log p is no distribution, so it has no entropy; set "
+    "bounds": "a bound on log p is not a distribution and has no entropy; set "
     "algorithm.entropy.coef=0",
-    "pictures": "a regression error belongs to no distribution, so it has no entropy; set "
+    "pictures": "a regression error is not a distribution and has no entropy; set "
     "algorithm.entropy.coef=0",
 }
 

@@ -26,12 +26,12 @@ from tandem.types import CoupledBatch, DecoupledBatch, widen
 OF_TOKENS = {
     "steps": "it is of second order in a log ratio, which is a mean over D latent dimensions "
     "there, so it would be D times too small; set algorithm/kl=auto, which is exact",
-    "pictures": "a regression error says how likely no sample was, so nothing estimates a KL from "
-    "it; set algorithm.kl.coef=0",
+    "pictures": "a regression error is not a log-probability, so no KL can be estimated from it; "
+    "set algorithm.kl.coef=0",
 }
 OF_GAUSSIAN_STEPS = {
-    "tokens": "tokens are no Gaussian steps; set algorithm/kl=auto",
-    "pictures": "a picture as a whole is no Gaussian step; set algorithm.kl.coef=0",
+    "tokens": "tokens are not Gaussian steps; set algorithm/kl=auto",
+    "pictures": "a finished picture is not a Gaussian step; set algorithm.kl.coef=0",
 }
 
 OF_VELOCITIES = {
