@@ -202,10 +202,10 @@ def test_a_painter_without_a_writer_and_one_of_another_width_are_refused(tmp_pat
     again = UnifiedPolicy(text=policy.text, picture=policy.picture, path=str(tmp_path))
     loaded(again)
     adapter = again.picture.adapter
-    with pytest.raises(ValueError, match=r"set it as model\.text\.dtype"):
+    with pytest.raises(ValueError, match=r"set it to the same value as model\.text\.dtype"):
         adapter.load(None, torch.bfloat16)
     adapter.patch = 8
-    with pytest.raises(ValueError, match=r"model\.picture\.path=.*the heads there are of another"):
+    with pytest.raises(ValueError, match=r"model\.picture\.path=.*its heads belong to another"):
         adapter.load(str(tmp_path / "picture"), None)
     with pytest.raises(ValueError, match="cannot be sharded over ranks; set trainer=ddp"):
         again.shard(None)

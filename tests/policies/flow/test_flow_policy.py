@@ -79,7 +79,7 @@ def test_prompts_that_cannot_be_painted_are_named_with_the_reason():
     assert kept == asked()
     assert [prompt.id for prompt, _ in dropped] == [9, 8]
     assert "a chat" in dropped[0][1] and "7 words" in dropped[1][1]
-    with pytest.raises(ValueError, match="asked for by text"):
+    with pytest.raises(ValueError, match="is a chat, but this model needs a text"):
         policy.sample([chat], 1, key=0, slots=[0])
 
 
@@ -88,7 +88,7 @@ def test_demonstrations_need_a_picture_of_the_models_size():
     wide = replace(squares(1)[0], media=show(torch.zeros(16, 20, 3).byte()), id=5)
     kept, dropped = policy.admit_answered([*squares(2), *asked()[:1], wide])
     assert [example.id for example in kept] == [0, 1]
-    assert dropped[0][1] == "has no picture; rows that name files need data.pictures=true"
+    assert dropped[0][1] == "has no picture; set data.pictures=true if rows name files"
     assert "16x20x3" in dropped[1][1] and "16x16x3" in dropped[1][1]
     with pytest.raises(ValueError, match="demonstration 0 of shapes has no picture"):
         policy.encode(asked()[:1], key=0, slots=[0])
@@ -190,7 +190,7 @@ def test_what_is_saved_is_a_diffusers_transformer_and_can_be_gone_on_with(tmp_pa
     assert torch.equal(
         again.evidence(rollout, NOTHING).logp, policy.evidence(rollout, NOTHING).logp
     )
-    with pytest.raises(ValueError, match=r"holds no transformer/config\.json"):
+    with pytest.raises(ValueError, match=r"has no transformer/config\.json"):
         small(path=str(tmp_path / "transformer"))
 
 

@@ -116,7 +116,7 @@ def test_a_family_of_one_size_says_so_before_anything_is_loaded():
     check(compose(["model=tiny_flow", "evaluation.resolution=16"]))
     with pytest.raises(ConfigError, match=r"evaluation\.resolution=0: must be at least 1"):
         check(compose(["model=tiny_flow", "evaluation.resolution=0"]))
-    with pytest.raises(ValueError, match=r"evaluation\.resolution=32: tiny_flow paints 16 x 16"):
+    with pytest.raises(ValueError, match=r"evaluation\.resolution=32: tiny_flow generates 16 x 16"):
         small().adapter.canvas(32)
 
 

@@ -43,12 +43,12 @@ def test_prompts_show_as_many_pictures_as_the_model_looks_at():
     (one,) = asked(["red circle"])
     kept, ((_, reason),) = policy.admit([one, replace(one, images=(picture,))])
     assert kept == [one]
-    assert reason == "shows 1 pictures, and the model looks at 0; a row names its `images`"
+    assert reason == "has 1 input images, but the model takes 0; list them as `images`"
 
 
 def test_how_many_a_family_looks_at_is_a_fact_on_it():
     assert (Flux().images, FluxKontext().images, Flux2Klein().images) == (0, 1, 0)
     assert Flux2Klein(images=3).images == 3
     for kind, count in ((Flux, 1), (FluxKontext, 2), (FluxKontext, 0), (Flux2Klein, 11)):
-        with pytest.raises(ValueError, match=f"model.adapter.images={count}: this family looks at"):
+        with pytest.raises(ValueError, match=f"model.adapter.images={count}: this family accepts"):
             kind(images=count)

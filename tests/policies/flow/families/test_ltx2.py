@@ -21,8 +21,8 @@ def test_a_film_that_is_told_from_none_of_another_size_is_refused_by_both_sizes(
     adapter = of_sizes(resolution=64, width=96, frames=9)
     assert adapter.canvas(None).tokens == 2 * 2 * 3
     said = (
-        "^films of 64 x 96 in 9 frames and 96 x 64 in 9 frames have 21 tokens each, by which this "
-        "family tells their sizes apart; take another height, width or number of frames"
+        "^films of 64 x 96 in 9 frames and 96 x 64 in 9 frames both have 21 tokens, so their "
+        "sizes cannot be told apart; change the height, width or number of frames of one"
     )
     with pytest.raises(ValueError, match=said):
         adapter.canvas((96, 64))

@@ -212,9 +212,13 @@ def test_patches_are_cut_and_put_together_as_diffusers_does():
 
 def test_a_transformer_without_embedded_guidance_is_told_apart(world, tmp_path):
     folder = write_flux(tmp_path / "schnell", guidance_embeds=False)
-    with pytest.raises(ValueError, match=r"embedded_guidance=3.5, but .* no number; set it to nu"):
+    with pytest.raises(
+        ValueError, match=r"embedded_guidance=3.5: .* takes no guidance scale; set it to nu"
+    ):
         Flux(resolution=32).load(str(folder), None)
-    with pytest.raises(ValueError, match=r"embedded_guidance=null, but .* reads such a number"):
+    with pytest.raises(
+        ValueError, match=r"embedded_guidance=null: .* needs a guidance scale; set it to 3.5"
+    ):
         Flux(resolution=32, embedded_guidance=None).load(str(world.folders["flux1_dev"]), None)
     plain = Flux(resolution=32, max_sequence_length=16, embedded_guidance=None)
     assert sampled(world.make("flux1_dev", path=str(folder), adapter=plain), 1).outputs
@@ -233,12 +237,12 @@ def test_a_folder_that_is_not_whole_or_of_another_family_is_one_line(world, tmp_
     broken = shutil.copytree(world.folders["qwen_image"], tmp_path / "broken")
     (broken / "vae" / "config.json").write_text("{")
     complaints = {
-        (Flux, sd3): "is a StableDiffusion3Pipeline, .* a FluxPipeline; take model=sd3_5_medium",
-        (Flux, mixed): "its transformer is a SD3Transformer2DModel, and that of the chosen model",
+        (Flux, sd3): "is a StableDiffusion3Pipeline, .* a FluxPipeline; set model=sd3_5_medium",
+        (Flux, mixed): "its transformer is a SD3Transformer2DModel, but the chosen model needs",
         (Flux, lacking): r"its transformer lacks \['x_embedder.bias'\]",
         (QwenImage, silent): "has no folder text_encoder",
         (QwenImage, broken): "its vae cannot be loaded",
-        (Flux, world.folders["qwen_image"]): "is a QwenImagePipeline, .*; take model=qwen_image",
+        (Flux, world.folders["qwen_image"]): "is a QwenImagePipeline, .*; set model=qwen_image",
     }
     for (kind, folder), complaint in complaints.items():
         with pytest.raises(ValueError, match=complaint) as caught:

@@ -42,11 +42,11 @@ EVERY = (
     ZImage,
 )
 OTHERS = [
-    (QwenImage, "QwenImageEditPlusPipeline", "take model=qwen_image_edit"),
-    (Flux, "FluxKontextPipeline", "take model=flux1_kontext"),
-    (FluxKontext, "FluxPipeline", "take model=flux1_dev"),
-    (Wan, "WanImageToVideoPipeline", "take model=wan2_1_i2v_14b"),
-    (Sana, "SanaSprintPipeline", "no model paints as that does; take another model.path"),
+    (QwenImage, "QwenImageEditPlusPipeline", "set model=qwen_image_edit"),
+    (Flux, "FluxKontextPipeline", "set model=flux1_kontext"),
+    (FluxKontext, "FluxPipeline", "set model=flux1_dev"),
+    (Wan, "WanImageToVideoPipeline", "set model=wan2_1_i2v_14b"),
+    (Sana, "SanaSprintPipeline", "no model supports that pipeline; choose another model.path"),
 ]
 
 
@@ -59,7 +59,7 @@ def index(folder, **said):
 def test_the_folder_of_another_pipeline_is_one_line(adapter, named, wanted, tmp_path):
     index(tmp_path, _class_name=named)
     for read in (adapter().load, adapter().outline):
-        with pytest.raises(ValueError, match=f"is a {named}, and the chosen model") as refused:
+        with pytest.raises(ValueError, match=f"is a {named}, but the chosen model") as refused:
             read(str(tmp_path), None)
         assert str(refused.value).endswith(wanted) and "\n" not in str(refused.value)
 

@@ -184,9 +184,9 @@ def test_a_folder_without_a_t5_works(make, folder, tmp_path):
 def test_a_path_that_holds_no_pipeline_is_one_line(make, folder, tmp_path):
     wrong = {
         None: "path is null",
-        str(tmp_path): "holds no model_index.json",
-        "/no/such/folder": "there is no such folder",
-        "nobody/nothing": "the hub did not give it",
+        str(tmp_path): "has no model_index.json",
+        "/no/such/folder": "this folder does not exist",
+        "nobody/nothing": "could not be downloaded from the hub",
     }
     for path, complaint in wrong.items():
         with pytest.raises(ValueError, match=complaint) as caught:

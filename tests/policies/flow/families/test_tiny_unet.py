@@ -79,7 +79,7 @@ def test_it_is_saved_and_read_back_and_is_no_transformer(tmp_path):
     again = TinyUNetFlow(seed=5, channels=SMALL).load(str(tmp_path), None)
     for name, weight in network.state_dict().items():
         assert torch.equal(weight, again.state_dict()[name])
-    with pytest.raises(ValueError, match="is a TinyUNet, and that of the chosen model a SD3Tr"):
+    with pytest.raises(ValueError, match="is a TinyUNet, but the chosen model needs a SD3Tr"):
         TinyFlow().load(str(tmp_path), None)
 
 

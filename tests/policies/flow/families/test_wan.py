@@ -36,9 +36,7 @@ def test_frames_and_sides_of_a_film_make_its_latent_and_its_tokens():
 
 def test_frames_that_the_vae_does_not_make_are_refused():
     adapter = unloaded(Wan, frames=8)
-    with pytest.raises(
-        ValueError, match=r"model.adapter.frames=8 .* one more than a multiple of 4"
-    ):
+    with pytest.raises(ValueError, match=r"model.adapter.frames=8 .* a multiple of 4 plus 1"):
         adapter.canvas(None)
     with pytest.raises(ValueError, match=r"evaluation.frames=6 does not fit"):
         adapter.canvas(None, 6)
@@ -119,7 +117,7 @@ def test_a_folder_says_how_many_transformers_it_has_and_whether_tokens_have_time
     assert not adapter.times_of_tokens
     adapter = with_index(tmp_path, unloaded(Wan), boundary_ratio=None, expand_timesteps=True)
     assert adapter.transformers() == ("transformer",) and adapter.times_of_tokens
-    with pytest.raises(ValueError, match=r"two transformers, and a critic reads the states of one"):
+    with pytest.raises(ValueError, match=r"two transformers, but a critic reads the states of one"):
         adapter.reader(Components({"transformer": nn.Identity(), "transformer_2": nn.Identity()}))
 
 
@@ -129,5 +127,5 @@ def test_films_that_begin_with_a_picture_are_of_one_size(tmp_path):
     for size in ((None, 5), (48, None)):
         with pytest.raises(ValueError, match="leave both null"):
             adapter.canvas(*size)
-    with pytest.raises(ValueError, match="films of a text alone; take model=wan2_1_1_3b"):
+    with pytest.raises(ValueError, match="is a text-to-video model; set model=wan2_1_1_3b"):
         with_index(tmp_path, adapter)

@@ -1,4 +1,4 @@
-"""The VAE of a pipeline: latents to pixels and back, a few pictures or films at a time."""
+"""The VAE of a pipeline: latents to pixels and back, in small batches of images or films."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from torch import Tensor, nn
 from tandem.policies.flow.adapter import Decoding
 from tandem.policies.weights import lend
 
-DECODED_AT_ONCE = 8  # pictures; memory, nothing else
+DECODED_AT_ONCE = 8  # images; affects memory only
 
 
 class Autoencoded:
-    """Latents are normalised, channel by channel: what the VAE gives is std latents + mean."""
+    """A VAE whose output is std * latent + mean per channel; latents are normalised."""
 
     vae: nn.Module
-    offload: frozenset[str] = frozenset()  # of the networks that are not trained
+    offload: frozenset[str] = frozenset()  # frozen networks kept on the CPU between uses
     decoding: Decoding = "batched"
 
     def save_memory(self, offload: frozenset[str], decoding: Decoding) -> None:
         self.offload, self.decoding = offload, decoding
 
     def vae_on(self, device: torch.device) -> AbstractContextManager[None]:
-        """The VAE where it is asked."""
+        """The VAE on `device` for the duration of a call."""
         return lend(self.vae, device, returns="vae" in self.offload)
 
     @property
     def at_once(self) -> int:
-        """Pictures of one pass of the VAE."""
+        """Images per pass of the VAE."""
         return DECODED_AT_ONCE if self.decoding == "batched" else 1
 
     def statistics(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and std of each channel of what the VAE gives: [C, 1, 1] for pictures, [C, 1, 1, 1]
+        """Mean and std of each channel of the VAE's output: [C, 1, 1] for images, [C, 1, 1, 1]
         for films."""
         config = self.vae.config
         if config.get("latents_mean") is None:
@@ -44,11 +44,11 @@ class Autoencoded:
         return like.new_tensor(mean).view(-1, *axes), like.new_tensor(std).view(-1, *axes)
 
     def decode_raw(self, raw: Tensor) -> Tensor:
-        """[N, *latent_shape] as the VAE knows it -> [N, 3, ...] in [-1, 1]."""
+        """Unnormalised latents [N, *latent_shape] -> [N, 3, ...] in [-1, 1]."""
         return self.vae.decode(raw).sample
 
     def encode_raw(self, pixels: Tensor) -> Tensor:
-        """[N, *latent_shape]: the mean of what the VAE gives, without its noise."""
+        """[N, *latent_shape]: the mode of the VAE's posterior, not a sample."""
         return self.vae.encode(pixels).latent_dist.mode()
 
     @torch.no_grad()
@@ -57,7 +57,7 @@ class Autoencoded:
 
     @torch.no_grad()
     def pixels(self, x0: Tensor) -> Tensor:
-        """[N, *latent_shape] -> uint8 [N, ..., H, W, 3], where the latents are."""
+        """[N, *latent_shape] -> uint8 [N, ..., H, W, 3], on the device of the latents."""
         with self.vae_on(x0.device):
             mean, std = self.statistics(x0.float())
             raw = (x0.float() * std + mean).split(self.at_once)

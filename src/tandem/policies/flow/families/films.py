@@ -1,4 +1,4 @@
-"""Families of films: latents with a frame axis, through VAEs that shorten it."""
+"""The base class of video families: latents have a frame axis, which the VAE compresses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tandem.policies.flow.families.pipelines import Pipeline
 
 @declare(makes_films=True)
 class Films(Pipeline):
-    """Films of `frames` frames; of a latent the first is one frame, and each other several."""
+    """Films of `frames` frames. The first latent frame is one frame, each other one `stride`."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Films(Pipeline):
 
     @property
     def stride(self) -> int:
-        """Frames of a film to one of a latent."""
+        """Frames of a film per latent frame."""
         return self.vae.config.scale_factor_temporal
 
     @property
@@ -44,8 +44,8 @@ class Films(Pipeline):
         flag, count = ("model.adapter", self.frames) if frames is None else ("evaluation", frames)
         if count < 1 or (count - 1) % self.stride:
             raise ValueError(
-                f"{flag}.frames={count} does not fit model.path={self.folder}: it must be one more "
-                f"than a multiple of {self.stride}"
+                f"{flag}.frames={count} does not fit model.path={self.folder}: "
+                f"it must be a multiple of {self.stride} plus 1"
             )
         still = super().canvas(resolution)
         (channels, *sides), depth = still.latent_shape, (count - 1) // self.stride + 1

@@ -1,4 +1,4 @@
-"""FLUX.1 and FLUX.1-Kontext, from any folder in the layout of their pipelines."""
+"""FLUX.1 and FLUX.1-Kontext, loaded from a folder in the layout of their pipelines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Flux(EmbeddedGuidance):
-    """Text as a T5 sees it, and one vector of a CLIP; `max_sequence_length` is the T5's."""
+    """Prompts are T5 states and one pooled CLIP vector; `max_sequence_length` is the T5's."""
 
     family = Family(
         pipeline="FluxPipeline",
@@ -63,7 +63,7 @@ class Flux(EmbeddedGuidance):
 
 @declare(shows=range(1, 2))
 class FluxKontext(Flux):
-    """FLUX.1-Kontext, in the layout of `FluxKontextPipeline`: edits the picture of its prompt."""
+    """FLUX.1-Kontext, in the layout of `FluxKontextPipeline`: edits the image of a prompt."""
 
     family = Family(
         pipeline="FluxKontextPipeline",

@@ -1,4 +1,4 @@
-"""FLUX.2: dev and klein, from any folder in the layout of their pipelines."""
+"""FLUX.2 dev and klein, loaded from a folder in the layout of their pipelines."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tandem.policies.flow.records import Condition, PromptInput
 if TYPE_CHECKING:
     from diffusers import Flux2KleinPipeline
 
-APART = 10  # between the places of pictures along the axis of time
+APART = 10  # distance between the images of one sequence on the time axis of positions
 
 
 @declare(shows=range(11))
 class Flux2Klein(EmbeddedGuidance):
-    """Text as three layers of a Qwen3 read it. A latent is a patch of 2 x 2 of what the VAE gives,
-    normalised by the means and variances that it has counted."""
+    """Prompts are the states of three layers of a Qwen3. A latent pixel is a 2 x 2 patch of the
+    VAE's output, normalised by the running statistics of its batch norm."""
 
     family = Family(
         pipeline="Flux2KleinPipeline",
@@ -101,7 +101,7 @@ class Flux2Klein(EmbeddedGuidance):
 
 
 class Flux2(Flux2Klein):
-    """Text as three layers of a Mistral read it; `embedded_guidance` stands in for guidance."""
+    """Prompts are states of three layers of a Mistral; `embedded_guidance` replaces guidance."""
 
     family = Family(
         pipeline="Flux2Pipeline",

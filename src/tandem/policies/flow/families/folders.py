@@ -1,4 +1,4 @@
-"""Folders of pipelines, local or on the hub, and the loading of their networks."""
+"""Pipeline folders, local or on the hub, and functions that load their networks."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ PATTERNS = (*CONFIGURATIONS, "*/*.safetensors", "*/*.txt", "*/*.model")
 
 
 def pipeline_folder(path: str | None, *, patterns: Sequence[str] = PATTERNS) -> Path:
-    """The folder itself, or the hub's copy of such files of it, fetched if they can be.
+    """A local folder, or the local copy of a hub repository, downloaded if needed.
 
-    Raises ValueError where it cannot be.
+    Raises ValueError if neither can be had. `patterns`: the files to download.
     """
     if path is None:
-        raise ValueError("model.path is null: give the folder of a diffusers pipeline")
+        raise ValueError("model.path is null: set it to the folder of a diffusers pipeline")
     folder = Path(path).expanduser()
     if not folder.is_dir():
         folder = from_hub(path, patterns)
     if not (folder / INDEX).is_file():
-        raise ValueError(f"model.path={path} holds no {INDEX}: it is not a diffusers pipeline")
+        raise ValueError(f"model.path={path} has no {INDEX}: it is not a diffusers pipeline")
     return folder
 
 
 def without_bars() -> None:
-    """Those of pipelines, and those of their encoders."""
+    """Turn off the progress bars of diffusers and transformers."""
     from diffusers.utils import logging
 
     logging.disable_progress_bar()
@@ -44,18 +44,17 @@ def without_bars() -> None:
 
 
 def from_hub(name: str, patterns: Sequence[str]) -> Path:
-    """The hub's copy of a pipeline on this machine. Raises ValueError where there is none."""
+    """The local copy of a hub repository. Raises ValueError if it cannot be downloaded."""
     from huggingface_hub import snapshot_download
 
     if name.startswith((".", "/", "~")) or name.count("/") != 1:
-        raise ValueError(f"model.path={name}: there is no such folder")
+        raise ValueError(f"model.path={name}: this folder does not exist")
     try:
         return Path(snapshot_download(name, allow_patterns=list(patterns)))
-    except Exception as error:  # no network, no such name, no access: the reason is in the text
+    except Exception as error:  # no network, no such name, no access: the message has the reason
         raise ValueError(
-            f"model.path={name} is no folder, and the hub did not give it "
-            f"({shorten_error(error)}); "
-            "give the path of a folder, or the name of a repository that can be reached"
+            f"model.path={name} is not a folder and could not be downloaded from the hub "
+            f"({shorten_error(error)}); set it to a folder or a repository that you can access"
         ) from None
 
 
@@ -65,7 +64,7 @@ def read_index(folder: Path) -> dict:
 
 
 def refuse_pickled_readers(folder: Path, readers: Sequence[str]) -> None:
-    """Encoders are read when there are texts to encode; what they are is said in the index."""
+    """Refuse encoders saved as pickles before they are needed; the index names their classes."""
     index = read_index(folder)
     for part in readers:
         kind = ".".join(map(str, index.get(part) or ()))
@@ -82,9 +81,9 @@ def diffusers_class(name: str) -> type:
 def loaded(
     folder: Path, part: str, kind: type[nn.Module], dtype: torch.dtype | Literal["auto"]
 ) -> nn.Module:
-    """The network in a subfolder, all of its weights. Whatever cannot be loaded is one line.
+    """The network in a subfolder, with all of its weights.
 
-    Raises ValueError with it.
+    Raises ValueError, one line, if it cannot be loaded.
     """
     refuse_other_family(folder, part, kind)
     hub.refuse_pickles(folder, key="model.path", kind=hub.name_of(kind), part=part)
@@ -98,20 +97,20 @@ def loaded(
 
 
 def outlined(folder: Path, part: str, kind: type[nn.Module], dtype: torch.dtype) -> nn.Module:
-    """The network of a subfolder's configuration, on torch's meta device, where it has no numbers.
+    """The network of a subfolder's configuration, on torch's meta device, without weights.
 
     Raises ValueError as `loaded` does.
     """
     refuse_other_family(folder, part, kind)
     with one_line(folder, part), torch.device("meta"):
         network = kind.from_config(kind.load_config(folder, subfolder=part))
-    return nn.Module.to(network, dtype)  # that of diffusers warns of casts
+    return nn.Module.to(network, dtype)  # diffusers' own `to` warns about casts
 
 
 def outlined_reader(folder: Path, part: str, dtype: torch.dtype) -> nn.Module:
-    """An encoder of texts, as `outlined`; some families have one of their own in diffusers.
+    """A text encoder, as `outlined`; some families define their own in diffusers.
 
-    Raises ValueError where transformers has no such.
+    Raises ValueError if transformers does not have its class.
     """
     import transformers
 
@@ -127,7 +126,7 @@ def outlined_reader(folder: Path, part: str, dtype: torch.dtype) -> nn.Module:
 
 
 def loaded_reader(folder: Path, part: str, dtype: torch.dtype | Literal["auto"]) -> nn.Module:
-    """An encoder of texts with its weights. Raises ValueError where it cannot be loaded."""
+    """A text encoder with its weights. Raises ValueError if it cannot be loaded."""
     import transformers
 
     library, named = read_index(folder)[part]
@@ -142,19 +141,19 @@ def loaded_reader(folder: Path, part: str, dtype: torch.dtype | Literal["auto"])
 def refuse_other_family(folder: Path, part: str, kind: type[nn.Module]) -> None:
     """Raise ValueError for a subfolder without a configuration, or with that of another class."""
     if not (folder / part / "config.json").is_file():
-        raise ValueError(f"model.path={folder} holds no {part}/config.json")
+        raise ValueError(f"model.path={folder} has no {part}/config.json")
     with one_line(folder, part):
         named = json.loads((folder / part / "config.json").read_text())["_class_name"]
     if named != kind.__name__:
         raise ValueError(
-            f"model.path={folder}: its {part} is a {named}, and that of the chosen model a "
-            f"{kind.__name__}; take the model=... of its family"
+            f"model.path={folder}: its {part} is a {named}, but the chosen model needs a "
+            f"{kind.__name__}; set model= to the model of its family"
         )
 
 
 @contextmanager
 def one_line(folder: Path, part: str) -> Iterator[None]:
-    """Whatever a library raises, as a ValueError of one line: this path is of no use."""
+    """Turn any error of a library into a ValueError of one line that names the folder."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Embedded guidance: a number that a distilled transformer reads beside the noise level."""
+"""Embedded guidance: the guidance scale that a distilled transformer takes as an input."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tandem.policies.flow.families.pipelines import Pipeline
 
 
 class EmbeddedGuidance(Pipeline):
-    """A family some of whose transformers were distilled so."""
+    """A family with some guidance-distilled transformers."""
 
     def __init__(
         self,
@@ -23,8 +23,8 @@ class EmbeddedGuidance(Pipeline):
         images: int | None = None,
         embedded_guidance: float | None = 3.5,
     ) -> None:
-        """`embedded_guidance`: a number that a distilled transformer reads beside the noise level.
-        It is no classifier-free guidance. None: of transformers that read none."""
+        """`embedded_guidance`: the guidance scale that a distilled transformer takes as an input,
+        not classifier-free guidance. None: for transformers without this input."""
         super().__init__(
             resolution=resolution,
             width=width,
@@ -37,14 +37,15 @@ class EmbeddedGuidance(Pipeline):
     def fit(self, network: nn.Module) -> nn.Module:
         given = self.embedded_guidance
         if network.config.guidance_embeds != (given is not None):
-            does, instead = ("no", "null") if given is not None else ("such a", "3.5")
+            does, instead = ("takes no", "null") if given is not None else ("needs a", "3.5")
             raise ValueError(
-                f"model.adapter.embedded_guidance={'null' if given is None else given}, but the "
-                f"transformer of model.path={self.folder} reads {does} number; set it to {instead}"
+                f"model.adapter.embedded_guidance={'null' if given is None else given}: the "
+                f"transformer of model.path={self.folder} {does} guidance scale; "
+                f"set it to {instead}"
             )
         return network
 
     def guidance(self, sigma: Tensor) -> Tensor | None:
-        """[N], for every row the same; None: the transformer reads none."""
+        """[N], the same for every row; None: the transformer does not take it."""
         given = self.embedded_guidance
         return None if given is None else torch.full_like(sigma, given)

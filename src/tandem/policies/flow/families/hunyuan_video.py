@@ -1,4 +1,4 @@
-"""HunyuanVideo 1.5: films of a text, from any folder in the layout of `HunyuanVideo15Pipeline`."""
+"""HunyuanVideo 1.5, text to video, loaded from a folder of `HunyuanVideo15Pipeline`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 class HunyuanVideo(Films):
-    """Text as a Qwen2.5-VL reads it in the words of a template, and what stands in it between
-    quotation marks as a ByT5 does."""
+    """Prompts are Qwen2.5-VL states of a template, and ByT5 states of the text in quotation
+    marks."""
 
     family = Family(
         pipeline="HunyuanVideo15Pipeline",
@@ -33,7 +33,7 @@ class HunyuanVideo(Films):
     letters = 256  # tokens of the ByT5
 
     def fit(self, network: nn.Module) -> nn.Module:
-        last = network.transformer_blocks[-1]  # nothing reads what it says of the text
+        last = network.transformer_blocks[-1]  # its text output is unused
         for layer in (last.attn.to_add_out, last.ff_context):
             layer.requires_grad_(False)
         return network
@@ -72,8 +72,8 @@ class HunyuanVideo(Films):
     def velocity(
         self, network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition
     ) -> Tensor:
-        """The channels behind those of the film would hold a picture that it begins with, and a
-        mask of it; so would the tokens of a picture, of which a text has none."""
+        """The extra channels and the image tokens hold a first frame and its mask in image-to-video
+        models; for text they are 0."""
         dtype = network.x_embedder.proj.weight.dtype
         empty = network.config.in_channels - network.config.out_channels
         picture = torch.zeros(len(x), 1, network.config.image_embed_dim, device=x.device)
@@ -90,7 +90,7 @@ class HunyuanVideo(Films):
             )[0]
 
     def decode_raw(self, raw: Tensor) -> Tensor:
-        """Its VAE takes one film at a time."""
+        """The VAE takes one film at a time."""
         return torch.cat([super(HunyuanVideo, self).decode_raw(one) for one in raw.split(1)])
 
     def encode_raw(self, pixels: Tensor) -> Tensor:

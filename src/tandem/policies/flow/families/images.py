@@ -1,4 +1,4 @@
-"""Pictures that prompts show to families that edit, cut to size, as latents."""
+"""Image conditions of families that edit: input images, cropped to size, as latents."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from torch.nn.functional import interpolate
 from tandem.policies.flow.families.autoencoders import Autoencoded
 from tandem.policies.flow.records import Condition, PromptInput
 
-SHOWN = "shown"  # of a condition: latents of pictures, [N, n, *latent_shape]
+SHOWN = "shown"  # key of a condition: latents of input images, [N, n, *latent_shape]
 
 
 def shown(condition: Condition) -> tuple[Tensor, ...]:
-    """The latents of each picture that the prompts show, [N, *latent_shape]; none: ()."""
+    """The latents of each input image of the prompts, [N, *latent_shape]; () without images."""
     return condition[SHOWN].unbind(1) if SHOWN in condition else ()
 
 
 def fit_picture(picture: Tensor, size: tuple[int, int]) -> Tensor:
-    """The middle of a picture with the shape of that height and width, at its size: uint8
-    [H, W, 3]."""
+    """A picture cropped at its centre and resized to height x width: uint8 [H, W, 3]."""
     height, width = picture.shape[:2]
     high = min(height, width * size[0] // size[1])
     wide = min(width, height * size[1] // size[0])
@@ -33,7 +32,7 @@ def fit_picture(picture: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 class ImageConditions(Autoencoded):
-    """Pictures that prompts show are latents of the size of those that are made."""
+    """Input images of a prompt as latents of the size of generated ones."""
 
     images: int
     image_shape: tuple[int, ...]
@@ -44,8 +43,8 @@ class ImageConditions(Autoencoded):
         return {SHOWN: torch.empty(shape, device="meta")} if self.images else {}
 
     def look_at(self, asked: PromptInput, device: torch.device) -> Condition:
-        """The latents [n, *latent_shape] of the pictures that a prompt shows, cut and resized to
-        the size of those that are made; nothing where it shows none."""
+        """The latents [n, *latent_shape] of a prompt's input images, cropped and resized to the
+        size of generated images; {} without images."""
         if not asked.images:
             return {}
         size = asked.size or self.image_shape[-3:-1]

@@ -1,4 +1,4 @@
-"""LTX-2: films with their sound, from any folder in the layout of `LTX2Pipeline`."""
+"""LTX-2, text to video with sound, loaded from a folder in the layout of `LTX2Pipeline`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ FRAMES_PER_SECOND = 24
 
 
 class LTX2(Films):
-    """A latent is a row of tokens: those of the film, and behind them those of its sound. Both are
-    sampled and trained, and the film is what rewards see. Text as layers of a Gemma 3 read it."""
+    """A latent is a sequence of video tokens followed by audio tokens. Both are sampled and
+    trained; rewards see the video only. Prompts are states of the layers of a Gemma 3."""
 
     family = Family(
         pipeline="LTX2Pipeline",
@@ -33,15 +33,15 @@ class LTX2(Films):
     readers = ("text_encoder", "tokenizer", "connectors")
     unread = ("audio_vae", "vocoder", "processor", "prompt_enhancer", "duration_head")
     lora_targets = ("to_q", "to_k", "to_v", "to_out.0")
-    # Frames, height and width of a latent film by the number of its tokens, with those of sound.
+    # Latent frames, height and width of a film by its number of tokens, audio included.
     sizes = MappingProxyType({})
 
     def fit(self, network: nn.Module) -> nn.Module:
         own = network.config
         if own.in_channels != own.audio_in_channels:
             raise ValueError(
-                f"model.path={self.folder}: tokens of its films have {own.in_channels} channels, "
-                f"and those of its sound {own.audio_in_channels}; take one where they are the same"
+                f"model.path={self.folder}: video tokens have {own.in_channels} channels, but "
+                f"audio tokens {own.audio_in_channels}; choose a checkpoint where they are equal"
             )
         return network
 
@@ -65,14 +65,14 @@ class LTX2(Films):
         if (other := self.sizes.get(tokens, tuple(size))) != tuple(size):
             films = " and ".join(self.in_pixels(one) for one in (other, size))
             raise ValueError(
-                f"films of {films} have {tokens} tokens each, by which this family tells their "
-                "sizes apart; take another height, width or number of frames for one of them"
+                f"films of {films} both have {tokens} tokens, so their sizes cannot be told apart; "
+                "change the height, width or number of frames of one of them"
             )
         self.sizes = {**self.sizes, tokens: tuple(size)}
         return Canvas(latent_shape=(tokens, channels), tokens=film.tokens)
 
     def in_pixels(self, size: Sequence[int]) -> str:
-        """Frames, height and width of a film whose latent has that size."""
+        """A film's size in pixels and frames, from the size of its latent."""
         frames, height, width = size
         sides = f"{height * self.scale} x {width * self.scale}"
         return f"{sides} in {(frames - 1) * self.stride + 1} frames"
@@ -125,15 +125,15 @@ class LTX2(Films):
         return mean, std
 
     def pixels(self, x0: Tensor) -> Tensor:
-        """[N, tokens, channels] -> uint8 [N, frames, H, W, 3], where the latents are."""
+        """[N, tokens, channels] -> uint8 [N, frames, H, W, 3], on the device of the latents."""
         size = self.sizes[x0.shape[1]]
         return super().pixels(x0[:, : torch.Size(size).numel()].mT.unflatten(2, size))
 
     def latents(self, images: Tensor, device: torch.device) -> Tensor:
-        """Raises ValueError: [N, frames, H, W, 3] is no sound."""
+        """Raises ValueError: [N, frames, H, W, 3] has no sound."""
         raise ValueError(
-            "a film of a demonstration has no sound, which this model makes too; take an algorithm "
-            "that learns from its own samples, such as algorithm=flow_grpo"
+            "demonstrations have no sound, but this model generates sound too; choose an algorithm "
+            "that trains on its own samples, such as algorithm=flow_grpo"
         )
 
     def reader(self, network: nn.Module) -> tuple[nn.Module, int]:

@@ -1,4 +1,4 @@
-"""Masks of tensors on the meta device, which has no numbers to choose by: they are of ones."""
+"""Boolean masks on the meta device, treated as all True because they have no values."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch.overrides import TorchFunctionMode
 
 
 def with_masks_of_ones(meta: bool) -> AbstractContextManager:
-    """For passes on the meta device; elsewhere nothing."""
+    """Treat masks as all True in a pass on the meta device; elsewhere do nothing."""
     return MasksOfOnes() if meta else nullcontext()
 
 
 class MasksOfOnes(TorchFunctionMode):
-    """A mask chooses all rows and its opposite none, and `torch.all` is true."""
+    """A mask selects all rows, its complement none, and `torch.all` is True."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,5 +37,5 @@ class MasksOfOnes(TorchFunctionMode):
 
 
 def is_mask(index: object) -> bool:
-    """Whether it chooses rows by their numbers."""
+    """Whether the index is a boolean mask."""
     return isinstance(index, Tensor) and index.dtype == torch.bool

@@ -1,4 +1,4 @@
-"""Latent pictures as the rows of 2 x 2 patches that Flux and its kin read, and their places."""
+"""Packing of latents into 2 x 2 patches, as FLUX and Qwen-Image read them, with positions."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from torch import Tensor
 
 
 def packed(pictures: Tensor) -> Tensor:
-    """[N, C, H, W] -> [N, H/2 * W/2, 4 C], row by row; of a patch channel by channel."""
+    """[N, C, H, W] -> [N, H/2 * W/2, 4 C], row by row; within a patch, channel by channel."""
     count, channels, height, width = pictures.shape
     cut = pictures.reshape(count, channels, height // 2, 2, width // 2, 2)
     return cut.permute(0, 2, 4, 1, 3, 5).reshape(count, -1, 4 * channels)
 
 
 def unpacked(patches: Tensor, height: int, width: int) -> Tensor:
-    """The pictures again: [N, C, height, width]."""
+    """The inverse of `packed`: [N, C, height, width]."""
     count, _, numbers = patches.shape
     cut = patches.reshape(count, height // 2, width // 2, numbers // 4, 2, 2)
     return cut.permute(0, 3, 1, 4, 2, 5).reshape(count, numbers // 4, height, width)
 
 
 def places(picture: int, height: int, width: int) -> Tensor:
-    """Of patches, row by row: [height * width, 3], the first coordinate which picture it is."""
+    """Positions of patches, row by row: [height * width, 3] of (picture, row, column)."""
     rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
     return torch.stack([torch.full_like(rows, picture), rows, columns], -1).flatten(0, 1)

@@ -1,5 +1,4 @@
-"""The shared part of diffusers' families: a folder in its layout, texts through its encoders,
-pictures through its VAE."""
+"""The base class of diffusers families: loads a pipeline folder and runs its encoders and VAE."""
 
 from __future__ import annotations
 
@@ -37,27 +36,27 @@ from tandem.policies.flow.records import Condition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """Classes of diffusers by their names: to import them takes seconds."""
+    """Names of diffusers classes; importing the classes takes seconds."""
 
     pipeline: str
     transformer: str
     vae: str = "AutoencoderKL"
     siblings: tuple[str, ...] = ()  # other pipelines that save the same parts
-    model: str | None = None  # the option of `model` that is of it
-    loader: str | None = None  # a pipeline that reads adapters, where the own one does not
+    model: str | None = None  # the option of `model` for this family
+    loader: str | None = None  # a pipeline that loads LoRA weights, if `pipeline` does not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Geometry:
-    """How a transformer cuts a latent picture."""
+    """How a transformer splits a latent into tokens."""
 
     channels: int
     patch: int = 2  # latent pixels along a side of a token
-    most: int | None = None  # tokens along a side; None: as many as there are
+    most: int | None = None  # the most tokens along a side; None: no limit
 
 
 class Pipeline(ImageConditions, FolderSchedule, TrainedReaders):
-    """Pictures of `resolution` pixels along a side. A family adds what differs from the others."""
+    """Images of `resolution` pixels along a side. A family overrides what differs."""
 
     lora_targets = ATTENTION
     only_resolution = None
@@ -72,34 +71,33 @@ class Pipeline(ImageConditions, FolderSchedule, TrainedReaders):
         encoder_dtype: Literal["float32", "bfloat16"] = "float32",
         images: int | None = None,
     ) -> None:
-        """`max_sequence_length`: tokens of a text, which is cut off where it is longer. `width`:
-        pixels, where `resolution` is the height; None: squares. `images`: pictures that every
-        prompt shows; None: as few as the family takes."""
+        """`max_sequence_length`: tokens after which a text is truncated. `width`: pixels, if
+        `resolution` is the height; None: square. `images`: input images of every prompt; None: the
+        fewest that the family accepts."""
         self.resolution, self.max_sequence_length = resolution, max_sequence_length
         self.encoder_dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[encoder_dtype]
         shows = facts_of(type(self)).shows
         self.images = shows[0] if images is None else images
         if self.images not in shows:
             raise ValueError(
-                f"model.adapter.images={images}: this family looks at {shows[0]} to {shows[-1]} "
-                "pictures of a prompt"
+                f"model.adapter.images={images}: this family accepts {shows[0]} to {shows[-1]} "
+                "input images per prompt"
             )
         self.width = resolution if width is None else width
         self.image_shape = (resolution, self.width, 3)
 
     @abstractmethod
     def geometry(self) -> Geometry:
-        """Of the transformer that was loaded."""
+        """The geometry of the loaded transformer."""
 
     @abstractmethod
     def velocity(
         self, network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition
     ) -> Tensor:
-        """noise - x0 as the network predicts it: [N, *latent_shape], sigma [N]."""
+        """The predicted velocity, noise - x0: [N, *latent_shape], sigma [N]."""
 
     def load(self, path: str | None, dtype: torch.dtype | None) -> nn.Module:
-        """Load the transformer of a folder, and what reads its prompts. Raises ValueError for a
-        part that is missing."""
+        """Load the transformer and the VAE of a folder. Raises ValueError if a part is missing."""
         without_bars()
         self.folder = pipeline_folder(path)
         refuse_other_pipeline(self.folder, self.family, Pipeline)
@@ -108,7 +106,7 @@ class Pipeline(ImageConditions, FolderSchedule, TrainedReaders):
         return network
 
     def outline(self, path: str | None, dtype: torch.dtype | None) -> nn.Module:
-        """As `load`, on torch's meta device, of configurations alone; None: float32."""
+        """As `load`, but on torch's meta device, from configurations alone; None: float32."""
         without_bars()
         self.folder = pipeline_folder(path, patterns=CONFIGURATIONS)
         refuse_other_pipeline(self.folder, self.family, Pipeline)
@@ -130,15 +128,15 @@ class Pipeline(ImageConditions, FolderSchedule, TrainedReaders):
         return Components(parts) if len(parts) > 1 else parts[TRANSFORMER]
 
     def transformers(self) -> tuple[str, ...]:
-        """The folders of those that predict velocities, the one that says the sizes first."""
+        """The folders of the transformers; the first one defines the sizes."""
         return (TRANSFORMER,)
 
     def fit(self, network: nn.Module) -> nn.Module:
-        """The transformer as its family wants it. Raises ValueError for one that does not fit."""
+        """The transformer, adapted to its family. Raises ValueError for an unsuitable one."""
         return network
 
     def blank(self, rows: int) -> Condition:
-        """What `encode` gives of so many prompts, without numbers: on the meta device."""
+        """The conditions of `rows` prompts on the meta device, in the shapes of `encode`."""
         config, width = self.network.config, self.text_tokens
         return {
             "states": torch.empty(rows, width, config.joint_attention_dim, device="meta"),
@@ -147,27 +145,27 @@ class Pipeline(ImageConditions, FolderSchedule, TrainedReaders):
         }
 
     def beside(self) -> dict[str, list[nn.Module]]:
-        """What an outline holds beside the transformer, by what it does."""
+        """The networks of an outline besides the transformer, by role."""
         return {"VAE": [self.vae], "encoders": self.outlined_readers()}
 
     @property
     def tokens(self) -> tuple[int, int]:
-        """Of what is painted, and of all that a prompt says and shows."""
+        """Tokens of a generated image, and of a prompt with its input images."""
         return self.picture_tokens, self.text_tokens + self.shown_tokens
 
     @property
     def shown_tokens(self) -> int:
-        """Of the pictures that a prompt shows."""
+        """Tokens of a prompt's input images."""
         return self.images * self.picture_tokens
 
     @property
     def text_tokens(self) -> int:
-        """Of one prompt, as the transformer sees it."""
+        """Text tokens of one prompt, as the transformer sees it."""
         return self.max_sequence_length
 
     @property
     def scale(self) -> int:
-        """Pixels along a side of one of a latent."""
+        """Pixels per latent pixel, along a side."""
         return 2 ** (len(self.vae.config.block_out_channels) - 1)
 
     def canvas(self, resolution: int | tuple[int, int] | None, frames: int | None = None) -> Canvas:
@@ -180,7 +178,7 @@ class Pipeline(ImageConditions, FolderSchedule, TrainedReaders):
         return Canvas(latent_shape=(own.channels, *sides), tokens=tokens)
 
     def _sides(self, resolution: int | tuple[int, int] | None) -> tuple[int, int]:
-        """Height and width of a latent. A ValueError where there is no such picture."""
+        """Height and width of a latent. Raises ValueError for a size that does not fit."""
         flag, own, rest = (
             "model.adapter" if resolution is None else "evaluation",
             self.geometry(),
@@ -210,15 +208,15 @@ class Pipeline(ImageConditions, FolderSchedule, TrainedReaders):
         return network.norm_out, network.inner_dim
 
     def save(self, network: nn.Module, folder: Path) -> None:
-        """The whole pipeline: the other parts are copied from where they were loaded."""
+        """Save the whole pipeline; parts that are not trained are copied from `folder`."""
         parts = components(network)
-        without = shutil.ignore_patterns(*parts, "lora", "ema", ".*")  # not a run's own
+        without = shutil.ignore_patterns(*parts, "lora", "ema", ".*")  # outputs of a run
         shutil.copytree(self.folder, folder, ignore=without, dirs_exist_ok=True)
         for name, part in parts.items():
             part.save_pretrained(folder / name)
 
     def save_lora(self, network: nn.Module, folder: Path) -> None:
-        """Those of a second transformer in a folder of its name; a frozen one has none."""
+        """Save LoRA weights; those of a second transformer go to a subfolder of its name."""
         loader = diffusers_class(self.family.loader or self.family.pipeline)
         adapted = {n: x for n, x in components(network).items() if is_adapted_in(x)}
         for name, part in adapted.items():

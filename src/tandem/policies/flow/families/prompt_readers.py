@@ -1,4 +1,4 @@
-"""The parts of a pipeline that read prompts: loaded for the first, and freed after the last."""
+"""The prompt encoders of a pipeline: loaded for the first prompt and freed after the last."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class PromptReaders(ABC):
-    """Texts and pictures of a prompt as conditions of a transformer."""
+    """Encodes the text and images of a prompt as a transformer's condition."""
 
     family: Family
     folder: Path
@@ -35,18 +35,18 @@ class PromptReaders(ABC):
     encoder_dtype: torch.dtype
     offload: frozenset[str]
     readers: tuple[str, ...]  # the parts of a folder that turn text into conditions
-    optional: frozenset[str] = frozenset()  # those of them that a folder may lack
-    unread: tuple[str, ...] = ()  # other parts that take memory
+    optional: frozenset[str] = frozenset()  # readers that a folder may lack
+    unread: tuple[str, ...] = ()  # other parts, not loaded to save memory
 
     @abstractmethod
     def condition(
         self, pipeline: DiffusionPipeline, asked: PromptInput, device: torch.device
     ) -> Condition:
-        """Of one input, always of the same shapes, so that conditions stack."""
+        """The condition of one input, always of the same shapes, so that conditions stack."""
 
     @abstractmethod
     def transformers(self) -> tuple[str, ...]:
-        """The folders of those that predict velocities."""
+        """The folders of the transformers."""
 
     def fingerprint(self) -> str:
         own = (self.max_sequence_length, self.encoder_dtype)
@@ -55,7 +55,7 @@ class PromptReaders(ABC):
         return fingerprint_of(self.folder, (*self.readers, "vae"), *own, *self.image_shape)
 
     def refuse(self, text: str) -> None:
-        return None  # what is too long is cut off
+        return None  # longer texts are truncated
 
     @torch.no_grad()
     def encode(self, inputs: Sequence[PromptInput], device: torch.device) -> Iterator[Condition]:
@@ -64,11 +64,10 @@ class PromptReaders(ABC):
             yield self.condition(pipeline, asked, device)
 
     def reading(self, device: torch.device) -> DiffusionPipeline:
-        """The pipeline with its encoders on that device, and without the rest."""
+        """The pipeline with its encoders on `device` and nothing else loaded."""
         absent = [name for name in self.readers if not (self.folder / name).is_dir()]
         unread = dict.fromkeys([*self.unread, *self.transformers(), *absent])
-        # Some ask the transformer how wide the states are of an encoder that was left out, and the
-        # VAE how large a latent is.
+        # Some pipelines read sizes from the transformer (of a missing encoder) and from the VAE.
         given = unread | {TRANSFORMER: self.network, "vae": self.vae, **self.own_readers()}
         pipeline = diffusers_class(self.family.pipeline).from_pretrained(
             self.folder, dtype=self.encoder_dtype, use_safetensors=True, **given
@@ -80,7 +79,7 @@ class PromptReaders(ABC):
         return pipeline
 
     def own_readers(self) -> dict[str, object]:
-        """Parts that are not read as the index says."""
+        """Parts that are loaded in another way than the index says."""
         return {}
 
     def outlined_readers(self) -> list[nn.Module]:

@@ -1,4 +1,4 @@
-"""Qwen-Image, from any folder in the layout of `QwenImagePipeline`."""
+"""Qwen-Image, loaded from a folder in the layout of `QwenImagePipeline`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class QwenImage(Pipeline):
-    """Text as Qwen2.5-VL reads it in the words of a template."""
+    """Prompts are Qwen2.5-VL states of a template."""
 
     family = Family(
         pipeline="QwenImagePipeline",
@@ -31,7 +31,7 @@ class QwenImage(Pipeline):
     readers = ("text_encoder", "tokenizer")
 
     def fit(self, network: nn.Module) -> nn.Module:
-        last = network.transformer_blocks[-1]  # nothing reads what it says of the text
+        last = network.transformer_blocks[-1]  # its text output is unused
         for layer in (last.attn.to_add_out, last.txt_mlp):
             layer.requires_grad_(False)
         return network
@@ -73,7 +73,7 @@ class QwenImage(Pipeline):
         return unpacked(patches[:, :own], *x.shape[2:])
 
     def guide(self, prompted: Tensor, unprompted: Tensor, *, scale: float) -> Tensor:
-        """Each patch goes as far as for the prompt alone, into another direction.
+        """Guidance that keeps the norm of each patch's prompted velocity.
 
         Shape: [B, N, D] of both.
         """
@@ -81,7 +81,7 @@ class QwenImage(Pipeline):
         return unpacked(rescale(packed(prompted), packed(way)), *way.shape[2:])
 
     def decode_raw(self, raw: Tensor) -> Tensor:
-        """By a VAE of films: a picture is a film of one frame."""
+        """The VAE is one of films: a picture is a film of one frame."""
         return self.vae.decode(raw[:, :, None]).sample[:, :, 0]
 
     def encode_raw(self, pixels: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Qwen-Image-Edit (2509, 2511), from any folder in the layout of `QwenImageEditPlusPipeline`."""
+"""Qwen-Image-Edit (2509, 2511), loaded from a folder of `QwenImageEditPlusPipeline`."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ PART = "processor"
 
 @declare(shows=range(1, 4))
 class QwenImageEdit(QwenImage):
-    """Text and pictures as Qwen2.5-VL reads them, the pictures at the area its pipeline shows it;
-    `max_sequence_length` counts their tokens too."""
+    """Prompts are Qwen2.5-VL states of text and images, resized to the pipeline's area;
+    `max_sequence_length` counts image tokens too."""
 
     family = Family(
         pipeline="QwenImageEditPlusPipeline",
@@ -49,7 +49,7 @@ class QwenImageEdit(QwenImage):
         return read | self.look_at(asked, device)
 
     def own_readers(self) -> dict[str, object]:
-        """The processor without its part for films, which asks for torchvision."""
+        """The processor without its video part, which requires torchvision."""
         from transformers import Qwen2VLProcessor
 
         return {"processor": without_films(Qwen2VLProcessor).from_pretrained(self.folder / PART)}

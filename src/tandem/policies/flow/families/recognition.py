@@ -1,4 +1,4 @@
-"""The family that a folder is of, by the pipeline that its index names."""
+"""The family of a folder, recognised by the pipeline class in its index."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ if TYPE_CHECKING:
 
 
 def refuse_other_pipeline(folder: Path, chosen: Family, kind: type[Pipeline]) -> None:
-    """Raise ValueError for the folder of another pipeline than the chosen one: its transformer may
-    be of the same class and read something else. `kind`: of which every family is."""
+    """Raise ValueError for a folder of another pipeline: its transformer may have the same class
+    and different inputs. `kind`: the base class of all families."""
     named = read_index(folder).get("_class_name")
     if named in (None, chosen.pipeline, *chosen.siblings):
         return
     raise ValueError(
-        f"model.path={folder} is a {named}, and the chosen model a {chosen.pipeline}; "
+        f"model.path={folder} is a {named}, but the chosen model needs a {chosen.pipeline}; "
         f"{advice(named, kind)}"
     )
 
 
 def advice(named: str, kind: type[Pipeline]) -> str:
-    """What to choose for a pipeline of that class."""
+    """The option to choose for a pipeline of that class."""
     for module in pkgutil.iter_modules(families.__path__):
         importlib.import_module(f"{families.__name__}.{module.name}")
     known = {own.family.pipeline: own.family for own in inheriting(kind) if "family" in vars(own)}
     if named not in known:
-        return "no model paints as that does; take another model.path"
+        return "no model supports that pipeline; choose another model.path"
     model = known[named].model
-    return "take its adapter" if model is None else f"take model={model}"
+    return "choose its adapter" if model is None else f"set model={model}"
 
 
 def inheriting(kind: type) -> Iterator[type]:
-    """All classes that are of that one."""
+    """All subclasses, direct and indirect."""
     for own in kind.__subclasses__():
         yield own
         yield from inheriting(own)

@@ -1,4 +1,4 @@
-"""Sana and Sana 1.5, from any folder in the layout of `SanaPipeline`."""
+"""Sana and Sana 1.5, loaded from a folder in the layout of `SanaPipeline`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class Sana(Pipeline):
-    """Text as a Gemma2 reads it behind the pipeline's own instruction, of which what guidance leads
-    away from has none."""
+    """Prompts are Gemma2 states after the pipeline's instruction; negative prompts have no
+    instruction."""
 
     family = Family(
         pipeline="SanaPipeline",

@@ -1,4 +1,4 @@
-"""The noise levels that a folder's own scheduler goes through, and the flags that choose them."""
+"""The noise levels of a folder's own scheduler, and the flags that select them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ DYNAMIC |= {name: name for name in ("base_shift", "max_shift")}
 
 
 def pipeline_levels(folder: Path, steps: int, *, even: bool, mu: float) -> Tensor | None:
-    """From noise to 0, as the pipeline of that folder has them: [steps + 1].
+    """The noise levels of the folder's pipeline, from noise to 0: [steps + 1].
 
-    `even`: the pipeline hands its scheduler levels at equal distances, and they are shifted once.
-    `mu`: of a dynamic shift. None: a step takes several calls, and the levels are no schedule.
+    `even`: the pipeline passes evenly spaced levels to its scheduler, which shifts them once.
+    `mu`: of a dynamic shift. None: the scheduler makes several calls per step.
     """
     import diffusers
 
@@ -44,7 +44,7 @@ def pipeline_levels(folder: Path, steps: int, *, even: bool, mu: float) -> Tenso
 
 
 def schedule_of(config: Mapping, *, even: bool) -> partial:
-    """The schedule that is the nearest to that of a `scheduler_config.json`."""
+    """The closest available schedule to that of a `scheduler_config.json`."""
     if not config.get("use_dynamic_shifting"):
         spaced = even or "flow_shift" in config
         function = schedules.linear_shift if spaced else schedules.diffusers_default
@@ -57,8 +57,8 @@ def schedule_of(config: Mapping, *, even: bool) -> partial:
 
 
 def flags_of(schedule: partial, levels: Tensor, tokens: int) -> str | None:
-    """The command line that chooses a schedule; None: it does not go through these levels, from
-    noise to 0, [steps + 1]."""
+    """The flags that select a schedule; None: it does not reproduce `levels`, [steps + 1], from
+    noise to 0."""
     given = schedule(len(levels) - 1, tokens)
     if (given - levels).abs().max() > SAME_LEVELS:
         return None
@@ -73,21 +73,21 @@ def read_config(folder: Path) -> Mapping | None:
 
 
 def interpolated_shift(config: Mapping, tokens: int) -> float:
-    """The mu of a dynamic shift: on the line between the smallest and the largest picture."""
+    """The mu of a dynamic shift, interpolated between the smallest and the largest image."""
     small, large = config.get("base_image_seq_len", 256), config.get("max_image_seq_len", 4096)
     low, high = config.get("base_shift", 0.5), config.get("max_shift", 1.15)
     return low + (high - low) / (large - small) * (tokens - small)
 
 
 class FolderSchedule:
-    """The noise levels of the pipeline of a folder."""
+    """The noise levels of a folder's pipeline."""
 
     folder: Path
-    even = True  # whether the pipeline hands its scheduler levels at equal distances
+    even = True  # whether the pipeline passes evenly spaced levels to its scheduler
 
     def own_levels(self, steps: int, tokens: int) -> tuple[Tensor, str | None] | None:
-        """The noise levels of the folder's own scheduler, [steps + 1], and the flags for them, if
-        there are any; None: it has none."""
+        """The noise levels of the folder's scheduler, [steps + 1], and the flags that select them,
+        if any; None: the folder has no scheduler."""
         config = read_config(self.folder)
         if config is None:
             return None
@@ -98,8 +98,8 @@ class FolderSchedule:
         return levels, flags_of(self.schedule_of(config, even=self.even), levels, tokens)
 
     def even_levels(self, steps: int, tokens: int) -> Tensor | None:
-        """Levels at equal distances under the shift of the folder's own scheduler, [steps + 1];
-        None: it has none."""
+        """Evenly spaced levels, shifted as by the folder's scheduler, [steps + 1]; None: the folder
+        has no scheduler."""
         config = read_config(self.folder)
         return None if config is None else self.schedule_of(config, even=True)(steps, tokens)
 

@@ -1,4 +1,4 @@
-"""Stable Diffusion 3 and 3.5, from any folder in the layout of `StableDiffusion3Pipeline`."""
+"""Stable Diffusion 3 and 3.5, loaded from a folder of `StableDiffusion3Pipeline`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLIP_TOKENS = 77
 
 
 class SD3(Pipeline):
-    """Text as two CLIPs and a T5 see it; `max_sequence_length` is the T5's."""
+    """Prompts are states of two CLIPs and a T5; `max_sequence_length` is the T5's."""
 
     family = Family(
         pipeline="StableDiffusion3Pipeline",

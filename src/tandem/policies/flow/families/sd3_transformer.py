@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def velocity(network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition) -> Tensor:
-    """The transformer counts noise levels in thousandths: [B, C, H, W], sigma [B]."""
+    """The predicted velocity, [B, C, H, W]; sigma [B] is passed as a timestep of 1000 sigma."""
     dtype = network.pos_embed.proj.weight.dtype
     return network(
         hidden_states=x.to(dtype),
@@ -28,9 +28,9 @@ def velocity(network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition)
 
 
 def without_unread_queries(network: nn.Module) -> nn.Module:
-    """The same transformer, whose last block computes no queries of the text.
+    """The same transformer, without text queries in its last block.
 
-    diffusers attends from image and text alike, and drops what the text of the last block gets.
+    diffusers computes them and discards the text output of the last block.
     """
     for block in network.transformer_blocks:
         if block.context_pre_only:
@@ -39,7 +39,7 @@ def without_unread_queries(network: nn.Module) -> nn.Module:
 
 
 class ImageQueries:
-    """Joint attention from the image alone, to image and text: [B, tokens, H] of both."""
+    """Joint attention with image queries only, over image and text: [B, tokens, H] of both."""
 
     def __call__(
         self,
@@ -62,11 +62,11 @@ class ImageQueries:
 
 
 def heads(attn: Attention, x: Tensor, norm: nn.Module | None = None) -> Tensor:
-    """[B, tokens, H] -> [B, heads, tokens, H / heads], each normalised where there is a norm."""
+    """[B, tokens, H] -> [B, heads, tokens, H / heads], normalised if there is a norm."""
     apart = x.unflatten(-1, (attn.heads, -1)).transpose(1, 2)
     return apart if norm is None else norm(apart)
 
 
 def image_tokens(size: int, patch: int) -> int:
-    """Of a square latent."""
+    """Tokens of a square latent."""
     return (size // patch) ** 2

@@ -1,4 +1,4 @@
-"""The embedded flow models, in the space of pixels: a small U-Net, and a real SD3 transformer."""
+"""The embedded flow models, in pixel space: a small U-Net and a small SD3 transformer."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tandem.policies.flow.lora import ATTENTION, save_lora
 from tandem.policies.flow.records import Condition, PromptInput
 
 SIZE, CHANNELS = 16, 3
-WORDS, WIDTH = 5, 32  # words of a prompt, and numbers of each
+WORDS, WIDTH = 5, 32  # words of a prompt, and the width of a word's vector
 PAD = ""
 
 
 class TinyFlow:
     """An SD3 transformer of 0.4 M parameters.
 
-    It reads prompts of up to five words. A picture is its own latent: 16 x 16 RGB in [-1, 1].
+    Prompts have up to five words. An image is its own latent: 16 x 16 RGB in [-1, 1].
     """
 
     lora_targets = ATTENTION
@@ -38,7 +38,7 @@ class TinyFlow:
     image_shape = (SIZE, SIZE, CHANNELS)
 
     def __init__(self, *, seed: int = 0, num_layers: int = 3, num_heads: int = 2) -> None:
-        """A new model is a function of the seed; the vectors of words are always the same."""
+        """`seed`: of the initial weights. The word vectors do not depend on it."""
         self.seed, self.num_layers, self.num_heads = seed, num_layers, num_heads
 
     @property
@@ -49,7 +49,7 @@ class TinyFlow:
         if resolution not in (None, SIZE, (SIZE, SIZE)) or frames is not None:
             asked = f"resolution={resolution}" if frames is None else f"frames={frames}"
             raise ValueError(
-                f"evaluation.{asked}: tiny_flow paints {SIZE} x {SIZE} pixels; leave it null"
+                f"evaluation.{asked}: tiny_flow generates {SIZE} x {SIZE} pixels; leave it null"
             )
         return Canvas(latent_shape=self.latent_shape, tokens=self.tokens[0])
 
@@ -62,7 +62,7 @@ class TinyFlow:
         return network if dtype in (None, network.dtype) else network.to(dtype)
 
     def outline(self, path: str | None, dtype: torch.dtype | None) -> nn.Module:
-        """As `load`: it is small enough."""
+        """As `load`; the model is small enough to be loaded first."""
         return self.load(path, dtype).to("meta")
 
     def blank(self, rows: int) -> Condition:
@@ -70,7 +70,7 @@ class TinyFlow:
         return {"states": states, "pooled": states.flatten(1)}
 
     def beside(self) -> dict[str, list[nn.Module]]:
-        """Nothing: pictures and words are read as they are."""
+        """Nothing: there is no VAE and no text encoder."""
         return {}
 
     def _new(self) -> nn.Module:
@@ -120,7 +120,7 @@ class TinyFlow:
         return self.pixels(x0).cpu()
 
     def pixels(self, x0: Tensor) -> Tensor:
-        """[N, *latent_shape] -> uint8 [N, H, W, 3], where the latents are."""
+        """[N, *latent_shape] -> uint8 [N, H, W, 3], on the device of the latents."""
         pixels = ((x0.float().clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
         return pixels.permute(0, 2, 3, 1).contiguous()
 
@@ -137,22 +137,21 @@ class TinyFlow:
 
 
 class TinyUNetFlow(TinyFlow):
-    """As `TinyFlow`, but for its network, a small U-Net, which paints clean edges in the same time:
-    that of `model=tiny_flow`."""
+    """`model=tiny_flow`: `TinyFlow` with a small U-Net, which draws cleaner edges at equal cost."""
 
     lora_targets = ("modulate", "read_words")
 
     def __init__(self, *, seed: int = 0, channels: Sequence[int] = (32, 64)) -> None:
-        """A new model is a function of the seed; the vectors of words are always the same.
+        """`seed`: of the initial weights. The word vectors do not depend on it.
 
-        channels: of the levels of the U-Net, from the outermost in, each half as wide as the last.
+        channels: per level of the U-Net, outermost first; each level halves height and width.
         """
         super().__init__(seed=seed)
         self.channels = list(channels)
 
     @property
     def tokens(self) -> tuple[int, int]:
-        """The places of the innermost level, and words."""
+        """Positions of the innermost level, and words."""
         return (SIZE // 2 ** len(self.channels)) ** 2, WORDS
 
     def load(self, path: str | None, dtype: torch.dtype | None) -> nn.Module:
@@ -174,7 +173,7 @@ class TinyUNetFlow(TinyFlow):
     def velocity(
         self, network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition
     ) -> Tensor:
-        """noise - x0 as the network predicts it: [B, C, H, W], sigma [B]."""
+        """The predicted velocity, noise - x0: [B, C, H, W], sigma [B]."""
         dtype = network.enter.weight.dtype
         return network(x.to(dtype), sigma, condition["pooled"].to(dtype))
 
@@ -183,10 +182,10 @@ class TinyUNetFlow(TinyFlow):
 
 
 def read(text: str) -> Condition:
-    """A vector for each word, the same in every prompt, plus one for its place.
+    """A fixed vector per word plus one per position.
 
-    The transformer gives text no places of its own: without them "red circle and blue square" is
-    "blue circle and red square".
+    The transformer has no positional encoding of text: without one, "red circle and blue square"
+    equals "blue circle and red square".
     """
     words = text.lower().split()[:WORDS]
     words = [*words, *[PAD] * (WORDS - len(words))]

@@ -1,4 +1,4 @@
-"""A small U-Net that paints what words say, each of them for itself."""
+"""A small U-Net, conditioned on a sum of word vectors."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from diffusers.loaders import PeftAdapterMixin
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-FOLD = 2  # pixels along each side of what the first level sees as one place
-GROUPS = 8  # of channels, of a norm
-LEVELS, READ = 64, 128  # numbers that say a noise level, and what is read of it and of the words
-LEAST = 0.05  # noise level below which the error of a picture is divided by no less
-BOOST = 4.0  # of the words: beside a noise level a linear layer would hardly hear them at first
+FOLD = 2  # side of the pixel block that the first level sees as one position
+GROUPS = 8  # of a GroupNorm
+LEVELS, READ = 64, 128  # width of the noise level's embedding, and of the condition
+LEAST = 0.05  # lower bound of the noise level that the image error is divided by
+BOOST = 4.0  # scale of the words, which the noise level would otherwise outweigh at first
 
 
 class TinyUNet(ModelMixin, ConfigMixin, PeftAdapterMixin):
-    """Predicts a picture, and from it the velocity: (x - picture) / sigma.
+    """Predicts the image, and from it the velocity: (x - picture) / sigma.
 
-    Convolutions see an edge whole, where a transformer of patches puts it together from pieces. A
-    picture is easier to predict than a velocity: the noise in that must come through the network
-    pixel by pixel (arXiv:2511.13720). What the words say is added up, with no layer on top that
-    could learn pairs of them: a colour and a shape that were never seen together are painted too.
+    Convolutions see a whole edge, which a transformer assembles from patches. An image is easier to
+    predict than a velocity, whose noise must pass through the network pixel by pixel
+    (arXiv:2511.13720). Words enter as a sum, without a layer that could memorise pairs, so
+    unseen pairs of a colour and a shape are drawn too.
     """
 
     _supports_gradient_checkpointing = True
@@ -33,7 +33,7 @@ class TinyUNet(ModelMixin, ConfigMixin, PeftAdapterMixin):
 
     @register_to_config
     def __init__(self, *, channels: Sequence[int], text: int) -> None:
-        """channels: of the levels, each half as wide as the one before; text: numbers of one."""
+        """channels: per level, each at half the resolution; text: width of a text's vector."""
         super().__init__()
         self.gradient_checkpointing = False
         steps = [*pairwise(channels)]
@@ -45,7 +45,7 @@ class TinyUNet(ModelMixin, ConfigMixin, PeftAdapterMixin):
         self.down_blocks = nn.ModuleList(ResidualBlock(wide, wide) for wide, _ in steps)
         self.down = nn.ModuleList(nn.Conv2d(*step, 2, stride=2) for step in steps)
         self.middle_blocks = nn.ModuleList([ResidualBlock(channels[-1], channels[-1])])
-        self.states = nn.Identity()  # where a critic looks
+        self.states = nn.Identity()  # a critic reads its output
         self.up = nn.ModuleList(nn.ConvTranspose2d(*step[::-1], 2, stride=2) for step in steps)
         self.up_blocks = nn.ModuleList(ResidualBlock(2 * wide, wide) for wide, _ in steps)
         self.leave = nn.Sequential(
@@ -75,7 +75,7 @@ class TinyUNet(ModelMixin, ConfigMixin, PeftAdapterMixin):
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions beside a connection that leaves things as they are, which it begins as."""
+    """Two convolutions with a skip connection, initialised to the skip connection alone."""
 
     def __init__(self, given: int, wide: int) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class ResidualBlock(nn.Module):
 
 
 def waves(sigma: Tensor) -> Tensor:
-    """Cosines and sines of a noise level, of one to a thousand radians: [N] -> [N, LEVELS]."""
+    """Cosines and sines of a noise level at 1 to 1000 radians: [N] -> [N, LEVELS]."""
     rates = torch.logspace(0, 3, LEVELS // 2, device=sigma.device)
     angles = sigma.float()[:, None] * rates
     return torch.cat([angles.cos(), angles.sin()], 1)

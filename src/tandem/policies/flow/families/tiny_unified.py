@@ -1,4 +1,4 @@
-"""The embedded painter that shares its layers with a language model: patches behind words."""
+"""The embedded flow model that shares its layers with a language model."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ CONFIG, WEIGHTS = "config.json", "diffusion_pytorch_model.safetensors"
 
 
 class PatchVelocity(nn.Module):
-    """Velocities of the patches of a picture that stand behind a text, by the layers of a language
-    model. Words see what is before them, as when they are written; patches see all words and one
-    another. Only patches know the noise level.
+    """Predicts velocities of image patches that follow a text, with the layers of a language model.
+    Attention is causal for words; patches attend to all words and all patches. Only patches
+    receive the noise level.
     """
 
     def __init__(self, layers: nn.Module, *, channels: int, size: int, patch: int) -> None:
-        """`layers`: embeddings and blocks of the language model, which are not made here."""
+        """`layers`: the language model's own embeddings and blocks, shared with it."""
         from diffusers.models.embeddings import TimestepEmbedding, Timesteps
         from diffusers.models.normalization import AdaLayerNormContinuous
 
@@ -43,13 +43,13 @@ class PatchVelocity(nn.Module):
         self.layers, self.recompute = layers, False
 
     def forward(self, x: Tensor, sigma: Tensor, tokens: Tensor, seen: Tensor) -> Tensor:
-        """[N, C, H, W]. sigma: [N]; tokens: [N, L] int64; seen: [N, L] bool, where words are."""
+        """[N, C, H, W]. sigma: [N]; tokens: [N, L] int64; seen: [N, L] bool, False for padding."""
         dtype, size = self.place.dtype, x.shape[-2:]
         time = self.time(self.frequencies(1000 * sigma).to(dtype))
         folded = nn.functional.unfold(x.to(dtype), self.patch, stride=self.patch).transpose(1, 2)
         patches = self.patch_in(folded) + self.place + time[:, None]
         words = self.layers.get_input_embeddings()(tokens).to(dtype)
-        # As for texts: blocks are recomputed in train mode alone, and sampling is never in it.
+        # As for texts: blocks are recomputed only in train mode, never while sampling.
         self.layers.train(self.recompute and torch.is_grad_enabled())
         states = self.layers(
             inputs_embeds=torch.cat([words, patches], 1),
@@ -62,7 +62,7 @@ class PatchVelocity(nn.Module):
         return nn.functional.fold(unfolded, size, self.patch, stride=self.patch)
 
     def own_state(self) -> dict[str, Tensor]:
-        """What it has beside the layers of the language model. Of any shape [...]."""
+        """The weights other than the language model's layers. Of any shape [...]."""
         state = self.state_dict().items()
         return {name: x for name, x in state if not name.startswith("layers.")}
 
@@ -72,8 +72,8 @@ class PatchVelocity(nn.Module):
 
 
 def attention_of(seen: Tensor, patches: int, dtype: torch.dtype) -> Tensor:
-    """What is added to attention scores, 0 or the lowest number: [N, 1, S, S], of L words and then
-    the patches. seen: [N, L] bool, the words that patches look at."""
+    """The additive attention mask, 0 or the lowest number: [N, 1, S, S], over L words and then the
+    patches. seen: [N, L] bool, the words that are no padding."""
     words = seen.shape[1]
     place = torch.arange(words + patches, device=seen.device)
     is_patch = place >= words
@@ -85,13 +85,13 @@ def attention_of(seen: Tensor, patches: int, dtype: torch.dtype) -> Tensor:
 
 
 class TinyUnified(TinyFlow):
-    """Reads the tokens of a text of up to four. A picture is its own latent: 16 x 16 RGB in
-    [-1, 1]. Its transformer is that of the language model which wrote the text."""
+    """Reads up to four tokens of text. An image is its own latent: 16 x 16 RGB in [-1, 1]. Its
+    transformer is that of the language model which wrote the text."""
 
     patch = PATCH
 
     def __init__(self, *, seed: int = 0) -> None:
-        """A new head is a function of the seed."""
+        """`seed`: of the heads' initial weights."""
         super().__init__(seed=seed)
         self.layers: nn.Module | None = None
 
@@ -105,13 +105,14 @@ class TinyUnified(TinyFlow):
     def load(self, path: str | None, dtype: torch.dtype | None) -> nn.Module:
         if self.layers is None:
             raise ValueError(
-                "model.picture.adapter: TinyUnified paints with the layers of the writer; set "
+                "model.picture.adapter: TinyUnified needs the layers of a language model; set "
                 "model._target_=tandem.policies.chain.unified.UnifiedPolicy, as model=tiny_unified"
             )
         own = next(self.layers.parameters()).dtype
         if dtype not in (None, own):
             raise ValueError(
-                f"model.picture.dtype is not that of the layers, {own}; set it as model.text.dtype"
+                f"model.picture.dtype differs from that of the layers, {own}; "
+                "set it to the same value as model.text.dtype"
             )
         network = self._new()
         if path is not None:
@@ -137,11 +138,11 @@ class TinyUnified(TinyFlow):
         return f"has {count} tokens, but tiny_unified reads {WORDS}" if count > WORDS else None
 
     def read(self, text: str) -> list[int]:
-        """The ids of its tokens."""
+        """The token ids of a text."""
         return self.tokenizer(text, add_special_tokens=False).input_ids
 
     def encode(self, inputs: Sequence[PromptInput], device: torch.device) -> Iterator[Condition]:
-        """The ids alone: what they mean is learnt, and a pass looks it up."""
+        """Token ids only: their embeddings are trained, so each pass looks them up."""
         return (padded(self.read(one.text)[:WORDS], device) for one in inputs)
 
     def velocity(
@@ -153,7 +154,7 @@ class TinyUnified(TinyFlow):
         return network.norm_out, network.place.shape[1]
 
     def save(self, network: nn.Module, folder: Path) -> None:
-        """The heads: the layers are saved with the language model."""
+        """Save the heads; the layers are saved with the language model."""
         from safetensors.torch import save_file
 
         place = folder / "transformer"
@@ -164,25 +165,25 @@ class TinyUnified(TinyFlow):
         (place / CONFIG).write_text(json.dumps(sizes, indent=2), encoding="utf-8")
 
     def save_lora(self, network: nn.Module, folder: Path) -> None:
-        raise NotImplementedError("adapters are in the layers, and the writer saves those")
+        raise NotImplementedError("the language model saves the layers and their adapters")
 
 
 def padded(ids: Sequence[int], device: torch.device) -> Condition:
-    """Ids of words, and 0 behind them, where there is none: [L] int64, [L] bool."""
+    """Token ids padded with 0, and their mask: [L] int64, [L] bool."""
     row = torch.tensor([*ids, *[0] * (WORDS - len(ids))], dtype=torch.int64, device=device)
     return {"tokens": row, "seen": torch.arange(WORDS, device=device) < len(ids)}
 
 
 def read_heads(network: PatchVelocity, folder: Path) -> None:
-    """Copies what `save` wrote. Raises ValueError for heads of another size."""
+    """Load the heads that `save` wrote. Raises ValueError for heads of another size."""
     from safetensors.torch import load_file
 
     saved, own = load_file(folder / WEIGHTS), network.own_state()
     odd = [name for name in own if name not in saved or saved[name].shape != own[name].shape]
     if odd or len(saved) != len(own):
         raise ValueError(
-            f"model.picture.path={folder.parent}: the heads there are of another model, as "
-            f"{(odd or sorted(saved.keys() - own.keys()))[0]} shows"
+            f"model.picture.path={folder.parent}: its heads belong to another model: "
+            f"{(odd or sorted(saved.keys() - own.keys()))[0]} does not match"
         )
     for name, x in own.items():
         x.copy_(saved[name])
@@ -190,9 +191,9 @@ def read_heads(network: PatchVelocity, folder: Path) -> None:
 
 @torch.no_grad()
 def check_sight(network: PatchVelocity) -> None:
-    """A model that lets go of the mask would paint from left to right, and nothing would say so.
+    """Check that the first patch attends to the last: a model may ignore the mask silently.
 
-    Raises ValueError for it.
+    Raises ValueError if it does.
     """
     layers = network.layers
     device, side = network.place.device, SIZE
@@ -204,5 +205,5 @@ def check_sight(network: PatchVelocity) -> None:
     if torch.equal(before[..., 0, 0], after[..., 0, 0]):
         raise ValueError(
             f"model.text: {type(layers).__name__} does not let the first patch of a picture see "
-            "the last one; take another model, or another attn_implementation"
+            "the last one; choose another model or attn_implementation"
         )

@@ -1,7 +1,6 @@
-"""Encoders of prompts that are trained with the transformer: they read a prompt anew in every pass.
+"""Prompt encoders that are trained with the transformer: they encode prompts in every pass.
 
-A condition then says which prompt it is of, [1] int64, and what the encoders say of it has a
-gradient.
+A condition then holds the number of its prompt, [1] int64, and the encoders' output has a gradient.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ ASKED = "asked"
 
 
 class TrainedReaders(PromptReaders):
-    """A family whose encoders may learn."""
+    """A family whose encoders can be trained."""
 
-    asked: dict[PromptInput, int] | None = None  # numbers of prompts; None: no encoder learns
-    pipeline: DiffusionPipeline | None = None  # that holds the other encoders, once it was needed
+    asked: dict[PromptInput, int] | None = None  # prompt numbers; None: no encoder is trained
+    pipeline: DiffusionPipeline | None = None  # with the frozen encoders, loaded on first use
 
     def component(self, name: str, dtype: torch.dtype | None) -> nn.Module:
-        """An encoder of the folder, which learns from now on; None: as it was saved.
+        """An encoder of the folder, trained from now on; dtype None: as saved.
 
-        Raises ValueError where there is no such.
+        Raises ValueError if the folder does not have it.
         """
         there = [x for x in self.readers if (self.folder / x / "config.json").is_file()]
         if name not in there:
             raise ValueError(
-                f"model.target_components names {name}, and model.path={self.folder} has "
+                f"model.target_components names {name}, but model.path={self.folder} has only "
                 f"{', '.join([*self.transformers(), *there])}"
             )
         if next(self.network.parameters()).is_meta:
@@ -57,8 +56,8 @@ class TrainedReaders(PromptReaders):
             yield {ASKED: torch.tensor(number, device=device)}
 
     def read(self, network: Components, condition: Condition) -> Condition:
-        """What a transformer reads of these prompts, by the encoders among the components."""
-        if ASKED not in condition:  # of an outline, which has no prompts
+        """The transformer's condition, encoded with the trained encoders in `network`."""
+        if ASKED not in condition:  # an outline has no prompts
             return condition
         rows, inputs = condition[ASKED], list(self.asked)
         if self.pipeline is None:

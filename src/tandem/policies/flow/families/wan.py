@@ -1,4 +1,4 @@
-"""Wan 2.1 and 2.2: films of a text, from any folder in the layout of `WanPipeline`."""
+"""Wan 2.1 and 2.2, text to video, loaded from a folder in the layout of `WanPipeline`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 class Wan(Films):
-    """Text as a UMT5 reads it, zeros behind its end. Wan 2.2 A14B has two transformers: the second
-    is for the noise levels below the boundary that the folder names."""
+    """Prompts are UMT5 states, padded with zeros. Wan 2.2 A14B has two transformers: the second one
+    handles noise levels below the boundary in the folder's index."""
 
     family = Family(
         pipeline="WanPipeline",
@@ -53,7 +53,7 @@ class Wan(Films):
     def condition(
         self, pipeline: WanPipeline, asked: PromptInput, device: torch.device
     ) -> Condition:
-        # That of the other pipelines wants ftfy.
+        # The other pipelines' version requires ftfy.
         read = diffusers_class("WanPipeline")._get_t5_prompt_embeds
         most = self.max_sequence_length
         return {"states": read(pipeline, asked.text, max_sequence_length=most, device=device)[0]}
@@ -71,7 +71,7 @@ class Wan(Films):
         return by_noise_level(tuple(network.values()), sigma, self.boundary, ask)
 
     def of_one(self, network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition) -> Tensor:
-        """Noise levels are counted in thousandths; Wan 2.2 TI2V reads one for every token."""
+        """The velocity of one transformer; Wan 2.2 TI2V takes a timestep per token."""
         time = 1000 * sigma
         if self.times_of_tokens:
             tokens = x[0, 0].numel() // self.geometry().patch ** 2
@@ -79,7 +79,7 @@ class Wan(Films):
         return self.said(network, x, time, condition)
 
     def said(self, network: nn.Module, x: Tensor, time: Tensor, condition: Condition) -> Tensor:
-        """What a transformer says of what it reads, [N, channels, ...]."""
+        """The output of a transformer, [N, channels, ...]."""
         dtype = network.patch_embedding.weight.dtype
         seen = condition.get("seen")
         return network(
@@ -93,8 +93,8 @@ class Wan(Films):
     def reader(self, network: nn.Module) -> tuple[nn.Module, int]:
         if isinstance(network, Components):
             raise ValueError(
-                f"model.path={self.folder} has two transformers, and a critic reads the states of "
-                "one; take an algorithm without a critic, such as algorithm=flow_grpo"
+                f"model.path={self.folder} has two transformers, but a critic reads the states of "
+                "one; choose an algorithm without a critic, such as algorithm=flow_grpo"
             )
         config = network.config
         return network.norm_out, config.num_attention_heads * config.attention_head_dim

@@ -1,5 +1,4 @@
-"""Wan 2.1 and 2.2: films that begin with the picture of their prompt, in the layout of
-`WanImageToVideoPipeline`."""
+"""Wan 2.1 and 2.2, image to video, loaded from a folder of `WanImageToVideoPipeline`."""
 
 from __future__ import annotations
 
@@ -19,20 +18,20 @@ from tandem.policies.flow.records import Condition, PromptInput
 if TYPE_CHECKING:
     from diffusers import WanImageToVideoPipeline
 
-SEEN = 257  # tokens of the picture, as a CLIP of 224 pixels sees it
+SEEN = 257  # tokens of a picture in a CLIP of 224 pixels
 
 
 @declare(shows=range(1, 2))
 class WanImage(Wan):
-    """The picture goes through the VAE as the first frame of a film that is grey after it, and in
-    Wan 2.1 through a CLIP too. Wan 2.2 TI2V keeps it as its first frame of a latent."""
+    """The VAE encodes the picture as the first frame of an otherwise grey film; Wan 2.1 also
+    encodes it with a CLIP. Wan 2.2 TI2V keeps it as the first latent frame."""
 
     family = Family(
         pipeline="WanImageToVideoPipeline",
         transformer="WanTransformer3DModel",
         vae="AutoencoderKLWan",
         model="wan2_1_i2v_14b",
-        siblings=("WanPipeline",),  # of TI2V, which makes both
+        siblings=("WanPipeline",),  # TI2V supports both
     )
     readers = (*Wan.readers, "image_encoder", "image_processor")
     optional = frozenset({"image_encoder", "image_processor"})
@@ -42,8 +41,8 @@ class WanImage(Wan):
         own = super().canvas(None)
         if super().canvas(resolution, frames) != own:
             raise ValueError(
-                "evaluation.resolution and evaluation.frames: films that begin with a picture are "
-                "of one size, that of model.adapter; leave both null"
+                "evaluation.resolution and evaluation.frames: an image-to-video model has only the "
+                "size of model.adapter; leave both null"
             )
         return own
 
@@ -51,13 +50,13 @@ class WanImage(Wan):
         own = super().fit(network).config
         if own.in_channels == own.out_channels and not self.times_of_tokens:
             raise ValueError(
-                f"model.path={self.folder} makes films of a text alone; take model=wan2_1_1_3b"
+                f"model.path={self.folder} is a text-to-video model; set model=wan2_1_1_3b"
             )
         return network
 
     @property
     def shown_tokens(self) -> int:
-        """The others lie behind those of the film, in channels of their own."""
+        """CLIP tokens of the picture; its latent adds channels, not tokens."""
         return 0 if self.network.config.image_dim is None else SEEN
 
     def blank(self, rows: int) -> Condition:
@@ -93,6 +92,6 @@ class WanImage(Wan):
         tokens = x[0, 0, 0].numel() // self.geometry().patch ** 2
         time = of_frames.repeat_interleave(tokens, 1)
         said = self.said(network, torch.cat([first, rest], 2), time, condition)
-        # On this way the first frame ends as the picture, wherever it started.
+        # With this velocity the first frame ends as the picture, wherever it started.
         back = (x[:, :, :1] - first) / sigma.view(-1, 1, 1, 1, 1)
         return torch.cat([back, said[:, :, 1:]], 2)

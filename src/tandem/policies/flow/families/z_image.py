@@ -1,4 +1,4 @@
-"""Z-Image and Z-Image-Turbo, from any folder in the layout of `ZImagePipeline`."""
+"""Z-Image and Z-Image-Turbo, loaded from a folder in the layout of `ZImagePipeline`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tandem.policies.flow.records import Condition, PromptInput
 if TYPE_CHECKING:
     from diffusers import ZImagePipeline
 
-CUT = "2-1"  # the layers of patches of 2 x 2 x 1, the only ones that its pipeline asks for
+CUT = "2-1"  # the layers for 2 x 2 x 1 patches, the only ones that the pipeline uses
 
 
 class ZImage(Pipeline):
-    """Text as a Qwen3 reads it in its chat template. `guidance_scale` is one more than its
-    pipeline's, which adds that many times the difference to the velocity for the prompt."""
+    """Prompts are Qwen3 states of a chat template. `guidance_scale` is one more than in its
+    pipeline, which adds that multiple of the difference to the prompted velocity."""
 
     family = Family(
         pipeline="ZImagePipeline",
@@ -48,7 +48,7 @@ class ZImage(Pipeline):
     def velocity(
         self, network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition
     ) -> Tensor:
-        """It says data - noise, at a time that runs from 0 to 1."""
+        """The network predicts x0 - noise, at a time 1 - sigma."""
         dtype = network.all_x_embedder[CUT].weight.dtype
         films = list(x.to(dtype)[:, :, None].unbind())
         read = [states.to(dtype) for states in texts.unpadded(condition)]
