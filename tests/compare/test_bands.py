@@ -80,14 +80,14 @@ def test_where_all_seeds_agree_another_value_is_no_fault(tmp_path, kept):
 def test_a_run_that_ended_before_is_not_inside(tmp_path, kept):
     found = judged(tmp_path, kept, curve(99)[:3], iterations=50)
     assert not found.holds
-    assert describe_judged(found) == "inside at the 3 of 6 points that it came to"
+    assert describe_judged(found) == "inside at the 3 of 6 points reached"
 
 
 def test_a_run_belongs_to_the_variant_of_its_configuration(tmp_path, kept):
     assert judged(tmp_path, kept, curve(1), algorithm="rloo").expected.name == "rloo"
     other = judged(tmp_path / "other", kept, curve(1), algorithm="rloo", optimizer={"lr": 3e-4})
     assert other.expected.name == "rloo" and not other.holds
-    said = "another configuration: optimizer.lr is 0.0003, expected 0.0001"
+    said = "different configuration: optimizer.lr is 0.0003, expected 0.0001"
     assert describe_judged(other) == said
 
 
@@ -95,7 +95,7 @@ def test_a_key_that_the_code_has_learnt_since_is_named_and_no_obstacle(tmp_path,
     found = judged(tmp_path, kept, curve(99), optimizer={"lr": 1e-4, "nesterov": False})
     assert found.holds
     notes = table_judged([found], kept).notes
-    assert "Judged in spite of keys that one side alone has: optimizer.nesterov." in notes
+    assert "Ignored keys, which only one side has: optimizer.nesterov." in notes
 
 
 def test_fewer_than_ten_seeds_make_no_band(tmp_path):
@@ -125,7 +125,7 @@ def test_of_a_run_that_goes_on_no_band_is_kept(tmp_path):
         own = curve(seed)[: 6 - (seed == 2)]
         write_run(tmp_path / str(seed), own, seed=seed, iterations=5, going=True)
     variants = group_runs([read(path) for path in find([tmp_path])])
-    with pytest.raises(ValueError, match="1 of 3 runs goes on, such as 2; keep a band of runs"):
+    with pytest.raises(ValueError, match="1 of 3 runs goes on, such as 2; save the band when all"):
         expected_bands.save(tmp_path / "kept", variants, METRIC)
     assert not (tmp_path / "kept").exists()
 
@@ -151,8 +151,8 @@ def test_the_command_keeps_a_band_and_judges_by_it(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["save_band=kept", "x=seconds"], "x=seconds with save_band: seeds are not at one place"),
-        (["band=nowhere"], "band=nowhere has no expected.json that can be read"),
+        (["save_band=kept", "x=seconds"], "x=seconds with save_band: a band is over iterations"),
+        (["band=nowhere"], "band=nowhere: expected.json there cannot be read"),
     ],
 )
 def test_a_band_that_cannot_be_is_one_line(tmp_path, capsys, arguments, line):
@@ -167,7 +167,7 @@ def test_another_metric_than_the_band_is_refused(tmp_path, kept, capsys):
     write_run(tmp_path, [0.0, 0.5])
     with pytest.raises(SystemExit):
         main([str(tmp_path), f"band={kept.folder}", "metric=eval/reward"])
-    assert "expects eval/accuracy" in capsys.readouterr().err
+    assert "stores eval/accuracy" in capsys.readouterr().err
 
 
 def test_a_cache_elsewhere_is_no_other_configuration(tmp_path, kept):

@@ -56,7 +56,7 @@ def test_a_difference_that_is_not_comes_with_a_range_of_seeds(tmp_path):
 
 def test_below_five_seeds_no_power_is_made_of_what_was_seen(tmp_path):
     (pair,) = compare_all(table(tmp_path, NEAR), METRIC)
-    said = "not distinguishable at n = 4; run 5 seeds to learn how many it takes"
+    said = "not distinguishable at n = 4; run 5 seeds to estimate how many are needed"
     assert pair.verdict == said and pair.seeds_needed is None
 
 
@@ -79,7 +79,7 @@ def test_two_seeds_have_no_interval_no_p_and_no_r(tmp_path):
     (pair,) = compare_all([one, other], METRIC)
     found = pair.difference
     assert (found.interval(), found.p, found.correlation, pair.simultaneous) == (None,) * 4
-    said = "not distinguishable at n = 2; run 3 seeds at least, better 5"
+    said = "not distinguishable at n = 2; run at least 3 seeds, better 5"
     assert pair.verdict == said
 
 
@@ -100,7 +100,7 @@ def test_a_claim_stands_where_the_simultaneous_interval_leaves_out_0(tmp_path):
 
 def test_one_seed_claims_nothing(tmp_path):
     (pair,) = compare_all(table(tmp_path, {"grpo": [0.9], "rloo": [0.1]}), METRIC)
-    assert pair.verdict == "not distinguishable at n = 1; run 3 seeds at least, better 5"
+    assert pair.verdict == "not distinguishable at n = 1; run at least 3 seeds, better 5"
 
 
 def test_the_design_decides_what_is_paired(tmp_path):
@@ -178,7 +178,7 @@ def test_a_run_without_the_metric_of_the_others_is_named_and_does_not_count(tmp_
     hide_scores(tmp_path / "grpo-1")
     main([str(tmp_path)])
     said = " ".join(capsys.readouterr().out.split())
-    assert "grpo: seed 1 without any score; sft: no run has a score" in said
+    assert "grpo: seed 1 without a score; sft: no run has a score" in said
     hide_scores(tmp_path / "grpo-0")
     with pytest.raises(SystemExit):  # most runs have it no longer
         main([str(tmp_path)])
@@ -239,7 +239,7 @@ def test_what_an_older_report_wrote_alone_goes_and_a_user_s_file_stays(tmp_path,
         (["metrc=x"], "unknown option 'metrc': did you mean 'metric'?"),
         (["metric=eval/acuracy"], "no run has it; did you mean 'eval/accuracy'?"),
         (["by=loss"], "by=loss: no run has such a choice or key"),
-        (["x=token"], "x=token: did you mean 'tokens'?"),
+        (["x=token"], "x=token is no axis; did you mean 'tokens'?"),
     ],
 )
 def test_a_wrong_option_is_one_line(tmp_path, monkeypatch, capsys, arguments, line):
@@ -255,7 +255,7 @@ def test_seeds_that_all_agree_prove_nothing(tmp_path):
     (pair,) = compare_all(
         table(tmp_path, {"grpo": [0.2, 0.3, 0.7], "rloo": [0.1, 0.2, 0.6]}), METRIC
     )
-    said = "not distinguishable at n = 3; seeds that all agree show no spread: nothing can be said"
+    said = "not distinguishable at n = 3; all seeds agree, so the spread is unknown"
     assert pair.verdict == said
 
 

@@ -32,7 +32,7 @@ def test_one_variant_by_hand(tmp_path):
     assert (found["variant"], found["n"], found["area"]) == ("grpo", "2", "0.225")
     assert found["samples to it"] == str((15 + 30) * 64 // 2)
     assert (found["reached"], found["end"]) == ("2 of 2", "-")
-    assert "No fit: grpo: 4 of the 6 points that it takes." in table.notes
+    assert "No fit: grpo: 4 points, needs 6." in table.notes
 
 
 def test_the_threshold_is_halfway_to_the_best_variant(tmp_path):
@@ -99,7 +99,7 @@ def test_pass_at_k_stands_at_both_ends(tmp_path):
     assert (one["k"], one["n"], eight["k"]) == ("1", "3", "8")
     assert float(one["gain"]) == pytest.approx((0.4 + 0.6 - 0.2) / 3, abs=1e-3)
     assert float(eight["gain"]) == pytest.approx((0.2 + 0.2 + 0) / 3, abs=1e-3)
-    assert table.notes == ["Measured once only, so that the end is the start: grpo: seed 2."]
+    assert table.notes == ["Measured only once, so start and end agree: grpo: seed 2."]
 
 
 def test_runs_without_tries_have_no_such_table(tmp_path):
@@ -109,7 +109,9 @@ def test_runs_without_tries_have_no_such_table(tmp_path):
 
 def test_a_threshold_beyond_all_scores_is_refused(tmp_path):
     write_run(tmp_path / "run", [0.0, 0.8])
-    with pytest.raises(ValueError, match="threshold=50: eval/accuracy lies between 0 and 1"):
+    with pytest.raises(
+        ValueError, match="threshold=50 is out of range: eval/accuracy lies between 0 and 1"
+    ):
         table_curves(variants_of(tmp_path), METRIC, "iterations", 50)
     assert choose_threshold(variants_of(tmp_path), "eval/reward", 50).value == 50
 
@@ -121,4 +123,4 @@ def test_a_threshold_that_is_no_number_is_one_line(tmp_path, capsys):
             main([str(tmp_path), f"threshold={text}"])
         said = capsys.readouterr().err.strip()
         assert exit.value.code == 2
-        assert said == f"threshold={text}: give a number, such as threshold=0.5"
+        assert said == f"threshold={text} is not a finite number; write threshold=0.5, say"

@@ -89,7 +89,7 @@ def test_from_five_on_it_is_the_seeds_that_would_tell_the_best_from_the_others(t
     sentence, command = write_next(found)
     likely = pair.seeds_needed.likely
     assert not pair.distinct and likely <= 30
-    assert sentence.startswith(f"Run {likely} seeds of each to tell {pair.better.name} from")
+    assert sentence.startswith(f"Run {likely} seeds of each to separate {pair.better.name} from")
     assert f"seed=range(0,{likely})" in command
 
 
@@ -103,7 +103,7 @@ def test_a_small_difference_is_named_instead_of_hundreds_of_seeds(tmp_path):
 def test_nothing_is_left_to_run_where_all_is_told_apart(tmp_path):
     found = compared(write_sweep(tmp_path, scatter(5, 0.2, 0.01)))
     (sentence,) = write_next(found)
-    assert sentence.startswith("grpo is known to be the best of these")
+    assert sentence.startswith("grpo is the best of these")
 
 
 def two(folder, **changes):
@@ -127,7 +127,7 @@ def two(folder, **changes):
 )
 def test_one_line_names_what_differs_beside_what_is_compared(tmp_path, changes, said):
     lines = write_warnings(two(tmp_path, **changes))
-    wanted = [f"Beside what is compared these differ: {one}." for one in said]
+    wanted = [f"The variants also differ in: {one}." for one in said]
     assert lines == wanted
 
 
@@ -142,7 +142,7 @@ def test_an_algorithm_without_a_recipe_beside_one_with_is_said_so(tmp_path):
     bare = {"algorithm": "rloo", "data": "letters", "recipe": None}
     (line,) = write_warnings(two(tmp_path, choices=bare))
     assert line.startswith(
-        "rloo has no recipe and ran on defaults; the others ran on numbers tuned"
+        "rloo has no recipe and used the defaults; the others used tuned numbers"
     )
 
 

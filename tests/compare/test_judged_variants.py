@@ -40,7 +40,7 @@ def test_every_variant_is_told_by_its_intervals_over_seeds(tmp_path):
     assert {name: one.verdict for name, one in told.items()} == {
         "grpo": "no: the reward rose and the judge fell",
         "rloo": "yes, both rose",
-        "dapo": "not known: the reward rose, and the judge is not known to have moved",
+        "dapo": "not known: the reward rose, and the judge is not known to have changed",
     }
     assert {one.over for one in told.values()} == {"seeds"}
     own = estimate([-0.2, -0.25, -0.3])

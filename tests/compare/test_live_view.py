@@ -213,7 +213,7 @@ def test_control_c_ends_it(tmp_path):
     ("options", "line"),
     [
         (["serve=yes"], "serve=yes: give serve=true, or a port such as serve=8000"),
-        (["serve=true", "out=x"], "leave out to a call of its own"),
+        (["serve=true", "out=x"], "cannot be combined with out: run that separately"),
     ],
 )
 def test_what_cannot_be_served_is_one_line(tmp_path, capsys, options, line):

@@ -49,7 +49,7 @@ def test_numbers_of_one_variant_and_what_to_buy(tmp_path):
     assert (one["n"], one["prompts"], one["larger"]) == ("4", "10", "prompts")
     assert one["another set adds"] == f"{found.added**0.5:.3f}"
     assert one["prompts for half"] == str(found.enough)
-    said = "Prompts are the larger noise in the one variant: buy prompts"
+    said = "Prompts are the larger noise in the one variant: add prompts"
     assert table.notes[-1].startswith(said)
 
 
@@ -64,7 +64,7 @@ def test_a_difference_is_decomposed_itself(tmp_path):
     gap = cells(table, "grpo - rloo")
     assert (gap["n"], gap["larger"], gap["mean"]) == ("4, 4", "seeds", "0.100")
     assert float(gap["another set adds"]) == pytest.approx(0, abs=1e-6)
-    said = "Seeds are the larger noise in the one difference: buy seeds, not prompts."
+    said = "Seeds are the larger noise in the one difference: add seeds, not prompts."
     assert table.notes[-1] == said
 
 
@@ -100,7 +100,7 @@ def test_prompts_that_are_shared_without_pairs_are_not_counted_twice(tmp_path):
     die(write_run(tmp_path / "rloo-2", [None, None], seed=2, algorithm="rloo"))
     table = table_of(tmp_path)
     assert set(cells(table, "grpo - rloo").values()) == {"grpo - rloo", "3, 2", "-"}
-    why = "Not told apart: grpo - rloo: its sides share prompts, but no pairs of runs."
+    why = "Not separated: grpo - rloo: its sides share prompts but have no paired runs."
     assert why in table.notes
 
 

@@ -159,7 +159,7 @@ def test_curves_are_read_by_arrow_keys_with_n_beside_them(browser, pages):
     browser.run("document.getElementById('curve').focus()")
     browser.key("ArrowLeft")
     said = browser.run("document.querySelector('#curve .tip').innerText")
-    assert "60 iterations" in said and "n = 10, 9 alive" in said
+    assert "60 iterations" in said and "n = 10, 9 running" in said
     assert said.index("dapo") < said.index("grpo") < said.index("reinforce")
     browser.key("Escape")
     assert browser.run("document.querySelector('#curve .tip').hidden")
@@ -226,7 +226,7 @@ def test_of_twenty_variants_the_best_is_laid_beside_each_and_eight_curves_are_dr
 def test_what_to_run_next_and_what_else_differs_stand_on_top(browser, pages):
     opened(browser, pages["many"])
     said = browser.run("document.getElementById('advice').innerText")
-    assert "Beside what is compared these differ: warm-up" in said
+    assert "The variants also differ in: warm-up" in said
     assert "Next: " in said
 
 
@@ -258,7 +258,7 @@ def test_where_no_prompt_is_shared_the_samples_say_so(browser, tmp_path):
         RunRecord(place).samples(0, [row])
     opened(browser, page(tmp_path, "runs"))
     said = browser.run("document.querySelector('#samples').innerText")
-    assert "no prompt was asked of all variants" in said
+    assert "the variants have no prompt in common" in said
     assert not complaints(browser)
 
 
@@ -287,7 +287,7 @@ def test_runs_are_drawn_beside_their_band(browser, pages):
     assert browser.run("document.querySelectorAll('circle.outside').length") > 0
     said = browser.run("document.querySelector('#bands').innerText")
     assert "inside at all 13 points" in said and "outside from iteration" in said
-    assert "another configuration: optimizer.lr is 0.0003, expected 0.0001" in said
+    assert "different configuration: optimizer.lr is 0.0003, expected 0.0001" in said
 
 
 def test_profiles_over_many_tasks_are_drawn(browser, pages):

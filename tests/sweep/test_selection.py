@@ -41,7 +41,7 @@ def test_the_best_is_the_one_with_the_best_mean_and_the_dead_count(tmp_path):
 def test_a_number_of_which_more_may_be_worse_chooses_nothing(tmp_path):
     place = sweep(tmp_path, {"grpo": [0.5], "rloo": [0.6]})
     every = [runs.read(folder) for folder in runs.find([place])]
-    with pytest.raises(ValueError, match="nobody knows whether more of it is better"):
+    with pytest.raises(ValueError, match="unknown whether higher is better"):
         selection.ranked(every, "actor/entropy")
 
 
@@ -86,13 +86,13 @@ def test_the_winners_curse_stands_in_the_table():
     table = selection.table(found)
     assert table.title == "best of k = 3 by eval/accuracy: b"
     assert [list(row[:3]) for row in table.rows] == [
-        ["eval/accuracy when it was chosen", "2", "0.900"],
+        ["eval/accuracy when chosen", "2", "0.900"],
         ["eval/accuracy of fresh seeds", "2", "0.700"],
         ["test/accuracy of fresh seeds", "2", "0.500"],
     ]
     said = " ".join(table.notes)
     assert "Ahead of a by 0.200" in said and "failed: 3, 4" in said and "1 had none" in said
-    assert "Seed 5 does not count, it is running: at/5" in said
+    assert "Seed 5 is not counted, it is running: at/5" in said
 
 
 def test_only_prompts_that_nothing_has_read_are_reported_on(tmp_path):
@@ -181,7 +181,7 @@ def test_a_run_that_does_not_answer_is_named_and_the_exit_code_says_so(tmp_path)
     mute.touch()
     found = select(place, None, 1, program=PROGRAM)
     log = mute.parent / "seed=1" / selection.SAID
-    said = f"Seed 1 did not answer the test prompts: see {log}."
+    said = f"Seed 1 has no test score: see {log}."
     assert said in selection.table(found).notes and "out of memory" in log.read_text()
     assert [exit_code(found, count) for count in (1, 2)] == [1, 75]
     mute.unlink()

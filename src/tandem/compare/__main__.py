@@ -1,26 +1,26 @@
 """`python -m tandem.compare RUNS... [by=algorithm] [metric=eval/accuracy] [out=FOLDER]`.
 
-RUNS are run directories, or folders with runs in them, such as a sweep. Nothing but these is read.
+RUNS are run directories, or folders that contain runs, such as a sweep. Nothing else is read.
 
-  by=KEY[,KEY]    choices (algorithm) or keys (optimizer.lr) that tell variants apart;
-                  left out: whatever the runs do not agree on
-  task=KEY[,KEY]  those that tell tasks apart, within which variants are compared; left out: data
-  metric=NAME     left out: eval/accuracy, or eval/reward where there is none
-  x=AXIS          of the curves: iterations, samples, tokens, seconds, cpu_seconds, gpu_seconds
-  threshold=0.5   of the metric: how much of x seeds need to get there; left out: halfway from where
-                  runs start to the best last mean
-  power_for=0.05  how many seeds would find a true difference of this size; left out: of the size
-                  that is seen, from five seeds on
-  out=FOLDER      report.html to look at, the tables as Markdown, CSV and LaTeX, the plots as PDF;
-                  what an older report there wrote and this one does not goes
-  wandb=true      a report on W&B too, where the runs are mirrored, or wandb=ENTITY/PROJECT
-  save_band=experiments/NAME   keep the mean curves there; with ten seeds a band for one new run
-  band=experiments/NAME        which of these runs leave it, and where
-  serve=true      a page for this machine alone that follows runs while they go on; serve=8000: at
-                  this port
+  by=KEY[,KEY]    choices (algorithm) or keys (optimizer.lr) that distinguish variants;
+                  default: every key in which the runs differ
+  task=KEY[,KEY]  keys that distinguish tasks; variants are compared within a task; default: data
+  metric=NAME     default: eval/accuracy, or eval/reward if the runs have no accuracy
+  x=AXIS          axis of the curves: iterations, samples, tokens, seconds, cpu_seconds, gpu_seconds
+  threshold=0.5   value of the metric; the table shows how much of x seeds need to reach it;
+                  default: halfway from the mean first score to the best last mean
+  power_for=0.05  true difference for which the number of seeds is computed; default: the observed
+                  difference, from five seeds on
+  out=FOLDER      write report.html, the tables as Markdown, CSV and LaTeX, and the plots as PDF;
+                  files of an older report in this folder are removed
+  wandb=true      also write a report on W&B, where the runs are mirrored; or wandb=ENTITY/PROJECT
+  save_band=experiments/NAME   store the mean curves; from ten seeds on with a band for a new run
+  band=experiments/NAME        show which of these runs leave the stored band, and where
+  serve=true      serve a live page on this machine, updated while runs are in progress;
+                  serve=8000 chooses the port
 
-It ends with 0; with 1 where a run leaves its band, ended before it did, or is of a configuration
-that the experiment does not have; with 2 where nothing could be compared.
+Exit code 0: success. 1: a run leaves its band, ended before the band does, or has a configuration
+that is not in the experiment. 2: nothing could be compared.
 """
 
 from __future__ import annotations
@@ -77,12 +77,10 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def follow(places: Sequence[str], options: Mapping[str, str]) -> None:
-    """Until Ctrl-C, and whatever is not there yet."""
+    """Serve the live page until Ctrl-C. The runs need not exist yet."""
     request, port = make_request(options), options["serve"]
     if beside := {"out", "wandb", "save_band"} & options.keys():
-        raise ValueError(
-            f"serve={port} shows runs that go on: leave {min(beside)} to a call of its own"
-        )
+        raise ValueError(f"serve={port} cannot be combined with {min(beside)}: run that separately")
     if port != "true" and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise ValueError(f"serve={port}: give serve=true, or a port such as serve=8000")
     watched = live.Watched(places, lambda runs: add_sweeps(compare(runs, request), places))
@@ -92,7 +90,7 @@ def follow(places: Sequence[str], options: Mapping[str, str]) -> None:
 def add_sweeps(
     found: Comparison, places: Sequence[str], left_out: Sequence[str] = ()
 ) -> Comparison:
-    """With what sweeps at these places selected, and which of their runs left no record."""
+    """Add what sweeps at these places selected, and which of their runs left no record."""
     missing = [*left_out, *planned.list_unrecorded(places)]
     made = [
         replace(table, notes=[*table.notes, *missing]) if table.name == "scores" else table
@@ -102,7 +100,7 @@ def add_sweeps(
 
 
 def parse_options(arguments: Sequence[str]) -> tuple[list[str], Mapping[str, str]]:
-    """Places and options. What has no = is a place, and so is what exists under that name."""
+    """Places and options. An argument without =, or one that exists as a path, is a place."""
     places = [text for text in arguments if "=" not in text or Path(text).exists()]
     options = dict(text.split("=", 1) for text in arguments if text not in places)
     for name in options:
@@ -110,7 +108,7 @@ def parse_options(arguments: Sequence[str]) -> tuple[list[str], Mapping[str, str
             near = get_close_matches(name, OPTIONS, n=1) or [" or ".join(OPTIONS)]
             raise ValueError(f"unknown option {name!r}: did you mean {near[0]!r}?")
     if not places:
-        raise ValueError("no runs: give run directories, or a folder with runs in it")
+        raise ValueError("no runs: give run directories, or a folder that contains runs")
     return places, options
 
 
@@ -118,14 +116,14 @@ def make_request(options: Mapping[str, str]) -> Request:
     axis, metric = options.get("x", expected_bands.AXIS), options.get("metric")
     if "save_band" in options and axis != expected_bands.AXIS:
         raise ValueError(
-            f"x={axis} with save_band: seeds are not at one place of it at a time; "
-            f"a band is over {expected_bands.AXIS}: leave x out"
+            f"x={axis} with save_band: a band is over {expected_bands.AXIS}, the only axis that "
+            "seeds share exactly; leave x out"
         )
     experiment = expected_bands.load(Path(options["band"])) if "band" in options else None
     if experiment is not None:
         if metric not in (None, experiment.metric):
             raise ValueError(
-                f"metric={metric}: {experiment.folder} expects {experiment.metric}: leave it out"
+                f"metric={metric}: {experiment.folder} stores {experiment.metric}; leave metric out"
             )
         metric = experiment.metric
     return Request(
@@ -151,14 +149,14 @@ def parse_number(option: str, text: str | None) -> float | None:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise ValueError(f"{option}={text}: give a number, such as {option}=0.5")
+        raise ValueError(f"{option}={text} is not a finite number; write {option}=0.5, say")
     return value
 
 
 def write(found: Comparison, folder: Path, *, title: str) -> None:
-    """All files of a report; of an older one in this folder none stays beside them.
+    """Write all files of a report and remove those of an older one in the folder.
 
-    Raises ValueError where they cannot be: those that were there stay.
+    Raises ValueError if they cannot be written; the older files then remain.
     """
     line = provenance(found.runs)
     texts = {PAGE: write_report(found, title)}
@@ -175,8 +173,8 @@ def write(found: Comparison, folder: Path, *, title: str) -> None:
             (folder / name).unlink(missing_ok=True)
     except OSError as error:
         raise ValueError(
-            f"out={folder}: the report was not written ({error.strerror}); it takes "
-            f"{sum(map(len, files.values())):,} bytes: free some space, or give another folder"
+            f"out={folder}: the report ({sum(map(len, files.values())):,} bytes) could not be "
+            f"written ({error.strerror}); free some space, or choose another folder"
         ) from error
 
 

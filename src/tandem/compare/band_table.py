@@ -1,4 +1,4 @@
-"""The table of new runs beside the bands of an experiment: inside, or where each leaves."""
+"""The table of new runs and the bands of an experiment: inside, or where each run leaves."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tandem.compare.table import Table
 
 
 def describe_judged(judged: Judged) -> str:
-    """One line: inside, or where it leaves, or why neither can be said."""
+    """One line: inside the band, where the run leaves it, or why neither is known."""
     band = judged.expected.band
     if judged.against:
-        return f"another configuration: {list_differences(judged.against)}"
+        return f"different configuration: {list_differences(judged.against)}"
     if band.n < FEWEST_FOR_BAND:
         return f"no band yet, n = {band.n} of {FEWEST_FOR_BAND}"
     if judged.outside.any():
         return _describe_leaving(judged)
     if not judged.comes:
-        return "it has no value at any of these iterations"
+        return "no value at any of these iterations"
     if judged.comes < len(band.x):
-        yet = "; it goes on" if judged.run.state == "goes on" else ""
-        return f"inside at the {judged.comes} of {len(band.x)} points that it came to{yet}"
+        yet = "; in progress" if judged.run.state == "goes on" else ""
+        return f"inside at the {judged.comes} of {len(band.x)} points reached{yet}"
     known = int((~np.isnan(band.low)).sum())
     return f"inside at all {known} points" if known else "all seeds agree: no band"
 
@@ -47,15 +47,15 @@ def list_differences(against: Mapping[str, tuple[object, object]], most: int = 4
 def table_judged(judged: Sequence[Judged], experiment: Experiment) -> Table:
     unknown = dict.fromkeys(key for one in judged if not one.against for key in one.unknown)
     own = [one for one in judged if one.run.seed in one.expected.seeds and not one.against]
-    notes = ["A run like those of the experiment leaves its band at any point in 5 % of cases."]
+    notes = ["In 5 % of cases a run like those of the experiment leaves its band somewhere."]
     if unknown:
-        notes.append(f"Judged in spite of keys that one side alone has: {', '.join(unknown)}.")
+        notes.append(f"Ignored keys, which only one side has: {', '.join(unknown)}.")
     if own:
         seeds = ", ".join(str(one.run.seed) for one in own)
-        notes.append(f"Seeds that the band was made of, hence no new ones: {seeds}.")
+        notes.append(f"Not new: the band was computed from seeds {seeds} as well.")
     return Table(
         name="band",
-        title=f"{experiment.metric}: runs beside {experiment.folder}",
+        title=f"{experiment.metric}: runs compared with {experiment.folder}",
         columns=("run", "seed", "expected as", "n of the band", "verdict"),
         rows=[
             (

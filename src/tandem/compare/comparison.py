@@ -1,4 +1,4 @@
-"""A comparison of runs: what is asked of them, and all that is found."""
+"""A comparison of runs: the request and all its results."""
 
 from __future__ import annotations
 
@@ -27,44 +27,44 @@ from tandem.compare.table import Table
 from tandem.record.reading.runs import AXES, Run
 from tandem.record.reading.variants import Variant, group_runs
 
-METRICS = ("eval/accuracy", "eval/reward")  # the first one that as many runs have as any
+METRICS = ("eval/accuracy", "eval/reward")  # the one that most runs have; the first on a tie
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What a comparison is to be about."""
+    """The options of a comparison."""
 
     by: Sequence[str] = ()
     task: Sequence[str] = ()
     metric: str | None = None
     axis: str = "iterations"
-    threshold: float | None = None  # None: one that suits the runs
-    power_for: float | None = None  # a true difference; None: the one that is seen
-    experiment: Experiment | None = None  # that the runs are judged beside
+    threshold: float | None = None  # None: derived from the runs
+    power_for: float | None = None  # a true difference; None: the observed one
+    experiment: Experiment | None = None  # whose bands the runs are checked against
 
     def __post_init__(self) -> None:
         if self.axis not in AXES:
             near = get_close_matches(self.axis, AXES, n=1) or [" or ".join(AXES)]
-            raise ValueError(f"x={self.axis}: did you mean {near[0]!r}?")
+            raise ValueError(f"x={self.axis} is no axis; did you mean {near[0]!r}?")
         if self.power_for is not None and self.power_for <= 0:
-            raise ValueError(f"power_for={self.power_for:g}: give a difference above 0")
+            raise ValueError(f"power_for={self.power_for:g} must be a difference above 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What a report is made of."""
+    """The content of a report."""
 
     metric: str
-    axis: str  # that the curves are first seen on
+    axis: str  # on which the curves are first shown
     variants: Sequence[Scored]
     pairs: Sequence[Pair]
-    silent: Sequence[Variant] = ()  # of which no run came to a score
+    silent: Sequence[Variant] = ()  # no run of them has a score
     tables: Sequence[Table] = ()
     over_tasks: Sequence[TaskAggregate] = ()  # variants over many tasks
     experiment: Experiment | None = None
-    judged: Sequence[Judged] = ()  # every run, beside what the experiment expects
-    judges: Sequence[JudgedVariant] = ()  # rewards of weight 0, beside what was trained
-    unrecorded: Sequence[str] = ()  # runs that were planned and are not there, in sentences
+    judged: Sequence[Judged] = ()  # every run against the experiment
+    judges: Sequence[JudgedVariant] = ()  # rewards of weight 0 against the trained one
+    unrecorded: Sequence[str] = ()  # planned runs without a record, in sentences
 
     @property
     def runs(self) -> list[Run]:
@@ -100,7 +100,7 @@ def compare(runs: Sequence[Run], request: Request) -> Comparison:
 
 
 def compare_scores(runs: Sequence[Run], request: Request) -> Comparison:
-    """Scores and pairs alone: what a headline is made of."""
+    """Scores and pairs only, which is what a headline needs."""
     metric = choose_metric(runs, request.metric)
     every = group_runs(runs, request.by, request.task)
     silent = [one for one in every if all(run.score(metric) is None for run in one.runs)]
@@ -116,20 +116,20 @@ def compare_scores(runs: Sequence[Run], request: Request) -> Comparison:
 
 
 def choose_metric(runs: Sequence[Run], metric: str | None) -> str:
-    """Raises ValueError for a metric that no run has, with the nearest one; and, where none was
-    given, if there is none that most runs have. The others have no score."""
-    every = {run.folder: names for run in runs if (names := run.names())}  # none: it died at once
+    """The metric given, or the default that most runs have. Runs without it have no score.
+
+    Raises ValueError if no run has the given metric, or if none is given and most runs have none.
+    """
+    every = {run.folder: names for run in runs if (names := run.names())}  # none: died at once
     if not every:
-        raise ValueError("no run has written a line of its record yet")
+        raise ValueError("no run has written any metrics yet")
     if metric is None:
         lacking = {name: [one for one in every if name not in every[one]] for name in METRICS}
         chosen = min(METRICS, key=lambda name: len(lacking[name]))
         if 2 * len(lacking[chosen]) < len(every):
             return chosen
         gaps = ", ".join(f"{one[0]} has no {name}" for name, one in lacking.items())
-        raise ValueError(
-            f"the runs share neither of {' and '.join(METRICS)} ({gaps}); give metric=NAME"
-        )
+        raise ValueError(f"most runs lack {' and '.join(METRICS)} ({gaps}); set metric=NAME")
     known = set().union(*every.values())
     if all(run.score(metric) is None for run in runs):
         near = get_close_matches(metric, sorted(known), n=1)

@@ -1,5 +1,5 @@
-"""The configurations of variants beside one another: what differs, and what differs beside what
-is compared."""
+"""Differences between the configurations of variants: all of them, and those besides the key
+that is compared."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Facts = Mapping[str, object]
 
 
 def table_differences(variants: Sequence[Scored]) -> Table:
-    """What the configurations do not agree on, a part and its numbers in one cell."""
+    """The keys in which the configurations differ; a part and its numbers share one cell."""
     facts = [find_effective(facts_of(one.variant.runs[0])) for one in variants]
     apart = find_differing_keys(facts)
     parts = [key.removesuffix(f".{TARGET}") for key in apart if key.endswith(f".{TARGET}")]
@@ -44,15 +44,15 @@ def table_differences(variants: Sequence[Scored]) -> Table:
         head = "key"
     return Table(
         name="configuration",
-        title="What the variants differ in",
+        title="Differences between the configurations",
         columns=(head, *own),
         rows=[(name, *line) for name, line in zip(names, cells, strict=True)],
     )
 
 
 def find_effective(facts: Facts) -> dict[str, object]:
-    """Without keys that have no effect: how a part is built, a key of the algorithm or the model
-    that a key of the run takes over, and what lies beside a coefficient of 0."""
+    """The facts without keys that have no effect: how a part is built, a key of the algorithm or
+    model that a key of the run overrides, and anything beside a coefficient of 0."""
     off = [
         key.removesuffix(COEF) for key, x in facts.items() if key.endswith(f".{COEF}") and x == 0
     ]
@@ -67,7 +67,7 @@ def find_effective(facts: Facts) -> dict[str, object]:
 
 
 def is_taken_over(key: str, facts: Facts) -> bool:
-    """Whether a key of the run has its name: a part proposes it, and the run's own counts."""
+    """Whether a key of the run has the same name and overrides the default of a part."""
     above, _, name = key.rpartition(".")
     return "." not in above and above != "" and name in OF_THE_RUN and name in facts
 
@@ -77,7 +77,7 @@ def is_below(key: str, part: str) -> bool:
 
 
 def describe(facts: Facts, key: str, apart: Sequence[str]) -> str:
-    """A value; or a part by its function's name, and those of its numbers that differ."""
+    """A value; or for a part the name of its function and the numbers that differ."""
     if key in facts:
         return show_value(facts[key])
     if f"{key}.{TARGET}" not in facts:
@@ -101,7 +101,7 @@ def count_updates(facts: Facts) -> object:
     return epochs * minibatches if isinstance(epochs, int) else None
 
 
-# What changes a result whatever is compared, and the keys it is made of.
+# Facts that change a result whatever is compared, and the keys that define them.
 BESIDE: dict[str, tuple[tuple[str, ...], Callable[[Facts], object]]] = {
     "learning rate": (("optimizer.lr",), _get("optimizer.lr")),
     "prompts per step": (("prompts_per_step",), _get("prompts_per_step")),
@@ -114,9 +114,9 @@ BESIDE: dict[str, tuple[tuple[str, ...], Callable[[Facts], object]]] = {
 
 
 def find_confounds(variants: Sequence[Scored]) -> list[str]:
-    """Sentences on what differs beside what is compared: batch, rate, length, warm-up, recipe.
+    """Sentences on differences besides the compared one: batch, rate, length, warm-up, recipe.
 
-    What the variants are named by is what is compared.
+    The keys in the names of the variants are the compared ones.
     """
     runs = [one.variant.runs[0] for one in variants]
     facts = [facts_of(run) for run in runs]
@@ -127,12 +127,12 @@ def find_confounds(variants: Sequence[Scored]) -> list[str]:
         values = [show_value(read(fact)) for fact in facts]
         if not compared & {*keys, *(shorten(key, ()) for key in keys)} and len(set(values)) > 1:
             said.append(f"{label} ({list_values(names, values)})")
-    sentences = [f"Beside what is compared these differ: {', '.join(said)}."] if said else []
+    sentences = [f"The variants also differ in: {', '.join(said)}."] if said else []
     return [*sentences, *compare_recipes(runs, names)]
 
 
 def list_values(names: Sequence[str], values: Sequence[str]) -> str:
-    """As in "rloo 1, others 2": the most common value last."""
+    """Names and values, for example "rloo 1, others 2", the most common value last."""
     names = list(dict.fromkeys(zip(names, values, strict=True)))
     by_value: dict[str, list[str]] = {}
     for name, value in names:
@@ -145,7 +145,7 @@ def list_values(names: Sequence[str], values: Sequence[str]) -> str:
 
 
 def compare_recipes(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
-    """A sentence where some ran with numbers tuned for them, and some without."""
+    """A sentence if some variants used a recipe and others the defaults; else []."""
     without = list(
         dict.fromkeys(n for run, n in zip(runs, names, strict=True) if not recipe_of(run))
     )
@@ -153,6 +153,6 @@ def compare_recipes(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
         return []
     has = "has no recipe" if len(without) == 1 else "have no recipe"
     return [
-        f"{list_names(without, len(set(names)))} {has} and ran on defaults; the others ran on "
-        "numbers tuned for them: what is compared is that, too."
+        f"{list_names(without, len(set(names)))} {has} and used the defaults; the others used "
+        "tuned numbers, so the comparison includes the tuning."
     ]

@@ -1,4 +1,4 @@
-"""Summaries of learning curves by variant: area, place of a threshold, final level."""
+"""Summaries of learning curves by variant: area, point of reaching a threshold, final level."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ SHARE, ANY = (0.0, 1.0), (-math.inf, math.inf)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    value: float | None  # None: nothing rose, or nobody knows what is better
-    origin: str  # how it came about, as a sentence ends
+    value: float | None  # None: nothing rose, or no direction is better
+    origin: str  # how it was chosen, the end of a sentence
 
 
 def choose_threshold(variants: Sequence[Scored], metric: str, asked: float | None) -> Threshold:
-    """What was asked for; else halfway from where runs start to the best variant's last mean.
+    """The value asked for, or halfway from the mean first score to the best last mean.
 
-    Raises ValueError for one that no score can come to.
+    Raises ValueError for a threshold that no score can reach.
     """
     if asked is not None and is_share(metric) and not 0 <= asked <= 1:
-        raise ValueError(f"threshold={asked:g}: {metric} lies between 0 and 1")
+        raise ValueError(f"threshold={asked:g} is out of range: {metric} lies between 0 and 1")
     if asked is not None:
-        return Threshold(value=asked, origin="as it was asked for")
+        return Threshold(value=asked, origin="as requested")
     if not is_score(metric):
-        return Threshold(value=None, origin="none, give threshold=NUMBER")
+        return Threshold(value=None, origin="none, set threshold=NUMBER")
     curves = [run.curve(metric).y for one in variants for run in one.variant.runs]
     start = float(np.mean([y[0] for y in curves if len(y)]))
     best = max(one.estimate.mean for one in variants)
     if best <= start:
-        return Threshold(value=None, origin="none, for no variant ends above where runs start")
-    origin = f"halfway from where runs start, {format_number(start)}, to the best last mean"
+        return Threshold(value=None, origin="none, as no variant ends above the first scores")
+    origin = f"halfway from the mean first score, {format_number(start)}, to the best last mean"
     return Threshold(value=(start + best) / 2, origin=origin)
 
 
@@ -67,7 +67,7 @@ class CurveSummary:
 def summarise_curves(
     ordered: Sequence[Scored], metric: str, axis: str, asked: float | None
 ) -> list[CurveSummary]:
-    """Of the variants of one task."""
+    """The summaries of the variants of one task."""
     curves = [align_curves(one.variant.runs, metric, axis) for one in ordered]
     end = _find_end(ordered, curves)
     at, within = choose_threshold(ordered, metric, asked), SHARE if is_share(metric) else ANY
@@ -84,9 +84,8 @@ def summarise_curves(
 
 
 def _find_end(variants: Sequence[Scored], curves: Sequence[AlignedCurves | None]) -> float:
-    """Where the first run ends, of those that came as far as their variant did: all have numbers up
-    to there. A variant of which no run is whole would end the others with it, so it counts only
-    among its like."""
+    """The end of the shortest run among those that got as far as their variant: up to there all
+    have numbers. Variants without a finished run count only if no variant has one."""
     ends = [
         (not any(run.finished for run in one.variant.runs), found.x[found.lived[:, -1], -1].min())
         for one, found in zip(variants, curves, strict=True)
@@ -104,7 +103,7 @@ def _estimate_area(curves: AlignedCurves | None, end: float) -> Estimate | None:
 def _estimate_reaching(
     runs: Sequence[Run], metric: str, axis: str, at: Threshold
 ) -> Reaching | None:
-    """Of all runs: one that died before its first score never got there either."""
+    """Over all runs; one that died before its first score never reached the threshold."""
     curves = [run.curve(metric, axis) for run in runs]
     if at.value is None or not any(len(curve.x) for curve in curves):
         return None

@@ -21,7 +21,7 @@ TRIES = re.compile(r"eval/pass@(\d+)")
 def table_curves(
     variants: Sequence[Scored], metric: str, axis: str, asked: float | None = None
 ) -> Table:
-    """`asked`: the threshold; None: one that suits the runs."""
+    """`asked`: the threshold; None: derived from the runs."""
     ordered = rank(variants)
     tasks = dict.fromkeys(one.variant.task for one in ordered)
     courses = [
@@ -76,21 +76,21 @@ def format_place(value: float) -> str:
 def _notes(courses: Sequence[CurveSummary], axis: str) -> list[str]:
     origins = dict.fromkeys(one.threshold.origin for one in courses)
     notes = [
-        f"Area: mean height over {axis}, each seed on its own, up to where the shortest run ends; "
-        "one that died before goes on with the score it had.",
-        f"Threshold: {'; '.join(origins)}. {axis} to it: median over seeds; one that never gets "
-        f"there counts as the last. Its interval needs {FEWEST_FOR_MEDIAN} seeds.",
-        "End and half time: end - (end - start) 2^(-x / half), fitted to the mean curve, "
-        f"which stands at the mean {axis} of the seeds.",
+        f"Area: mean height over {axis}, computed for each seed up to the end of the shortest run; "
+        "a seed that died continues with its last score.",
+        f"Threshold: {'; '.join(origins)}. {axis} to it: median over seeds; a seed that never "
+        f"reaches it is ranked last. The interval needs {FEWEST_FOR_MEDIAN} seeds.",
+        "End and half time: parameters of end - (end - start) 2^(-x / half), fitted to the mean "
+        f"curve, which is drawn at the mean {axis} of the seeds.",
     ]
     unfit = [f"{one.name}: {one.fit.why}" for one in courses if isinstance(one.fit, Unfit)]
     return [*notes, f"No fit: {'; '.join(unfit)}."] if unfit else notes
 
 
 def table_tries(variants: Sequence[Scored]) -> Table | None:
-    """pass@k at both ends: whether more was learned, or what was known is said more often.
+    """pass@k at the start and the end: new abilities, or known answers given more often.
 
-    None: no run has any.
+    None: no run has pass@k.
     """
     ordered = rank(variants)
     runs = [run for one in ordered for run in one.variant.runs]
@@ -131,10 +131,10 @@ def _row_tries(one: Scored, k: int) -> tuple[str, ...] | None:
 
 
 def _list_measured_once(variants: Sequence[Scored], tries: Sequence[int]) -> list[str]:
-    """Runs with one measurement: of those its end is its start."""
+    """A note on seeds with one measurement, whose end is their start."""
     said = []
     for one in variants:
         ends = {run.seed: [run.curve(f"eval/pass@{k}") for k in tries] for run in one.variant.runs}
         seeds = [seed for seed, own in ends.items() if any(len(curve.y) == 1 for curve in own)]
         said += [f"{one.variant.name}: seed {', '.join(map(str, seeds))}"] if seeds else []
-    return [f"Measured once only, so that the end is the start: {'; '.join(said)}."] if said else []
+    return [f"Measured only once, so start and end agree: {'; '.join(said)}."] if said else []

@@ -1,8 +1,8 @@
-"""Expected bands of an experiment: mean curves and limits of its variants, kept beside it.
+"""Expected bands of an experiment: mean curves and limits of its variants, stored beside it.
 
-`expected.json` holds for each variant its configuration, seeds, mean curve and band. A run belongs
-to the variant of its configuration, whatever its seed. A band is over iterations, the one axis that
-all seeds share exactly: tokens, and samples where groups are drawn again, differ between them.
+`expected.json` holds the configuration, seeds, mean curve and band of each variant. A run belongs
+to the variant of its configuration, whatever its seed. A band is over iterations, the only axis
+that seeds share exactly: tokens differ between seeds, and so do samples if groups are redrawn.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tandem.settings.renamed import present_facts
 
 FILE = "expected.json"
 AXIS = "iterations"
-MOST_POINTS = 20  # of a band: it must hold at all of them at once, so each one makes it wider
+MOST_POINTS = 20  # of a band: it must hold at all points at once, so each one widens it
 Facts = Mapping[str, object]  # of a configuration, as JSON holds them
 
 
@@ -38,7 +38,7 @@ class Expected:
     name: str
     facts: Facts
     seeds: Sequence[int]
-    band: Band  # low and high are NaN where there is none: fewer than ten seeds, or all agree
+    band: Band  # low and high are NaN for fewer than ten seeds, or where all agree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,20 +49,20 @@ class Experiment:
 
 
 def save(folder: Path, variants: Sequence[Variant], metric: str) -> Path:
-    """Write the mean curves of all variants, with a band where there are ten seeds.
+    """Write the mean curves of all variants, with a band from ten seeds on.
 
-    Raises ValueError where a run goes on: what is kept is what whole runs showed.
+    Raises ValueError if a run is in progress: only complete runs are stored.
     """
     runs = [run for one in variants for run in one.runs]
     going = [run.folder.name for run in runs if run.state == "goes on"]
     if going:
         many = f"{len(going)} of {len(runs)} runs {describe_state('goes on', len(going))}"
         raise ValueError(
-            f"save_band={folder}: {many}, such as {going[0]}; keep a band of runs that have ended"
+            f"save_band={folder}: {many}, such as {going[0]}; save the band when all have ended"
         )
     kept = [describe_variant(one, metric) for one in variants]
     facts = [one["configuration"] for one in kept]
-    # A key that some do not have is the others' own, though its value there be null.
+    # A key that one variant lacks is not shared, even if the others have null there.
     shared = {
         key: x for key, x in facts[0].items() if all(key in own and own[key] == x for own in facts)
     }
@@ -83,17 +83,17 @@ def save(folder: Path, variants: Sequence[Variant], metric: str) -> Path:
 
 
 def write_lines(content: Mapping[str, object]) -> str:
-    """JSON with a line for each variant and each other entry, so that a change shows in a diff."""
+    """JSON with one line per variant and per other entry, so that diffs are readable."""
     variants = ",\n".join(f"    {json.dumps(one)}" for one in content["variants"])
     parts = [f"  {json.dumps(k)}: {json.dumps(x)}" for k, x in content.items() if k != "variants"]
     return "{\n" + ",\n".join([*parts, f'  "variants": [\n{variants}\n  ]']) + "\n}\n"
 
 
 def describe_variant(one: Variant, metric: str) -> dict[str, object]:
-    """Raises ValueError where no run has the metric at an iteration that others have too."""
+    """The entry of a variant. Raises ValueError if its runs share no iteration of the metric."""
     curves = align_curves(one.runs, metric, AXIS)
     if curves is None:
-        raise ValueError(f"{one.name}: its runs share no iteration with {metric}: no curve to save")
+        raise ValueError(f"{one.name}: its runs have no iteration with {metric} in common")
     places = thin(range(curves.y.shape[1]), MOST_POINTS)
     band = make_band(curves.middle[places], curves.y[:, places], metric)
     return {
@@ -112,7 +112,7 @@ def describe_variant(one: Variant, metric: str) -> dict[str, object]:
 
 
 def make_band(x: NDArray, y: NDArray, metric: str) -> Band:
-    """A share ends at 0 and 1: cut there, the band holds the same runs."""
+    """The band, clipped to [0, 1] for a share, which changes no verdict."""
     ends = (0.0, 1.0) if is_share(metric) else (-math.inf, math.inf)
     found = prediction_band(x, y)
     none = np.full(len(x), np.nan)
@@ -122,17 +122,17 @@ def make_band(x: NDArray, y: NDArray, metric: str) -> Band:
 
 
 def round_numbers(values: Iterable[float | None]) -> list[float | None]:
-    """Six digits of each; None for what there is none of."""
+    """The values with six digits; NaN becomes None."""
     return [None if x is None or math.isnan(x) else float(f"{x:.6g}") for x in values]
 
 
 def as_json(facts: Facts) -> dict[str, object]:
-    """As they come back from JSON."""
+    """The facts after a round trip through JSON."""
     return json.loads(json.dumps(facts, default=str))
 
 
 def load(folder: Path) -> Experiment:
-    """Raises ValueError for a folder whose expectation cannot be read."""
+    """The stored experiment. Raises ValueError if its file cannot be read."""
     try:
         content = json.loads((folder / FILE).read_bytes())
         variants = [read_expected(one, content["configuration"]) for one in content["variants"]]
@@ -140,8 +140,7 @@ def load(folder: Path) -> Experiment:
     except (OSError, ValueError, TypeError, LookupError) as error:
         said = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ValueError(
-            f"band={folder} has no {FILE} that can be read ({said}); "
-            f"save_band={folder} writes it from runs"
+            f"band={folder}: {FILE} there cannot be read ({said}); write it with save_band={folder}"
         ) from None
 
 

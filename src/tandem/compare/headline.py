@@ -1,4 +1,4 @@
-"""The sentences on top of a comparison: what is seen, what is known of it, and what to run next."""
+"""The headline of a comparison: the best variant, the claims, and what to run next."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tandem.compare.scores import Scored, rank
 from tandem.compare.texts import format_edges, format_interval, format_number, list_names
 from tandem.record.reading.states import count_states, describe_state
 
-MANY_SEEDS = 30  # more of them are rarely worth what they cost
+MANY_SEEDS = 30  # more are rarely worth their cost
 
 
 def write_headline(found: Comparison) -> str:
-    """What is seen, and how many runs have not shown all of theirs."""
+    """The result, and how many runs are still in progress."""
     tasks = {one.variant.task for one in found.variants}
     said = describe_tasks(found) if len(tasks) > 1 else describe_task(found)
     going = sum(run.state == "goes on" for run in found.runs)
@@ -27,7 +27,7 @@ def write_headline(found: Comparison) -> str:
 
 
 def describe_task(found: Comparison) -> str:
-    """The highest mean, which of the others are known to be lower, and by how much at least."""
+    """The highest mean, the variants it beats and by how much, and the undecided ones."""
     best = rank(found.variants)[0]
     edges = format_interval(best.estimate.low, best.estimate.high)
     mean = " ".join([format_number(best.estimate.mean), *([] if edges == "-" else [edges])])
@@ -46,7 +46,7 @@ def describe_task(found: Comparison) -> str:
 
 
 def pairs_of(best: Scored, pairs: Sequence[Pair]) -> list[Pair]:
-    """Those that it is the better one of."""
+    """The pairs in which this variant has the higher mean."""
     return [pair for pair in pairs if pair.better is best]
 
 
@@ -55,18 +55,18 @@ def name_other(pair: Pair) -> str:
 
 
 def describe_size(pairs: Sequence[Pair]) -> str:
-    """As in " by 0.074 [0.052, 0.096]", of one pair; of several the least that is known."""
+    """The difference and its interval for one pair; for several the smallest lower end."""
     if len(pairs) == 1:
         size = format_number(pairs[0].difference.mean)
         return f" by {size} {format_edges(pairs[0].simultaneous)}"
     least = min(pair.simultaneous[0] for pair in pairs)
-    return f" by {format_number(least)} at least"
+    return f" by at least {format_number(least)}"
 
 
 def describe_tasks(found: Comparison) -> str:
-    """Scores of different tasks have no highest one, unless they are aggregated."""
+    """The highest interquartile mean over tasks, if scores are aggregated; else no best variant."""
     tasks = len({one.variant.task for one in found.variants})
-    said = f"{found.metric} on {tasks} tasks: what is claimed is claimed within one."
+    said = f"{found.metric} on {tasks} tasks; each claim is about one task."
     if not found.over_tasks:
         return said
     best = found.over_tasks[0]
@@ -76,7 +76,7 @@ def describe_tasks(found: Comparison) -> str:
 
 
 def write_meta(found: Comparison) -> str:
-    """How many variants, runs and seeds."""
+    """The numbers of variants, runs and seeds, and the runs that are incomplete."""
     seeds = sorted({len(one.variant.runs) for one in found.variants})
     many = f"{len(found.variants)} variants" if len(found.variants) > 1 else "1 variant"
     each = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
@@ -86,17 +86,17 @@ def write_meta(found: Comparison) -> str:
 
 
 def write_warnings(found: Comparison) -> list[str]:
-    """Rewards that are hacked, and what differs beside what is compared."""
+    """Hacked rewards, and differences besides the compared one."""
     return [*describe_hacked(found.judges), *find_confounds(found.variants)]
 
 
 def write_next(found: Comparison) -> list[str]:
-    """What to run next: a sentence, and where it can be known a command; []: nothing."""
+    """What to run next: a sentence, and a command if it is one line; [] for nothing."""
     tasks = {one.variant.task for one in found.variants}
     if len(found.variants) < 2 or len(tasks) > 1:
         return []
     if any(run.state == "goes on" for run in found.runs):
-        return ["Wait for the runs that go on."]
+        return ["Wait for the runs in progress."]
     return list(_suggest(found))
 
 
@@ -105,16 +105,16 @@ def _suggest(found: Comparison) -> Iterator[str]:
     left_open = [pair for pair in pairs_of(best, found.pairs) if not pair.distinct]
     fewest = min(len(one.scores) for one in found.variants)
     if not left_open:
-        yield f"{best.name} is known to be the best of these: test it on data that chose nothing."
+        yield f"{best.name} is the best of these: evaluate it on data not used to choose it."
     elif fewest < FEWEST_FOR_POWER:
-        yield f"Run {FEWEST_FOR_POWER} seeds of each: fewer show too little of their spread."
+        yield f"Run {FEWEST_FOR_POWER} seeds of each: with fewer the spread is too uncertain."
         yield from write_command(found.variants, FEWEST_FOR_POWER)
     else:
         yield from _suggest_seeds(best, left_open)
 
 
 def _suggest_seeds(best: Scored, left_open: Sequence[Pair]) -> Iterator[str]:
-    """More seeds of those that few more would tell apart; for the others, the size that is left."""
+    """More seeds for the pairs they would decide; for the others the largest difference left."""
     likely = [(pair, needed.likely) for pair in left_open if (needed := pair.seeds_needed)]
     worth = [(pair, n) for pair, n in likely if n is not None and n <= MANY_SEEDS]
     told = [pair for pair, _ in worth]
@@ -124,14 +124,15 @@ def _suggest_seeds(best: Scored, left_open: Sequence[Pair]) -> Iterator[str]:
         most = max(n for _, n in worth)
         names = list_names([*map(name_other, told)], len(left_open))
         said.append(
-            f"Run {most} seeds of each to tell {best.name} from {names}, if they differ as seen."
+            f"Run {most} seeds of each to separate {best.name} from {names}, if they differ as "
+            "observed."
         )
     if rest:
         size = format_number(max(pair.simultaneous[1] for pair in rest))
         names = list_names([*map(name_other, rest)], len(left_open))
         said.append(
-            f"It is at most {size} above {names} (95 %), and more than {MANY_SEEDS} seeds are "
-            "likely to be needed to tell: choose by cost."
+            f"{best.name} is at most {size} above {names} (95 %); a decision probably takes more "
+            f"than {MANY_SEEDS} seeds, so choose by cost."
         )
     if said:
         yield " ".join(said)
@@ -140,7 +141,7 @@ def _suggest_seeds(best: Scored, left_open: Sequence[Pair]) -> Iterator[str]:
 
 
 def write_command(variants: Sequence[Scored], seeds: int) -> Iterator[str]:
-    """The command line that adds seeds to these; none where they differ in more than one word."""
+    """The command that adds seeds; none if the variants differ in more than one override."""
     runs = [one.variant.runs[0] for one in variants]
     typed = [[word for word in run.config.get("overrides", ()) if kept(word)] for run in runs]
     shared = [word for word in typed[0] if all(word in own for own in typed)]
@@ -156,5 +157,5 @@ def write_command(variants: Sequence[Scored], seeds: int) -> Iterator[str]:
 
 
 def kept(word: str) -> bool:
-    """Whether another seed of the same variant is asked for by it too."""
+    """Whether an override also belongs in the command for other seeds of the variant."""
     return word.partition("=")[0] not in ("seed", "run_dir", "sweep_dir")

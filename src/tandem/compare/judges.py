@@ -1,8 +1,8 @@
-"""The table of judges: whether rewards of weight 0 rose with what was trained.
+"""The table of judges: whether rewards of weight 0 rose with the trained reward.
 
-Over seeds a change is that from the first evaluation of a run to its last one, with Student's
-interval over seeds. One seed, or two, say nothing of others: there the change is that of each
-run over its held-out prompts, compared prompt by prompt.
+A change is the last evaluation of a run minus its first, with Student's interval over seeds. One or
+two seeds give no interval over seeds; there it is over the held-out prompts of each run, compared
+prompt by prompt.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tandem.record.reading.runs import Run
 
 NAME = "judges"
 TITLE = "Did the judge rise as well?"
-UP, DOWN, OPEN = "rose", "fell", "not known to have moved"
+UP, DOWN, OPEN = "rose", "fell", "not known to have changed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedVariant:
-    """A judge of a variant, beside what was trained."""
+    """A judge of a variant and the trained reward."""
 
     variant: str
     judge: str
@@ -34,7 +34,7 @@ class JudgedVariant:
     over: str  # what the intervals are over: seeds, or prompts
     trained: Estimate  # change from the first evaluation to the last one
     judged: Estimate
-    highest: Sequence[int]  # iterations of each run at which the judge stood highest
+    highest: Sequence[int]  # iteration of each run at which the judge was highest
 
     @property
     def is_hacked(self) -> bool:
@@ -42,14 +42,14 @@ class JudgedVariant:
 
     @property
     def verdict(self) -> str:
-        """In words, what is known of the two."""
+        """A sentence on the two changes."""
         trained, judged = describe_move(self.trained), describe_move(self.judged)
         if trained == judged == UP:
             return "yes, both rose"
         if self.is_hacked:
             return "no: the reward rose and the judge fell"
         if trained == UP:
-            return "not known: the reward rose, and the judge is not known to have moved"
+            return f"not known: the reward rose, and the judge is {OPEN}"
         return f"the trained reward {'fell' if trained == DOWN else f'is {OPEN}'}"
 
 
@@ -71,12 +71,12 @@ def find_judges(run: Run) -> list[str]:
 
 
 def table_judged(found: Sequence[JudgedVariant]) -> Table | None:
-    """None: there is no judge."""
+    """The table of judges; None without a judge."""
     if not found:
         return None
     return Table(
         name=NAME,
-        title=f"{TITLE} Changes from the first evaluation to the last one",
+        title=f"{TITLE} Changes from the first evaluation to the last",
         columns=(
             *("variant", "judge", "runs", "trained reward", "95 %", "judge", "95 % of it"),
             *("over", "judge highest at", "did it rise"),
@@ -94,16 +94,16 @@ def table_judged(found: Sequence[JudgedVariant]) -> Table | None:
             for one in found
         ],
         notes=[
-            "A judge is a reward of weight 0: it is measured and nothing is trained on it. Those "
-            "that guards.judges names are here. A move is "
-            f"claimed where its interval leaves out 0. From {FEWEST} seeds on the interval is "
-            "over seeds; of fewer it is over the held-out prompts of a run, and speaks of that run."
+            "A judge is a reward of weight 0, measured but not trained on; guards.judges lists the "
+            "judges shown here. A change is claimed if its interval excludes 0. From "
+            f"{FEWEST} seeds on the interval is over seeds; with fewer it is over the held-out "
+            "prompts of a run and holds for that run only."
         ],
     )
 
 
 def describe_hacked(found: Sequence[JudgedVariant]) -> list[str]:
-    """A sentence of each reward that rose while its judge fell."""
+    """A sentence for each trained reward that rose while its judge fell."""
     return [
         f"{one.variant}: the trained reward rose by {format_number(one.trained.mean)} "
         f"{format_interval(one.trained.low, one.trained.high)}, and the judge {one.judge} "
@@ -155,8 +155,8 @@ def _over_seeds(runs: Sequence[Run], metric: str) -> Estimate:
 
 
 def _over_prompts(runs: Sequence[Run], metric: str, *, judge: str) -> Estimate | None:
-    """Of one or two runs: the mean of their changes, with the interval over the prompts of each
-    that the metric `judge` has a number of."""
+    """The mean change of one or two runs, with its interval over those prompts of each for which
+    the metric `judge` has a value."""
     ends = [read_ends(run, metric) for run in runs]
     if None in ends:
         return None

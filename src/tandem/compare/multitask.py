@@ -1,8 +1,8 @@
-"""Variants over many tasks: interquartile means and performance profiles, where they say anything.
+"""Variants over many tasks: interquartile means and performance profiles, if data suffice.
 
-Scores of different tasks are put together as they are, so they must be shares: an accuracy, a
-pass@k. They are not normalised. A variant is aggregated where it has four tasks and twenty scores,
-and beside others only where all have the same tasks.
+Scores of different tasks are pooled without normalisation, so they must be shares: an accuracy or
+pass@k. A variant is aggregated if it has four tasks and twenty scores, and ran on all tasks of the
+comparison.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class TaskAggregate:
     """A variant over all tasks."""
 
     name: str
-    seeds: Sequence[int]  # scores of each task
+    seeds: Sequence[int]  # number of scores of each task
     mean: Aggregate
     profile: Profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskAggregates:
-    """What can be said over tasks, and why not of the others."""
+    """The aggregated variants, and why the others are left out."""
 
     tasks: Sequence[str]
     variants: Sequence[TaskAggregate]
@@ -45,7 +45,7 @@ class TaskAggregates:
 
 
 def aggregate_tasks(variants: Sequence[Scored], metric: str) -> TaskAggregates | None:
-    """None: there is one task."""
+    """The aggregates; None for a single task."""
     tasks = sorted({one.variant.task for one in variants})
     if len(tasks) < 2:
         return None
@@ -62,13 +62,13 @@ def aggregate_tasks(variants: Sequence[Scored], metric: str) -> TaskAggregates |
 
 
 def explain_exclusion(scores: Scores, tasks: Sequence[str], metric: str) -> str:
-    """Why the scores of a variant are not aggregated; "" where they are."""
+    """Why the scores of a variant are not aggregated; "" if they are."""
     if not is_share(metric):
-        return f"{metric} is no share of 1, and tasks have no scale in common"
+        return f"{metric} is not a share of 1, so tasks have no common scale"
     if not all(0 <= score <= 1 for own in scores.values() for score in own):
         return "scores outside 0 to 1"
     if len(scores) < len(tasks):
-        return f"{len(scores)} of the {len(tasks)} tasks"
+        return f"ran on {len(scores)} of the {len(tasks)} tasks"
     return too_few(scores)
 
 

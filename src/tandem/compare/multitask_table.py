@@ -7,16 +7,16 @@ from tandem.compare.table import Table
 from tandem.compare.texts import format_interval, format_number
 
 # benchmarks/results/coverage.md
-HELD = "It is a little too sure: in simulations 92 to 94 % of such intervals held the truth."
+HELD = "It is slightly too narrow: in simulations 92 to 94 % of its intervals held the true value."
 
 
 def table_tasks(found: TaskAggregates, metric: str) -> Table:
-    notes = ["Differences are those within each task."]
+    notes = ["Differences are computed within each task."]
     if found.variants:
         notes.append(
             f"Bootstrap: the middle 95 % of resamples that draw seeds within each task. {HELD} "
-            "Scores are put together as they are: where tasks differ more than variants, the "
-            "middle half is that of middle tasks."
+            "Scores are pooled without normalisation: if tasks differ more than variants, the "
+            "middle half consists of tasks of medium difficulty."
         )
     uneven = [
         f"{one.name} ({', '.join(map(str, one.seeds))} seeds)"

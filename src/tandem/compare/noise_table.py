@@ -1,4 +1,4 @@
-"""The table of noise: whether seeds or prompts make a mean uncertain, and which to add."""
+"""The table of noise: the uncertainty from seeds and from prompts, and which to add."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Row:
     name: str
     seeds: Sequence[int]  # n, of each side
     found: VarianceComponents | None
-    why: str = ""  # nothing was found; "": it was, or a side alone says why
+    why: str = ""  # reason why `found` is None; "" if the row of a side gives it
 
 
 def table_noises(variants: Sequence[Scored], pairs: Sequence[Pair], metric: str) -> Table | None:
-    """None: no run kept what its evaluations found of each prompt, or all were asked all there
-    are: each source has one prompt, which any other set would ask too."""
+    """The table; None if no run stored scores per prompt, or if every source has a single prompt,
+    so that any other set would contain the same prompts."""
     ordered = rank(variants)
     answers = {one.variant.name: read_answers(one, metric) for one in ordered}
     alone = [_describe_variant(one, answers[one.variant.name]) for one in ordered]
@@ -59,9 +59,9 @@ def table_noises(variants: Sequence[Scored], pairs: Sequence[Pair], metric: str)
 def _describe_variant(one: Scored, answers: Answers) -> Row:
     found, why = estimate_components([*answers.values()]), ""
     if not answers:
-        why = "its runs kept no prompts"
+        why = "its runs stored no scores per prompt"
     elif found is None:
-        why = "each source has one prompt, which any other set would ask too"
+        why = "each source has a single prompt, so another set would be the same"
     return Row(name=one.variant.name, seeds=[len(one.scores)], found=found, why=why)
 
 
@@ -71,7 +71,7 @@ def _describe_pair(
     sides = pair.better, pair.other
     found = estimate_difference(pair, answers, alone)
     known = all(alone[side.variant.name] is not None for side in sides)
-    why = "its sides share prompts, but no pairs of runs" if known and found is None else ""
+    why = "its sides share prompts but have no paired runs" if known and found is None else ""
     seeds = [len(pair.paired_on)] * 2 if pair.paired_on else pair.seeds
     return Row(
         name=" - ".join(side.variant.name for side in sides),
@@ -102,36 +102,38 @@ def _error(variance: float | None) -> str:
 
 def _notes(alone: Sequence[Row], between: Sequence[Row]) -> list[str]:
     notes = [
-        "On these prompts: what the intervals of scores and differences count. Another set of as "
-        "many prompts from the same sources adds to it (as squares add); counted: it is in there, "
-        "for each seed was asked prompts of its own.",
-        f"By prompts: by their choice and the answers to them. Prompts for half: so many of a "
-        f"seed make it {SMALL:g} of what comes by seeds.",
+        "On these prompts: the error behind the intervals of scores and differences. Another set "
+        "of as many prompts from the same sources adds to it in squares; counted: it is included, "
+        "since each seed had its own prompts.",
+        "By prompts: from their choice and from the answers to them. Prompts for half: the number "
+        f"per seed that makes it {SMALL:g} of the error by seeds.",
     ]
     fewest = min(row.seeds[0] for row in alone)
     if fewest > 1:
         more = math.sqrt((fewest - 1) / special.chdtri(fewest - 1, (1 + LEVEL) / 2))
-        notes.append(f"At n = {fewest} seeds may differ up to {more:.1f} times as much as is seen.")
+        notes.append(
+            f"At n = {fewest} the true spread of seeds may be up to {more:.1f} times the observed."
+        )
     unknown = [f"{row.name}: {row.why}" for row in (*alone, *between) if row.why]
-    return [*notes, f"Not told apart: {'; '.join(unknown)}."] if unknown else notes
+    return [*notes, f"Not separated: {'; '.join(unknown)}."] if unknown else notes
 
 
 def advise(rows: Sequence[Row]) -> str:
-    """Which noise is the larger one, and what to buy."""
+    """Which noise is larger, and what to add."""
     judged = [found.by_prompts for row in rows if (found := row.found) is not None]
     known = [by_prompts for by_prompts in judged if by_prompts is not None]
     if not known:
-        return "Nothing says yet which noise is the larger one: that takes seeds that differ."
+        return "It is not known which noise is larger: that takes seeds whose scores differ."
     of = "difference" if len(rows[0].seeds) > 1 else "variant"
     where = f"in all {len(known)} {of}s" if len(known) > 1 else f"in the one {of}"
     prompts, seeds = sum(known), len(known) - sum(known)
     if not prompts:
-        return f"Seeds are the larger noise {where}: buy seeds, not prompts."
+        return f"Seeds are the larger noise {where}: add seeds, not prompts."
     more = "prompts (data.held_out, evaluation.prompts)"
     if not seeds:
-        return f"Prompts are the larger noise {where}: buy {more} before seeds."
+        return f"Prompts are the larger noise {where}: add {more} before seeds."
     first, then = ("seeds", more) if seeds >= prompts else (more, "seeds")
     return (
         f"Seeds are the larger noise in {seeds} of {len(known)} {of}s, prompts in the others: "
-        f"buy {first} first, then {then}."
+        f"add {first} first, then {then}."
     )

@@ -1,7 +1,7 @@
-"""The difference of two variants: its test, its intervals, and what can be claimed of it.
+"""The difference of two variants: its test, its intervals and the claim they support.
 
-The claims of a table are those of its simultaneous intervals, which all hold at once with 95 %:
-"A beats B" stands where that of A - B leaves out 0.
+Claims are based on simultaneous intervals, which all hold at once with 95 % confidence: "A beats B"
+is claimed if the one of A - B excludes 0.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from tandem.record.reading.states import describe_state
 from tandem.record.reading.variants import find_shared_seeds
 
 ALPHA = 0.05
-FEWEST_FOR_POWER = 5  # seeds: the size and the spread of fewer say too little of what more show
+FEWEST_FOR_POWER = 5  # seeds: with fewer, size and spread are too uncertain
 SMALL = 10  # seeds up to which a rare collapse goes unseen
 CAVEAT = (
-    f"n <= {SMALL} cannot see a 1-in-10 collapse: an interval says where the mean of seeds like "
-    "these lies, not that no other kind of seed exists"
+    f"n <= {SMALL} cannot reveal a collapse of 1 run in 10: an interval covers the mean of seeds "
+    "like these and does not exclude seeds that behave differently"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedsNeeded:
-    """Seeds of each side for 80 % power, by where the spread of all seeds may lie."""
+    """Seeds per side for 80 % power, over the 95 % interval of the spread of all seeds."""
 
-    effect: float  # the true difference that they would find
+    effect: float  # the true difference to detect
     low: int | None  # None: more than a thousand
-    likely: int | None  # were the spread the one that is seen
+    likely: int | None  # for the observed spread
     high: int | None
 
     def __str__(self) -> str:
@@ -54,21 +54,21 @@ class SeedsNeeded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Two variants, the one that the difference speaks for first."""
+    """Two variants, the one with the higher mean first."""
 
     better: Scored
     other: Scored
     difference: Difference
     wins: WinCount
-    paired_on: Sequence[int] = ()  # seeds; (): the two are not paired
+    paired_on: Sequence[int] = ()  # seeds; (): not paired
     adjusted: float | None = None  # the p-value, Bonferroni over all pairs of the table
     among: int = 1  # pairs of the table
-    power_for: float | None = None  # the difference that power is asked for; None: the one seen
-    better_is: str = "beats"  # what the higher mean does to the other
+    power_for: float | None = None  # the true difference for the power; None: the observed one
+    better_is: str = "beats"  # verb of a claim
 
     @property
     def going(self) -> int:
-        """Runs of both that go on: a score of the moment is none to claim anything by."""
+        """Number of runs in progress on both sides; with any, nothing is claimed."""
         return sum(len(side.seeds_that("goes on")) for side in (self.better, self.other))
 
     @property
@@ -78,7 +78,7 @@ class Pair:
 
     @property
     def test(self) -> str:
-        """With the seeds that both sides have, where one has others too."""
+        """The name of the test, with the number of paired seeds if a side has more."""
         if not self.paired_on:
             return "Welch"
         n, all_paired = len(self.paired_on), {len(self.paired_on)} == {*self.seeds}
@@ -87,7 +87,7 @@ class Pair:
 
     @property
     def fewest(self) -> int:
-        """Seeds of the side that has fewer in the test."""
+        """Seeds of the smaller side of the test."""
         return len(self.paired_on) or min(self.seeds)
 
     @property
@@ -97,12 +97,12 @@ class Pair:
 
     @property
     def distinct(self) -> bool:
-        """Whether the simultaneous interval leaves out 0, and all runs have ended."""
+        """Whether the simultaneous interval excludes 0 and all runs have ended."""
         return not self.going and self.adjusted is not None and self.adjusted < ALPHA
 
     @property
     def seeds_needed(self) -> SeedsNeeded | None:
-        """None: of so few seeds nothing is computed, or they show no spread."""
+        """Seeds needed; None with too few seeds, or if they show no spread."""
         fewest = FEWEST_FOR_POWER if self.power_for is None else FEWEST
         found = self.difference
         if self.fewest < fewest or not found.spread:
@@ -128,14 +128,14 @@ class Pair:
 
     @property
     def advice(self) -> str:
-        """What it would take to tell the two apart."""
+        """What it would take to separate the two."""
         if self.fewest < FEWEST:
-            return f"run {FEWEST} seeds at least, better {FEWEST_FOR_POWER}"
+            return f"run at least {FEWEST} seeds, better {FEWEST_FOR_POWER}"
         if self.difference.spread == 0:
-            return "seeds that all agree show no spread: nothing can be said"
+            return "all seeds agree, so the spread is unknown"
         needed = self.seeds_needed
         if needed is None:
-            return f"run {FEWEST_FOR_POWER} seeds to learn how many it takes"
+            return f"run {FEWEST_FOR_POWER} seeds to estimate how many are needed"
         size = format_number(needed.effect)
         return f"80 % power at a true difference of {size} takes n = {needed}"
 
@@ -158,7 +158,7 @@ def compare_all(
 
 
 def compare_two(one: Scored, other: Scored) -> Pair:
-    """Paired on the seeds that both have by design, where no score of these is missing; else
+    """The paired difference if the two share seeds by design and none lacks a score; else
     Welch's."""
     on = choose_pairs(one, other)
     if on:
@@ -167,14 +167,14 @@ def compare_two(one: Scored, other: Scored) -> Pair:
     else:
         found = welch(one.scores, other.scores)
         wins = count_wins(one.scores, other.scores)
-    if found.mean < 0:  # of the seeds that both have, whatever the means over all say
+    if found.mean < 0:  # over the paired seeds; means over all seeds may differ
         return compare_two(other, one)
     return Pair(better=one, other=other, difference=found, wins=wins, paired_on=on)
 
 
 def choose_pairs(one: Scored, other: Scored) -> list[int]:
-    """The seeds that a test pairs: half of the seeds of either at least, and two of them, or all
-    that there are; [] if it pairs none, as the rest would then know more."""
+    """The seeds that a test pairs: at least half of each side's and at least two, or all if there
+    is one. [] otherwise: an unpaired test then uses more of the data."""
     on = find_shared_seeds(one.variant, other.variant)
     most = max(len(one.variant.seeds), len(other.variant.seeds))
     few = 2 * len(on) < most or len(on) == 1 < most
@@ -182,5 +182,5 @@ def choose_pairs(one: Scored, other: Scored) -> list[int]:
 
 
 def order_by_claim(pairs: Sequence[Pair]) -> list[Pair]:
-    """Those that claim something first, then by size."""
+    """Pairs with a claim first, then by size."""
     return sorted(pairs, key=lambda pair: (not pair.distinct, -abs(pair.difference.mean)))

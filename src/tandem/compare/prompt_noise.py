@@ -1,4 +1,4 @@
-"""The noise of seeds and that of prompts, from what evaluations found of each prompt."""
+"""The noise of seeds and of prompts, from the evaluation scores of each prompt."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ Answers = Mapping[int, Asked]  # by seed, of the runs of a variant that have a s
 
 
 def read_answers(one: Scored, metric: str) -> Answers:
-    """{}: some run that has a score kept no prompts."""
+    """The answers by seed; {} if a run with a score stored none."""
     scored = [run for run in one.variant.runs if run.seed not in one.without]
     found = {run.seed: last_evaluation(run, metric) for run in scored}
     return {} if None in found.values() else found
 
 
 def estimate_components(answers: Sequence[Asked]) -> VarianceComponents | None:
-    """None: nothing was kept, or each source has one prompt, so that nothing was left to chance."""
+    """None if nothing was stored, or if each source has one prompt, so that none was drawn."""
     table = cross_seeds(answers) if len(answers) > 1 else None
     if table is not None:
         return estimate_shared(*table) if are_drawn(table[1]) else None
@@ -41,13 +41,13 @@ def estimate_components(answers: Sequence[Asked]) -> VarianceComponents | None:
 
 
 def are_drawn(sources: Sequence[str]) -> bool:
-    """Whether prompts are some of many, and not all that their sources have to ask."""
+    """Whether some source has several prompts, so that they are a draw."""
     return len(set(sources)) < len(sources)
 
 
 def cross_seeds(answers: Sequence[Asked]) -> tuple[NDArray, Sequence[str]] | None:
-    """[n, P] and the sources of the prompts that all have a number of; None: seeds differ in
-    what they were asked."""
+    """Values [n, P] and sources of the prompts for which all seeds have a value; None if seeds
+    had different prompts."""
     if any(one.prompts != answers[0].prompts for one in answers):
         return None
     y = np.stack([one.values for one in answers])
@@ -67,10 +67,10 @@ def _choose_prompts(one: Asked, which: NDArray) -> Asked:
 def estimate_difference(
     pair: Pair, answers: Mapping[str, Answers], alone: Mapping[str, VarianceComponents | None]
 ) -> VarianceComponents | None:
-    """Judged as the difference is: pair by pair, or each side by itself.
+    """The components of a difference, pair by pair or by side, as it was tested.
 
-    None: its sides are no pairs of runs, and yet some of their runs were asked the same prompts:
-    what these do to both cancels, and nobody has counted how far.
+    None if the sides are unpaired but some of their runs had the same prompts, whose effects
+    cancel by an unknown amount.
     """
     names = pair.better.variant.name, pair.other.variant.name
     (a, b), (of_a, of_b) = ([found[name] for name in names] for found in (answers, alone))

@@ -10,8 +10,8 @@ from tandem.compare.statistics.intervals import Estimate, estimate
 from tandem.record.reading.states import State
 from tandem.record.reading.variants import Variant
 
-# Names that training and evaluation write (evaluation, training/metrics). Of a reward
-# /std, /missing or /frac_zero_std is no score, and /frac_all_wrong is the opposite of one.
+# Names that training and evaluation write (evaluation, training/metrics). A reward's /std,
+# /missing and /frac_zero_std are no scores; /frac_all_wrong is better when lower.
 SHARES = (
     r"(eval|test)/((greedy_)?accuracy(_sampled|_t[^/]+)?|pass@\d+|pair_accuracy)(/.+)?"
     r"|reward/(pass@\d+|frac_all_right)"
@@ -22,7 +22,7 @@ SHARE, SCORE = re.compile(SHARES), re.compile(f"{SHARES}|{REWARDS}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """One variant: the last value of the metric in each run, whatever became of it."""
+    """One variant: the last value of the metric in each run, including runs that died."""
 
     variant: Variant
     scores: Sequence[float]  # by seed, of the runs that have one
@@ -30,7 +30,7 @@ class Scored:
     estimate: Estimate
 
     def seeds_that(self, state: State) -> list[int]:
-        """Of its runs of this state, with or without a score."""
+        """The seeds of its runs in this state, with or without a score."""
         return [run.seed for run in self.variant.runs if run.state == state]
 
     @property
@@ -44,12 +44,12 @@ class Scored:
 
     @property
     def worst(self) -> tuple[int, float]:
-        """Its seed and score."""
+        """The seed with the lowest score, and that score."""
         return min(self.by_seed.items(), key=lambda pair: pair[1])
 
 
 def score_variant(variant: Variant, metric: str) -> Scored:
-    """Raises ValueError where no run of it came to a score."""
+    """The scores of a variant. Raises ValueError if none of its runs has a score."""
     known = {run.seed: run.score(metric) for run in variant.runs}
     scores = [score for score in known.values() if score is not None]
     if not scores:
@@ -68,10 +68,10 @@ def rank(variants: Sequence[Scored]) -> list[Scored]:
 
 
 def is_score(metric: str) -> bool:
-    """Whether more of it is better; of a length, a loss or a spread nobody knows."""
+    """Whether higher is better; unknown, hence False, for a length, loss or spread."""
     return SCORE.fullmatch(metric) is not None
 
 
 def is_share(metric: str) -> bool:
-    """Whether it lies between 0 and 1, and more of it is better."""
+    """Whether the metric lies between 0 and 1 and higher is better."""
     return SHARE.fullmatch(metric) is not None

@@ -1,4 +1,4 @@
-"""The best of a sweep: what was seen of it when it was chosen, and what fresh seeds say of it."""
+"""The best configuration of a sweep: its score when chosen, and the scores of fresh seeds."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tandem.record.reading.runs import Run
 from tandem.record.reading.variants import group_runs
 
 FILE = "selection.json"  # in the sweep's folder
-SAID = "evaluation_test.log"  # in a run's directory: what it printed while it was asked
-ENDED = ("finished", "failed")  # states in which a run has the numbers that it will have
+SAID = "evaluation_test.log"  # in a run's directory: output of its test evaluation
+ENDED = ("finished", "failed")  # states in which the numbers of a run are final
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,23 +27,23 @@ class Candidate:
 
     name: str
     mean: float  # over its seeds, of the metric at the end of training
-    seeds: list[int]  # that have a score
-    without: list[int]  # that died before they had one
+    seeds: list[int]  # with a score
+    without: list[int]  # that died before their first score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fresh:
-    """One run of the chosen configuration under a seed that the choice has not seen."""
+    """One run of the chosen configuration with a seed that was not used to choose it."""
 
     seed: int
     folder: str
-    state: str  # as a sweep's table says it
-    eval: float | None  # the metric at the end of its training; None: it did not come so far
-    test: float | None  # the metric on test prompts; None: nothing answered them
+    state: str  # as in the table of a sweep
+    eval: float | None  # the metric at the end of training; None: not reached
+    test: float | None  # the metric on test prompts; None: not evaluated
 
     @property
     def asked(self) -> bool:
-        """Whether it came to where an answer to the test prompts is to be expected."""
+        """Whether the run got far enough for a test evaluation."""
         return self.state == "finished" or self.eval is not None
 
 
@@ -51,9 +51,9 @@ class Fresh:
 class Selection:
     metric: str
     candidates: list[Candidate]  # the best one first
-    silent: list[str]  # configurations of which no run came to a score
+    silent: list[str]  # configurations without any score
     overrides: list[str]  # of the best one, without its seed
-    asked_again: str | None = None  # what the test prompts share with those of training or choice
+    asked_again: str | None = None  # overlap of test prompts with others, a sentence
     fresh: list[Fresh]
 
     @property
@@ -62,25 +62,25 @@ class Selection:
 
     @property
     def complete(self) -> bool:
-        """Whether each fresh seed was trained to its end and answered the test prompts."""
+        """Whether each fresh seed finished training and has a test score."""
         return all(run.state == "finished" and run.test is not None for run in self.fresh)
 
     @property
     def count(self) -> int:
-        """k: how many were looked at."""
+        """k: the number of configurations compared."""
         return len(self.candidates) + len(self.silent)
 
 
 def ranked(runs: Sequence[Run], metric: str) -> tuple[list[Scored], list[str]]:
-    """Configurations by their mean over seeds, the best one first; and those without any score.
+    """Configurations by their mean over seeds, best first; and those without any score.
 
-    Raises ValueError where there is no best one.
+    Raises ValueError if there is no best one.
     """
     if not is_score(metric):
-        raise ValueError(f"metric={metric}: nobody knows whether more of it is better")
+        raise ValueError(f"metric={metric}: unknown whether higher is better; name another metric")
     every = group_runs(runs)
     if many := sorted({one.task for one in every if one.task}):
-        raise ValueError(f"a best is of one task, and these are {' and '.join(many)}")
+        raise ValueError(f"the best is defined within one task, not over {' and '.join(many)}")
     silent = [one.name for one in every if all(run.score(metric) is None for run in one.runs)]
     scored = [score_variant(one, metric) for one in every if one.name not in silent]
     if not scored:
@@ -99,7 +99,7 @@ def write(folder: Path, found: Selection) -> None:
 
 
 def read(folder: Path) -> Selection | None:
-    """None: nothing was selected there."""
+    """The selection of a sweep; None if there is none."""
     if not (folder / FILE).is_file():
         return None
     try:
@@ -111,13 +111,13 @@ def read(folder: Path) -> Selection | None:
 
 
 def tables_of(places: Iterable[str]) -> list[Table]:
-    """Of the sweeps among these places from which one was selected."""
+    """The selection tables of the sweeps among these places."""
     found = [read(Path(place)) for place in places]
     return [table(one) for one in found if one is not None]
 
 
 def table(found: Selection) -> Table:
-    """The score at the choice, and beside it those that were not chosen by."""
+    """The score used for the choice, and the scores that were not used for it."""
     test = found.metric.replace("eval/", "test/", 1)
     on_eval = [run.eval for run in found.fresh if run.eval is not None]
     on_test = [run.test for run in found.fresh if run.test is not None]
@@ -127,7 +127,7 @@ def table(found: Selection) -> Table:
         title=f"best of k = {found.count} by {found.metric}: {found.best.name}",
         columns=("score", "n", "mean", "95 %"),
         rows=[
-            (f"{found.metric} when it was chosen", *chosen),
+            (f"{found.metric} when chosen", *chosen),
             (f"{found.metric} of fresh seeds", *_row(on_eval)),
             (f"{test} of fresh seeds", *_row(on_test)),
         ],
@@ -144,22 +144,22 @@ def _row(scores: Sequence[float]) -> tuple[str, str, str]:
 
 def _notes(found: Selection) -> Iterable[str | None]:
     yield (
-        "The first line was looked at to choose by, so on average it is too high; what to report "
-        "is the last one."
+        "The first line was used for the choice, so it is too high on average; report the last "
+        "line."
     )
     if len(found.candidates) > 1:
         second = found.candidates[1]
         ahead = format_number(found.best.mean - second.mean)
-        yield f"Ahead of {second.name} by {ahead} when it was chosen, n = {len(second.seeds)}."
+        yield f"Ahead of {second.name} by {ahead} when chosen, n = {len(second.seeds)}."
     if failed := [run for run in found.fresh if run.state == "failed"]:
         silent = sum(run.eval is None for run in failed)
         yield (
             f"Fresh seeds that failed: {', '.join(str(run.seed) for run in failed)}; each counts "
-            f"with the score it had, {silent} had none."
+            f"with its last score, {silent} had none."
         )
     for run in found.fresh:
         if run.state not in ENDED:
-            yield f"Seed {run.seed} does not count, it is {run.state}: {run.folder}."
+            yield f"Seed {run.seed} is not counted, it is {run.state}: {run.folder}."
         elif run.asked and run.test is None:
-            yield f"Seed {run.seed} did not answer the test prompts: see {run.folder}/{SAID}."
+            yield f"Seed {run.seed} has no test score: see {run.folder}/{SAID}."
     yield found.asked_again

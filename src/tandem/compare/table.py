@@ -54,17 +54,17 @@ MARKUP = re.compile(rf"{TAG_OR_LINK.pattern}|[|`*]")
 
 
 def as_markdown(text: str) -> str:
-    """A cell that Markdown shows as it is: no markup, no link, no end of the cell."""
+    """A cell that Markdown shows literally: markup, links and cell separators are escaped."""
     return MARKUP.sub(r"\\\g<0>", re.sub(r"[\r\n]+", " ", text))
 
 
 def as_prose(text: str) -> str:
-    """One line without tags and links of its own."""
+    """One line whose tags and links are escaped."""
     return TAG_OR_LINK.sub(r"\\\g<0>", re.sub(r"[\r\n]+", " ", text))
 
 
 def as_csv(text: str) -> str:
-    """A cell that no spreadsheet takes for a formula."""
+    """A cell that spreadsheets do not read as a formula."""
     line = re.sub(r"[\r\n\t]+", " ", text)
     is_formula = line.lstrip()[:1] in {*"=+-@"} and NUMBER.fullmatch(line) is None
     return f"'{line}" if is_formula else line
@@ -74,7 +74,7 @@ SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasc
 
 
 def escaped(text: str) -> str:
-    """Text that LaTeX prints as it is."""
+    """Text that LaTeX prints literally."""
     line = " ".join(text.splitlines())
     plain = re.sub(r"[\\~^&%$#_{}]", lambda c: SPECIAL.get(c[0], "\\" + c[0]), line)
     return plain.replace("±", r"$\pm$").replace("<", "$<$").replace(">", "$>$")

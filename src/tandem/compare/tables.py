@@ -13,9 +13,9 @@ from tandem.record.reading.variants import Variant
 
 
 def table_scores(variants: Sequence[Scored], metric: str, silent: Sequence[Variant] = ()) -> Table:
-    """Mean and interval of each, and every seed: the worst one has a column of its own.
+    """Mean, interval and every seed of each variant, with a column for the worst seed.
 
-    `silent`: variants of which no run came to a score.
+    `silent`: variants without any score.
     """
     ordered = rank(variants)
     return Table(
@@ -43,18 +43,18 @@ def table_scores(variants: Sequence[Scored], metric: str, silent: Sequence[Varia
 
 
 def _list_unfinished(variants: Sequence[Scored], silent: Sequence[Variant]) -> list[str]:
-    """What became of the runs that are not whole, or have no score; [] where there is none."""
+    """A note on runs that are incomplete or have no score; [] if there are none."""
     found = [said for one in variants if (said := _describe_seeds(one))]
     for one in silent:
-        states = count_states([run.state for run in one.runs])  # "" where all finished
+        states = count_states([run.state for run in one.runs])  # "" if all finished
         found.append(", ".join(filter(None, (f"{one.name}: no run has a score", states))))
     if not found:
         return []
-    return [f"A run counts with the last score it has, or not at all. {'; '.join(found)}"]
+    return [f"A run counts with its last score; without one it is left out. {'; '.join(found)}"]
 
 
 def _describe_seeds(one: Scored) -> str:
-    """As in "grpo: seed 1, 2 died, seed 3 goes on"; "" where all are whole and have a score."""
+    """For example "grpo: seed 1, 2 died"; "" if all runs finished and have a score."""
     which = {state: one.seeds_that(state) for state in UNFINISHED}
     said = [
         f"seed {', '.join(map(str, seeds))} {describe_state(state, len(seeds))}"
@@ -62,7 +62,7 @@ def _describe_seeds(one: Scored) -> str:
         if seeds
     ]
     if one.without:
-        said.append(f"seed {', '.join(map(str, one.without))} without any score")
+        said.append(f"seed {', '.join(map(str, one.without))} without a score")
     return f"{one.name}: {', '.join(said)}" if said else ""
 
 
@@ -71,7 +71,7 @@ def table_pairs(pairs: Sequence[Pair], metric: str) -> Table:
         name="differences",
         title=f"{metric}: differences of {len(pairs)} pair{'s' if len(pairs) > 1 else ''}",
         columns=(
-            *("pair", "n", "difference", "95 % of all at once", "95 % of it alone"),
+            *("pair", "n", "difference", "95 % over all pairs", "95 % of one pair"),
             *("test", "r", "p", "wins", "verdict"),
         ),
         rows=[
@@ -95,20 +95,20 @@ def table_pairs(pairs: Sequence[Pair], metric: str) -> Table:
 
 def _explain_claims(count: int) -> str:
     return (
-        "A claim is an interval of all at once that leaves out 0; such intervals hold together in "
-        f"95 % of reports. p is multiplied by the {count} pairs (Bonferroni) and below 0.05 for "
-        "the same pairs. The interval of a pair alone answers a question about this pair that was "
-        "asked before the runs."
+        "A claim is a simultaneous interval that excludes 0; these intervals hold together in "
+        f"95 % of reports. p is multiplied by the {count} pairs (Bonferroni) and is below 0.05 for "
+        "the same pairs. The interval of one pair alone is the right one only for a pair chosen "
+        "before the runs."
     )
 
 
 def by_size(pair: Pair) -> tuple[str, float]:
-    """The largest difference of a task first."""
+    """Sort key: by task, then the largest difference first."""
     return pair.better.variant.task, -pair.difference.mean
 
 
 def format_wins(pair: Pair) -> str:
-    """Out of the pairs of one seed, where seeds are paired."""
+    """Wins among the pairs of one seed if seeds are paired, else among all pairs of runs."""
     of = "pairs" if pair.paired_on else "games"
     share = f"{pair.wins.wins:g} of {pair.wins.games} {of}"
     low, high = pair.wins.low, pair.wins.high

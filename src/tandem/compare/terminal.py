@@ -1,4 +1,4 @@
-"""A comparison on a terminal: the headline of the page, and tables that are no wider than it."""
+"""The terminal output of a comparison: the headline, and tables fitted to the width."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tandem.compare.text_table import fill, fit_table
 
 
 def show_comparison(found: Comparison) -> str:
-    """Headline, what else differs, what to run next, and every table."""
+    """Headline, other differences, what to run next, and every table."""
     width = shutil.get_terminal_size().columns
     lines = [*show_summary(found, width)]
     return "\n\n".join([*lines, *(fit_table(table, width) for table in found.tables)])
@@ -21,6 +21,6 @@ def show_summary(found: Comparison, width: int) -> Iterator[str]:
     yield fill(write_headline(found), width)
     yield from (fill(line, width) for line in write_warnings(found))
     sentence, *commands = write_next(found) or [""]
-    if sentence:  # a command is not broken: it is there to be copied
+    if sentence:  # a command is not wrapped, so that it can be copied
         yield "\n".join([fill(f"Next: {sentence}", width), *(f"    {one}" for one in commands)])
     yield fill(write_meta(found), width)

@@ -1,4 +1,4 @@
-"""A table as plain text that is no wider than a terminal."""
+"""A table as plain text, fitted to the width of a terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def fill(text: str, width: int) -> str:
 
 
 def fit_table(table: Table, width: int) -> str:
-    """Plain text: long cells go on in the next line, and columns that do not fit go below."""
+    """Plain text: long cells are wrapped, and columns that do not fit follow below."""
     cells = [list(map(plain, row)) for row in (table.columns, *table.rows)]
     columns = list(zip(*cells, strict=True))
     blocks = [lay_out([columns[0], *some], width) for some in split_columns(columns, width)]
@@ -25,7 +25,7 @@ def fit_table(table: Table, width: int) -> str:
 
 
 def plain(text: str) -> str:
-    """One line without control characters: a name is no command to a terminal."""
+    """One line without control characters, so that a name cannot control the terminal."""
     return "".join(c if c.isprintable() else " " for c in text)
 
 
@@ -45,7 +45,7 @@ def split_columns(columns: Sequence[Column], width: int) -> list[list[Column]]:
 
 
 def narrow(column: Column) -> int:
-    """The width below which it cannot go: a number is not broken, prose is between words."""
+    """The smallest width of a column: numbers are not broken, prose is broken between words."""
     longest = max(map(len, column))
     if longest <= NARROWEST:
         return longest
@@ -54,7 +54,7 @@ def narrow(column: Column) -> int:
 
 
 def lay_out(columns: Sequence[Column], width: int) -> str:
-    """Rows of one block; what is left of the width goes to those that have most to say."""
+    """The rows of one block; spare width goes to the columns that lack most of theirs."""
     widths = [narrow(column) for column in columns]
     wanted = [max(map(len, column)) for column in columns]
     left = width - sum(widths) - GAP * (len(columns) - 1)
@@ -74,7 +74,7 @@ def wrap(cell: str, width: int) -> list[str]:
 
 
 def write_lines(row: Sequence[Sequence[str]], widths: Sequence[int]) -> Iterator[str]:
-    """The lines of one row, whose cells may go on in the next line."""
+    """The lines of one row with wrapped cells."""
     for i in range(max(map(len, row))):
         parts = (cell[i] if i < len(cell) else "" for cell in row)
         padded = (part.ljust(width) for part, width in zip(parts, widths, strict=True))

@@ -1,4 +1,4 @@
-"""Numbers and lists as the tables and sentences of a comparison write them."""
+"""The format of numbers and lists in the tables and sentences of a comparison."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ NAMED = 4  # variants in a sentence; more are counted
 
 
 def format_number(value: float | None) -> str:
-    """Three decimals, or three digits of what is far from 1; a dash where there is none."""
+    """Three decimals; three digits for very small or large numbers; a dash for None."""
     if value is None:
         return "-"
     small = value != 0 and not 0.001 <= abs(value) < 1000
@@ -30,7 +30,7 @@ def format_edges(edges: tuple[float, float] | None) -> str:
 
 
 def list_names(names: Sequence[str], among: int) -> str:
-    """A few of so many others by name, and of more how many there are."""
+    """Up to four of `among` variants by name; of more only their number."""
     if len(names) > NAMED:
         return f"{len(names)} of {among} others" if len(names) < among else f"all {among} others"
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -94,13 +94,13 @@ def test_it_goes_where_the_runs_are_or_where_the_user_says(sweep, tmp_path):
     assert wandb_report.place_of("lab/paper", runs) == Place(entity="lab", project="paper")
     other = {"wandb": {"project": "other", "entity": "lab"}}
     mixed = [*runs, read(write_run(tmp_path / "other", [0.0, 1.0], logger=other))]
-    with pytest.raises(ValueError, match="the runs lie in lab/other, tandem; write wandb=ENT"):
+    with pytest.raises(ValueError, match="the runs are in lab/other, tandem; set wandb=ENT"):
         wandb_report.place_of("true", mixed)
 
 
 @pytest.mark.parametrize("option", ["yes", "lab/", "a/b/c", ""])
 def test_another_place_is_none(sweep, option):
-    with pytest.raises(ValueError, match="write wandb=true, or wandb=ENTITY/PROJECT"):
+    with pytest.raises(ValueError, match="set wandb=true or wandb=ENTITY/PROJECT"):
         wandb_report.place_of(option, read_all(sweep))
 
 
@@ -119,7 +119,7 @@ def test_without_a_key_it_is_one_line_that_names_the_login(sweep, capsys, nobody
     said = capsys.readouterr()
     assert "grpo beats rloo" in said.out
     assert said.err.splitlines()[-1] == (
-        "wandb=true: nobody is logged in to W&B; run `wandb login`, or set WANDB_API_KEY"
+        "wandb=true: not logged in to W&B; run `wandb login`, or set WANDB_API_KEY"
     )
 
 
@@ -147,4 +147,4 @@ def test_a_server_that_refuses_is_one_line_too(sweep, capsys, nobody):
         nobody.setenv("WANDB_API_KEY", "0" * 40)
         with pytest.raises(SystemExit, match="2"):
             main([str(sweep), "wandb=true"])
-    assert capsys.readouterr().err.splitlines()[-1].startswith("wandb=true: W&B did not take the")
+    assert capsys.readouterr().err.splitlines()[-1].startswith("wandb=true: W&B rejected the")

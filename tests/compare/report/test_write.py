@@ -72,8 +72,8 @@ def test_on_a_full_disk_the_report_that_was_there_stays(sweep, tmp_path, capsys,
         main([*words, "metric=reward/mean"])
     said = capsys.readouterr().err
     assert re.fullmatch(
-        rf"out={tmp_path}/out: the report was not written \(No space left on device\); it takes "
-        r"[\d,]+ bytes: free some space, or give another folder\n",
+        rf"out={tmp_path}/out: the report \([\d,]+ bytes\) could not be written "
+        r"\(No space left on device\); free some space, or choose another folder\n",
         said,
     )
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
@@ -122,7 +122,7 @@ def test_where_no_prompt_is_shared_or_a_variant_has_none_the_section_says_so(tmp
     asked(tmp_path / "rloo-0", "another")
     assert gallery_of(tmp_path)[1:] == (
         [],
-        "no prompt was asked of all variants; no samples of dapo",
+        "the variants have no prompt in common; no samples of dapo",
     )
 
 

@@ -122,13 +122,15 @@ def test_the_interval_of_wins_is_that_of_its_definition():
 
 def test_few_tasks_scores_or_seeds_of_a_task_are_not_aggregated():
     assert not too_few(TASKS)
-    assert too_few({"one": [0.0] * 50}) == "1 tasks and 50 scores of 4 and 20"
-    assert too_few({str(i): [0.0] * 4 for i in range(4)}) == "4 tasks and 16 scores of 4 and 20"
+    assert too_few({"one": [0.0] * 50}) == "1 tasks and 50 scores; needs 4 and 20"
+    assert too_few({str(i): [0.0] * 4 for i in range(4)}) == "4 tasks and 16 scores; needs 4 and 20"
     once = {str(i): [i / 20] for i in range(20)}  # of each the bootstrap would draw the same score
-    assert too_few(once) == "one seed of 0 shows no spread"
-    assert too_few(once | {str(i): [0.1, 0.2, 0.3] for i in range(19)}).startswith("one seed of 19")
+    assert too_few(once) == "0 has one seed, hence no spread"
+    assert too_few(once | {str(i): [0.1, 0.2, 0.3] for i in range(19)}).startswith(
+        "19 has one seed"
+    )
     twice = {str(i): [0.1, 0.5] for i in range(10)}
-    assert too_few(twice) == "2 seeds of 0 show too little of the spread: 3 do"
+    assert too_few(twice) == "0 has 2 seeds, needs 3"
 
 
 def test_a_profile_counts_the_runs_above_each_threshold():

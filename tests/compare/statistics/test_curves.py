@@ -120,11 +120,11 @@ def test_an_accuracy_does_not_saturate_above_one():
 @pytest.mark.parametrize(
     ("y", "why"),
     [
-        (np.linspace(0, 1, 21), "it has not come half the way to where it may be going"),
+        (np.linspace(0, 1, 21), "it covers less than one half time"),
         (np.zeros(21), "it is flat"),
-        (np.random.default_rng(0).normal(size=21), "of its variance is of another shape"),
-        ([0.1, 0.2, 0.25], "3 of the 6 points that it takes"),
-        ([0.0, *[0.9] * 9], "it is there by the second point"),
+        (np.random.default_rng(0).normal(size=21), "of its variance is unexplained"),
+        ([0.1, 0.2, 0.25], "3 points, needs 6"),
+        ([0.0, *[0.9] * 9], "it saturates before the second point"),
     ],
     ids=["line", "flat", "noise", "short", "step"],
 )

@@ -112,10 +112,10 @@ def test_four_tasks_and_twenty_scores_are_aggregated():
 @pytest.mark.parametrize(
     ("tasks", "seeds", "why"),
     [
-        (3, 9, "3 tasks and 27 scores of 4 and 20"),
-        (4, 4, "4 tasks and 16 scores of 4 and 20"),
-        (20, 1, "one seed of task0 shows no spread"),
-        (10, 2, "2 seeds of task0 show too little of the spread: 3 do"),
+        (3, 9, "3 tasks and 27 scores; needs 4 and 20"),
+        (4, 4, "4 tasks and 16 scores; needs 4 and 20"),
+        (20, 1, "task0 has one seed, hence no spread"),
+        (10, 2, "task0 has 2 seeds, needs 3"),
     ],
 )
 def test_fewer_are_not(tasks, seeds, why):
@@ -130,7 +130,7 @@ def test_one_task_is_not_many():
 def test_a_variant_that_lacks_a_task_is_beside_no_other():
     found = aggregate_tasks([*many(5, 5), variant("grpo", "task5", [0.5] * 5)], METRIC)
     assert [one.name for one in found.variants] == ["grpo"]
-    assert found.left_out == ["rloo: 5 of the 6 tasks"]
+    assert found.left_out == ["rloo: ran on 5 of the 6 tasks"]
 
 
 def test_a_task_with_more_seeds_is_said_to_weigh_more():
@@ -141,7 +141,7 @@ def test_a_task_with_more_seeds_is_said_to_weigh_more():
 
 def test_a_reward_has_no_scale_that_tasks_share():
     found = aggregate_tasks(many(4, 5), "eval/reward")
-    assert not found.variants and "eval/reward is no share of 1" in found.left_out[0]
+    assert not found.variants and "eval/reward is not a share of 1" in found.left_out[0]
 
 
 def test_the_table_and_the_profiles_are_written(tmp_path, capsys):

@@ -1,9 +1,9 @@
 "use strict";
-// What is looked at, and how: kept over a refresh, so everything is named by text and not by place.
+// The state of the view. It survives a refresh, so everything is identified by name, not by index.
 let data = JSON.parse(document.getElementById("data").textContent);
 const COLOURS = 8, DASHES = ["", "7 4", "2 3"]; // the colours are in the style sheet, for light and dark
-const SHOWN = 8; // curves that are drawn at first: as many as there are colours
-const MANY_SEEDS = 5; // from which on the line of every seed is drawn on demand
+const SHOWN = 8; // curves drawn initially: one per colour
+const MANY_SEEDS = 5; // from here on the lines of single seeds are drawn only on demand
 const state = {
   metric: data.metric, axis: data.axis, hidden: new Set(data.variants.slice(SHOWN).map((variant) => variant.name)),
   seeds: data.variants.every((variant) => variant.scores.length < MANY_SEEDS), intervals: true, allPairs: false,
@@ -12,7 +12,7 @@ const state = {
 
 const colour = (i) => `var(--c${i % COLOURS})`;
 const dash = (i) => DASHES[Math.floor(i / COLOURS) % DASHES.length];
-// Variants come by rank, and keep the colour that they were first seen with.
+// Variants are ordered by rank and keep the colour they had first.
 function placeOf(name) {
   if (!state.slots.has(name)) state.slots.set(name, state.slots.size);
   return state.slots.get(name);
@@ -40,7 +40,7 @@ function button(label, attributes, press) {
   return made;
 }
 
-// A line as the chart draws it, for names beside numbers.
+// A sample of a line as drawn in the chart, for legends.
 function swatch(i) {
   const made = drawn("svg", { class: "swatch", viewBox: "0 0 22 10", "aria-hidden": "true" });
   made.append(drawn("line", { x1: 1, x2: 21, y1: 5, y2: 5, style: `stroke:${colour(i)}`, "stroke-dasharray": dash(i) }));
@@ -56,13 +56,13 @@ function short(value) {
   return size >= 1 || size === 0 ? String(+value.toFixed(2)) : String(+value.toPrecision(3));
 }
 
-// As the tables say it.
+// The number format of the tables.
 const exact = (value) => (value !== 0 && (Math.abs(value) < 0.001 || Math.abs(value) >= 1000) ? String(+value.toPrecision(3)) : value.toFixed(3));
 const interval = (low, high) => (low === null ? "" : ` [${exact(low)}, ${exact(high)}]`);
 const edges = (both) => (both ? interval(...both) : "");
 const clipped = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 
-// The least and the most. Math.min(...values) breaks where there are a hundred thousand.
+// Minimum and maximum. Math.min(...values) fails for a hundred thousand values.
 function extent(values) {
   let low = Infinity, high = -Infinity;
   for (const value of values) {
@@ -81,7 +81,7 @@ function ticks(low, high, count) {
 
 const line = (points, fx, fy) => points.map(([a, b], i) => `${i ? "L" : "M"}${fx(a).toFixed(1)} ${fy(b).toFixed(1)}`).join("");
 
-// A frame with axes: maps numbers to pixels, and draws the grid that they are read by.
+// A frame with axes: maps numbers to pixels and draws the grid.
 function frame(place, xs, ys, labels, right = 14) {
   const width = Math.max(place.clientWidth, 260), height = Math.round(Math.min(440, Math.max(250, width * 0.5)));
   const [x0, x1] = extent(xs), [low, high] = extent(ys);

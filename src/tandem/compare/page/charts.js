@@ -1,5 +1,5 @@
-// The curves that are shown on this axis: x, mean, low, high and seeds of each variant. A seed
-// without an x of its own is where the mean is.
+// The curves shown on this axis: x, mean, low, high and seeds of each variant. A seed without its
+// own x has the x of the mean.
 function seenCurves() {
   return data.variants.map((variant) => ({ name: variant.name, i: placeOf(variant.name), ...variant.curves[state.metric], x: variant.curves[state.metric]?.x[state.axis] }))
     .filter((variant) => variant.x && !state.hidden.has(variant.name))
@@ -9,9 +9,9 @@ function seenCurves() {
 function curves(place) {
   place.replaceChildren();
   const shown = seenCurves();
-  if (!shown.length) { place.append(element("p", { class: "note" }, "Nothing to draw: no variant is chosen, or not all runs recorded this axis.")); return; }
+  if (!shown.length) { place.append(element("p", { class: "note" }, "Nothing to draw: no variant is selected, or not all runs recorded this axis.")); return; }
   const seen = shown.flatMap((v) => [...v.mean, ...(state.seeds ? v.seeds.flatMap((s) => s.y) : [])]);
-  // An interval of two seeds may be far wider than what was seen; it is cut at the frame's edge.
+  // An interval may be far wider than the curves; it is clipped at the frame.
   const [least, most] = extent(seen), reach = (most - least || 1) * 0.5;
   const clamp = (value) => Math.max(least - reach, Math.min(most + reach, value));
   const edges = state.intervals ? shown.flatMap((v) => [...v.low, ...v.high]).filter((value) => value !== null).map(clamp) : [];
@@ -38,7 +38,7 @@ function variant(f, v, clamp) {
   f.svg.append(drawn("path", { class: "mean", d: line(points, f.x, f.y), style: `stroke:${colour(v.i)}`, "stroke-dasharray": dash(v.i) }));
 }
 
-// Names at the ends of lines, moved apart where ends are close.
+// Names at the ends of lines, moved apart if the ends are close.
 function names(f, shown) {
   const ends = shown.map((v) => ({ v, x: f.x(v.x[v.x.length - 1]), y: f.y(v.mean[v.mean.length - 1]) })).sort((a, b) => a.y - b.y);
   const lowest = f.height - f.bottom;
@@ -47,7 +47,7 @@ function names(f, shown) {
   for (const end of ends) f.svg.append(drawn("text", { class: "name", x: f.width - f.right + 8, y: end.at - over + 4, style: `fill:${colour(end.v.i)}` }, clipped(end.v.name, 20)));
 }
 
-// What the curves say at one place, by pointer, touch or arrow keys; n beside every number.
+// The values of the curves at one point, by pointer, touch or arrow keys, each with its n.
 function reader(place, f, shown) {
   const tip = element("div", { class: "tip", hidden: "", role: "status" });
   const rule = drawn("line", { class: "rule", y1: f.top, y2: f.height - f.bottom, visibility: "hidden" });
@@ -59,7 +59,7 @@ function reader(place, f, shown) {
     const rows = shown.map((v) => ({ v, i: nearest(v.x, xs[at]) })).sort((a, b) => b.v.mean[b.i] - a.v.mean[a.i]);
     tip.replaceChildren(element("b", {}, `${short(xs[at])} ${state.axis.replace("_", " ")}`), ...rows.slice(0, 12).map(({ v, i }) => {
       const alive = v.seeds.filter((seed) => seed.y.length > i).length;
-      const said = `${exact(v.mean[i])}${interval(v.low[i], v.high[i])}`, n = `n = ${v.seeds.length}${alive < v.seeds.length ? `, ${alive} alive` : ""}`;
+      const said = `${exact(v.mean[i])}${interval(v.low[i], v.high[i])}`, n = `n = ${v.seeds.length}${alive < v.seeds.length ? `, ${alive} running` : ""}`;
       return element("div", {}, swatch(v.i), element("span", {}, clipped(v.name, 32)), element("b", {}, said), element("i", {}, n));
     }), ...(rows.length > 12 ? [element("div", {}, `and ${rows.length - 12} lower`)] : []));
     tip.hidden = false;
@@ -85,8 +85,8 @@ function reader(place, f, shown) {
   place.append(tip);
 }
 
-// One dot for each seed, the mean and its interval: a row for each variant, by rank. A line joins the
-// dots of a seed that are pairs by design.
+// One row per variant, by rank: a dot per seed, the mean and its interval. A line joins the dots of
+// seeds that are paired by design.
 function finals(place) {
   const rows = data.variants.map((v) => ({ ...v, i: placeOf(v.name) }));
   const width = Math.max(place.clientWidth, 260), step = 46, pad = 12, height = rows.length * step + 44;
@@ -121,8 +121,8 @@ function finals(place) {
   place.replaceChildren(svg);
 }
 
-// A row of the forest: the difference of a pair, its interval alone (thin) and the one that holds
-// together with those of all pairs (thick), on a scale that all rows share, in per cent of its width.
+// A row of the forest: the difference of a pair, its own interval (thin) and its simultaneous one
+// (thick), on a scale shared by all rows, in per cent of the width.
 const forestX = ([least, most]) => (value) => `${(2 + ((Math.max(least, Math.min(most, value)) - least) / (most - least)) * 96).toFixed(2)}%`;
 
 function difference(pair, range) {
@@ -141,7 +141,7 @@ function difference(pair, range) {
   return svg;
 }
 
-// What the rows are read by, below the last one.
+// The axis of the forest, below the last row.
 function forestAxis(range) {
   const x = forestX(range), marks = ticks(...range, 4).map((at) => {
     const share = parseFloat(x(at)), place = share < 8 ? "0" : share > 92 ? "-100%" : "-50%";
@@ -150,7 +150,7 @@ function forestAxis(range) {
   return element("div", { class: "axis", "aria-hidden": "true" }, ...marks);
 }
 
-// From the lowest end of an interval to the highest; one far wider than any difference is cut.
+// The range of all intervals; one far wider than any difference is clipped.
 function rangeOfPairs(pairs) {
   const [, most] = extent([...pairs.map((pair) => pair.mean), 1e-12]);
   const ends = pairs.flatMap((pair) => [...(pair.together ?? []), ...(pair.alone ?? [])]);
@@ -158,7 +158,7 @@ function rangeOfPairs(pairs) {
   return [Math.max(low, -2 * most), Math.min(high, 3 * most)];
 }
 
-// Over many tasks: the share of runs that score above each threshold, and its interval.
+// Over many tasks: the share of runs above each threshold, with its interval.
 function profiles(place) {
   const f = frame(place, data.profiles[0].x, [0, 1], ["share of runs above a threshold", `threshold of ${data.metric}`]);
   data.profiles.forEach((one, i) => {
@@ -169,7 +169,7 @@ function profiles(place) {
   place.replaceChildren(f.svg);
 }
 
-// The band of one variant of an experiment, and the runs that are judged by it.
+// The band of one variant of an experiment, and the runs compared with it.
 function band(place, expected) {
   const zip = (ys) => expected.x.map((x, i) => [x, ys[i]]).filter((p) => p[1] !== null);
   const low = zip(expected.low), high = zip(expected.high), runs = expected.runs.map((run) => ({ ...run, points: zip(run.y) }));

@@ -1,11 +1,11 @@
-// What the variants answered to the same prompt, at one iteration or through training.
+// The answers of the variants to one prompt, at one iteration or at all of them.
 function cellOf(column, prompt, iteration) {
   const at = data.gallery.prompts.indexOf(prompt);
   return column.cells[at]?.[iteration] ?? [];
 }
 
 function answers(cells) {
-  if (!cells.length) return [element("p", { class: "note" }, "no sample here")];
+  if (!cells.length) return [element("p", { class: "note" }, "no sample")];
   const pictures = element("div", { class: "pictures" }), texts = [];
   for (const cell of cells) {
     const said = cell.reward === null ? "no reward" : `reward ${short(cell.reward)}`;
@@ -45,11 +45,11 @@ function gallery() {
     full.textContent = state.prompt;
     shown.replaceChildren(state.timeline ? timeline(state.prompt) : moment(state.prompt, at));
   };
-  // The last one stays the last one when more come.
+  // On a live page the last iteration stays selected when new ones appear.
   slider.addEventListener("input", () => { state.iteration = +slider.value === iterations.length - 1 ? null : iterations[slider.value]; show(); });
   select.addEventListener("change", () => { state.prompt = prompts[select.value]; show(); });
   const step = (by) => { state.prompt = prompts[(prompts.indexOf(state.prompt) + by + prompts.length) % prompts.length]; show(); };
-  const whole = button("through training", { id: "timeline", "aria-pressed": state.timeline }, (pressed) => {
+  const whole = button("all iterations", { id: "timeline", "aria-pressed": state.timeline }, (pressed) => {
     state.timeline = !state.timeline;
     pressed.setAttribute("aria-pressed", state.timeline);
     show();
@@ -58,6 +58,6 @@ function gallery() {
   return [
     element("div", { class: "controls" }, button("‹", { "aria-label": "previous prompt" }, () => step(-1)), select, button("›", { "aria-label": "next prompt" }, () => step(1)), whole),
     element("div", { class: "controls" }, slider, said), full, shown,
-    element("p", { class: "note" }, "Prompts on which the variants differ most come first; they are no fair sample of all."), ...notes,
+    element("p", { class: "note" }, "Prompts on which the variants differ most come first, so they are not a representative sample."), ...notes,
   ];
 }

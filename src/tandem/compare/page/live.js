@@ -1,11 +1,11 @@
-// Asks its own server for what is new, and keeps what is looked at where it is.
+// Polls the server for new numbers and keeps the view.
 const PAUSE = 3000; // milliseconds
 let waiting = null, held = false;
 addEventListener("pointerdown", () => { held = true; }, true);
 addEventListener("pointerup", () => { held = false; }, true);
 addEventListener("pointercancel", () => { held = false; }, true);
 
-// A list that is open, or a slider in the hand, would be pulled away.
+// A refresh would close an open list and interrupt dragging a slider.
 const busy = () => held || document.activeElement?.tagName === "SELECT";
 
 function take(found) {
@@ -27,7 +27,7 @@ async function refresh() {
     light.className = fault ? "lost fault" : "";
     light.textContent = fault || `live, ${now}`;
   } catch {
-    if (light.className !== "lost") light.textContent = `the server is gone since ${now}`;
+    if (light.className !== "lost") light.textContent = `server not reachable since ${now}`;
     light.className = "lost";
   }
   if (waiting && !busy()) {

@@ -1,4 +1,4 @@
-// The page from its numbers: every section is made anew when they change, and the state stays.
+// The page. Every section is rebuilt when the numbers change; the state of the view stays.
 const main = document.querySelector("main");
 
 function section(id, label, title, ...children) {
@@ -10,7 +10,7 @@ function section(id, label, title, ...children) {
 
 const tableOf = (name) => data.tables.find((one) => one.name === name);
 
-// Numbers sort as numbers, by the first one of a cell; what has none comes last.
+// Cells sort by their first number; cells without one come last.
 function ordered(rows, { column, down }) {
   const key = (row) => parseFloat(row[column].match(/^[^\w-]*(-?[\d.]+(e[-+]?\d+)?)/)?.[1] ?? "");
   const compare = (a, b) => {
@@ -52,14 +52,14 @@ function folded(of, open) {
 
 const FEW = 10;
 
-// All pairs where they are few; else the best variant against each of the others, by rank.
+// All pairs if they are few; else the best variant against each of the others, by rank.
 function chosenPairs() {
   if (data.pairs.length <= FEW || state.allPairs) return data.pairs;
   const ranks = new Map(data.variants.map((variant, i) => [variant.name, i]));
   return data.pairs.filter((pair) => pair.of_best).sort((a, b) => ranks.get(a.other) - ranks.get(b.other));
 }
 
-// As "n = 10, paired t", where that is so of all pairs; else "".
+// For example "n = 10, paired t" if it holds for all pairs; else "".
 function sharedDesign() {
   const all = new Set(data.pairs.map(design));
   return all.size === 1 ? [...all][0] : "";
@@ -67,7 +67,7 @@ function sharedDesign() {
 
 const design = (pair) => `n = ${[...new Set(pair.n)].join(" and ")}, ${pair.test}`;
 
-// Beside the name of the best variant, the other's alone.
+// Under a heading with the best variant, a row names only the other one.
 function claim(pair, range, ofBest) {
   const text = !ofBest ? pair.text : pair.claim ? `${pair.verb} ${pair.other}` : pair.text.replace(`${pair.better} and `, "");
   const p = pair.p === null ? "" : pair.p < 0.001 ? ", p < 0.001" : `, p = ${pair.p.toFixed(3)}`;
@@ -92,7 +92,7 @@ function claims() {
     pressed.setAttribute("aria-pressed", state.allPairs);
     fill();
   })] : [];
-  const key = element("p", { class: "note" }, `${sharedDesign() ? `${sharedDesign()}. ` : ""}95 % intervals. Thick: holds together with those of all pairs; a claim stands where it leaves out 0. Thin: of this pair alone.`);
+  const key = element("p", { class: "note" }, `${sharedDesign() ? `${sharedDesign()}. ` : ""}95 % intervals. Thick: simultaneous over all pairs; a claim is made where it excludes 0. Thin: for this pair alone.`);
   return [list, key, ...more, ...(data.caveat ? [element("p", { class: "note caveat" }, data.caveat)] : [])];
 }
 
@@ -108,7 +108,7 @@ function bands() {
   return [element("div", { class: "columns wide" }, ...charts), element("ul", { class: "runs" }, ...others), folded(tableOf("band"), false)];
 }
 
-// Charts are drawn once their place has a width, and again when it changes.
+// Charts are drawn once their element has a width, and again when it changes.
 let later = [];
 const redraw = () => later.forEach((draw) => draw());
 
@@ -134,7 +134,7 @@ function legend(draw) {
   const made = element("div", { class: "controls", id: "legend" });
   const say = () => [...made.querySelectorAll(".chip")].forEach((chip, i) => chip.setAttribute("aria-pressed", !state.hidden.has(data.variants[i].name)));
   data.variants.forEach(({ name }) => {
-    const chip = button([swatch(placeOf(name)), name], { class: "chip", title: "click: show or hide; double click: this one alone" }, () => {
+    const chip = button([swatch(placeOf(name)), name], { class: "chip", title: "click: show or hide; double click: show only this one" }, () => {
       if (!state.hidden.delete(name)) state.hidden.add(name);
       say(); draw();
     });
@@ -146,7 +146,7 @@ function legend(draw) {
     made.append(chip);
   });
   if (data.variants.length > SHOWN) {
-    made.append(button("all", { title: "show all curves, or the highest ones alone" }, () => {
+    made.append(button("all", { title: "show all curves, or only the highest ones" }, () => {
       state.hidden = new Set(state.hidden.size ? [] : data.variants.slice(SHOWN).map((variant) => variant.name));
       say(); draw();
     }));
@@ -156,7 +156,7 @@ function legend(draw) {
 }
 
 function learning() {
-  const chart = element("div", { class: "chart", id: "curve", tabindex: 0, "aria-label": "learning curves; arrow keys read them" });
+  const chart = element("div", { class: "chart", id: "curve", tabindex: 0, "aria-label": "learning curves; arrow keys show the values" });
   const draw = () => curves(chart);
   const metrics = element("select", { id: "metric", "aria-label": "metric" }, ...data.metrics.map((name) => element("option", {}, name)));
   metrics.value = state.metric;
@@ -165,10 +165,10 @@ function learning() {
   axes.id = "axes";
   later.push(draw);
   return [element("div", { class: "controls" }, metrics, axes, element("div", { class: "group" }, ...switches(draw))), legend(draw), chart,
-    element("p", { class: "note" }, "Mean over seeds at each iteration, drawn at the mean place of the seeds, with Student's 95 % interval. A cross is where a seed died. A seed that ends before the others counts with the last score it has.")];
+    element("p", { class: "note" }, "Mean over seeds at each iteration, drawn at the mean axis value of the seeds, with Student's 95 % interval. A cross marks where a seed died. A seed that ended early counts with its last score.")];
 }
 
-// Below the headline: what to run next, and what differs beside what is compared.
+// Below the headline: other differences between the variants, and what to run next.
 function advice() {
   const [sentence, ...commands] = data.next;
   const next = sentence ? [element("p", {}, element("b", {}, "Next: "), sentence), ...commands.map((one) => element("pre", { class: "command" }, one))] : [];
@@ -183,7 +183,7 @@ function render() {
   document.getElementById("advice").replaceChildren(...advice());
   document.getElementById("meta").textContent = data.meta;
   document.getElementById("provenance").textContent = data.provenance;
-  if (data.bands) section("bands", "Band", `Beside ${data.bands.name}`, ...bands());
+  if (data.bands) section("bands", "Band", `Compared with ${data.bands.name}`, ...bands());
   if (data.pairs.length) section("claims", "Claims", "What can be claimed", ...claims());
   const judged = tableOf("judges");
   if (judged) section("judges", "Judge", judged.title, ...table(judged));

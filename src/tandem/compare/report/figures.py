@@ -1,4 +1,4 @@
-"""The plots of a comparison as vectors, for papers."""
+"""The plots of a comparison as vector graphics, for papers."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ COLOURS = (
     *("#e69f00", "#56b4e9", "#7a5fd0", "#8a8f98"),
 )
 DASHES = ("-", "--", ":")
-MANY_SEEDS = 5  # from which on no line of every seed is drawn, as in the report
+MANY_SEEDS = 5  # from here on single seeds are not drawn, as in the report
 
 
 def draw_plots(found: Comparison, line: str) -> dict[str, bytes]:
-    """curves.pdf, scores.pdf and, over many tasks, profiles.pdf, by name; `line` is written into
-    them as where they come from."""
+    """curves.pdf, scores.pdf and, over many tasks, profiles.pdf, by name; `line` is their
+    provenance, written into the metadata."""
     from matplotlib.backends.backend_pdf import FigureCanvasPdf
     from matplotlib.figure import Figure
 
@@ -38,7 +38,7 @@ def draw_plots(found: Comparison, line: str) -> dict[str, bytes]:
         figure = Figure(figsize=(5.5, 3.4), layout="constrained")
         FigureCanvasPdf(figure)
         onto(figure.add_subplot(), found)
-        # Without a date, so that the same runs give the same file.
+        # No date, so that the same runs give the same file.
         about = {"Subject": line, "CreationDate": None}
         drawn = BytesIO()
         figure.savefig(drawn, format="pdf", metadata=about)
@@ -60,7 +60,7 @@ def _draw_curves(axes: Axes, found: Comparison) -> None:
         own = choose_style(place)
         for x, seed, lived in zip(curves.x, curves.y, curves.lived, strict=True) if few else ():
             axes.plot(x[lived], seed[lived], alpha=0.3, linewidth=0.6, **own)
-        # None, where there is no interval, is NaN, and leaves a gap.
+        # Without an interval low and high are None, which becomes NaN and leaves a gap.
         x, mean, low, high = np.array(draw_mean(curves), dtype=np.float64).T
         name = f"{one.variant.name} (n = {len(curves.y)})"
         axes.plot(x, mean, linewidth=1.6, label=name, **own)
@@ -83,7 +83,7 @@ def _draw_profiles(axes: Axes, found: Comparison) -> None:
 
 def _draw_scores(axes: Axes, found: Comparison) -> None:
     ranked = rank(found.variants)
-    for place, (one, other) in enumerate(pairwise(ranked)):  # the dots of a seed
+    for place, (one, other) in enumerate(pairwise(ranked)):  # lines between the dots of one seed
         for seed in choose_pairs(one, other) if one.variant.task == other.variant.task else ():
             both = [one.by_seed[seed], other.by_seed[seed]]
             axes.plot(both, [place, place + 1], color="0.7", linewidth=0.5, zorder=0)

@@ -1,4 +1,4 @@
-"""Sample galleries: answers of the variants to the same prompts through training."""
+"""Sample galleries: answers of the variants to the same prompts during training."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tandem.record.reading.variants import Variant
 if TYPE_CHECKING:
     from torch import Tensor
 
-PROMPTS, ITERATIONS, TEXTS, PICTURES = 8, 24, 2, 8  # at most: a report stays light enough to send
-LARGEST = 192  # pixels along a side of a picture in it
-FOLDED = 8  # turns of an episode that are shown before it is folded
-KIND = "eval"  # of rows: what evaluation saw
+PROMPTS, ITERATIONS, TEXTS, PICTURES = 8, 24, 2, 8  # limits that keep the file small
+LARGEST = 192  # pixels of the longer side of a picture
+FOLDED = 8  # turns of an episode shown in full; longer ones are shortened
+KIND = "eval"  # of the rows that an evaluation wrote
 Cell = Mapping[str, object]
 Seen = dict[str, dict[int, list[Cell]]]  # prompt -> iteration -> cells
 
 
 def make_gallery(variants: Sequence[Variant]) -> dict[str, object]:
-    """Columns of one seed each; only prompts that all of them were evaluated on."""
+    """One column per variant, with one seed each, and the prompts that all have in common."""
     shown = choose_runs(variants)
     seen, damaged = {}, []
     for name, run in shown.items():
@@ -63,7 +63,7 @@ def make_gallery(variants: Sequence[Variant]) -> dict[str, object]:
 
 
 def measure_disagreement(seen: Mapping[str, Seen], prompt: str) -> tuple[float, int]:
-    """How far apart the last mean rewards of the variants are, and how many answers they gave."""
+    """The range of the last mean rewards of the variants, and the number of distinct answers."""
     last = [own[prompt][max(own[prompt])] for own in seen.values()]
     rewards = [[cell["reward"] for cell in cells if cell["reward"] is not None] for cells in last]
     means = [sum(own) / len(own) for own in rewards if own]
@@ -74,19 +74,19 @@ def measure_disagreement(seen: Mapping[str, Seen], prompt: str) -> tuple[float, 
 def describe_missing(
     seen: Mapping[str, Seen], prompts: Sequence[str], without: Sequence[str]
 ) -> list[str]:
-    """What is not shown, where anything could be."""
+    """Sentences on what the gallery lacks."""
     said = {
-        "no prompt was asked of all variants": not prompts,
+        "the variants have no prompt in common": not prompts,
         f"no samples of {', '.join(without)}": without,
     }
     return [text for text, holds in said.items() if seen and holds]
 
 
 def choose_runs(variants: Sequence[Variant]) -> Mapping[str, Run]:
-    """A run of each variant that has samples.
+    """A run with samples for each variant that has one.
 
-    It is that of the smallest seed of which all have some: where data draw prompts by seed, they
-    were asked the same. Without such a seed it is the smallest of each.
+    It is the smallest seed for which all have samples, as data may draw prompts by seed. Without
+    such a seed it is the smallest of each.
     """
     firsts = {one.name: next(filter(has_samples, one.runs), None) for one in variants}
     known = {name: run for name, run in firsts.items() if run is not None}
@@ -104,20 +104,20 @@ def has_samples(run: Run) -> bool:
 
 
 def find_tables(run: Path) -> Iterator[Path]:
-    """Those that have a row of an evaluation, by iteration."""
+    """The sample tables with rows of an evaluation, by iteration."""
     tables = sorted((run / "samples").glob("iteration_*.jsonl"))
     return (table for table in tables if f'"kind": "{KIND}"'.encode() in table.read_bytes())
 
 
 def read_samples(run: Path) -> Seen:
-    """Of some iterations, the first and the last too."""
+    """Samples of evenly spaced iterations, including the first and the last."""
     tables = list(find_tables(run))
     if len(tables) > ITERATIONS:
         step = (len(tables) - 1) / (ITERATIONS - 1)
         tables = [tables[round(i * step)] for i in range(ITERATIONS)]
     if not tables:
         return {}
-    from tandem.record.galleries import read_seen  # torch takes a second, and most need none of it
+    from tandem.record.galleries import read_seen  # imports torch, which takes a second
 
     found: Seen = {}
     for table in tables:
@@ -136,14 +136,14 @@ def check_row(row: Mapping) -> None:
     """Raise ValueError for a row that a page cannot show."""
     texts = [row["prompt"], row.get("written", ""), *(row.get("steps") or ())]
     if not all(isinstance(text, str) for text in texts):
-        raise ValueError(f"{texts!r:.60} are no texts")
+        raise ValueError(f"a sample has values that are not text: {texts!r:.60}")
     if row["reward"] is not None and not math.isfinite(row["reward"]):
-        raise ValueError(f"a reward is {row['reward']}")
+        raise ValueError(f"a reward is not finite: {row['reward']}")
 
 
 def conversation(turns: Sequence[Mapping]) -> list[str]:
-    """An episode, a line of each turn and what it was given, but for the last move; of a long one
-    both ends."""
+    """An episode up to its last move, one line per turn with its reward; the middle of a long one
+    is left out."""
     moves = [place for place, turn in enumerate(turns) if turn["role"] == "assistant"]
     lines = [_line(turn) for turn in turns[: moves[-1]]] if moves else []
     if len(lines) <= FOLDED:
@@ -158,14 +158,14 @@ def _line(turn: Mapping) -> str:
 
 
 def make_cell(shown: str | Tensor, steps: Sequence[str] | None = None) -> Cell:
-    """A text, with the steps in which it was unmasked above it if it has any, or a picture."""
+    """A text, preceded by its unmasking steps if it has any, or a picture."""
     if isinstance(shown, str):
         return {"text": "\n".join([*(steps or ()), shown])}
     return {"picture": encode_picture(shown.numpy())}
 
 
 def encode_picture(picture: NDArray) -> str:
-    """A picture, uint8 [H, W, 3], as a PNG that a page can hold; a large one is made smaller."""
+    """A picture, uint8 [H, W, 3], as a PNG data URL; large pictures are scaled down."""
     from PIL import Image
 
     image = Image.fromarray(picture)

@@ -1,6 +1,6 @@
-"""The report of runs that go on, for this machine alone: `serve=true`, or `serve=PORT`.
+"""The live report of runs in progress, served on this machine: `serve=true` or `serve=PORT`.
 
-A page is made when somebody looks and a file has changed, and takes a tenth of one core at most.
+The page is rebuilt on a request if a file has changed, and uses at most a tenth of one core.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from tandem.record.reading.runs import (
 from tandem.record.reading.states import is_working
 
 HOST = "127.0.0.1"
-NAMES = (HOST, "localhost")  # any other is a page elsewhere that had its name point here
+NAMES = (HOST, "localhost")  # any other Host is a foreign page
 SHARE = 0.1  # of one core, at most
-WRITES = (CONFIG, MANIFEST, METRICS, TIMING, EVALUATIONS, "samples")  # what a run's page is made of
-Signature = tuple[object, ...]  # size and time of files; of a run whether it goes on, too
+WRITES = (CONFIG, MANIFEST, METRICS, TIMING, EVALUATIONS, "samples")  # sources of the page
+Signature = tuple[object, ...]  # size and time of files; for a run also whether it is working
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shown:
-    """What can be said of what lies on disk."""
+    """A version of the page."""
 
-    tag: str  # of what lies there
+    tag: str  # hash of the files it was built from
     body: bytes  # the numbers of the page as JSON
-    fault: str = ""  # a bug of ours, in a line: there are no numbers
+    fault: str = ""  # a bug in one line; there are no numbers then
 
 
 class Watched:
-    """Runs at some places, of which only those are read again that wrote something."""
+    """Runs at some places; only those that wrote something are read again."""
 
     def __init__(self, places: Sequence[str], compare: Callable[[list[Run]], Comparison]) -> None:
         self.places = places
@@ -79,14 +79,14 @@ class Watched:
             signatures = {one: (works_or_why(one), *signature(one, WRITES)) for one in folders}
             chosen = [signature(Path(place), (selection.FILE,)) for place in self.places]
             tag = tag_of(repr((sorted(signatures.items()), chosen, waiting)))
-        except (ValueError, OSError) as error:  # what cannot be shown now may be shown soon
+        except (ValueError, OSError) as error:  # may be readable at the next request
             self._shown = nothing(error, tag_of(str(error)))
             return
         if tag != self._shown.tag:
             self._shown = self._made(signatures, waiting, tag)
 
     def _found(self) -> tuple[list[Path], list[str]]:
-        """The runs, and the places that have none yet, each as a sentence."""
+        """The runs, and a sentence for each place without runs yet."""
         folders: dict[Path, None] = {}
         waiting = []
         for place in self.places:
@@ -105,7 +105,7 @@ class Watched:
             data = self._data(signatures, waiting)
         except (ValueError, OSError) as error:
             return nothing(error, tag)
-        except Exception as error:  # ours: whoever looks is told, and it serves on
+        except Exception as error:  # a bug: show it on the page and keep serving
             traceback.print_exc()
             return Shown(tag=tag, body=b"", fault=traceback.format_exception_only(error)[0].strip())
         return Shown(tag=tag, body=json.dumps({**data, "tag": tag}).encode())
@@ -133,7 +133,7 @@ def tag_of(text: str) -> str:
 
 
 def signature(folder: Path, names: Sequence[str]) -> Signature:
-    """It changes with every line and every table of samples."""
+    """Sizes and times of files, which change with every line and every table of samples."""
     stats = ((folder / name).stat() for name in names if (folder / name).exists())
     return tuple((stat.st_size, stat.st_mtime_ns) for stat in stats)
 
@@ -164,7 +164,7 @@ class Server(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_address[1]}/"
 
     def handle_error(self, request: socket, client_address: tuple[str, int]) -> None:
-        # A connection that breaks is the reader's affair.
+        # A browser may drop a connection at any time.
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
@@ -175,11 +175,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if self.headers.get("Host", "").rpartition(":")[0] not in NAMES:
-            self._send(403, "text/plain", b"this page is for the machine that it runs on")
+            self._send(403, "text/plain", b"this page is only served to its own machine")
             return
         asked = urlsplit(self.path)
         if asked.path not in ("/", "/data.json"):
-            self._send(404, "text/plain", b"there are / and /data.json")
+            self._send(404, "text/plain", b"not found; the pages are / and /data.json")
             return
         now = self.server.watched.latest()
         if now.fault:
@@ -201,11 +201,11 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *arguments: object) -> None:
-        """A page that asks every few seconds would fill the terminal."""
+        """Log nothing: the page polls every few seconds and would fill the terminal."""
 
 
 def serve(watched: Watched, port: int) -> None:
-    """Until Ctrl-C. Raises OSError where the port is taken."""
+    """Serve until Ctrl-C. Raises OSError if the port is taken."""
     with Server(watched, port) as server:
         try:
             print(f"{server.url} (Ctrl-C ends it)", flush=True)

@@ -1,4 +1,4 @@
-"""The numbers of a page: what it draws and says, as JSON holds it."""
+"""The content of a page, numbers and texts, in the form of JSON."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def make_payload(found: Comparison) -> dict[str, object]:
 
 
 def make_empty_payload(why: str) -> dict[str, object]:
-    """A page that has nothing to show yet, and says why."""
+    """The content of a page that has nothing to show yet, with the reason."""
     lists = (
         *("metrics", "axes", "variants", "joined", "pairs", "profiles", "tables"),
         *("warnings", "next"),
@@ -72,7 +72,7 @@ def make_empty_payload(why: str) -> dict[str, object]:
 
 
 def choose_metrics(found: Comparison) -> list[str]:
-    """The metric, and what people look at beside it where all runs have it."""
+    """The metric, and those usually inspected with it if all runs have them."""
     names = [run.names() for run in found.runs]
     judges = dict.fromkeys(metric_of(one.judge) for one in found.judges)
     beside = [name for name in (*judges, *BESIDE) if all(name in own for own in names)]
@@ -107,16 +107,16 @@ def describe_variant(one: Scored, metrics: Sequence[str], axes: Sequence[str]) -
 
 
 def describe_end(run: Run) -> dict[str, bool]:
-    """Neither: it is finished, or nobody knows."""
+    """Whether the run died or is in progress; neither if it finished or is inactive."""
     return {"died": run.state == "died", "goes_on": run.state == "goes on"}
 
 
 def describe_curves(
     runs: Sequence[Run], metric: str, axes: Sequence[str]
 ) -> Mapping[str, object] | None:
-    """The mean with its interval, and each seed as far as it lived, both with an x for every axis.
+    """The mean with its interval, and each seed up to its end, both with an x for every axis.
 
-    An axis that not all of these runs recorded has None: on it the mean would be another one.
+    x is None for an axis that not all of these runs recorded: the mean would differ on it.
     """
     curves = align_curves(runs, metric)
     if curves is None:
@@ -139,7 +139,7 @@ def describe_curves(
 def place_seed(
     along: Mapping[str, AlignedCurves | None], i: int
 ) -> Mapping[str, Sequence[float | None]]:
-    """Its places on each axis on which they are not those of the mean."""
+    """Axis values of a seed, for each axis on which they differ from those of the mean."""
     known = {
         axis: (own.x[i][own.lived[i]], own.middle[own.lived[i]])
         for axis, own in along.items()
@@ -151,7 +151,7 @@ def place_seed(
 
 
 def join_seeds(ranked: Sequence[Scored]) -> list[list[int]]:
-    """Of each variant but the last the seeds that are pairs with the next one's, by design."""
+    """For each variant but the last, the seeds that are paired with the next one by design."""
     return [
         choose_pairs(one, other) if one.variant.task == other.variant.task else []
         for one, other in pairwise(ranked)

@@ -1,7 +1,7 @@
-"""A comparison as a report on W&B: panels of the runs that are mirrored there, and our tables.
+"""A comparison as a report on W&B: panels of the mirrored runs, and the tables of Tandem.
 
-The tables come from the run directories like those of the page. What W&B draws, it draws from its
-own copies of the runs: it knows them by the ids in their manifests.
+The tables come from the run directories, as on the page. The panels are drawn by W&B from its
+copies of the runs, identified by the ids in their manifests.
 """
 
 from __future__ import annotations
@@ -30,44 +30,44 @@ WIDTH, HEIGHT = 12, 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where on W&B."""
+    """A project on W&B."""
 
-    entity: str | None  # None: of who is logged in
+    entity: str | None  # None: the account that is logged in
     project: str
 
 
 def place_of(option: str, runs: Sequence[Run]) -> Place:
-    """`true` is where the runs are mirrored; else ENTITY/PROJECT.
+    """The project of the runs for `true`; else the given ENTITY/PROJECT.
 
-    Raises ValueError for anything else, and for runs that lie in several projects or in none.
+    Raises ValueError for anything else, and for runs in several projects or in none.
     """
     if option != "true":
         named = PLACE.fullmatch(option)
         if named is None:
-            raise ValueError(f"wandb={option}: write wandb=true, or wandb=ENTITY/PROJECT")
+            raise ValueError(f"wandb={option} is not valid; set wandb=true or wandb=ENTITY/PROJECT")
         return Place(**named.groupdict())
     found = {(own.get("entity"), own["project"]) for run in runs if (own := mirror_of(run))}
     if not found:
         raise ValueError(
             "wandb=true: none of the runs is mirrored to W&B; start runs with logger=wandb, or "
-            "write wandb=ENTITY/PROJECT"
+            "set wandb=ENTITY/PROJECT"
         )
     if len(found) > 1:
         listed = ", ".join(sorted("/".join(filter(None, one)) for one in found))
-        raise ValueError(f"wandb=true: the runs lie in {listed}; write wandb=ENTITY/PROJECT")
+        raise ValueError(f"wandb=true: the runs are in {listed}; set wandb=ENTITY/PROJECT")
     ((entity, project),) = found
     return Place(entity=entity, project=project)
 
 
 def mirror_of(run: Run) -> dict:
-    """How the run was first told to mirror itself to W&B; {}: it was not."""
+    """The W&B settings with which the run was started; {} if it is not mirrored."""
     return (run.config.get("logger") or {}).get("wandb") or {}
 
 
 def save(found: Comparison, option: str) -> str:
-    """The address of the report.
+    """Save the report and return its address.
 
-    Raises ValueError in one line where nobody is logged in, or W&B does not take it.
+    Raises ValueError in one line if nobody is logged in, or if W&B rejects the report.
     """
     place = place_of(option, found.runs)
     try:
@@ -78,22 +78,22 @@ def save(found: Comparison, option: str) -> str:
 
     if not wandb_account.is_logged_in():
         raise ValueError(
-            f"wandb={option}: nobody is logged in to W&B; run `wandb login`, or set WANDB_API_KEY"
+            f"wandb={option}: not logged in to W&B; run `wandb login`, or set WANDB_API_KEY"
         )
     try:
         entity = place.entity or wandb_account.default_entity()
         return built(found, Place(entity=entity, project=place.project)).save().url
-    except Exception as error:  # W&B's client raises many kinds, and each is the user's to read
+    except Exception as error:  # W&B's client raises many types, all of them for the user to read
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise ValueError(f"wandb={option}: W&B did not take the report: {reason}") from error
+        raise ValueError(f"wandb={option}: W&B rejected the report: {reason}") from error
 
 
 def built(found: Comparison, place: Place) -> wr.Report:
-    """The report as it will be saved; nobody is asked for it."""
+    """The report as it will be saved, without a request to W&B."""
     import wandb_workspaces.reports.v2 as wr
 
     names = ", ".join(one.name for one in found.variants)
-    title = f"{found.metric} of {names}".replace("/", " ")  # it becomes a part of an address
+    title = f"{found.metric} of {names}".replace("/", " ")  # it becomes part of a URL
     return wr.Report(
         entity=place.entity,
         project=place.project,
@@ -113,7 +113,7 @@ def built(found: Comparison, place: Place) -> wr.Report:
 
 
 def _runset(variant: Variant, place: Place) -> wr.Runset:
-    """The seeds of a variant as one line: they share a group."""
+    """The runs of a variant as one line: seeds share a group."""
     import wandb_workspaces.reports.v2 as wr
 
     ids = ", ".join(f"'{id_of(run)}'" for run in variant.runs)
@@ -131,7 +131,7 @@ def id_of(run: Run) -> str:
 
 
 def _panels(found: Comparison) -> list[wr.LinePlot]:
-    """The metric on every axis that the runs have, and what people look at beside it."""
+    """The metric on every axis of the runs, and the metrics usually inspected with it."""
     keys = axes(found)
     first = keys.get(found.axis) or keys["iterations"]
     others = [key for key in keys.values() if key != first]
@@ -141,7 +141,7 @@ def _panels(found: Comparison) -> list[wr.LinePlot]:
 
 
 def _panel(place: int, metric: str, key: str) -> wr.LinePlot:
-    """The mean of each group, and how far its seeds reach."""
+    """The mean of each group, and the range of its seeds."""
     import wandb_workspaces.reports.v2 as wr
 
     row, column = divmod(place, 2)
@@ -156,13 +156,13 @@ def _panel(place: int, metric: str, key: str) -> wr.LinePlot:
 
 
 def axes(found: Comparison) -> dict[str, str]:
-    """The axes that all runs with the metric have, by the keys under which W&B has them."""
+    """The axes that all runs with the metric have, and their keys on W&B."""
     scored = [run for run in found.runs if run.score(found.metric) is not None]
     known = {axis for axis in AXES if all(len(run.curve(found.metric, axis).x) for run in scored)}
     return {axis: _key(axis, scored) for axis in AXES if axis in known}
 
 
 def _key(axis: str, runs: Sequence[Run]) -> str:
-    """Tokens, or of flows steps."""
+    """The first key of an axis that a run has: tokens, or steps for a flow model."""
     _, names = AXES[axis]
     return next((name for name in names if any(name in run.names() for run in runs)), names[0])

@@ -1,7 +1,7 @@
-"""One file to look at: curves, scores, claims, tables and samples. Nothing is fetched for it.
+"""The HTML report: curves, scores, claims, tables and samples in one self-contained file.
 
-The page holds its numbers as JSON and draws them itself; its policy forbids it every request. The
-one that is served (live.py) may ask its own server, and nobody else.
+The page holds its numbers as JSON and draws them itself; its content security policy forbids every
+request. The live page (live.py) may send requests to its own server only.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pathlib import Path
 from tandem.compare.comparison import Comparison
 from tandem.compare.report.payload import make_payload
 
-SCRIPTS = ("base.js", "charts.js", "gallery.js", "page.js")  # in this order, each uses those before
+SCRIPTS = ("base.js", "charts.js", "gallery.js", "page.js")  # each uses the earlier ones
 LIVE = "live.js"
 PAGE = "report.html"
-TABLE = ("md", "csv", "tex")  # as which each table is written beside the page
+TABLE = ("md", "csv", "tex")  # formats of each table beside the page
 SIGNED = re.compile(r"^(# |% )?Tandem .*; configurations .*; \d+ runs", re.M)
 HELD = re.compile(r'<script type="application/json" id="data">(.*?)</script>', re.S)
 
@@ -37,7 +37,7 @@ def write_page(data: Mapping[str, object], title: str, *, live: bool = False) ->
         "connect": "'self'" if live else "'none'",
         "style": (files / "report.css").read_text(),
         "script": "\n".join((files / name).read_text() for name in scripts),
-        # What ends a script element ends it inside a string too.
+        # A closing script tag ends the element even inside a string.
         "data": json.dumps(data).replace("<", "\\u003c"),
     }
     text = (files / "report.html").read_text()
@@ -47,8 +47,8 @@ def write_page(data: Mapping[str, object], title: str, *, live: bool = False) ->
 
 
 def list_written(folder: Path) -> set[str]:
-    """The names of the files beside the page of a report, by what the page itself holds. A page of
-    somebody else's has none."""
+    """The names of the files that a report wrote beside its page, according to the page itself;
+    empty if the page is not a report of Tandem."""
     page = folder / PAGE
     held = HELD.search(page.read_text(errors="replace")) if page.is_file() else None
     if held is None:
@@ -65,5 +65,5 @@ def list_written(folder: Path) -> set[str]:
 
 
 def _is_signed(path: Path) -> bool:
-    """Whether a file has the line of `provenance`, and is not another one of that name."""
+    """Whether a file has the provenance line, hence was written by Tandem."""
     return SIGNED.search(path.read_text(errors="replace")) is not None

@@ -1,4 +1,4 @@
-"""Many tasks at once, and who wins: interquartile means, profiles, probability of improvement.
+"""Statistics over many tasks: interquartile means, profiles, probability of improvement.
 
 Source: Agarwal et al., "Deep RL at the edge of the statistical precipice", arXiv:2108.13264.
 """
@@ -17,10 +17,10 @@ from tandem.compare.statistics.intervals import is_rounding
 
 LEVEL = 0.95
 RESAMPLES = 2000
-FEWEST_TASKS, FEWEST_SCORES = 4, 20  # below them an interquartile mean says less than the scores
-FEWEST_OF_TASK = 3  # seeds: of one or two, what the bootstrap draws spreads too little
-FEWEST_SEEDS = 10  # below it no interval of a share of wins is worth its name
-NEXT = 1e-9  # of a share: beside it
+FEWEST_TASKS, FEWEST_SCORES = 4, 20  # with fewer an interquartile mean says less than the scores
+FEWEST_OF_TASK = 3  # seeds: with one or two the bootstrap spreads too little
+FEWEST_SEEDS = 10  # below it a share of wins has no useful interval
+NEXT = 1e-9  # relative distance of a bracket from the share
 SEED = 0  # of the bootstrap: the same scores give the same report
 
 
@@ -29,7 +29,7 @@ class WinCount:
     """How often a run of A scores above a run of B; ties are half a win."""
 
     wins: float
-    games: int  # n pairs of one seed, or n * m of runs that are no pairs
+    games: int  # n pairs of one seed, or n * m pairs of unpaired runs
     low: float | None  # of the share; None: fewer than ten seeds on a side
     high: float | None
 
@@ -43,7 +43,7 @@ class Aggregate:
     """A number over tasks with its interval."""
 
     value: float
-    low: float | None  # None: the middle half of every resample is the same, and shows no spread
+    low: float | None  # None: all resamples agree, so the spread is unknown
     high: float | None
     tasks: int
     scores: int
@@ -64,8 +64,8 @@ def count_paired_wins(a: ArrayLike, b: ArrayLike, *, level: float = LEVEL) -> Wi
 def count_wins(a: ArrayLike, b: ArrayLike, *, level: float = LEVEL) -> WinCount:
     """P(A > B) over all n * m pairs of runs; from ten seeds on with an interval.
 
-    It is the one of Newcombe, Statistics in Medicine 25:559 (2006), method 5: it has a width where
-    A wins all games too.
+    The interval is method 5 of Newcombe, Statistics in Medicine 25:559 (2006), which has a width
+    even if A wins all games.
     """
     a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     won, games = _won(a, b), len(a) * len(b)
@@ -79,7 +79,7 @@ def count_wins(a: ArrayLike, b: ArrayLike, *, level: float = LEVEL) -> WinCount:
         spread = each * (1 + more * ((1 - theta) / (2 - theta) + theta / (1 + theta)))
         return (share - theta) ** 2 - edge**2 * spread
 
-    # The share itself is a root at 0 and 1, and not the one that is wanted.
+    # At 0 and 1 the share itself is a root, but not the wanted one.
     low = 0.0 if share == 0 else optimize.brentq(beyond, 0.0, share - NEXT * share)
     high = 1.0 if share == 1 else optimize.brentq(beyond, share + NEXT * (1 - share), 1.0)
     return WinCount(wins=won, games=games, low=float(low), high=float(high))
@@ -90,15 +90,15 @@ def _won(a: NDArray, b: NDArray) -> float:
 
 
 def too_few(by_task: Mapping[str, Sequence[float]]) -> str:
-    """Why the scores of one variant have no interquartile mean; "" where they have one."""
+    """Why the scores of one variant have no interquartile mean; "" if they have one."""
     count = sum(map(len, by_task.values()))
     if len(by_task) < FEWEST_TASKS or count < FEWEST_SCORES:
-        return f"{len(by_task)} tasks and {count} scores of {FEWEST_TASKS} and {FEWEST_SCORES}"
+        return f"{len(by_task)} tasks and {count} scores; needs {FEWEST_TASKS} and {FEWEST_SCORES}"
     task, fewest = min(((task, len(own)) for task, own in by_task.items()), key=lambda x: x[1])
     if fewest == 1:
-        return f"one seed of {task} shows no spread"
+        return f"{task} has one seed, hence no spread"
     if fewest < FEWEST_OF_TASK:
-        return f"{fewest} seeds of {task} show too little of the spread: {FEWEST_OF_TASK} do"
+        return f"{task} has {fewest} seeds, needs {FEWEST_OF_TASK}"
     return ""
 
 
@@ -135,9 +135,8 @@ def resampled(
 ) -> NDArray:
     """The statistic, [..., N] -> [..., any], of each resample: [RESAMPLES, any].
 
-    Of the n runs of a task n - 1 are drawn with replacement: n of them would spread less than runs
-    do, by (n - 1) / n, and be sure too soon (Rao and Wu, JASA 83:231, 1988). So every task has
-    two runs or more.
+    For a task with n runs, n - 1 are drawn with replacement: n draws would underestimate the
+    variance by (n - 1) / n (Rao and Wu, JASA 83:231, 1988). So every task needs two runs or more.
     """
     random = np.random.default_rng(SEED)
     tasks = [np.asarray(scores, dtype=np.float64) for scores in by_task.values()]
@@ -169,7 +168,7 @@ def performance_profile(
 
 
 def _middle(drawn: ArrayLike, level: float) -> tuple[NDArray, NDArray]:
-    """The ends of the middle `level` of resamples, along the first axis."""
+    """The ends of the central `level` interval of resamples, along the first axis."""
     edges = (1 - level) / 2, (1 + level) / 2
     low, high = np.quantile(np.asarray(drawn), edges, axis=0)
     return low, high

@@ -18,23 +18,23 @@ from tandem.compare.statistics.intervals import is_rounding
 
 FEWEST_FOR_BAND = 10
 FEWEST_FOR_MEDIAN = 6  # seeds, for an interval at 95 %
-FEWEST_POINTS = 6  # of a curve, for three numbers to be fitted
-LEFT_OVER = 0.2  # most of its variance that a fit may leave unexplained
+FEWEST_POINTS = 6  # of a curve, to fit three parameters
+LEFT_OVER = 0.2  # largest share of the variance that a fit may leave unexplained
 LEVEL = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Band:
-    """Where one new run stays at all points at once, with the given confidence."""
+    """Limits that one new run stays within at all points at once."""
 
     x: NDArray  # [P]
     mean: NDArray
-    low: NDArray  # NaN: the seeds agree there, and say nothing of how far another one may be
+    low: NDArray  # NaN: all seeds agree there, so the spread is unknown
     high: NDArray
     n: int
 
     def leaves(self, curve: ArrayLike) -> NDArray:
-        """[P] bool: where a run is outside; NaN, a run that ended before, is outside."""
+        """[P] bool: points where the run is outside; NaN (the run ended earlier) is outside."""
         curve = np.asarray(curve, dtype=np.float64)
         return np.isnan(curve) | (curve < self.low) | (curve > self.high)
 
@@ -42,8 +42,8 @@ class Band:
 def prediction_band(x: ArrayLike, curves: ArrayLike, *, level: float = LEVEL) -> Band | None:
     """mean ± t(n - 1, 1 - (1 - level) / 2P) s sqrt(1 + 1/n), Bonferroni over P points.
 
-    curves: [n, P], one of each seed. None: fewer than ten, no band yet. Points at which all seeds
-    agree are no part of it, nor of P: the next seed may be the first that differs.
+    curves: [n, P], one per seed. None for fewer than ten seeds. Points at which all seeds agree are
+    excluded and do not count in P: the next seed may be the first that differs.
     """
     x, y = np.asarray(x, dtype=np.float64), np.asarray(curves, dtype=np.float64)
     n = len(y)
@@ -58,22 +58,22 @@ def prediction_band(x: ArrayLike, curves: ArrayLike, *, level: float = LEVEL) ->
 
 
 def area(x: ArrayLike, y: ArrayLike) -> float:
-    """Mean height of a curve over its axis, by trapezia; of one point its height."""
+    """Mean height of a curve over its axis (trapezoidal rule); the height of a single point."""
     x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     return float(np.trapezoid(y, x) / (x[-1] - x[0])) if len(x) > 1 else float(y[0])
 
 
 def cut(x: ArrayLike, y: ArrayLike, end: float) -> tuple[NDArray, NDArray]:
-    """The curve up to a place on the axis, which lies on it or between two of its points."""
+    """The curve up to `end`, interpolated linearly between points."""
     x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     before = x < end
     return np.append(x[before], end), np.append(y[before], np.interp(end, x, y))
 
 
 def reached(x: ArrayLike, y: ArrayLike, threshold: float) -> float | None:
-    """Where a curve first stands at the threshold, between points by a straight line; None: never.
+    """The first axis value at which a curve reaches the threshold, interpolated; None: never.
 
-    What is reached and lost again was reached.
+    Later values below the threshold do not matter.
     """
     x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     above = np.flatnonzero(y >= threshold)
@@ -88,20 +88,20 @@ def reached(x: ArrayLike, y: ArrayLike, threshold: float) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reaching:
-    """Where seeds reach a threshold: their median, in which one that never does counts as last."""
+    """The median point at which seeds reach a threshold; seeds that never do rank last."""
 
-    median: float  # of the axis; inf: half of the seeds or more never do
+    median: float  # axis value; inf: half of the seeds or more never do
     low: float | None  # None: fewer than six seeds
-    high: float | None  # inf: it may be never
+    high: float | None  # inf: possibly never
     reached: int
     n: int
 
 
 def reaching(places: Sequence[float | None], *, level: float = LEVEL) -> Reaching:
-    """places: of each seed, None: never. The interval is made of order statistics.
+    """The median of `places`, one per seed (None: never), with an order-statistic interval.
 
-    The median lies below the k-th smallest of n with the chance that fewer than k of n coins fall
-    heads: k is the largest one at which this is at most (1 - level) / 2.
+    The median lies below the k-th smallest of n with the probability of fewer than k heads in n
+    coin tosses; k is the largest for which it is at most (1 - level) / 2.
     """
     ordered = np.sort([math.inf if place is None else place for place in places])
     n = len(ordered)
@@ -118,17 +118,17 @@ def reaching(places: Sequence[float | None], *, level: float = LEVEL) -> Reachin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saturation:
-    """end - (end - start) * 2^(-x / half): where a curve is going, and how fast."""
+    """end - (end - start) * 2^(-x / half): the final value of a curve and the half time."""
 
     start: float
     end: float
-    half: float  # of the axis, until half of what is left is gained
-    unexplained: float  # share of the variance that is left over
+    half: float  # distance on the axis in which half of the remainder is gained
+    unexplained: float  # unexplained share of the variance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unfit:
-    """Why a curve does not say where it is going."""
+    """The reason why a curve has no fit."""
 
     why: str
 
@@ -136,31 +136,31 @@ class Unfit:
 def saturation(
     x: ArrayLike, y: ArrayLike, *, within: tuple[float, float] = (-math.inf, math.inf)
 ) -> Saturation | Unfit:
-    """The least-squares fit whose ends lie `within`, where the curve allows one.
+    """The least-squares fit with start and end `within`, or the reason for none.
 
-    It must have six points, bend, explain four fifths of the variance, and have run for one half
-    time at least: a straight line says nothing of its end.
+    The curve must have six points, be curved, cover at least one half time, and be explained to
+    four fifths of its variance: a straight line does not determine an end.
     """
     x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     if len(x) < FEWEST_POINTS:
-        return Unfit(why=f"{len(x)} of the {FEWEST_POINTS} points that it takes")
+        return Unfit(why=f"{len(x)} points, needs {FEWEST_POINTS}")
     if np.ptp(y) == 0:
         return Unfit(why="it is flat")
     half = _best_half(x, y, within)
     (end, start), left = _ends(x, y, half, within)
     unexplained = left / float(((y - y.mean()) ** 2).sum())
     if half > np.ptp(x):
-        return Unfit(why="it has not come half the way to where it may be going")
+        return Unfit(why="it covers less than one half time")
     if unexplained > LEFT_OVER:
-        return Unfit(why=f"{100 * unexplained:.0f} % of its variance is of another shape")
+        return Unfit(why=f"{100 * unexplained:.0f} % of its variance is unexplained")
     if half < x[1] - x[0]:
-        return Unfit(why="it is there by the second point")
+        return Unfit(why="it saturates before the second point")
     return Saturation(start=start, end=end, half=half, unexplained=unexplained)
 
 
 def _best_half(x: NDArray, y: NDArray, within: tuple[float, float]) -> float:
-    """Two of three numbers are linear, so this one is all that is searched: first everywhere,
-    since the error may have several valleys, then in the deepest one."""
+    """The half time of the best fit. The other two parameters are linear, so only this one is
+    searched: first on a grid, as the error may have several minima, then near the best point."""
 
     def left(power: float) -> float:
         return _ends(x, y, np.ptp(x) * 2**power, within)[1]
@@ -175,7 +175,7 @@ def _best_half(x: NDArray, y: NDArray, within: tuple[float, float]) -> float:
 def _ends(
     x: NDArray, y: NDArray, half: float, within: tuple[float, float]
 ) -> tuple[tuple[float, float], float]:
-    """(end, start) that fit best at this half time, and the squares that are left over."""
+    """The best (end, start) for this half time, and the residual sum of squares."""
     decay = np.exp2(-(x - x[0]) / half)
     columns = np.stack([1 - decay, decay], 1)
     ends = optimize.lsq_linear(columns, y, bounds=within).x

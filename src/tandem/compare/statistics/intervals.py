@@ -1,8 +1,8 @@
 """Confidence intervals and tests for means and differences of a few seeds.
 
-The unit of replication is the training seed: every number here counts seeds, none counts prompts.
-All intervals are two-sided. An interval or a p-value that cannot be had (fewer than three seeds, no
-spread where one is divided by) is None, never 0.
+The unit of replication is the training seed: every count here is of seeds, never of prompts. All
+intervals are two-sided. An interval or p-value that cannot be computed (fewer than three seeds, no
+spread) is None, never 0.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from scipy import special
 
 LEVEL = 0.95
 POWER = 0.8
-FEWEST = 3  # seeds: the interval of two reaches 12.7 standard errors to either side
-MOST_SEEDS = 1000  # beyond it a difference is of no interest
-ROUNDING = 1e-7  # of scores: a spread below it is that of their last digits, hence none
+FEWEST = 3  # seeds: an interval from two extends 12.7 standard errors each way
+MOST_SEEDS = 1000  # a difference that takes more is of no interest
+ROUNDING = 1e-7  # relative to the scores: a smaller spread is rounding error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A mean over seeds, and where the mean over all seeds lies with the given confidence."""
+    """A mean over seeds, with a confidence interval of the mean over all seeds."""
 
     mean: float
-    low: float | None  # None: fewer than three seeds, or seeds that all agree and show no spread
+    low: float | None  # None: fewer than three seeds, or no spread
     high: float | None
     n: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Mean of A less mean of B."""
+    """Mean of A minus mean of B."""
 
     mean: float
-    error: float | None = None  # standard error of the mean; None: nothing can be said of it
+    error: float | None = None  # standard error of the mean; None: unknown
     df: float | None = None  # degrees of freedom of the error
     spread: float | None = None  # standard deviation of one difference; None: too few seeds
     spread_df: float | None = None  # degrees of freedom of the spread
-    pairs: int | None = None  # None: the two were not paired
+    pairs: int | None = None  # None: not paired
     correlation: float | None = None  # of the pairs
 
     def interval(self, level: float = LEVEL) -> tuple[float, float] | None:
@@ -54,7 +54,7 @@ class Difference:
 
     @property
     def p(self) -> float | None:
-        """Of no difference at all, two-sided."""
+        """The two-sided p-value of the null hypothesis of no difference."""
         if self.error is None:
             return None
         return float(2 * special.stdtr(self.df, -abs(self.mean) / self.error))
@@ -71,7 +71,7 @@ def estimate(scores: ArrayLike, *, level: float = LEVEL) -> Estimate:
 
 
 def welch(a: ArrayLike, b: ArrayLike) -> Difference:
-    """Of two groups of seeds that have nothing in common; their spreads may differ."""
+    """The difference of two unrelated groups of seeds with unequal variances."""
     a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     mean = float(a.mean() - b.mean())
     if min(len(a), len(b)) < FEWEST:
@@ -91,7 +91,7 @@ def welch(a: ArrayLike, b: ArrayLike) -> Difference:
 
 
 def paired(a: ArrayLike, b: ArrayLike) -> Difference:
-    """Of runs that share seed and warm start, pair by pair. Raises ValueError for other lengths."""
+    """The difference of runs paired by seed. Raises ValueError if lengths differ."""
     a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if len(a) != len(b):
         raise ValueError(f"{len(a)} scores cannot be paired with {len(b)}")
@@ -120,7 +120,7 @@ def variance(x: NDArray) -> float:
 
 
 def correlation(a: NDArray, b: NDArray) -> float | None:
-    """Pearson's; None: one of the two does not vary."""
+    """Pearson's correlation; None if one of the two does not vary."""
     of_a, of_b = a - a.mean(), b - b.mean()
     spreads = math.sqrt(of_a @ of_a / len(a)), math.sqrt(of_b @ of_b / len(b))
     if is_rounding(spreads[0], a) or is_rounding(spreads[1], b):
@@ -130,23 +130,23 @@ def correlation(a: NDArray, b: NDArray) -> float | None:
 
 def quantile(level: float, freedom: float) -> float:
     """Half the width of Student's interval, in standard errors."""
-    # Of `special`: `stats.t` gives the same number, and its import takes a third of a second.
+    # `stats.t` gives the same number, but importing it takes a third of a second.
     return float(special.stdtrit(freedom, (1 + level) / 2))
 
 
 def is_rounding(spread: float, *scores: NDArray) -> bool:
-    """Whether scores differ by nothing but their last digits."""
+    """Whether a spread is only rounding error of the scores."""
     return bool(spread <= ROUNDING * max(np.abs(x).max() for x in scores))
 
 
 def bonferroni(p: Sequence[float | None]) -> list[float | None]:
-    """min(1, m p) of m p-values: the chance of any false claim among all of them is below each.
+    """min(1, m p) for each of m p-values, which bounds the chance of any false claim.
 
-    What has no p-value makes no claim, and counts among them: whether seeds happened to agree is no
-    reason to judge the others more mildly. Such a p is below alpha exactly where the interval at
-    1 - alpha / m leaves out 0, and all m intervals hold at once with 1 - alpha. Holm's p would
-    claim a little more, but the intervals that agree with it end at 0 for every difference that it
-    claims as long as one is left open (Guilbaud, Biometrical Journal 50:678, 2008).
+    A missing p-value makes no claim but counts in m: that seeds happen to agree is no reason to
+    judge the others more mildly. An adjusted p is below alpha exactly if the interval at level
+    1 - alpha / m excludes 0, and all m intervals hold at once with confidence 1 - alpha. Holm's
+    test would claim slightly more, but its compatible intervals end at 0 for every claimed
+    difference as long as one is undecided (Guilbaud, Biometrical Journal 50:678, 2008).
     """
     return [None if value is None else min(1.0, len(p) * value) for value in p]
 
@@ -154,9 +154,9 @@ def bonferroni(p: Sequence[float | None]) -> list[float | None]:
 def find_seeds_needed(
     effect: float, spread: float, *, paired: bool, level: float = LEVEL, power: float = POWER
 ) -> int | None:
-    """Seeds of each side for a test at `level` to find a true difference with such a power.
+    """Seeds per side for a test at `level` to detect a true difference with this power.
 
-    Of the noncentral t. None: there is no difference, or it would take more than a thousand.
+    Uses the noncentral t. None: no difference, or more than a thousand seeds.
     """
     if effect == 0 or spread == 0:
         return None
@@ -167,14 +167,14 @@ def find_seeds_needed(
 
 
 def bound_spread(spread: float, df: float, *, level: float = LEVEL) -> tuple[float, float]:
-    """Where the standard deviation of all seeds lies: s sqrt(df / chi2(df)), for normal ones."""
+    """The interval of the standard deviation over all seeds: s sqrt(df / chi2(df)), if normal."""
     edges = (1 + level) / 2, (1 - level) / 2
     low, high = (spread * math.sqrt(df / special.chdtri(df, 1 - edge)) for edge in edges)
     return low, high
 
 
 def _power(effect: float, n: int, sides: int, level: float) -> float:
-    """Of a t test with n seeds on each of one or two sides; effect in units of the spread."""
+    """The power of a t test with n seeds on each of one or two sides; effect in spreads."""
     freedom, shift = sides * (n - 1), effect * math.sqrt(n / sides)
     edge = quantile(level, freedom)
     below, above = special.nctdtr(freedom, shift, -edge), special.nctdtr(freedom, shift, edge)

@@ -1,10 +1,10 @@
-"""Two noises of a mean over seeds, apart: that of seeds, and that of the prompts they were asked.
+"""Variance components of a mean over seeds: the noise of seeds, and that of their prompts.
 
-Y[seed, prompt] = mean + seed + prompt + rest, all three random; the rest is what a seed is better
-at than others, and the luck of its answers. Every moment here is the unbiased one of the two-way
-analysis of variance (Searle, Casella, McCulloch, Variance Components, 1992), a variance below 0
-being 0. Sources (kinds of prompts, difficulties) are no part of the noise: another evaluation set
-would ask as many of each, so prompts are compared within their source.
+Y[seed, prompt] = mean + seed + prompt + rest, all three random; the rest is the interaction of seed
+and prompt and the noise of sampling. Every moment is the unbiased one of the two-way analysis of
+variance (Searle, Casella, McCulloch, Variance Components, 1992); negative variances become 0.
+Sources (kinds of prompts, difficulties) are no part of the noise: another evaluation set would
+have as many of each, so prompts are compared within their source.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from numpy.typing import NDArray
 
 from tandem.compare.statistics.intervals import LEVEL, ROUNDING, quantile
 
-SMALL = 0.5  # of the standard error by seeds: prompts then widen an interval by an eighth
+SMALL = 0.5  # of the standard error by seeds: prompts then widen an interval by 1/8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VarianceComponents:
-    """Variances of a mean over seeds, or of a difference of two: why another one would differ."""
+    """Variances of a mean over seeds, or of a difference of two means, by source of noise."""
 
     mean: float
     n_prompts: float  # prompts of one seed
-    own_prompts: bool  # each seed was asked other prompts, so that `on_these` counts them already
+    own_prompts: bool  # each seed had its own prompts, so `on_these` includes them
     on_these: float | None  # on these prompts; None: one seed
     seeds: float | None  # of the seeds proper
-    prompts: float  # of the choice of prompts, and of the answers to them
-    added: float  # by another set of as many prompts, to `on_these`
+    prompts: float  # from the choice of prompts, and from the answers to them
+    added: float  # to `on_these` by another set of as many prompts
     df: float  # degrees of freedom, of on_these + added
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Where the mean over all seeds and all prompts of these sources lies."""
+        """Interval of the mean over all seeds and all prompts of these sources."""
         if self.on_these is None or not self.seen:
             return None
         half = quantile(LEVEL, self.df) * math.sqrt(self.on_these + self.added)
@@ -44,30 +44,30 @@ class VarianceComponents:
 
     @property
     def seen(self) -> bool:
-        """Whether anything differs by more than the last digits of a score."""
+        """Whether anything differs by more than rounding error."""
         return (self.on_these or 0) + self.prompts > ROUNDING**2
 
     @property
     def enough(self) -> int | None:
-        """Prompts of a seed that make them a small noise; None: no seeds are seen to differ."""
+        """Prompts per seed that make their noise small; None if seeds do not differ."""
         if not self.seeds:
             return None
         return math.ceil(self.n_prompts * self.prompts / (SMALL**2 * self.seeds))
 
     @property
     def by_prompts(self) -> bool | None:
-        """Whether prompts are the larger noise; None: one seed does not tell, nor do equal ones."""
+        """Whether prompts are the larger noise; None for one seed, or if all agree."""
         return self.prompts > self.seeds if self.seeds is not None and self.seen else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Squares:
-    """Of seeds that were asked the same prompts: [n, P]."""
+    """Sums of squares of seeds that had the same prompts: [n, P]."""
 
     means: NDArray  # [n] of the seeds
-    effects: NDArray  # [P] of prompts within their source, the mean over seeds
-    rest: float  # mean square of what is left: variance of one cell
-    df: int  # P less sources
+    effects: NDArray  # [P] prompt effects within their source, averaged over seeds
+    rest: float  # residual mean square: variance of one cell
+    df: int  # P minus the number of sources
 
     @property
     def spread(self) -> float:
@@ -76,12 +76,12 @@ class Squares:
 
     @property
     def seeds(self) -> float:
-        """Variance of the seeds proper, as far as these prompts show it."""
+        """Variance of the seed effect, estimated from these prompts."""
         return max(0.0, self.spread - self.rest / len(self.effects))
 
 
 def measure_squares(y: NDArray, sources: Sequence[str]) -> Squares:
-    """y: [n, P] with n > 1, and some source has two prompts."""
+    """The sums of squares of y: [n, P] with n > 1 and some source with two prompts."""
     within = center_prompts(y, sources)
     effects = within.mean(0)
     df = y.shape[1] - len(set(sources))
@@ -90,20 +90,20 @@ def measure_squares(y: NDArray, sources: Sequence[str]) -> Squares:
 
 
 def center_prompts(y: NDArray, sources: Sequence[str]) -> NDArray:
-    """[..., P] less its mean over the prompts of each source."""
+    """[..., P] minus its mean over the prompts of each source."""
     _, kind = np.unique(np.asarray(sources), return_inverse=True)
     member = np.eye(kind.max() + 1)[kind]  # [P, sources]
     return y - (y @ member / member.sum(0)) @ member.T
 
 
 def estimate_shared(y: NDArray, sources: Sequence[str]) -> VarianceComponents:
-    """All seeds were asked the same prompts, [n, P]; a difference is that of its pairs of runs."""
+    """Components if all seeds had the same prompts: [n, P] scores or paired differences."""
     found = measure_squares(y, sources)
     return _combine([found], found.effects, mean=float(y.mean()))
 
 
 def estimate_unpaired(a: NDArray, b: NDArray, sources: Sequence[str]) -> VarianceComponents:
-    """A less B where their seeds have nothing in common: [n, P] and [m, P]."""
+    """Components of A - B for unrelated seeds with the same prompts: [n, P] and [m, P]."""
     one, other = measure_squares(a, sources), measure_squares(b, sources)
     return _combine([one, other], one.effects - other.effects, mean=float(a.mean() - b.mean()))
 
@@ -112,7 +112,7 @@ def _combine(sides: Sequence[Squares], effects: NDArray, *, mean: float) -> Vari
     asked, df = len(effects), sides[0].df
     here = [side.spread / len(side.means) for side in sides]
     rest = [side.rest / len(side.means) / asked for side in sides]
-    # Means over seeds of prompts differ by the prompts, and by what is left of the rest.
+    # The mean of a prompt over seeds varies by the prompt effect and by the averaged rest.
     seen = float((effects**2).sum()) / df / asked
     added = max(0.0, seen - sum(rest))
     terms = [(v, len(side.means) - 1) for v, side in zip(here, sides, strict=True)]
@@ -132,15 +132,15 @@ def _combine(sides: Sequence[Squares], effects: NDArray, *, mean: float) -> Vari
 
 
 def satterthwaite(total: float, terms: Sequence[tuple[float, float]]) -> float:
-    """Degrees of freedom of a sum, or difference, of mean squares, each with its own."""
+    """Degrees of freedom of a sum or difference of mean squares (value, df)."""
     uncertain = sum(value**2 / df for value, df in terms)
     return total**2 / uncertain if uncertain > 0 else math.inf
 
 
 def estimate_own(seeds: Sequence[NDArray], sources: Sequence[Sequence[str]]) -> VarianceComponents:
-    """Each seed was asked prompts of its own: [P] of each and their sources. Or there is one seed.
+    """Components if each seed had its own prompts, or for one seed: [P] scores and sources of each.
 
-    The spread of seeds is then that of another evaluation set too.
+    The spread over seeds then includes the noise of another evaluation set.
     """
     sums = [float((center_prompts(y, s) ** 2).sum()) for y, s in zip(seeds, sources, strict=True)]
     df = sum(len(y) - len(set(s)) for y, s in zip(seeds, sources, strict=True))
@@ -160,7 +160,7 @@ def estimate_own(seeds: Sequence[NDArray], sources: Sequence[Sequence[str]]) -> 
 
 
 def subtract_unrelated(a: VarianceComponents, b: VarianceComponents) -> VarianceComponents:
-    """A less B where neither seeds nor prompts are shared."""
+    """Components of A - B if neither seeds nor prompts are shared."""
     alone = a.on_these is None or b.on_these is None
     terms = [] if alone else [(one.on_these + one.added, one.df) for one in (a, b)]
     return VarianceComponents(
