@@ -1,8 +1,8 @@
-"""The queue of rollouts ahead of training: which groups are asked for, and which make a batch.
+"""The queue of rollouts ahead of training: the groups to sample, and the groups of a batch.
 
-It has no thread and no clock. An iteration is asked for as soon as it is at most `ahead` iterations
-away, so no more than (ahead + 1) batches are under way, and none of a group's weights is older than
-`staleness` iterations when it is trained.
+It has no thread and no clock. The groups of an iteration are requested once it is at most `ahead`
+iterations away, so at most (ahead + 1) batches are in flight, and a group's weights are at most
+`staleness` iterations old when it is trained.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ Order = Literal["exact", "ready"]
 
 
 class Ticket(NamedTuple):
-    """A group by the iteration whose prompt it answers, and the prompt's slot in it."""
+    """A group, identified by the iteration of its prompt and the prompt's slot."""
 
     iteration: int
     slot: int
 
 
 class Ahead:
-    """The groups of one rank. Versions count the iterations that led to the weights.
+    """The groups of one rank. A version is the number of iterations that led to the weights.
 
-    exact: the batch of an iteration are its own groups. ready: of those that are there, the ones
-    that were begun first, if what is left behind can all be trained in time.
+    exact: the batch of an iteration consists of its own groups. ready: of the complete groups,
+    those begun first, if all the remaining ones can still be trained in time.
     """
 
     def __init__(
         self, *, order: Order, staleness: int, ahead: int, slots: Sequence[int], iterations: int
     ) -> None:
-        """slots: of every iteration, on this rank; iterations: of the run."""
+        """slots: those of every iteration on this rank; iterations: the length of the run."""
         self.order, self.staleness, self.ahead = order, staleness, ahead
         self.slots, self.iterations = tuple(slots), iterations
-        self.admitted = 0  # iterations that were asked for
+        self.admitted = 0  # iterations whose groups were requested
         self.coming = 0  # the iteration whose batch is taken next
-        self.waiting: list[Ticket] = []  # that nobody has begun
-        self.versions: dict[Ticket, int] = {}  # of the groups that were begun and not trained
-        self.there: set[Ticket] = set()  # those of them that are whole
+        self.waiting: list[Ticket] = []  # requested, not begun
+        self.versions: dict[Ticket, int] = {}  # of groups begun and not trained
+        self.there: set[Ticket] = set()  # those of them that are complete
 
     def admit(self, iteration: int) -> None:
-        """Ask for what may be asked for once this iteration begins."""
+        """Request the groups that may be requested once this iteration begins."""
         last = min(iteration + self.ahead, self.iterations - 1)
         first = max(self.admitted, iteration)
         self.waiting += [Ticket(i, slot) for i in range(first, last + 1) for slot in self.slots]
@@ -48,8 +48,8 @@ class Ahead:
         self.coming = max(self.coming, iteration)
 
     def begin(self, version: int) -> Ticket | None:
-        """The next group to sample, with the weights of that version; None: there is none, or it
-        could not be trained in time after all that was begun, and waits for newer weights."""
+        """The next group to sample with weights of this version; None: there is none, or it could
+        not be trained in time after those already begun, so it waits for newer weights."""
         trained = self.coming + len(self.versions) // len(self.slots)
         late = self.order == "ready" and trained > version + self.staleness
         if late or not self.waiting:
@@ -59,13 +59,13 @@ class Ahead:
         return ticket
 
     def arrive(self, ticket: Ticket) -> None:
-        """A group is whole."""
+        """Mark a group as complete."""
         assert ticket in self.versions and ticket not in self.there, ticket
         self.there.add(ticket)
 
     def batch(self, iteration: int) -> dict[Ticket, int] | None:
-        """The groups that are trained in this iteration, with the versions that began them; None:
-        wait for the next one to arrive."""
+        """The groups to train in this iteration, with the versions that began them; None: wait for
+        the next group to arrive."""
         chosen = self._own(iteration) if self.order == "exact" else self._oldest(iteration)
         if chosen is None:
             return None
@@ -83,25 +83,25 @@ class Ahead:
         if len(chosen) < len(self.slots):
             return None
         left = sorted(v for ticket, v in self.versions.items() if ticket not in chosen)
-        # Of those left behind, the nth is trained n // batch + 1 iterations from now or later.
+        # The nth remaining group is trained n // batch + 1 iterations from now or later.
         times = enumerate(left, start=len(self.slots))
         late = any(iteration + n // len(self.slots) > v + self.staleness for n, v in times)
-        # Nobody is older: what is late all the same (of a larger bound before) can only be trained.
+        # If the oldest are chosen, late ones (begun under a larger bound) can only be trained.
         return None if late and chosen != by_age[: len(chosen)] else chosen
 
     @property
     def pending(self) -> int:
-        """Groups that were asked for and are not whole."""
+        """Number of groups requested and not complete."""
         return len(self.waiting) + len(self.versions) - len(self.there)
 
     @property
     def unfinished(self) -> list[Ticket]:
-        """Them, in the order in which they are to be asked for again."""
+        """The groups requested and not complete, in the order of a new request."""
         return sorted({*self.waiting, *self.versions} - self.there)
 
     def restore(
         self, versions: Mapping[Ticket, int], unfinished: Sequence[Ticket], admitted: int
     ) -> None:
-        """Go on with the first ones there, and the others to be begun again."""
+        """Continue with `versions` complete and the unfinished groups to be begun again."""
         self.versions, self.there = dict(versions), set(versions)
         self.waiting, self.admitted = list(unfinished), admitted

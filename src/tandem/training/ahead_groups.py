@@ -1,4 +1,4 @@
-"""Groups that an engine samples ahead of training, one for each ticket."""
+"""The sampler of groups ahead of training, one group per ticket."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tandem.training.ahead import Ticket
 from tandem.training.ahead_rows import Sampled, restored
 from tandem.training.batches import BatchPlan
 
-HERE = torch.device("cpu")  # rows lie there until they are trained
+HERE = torch.device("cpu")  # device of rows until they are trained
 
 
 class GroupSampler:
-    """Samples groups in threads: one of them at a time encodes prompts, reads answers and begins
+    """Samples groups in threads, of which one at a time encodes prompts, decodes answers and starts
     rewards."""
 
     def __init__(
@@ -38,20 +38,20 @@ class GroupSampler:
         exact: bool,
         greedy: bool,
     ) -> None:
-        """exact: rows are begun with the weights of their own iteration; greedy: the likeliest
-        answer to each prompt is sampled beside its group."""
+        """exact: rows are begun with the weights of their own iteration; greedy: the greedy answer
+        to each prompt is sampled in addition to its group."""
         self.policy, self.rewards, self.stream, self.plan = policy, rewards, stream, plan
         self.exact, self.greedy, self.reading = exact, greedy, threading.Lock()
-        self.handed: dict[int, int] = {}  # handover -> iteration that began with its weights
-        self.number: dict[int, int] = {}  # iteration -> handover that its rows are begun with
+        self.handed: dict[int, int] = {}  # handover -> iteration that starts with its weights
+        self.number: dict[int, int] = {}  # iteration -> handover whose weights begin its rows
 
     def newest(self) -> int:
-        """The iteration that began with the weights that the engine has."""
-        first = min(self.handed)  # which is waited for
+        """The iteration that starts with the weights of the engine."""
+        first = min(self.handed)  # the engine waits for this one
         return self.handed[max(self.policy.supply.given, first)]
 
     def sample(self, ticket: Ticket, *, enter: Callable[[Ticket], None]) -> list[Sampled]:
-        """The rows of a group; `enter` is told once it has its weights."""
+        """The rows of a group; calls `enter` once the group has its weights."""
         handover = self.number[ticket.iteration] if self.exact else None
         with self.policy.supply.under_way(handover) as engine:
             enter(ticket)
@@ -76,7 +76,7 @@ class GroupSampler:
         return Sampled(rollout=rollout, answers=answers, versions=versions, scores=scores)
 
     def _question(self, ticket: Ticket, number: int) -> Questions:
-        """The group of a ticket (0), or the likeliest answer to its prompt (1)."""
+        """The request for the group of a ticket (0) or the greedy answer to its prompt (1)."""
         sampling = self.policy.sampling
         return self.policy.ask(
             [self.stream.drawn(ticket.iteration)[ticket.slot]],
@@ -88,7 +88,7 @@ class GroupSampler:
         )
 
     def restore(self, ticket: Ticket, state: Mapping[str, Tensor]) -> list[Sampled]:
-        """The rows of a group that a checkpoint holds. Of any shape [...]."""
+        """The rows of a group in a checkpoint. Tensors of any shape [...]."""
         asked = [self._question(ticket, number) for number in range(1 + self.greedy)]
         read = [partial(as_rollout, question, chat=self.policy.chat) for question in asked]
         return [restored(ticket, number, state, each) for number, each in enumerate(read)]

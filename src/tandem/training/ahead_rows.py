@@ -1,4 +1,4 @@
-"""The rows of a group that was sampled ahead of training, and their names in a checkpoint."""
+"""The rows of a group sampled ahead of training, and their names in a checkpoint."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ OF_SCORES = ("total", "scored", "per_step")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
-    """Rows of a group, and what comes of their rewards, which are asked by now."""
+    """Rows of a group, and their scores, which are already requested."""
 
     rollout: Rollout
-    answers: Answers  # what it was made of
-    versions: Tensor  # [B, T] int64 of the weights that took each token
+    answers: Answers  # from which the rollout was made
+    versions: Tensor  # [B, T] int64: version of the weights that sampled each token
     scores: Callable[[], Scores]
 
 
 def stored(ticket: Ticket, rows: Sequence[Sampled]) -> Iterator[tuple[str, Tensor]]:
-    """The numbers of a group by their names in a checkpoint."""
+    """The tensors of a group by their names in a checkpoint."""
     for number, sampled in enumerate(rows):
         scores = sampled.scores()
         found = {name: getattr(sampled.answers, name) for name in OF_ANSWERS}
@@ -45,8 +45,8 @@ def stored(ticket: Ticket, rows: Sequence[Sampled]) -> Iterator[tuple[str, Tenso
 def stored_of(
     groups: Mapping[Ticket, Sequence[Sampled]],
 ) -> tuple[dict[str, Tensor], list[Ticket]]:
-    """The numbers of groups by their names in a checkpoint, and the groups whose scores nobody
-    waits for any longer, as the run ends. Of any shape [...]."""
+    """The tensors of groups by their names in a checkpoint, and the groups left out because the
+    run ends without waiting for their scores. Of any shape [...]."""
     found, abandoned = {}, []
     for ticket, rows in groups.items():
         try:
@@ -62,7 +62,7 @@ def restored(
     state: Mapping[str, Tensor],
     read: Callable[[Answers], Rollout],
 ) -> Sampled:
-    """The rows of a group that `stored` gave numbers of. Of any shape [...]."""
+    """The rows of a group from the tensors of `stored`. Of any shape [...]."""
     prefix = prefix_of(ticket, number)
     own = {name.removeprefix(prefix): x for name, x in state.items() if name.startswith(prefix)}
     parts, judges = (
@@ -80,7 +80,7 @@ def restored(
 
 
 def tickets_in(state: Mapping[str, Tensor]) -> set[Ticket]:
-    """The groups that a checkpoint holds rows of."""
+    """The groups whose rows a checkpoint holds."""
     return {Ticket(*map(int, name.split("/")[1:3])) for name in state if name.startswith(ROWS)}
 
 

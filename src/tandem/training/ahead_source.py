@@ -1,4 +1,4 @@
-"""The source of rows that an engine samples ahead of training."""
+"""The source of rows sampled by an engine ahead of training."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tandem.training.collect import Clock, RolloutSource, Slots, slots_of_this_r
 from tandem.types import Prompt, Rollout, Scores, concat, map_fields
 
 log = logging.getLogger(__name__)
-PROBED, PROBE = 4, 16  # answers, and tokens of them, that the guard of the first update judges
+PROBED, PROBE = 4, 16  # answers, and tokens of each, for the guard of the first update
 
 
 class AheadSource(RolloutSource):
-    """Groups of later iterations are sampled, and their rewards asked, while this one is trained.
+    """Samples and scores groups of later iterations while this one is trained.
 
-    The main thread encodes prompts and begins rewards beside those that sample groups, where it
-    samples itself (refills, the guard, evaluation): tokenizers and rewards must bear two threads.
+    If the main thread samples too (refills, the guard, evaluation), it encodes prompts and starts
+    rewards concurrently with the sampling threads: tokenizers and rewards must allow two threads.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class AheadSource(RolloutSource):
         clock: Clock,
         greedy: bool = False,
     ) -> None:
-        """greedy: the likeliest answer to each prompt is sampled beside its group."""
+        """greedy: the greedy answer to each prompt is sampled in addition to its group."""
         super().__init__(policy=policy, rewards=rewards, stream=stream, plan=plan, clock=clock)
         sampling = policy.sampling
         self.queue = Ahead(
@@ -71,14 +71,14 @@ class AheadSource(RolloutSource):
         )
         self.batch_of: int | None = None  # the iteration whose batch was taken
         self.batch: dict[Ticket, list[Sampled]] = {}
-        self.seen = 0  # groups that were there when somebody looked
+        self.seen = 0  # number of complete groups at the last check
         policy.supply.before_refresh = self._hand_over
         stream.wanted = self._iterations_owed
 
-    # What a sampling strategy asks, and what is known of it.
+    # The interface of sampling strategies, and its metrics.
 
     def sample(self, prompts: Slots) -> tuple[Rollout, Scores]:
-        """The batch of this iteration; whatever else is wanted is asked for on demand."""
+        """The batch of this iteration; further prompts are sampled on demand."""
         if self.batch_of == self.iteration:
             return super().sample(prompts)
         self._take_slots()
@@ -96,7 +96,7 @@ class AheadSource(RolloutSource):
         return self._take(*self._joined(0))
 
     def _iterations_owed(self) -> set[int]:
-        """Those with groups that were asked for and not trained, of a larger bound before too."""
+        """Iterations with groups requested and not trained, also under an earlier larger bound."""
         with self.threads.changed:
             return {ticket.iteration for ticket in (*self.queue.waiting, *self.queue.versions)}
 
@@ -107,7 +107,7 @@ class AheadSource(RolloutSource):
         return self._take(*self._joined(1), baseline=True)
 
     def prompts_of_batch(self) -> Sequence[Prompt] | None:
-        """The prompts of the batch on all ranks, by group, which meet here."""
+        """The prompts of the batch over all ranks, by group. A collective call."""
         if self.queue.order == "exact":
             return None
         own = [rows[0].rollout.prompts[0] for rows in self.batch.values()]
@@ -118,8 +118,8 @@ class AheadSource(RolloutSource):
 
     @property
     def timing(self) -> dict[str, float]:
-        """Seconds without a row under way, the rows that an engine was asked for and owes, and the
-        groups that wait to be trained."""
+        """Seconds without a row in flight, the rows requested and not received, and the groups that
+        wait to be trained."""
         owed = self.plan.group_size * self.queue.pending
         there = len(self.queue.there)
         idle = self.threads.pop_idle()
@@ -132,28 +132,28 @@ class AheadSource(RolloutSource):
     # Weights.
 
     def _hand_over(self) -> None:
-        """Send the engine the weights of this iteration, or, between two, those of the next one."""
+        """Send the engine the weights of this iteration; after its updates, those of the next."""
         supply = self.policy.supply
         drains = self.queue.order == "exact" and supply.handover == "drain"
-        # What a checkpoint left unfinished waits for the first weights.
+        # Groups left unfinished by a checkpoint wait for the first weights.
         if drains and self.groups.handed:
             with self.clock.phase("wait_for_rows"):
                 self.threads.all_entered()
-        begun = self.batch_of == self.iteration  # and is over, as the weights have moved
+        begun = self.batch_of == self.iteration  # its updates are done, as the weights have changed
         with self.clock.phase("handover"):
             self.groups.handed[supply.published + 1] = self.iteration + begun
             supply.publish()
 
     def _check(self) -> None:
-        """Raise what became of the handover; rows that arrive are progress."""
+        """Raise errors of the handover; arriving rows count as progress."""
         self.policy.supply.journey.check()
         if len(self.threads.rows) != self.seen:
             self.seen = len(self.threads.rows)
             self.clock.tick()
 
     def _is_probed(self) -> bool:
-        """Whether the guard asks in this iteration: to wait for a handover costs time, unless
-        adapters are pinned."""
+        """Whether the guard samples in this iteration. Not in all, because it waits for a handover,
+        unless adapters are pinned."""
         if not self.queue.staleness:
             return False
         pinned = self.policy.supply.handover == "pinned"
@@ -162,7 +162,7 @@ class AheadSource(RolloutSource):
     # The rows of a batch.
 
     def _joined(self, number: int) -> tuple[Rollout, Scores]:
-        """The rows of the batch, or what they are compared with, on the device of the policy."""
+        """The rows of the batch (0) or their greedy answers (1), on the device of the policy."""
         rollouts, scores = [], []
         with self.clock.phase("reward"):
             for group, sampled in zip(self.queue.slots, self.batch.values(), strict=True):
@@ -176,8 +176,8 @@ class AheadSource(RolloutSource):
         return map_fields(concat(rollouts), move), map_fields(concat(scores), move)
 
     def _probe(self) -> None:
-        """Short answers of the newest weights, for the guard of the first update: those that are
-        trained may all be of older ones."""
+        """Compare short answers of the newest weights for the guard of the first update: the rows
+        to train may all come from older weights."""
         own = slots_of_this_rank(self.stream.drawn(self.iteration))
         slot, prompt = next(iter(own.items()))
         short = min(self.policy.sampling.max_new_tokens, PROBE)
@@ -190,18 +190,18 @@ class AheadSource(RolloutSource):
         )
         self.policy.compare_with_sampler(rows)
 
-    # What is left of them in a checkpoint.
+    # Checkpoints.
 
     def state(self, iteration: int) -> dict[str, Tensor]:
-        """And the groups of all ranks that are there for this iteration and later ones; in `exact`
-        all that were asked for, unless the run ends in a hurry."""
+        """Adds the complete groups of all ranks for this and later iterations; in `exact` it first
+        waits for all requested groups, unless the run is being stopped."""
         if self.queue.order == "exact" and self.threads.fault is None:
             with suppress(Abandoned, EngineUnavailable):
                 self.threads.finish()
         with self.threads.changed:
             there = dict(self.threads.rows)
             unfinished = self.queue.unfinished
-        if self.batch_of == iteration:  # it is not trained yet
+        if self.batch_of == iteration:  # its batch is not trained yet
             there |= self.batch
         own, abandoned = stored_of(there)
         unfinished = sorted({*unfinished, *abandoned})

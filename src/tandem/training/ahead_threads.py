@@ -15,8 +15,8 @@ Found = TypeVar("Found")
 
 
 class GroupThreads(Generic[Rows]):
-    """Begins groups as there is room for them. What a thread raises is raised when somebody waits
-    next. One lock guards everything here."""
+    """Begins groups while there is room for them. An exception of a thread is raised by the next
+    wait. One lock guards all state."""
 
     def __init__(
         self,
@@ -27,46 +27,46 @@ class GroupThreads(Generic[Rows]):
         room: int,
         check: Callable[[], None],
     ) -> None:
-        """version: that a group would be begun with now; room: groups at once; check: is called
-        while somebody waits, and raises what is wrong elsewhere. `sample` tells `enter` of a group
+        """version: of the weights that would begin a group now; room: concurrent groups; check:
+        called during a wait to raise errors from elsewhere. `sample` calls `enter` for a group
         that has its weights."""
         self.queue, self.sample, self.version = queue, sample, version
         self.room, self.check = room, check
         self.changed = threading.Condition()
         self.rows: dict[Ticket, Rows] = {}
-        self.starting: set[Ticket] = set()  # that have no weights yet
+        self.starting: set[Ticket] = set()  # without weights so far
         self.under_way = 0
         self.fault: BaseException | None = None
-        self.idle, self.since = 0.0, time.perf_counter()  # seconds without a group under way
+        self.idle, self.since = 0.0, time.perf_counter()  # seconds without a group in flight
 
     def admit(self, iteration: int) -> None:
-        """Begin what may be asked for in this iteration."""
+        """Begin the groups that may be requested in this iteration."""
         with self.changed:
             self.queue.admit(iteration)
             self._begin()
 
     def take(self, iteration: int) -> dict[Ticket, Rows]:
-        """The batch of an iteration, once it is there."""
+        """The batch of an iteration; waits until it is complete."""
         tickets = self.wait_for(lambda: self.queue.batch(iteration))
         with self.changed:
             return {ticket: self.rows.pop(ticket) for ticket in tickets}
 
     def enter(self, ticket: Ticket) -> None:
-        """A group has its weights, whatever comes after them."""
+        """Mark a group as having its weights, which later ones do not change."""
         with self.changed:
             self.starting.discard(ticket)
             self.changed.notify_all()
 
     def all_entered(self) -> None:
-        """Wait until all that was asked for has its weights."""
+        """Wait until all requested groups have their weights."""
         self.wait_for(lambda: not (self.queue.waiting or self.starting) or None)
 
     def finish(self) -> None:
-        """Wait for all that was asked for."""
+        """Wait for all requested groups."""
         self.wait_for(lambda: not self.queue.pending or None)
 
     def wait_for(self, found: Callable[[], Found | None]) -> Found:
-        """What it gives, once that is not None."""
+        """Wait until `found` returns something other than None, and return that."""
         with self.changed:
             while True:
                 if self.fault is not None:
@@ -75,11 +75,11 @@ class GroupThreads(Generic[Rows]):
                     return result
                 ENDING.refuse_to_wait()
                 self.check()
-                self._begin()  # what waited for newer weights
+                self._begin()  # groups that waited for newer weights
                 self.changed.wait(HEARING)
 
     def pop_idle(self) -> float:
-        """Seconds without a group under way since it was asked last."""
+        """Seconds without a group in flight since the last call."""
         with self.changed:
             self._count(0)
             idle, self.idle = self.idle, 0.0
@@ -96,7 +96,7 @@ class GroupThreads(Generic[Rows]):
     def _work(self, ticket: Ticket) -> None:
         try:
             rows, fault = self.sample(ticket), None
-        except BaseException as error:  # nobody else hears of it
+        except BaseException as error:  # raised again by the next wait
             rows, fault = None, error
         with self.changed:
             self._count(-1)

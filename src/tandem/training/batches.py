@@ -1,4 +1,4 @@
-"""The plan of a run: its batch arithmetic, and what is to be filled for so many updates."""
+"""The plan of a run: its batch arithmetic, and the rollout fields its updates need."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tandem.algorithm.algorithm import Algorithm
 from tandem.contracts import facts_of
 from tandem.experience import Budget
 
-GIVEN = frozenset({"demonstrations", "pairs"})  # needs of ways of collecting that sample nothing
+GIVEN = frozenset({"demonstrations", "pairs"})  # needs of strategies that do not sample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +34,13 @@ def needs_of(algorithm: Algorithm, plan: BatchPlan) -> frozenset[str]:
     """The fields of a rollout that `complete` fills.
 
     With one update per rollout, the old log-probabilities are those of the update itself, unless
-    the comparison reads them. With several they are asked for even if no loss reads them: metrics
-    and guards do.
+    the advantage reads them. With several they are computed even if no loss reads them, because
+    metrics and guards do.
     """
     needs, old = algorithm.needs, frozenset({"old_logp"})
     if needs & GIVEN or old & algorithm.needs_before:
         return needs
     if plan.updates == 1:
         return needs - old
-    # What says how far the policy has moved within an iteration.
+    # The baseline for the change of the policy within an iteration.
     return needs if algorithm.reads_errors else needs | facts_of(algorithm.old_logprobs).reads

@@ -1,4 +1,4 @@
-"""The source of an iteration's rows, and the sampling strategy that takes fresh ones as they come.
+"""The source of an iteration's rows, and the plain sampling strategy, one group per prompt.
 
 A strategy is (RolloutSource, prompts) -> (rollout, scores); the others are in `strategies`.
 """
@@ -26,19 +26,19 @@ from tandem.types import Prompt, Rollout, Scores, concat, map_fields
 
 log = logging.getLogger(__name__)
 Slots = Mapping[int, Prompt]  # place in the iteration -> prompt; the slots of this rank
-BRANCH = 2**40  # between the ids of groups of one slot: more than an iteration has slots
+BRANCH = 2**40  # distance of the group ids of one slot; above the number of slots
 
 
 class Clock:
-    """Seconds of each phase of an iteration, and when something was done last."""
+    """Seconds of each phase of an iteration, and the time of the last progress."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
-        self.between: Callable[[bool], None] = lambda together: None  # asked at every tick
+        self.between: Callable[[bool], None] = lambda together: None  # called at every tick
         self.tick()
 
     def tick(self, *, together: bool = False) -> None:
-        """The run makes progress; `together`: all ranks are at this very place."""
+        """Report progress; `together`: all ranks are at the same point."""
         self.ticked = time.monotonic()
         self.between(together)
 
@@ -52,7 +52,7 @@ class Clock:
 
 
 def slots_of_this_rank(prompts: Sequence[Prompt], first: int = 0) -> dict[int, Prompt]:
-    """Every world-size-th prompt; slots count from `first`."""
+    """Every world-size-th prompt, by slot; slots start at `first`."""
     own = range(distributed.rank(), len(prompts), distributed.world_size())
     return {first + i: prompts[i] for i in own}
 
@@ -60,7 +60,7 @@ def slots_of_this_rank(prompts: Sequence[Prompt], first: int = 0) -> dict[int, P
 class RolloutSource:
     """The rows of one iteration: samples of a policy and examples of its data, with their scores.
 
-    It is what a sampling strategy asks, and keeps an account of what was taken.
+    The interface of sampling strategies; it counts the rows they take.
     """
 
     def __init__(
@@ -80,25 +80,25 @@ class RolloutSource:
         self.iteration = iteration
         self.policy.iteration = iteration
         self.metrics: dict[str, Metric] = {}
-        # All rows but those that others are only compared with, those too that a filter left out.
+        # All rows except baselines, including those that a filter left out.
         self.taken: list[tuple[Rollout, Scores]] = []
-        self.samples = self.steps = 0  # of this rank, rows that are only compared with too
+        self.samples = self.steps = 0  # of this rank, including baselines
 
     @property
     def timing(self) -> dict[str, float]:
-        """Of the iteration, beside what the clock counts."""
+        """Times of the iteration that the clock does not count."""
         return self.policy.pop_timing()
 
     def prompts_of_batch(self) -> Sequence[Prompt] | None:
-        """The prompts of the batch on all ranks, by group; None: those that the iteration drew."""
+        """The prompts of the batch over all ranks, by group; None: those drawn in the iteration."""
         return None
 
     def state(self, iteration: int) -> dict[str, Tensor]:
-        """What was drawn for this iteration and later ones, of any shape [...]."""
+        """Rows drawn for this iteration and later ones, tensors of any shape [...]."""
         return self.stream.state() if self.policy.lagged.staleness else {}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Put back what `state` gave. Of any shape [...]."""
+        """Restore the result of `state`. Of any shape [...]."""
         if self.policy.lagged.staleness:
             self.stream.load_state(state)
         if dropped := tickets_in(state):
@@ -114,12 +114,12 @@ class RolloutSource:
         return self._take(*self._sample(prompts, self.plan.group_size))
 
     def sample_greedily(self, prompts: Slots) -> tuple[Rollout, Scores]:
-        """The likeliest answer to each prompt, as a row that others are compared with."""
+        """The greedy answer to each prompt, as a baseline row."""
         greedy = replace(self.policy.sampling, temperature=0.0)
         return self._take(*self._sample(prompts, 1, sampling=greedy), baseline=True)
 
     def sample_branches(self, prompts: Slots) -> tuple[Rollout, Scores]:
-        """For each prompt and each random step a group whose rows part at that step alone."""
+        """A group for each prompt and random step, whose rows differ only in its noise."""
         branches = []
         for number, sampling in enumerate(self.policy.branches()):
             rollout, scores = self._sample(prompts, self.plan.group_size, sampling=sampling)
@@ -135,7 +135,7 @@ class RolloutSource:
     def pairs(self, prompts: Slots, *, baseline: bool = False) -> tuple[Rollout, Scores]:
         """The chosen answer to each prompt with score 1, then its rejected one with score 0.
 
-        `baseline`: as rows that others are compared with.
+        `baseline`: as baseline rows, which are not trained.
         """
         sides = [prompt.sides for prompt in prompts.values()]
         rows = [
@@ -156,7 +156,7 @@ class RolloutSource:
         return slots_of_this_rank(prompts, first=round * count)
 
     def log(self, metrics: Mapping[str, Metric]) -> None:
-        """Log beside the metrics of this iteration."""
+        """Add to the metrics of this iteration."""
         merge_metrics(self.metrics, metrics)
 
     def _sample(
@@ -164,8 +164,8 @@ class RolloutSource:
     ) -> tuple[Rollout, Scores]:
         """Samples with their scores.
 
-        Rewards that wait are asked about what there is while the rest is sampled, as the sampler
-        cuts it anyway; of the time that takes, what is left when all is sampled is the reward's.
+        Remote rewards score the parts of the samples that exist while the rest is sampled. Only the
+        time they take after sampling counts as reward time.
         """
         key = rng.key(self.plan.seed, "rollout", self.iteration)
         count = max(len(prompts), 1)
@@ -173,7 +173,7 @@ class RolloutSource:
             count = max((sampling or self.policy.sampling).max_rows // group_size, 1)
         rollouts, asked = [], []
         stale = self.policy.lagged.staleness > 0
-        # Ranks of unequal work cut it into unequally many parts.
+        # Ranks with unequal work have unequal numbers of parts.
         with (
             self.clock.phase("sample"),
             self._weights(prompts) if stale else nullcontext(0) as gap,
@@ -204,12 +204,12 @@ class RolloutSource:
         return rollout, map_fields(concat(scores), lambda x: x.to(home))
 
     def _weights(self, prompts: Slots) -> AbstractContextManager[int]:
-        """Of the rows of these slots: refills are asked for on demand, of the newest weights."""
+        """The weights for these slots: refills are sampled on demand with the newest weights."""
         refill = min(prompts, default=0) >= self.plan.prompts_per_step
         return nullcontext(0) if refill else self.policy.lagging()
 
     def _aged(self, rollout: Rollout, gap: int) -> Rollout:
-        """With the age of its weights, which are still there."""
+        """The rollout with the age of its weights, which are still available."""
         if gap:
             self.policy.compare_with_sampler(rollout)
         return replace(rollout, version_gap=gap * rollout.mask.long())

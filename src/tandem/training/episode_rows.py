@@ -1,4 +1,4 @@
-"""Rewards by move and metrics of environments, read off the episodes of sampled rows."""
+"""Rewards per move and metrics of environments, from the episodes of sampled rows."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tandem.types import Rollout, Scores, take
 
 PREFIX = "environment/"
 ENDS = ("over", "turn_limit", "token_limit", "lost")  # of an episode
-BY_TURN = 8  # turns whose reward is reported one by one
+BY_TURN = 8  # turns whose reward is reported separately
 
 
 def spread_over_moves(scores: Scores, rollout: Rollout, rewards: Rewards) -> Scores:
-    """What the environment gave stands on the moves that it was given for, and all other rewards on
-    the last trained step; nothing changes where no reward is of moves."""
+    """Rewards of the environment on their moves, and all other rewards on the last trained step;
+    unchanged if no reward is given per move."""
     weights = {
         name: component.weight
         for name, component in rewards.components.items()
@@ -30,19 +30,19 @@ def spread_over_moves(scores: Scores, rollout: Rollout, rewards: Rewards) -> Sco
     }
     if rollout.feedback is None or not weights or not scores.parts:
         return scores
-    # Of each row the weight of those that judged it: a prompt names its rewards.
+    # The weight of the rewards that scored each row: a prompt names its rewards.
     weight = sum(own * ~scores.parts[name].isnan() for name, own in weights.items())
     weight = weight * scores.scored
     given = weight[:, None] * torch.where(rollout.mask, rollout.feedback, 0)
     left = scores.total - given.sum(1)
-    # Rounding is no reward of the last move: what is left is, where anything else was given.
+    # The remainder goes to the last move, unless it is only rounding error.
     left = torch.where(left.abs() > 1e-6 * (1 + scores.total.abs()), left, 0)
     return replace(scores, per_step=given + on_last_step(left, rollout.mask))
 
 
 def episode_metrics(rollout: Rollout) -> dict[str, Metric]:
-    """Of the rows of this rank, by the same names on all, which meet here: of all episodes, and of
-    those of each dataset where they are played in environments of their own."""
+    """Metrics of all episodes, and of each dataset with its own environment, from the rows of this
+    rank. A collective call; the names are the same on all ranks."""
     names = [prompt.episode.get("environment") for prompt in rollout.prompts]
     found = _metrics_of(rollout)
     known = sorted({*distributed.all_gather_object(names)}) if any(names) else ()
@@ -54,7 +54,7 @@ def episode_metrics(rollout: Rollout) -> dict[str, Metric]:
 
 
 def _metrics_of(rollout: Rollout) -> dict[str, Metric]:
-    """Of some episodes, which may be none of this rank's."""
+    """Metrics of some episodes; this rank may have none."""
     told = [prompt.episode for prompt in rollout.prompts]
     turns = rollout.turn.amax(1).double()
     rows = torch.ones_like(turns).sum()
@@ -78,7 +78,7 @@ def _count(told: list[dict], holds: Callable[[dict], bool]) -> Tensor:
 
 
 def _counts(told: list[dict]) -> Iterator[tuple[str, Tensor]]:
-    """What the worlds of all ranks counted, summed over the rows of this one."""
+    """Counts of the environments, by the names of all ranks, summed over rows of this rank."""
     own = list({name for one in told for name in one["counts"]})
     for name in sorted({*distributed.all_gather_object(own)}):
         total = sum(one["counts"].get(name, 0.0) for one in told)
@@ -86,7 +86,7 @@ def _counts(told: list[dict]) -> Iterator[tuple[str, Tensor]]:
 
 
 def _rewards_by_turn(rollout: Rollout) -> Iterator[tuple[str, Metric]]:
-    """The mean of what was given for the first moves, over the rows that made them."""
+    """The mean reward of each of the first moves, over the rows that made it."""
     for number in range(1, BY_TURN + 1):
         own = rollout.turn == number
         made = own.any(1).double().sum()

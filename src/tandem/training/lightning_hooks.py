@@ -1,4 +1,4 @@
-"""Hooks of Lightning: iterations, the optimiser, sharding, and what a checkpoint holds."""
+"""Hooks of Lightning: iterations, the optimiser, sharding and checkpoint state."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ COUNTERS = (
 
 
 class Iterations:
-    """The prompts of each iteration, drawn when it begins and not before. Has a length, so that
-    Lightning does not fetch ahead of what the curriculum has learnt."""
+    """The prompts of each iteration, drawn when it begins. It has a length, so that Lightning does
+    not prefetch before the curriculum is updated."""
 
     def __init__(self, stream: torch.nn.Module, iterations: range, count: int) -> None:
         self.stream, self.iterations, self.count = stream, iterations, count
@@ -41,7 +41,7 @@ class Iterations:
         return map(self._draw, self.iterations)
 
     def _draw(self, iteration: int) -> list[Prompt]:
-        """Raises Stop for a stream, which may be a plugin's, that gives more or fewer prompts."""
+        """The prompts. Raises Stop if a stream, such as a plugin's, gives the wrong number."""
         drawn = self.stream.draw(iteration, self.count)
         if not isinstance(drawn, list) or len(drawn) != self.count:
             many = f" of {len(drawn)}" if isinstance(drawn, list) else ""
@@ -53,7 +53,7 @@ class Iterations:
 
 
 class LightningHooks(LightningModule):
-    """Everything but the training step, which is a subclass's."""
+    """Everything but the training step, which the subclass defines."""
 
     policy: torch.nn.Module
     algorithm: Algorithm
@@ -71,19 +71,19 @@ class LightningHooks(LightningModule):
         self.automatic_optimization = False  # several updates per rollout
 
     def no_sync(self):
-        """What keeps gradients of all but the last micro-batch on their rank."""
+        """A context in which gradients stay on their rank, for all but the last micro-batch."""
         wrapped = self.trainer.strategy.model
         return nullcontext() if wrapped is self else wrapped.no_sync()
 
     def train_dataloader(self) -> Iterations:
-        """The iterations that are left; Lightning asks once a resumed run is back where it was."""
+        """The remaining iterations; Lightning calls this after a resumed run is restored."""
         plan = self.plan
         return Iterations(
             self.source.stream, range(self.iteration, plan.iterations), plan.prompts_per_step
         )
 
     def configure_model(self) -> None:
-        """Lightning calls this on all ranks before there is an optimiser."""
+        """Shard the policy; Lightning calls this on all ranks before it creates the optimiser."""
         if self.device_mesh is not None and not self.sharded:
             self.policy.shard(self.device_mesh["data_parallel"])
             self.sharded = True
@@ -108,10 +108,10 @@ class LightningHooks(LightningModule):
     def transfer_batch_to_device(self, batch: Sequence[Prompt], *_: object) -> Sequence[Prompt]:
         return batch  # prompts are text
 
-    # What a checkpoint holds beside weights and optimiser.
+    # Checkpoint state other than weights and optimiser.
 
     def state(self) -> dict[str, Tensor]:
-        """Counters, and what the stream and the policy remember."""
+        """Counters, and the state of the stream and the policy."""
         counters = {name: torch.tensor(getattr(self, name)) for name in COUNTERS}
         owners = {
             "stream": self.stream.state_dict(),
@@ -124,7 +124,7 @@ class LightningHooks(LightningModule):
         return counters | remembered
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Put back what `state` gave, scalars and tensors."""
+        """Restore the result of `state`, scalars and tensors."""
         for name in COUNTERS:
             setattr(self, name, int(state[name]))
         self.stream.load_state_dict(owned(state, "stream."))

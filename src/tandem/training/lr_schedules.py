@@ -1,4 +1,4 @@
-"""The learning rate of an iteration as a share of the configured one, from the iteration alone."""
+"""Learning rate schedules: the factor on the configured rate, as a function of the iteration."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Share = Annotated[float, at_least(0)]
 
 
 def constant(iteration: int, iterations: int, *, warmup: Count = 0) -> float:
-    """1, after `warmup` iterations that rise to it in equal steps, the first above 0."""
+    """1, after a linear warm-up over `warmup` iterations that starts above 0."""
     return _risen(iteration, warmup)
 
 
 def linear(iteration: int, iterations: int, *, warmup: Count = 0, final: Share = 0.0) -> float:
-    """From 1 after the warm-up straight down to `final` in the last iteration.
+    """Linear decay from 1 after the warm-up to `final` in the last iteration.
 
     With final=0 it arrives at 0 after the last one, which would not train otherwise.
     """
@@ -26,7 +26,7 @@ def linear(iteration: int, iterations: int, *, warmup: Count = 0, final: Share =
 
 
 def cosine(iteration: int, iterations: int, *, warmup: Count = 0, final: Share = 0.0) -> float:
-    """From 1 after the warm-up along half a cosine to `final` in the last iteration.
+    """Cosine decay from 1 after the warm-up to `final` in the last iteration.
 
     With final=0 it arrives at 0 after the last one, which would not train otherwise.
     """
@@ -39,7 +39,7 @@ def _risen(iteration: int, warmup: int) -> float:
 
 
 def _passed(iteration: int, iterations: int, warmup: int, final: float) -> float:
-    """The share of the decay that lies behind, in [0, 1]. Iterations count from 0."""
+    """The completed share of the decay, in [0, 1]. Iterations count from 0."""
     last = iterations - 1 if final else iterations
     length = max(1, last - warmup)
     return min(1.0, max(0.0, (iteration - warmup) / length))

@@ -37,7 +37,7 @@ from tandem.training.lightning_hooks import LightningHooks
 from tandem.training.sources import source_of
 from tandem.types import Prompt, Rollout, Scores, concat, take
 
-PATIENCE = 1.5  # target_kl is passed by a half before updates end, as Stable Baselines3 has it
+PATIENCE = 1.5  # updates end at 1.5 times target_kl, as in Stable Baselines3
 
 
 class PostTraining(LightningHooks):
@@ -88,11 +88,11 @@ class PostTraining(LightningHooks):
                 self.update(minibatch)
         self.end_of_iteration(prompts, experience)
 
-    # The cut.
+    # The split into mini-batches and micro-batches.
 
     def minibatches(self, experience: Experience) -> Iterator[Experience]:
-        """One optimiser step each: whole groups, the same on all ranks, with the weights of every
-        term."""
+        """The mini-batches, one optimiser step each: whole groups, as many on all ranks, with the
+        weights of every term."""
         rows, plan = experience, self.plan
         for epoch in range(plan.epochs):
             if epoch:
@@ -103,7 +103,7 @@ class PostTraining(LightningHooks):
                 yield replace(minibatch, weights=self.objective.weigh(minibatch))
 
     def microbatches(self, minibatch: Experience) -> Iterator[Experience]:
-        """Any cut: only memory. Every rank runs as many, a short one at weight 0."""
+        """Any split: it affects memory only. Ranks run equally many, with padding at weight 0."""
         objective = self.objective
         parts = even_parts(
             minibatch,
@@ -117,7 +117,7 @@ class PostTraining(LightningHooks):
             yield rows
 
     def accumulate(self, outcome: Outcome) -> None:
-        """Add one micro-batch to the gradient; only the last one talks to the other ranks."""
+        """Add one micro-batch to the gradient; only the last one synchronises the ranks."""
         # DDP and FSDP average gradients over ranks; weights are already those of the whole update.
         self.clock.tick(together=True)
         loss = outcome.loss * distributed.world_size()
@@ -136,7 +136,7 @@ class PostTraining(LightningHooks):
         if target is None or not self.updates_done:
             return False
         drift = reduce_metrics(self.of_update).get("actor/approx_kl_k3", 0.0)
-        too_far = drift > PATIENCE * target  # no number is left to `update`, which judges it
+        too_far = drift > PATIENCE * target  # NaN is left to `update`, which handles it
         if too_far:
             self.optimizers().zero_grad()
         return too_far
@@ -151,12 +151,12 @@ class PostTraining(LightningHooks):
         optimizer = self.optimizers()
         if self.policy_rests:
             for parameter in self.policy.groups()["policy"]:
-                parameter.grad = None  # an optimiser leaves it alone then, its decay too
+                parameter.grad = None  # the optimiser then skips it, including weight decay
         parts = [group["params"] for group in optimizer.param_groups]
         parameters = [p for part in parts for p in part]
         apart = parts if self.algorithm.clips_apart else [parameters]
         norm = clip_gradients(apart, self.plan.max_grad_norm)
-        # One verdict for all ranks: losses are each rank's own until they are logged.
+        # One decision for all ranks: losses are per rank until they are logged.
         finite = torch.stack([norm, *self.losses.values()]).isfinite().all()  # one wait for a GPU
         if distributed.all_max((~finite).float()) == 0:
             optimizer.step()
@@ -184,19 +184,19 @@ class PostTraining(LightningHooks):
         folder = save_failure(self.folder / "failures", minibatch, facts)
         self.guards.check_skipped(self.skipped_in_a_row, facts, folder)
 
-    # What happens around the loop.
+    # Around the loop.
 
     def start_of_iteration(self) -> None:
         self.source.begin(self.iteration)
         algorithm = self.algorithm
-        # A critic, or what else is beside the policy, learns alone in some iterations.
+        # In some iterations only a critic or another network learns.
         self.policy_rests = algorithm.rests(self.iteration)
         self.objective: Objective = (
             algorithm.resting_objective if self.policy_rests else algorithm.training_objective
         )
         self.clock.seconds.clear()
         self.metrics: dict[str, Metric] = {}
-        self.of_update: dict[str, Metric] = {}  # not yet merged: a stopped one never counts
+        self.of_update: dict[str, Metric] = {}  # not merged yet: a stopped update never counts
         self.losses: dict[str, Tensor] = {}
         self.updates_done = 0
 
@@ -209,7 +209,7 @@ class PostTraining(LightningHooks):
         measured, outputs = self.metrics | self.source.metrics, self.rollout.outputs
         if self.rollout.key is not None and outputs and isinstance(outputs[0], Tensor):
             measured["response/diversity"] = diversity(outputs, self.rollout.group)
-        if rollout.feedback is not None:  # of demonstrations no world said anything
+        if rollout.feedback is not None:  # demonstrations have no feedback
             measured |= episode_metrics(self.rollout)
         self.report = reduce_metrics(measured) | response_metrics(rollout)
         self.report |= self.algorithm.report(experience)
@@ -226,11 +226,11 @@ class PostTraining(LightningHooks):
         self.iteration += 1
 
     def learn_from(self, prompts: Sequence[Prompt], rollout: Rollout, scores: Scores) -> None:
-        """The reward metrics, what they stop, and the curriculum."""
+        """Log reward metrics, check the guards, and update the curriculum."""
         metrics = reward_metrics(scores, rollout)
         self.report |= metrics
         faults = Counter(self.rewards.pop_faults())
-        if metrics["reward/missing"] > 0:  # of all ranks, so that each of them says the reasons
+        if metrics["reward/missing"] > 0:  # over all ranks, so that each of them logs its reasons
             faults = sum(distributed.all_gather_object([faults]), Counter())
             self.report["reward/faults"] = sum(failures(faults).values())
             self.guards.check_missing(metrics["reward/missing"], faults)
@@ -241,7 +241,7 @@ class PostTraining(LightningHooks):
         self.flat_iterations = self.flat_iterations + 1 if flat else 0
         self.guards.check_signal(self.flat_iterations, self.policy)
         if scores.parts and self.stream.observe is not None:
-            # Of the main stream alone: the refills of dynamic sampling are drawn by other odds.
+            # Only the main stream: refills of dynamic sampling have other odds.
             prompts = self.source.prompts_of_batch() or prompts
             main = (rollout.group < len(prompts)).nonzero()[:, 0]
             asked = [prompts[slot] for slot in rollout.group[main].tolist()]

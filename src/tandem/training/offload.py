@@ -1,4 +1,4 @@
-"""Optimisers whose state lies in host memory, and is on the device of the weights for a step."""
+"""Optimiser offloading: state in host memory, moved to the device of the weights for each step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Make = Callable[[Iterable], Optimizer]
 
 
 def offloaded(make: Make) -> Make:
-    """The same optimiser, with hooks: its numbers are those of one that stays on the device."""
+    """The same optimiser with offloading hooks; its results are unchanged."""
 
     def made(groups: Iterable) -> Optimizer:
         optimizer = make(groups)
@@ -26,8 +26,8 @@ def offloaded(make: Make) -> Make:
 
 
 def move_state(optimizer: Optimizer, device: torch.device | None) -> None:
-    """What it remembers of each weight to a device; None: to that of the weight. Counts of steps
-    stay where the optimiser wants them."""
+    """Move the state of each weight to a device; None: to that of the weight. Step counters stay
+    where the optimiser keeps them."""
     for weight, kept in optimizer.state.items():
         where = weight.device if device is None else device
         for name, x in kept.items():

@@ -1,7 +1,7 @@
-"""Re-prompts: what a teacher, who may be the policy itself, is told beside the question.
+"""Re-prompts: prompts of a teacher with additional context. The policy may be its own teacher.
 
 A re-prompt function is (prompt, outputs, scores, *, numbers) -> a prompt for each output, or None
-for one that no teacher judges; outputs and scores are those of a group, NaN where one has no score.
+for an output without a teacher. Outputs and scores are those of a group; a missing score is NaN.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ EXAMPLE = (
 )
 
 
-# Samples of another strategy, and for each the prompt that its teacher reads (SDPO, SDFT)
+# Samples of another strategy, each with the prompt for its teacher (SDPO, SDFT)
 @register_sampling_strategy("reprompted", gives={"reprompts"}, refused=OF_TEXTS)
 @dataclass(frozen=True, kw_only=True)
 class Reprompted(Wrapper):
-    """Samples of a strategy, each with the prompt under which a teacher reads it.
+    """Samples of a strategy, each with the prompt under which a teacher scores it.
 
     Source: SDPO, arXiv:2601.20802; SDFT, arXiv:2601.19897.
     """
@@ -57,7 +57,7 @@ class Reprompted(Wrapper):
         return replace(rollout, **self.told(rollout, scores)), scores
 
     def told(self, rollout: Rollout, scores: Scores) -> dict[str, object]:
-        """Of each row what its teacher reads, and whether it reads anything."""
+        """The teacher prompt of each row, and whether it has one."""
         reprompts: list[Prompt | None] = [None] * len(rollout.prompts)
         total = torch.where(scores.scored, scores.total, torch.nan).tolist()
         for group in rollout.group.unique():
@@ -83,10 +83,10 @@ def successful_peer(
     success: float = 0.5,
     template: str = SHOWN,
 ) -> list[Prompt | None]:
-    """The next answer of the group, in a circle, that scored `success` or more; never the sample's
-    own. None where no other one did.
+    """The next answer of the group, cyclically, that scored `success` or more, excluding the
+    sample itself; None if there is none.
 
-    Source: SDPO, arXiv:2601.20802; its feedback of an environment is not there.
+    Source: SDPO, arXiv:2601.20802, without its environment feedback.
     """
     right = [place for place, score in enumerate(scores) if score >= success]
     shown: list[Prompt | None] = []
@@ -102,7 +102,7 @@ def successful_peer(
 def demonstration(
     prompt: Prompt, outputs: Sequence[str], scores: Sequence[float], *, template: str = EXAMPLE
 ) -> list[Prompt | None]:
-    """The answer of the data; None for a prompt without one.
+    """The prompt with the answer in the data; None for a prompt without one.
 
     Source: SDFT, arXiv:2601.19897; OPSD, arXiv:2601.18734.
     """
@@ -112,7 +112,7 @@ def demonstration(
 
 
 def with_solution(prompt: Prompt, solution: str, template: str) -> Prompt:
-    """The prompt, its text or its last turn written as the template says."""
+    """The prompt with the template applied to its text or last turn."""
 
     def written(text: str) -> str:
         parts = template.split("{prompt}")

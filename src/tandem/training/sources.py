@@ -1,4 +1,4 @@
-"""The source of the rows of a run, by who samples and how far ahead."""
+"""The choice of a run's source of rows, by sampler and by sampling ahead."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def source_of(
     plan: BatchPlan,
     clock: Clock,
 ) -> RolloutSource:
-    """The source of the rows of a run, by who samples and how far ahead."""
+    """The source of rows for this policy and its sampling ahead."""
     if not policy.lagged.staleness:
         return RolloutSource(policy=policy, rewards=rewards, stream=stream, plan=plan, clock=clock)
     sampling = policy.sampling

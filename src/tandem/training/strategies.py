@@ -1,4 +1,4 @@
-"""Sampling strategies beside the plain one: (RolloutSource, prompts) -> (rollout, scores)."""
+"""Sampling strategies other than the plain one: (RolloutSource, prompts) -> (rollout, scores)."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from tandem.metrics import Metric, Sum
 from tandem.training.collect import RolloutSource, Slots
 from tandem.types import Prompt, Rollout, Scores, concat, take
 
-# What a pair brings: its answers, and the size that pictures among them have.
+# Fields of a pair: its answers, and the size of pictures among them.
 ANSWERS = ("chosen", "rejected", "chosen_media", "rejected_media", "size")
 OF_WHOLE_ROWS = {
     "steps": "rows of data were not sampled step by step; those who train on pictures as a whole "
     "take them, such as algorithm=sft"
 }
 
-# A way of collecting `gives` "pairs", a chosen and a rejected row in each group, and "baseline",
-# rows that others are compared with.
+# A strategy `gives` "pairs", a chosen and a rejected row in each group, and "baseline", rows that
+# others are compared with.
 
 
 # Demonstrations instead of samples
@@ -44,14 +44,14 @@ def preference_pairs(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Sc
     return source.pairs(prompts)
 
 
-# One group of fresh samples for each prompt, and the greedy answer to compare with (ReMax)
+# One group of fresh samples for each prompt, and the greedy answer as baseline (ReMax)
 @register_sampling_strategy(gives={"baseline"}, refused=OF_GREEDY_ROWS)
 def remax(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
-    """One group for each prompt, and in it the likeliest answer, to compare with (ReMax)."""
+    """One group for each prompt, with the greedy answer as its baseline (ReMax)."""
     return join_baseline(source.sample(prompts), source.sample_greedily(prompts))
 
 
-# Of every random step a group of its own: one course without noise, parted there (TempFlow-GRPO)
+# One group per random step: a noiseless trajectory that branches there (TempFlow-GRPO)
 @register_sampling_strategy(
     refused={
         "tokens": "it branches at stochastic denoising steps, which text does not have; set "
@@ -66,13 +66,13 @@ def tree(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
     return source.sample_branches(prompts)
 
 
-# Pairs, and the answers to other prompts that KTO compares with
+# Pairs, and answers to other prompts as the KL estimate of KTO
 @register_sampling_strategy(reads={"pairs"}, gives={"pairs", "baseline"}, refused=OF_WHOLE_ROWS)
 def kto_kl(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
-    """Pairs, and beside them each prompt with the answers to another one, the last before it.
+    """Pairs, and each prompt with the answers to the previous different prompt as baseline rows.
 
-    What the policy thinks of the latter tells how far it is from the reference (KTO,
-    arXiv:2402.01306). They are compared with, never trained.
+    The log-probabilities of the latter estimate the KL to the reference (KTO, arXiv:2402.01306).
+    They are never trained.
     """
     asked = source.prompts()
     others = {slot: _another(asked, slot) for slot in prompts}
@@ -84,7 +84,7 @@ def kto_kl(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
 
 
 def _another(asked: Sequence[Prompt], slot: int) -> Prompt:
-    """The last prompt before a slot that is not the same one; the first comes after the last."""
+    """The previous prompt, cyclically, that differs from the one of a slot."""
     before = (asked[slot - back] for back in range(1, len(asked)))
     other = next((prompt for prompt in before if prompt.id != asked[slot].id), None)
     if other is None:
@@ -102,22 +102,22 @@ def mixed(
     source: RolloutSource,
     prompts: Slots,
     *,
-    sampled: Annotated[float, fraction] = 0.5,  # of the iterations; published
+    sampled: Annotated[float, fraction] = 0.5,  # share of iterations; published
 ) -> tuple[Rollout, Scores]:
-    """Rows of an iteration are samples with probability `sampled`, and else demonstrations.
+    """Samples with probability `sampled`, else demonstrations, for a whole iteration.
 
-    One draw for all ranks. Source: GKD, arXiv:2306.13649, whose lambda it is.
+    One draw for all ranks. Source: GKD, arXiv:2306.13649 (its lambda).
     """
     drawn = rng.uniform(rng.key(source.plan.seed, "mixed", source.iteration))
     return source.sample(prompts) if float(drawn) < sampled else source.demonstrations(prompts)
 
 
-# Fresh samples, of each group the best and the worst (online preferences)
+# Fresh samples: the best and the worst of each group (online preferences)
 @register_sampling_strategy(gives={"pairs"})
 def best_and_worst(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
     """The best and the worst sample of each group whose scores differ: online preferences.
 
-    A group that ties gives no pair: no sample is preferred to itself.
+    A group whose scores tie gives no pair.
     """
     rollout, scores = source.sample(prompts)
     usable = scores.scored & rollout.mask.any(1)
@@ -127,7 +127,7 @@ def best_and_worst(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scor
     if distributed.all_sum(pairs) == 0:
         return rollout, scores  # no group carries a signal; the guard counts such iterations
     kept = (take(rollout, rows), take(scores, rows))
-    # No rank is left without a row.
+    # Every rank keeps at least one row.
     rollout, scores = (
         concat(records) for records in zip(kept, _bystander(rollout, scores), strict=True)
     )
@@ -160,13 +160,13 @@ def dynamic_sampling(
     source.log(_acceptance(found, drawn, len(kept)))
     if found == 0:
         return rollout, scores  # no group carries a signal; the guard counts such iterations
-    kept.append(_bystander(rollout, scores))  # no rank is left without a row
+    kept.append(_bystander(rollout, scores))  # every rank keeps at least one row
     rollout, scores = (concat(records) for records in zip(*kept, strict=True))
     return _first_groups(rollout, scores, wanted)
 
 
 def _bystander(rollout: Rollout, scores: Scores) -> tuple[Rollout, Scores]:
-    """The first row, but neither trained nor in its group's statistics."""
+    """The first row, excluded from training and from the statistics of its group."""
     first = torch.zeros(1, dtype=torch.int64)
     scores = take(scores, first)
     return unmask(take(rollout, first)), replace(scores, scored=torch.zeros_like(scores.scored))
@@ -190,8 +190,8 @@ def _first_groups(rollout: Rollout, scores: Scores, wanted: int) -> tuple[Rollou
 
 
 def differing(score: Tensor, group: Tensor, tolerance: float) -> Tensor:
-    """True for every row of a group whose known scores are not all alike. [B] -> [B] bool."""
-    known, score = score.isfinite(), score.double()  # as groups are compared
+    """True for every row of a group whose known scores are not all equal. [B] -> [B] bool."""
+    known, score = score.isfinite(), score.double()  # the precision of group comparisons
     count = group_sum(known, group).clamp(min=1)
     mean = group_sum(torch.where(known, score, 0), group) / count
     deviation = torch.where(known, (score - mean).abs(), 0)
@@ -205,7 +205,7 @@ def _groups(group: Tensor) -> int:
 def join_baseline(
     rows: tuple[Rollout, Scores], compared: tuple[Rollout, Scores]
 ) -> tuple[Rollout, Scores]:
-    """Rows to train, then the rows that they are compared with."""
+    """Rows to train, followed by the baseline rows."""
     rollout, scores = rows
     rollout = replace(rollout, baseline=torch.zeros_like(rollout.truncated))
     return concat([rollout, compared[0]]), concat([scores, compared[1]])

@@ -1,4 +1,4 @@
-"""Callbacks of a run: resuming, recording, evaluating, saving, ending."""
+"""Callbacks of a run: resume, record, evaluation, checkpoints, stop."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def standard(
     keep: int,
     resume: bool,
 ) -> list[Callback]:
-    """All of them in the one order that works.
+    """All callbacks, in the required order.
 
-    At the start of an iteration its time is taken before it is evaluated; at its end its line is
-    written before a checkpoint counts on it, and the checkpoint before the run may end.
+    At the start of an iteration, its clock starts before the evaluation. At its end, its metrics
+    are written before the checkpoint that relies on them, and the checkpoint before a stop.
     """
     recording = Recording(record=record, samples_every=evaluation.every)
     checkpoints = Checkpoints(record=record, every=checkpoint_every, keep=keep)

@@ -1,4 +1,4 @@
-"""Checkpoints: when a run publishes them, and how it goes on from one."""
+"""Checkpoints: saving them during a run, and resuming from one."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tandem.training.module import PostTraining
 from tandem.training.offload import HOST, move_state
 
 log = logging.getLogger(__name__)
-LAST_SECONDS = 60.0  # that a rank whose run failed waits for what is being written
+LAST_SECONDS = 60.0  # that a failed rank waits for a checkpoint being written
 
 
 class Checkpoints(Callback):
-    """Publishes the weights after every `every`-th iteration and after the last one."""
+    """Saves a checkpoint after every `every`-th iteration and after the last one."""
 
     def __init__(self, *, record: RunRecord, every: int, keep: int) -> None:
         if every < 1 or keep < 1:
@@ -36,8 +36,8 @@ class Checkpoints(Callback):
                 f"checkpoints.every={every} and checkpoints.keep={keep} must be at least 1"
             )
         self.record, self.every, self.keep = record, every, keep
-        self.spared: Sequence[int] = ()  # steps whose newest checkpoint up to them stays too
-        self.published: int | None = None  # the iterations that led to the last one of this process
+        self.spared: Sequence[int] = ()  # steps; the newest checkpoint up to each is kept
+        self.published: int | None = None  # step of the last checkpoint of this process
         self.writing: Writing | None = None
 
     def on_train_batch_end(self, trainer: Trainer, module: PostTraining, *_: object) -> None:
@@ -46,13 +46,13 @@ class Checkpoints(Callback):
             self.publish(trainer, module)
 
     def on_train_end(self, trainer: Trainer, module: PostTraining) -> None:
-        self.publish(trainer, module)  # a run may end before its time
+        self.publish(trainer, module)  # a run may end early
         self.settle()
 
     def on_exception(self, trainer: Trainer, module: PostTraining, exception: Exception) -> None:
-        """Whoever did not answer may be there again, and the run goes on from here; so it does
-        where it was told to end and waits for rewards no longer."""
-        # With several ranks each may have stopped at another place, and nobody waits for nobody.
+        """Save a checkpoint if a service did not answer, or if the run was stopped while it waited
+        for rewards: it can be resumed from here."""
+        # Several ranks may have stopped at different points, and must not wait for each other.
         alone = distributed.world_size() == 1
         if self.writing is not None:
             self.writing.join(None if alone else LAST_SECONDS)
@@ -62,10 +62,10 @@ class Checkpoints(Callback):
             log.warning(self.record.how_to_go_on)
 
     def publish(self, trainer: Trainer, module: PostTraining) -> None:
-        """All ranks meet here; what they write is written beside the iterations that follow.
+        """Save a checkpoint, a collective call; files are written during the next iterations.
 
-        Each rank writes what it holds, and its share of what all hold; any number of ranks may go
-        on. A step that is there already stays.
+        Each rank writes its shards and its share of the replicated tensors; any number of ranks can
+        resume. An existing checkpoint of the same step is kept.
         """
         start = time.perf_counter()
         self.settle()
@@ -74,7 +74,7 @@ class Checkpoints(Callback):
         numbers, state = optimizer_state(trainer.optimizers[0], module.policy.trainable())
         groups = {"policy": module.policy.weights(), "optimizer": numbers, "module": module.state()}
         if trainer.is_global_zero:
-            self.record.sync()  # a checkpoint counts on the lines before it
+            self.record.sync()  # a checkpoint relies on the lines before it
         self.writing = Writing(
             self.record.folder / FOLDER,
             module.iteration,
@@ -89,15 +89,15 @@ class Checkpoints(Callback):
             self.record.hold({}, {"time/checkpoint": time.perf_counter() - start})
 
     def settle(self) -> None:
-        """All ranks meet here, and the last checkpoint is written. Raises CheckpointError."""
+        """Wait on all ranks until the last checkpoint is written. Raises CheckpointError."""
         writing, self.writing = self.writing, None
         if writing is not None:
             writing.wait()
 
 
 def share_of_this_rank(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies on the CPU of the rows that lie here, and, of tensors that all ranks have, of as many
-    as make up this rank's share of their bytes.
+    """CPU copies of the shards on this rank, and of as many replicated tensors as make up this
+    rank's share of their bytes.
 
     Of any shape [...].
     """
@@ -118,12 +118,12 @@ def share_of_this_rank(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def copied(tensor: Tensor) -> Tensor:
-    """A copy that training does not touch. Of any shape [...]."""
+    """A copy that training does not modify. Of any shape [...]."""
     return tensor.detach().to("cpu", copy=True).contiguous()
 
 
 class Resume(Callback):
-    """Puts a run back to its newest whole checkpoint before anything else happens."""
+    """Restores a run from its newest complete checkpoint before anything else happens."""
 
     def __init__(self, record: RunRecord) -> None:
         self.record = record
@@ -134,18 +134,18 @@ class Resume(Callback):
 
 
 class OptimizerOffload(Callback):
-    """Lays the state of the optimiser that a run goes on with in host memory, behind `Resume`: a
-    step leaves it there, and until the first one nobody asks for it."""
+    """Moves the restored optimiser state to host memory after `Resume`; each step leaves it there,
+    and nothing reads it before the first step."""
 
     def on_fit_start(self, trainer: Trainer, module: PostTraining) -> None:
         move_state(trainer.optimizers[0], HOST)
 
 
 def restore(module: PostTraining, optimizer: Optimizer, record: RunRecord) -> int:
-    """The iteration a run goes on with: weights, optimiser, memory and record are as at its start.
+    """Restore weights, optimiser, state and record to the start of an iteration, and return it.
 
-    Tensors are copied into those that are there, which keeps their alignment, hence the bits of
-    what is computed with them. Without a whole checkpoint the run begins again.
+    Tensors are copied in place, which keeps their alignment and hence bit-identical results.
+    Without a complete checkpoint the run starts from the beginning.
     """
     found = find_newest_whole(record.folder / FOLDER)
     for reason in found.skipped:
@@ -164,10 +164,10 @@ def restore(module: PostTraining, optimizer: Optimizer, record: RunRecord) -> in
 
 
 def newest_policy(run_dir: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], int]:
-    """Of the newest whole checkpoint of a run: the weights of the policy, its state, and the
-    iterations that led to it.
+    """The weights and the state of the policy in the newest complete checkpoint of a run, and the
+    number of iterations that led to it.
 
-    Of any shape [...]. Raises ValueError where there is none.
+    Of any shape [...]. Raises ValueError if there is none.
     """
     found = find_newest_whole(run_dir / FOLDER)
     for reason in found.skipped:

@@ -1,4 +1,4 @@
-"""Evaluation during training: before it, every so many iterations, and after the last one."""
+"""Evaluation during training: before the first iteration, every N, and after the last."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class Evaluating(Callback):
-    """Measures the weights a line describes, before they are trained further."""
+    """Evaluates the weights at the start of an iteration, before they are trained further."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Evaluating(Callback):
         self.prompts = choose_held_out(prompts, settings.prompts)
 
     def on_fit_start(self, trainer: Trainer, module: PostTraining) -> None:
-        self._spare(trainer, module)  # of a run that is resumed
+        self._spare(trainer, module)  # for a resumed run
         if module.iteration >= module.plan.iterations:  # Lightning skips a loop without iterations
             self._finish(trainer, module)
 
@@ -59,7 +59,7 @@ class Evaluating(Callback):
         self._finish(trainer, module)
 
     def measure(self, trainer: Trainer, module: PostTraining, *, full: bool) -> None:
-        """Evaluate on all ranks; the numbers wait for the line of this iteration."""
+        """Evaluate on all ranks; the metrics are written with those of this iteration."""
         if not self.prompts:
             return
         start, key = time.perf_counter(), rng.key(module.plan.seed, "eval")
@@ -96,14 +96,14 @@ class Evaluating(Callback):
         return terminal.doing("evaluating", f"{len(self.prompts)} prompts, after {at}")
 
     def _is_told_to_stop(self, module: PostTraining) -> bool:
-        """Asked between the parts of an evaluation, which are progress."""
+        """Whether to stop; asked between parts of an evaluation, which count as progress."""
         module.clock.tick()
         return self.interrupt()
 
     def _drift(
         self, iteration: int, metrics: Mapping[str, float], rows: Sequence[Mapping]
     ) -> dict[str, float]:
-        """How far samples have come; whoever reads the log hears of what they lost."""
+        """The drift of samples since the first evaluation; warns in the log of suspicious drift."""
         record = self.recording.record
         gone = record.distance_to_start(rows)
         found = {} if gone is None else {DISTANCE: gone}
@@ -114,8 +114,8 @@ class Evaluating(Callback):
         return found
 
     def _check_hacking(self, trainer: Trainer, module: PostTraining) -> None:
-        """All ranks meet here where there is a judge. Raises Stop where the guard ends the run,
-        after the line of this evaluation was written."""
+        """Test for reward hacking, a collective call if there is a judge. Raises Stop if the guard
+        ends the run, after the metrics of this evaluation are written."""
         self._spare(trainer, module)
         guards, found = module.guards, None
         if not guards.judges or guards.hacking is None:
@@ -142,7 +142,7 @@ class Evaluating(Callback):
         return f"the checkpoint of then is {path}"
 
     def _spare(self, trainer: Trainer, module: PostTraining) -> None:
-        """The checkpoint of where each judge stood highest stays, however many there are."""
+        """Keep the checkpoint at which each judge was highest, in addition to the newest ones."""
         if module.guards.judges and trainer.is_global_zero:
             lines = self.recording.record.evaluations()
             best = [find_best(lines, judge) for judge in module.guards.judges]

@@ -1,7 +1,7 @@
-"""Signals that end a run at a moment from which it can go on; once more, at once.
+"""Signals that end a run at a point from which it can be resumed; a second one ends it at once.
 
-Ctrl-C and SIGHUP let the iteration end. SIGTERM and SIGUSR1, by which a cluster takes its machines
-back, leave it between two micro-batches, or two parts of its samples on one rank.
+Ctrl-C and SIGHUP let the iteration end. SIGTERM and SIGUSR1, which a cluster sends for preemption,
+end it between two micro-batches, or on one rank between two parts of its samples.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ URGENT = (signal.SIGTERM, signal.SIGUSR1)
 
 
 class Interrupted(SystemExit):
-    """A run was asked to end, has published a checkpoint, and ends with a code of its own."""
+    """The run was asked to end, saved a checkpoint, and exits with its own code."""
 
     def __init__(self) -> None:
         super().__init__(INTERRUPTED)
 
 
 class Interrupt(Callback):
-    """Remembers a signal until the running iteration is over; called, it says whether one came.
+    """Remembers a signal until the current iteration ends; a call returns whether one came.
 
-    A second one ends the process at once, also where the main thread is in code that does not come
-    back: what was published stays, and the iterations since are run again.
+    A second one ends the process at once, even if the main thread hangs: saved checkpoints stay,
+    and the iterations since then are repeated on resume.
     """
 
     def __init__(self, checkpoints: Checkpoints) -> None:
@@ -50,17 +50,17 @@ class Interrupt(Callback):
         return self.received is not None
 
     def on_train_start(self, trainer: Trainer, module: PostTraining) -> None:
-        # After Lightning's own handler for SIGTERM, which ends a run without a checkpoint.
+        # After Lightning installs its SIGTERM handler, which ends a run without a checkpoint.
         if threading.current_thread() is not threading.main_thread():
             return
         self.trainer = trainer
         self._in_main, self._beside = Ear(), Ear()
-        self._clock = module.clock  # before a signal can be heard, which reads both
+        self._clock = module.clock  # before a signal can arrive, whose handler reads both
         self._leave = lambda together: self._leave_early(trainer, module, together)
         for number in list_heard():
             self._before[number] = signal.signal(number, self._hear)
         self._pipe = Pipe(lambda number: self._note(number, self._beside))
-        if distributed.world_size() > 1:  # any of them may be the one that hears
+        if distributed.world_size() > 1:  # any rank may receive the signal
             module.clock.between = self._leave
 
     def on_train_batch_end(self, trainer: Trainer, module: PostTraining, *_: object) -> None:
@@ -74,10 +74,10 @@ class Interrupt(Callback):
         self._restore()
 
     def _leave_early(self, trainer: Trainer, module: PostTraining, together: bool) -> None:
-        """Leave an iteration whose start a checkpoint can still hold, or one holds already.
+        """Leave an iteration if its start is saved or can still be saved.
 
-        Ranks leave where all of them are; one alone leaves its samples too. An advantage with a
-        memory has seen the scores of the iteration before its first update.
+        Several ranks leave only at a common point; a single rank also leaves during sampling. A
+        stateful advantage has seen the scores of the iteration before its first update.
         """
         kept, alone = self.checkpoints.published == module.iteration, distributed.world_size() == 1
         urgent = self.received in URGENT
@@ -86,10 +86,10 @@ class Interrupt(Callback):
             if distributed.all_max(torch.tensor(float(urgent))) > 0:
                 self.leave(trainer, module, publish=not kept)
         elif alone and urgent and unmoved:
-            raise Abandoned  # older weights may be sampling: they are put back first
+            raise Abandoned  # older weights may be in use for sampling; they are swapped back first
 
     def leave(self, trainer: Trainer, module: PostTraining, *, publish: bool = True) -> NoReturn:
-        """Publish a checkpoint on all ranks and end the process."""
+        """Save a checkpoint on all ranks and end the process."""
         if publish:
             self.checkpoints.publish(trainer, module)
         self.checkpoints.settle()
@@ -112,7 +112,7 @@ class Interrupt(Callback):
             first = self.received is None
             self.received = signal.Signals(number)
         if first:
-            if distributed.world_size() == 1:  # ranks must end at one place
+            if distributed.world_size() == 1:  # ranks must end at a common point
                 ENDING.begin()
                 self._clock.between = self._leave
             when = "as soon as it can" if self.received in URGENT else "after this iteration"
@@ -138,5 +138,5 @@ class Interrupt(Callback):
 
 
 def _say(text: str) -> None:
-    # Not print: a signal may come in the middle of one, and printing does not nest.
+    # Not `print`, which is not reentrant: a signal may arrive during one.
     os.write(2, f"\n{text}\n".encode())

@@ -1,4 +1,4 @@
-"""The progress bar of a run, and its closing table."""
+"""The progress bar of a run, and its final table."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SHOWN = {
     "eval/reward": "held-out reward",
     "actor/entropy": "entropy",
 }
-QUIET = 10.0  # seconds between two lines where there is no terminal
-KNOWN_PACE = 3  # iterations after which the time that is left can be told
+QUIET = 10.0  # seconds between two lines without a terminal
+KNOWN_PACE = 3  # iterations before the remaining time is estimated
 DOING = {"train": "training", "warm_start": "warm start"}
 
 
 class Progress(Callback):
-    """A bar on a terminal, else a line now and then; the closing table."""
+    """A bar on a terminal, else a line every ten seconds; and the final table."""
 
     def __init__(self, record: RunRecord, evaluation: Evaluation) -> None:
         self.record, self.evaluation = record, evaluation
@@ -41,7 +41,7 @@ class Progress(Callback):
     def on_train_batch_end(self, trainer: Trainer, module: PostTraining, *_: object) -> None:
         if not trainer.is_global_zero:
             return
-        if module.iteration == self.first + 1:  # it was evaluated, and much was done once
+        if module.iteration == self.first + 1:  # the first includes an evaluation and set-up
             self.paced = time.monotonic()
         if self.bar is not None:
             self.bar.done, self.bar.numbers = module.iteration, self._numbers(module)
@@ -75,7 +75,7 @@ class Progress(Callback):
         return "  ".join(part for part in parts if part)
 
     def _ahead(self, module: PostTraining) -> str:
-        """The time that is left, once a pace is known; the first iteration is none."""
+        """The remaining time, once the pace is known; the first iteration does not count."""
         done, total = module.iteration, module.plan.iterations
         if done >= total:
             return f"took {format_seconds(time.monotonic() - self.began)}"
@@ -85,10 +85,10 @@ class Progress(Callback):
         return f"{format_seconds(pace * (total - done))} left"
 
     def _numbers(self, module: PostTraining) -> str:
-        """Reward and accuracy as they were known last, and the speed.
+        """The latest reward and accuracy, and the speed.
 
-        Where nothing is right or wrong, the reward of held-out prompts stands for their accuracy.
-        What an evaluation found says of which weights: those after so many iterations.
+        Without a notion of right answers, the held-out reward replaces the accuracy. Results of an
+        evaluation are shown with the iteration of their weights.
         """
         latest, at = dict(self.record.latest), self.record.latest_at
         if "eval/accuracy" in latest:

@@ -1,4 +1,4 @@
-"""The line of every iteration, and the best and worst samples of some."""
+"""The record of a run: metrics of every iteration, and best and worst samples of some."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOTALS = ("time/total", "time/cpu", "time/gpu")  # seconds, accumulated over the
 
 
 class Recording(Callback):
-    """Writes what an iteration reports. Rank 0 alone has a record."""
+    """Writes the metrics of each iteration. Only rank 0 has a record."""
 
     def __init__(self, *, record: RunRecord, samples_every: int | None, samples: int = 4) -> None:
         self.record, self.samples_every, self.samples = record, samples_every, samples
@@ -32,7 +32,7 @@ class Recording(Callback):
             self.record.open(module.iteration)
 
     def on_train_batch_start(self, trainer: Trainer, module: PostTraining, *_: object) -> None:
-        # A line describes the weights it starts from, hence the samples that led to them.
+        # A line describes the weights at the start, hence the samples that led to them.
         self.counters = self._counters(module)
         self.started = time.perf_counter()
         if torch.cuda.is_available():
@@ -62,9 +62,9 @@ class Recording(Callback):
         self.record.write(iteration, {**self.counters, **module.report}, {**timing, **totals})
 
     def write_last(self, trainer: Trainer, module: PostTraining) -> None:
-        """The line after all iterations: what is held of the final evaluation, and the counters.
+        """Write the line after the last iteration: the final evaluation and the counters.
 
-        All ranks meet here; the first one writes.
+        A collective call; rank 0 writes.
         """
         totals = self._totals()
         if trainer.is_global_zero:
@@ -84,7 +84,7 @@ class Recording(Callback):
         return {"samples": module.samples_seen, module.policy.unit: module.steps_seen}
 
     def _totals(self) -> dict[str, float]:
-        """What all starts of the run took so far, on all ranks, which meet here."""
+        """Times of all starts of the run so far, over all ranks. A collective call."""
         seconds = time.perf_counter() - self.began
         own = torch.tensor(time.process_time() - self.began_processor, dtype=torch.float64)
         everywhere = distributed.all_sum(own).item()
@@ -95,15 +95,15 @@ class Recording(Callback):
 def accumulated(
     before: Mapping[str, float], *, seconds: float, processor: float, gpus: int
 ) -> dict[str, float]:
-    """`before` and what this start took: seconds, seconds of all CPU cores, and seconds times
-    devices of the trainer's own; a run that never had any has no number for it."""
+    """`before` plus the times of this start: seconds, CPU seconds of all cores, and seconds times
+    devices of the trainer; without a device there is no such number."""
     spent = {"time/total": seconds, "time/cpu": processor, "time/gpu": gpus * seconds}
     totals = {name: before[name] + now for name, now in spent.items()}
     return {name: total for name, total in totals.items() if total or name != "time/gpu"}
 
 
 def peak_memory() -> int:
-    """Bytes: of the accelerator in this iteration, or of this process since it began."""
+    """Peak bytes on the accelerator in this iteration, or of this process since it started."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated()
     kilobytes = 1 if sys.platform == "darwin" else 1024

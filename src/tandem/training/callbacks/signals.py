@@ -1,4 +1,4 @@
-"""Signals, heard by the main thread, and beside it where that one is in C code."""
+"""Signal handling in a thread, which also works while the main thread is in C code."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import threading
 import time
 from collections.abc import Callable
 
-# Seconds after the first signal in which others are the same one: a terminal sends it to every
-# process, and a launcher that was sent it passes it on.
+# Seconds after the first signal in which others count as the same one: a terminal sends it to every
+# process, and a launcher passes it on.
 REPEATED = 1.0
 
 
 class Ear:
-    """Tells a second signal from a first one that comes twice."""
+    """Distinguishes a second signal from a first one delivered twice."""
 
     def __init__(self) -> None:
         self.first: float | None = None
@@ -27,9 +27,9 @@ class Ear:
 
 
 class Pipe:
-    """Calls `hear(number)` in a thread for every signal that Python handles, as soon as it comes.
+    """Calls `hear(number)` in a thread as soon as Python receives a signal.
 
-    Python's own handlers run in the main thread, and wait until it comes back from C code.
+    Python runs its own handlers in the main thread, which must first return from C code.
     """
 
     def __init__(self, hear: Callable[[int], None]) -> None:
@@ -45,6 +45,6 @@ class Pipe:
         os.close(self.end)
 
     def close(self) -> None:
-        """The thread ends once it has read all that was written."""
+        """End the thread once it has read everything written."""
         signal.set_wakeup_fd(self.before)
         os.close(self.start)

@@ -1,4 +1,4 @@
-"""The end of a run that makes no progress, in whatever it hangs."""
+"""The watchdog that ends a run without progress, wherever it hangs."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from tandem.record.run_record import RunRecord
 from tandem.stop import STALLED, end_process
 from tandem.training.module import PostTraining
 
-LONGEST_PAUSE = 10.0  # seconds between two looks
+LONGEST_PAUSE = 10.0  # seconds between two checks
 STDERR = 2
 
 
 class Watchdog(Callback):
-    """On every rank: after `guards.stalled_after` seconds without progress it shows the stack of
-    each thread and ends the process with a code of its own.
+    """On every rank: after `guards.stalled_after` seconds without progress, prints the stack of
+    each thread and ends the process with its own exit code.
 
     Progress is a part of the samples, an answer of the rewards, a micro-batch, or a part of an
-    evaluation. Where code holds the interpreter's lock no thread of Python runs; the stacks come a
-    little later then, by faulthandler, whose exit code is 1.
+    evaluation. If code holds the interpreter lock, no Python thread runs; faulthandler then prints
+    the stacks a little later and exits with 1.
     """
 
     def __init__(self, record: RunRecord) -> None:
@@ -37,7 +37,7 @@ class Watchdog(Callback):
             return
         self.pause = min(self.seconds / 4, LONGEST_PAUSE)
         module.clock.tick()
-        self._arm()  # before the first look: code may take the interpreter's lock at once
+        self._arm()  # before the first check: code may hold the interpreter lock from the start
         threading.Thread(target=self._watch, args=(module,), daemon=True).start()
 
     def on_train_batch_start(self, trainer: Trainer, module: PostTraining, *_: object) -> None:
