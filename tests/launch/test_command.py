@@ -2,16 +2,21 @@
 
 import importlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 from inspect import signature
 from multiprocessing import get_context
+from pathlib import Path
 
 import pytest
 
 from tandem.__main__ import COMMANDS, main
 from tandem.stop import end_when_told
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("word", COMMANDS)
@@ -54,6 +59,24 @@ def test_a_signal_ends_a_command_in_one_line(capfd, name):
     child.join(10)
     assert child.exitcode == 75
     assert capfd.readouterr().err == f"\nstopped by {'Ctrl-C' if name == 'SIGINT' else name}\n"
+
+
+@pytest.mark.system
+def test_what_a_wheel_installs_has_the_script_that_starts_jobs_and_ranks(tmp_path):
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wheel = table["tool"]["hatch"]["build"]["targets"]["wheel"]
+    for package in map(Path, wheel["packages"]):
+        shutil.copytree(ROOT / package, tmp_path / package.name)
+    for source, place in wheel["force-include"].items():
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        copy = shutil.copytree if (ROOT / source).is_dir() else shutil.copy
+        copy(ROOT / source, tmp_path / place)
+    code = "from tandem.launch.train import CONF; print(CONF.parent / 'train.py')"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    run = {"cwd": tmp_path, "env": environment, "text": True}
+    script = subprocess.check_output([sys.executable, "-c", code], **run).strip()
+    assert Path(script).is_relative_to(tmp_path)
+    assert "grpo" in subprocess.check_output([sys.executable, script, "dry_run=true"], **run)
 
 
 @pytest.mark.slow

@@ -47,7 +47,6 @@ def test_of_a_sweep_with_runs_to_come_nothing_is_chosen(tmp_path):
     sweep = planned(tmp_path / "sweep")
     end(sweep, GRPO[0], 0, 0.6)
     end(sweep, GRPO[1], INTERRUPTED, 0.9)
-    (tmp_path / "train.py").touch()
     with pytest.raises(ValueError, match="3 of 4") as refused:
         select(sweep, None, 1, program=tmp_path / "train.py")
     assert str(refused.value) == (

@@ -14,9 +14,9 @@ FOREIGN = ("experiment", "recipe")  # folders of conf/ for files that may be unt
 
 
 def conf_folder() -> Path:
-    """`conf/` of the checkout, or of an installed package."""
+    """`conf/` of the checkout, or of an installed package. `train.py` lies beside it."""
     package = Path(__file__).parents[1]
-    inside = package / "conf"
+    inside = package / "installed" / "conf"
     return inside if inside.is_dir() else package.parents[1] / "conf"
 
 

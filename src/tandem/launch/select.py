@@ -80,10 +80,6 @@ def plugins_in(arguments: Sequence[str]) -> list[str]:
 
 def select(sweep: Path, metric: str | None, count: int, *, program: Path) -> Selection:
     """Raises ValueError before any training where there is nothing to choose or to report on."""
-    if not program.is_file():
-        raise ValueError(
-            f"{program} does not exist; run select from a checkout, which has train.py"
-        )
     jobs = list_whole_runs(sweep)
     every = [runs.read(folder) for folder in runs.find([sweep])]
     now = choose(sweep, jobs, every, choose_metric(every, metric))
