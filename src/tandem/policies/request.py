@@ -1,4 +1,4 @@
-"""The trainer's request to a policy: what it samples by, and what will be read of its samples."""
+"""The trainer's request to a policy: sampling options, and the fields that samples need."""
 
 from __future__ import annotations
 
@@ -24,45 +24,45 @@ BY_ITSELF = Regression(levels=logit_normal, weighting=plain)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnedCopy:
-    """A copy of the policy that learns beside it."""
+    """A copy of the policy that is trained along with it."""
 
-    guided: bool = False  # the picture that it expects is asked as the reference is
-    snapshots: Mapping[str, EmaSchedule] = field(default_factory=dict)  # older weights of its own
+    guided: bool = False  # its expected image is guided as that of the reference
+    snapshots: Mapping[str, EmaSchedule] = field(default_factory=dict)  # its own older weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """The one argument of `load`. A policy of tokens reads `sampling` and `needs` alone."""
+    """The one argument of a policy's `load`."""
 
-    sampling: Sampling | FlowSampling | ChainSampling  # what is trained is sampled by it
+    sampling: Sampling | FlowSampling | ChainSampling  # options of training samples
     needs: frozenset[str] = frozenset()  # fields that the algorithm reads
     objective: Literal["policy_gradient", "denoising", "any", "distillation", "matching"] = (
         "any"  # algorithm.objective
     )
     timesteps: Regression = (
-        BY_ITSELF  # algorithm.timestep_sampling: the noise levels of whole pictures
+        BY_ITSELF  # algorithm.timestep_sampling: noise levels of finished images
     )
-    likelihood: Callable | None = None  # algorithm.likelihood of masked texts; None: their path
+    likelihood: Callable | None = None  # algorithm.likelihood of masked texts; None: `path`
     epochs: int = 1  # passes over the rows of an iteration
-    seed: int = 0  # of the run: of new adapters and critics, and of which steps are random
+    seed: int = 0  # of the run; seeds new adapters and critics, and the choice of random steps
     snapshots: Mapping[str, EmaSchedule] = field(default_factory=dict)  # older weights, by name
     teachers: Teachers | None = None
-    query: Query | None = None  # algorithm.query: where expected pictures are noised again
-    every_state: bool = False  # of a path, in place of one that the row's key draws
+    query: Query | None = None  # algorithm.query: how expected images are noised again
+    every_state: bool = False  # all states of a path, instead of one drawn by the row's key
     networks: Mapping[str, LearnedCopy] = field(default_factory=dict)  # by name
     precision: Precision = FULL  # of forward passes
-    offload: frozenset[str] = frozenset()  # what lies in host memory while nobody asks for it
+    offload: frozenset[str] = frozenset()  # parts that are in host memory while unused
     environment: Environment | Mixture | None = (
-        None  # that answers between moves; None: there is one move
+        None  # answers between moves; None: there is a single move
     )
-    # Of samples of several segments: what is read of other segments alone, by name, and those that
-    # nobody trains.
+    # For samples of several segments: by name, the fields that only other segments need; and the
+    # segments that are not trained.
     unread: Mapping[str, frozenset[str]] = field(default_factory=dict)
     frozen: Sequence[str] = ()
 
-    # Whether pictures are trained as a whole, at fresh noise, whatever path led to them.
+    # Whether finished images are trained at fresh noise, independent of their sampling path.
     whole: bool = field(init=False)
-    # Of a rollout, where pictures as a whole are trained: noise levels, or their mean.
+    # Steps per image of a rollout if finished images are trained: noise levels, or their mean.
     steps_of_a_picture: int = field(init=False)
 
     def __post_init__(self) -> None:

@@ -213,7 +213,7 @@ def test_a_sample_is_a_function_of_key_slot_and_place_in_the_group(policy):
 
 
 def test_a_demonstration_beyond_the_positions_is_refused(policy):
-    with pytest.raises(ValueError, match="a demonstration of 66 tokens passes the 64 positions"):
+    with pytest.raises(ValueError, match="a demonstration of 66 tokens exceeds the 64 positions"):
         policy.encode(questions(("a" * 32,)), key=0, slots=[0])
 
 

@@ -1,4 +1,4 @@
-"""Decoding of answers over a causal language model's key-value cache: the local engine."""
+"""Decoding of answers with a causal language model's key-value cache: the local engine."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from tandem.policies.language.sampling import Draw, before, cuts, draw
 from tandem.policies.weights import FULL, Precision
 from tandem.types import concat
 
-COPY_BELOW = 0.75  # share of rows that a pass needs under which copying their cache pays
-ROOM = 64  # tokens that a cache has room for ahead at most: without, each token copies all of it
-# Tokens between two looks at which rows have ended: an accelerator must be waited for.
+COPY_BELOW = 0.75  # share of rows in use below which compacting the cache pays
+ROOM = 64  # columns that are preallocated in a cache; without them, each token copies all of it
+# Tokens between two checks for ended rows, which synchronise an accelerator.
 LOOK_EVERY = {"cpu": 1}
 LOOK_EVERY_ELSEWHERE = 8
 
@@ -31,14 +31,14 @@ class RoomyLayer(DynamicLayer):
     """Keys and values of one layer, [N, heads, tokens, D]: the first columns of `rooms`."""
 
     def __init__(self, layer: DynamicLayer, room: int) -> None:
-        """Takes over what a layer remembers."""
+        """Takes over the keys and values of a layer."""
         super().__init__()
         self.room = room
         self.lazy_initialization(layer.keys, layer.values)
         self.rooms = self.keys, self.values = layer.keys, layer.values
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: object) -> tuple[Tensor, Tensor]:
-        """Write new columns behind those that are known."""
+        """Append new columns."""
         known, new = self.get_seq_length(), key_states.shape[2]
         if known + new > self.rooms[0].shape[2]:
             self.rooms = tuple(pad(room, (0, 0, 0, new + self.room)) for room in self.rooms)
@@ -48,16 +48,16 @@ class RoomyLayer(DynamicLayer):
         return self.keys, self.values
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Keep these rows, room and all. `beam_idx`: [N] int64."""
+        """Keep these rows, with their preallocated columns. `beam_idx`: [N] int64."""
         width = self.get_seq_length()
         self.rooms = tuple(room.index_select(0, beam_idx) for room in self.rooms)
         self.keys, self.values = (room[:, :, :width] for room in self.rooms)
 
 
 class Rows:
-    """N answers that are being written, and the model's rows, which remember them.
+    """N unfinished answers, and the rows of the model's cache.
 
-    Answers to a prompt share a row as long as they are alike, where tokens are compared for free.
+    On the CPU, answers to a prompt share a row as long as they are identical.
     """
 
     def __init__(
@@ -68,25 +68,25 @@ class Rows:
         steps: int,
         inputs: Inputs = TEXTS,
     ) -> None:
-        """One forward pass over each prompt, for the answers of keys [P, G], which will be `steps`
-        tokens long at most."""
+        """One forward pass over each prompt, for the answers of keys [P, G], of at most `steps`
+        tokens."""
         self.model, self.inputs, self.cache = model, inputs, None
         self.banned = torch.tensor(inputs.banned, dtype=torch.int64, device=keys.device)
         self.keys = keys.flatten()
-        self.index = torch.arange(len(self.keys), device=keys.device)  # place among the answers
-        self.row = self.index // keys.shape[1]  # [N] of the model, of each answer
-        self.apart = keys.shape[1] == 1  # each answer has a row of its own, in their order
-        self.shares = keys.device.type == "cpu"  # an accelerator would have to be waited for
+        self.index = torch.arange(len(self.keys), device=keys.device)  # of the answer
+        self.row = self.index // keys.shape[1]  # [N] cache row of each answer
+        self.apart = keys.shape[1] == 1  # each answer has its own row, in order
+        self.shares = keys.device.type == "cpu"  # comparing tokens synchronises an accelerator
         ids = [torch.tensor(prompt) for prompt in prompts]
         padded = partial(pad_sequence, batch_first=True, padding_side="left")
         tokens = padded(ids).to(keys.device)
         mask = padded([torch.ones_like(own) for own in ids]).to(keys.device)
-        self.mask = None if mask.all() else mask  # no padding, no mask: the faster attention
+        self.mask = None if mask.all() else mask  # attention is faster without a mask
         first = inputs.first_pass(prompts, tokens, mask)
         self.position = first.behind  # [N, 1] of the next token, or [4, N, 1]
         logits = self.forward(tokens, first.position, first.more)
         self.logits = logits if self.apart else logits[self.row]  # [N, V]
-        # A layer of another kind, such as that of a window, stays; so does one without own keys.
+        # Other kinds of layers, such as sliding windows, are kept, and so are layers without keys.
         self.cache.layers = [
             RoomyLayer(x, min(steps, ROOM)) if type(x) is DynamicLayer and x.is_initialized else x
             for x in self.cache.layers
@@ -111,9 +111,9 @@ class Rows:
         return logits.index_fill(-1, self.banned, -torch.inf) if len(self.banned) else logits
 
     def advance(self, token: Tensor, left: Tensor | None = None) -> None:
-        """Read one more token of each answer. Those not `left` are forgotten where it pays.
+        """Read one more token of each answer; answers that are not `left` are dropped if it pays.
 
-        `token`: [N] int64; left: [n] int64, None: all are.
+        `token`: [N] int64; left: [n] int64, None: all.
         """
         few = left is not None and len(left) < COPY_BELOW * len(token)
         if few or not self.apart:
@@ -125,7 +125,7 @@ class Rows:
         self.logits = logits if self.apart else logits[self.row]
 
     def share_rows(self, token: Tensor, left: Tensor | None) -> Tensor:
-        """A row for all answers that go on alike; for each answer where that saves little.
+        """One row for identical answers; one row per answer if that saves little.
 
         `token`: [N] int64 of each answer -> [R] of each row.
         """
@@ -138,7 +138,7 @@ class Rows:
             pairs, place = (parents * vocabulary + token).unique(return_inverse=True)
             if len(pairs) < COPY_BELOW * len(token):
                 parents, token, row = pairs // vocabulary, pairs % vocabulary, place
-        self.cache.reorder_cache(parents)  # of all that gather rows, what every kind of layer has
+        self.cache.reorder_cache(parents)  # the one gather of rows that every kind of layer has
         self.position = self.position[..., parents, :]
         if self.mask is not None:
             self.mask = self.mask[parents]
@@ -147,13 +147,13 @@ class Rows:
 
 
 class Local:
-    """The engine that needs no server, as it samples from the very weights that are trained:
-    nothing is handed over, no second copy can be older, and no memory is given back."""
+    """The engine without a server: it samples with the weights that are trained, so there is no
+    weight transfer, no stale copy, and no memory to release."""
 
     def __init__(
         self, model: nn.Module, precision: Precision = FULL, inputs: Inputs = TEXTS
     ) -> None:
-        """inputs: what the network is given beside tokens."""
+        """inputs: arguments of the network besides tokens."""
         self.model, self.precision, self.inputs = model, precision, inputs
 
     @torch.no_grad()
@@ -162,7 +162,7 @@ class Local:
     ) -> Answers:
         """Sample keys.shape[1] answers to every prompt, prompt by prompt. keys: [P, G] int64.
 
-        Noise depends on a row's key and its position alone, so neither cuts nor company move a
+        Noise depends only on a row's key and the position, so neither cuts nor other rows change a
         token.
         """
         with self.precision.on(keys.device):
@@ -184,7 +184,7 @@ def write_answers(
     endings: Endings,
     inputs: Inputs = TEXTS,
 ) -> Answers:
-    """The answers of one pass, token by token. Rows that ended are left out where that pays.
+    """The answers of one pass, token by token. Ended rows are dropped if it pays.
 
     keys: [P, G] int64.
     """
@@ -211,7 +211,7 @@ def write_answers(
 
 
 class Written:
-    """Answers as far as they are written. What stands behind an end is void."""
+    """Partly written answers. Columns after an end are void."""
 
     def __init__(self, rows: int, steps: int, endings: Endings, device: torch.device) -> None:
         self.tokens = torch.zeros(rows, steps, dtype=torch.int64, device=device)
@@ -221,12 +221,12 @@ class Written:
         self.endings = endings
         self.ends = torch.tensor(endings.tokens, dtype=torch.int64, device=device)
         self.interval = LOOK_EVERY.get(device.type, LOOK_EVERY_ELSEWHERE)
-        self.looked = 0  # steps that were looked at for ends
+        self.looked = 0  # steps that were checked for ends
 
     def add(self, drawn: Draw, rows: Tensor, step: int) -> Tensor | None:
-        """One more token of these rows; which of them go on, [n] int64.
+        """Add a token to these rows; return the indices of unfinished ones, [n] int64.
 
-        `rows`: [N] int64. None: it is not time to look, or this was the last token.
+        `rows`: [N] int64. None: not checked in this step, or this was the last token.
         """
         self.tokens[rows, step] = drawn.token
         self.logp[rows, step] = drawn.logp.float()

@@ -161,10 +161,10 @@ class Questions:
 
 
 class PromptIds(list[int]):
-    """Token ids of a prompt, with the pictures whose tokens stand among them, in their order.
+    """Token ids of a prompt, with the images whose tokens it contains, in order.
 
-    marked: the same with one token for each picture, as a server takes it that puts in the others;
-    banned: tokens that are never sampled.
+    marked: the same with one token per image, for servers that expand it themselves; banned: tokens
+    that are never sampled.
     """
 
     def __init__(

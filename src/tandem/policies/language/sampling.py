@@ -1,5 +1,5 @@
-"""Samples of tokens: each token drawn exactly, as a function of its row's key and position alone,
-and the answers as rows of a `Rollout`."""
+"""Sampling of tokens: exact draws that depend only on a row's key and the position, and answers as
+rows of a `Rollout`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tandem.policies.language.chat import Chat
 from tandem.policies.language.records import Answers, Questions, Sampling, TokenSample
 from tandem.types import Prompt, Rollout, widen
 
-ONE_BY_ONE = 512  # vocabulary up to which every token is given its noise in every draw
+ONE_BY_ONE = 512  # the largest vocabulary in which every token gets noise in every draw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class Draw:
 def draw(logits: Tensor, keys: Tensor, sampling: Sampling) -> Draw:
     """A token for each row of logits [N, V]; keys: [N] int64, one per row and position.
 
-    At temperature 0 the numbers are those of temperature 1.
+    At temperature 0, logp and entropy are those of temperature 1.
     """
     logp = distribution(logits, sampling)
     probability = logp.exp()
@@ -41,14 +41,14 @@ def draw(logits: Tensor, keys: Tensor, sampling: Sampling) -> Draw:
     else:
         token = gumbel_max_by_block(probability, keys)
     chosen = logp.gather(-1, token[:, None])[:, 0]
-    # `entropy_of` in place: at a large vocabulary new memory costs as much as the sum.
+    # `entropy_of` in place: with a large vocabulary, allocation costs as much as the sum.
     lowest = torch.finfo(logp.dtype).min
     entropy = -probability.mul_(logp.clamp_min_(lowest)).sum(-1)
     return Draw(token=token, logp=chosen, entropy=entropy)
 
 
 def distribution(logits: Tensor, sampling: Sampling) -> Tensor:
-    """Log-probabilities that are sampled from, [N, V] in float32 or wider."""
+    """Log-probabilities of the sampled distribution, [N, V] in float32 or wider."""
     logits = widen(logits)
     if sampling.temperature not in (0, 1):
         logits = logits / sampling.temperature
@@ -61,13 +61,13 @@ def distribution(logits: Tensor, sampling: Sampling) -> Tensor:
 
 
 def keep_top_k(logp: Tensor, k: int) -> Tensor:
-    """The k likeliest tokens of each row, renormalised: [B, V] -> [B, V] nats."""
+    """The k most likely tokens of each row, renormalised: [B, V] -> [B, V] nats."""
     weakest = logp.topk(min(k, logp.shape[-1])).values[:, -1:]
     return logp.masked_fill(logp < weakest, -torch.inf).log_softmax(-1)
 
 
 def keep_top_p(logp: Tensor, p: float) -> Tensor:
-    """The smallest set of likeliest tokens that holds a mass of p, renormalised.
+    """The smallest set of most likely tokens with a mass of p, renormalised.
 
     Shape: [B, V] -> [B, V] nats.
     """
@@ -79,21 +79,21 @@ def keep_top_p(logp: Tensor, p: float) -> Tensor:
 
 
 def gumbel_max(logp: Tensor, keys: Tensor, ids: Tensor) -> Tensor:
-    """argmax(logp + Gumbel): a column of each row, drawn by a noise of its key and its id alone.
+    """argmax(logp + Gumbel): a column of each row; the noise is keyed by row and token id.
 
     logp [B, N], keys [B], ids [B, N] -> [B].
     """
-    # max, whose indices are argmax's, is the one that is vectorised.
+    # max gives the same indices as argmax, and is vectorised.
     return (logp + rng.gumbel(rng.at(keys[:, None], ids))).max(-1).indices
 
 
 def gumbel_max_by_block(probability: Tensor, keys: Tensor) -> Tensor:
     """Gumbel-max over blocks of neighbouring token ids, then over the tokens of the winner.
 
-    Exact: a block wins with the mass of its tokens. About 2 sqrt(V) hashes take the place of V.
-    Two policies at total variation d part in at most 6 d of the draws; measured, in about 2 d.
-    Noise for the likeliest tokens alone and an inverse CDF for the others would part whenever
-    one of the others wins, and to find the likeliest costs more than all the rest.
+    Exact: a block wins with the mass of its tokens. It needs about 2 sqrt(V) hashes instead of V.
+    Two policies at total variation d differ in at most 6 d of the draws; measured, in about 2 d.
+    Noise for the most likely tokens alone, with an inverse CDF for the others, would differ
+    whenever one of the others wins, and finding the most likely ones costs more than the rest.
 
     probability [B, V], keys [B] -> [B].
     """
@@ -102,7 +102,7 @@ def gumbel_max_by_block(probability: Tensor, keys: Tensor) -> Tensor:
     padded = torch.nn.functional.pad(probability, (0, -vocabulary % size))
     blocks = padded.view(rows, -1, size)
     block_ids = torch.arange(blocks.shape[1], device=probability.device)
-    # The noise of a block is named by a negative id, that of a token by its own.
+    # Noise is keyed by token id, and for blocks by negative ids.
     block = gumbel_max(blocks.sum(-1).log(), keys, ids=-1 - block_ids)
     token_ids = block[:, None] * size + torch.arange(size, device=probability.device)
     inside = gumbel_max(padded.gather(-1, token_ids).log(), keys, ids=token_ids)
@@ -115,22 +115,22 @@ def entropy_of(logp: Tensor, probability: Tensor) -> Tensor:
 
 
 def check_room(encoded: Sequence[list[int]], sampling: Sampling, positions: int | None) -> None:
-    """Refuse prompts that leave too few positions for an answer; None: there is no limit."""
+    """Refuse prompts that leave too few positions for an answer; None: unlimited."""
     longest = max(len(tokens) for tokens in encoded)
     if positions is not None and longest + sampling.max_new_tokens > positions:
         raise ValueError(
             f"a prompt of {longest} tokens and rollout.max_new_tokens={sampling.max_new_tokens} "
-            f"pass the {positions} positions of the model; lower rollout.max_new_tokens or "
+            f"exceed the {positions} positions of the model; lower rollout.max_new_tokens or "
             "rollout.max_prompt_tokens"
         )
 
 
 def check_length(sample: TokenSample, positions: int | None) -> None:
-    """Refuse answers that pass the positions with their prompts; None: there is no limit."""
+    """Refuse prompts with answers that exceed the positions; None: unlimited."""
     longest = sample.tokens.shape[1]
     if positions is not None and longest > positions:
         raise ValueError(
-            f"a demonstration of {longest} tokens passes the {positions} positions of the model; "
+            f"a demonstration of {longest} tokens exceeds the {positions} positions of the model; "
             "leave it out of the data"
         )
 
@@ -160,7 +160,7 @@ def as_rollout(asked: Questions, answers: Answers, chat: Chat) -> Rollout:
 def encode_examples(
     examples: Sequence[Prompt], *, chat: Chat, group: Tensor, positions: int | None
 ) -> Rollout:
-    """The answer of each example and the end token, as if they had been sampled.
+    """The answer and end token of each example, as if they had been sampled.
 
     `group`: [B] int64.
     """
@@ -184,7 +184,7 @@ def encode_examples(
 def pack(
     prompts: Sequence[list[int]], answers: Tensor, length: Tensor, temperature: float
 ) -> TokenSample:
-    """Each prompt and, right behind it, its answer. answers: [B, T], 0 from `length` on."""
+    """Each prompt and, right after it, its answer. answers: [B, T], 0 from `length` on."""
     prompt_length = torch.tensor([len(prompt) for prompt in prompts], device=answers.device)
     tokens = right_padded(prompts, answers.device)
     tokens = torch.nn.functional.pad(tokens, (0, answers.shape[1]))
@@ -208,7 +208,7 @@ def cuts(num_prompts: int, group_size: int, *, max_rows: int) -> Iterator[tuple[
 def right_padded(
     rows: Sequence[list], device: torch.device, dtype: torch.dtype = torch.int64, *, least: int = 0
 ) -> Tensor:
-    """[B, T], T the longest or `least`; zeros on the right."""
+    """[B, T], padded with zeros to the longest or to `least`."""
     width = max(least, *(len(row) for row in rows))
     filled = [[*row, *[0] * (width - len(row))] for row in rows]
     return torch.tensor(filled, dtype=dtype, device=device)
