@@ -9,7 +9,7 @@ from tandem.policies.quantization import Packed, Quantization
 
 @register_quantization("few_bits")
 class FewBits(Quantization):
-    """Whole numbers, with one scale for each row."""
+    """Integers with one scale per row."""
 
     def __init__(self, *, most: int = 127) -> None:
         self.most = most

@@ -106,7 +106,7 @@ def tokenizer(path: str, key: str) -> Any:
 
     found = read(AutoTokenizer, path, key)
     if len(found) <= len(found.all_special_tokens):
-        raise ValueError(f"{key}={path} holds no tokenizer; save one beside the model")
+        raise ValueError(f"{key}={path} has no tokenizer; save one with the model")
     return found
 
 
