@@ -206,7 +206,7 @@ def test_digits_of_a_table_are_a_size_and_one_side_alone_is_none(tmp_path):
     lay(tmp_path, {"a.png": png(RED), "b.png": png(BLUE), "metadata.csv": lines})
     known, odd = load(tmp_path).train
     assert known.size == (16, 24)
-    assert admission.refuse_size(odd, None) == "has a height alone, or one that is no number"
+    assert admission.refuse_size(odd, None) == "has only a height, or one that is not a number"
     absent = replace(odd, fields={"height": None, "width": None})
     assert admission.refuse_size(absent, None) is None
 

@@ -319,8 +319,8 @@ def test_a_teacher_of_other_pictures_is_an_error_that_names_both(tmp_path):
     with pytest.raises(ValueError, match="others=") as refused:
         regressing(OF_STEPS, **by_teachers(tmp_path, others=str(tmp_path)))
     assert str(refused.value) == (
-        f"algorithm.teachers.folders.others={tmp_path}: its latent pictures are 4 x 8 x 8, and "
-        "those of the policy 3 x 16 x 16; a teacher is asked about the policy's own"
+        f"algorithm.teachers.folders.others={tmp_path}: its latents are 4 x 8 x 8, but "
+        "those of the policy are 3 x 16 x 16; choose a teacher with latents of the same size"
     )
 
 

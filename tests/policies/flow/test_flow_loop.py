@@ -98,5 +98,5 @@ def test_a_step_that_is_trained_with_other_noise_is_found(model, tmp_path):
     policy = small(GRPO.needs)
     other = partial(KERNELS["flow_sde"], noise_level=0.72)
     policy.logprobs.sampling = replace(policy.sampling, kernel=other)
-    with pytest.raises(Stop, match=r"disagree .*: another rollout\.guidance_scale, dyn"):
+    with pytest.raises(Stop, match=r"disagree .*: a different rollout\.guidance_scale, dyn"):
         Loop(policy, tmp_path, guards=guards_of(model)).go(1)

@@ -265,7 +265,7 @@ def test_a_size_that_the_family_has_not_is_told_by_its_row():
     reasons = [reason for _, reason in dropped]
     assert reasons[0].startswith("asks for a picture of 22 x 16: ")
     assert reasons[1].startswith("asks for a picture of 16 x 0: ")
-    assert reasons[2] == "has a height alone, or one that is no number"
+    assert reasons[2] == "has only a height, or one that is not a number"
     assert policy.admit_answered([other])[1][0][1] == (
         "has a picture of 16x16x3, but its row asks for 24x16x3"
     )

@@ -103,7 +103,7 @@ def test_pictures_are_sampled_under_a_snapshot_and_the_live_weights_come_back():
     assert torch.equal(sampled(policy, sampling=of_ema).sample.x0, before)
     assert not torch.equal(after, before)
     assert all(torch.equal(w, held[name]) for name, w in policy.weights().items())
-    with pytest.raises(ValueError, match="no snapshot is called 'old'; there are \\['ema'\\]"):
+    with pytest.raises(ValueError, match="there is no snapshot 'old'; choose one of \\['ema'\\]"):
         sampled(policy, sampling=replace(of_ema, weights="old"))
 
 

@@ -219,5 +219,7 @@ def one_level_short(steps, tokens):
 
 
 def test_a_schedule_of_too_few_levels_is_refused():
-    with pytest.raises(ValueError, match=r"=one_level_short gave .*; give 3, one more than roll"):
+    with pytest.raises(
+        ValueError, match=r"=one_level_short returned .*; return 3 \(rollout.steps=2 plus 1\)"
+    ):
         small(steps=2, sampling={"schedule": one_level_short})

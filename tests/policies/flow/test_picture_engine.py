@@ -66,8 +66,8 @@ LATE = {
     (
         "algorithm=flow_grpo",
         "rollout.staleness=1",
-    ): "staleness=1: an engine of pictures has the newest",
-    ("algorithm=nft",): "rollout_weights=old: an engine of pictures has the live",
+    ): "staleness=1: a picture engine has only the newest",
+    ("algorithm=nft",): "rollout_weights=old: a picture engine has only the live",
 }
 
 

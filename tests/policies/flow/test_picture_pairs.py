@@ -106,9 +106,9 @@ def test_a_pair_is_admitted_if_both_of_its_pictures_fit(policy):
     assert (
         reasons[1]
         == reasons[2]
-        == ("has a picture of 8x16x3, but the model's are 16x16x3; data.resize=16 cuts it")
+        == ("has a picture of 8x16x3, but the model makes 16x16x3; set data.resize=16")
     )
-    assert reasons[3] == "has no picture; rows that name files need data.pictures=true"
+    assert reasons[3] == "has no picture; set data.pictures=true if rows name files"
     assert pairs.admit_mismatched(policy, offered)[0] == kept
     assert [p.id for p in pairs.admit_with_pairs(policy, offered)[0]] == [0]
 

@@ -57,13 +57,13 @@ def test_an_encoder_alone_learns_and_is_what_the_next_policy_reads_with(folder, 
 
 def test_what_cannot_be_trained_is_one_line(folder):
     there = "transformer, text_encoder, text_encoder_2"
-    with pytest.raises(ValueError, match=f"names text_encodr, and model.path=.* has {there}"):
+    with pytest.raises(ValueError, match=f"names text_encodr, but model.path=.* has only {there}"):
         make(folder, target_components=["text_encodr"])
-    with pytest.raises(ValueError, match=r"model.target_components=.*give some of transformer"):
+    with pytest.raises(ValueError, match=r"model.target_components=.*can only train transformer"):
         make(folder, target_components=[])
-    with pytest.raises(ValueError, match=r"trains text_encoder, which model.lora does not know"):
+    with pytest.raises(ValueError, match=r"trains text_encoder, which model.lora does not support"):
         make(folder, target_components=["text_encoder"], lora=Lora(r=4, alpha=8))
-    with pytest.raises(ValueError, match="give some of transformer, which are all"):
+    with pytest.raises(ValueError, match="this model can only train transformer; choose"):
         small(target_components=["text_encoder"])
 
 

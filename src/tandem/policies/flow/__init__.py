@@ -1,1 +1,1 @@
-"""The flow policy: any diffusion transformer that predicts velocities, and its families."""
+"""The flow policy: a diffusion transformer that predicts velocities, and the model families."""

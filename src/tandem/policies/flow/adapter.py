@@ -1,4 +1,4 @@
-"""The adapter protocol: all that differs between families of flow models."""
+"""The adapter protocol: everything that differs between families of flow models."""
 
 from __future__ import annotations
 
@@ -12,63 +12,63 @@ from torch import Tensor, nn
 
 from tandem.policies.flow.records import Condition, PromptInput
 
-# Several pictures at once; one by one; or parts of each that overlap, whose seams are blended.
+# Several pictures per pass; one per pass; or overlapping tiles whose seams are blended.
 Decoding = Literal["batched", "sliced", "tiled"]
-SAME_LEVELS = 5e-3  # what noise levels that are meant alike may differ by
+SAME_LEVELS = 5e-3  # largest difference between noise levels that count as equal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Canvas:
-    """How large a picture or a film is to the transformer."""
+    """The size of a picture or a film as the transformer sees it."""
 
     latent_shape: tuple[int, ...]
     tokens: int
 
 
 class Adapter(Protocol):
-    """Knows one family. It holds no trained weights, and no weights at all before `load`."""
+    """One family of models. It holds no trained weights, and no weights at all before `load`."""
 
-    lora_targets: Sequence[str]  # the layers that get adapters if nobody names others
-    only_resolution: int | None  # pixels along a side of all it paints; None: it paints others too
+    lora_targets: Sequence[str]  # the layers that get LoRA adapters by default
+    only_resolution: int | None  # the only side in pixels that it generates; None: not fixed
 
-    images: int  # pictures that every prompt shows
+    images: int  # input images of every prompt
 
     @property
     def latent_shape(self) -> tuple[int, ...]:
-        """Of one latent picture; known after `load`, as all that follows."""
+        """The shape of one latent; known after `load`, like everything below."""
 
     @property
     def tokens(self) -> tuple[int, int]:
-        """Of one picture, and of one prompt, as the transformer sees them."""
+        """Tokens of one picture and of one prompt, as the transformer sees them."""
 
     @property
     def image_shape(self) -> tuple[int, ...]:
-        """Of one picture: H, W, 3; of a film: F, H, W, 3."""
+        """The shape of a picture, H, W, 3, or of a film, F, H, W, 3."""
 
     def canvas(self, resolution: int | tuple[int, int] | None, frames: int | None = None) -> Canvas:
-        """Of pictures with so many pixels along a side, or of that height and width, and of films
-        with so many frames; None: as in `image_shape`. A ValueError where there are no such."""
+        """The canvas of pictures with a side, or a height and width, in pixels, and of films with
+        so many frames; None: as in `image_shape`. Raises ValueError for an unsupported size."""
 
     def load(self, path: str | None, dtype: torch.dtype | None) -> nn.Module:
-        """The transformer, from a folder if there is one. dtype None: as it was saved."""
+        """The transformer, from a folder if one is given. dtype None: as saved."""
 
     def fingerprint(self) -> str | None:
-        """Names what turns text into conditions; None: it is too quick to be worth a file."""
+        """A key of the prompt encoders for caching; None: too fast to be worth caching."""
 
     def refuse(self, text: str) -> str | None:
-        """Why this text cannot be read; None if it can."""
+        """The reason why this text cannot be encoded; None if it can."""
 
     def encode(self, inputs: Sequence[PromptInput], device: torch.device) -> Iterator[Condition]:
-        """Each input on its own, so that its bits depend on nothing else. Encoders are loaded for
-        the first and freed after the last."""
+        """Encode each input separately, so that the result depends on nothing else. Encoders are
+        loaded for the first input and freed after the last."""
 
     def velocity(
         self, network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition
     ) -> Tensor:
-        """noise - x0 as the network predicts it: [N, *latent_shape], sigma [N]."""
+        """The predicted velocity, noise - x0: [N, *latent_shape], sigma [N]."""
 
     def guide(self, prompted: Tensor, unprompted: Tensor, *, scale: float) -> Tensor:
-        """One velocity out of two, with and without the prompt: [N, *latent_shape] float32."""
+        """The guided velocity, from those with and without prompt: [N, *latent_shape] float32."""
 
     def reader(self, network: nn.Module) -> tuple[nn.Module, int]:
         """The layer whose first input is the last hidden states [N, tokens, H], and H."""
@@ -80,62 +80,61 @@ class Adapter(Protocol):
         """uint8 [N, *image_shape] -> float32 [N, *latent_shape]."""
 
     def save(self, network: nn.Module, folder: Path) -> None:
-        """A transformer without adapters, in the folder layout of diffusers."""
+        """Save a transformer without LoRA adapters, in the folder layout of diffusers."""
 
     def save_lora(self, network: nn.Module, folder: Path) -> None:
-        """The adapters of a transformer, as `load_lora_weights` of diffusers reads them."""
+        """Save the LoRA adapters for `load_lora_weights` of diffusers."""
 
 
 @runtime_checkable
 class Outlined(Protocol):
-    """What `estimate=true` asks of an adapter: its networks without numbers."""
+    """An adapter that supports `estimate=true`: it builds its networks without weights."""
 
     def outline(self, path: str | None, dtype: torch.dtype | None) -> nn.Module:
-        """As `load`, of configurations alone, on torch's meta device."""
+        """As `load`, from configurations alone, on torch's meta device."""
 
     def blank(self, rows: int) -> Condition:
-        """What `encode` gives of so many prompts, [N, ...] each, on the meta device."""
+        """The conditions of `rows` prompts, [N, ...] each, on the meta device."""
 
     def beside(self) -> Mapping[str, Sequence[nn.Module]]:
-        """Other networks, on the meta device: "VAE", which stays, and "encoders", which come and
-        go."""
+        """Other networks, on the meta device: "VAE", which stays loaded, and "encoders", which
+        are loaded on demand."""
 
     def pixels(self, x0: Tensor) -> Tensor:
-        """[N, *latent_shape] -> uint8 [N, *image_shape], where the latents are."""
+        """[N, *latent_shape] -> uint8 [N, *image_shape], on the device of the latents."""
 
 
 @runtime_checkable
 class Autoencoding(Protocol):
-    """An adapter with a VAE and encoders beside the transformer, which need not be on a device all
-    the time."""
+    """An adapter with a VAE and encoders, which can be offloaded."""
 
     def save_memory(self, offload: frozenset[str], decoding: Decoding) -> None:
-        """From here on "vae" and "encoders", those that are named, lie in host memory while nobody
-        asks them, and pictures go through the VAE in that way."""
+        """Keep the named networks ("vae", "encoders") in host memory between uses, and decode in
+        the given way."""
 
 
 @runtime_checkable
 class Distilled(Protocol):
-    """An adapter some of whose folders paint without classifier-free guidance, and only so."""
+    """An adapter with some checkpoints that do not support classifier-free guidance."""
 
     distilled: bool
 
 
 @runtime_checkable
 class Scheduled(Protocol):
-    """An adapter whose folder says at which noise levels its pictures are made."""
+    """An adapter whose folder defines the noise levels of sampling."""
 
     def own_levels(self, steps: int, tokens: int) -> tuple[Tensor, str | None] | None:
-        """From noise to 0, [steps + 1], and the flags that choose them, if there are any; None: it
-        says nothing."""
+        """The noise levels from noise to 0, [steps + 1], and the flags that select them, if any;
+        None: the folder defines none."""
 
     def even_levels(self, steps: int, tokens: int) -> Tensor | None:
-        """Levels at equal distances under the same shift, as solvers space them: [steps + 1]."""
+        """Evenly spaced levels with the same shift, as solvers use them: [steps + 1]."""
 
 
 @runtime_checkable
 class SharesLayers(Protocol):
-    """An adapter that paints with the layers of the language model that wrote the text."""
+    """An adapter that generates with the layers of the language model that wrote the text."""
 
     def share(self, layers: nn.Module, tokenizer: Any) -> None:
-        """What `load` builds on: embeddings and blocks, which are trained as they are here."""
+        """Set the embeddings and blocks that `load` uses; they are trained in place."""

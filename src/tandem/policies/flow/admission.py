@@ -1,4 +1,4 @@
-"""Admission of prompts that a flow can paint and of demonstrations that it can learn from."""
+"""Admission of prompts and demonstrations: checks that a flow model can use them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Split = tuple[list[Prompt], list[tuple[Prompt, str]]]
 
 
 def split(prompts: Sequence[Prompt], refuse: Callable[[Prompt], str | None]) -> Split:
-    """Those without a reason against them, and the others with it."""
+    """The accepted prompts, and the refused ones with the reason."""
     judged = [(prompt, refuse(prompt)) for prompt in prompts]
     kept = [prompt for prompt, reason in judged if reason is None]
     return kept, [(prompt, reason) for prompt, reason in judged if reason is not None]
@@ -45,7 +45,7 @@ def pictured(examples: Sequence[Prompt], adapter: Adapter) -> Split:
 def guided_by(
     own: FlowSampling, others: Sequence[FlowSampling], regression: Regression
 ) -> str | None:
-    """The setting that makes guidance read a negative prompt; None: nobody is guided."""
+    """The setting that turns on guidance, which needs a negative prompt; None: it is off."""
     scales = {
         "rollout.guidance_scale": own.guidance_scale,
         "algorithm.timestep_sampling.guidance_scale": regression.guidance_scale,
@@ -56,24 +56,24 @@ def guided_by(
 
 
 def check_guidance(adapter: Adapter, setting: str | None, *, path: str | None) -> None:
-    """`setting`: that makes something be guided, if anything is.
+    """`setting`: the one that turns on guidance, if any.
 
-    Raises ValueError where the folder's own pipeline does not listen to it.
+    Raises ValueError if the model was distilled to work without guidance.
     """
     if setting is not None and isinstance(adapter, Distilled) and adapter.distilled:
         raise ValueError(
-            f"{setting} is above 1, but model.path={path} was distilled to paint without guidance "
-            f"(is_distilled); set {setting}=1"
+            f"{setting} is above 1, but model.path={path} was distilled to sample without "
+            f"guidance (is_distilled); set {setting}=1"
         )
 
 
 def refuse(prompt: Prompt, library: PromptEmbeddingCache, *, guided_by: str | None) -> str | None:
-    """Why nothing can be painted; a guided prompt needs one to get away from."""
+    """The reason to refuse a prompt; None: accepted. Guidance needs a negative prompt."""
     if prompt.text is None:
-        return "is a chat, but a picture is asked for by text"
+        return "is a chat, but this model needs a text"
     shows, looks = len(prompt.images), library.adapter.images
     if shows != looks:
-        return f"shows {shows} pictures, and the model looks at {looks}; a row names its `images`"
+        return f"has {shows} input images, but the model takes {looks}; list them as `images`"
     texts = [prompt.text]
     if guided_by is not None:
         negative = library.negative_of(prompt)
@@ -88,11 +88,11 @@ def refuse(prompt: Prompt, library: PromptEmbeddingCache, *, guided_by: str | No
 
 
 def refuse_picture(prompt: Prompt, adapter: Adapter) -> str | None:
-    """Why an example shows nothing to learn from."""
+    """The reason to refuse a demonstration; None: accepted."""
     if prompt.media is None:
-        return "has no picture; rows that name files need data.pictures=true"
+        return "has no picture; set data.pictures=true if rows name files"
     if prompt.size is None:
-        wanted, whose = adapter.image_shape, "the model's are"
+        wanted, whose = adapter.image_shape, "the model makes"
     else:
         wanted, whose = (*adapter.image_shape[:-3], *prompt.size, 3), "its row asks for"
     if prompt.media.shape == wanted:
@@ -103,14 +103,14 @@ def refuse_picture(prompt: Prompt, adapter: Adapter) -> str | None:
         return said
     height, width = adapter.image_shape[-3:-1]
     cut = height if height == width else f"[[{height},{width}]]"
-    return f"{said}; data.resize={cut} cuts it"
+    return f"{said}; set data.resize={cut}"
 
 
 def refuse_size(prompt: Prompt, adapter: Adapter) -> str | None:
-    """Why the model has no picture of the size that a row asks for."""
+    """The reason to refuse the size of a row; None: the model supports it."""
     if prompt.size is None:
         named = [x for x in ("height", "width") if prompt.fields.get(x) is not None]
-        return f"has a {named[0]} alone, or one that is no number" if named else None
+        return f"has only a {named[0]}, or one that is not a number" if named else None
     try:
         adapter.canvas(prompt.size)
     except ValueError as problem:
@@ -121,19 +121,19 @@ def refuse_size(prompt: Prompt, adapter: Adapter) -> str | None:
 def shown(prompt: Prompt, adapter: Adapter) -> Tensor:
     """The picture of a demonstration, uint8 [H, W, 3].
 
-    Raises ValueError for a prompt whose picture cannot be taken, or is another one by now.
+    Raises ValueError if the picture cannot be used, or its file has changed.
     """
     reason = refuse_picture(prompt, adapter)
     if reason is None:
         pixels = prompt.media.load()
         if pixels.shape == prompt.media.shape:
             return pixels
-        reason = "has a picture whose file was changed since the start"
+        reason = "has a picture whose file has changed since the start"
     raise ValueError(f"demonstration {prompt.id} of {prompt.source} {reason}")
 
 
 def check_decoding(adapter: Adapter, decoding: Decoding) -> None:
-    """Raise ValueError for a way through a VAE that is not there."""
+    """Raise ValueError if a decoding is chosen for a model without a VAE."""
     if decoding != "batched" and not isinstance(adapter, Autoencoding):
         raise ValueError(
             f"model.decoding={decoding}: {type(adapter).__name__} has no VAE; leave it batched"
@@ -141,15 +141,15 @@ def check_decoding(adapter: Adapter, decoding: Decoding) -> None:
 
 
 def check_size(adapter: Adapter, wanted: int | None, *, path: str | None) -> None:
-    """`wanted`: dimensions of a latent picture that the configuration reckons with.
+    """`wanted`: the dimensions of a latent according to the configuration.
 
-    Raises ValueError for another number.
+    Raises ValueError if the model has another number.
     """
     size = math.prod(adapter.latent_shape)
     if wanted not in (None, size):
         raise ValueError(
-            f"model.latent_size={wanted}, but a latent picture of model.path={path} has {size} "
-            f"dimensions; set model.latent_size={size}"
+            f"model.latent_size={wanted}, but a latent of model.path={path} has {size} dimensions; "
+            f"set model.latent_size={size}"
         )
 
 
@@ -159,17 +159,17 @@ def check_schedule(adapter: Adapter, sampling: FlowSampling) -> None:
     whole = levels.shape == (sampling.steps + 1,) and bool((levels.diff() < 0).all())
     if not whole or (levels[0], levels[-1]) != (1, 0):
         raise ValueError(
-            f"dynamics/schedule={name_of(sampling.schedule)} gave the noise levels "
-            f"{[round(x, 4) for x in levels.flatten().tolist()]}; give {sampling.steps + 1}, one "
-            f"more than rollout.steps={sampling.steps}, that fall from 1 to exactly 0"
+            f"dynamics/schedule={name_of(sampling.schedule)} returned the noise levels "
+            f"{[round(x, 4) for x in levels.flatten().tolist()]}; return {sampling.steps + 1} "
+            f"(rollout.steps={sampling.steps} plus 1) that fall from 1 to exactly 0"
         )
 
 
 def warn_of_schedule(
     adapter: Adapter, sampling: FlowSampling, *, path: str | None, by: str = "dynamics"
 ) -> None:
-    """A warning where a folder's own scheduler goes through other noise levels: a distilled model
-    is of little use at those. `by`: the key that chose the solver."""
+    """Warn if the folder's own scheduler has other noise levels, at which a distilled model samples
+    badly. `by`: the key that chose the solver."""
     if path is None or not isinstance(adapter, Scheduled):
         return
     steps, tokens = sampling.steps, adapter.canvas(sampling.resolution).tokens
@@ -185,8 +185,8 @@ def warn_of_schedule(
     where = "dynamics.schedule" if sampling.solver is None else f"{by}.solver"
     theirs, ours = (" ".join(f"{x:.3g}" for x in row[:4].tolist()) for row in (levels, chosen))
     warnings.warn(
-        f"model.path={path}: its scheduler takes {steps} steps through noise levels {theirs} ..., "
-        f"and {where} through {ours} ...; {advice(flags, sampling, by)}",
+        f"model.path={path}: its scheduler takes {steps} steps at noise levels {theirs} ..., "
+        f"but {where} at {ours} ...; {advice(flags, sampling, by)}",
         stacklevel=2,
     )
 
@@ -194,7 +194,7 @@ def warn_of_schedule(
 def warn_of_evaluation(
     adapter: Adapter, own: FlowSampling, others: Sequence[FlowSampling], *, path: str | None
 ) -> None:
-    """The same of a solver that evaluation chose: it has levels of its own."""
+    """As `warn_of_schedule`, for the solvers of evaluation, which have their own levels."""
     for sampling in others:
         chosen = unwrap_partial(sampling.solver)
         if sampling.solver is not None and chosen != unwrap_partial(own.solver):
@@ -202,8 +202,8 @@ def warn_of_evaluation(
 
 
 def advice(flags: str | None, sampling: FlowSampling, by: str) -> str:
-    """How to sample as a pipeline does by which `flags` choose the schedule; None: no schedule."""
+    """The flags that reproduce a pipeline's schedule; `flags` None: no schedule does."""
     if flags is None:
-        return "no dynamics/schedule gives the former"
+        return "no dynamics/schedule reproduces the scheduler's levels"
     follow = "" if sampling.solver is None else f" {by}.solver.shift=null"
-    return f"to sample as its pipeline does set {flags}{follow}"
+    return f"to sample like its pipeline, set {flags}{follow}"

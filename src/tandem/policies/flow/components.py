@@ -1,4 +1,4 @@
-"""Networks of one pipeline that learn together, by the names of their folders."""
+"""The networks of a pipeline that are trained together, by the names of their folders."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NONE: Mapping[str, nn.Module] = MappingProxyType({})
 
 
 class Components(nn.ModuleDict):
-    """Networks by the names of their folders: transformers, and encoders that learn."""
+    """Networks by the names of their folders: transformers and trained encoders."""
 
     def __init__(
         self, transformers: Mapping[str, nn.Module], readers: Mapping[str, nn.Module] = NONE
@@ -26,33 +26,33 @@ class Components(nn.ModuleDict):
         self.readers = tuple(readers)
 
     def painter(self) -> nn.Module:
-        """The network that predicts velocities: one transformer, or several of them."""
+        """The network that predicts velocities: one or several transformers."""
         parts = {name: part for name, part in self.items() if name not in self.readers}
         return Components(parts) if len(parts) > 1 else next(iter(parts.values()))
 
 
 def components(network: nn.Module) -> dict[str, nn.Module]:
-    """The networks that a policy holds: a transformer alone, or several."""
+    """The networks of a policy by name: a single transformer, or several networks."""
     return dict(network.items()) if isinstance(network, Components) else {TRANSFORMER: network}
 
 
 @runtime_checkable
 class HasReaders(Protocol):
-    """An adapter whose encoders of prompts may be trained with the transformer."""
+    """An adapter whose prompt encoders can be trained with the transformer."""
 
     def component(self, name: str, dtype: torch.dtype | None) -> nn.Module:
-        """An encoder by its name. Raises ValueError where there is no such."""
+        """The encoder of that name. Raises ValueError if there is none."""
 
     def read(self, network: Components, condition: Condition) -> Condition:
-        """What a transformer reads, said by the encoders among the components, with a gradient."""
+        """The transformer's condition, from the encoders in `network`, with gradient."""
 
 
 def choose_trained(
     network: nn.Module, wanted: Sequence[str] | None, adapter: object, dtype: torch.dtype | None
 ) -> nn.Module:
-    """The networks of a policy, of which those that are wanted learn; None: the transformers.
+    """The networks of a policy, with all but the wanted ones frozen; None: train the transformers.
 
-    Raises ValueError for a name that there is not.
+    Raises ValueError for an unknown name.
     """
     if wanted is None:
         return network
@@ -60,8 +60,8 @@ def choose_trained(
     others = [name for name in wanted if name not in own]
     if not wanted or (others and not isinstance(adapter, HasReaders)):
         raise ValueError(
-            f"model.target_components={[*wanted]}: give some of {', '.join(own)}, which are all "
-            "that this model can train"
+            f"model.target_components={[*wanted]}: this model can only train {', '.join(own)}; "
+            "choose at least one of them and no others"
         )
     for name, part in own.items():
         if name not in wanted:
@@ -75,9 +75,9 @@ def by_noise_level(
     boundary: float,
     ask: Callable[[nn.Module, Tensor], Tensor],
 ) -> Tensor:
-    """What the first part says of the rows at or above a noise level, and the second of those
-    below: [N, ...], sigma [N]. `ask`: a part about the rows of those places, [n] int64."""
-    if sigma.is_meta:  # it has no levels; both hold as much
+    """The output of the first part for rows at or above a noise level, and of the second part for
+    rows below: [N, ...], sigma [N]. `ask`: runs a part on the rows of these indices, [n] int64."""
+    if sigma.is_meta:  # no values; both parts need the same memory
         return ask(parts[0], torch.arange(len(sigma)))
     above = 1000 * sigma >= 1000 * boundary
     said = []
@@ -95,11 +95,11 @@ def by_noise_level(
 
 
 def is_awaited(part: nn.Module) -> bool:
-    """Whether other ranks wait for its weights in this pass, or the loss for a gradient of them."""
+    """Whether other ranks wait to gather its weights, or the loss needs a gradient of them."""
     asks_gradient = torch.is_grad_enabled() and learns(part)
     return asks_gradient or any(map(distributed.is_sharded, part.parameters()))
 
 
 def learns(network: nn.Module) -> bool:
-    """Whether some of its weights are trained."""
+    """Whether any of its weights is trained."""
     return any(parameter.requires_grad for parameter in network.parameters())

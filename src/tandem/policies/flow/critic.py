@@ -1,4 +1,4 @@
-"""The critic of a flow: what a picture will earn, seen from the state before a step."""
+"""The critic of a flow: predicts the reward of a picture from the state before a step."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class FlowCritic(nn.Module):
     """Two layers on the mean over tokens of the transformer's last hidden states."""
 
     def __init__(self, width: int) -> None:
-        """It begins at 0: no value is better than one of random weights."""
+        """The head starts at 0: a value of 0 is better than one of random weights."""
         super().__init__()
         self.inner, self.head = nn.Linear(width, width), nn.Linear(width, 1)
         nn.init.zeros_(self.head.weight)

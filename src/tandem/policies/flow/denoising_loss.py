@@ -1,4 +1,4 @@
-"""Velocity errors of pictures: at noise that is put on them, or where a teacher is asked."""
+"""Velocity errors of pictures: at fresh noise, or at states where a teacher is queried."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ OF_STEPS = ("std", "velocity_gain")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegressionPoints:
-    """Where velocities are asked for: N points of a rollout, and the truth there."""
+    """N points of a rollout at which velocities are evaluated, with their targets."""
 
-    mask: Tensor  # [B, levels of a row] bool: all that are asked for; none: one that counts nothing
+    mask: Tensor  # [B, levels of a row] bool; if all False, one point of weight 0 is evaluated
     row: Tensor  # [N] int64
     column: Tensor  # [N] int64, the noise level of the row
     x: Tensor  # [N, ...]
@@ -37,12 +37,12 @@ class RegressionPoints:
 
 
 class DenoisingErrors:
-    """Asks velocity fields about pictures, a few points at a time."""
+    """Evaluates velocity fields at noised pictures, in chunks of points."""
 
     def __init__(
         self, regression: Regression, schedule: Callable[..., Tensor], forward: ChunkedForward
     ) -> None:
-        """`schedule`: size of a picture -> the noise levels of the sampler, from 1 to 0."""
+        """`schedule`: size of a picture -> the sampler's noise levels, from 1 to 0."""
         self.regression, self.schedule, self.forward = regression, schedule, forward
 
     def errors(
@@ -50,8 +50,8 @@ class DenoisingErrors:
     ) -> dict[str, Tensor]:
         """name -> [B, T, D] errors and [B, T] facts, 0 outside the mask; "error" has a gradient.
 
-        Whoever is compared with is asked first: the graph of the live weights must find them as
-        it left them. A snapshot that is the live weights is not asked at all.
+        Snapshots and the reference run first: swapping weights later would invalidate the live
+        graph. A snapshot that equals the live weights takes no pass.
         """
         at = self.points(model, rollout)
         found = self._of_others(model, rollout, at, needs)
@@ -83,7 +83,7 @@ class DenoisingErrors:
     def logp(self, field: VelocityModel, rollout: Rollout, *, of_reference: bool = False) -> Tensor:
         """-weighting(sigma, mean of error^2), the mean over the noise levels of a step: [B, T].
 
-        In place of nats.
+        It replaces a log-probability in nats.
         """
         own = self.regression
         scale = own.ref_guidance_scale if of_reference else own.guidance_scale
@@ -93,13 +93,13 @@ class DenoisingErrors:
         return logp.view(*rollout.mask.shape, -1).mean(-1)
 
     def points(self, model: FlowModel, rollout: Rollout) -> RegressionPoints:
-        """The points at which a rollout is asked about."""
+        """The points at which a rollout is evaluated."""
         if rollout.sample.trajectory is None:
             return self.fresh(rollout)
         return self.on_the_way(model, rollout)
 
     def fresh(self, rollout: Rollout) -> RegressionPoints:
-        """Noise on the finished pictures; each step of a row has an equal share of its levels."""
+        """Points at fresh noise on finished pictures; a row's steps share its levels evenly."""
         sample, count = rollout.sample, self.regression.count
         levels = self.schedule(rollout.prompts[0].size)
         x, sigma, target = self.regression.noised(sample.x0, sample.key, levels)
@@ -117,7 +117,7 @@ class DenoisingErrors:
 
     @torch.no_grad()
     def on_the_way(self, model: FlowModel, rollout: Rollout) -> RegressionPoints:
-        """The states of the sampled path, where a teacher says what the velocity is."""
+        """Points at the states of the sampled path, with a teacher's velocity as the target."""
         taken = rollout.sample.trajectory
         row, column = pick(rollout.mask)
         x = taken.path[row, taken.place[row, column]].float()
@@ -142,7 +142,7 @@ class DenoisingErrors:
 
 
 def _facts(rollout: Rollout, needs: frozenset[str]) -> dict[str, Tensor]:
-    """Of the steps that the sampler took from there."""
+    """Facts of the sampler's steps at these points."""
     taken = rollout.sample.trajectory
     return {
         name: torch.where(rollout.mask, getattr(taken, name), 0)

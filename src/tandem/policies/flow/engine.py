@@ -1,6 +1,6 @@
-"""Engines of pictures: whoever makes them out of noise for a flow policy.
+"""Picture engines: they generate pictures from noise for a flow policy.
 
-An engine with a copy of the weights subclasses `PictureEngine` and writes `sync` and `generate`.
+An engine with a copy of the weights subclasses `PictureEngine` and defines `sync` and `generate`.
 `@register_rollout_engine("name")` above the class makes it `rollout=name`, as for tokens.
 """
 
@@ -28,41 +28,40 @@ if TYPE_CHECKING:
 
 
 class Generator(Protocol):
-    """All that a flow policy wants of whoever makes its pictures."""
+    """What a flow policy needs of an engine."""
 
     def generate(
         self, prompts: Sequence[Prompt], keys: Tensor, starts: Tensor, plan: SamplingPlan
     ) -> tuple[SamplerOutput, Tensor]:
         """Latents with the steps in `plan.kept`, and pictures: uint8 [B, H, W, 3].
 
-        One row for each prompt. keys, starts: [B] int64, of the noise of the steps, and of what
-        they start from; an engine that draws its own takes them for seeds.
+        One row per prompt. keys, starts: [B] int64, keys of the noise of the steps and of the
+        initial noise; an engine with its own generator uses them as seeds.
         """
 
 
 class Painting(Protocol):
-    """What an engine may want to know of the flow policy that it makes pictures for."""
+    """What an engine may read of its flow policy."""
 
-    adapter: Adapter  # of its family: reads and decodes latents, loads weights
+    adapter: Adapter  # encodes prompts, decodes latents, loads weights
     library: PromptEmbeddingCache
     precision: Precision
 
 
 class PictureOption(EngineOption):
-    """What `rollout.engine` makes for a flow. It is a `Generator`'s settings, or one itself."""
+    """The value of `rollout.engine` for a flow: the settings of a `Generator`, or one itself."""
 
     samples: ClassVar[Literal["tokens", "flow"]] = "flow"
 
     @abstractmethod
     def host(self, policy: Painting) -> Generator:
-        """The engine of a policy whose weights are there: a PictureEngine, but where it shares
-        them."""
+        """The engine of a policy with loaded weights: a PictureEngine unless it shares them."""
 
 
 class PictureEngine(WeightHolder, PictureOption):
-    """An engine that holds a copy of the weights: `sync` and `generate` are enough.
+    """An engine that holds a copy of the weights; a subclass defines `sync` and `generate`.
 
-    `sync` is given the live weights in the layout of diffusers, adapters merged.
+    `sync` receives the live weights in the layout of diffusers, with LoRA adapters merged.
     """
 
     samples = "flow"
@@ -74,12 +73,12 @@ class PictureEngine(WeightHolder, PictureOption):
     def generate(
         self, prompts: Sequence[Prompt], keys: Tensor, starts: Tensor, plan: SamplingPlan
     ) -> tuple[SamplerOutput, Tensor]:
-        """As any generator does."""
+        """As `Generator.generate`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowFiles:
-    """The weights of a flow on their way to an engine."""
+    """The weights of a flow, to be sent to an engine."""
 
     model: FlowModel
     adapter = False
@@ -89,13 +88,12 @@ class FlowFiles:
         self.model.save(folder)
 
     def copied(self) -> FlowFiles:
-        """What cannot be saved later has to be saved now: nobody samples pictures ahead."""
-        raise NotImplementedError("engines of pictures are handed the weights as they are")
+        """Not needed: picture engines do not sample ahead."""
+        raise NotImplementedError("a picture engine receives the current weights, never a copy")
 
 
 class SyncedPictures:
-    """An engine with a copy of the live weights; snapshots, which it does not have, make their
-    pictures here."""
+    """An engine with a copy of the live weights; snapshots are sampled by the policy itself."""
 
     def __init__(self, engine: Generator, sync: WeightSync, own: LocalPictures) -> None:
         self.engine, self.sync, self.own = engine, sync, own
@@ -103,7 +101,7 @@ class SyncedPictures:
     def generate(
         self, prompts: Sequence[Prompt], keys: Tensor, starts: Tensor, plan: SamplingPlan
     ) -> tuple[SamplerOutput, Tensor]:
-        """As any generator does. keys, starts: [B] int64."""
+        """As `Generator.generate`. keys, starts: [B] int64."""
         if plan.sampling.weights != LIVE:
             return self.own.generate(prompts, keys, starts, plan)
         self.sync.refresh()

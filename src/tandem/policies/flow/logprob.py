@@ -1,4 +1,4 @@
-"""Log-probabilities of a flow's rollout: of its random steps, or of pictures as a whole."""
+"""Log-probabilities of a flow's rollout: of random steps, or of whole pictures."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ FILLED = ("old_values", "old_logp", "ref_logp", "old_kl_to_ref")  # by `complete
 
 
 class LogProbComputer:
-    """Steps x pictures are flattened into N rows of the network.
+    """Evaluates steps x pictures as N flat rows of the network.
 
-    Rows of random steps have the log-probability of a Gaussian, any other that of a denoising loss.
+    Random steps have a Gaussian log-probability; other rows use a denoising loss.
     """
 
     def __init__(
@@ -32,8 +32,8 @@ class LogProbComputer:
         self.sampling, self.denoising, self.forward = sampling, denoising, forward
 
     def evidence(self, model: FlowModel, rollout: Rollout, needs: frozenset[str]) -> Evidence:
-        """With gradient: `logp`, the values if they are named, and with any of "transition",
-        "kl_to_old" and "kl_to_ref" the transition, in which a KL is there only if it was named."""
+        """With gradient: `logp`, values if needed, and the transition if "transition", "kl_to_old"
+        or "kl_to_ref" is needed; it has only the KLs that are needed."""
         if rollout.sample.trajectory is None:
             return Evidence(logp=self.logp(model.field, rollout))
         numbers = self.of_steps(model.field, rollout, needs, model)
@@ -50,10 +50,10 @@ class LogProbComputer:
     def complete(
         self, model: FlowModel, rollout: Rollout, needs: frozenset[str], *, trusted: bool
     ) -> Rollout:
-        """Fill the log-probabilities, values and old means that are read and were not given.
+        """Fill in log-probabilities, values and old means that are needed and missing.
 
-        Log-probabilities and means of the old policy are of one origin: losses add their ratio to
-        the distance of their means. `trusted`: the sampler's serve as the trainer's.
+        Old log-probabilities and old means have the same source, since losses combine them.
+        `trusted`: the sampler's values serve as the trainer's.
         """
         if "kl_to_old" in needs and rollout.sample.trajectory is not None:
             rollout = self._keep_means(model.field, rollout, needs, trusted=trusted)
@@ -74,8 +74,8 @@ class LogProbComputer:
     def _keep_means(
         self, field: VelocityModel, rollout: Rollout, needs: frozenset[str], *, trusted: bool
     ) -> Rollout:
-        """Where the steps go on average now, and how likely they are by the same pass, unless the
-        sampler has kept the one and is believed in the other."""
+        """Compute the means of the steps, and their log-probabilities in the same pass, unless the
+        sampler kept the means and its log-probabilities are trusted."""
         taken, new = rollout.sample.trajectory, rollout.old_logp is None
         if taken.mean is not None and (trusted or not new):
             return rollout
@@ -86,7 +86,7 @@ class LogProbComputer:
         return replace(rollout, sample=sample, old_logp=old_logp)
 
     def logp(self, field: VelocityModel, rollout: Rollout, *, of_reference: bool = False) -> Tensor:
-        """[B, T] nats, of Gaussian steps per latent dimension."""
+        """[B, T] nats; per latent dimension for Gaussian steps."""
         if rollout.sample.trajectory is None:
             return self.denoising.logp(field, rollout, of_reference=of_reference)
         return self.of_steps(field, rollout)["logp"]
@@ -100,7 +100,7 @@ class LogProbComputer:
     ) -> dict[str, Tensor]:
         """name -> [B, T], "mean" -> [B, T, ...]; 0 outside the mask.
 
-        `model`: of the reference, for "kl_to_ref", and of the critic, for "values".
+        `model`: has the reference, for "kl_to_ref", and the critic, for "values".
         """
         row, step = pick(rollout.mask)
         taken = rollout.sample.trajectory
@@ -136,14 +136,14 @@ class LogProbComputer:
 
 
 def one_scale(guidance: Tensor) -> float:
-    """The guidance scale that all rows share. guidance: [N].
+    """The guidance scale of all rows. guidance: [N].
 
-    Raises ValueError where rows have several.
+    Raises ValueError if rows differ.
     """
     scales = set(guidance.tolist())
     if len(scales) > 1:
         raise ValueError(
-            f"rows of guidance scales {sorted(scales)} cannot share a forward pass; "
-            "sample all that is trained together with one guidance_scale"
+            f"rows with guidance scales {sorted(scales)} cannot share a forward pass; "
+            "use one guidance_scale for all samples that are trained together"
         )
     return scales.pop()

@@ -1,4 +1,4 @@
-"""Low-rank adapters in a diffusers transformer: added, switched off, and merged for saving."""
+"""LoRA adapters of a diffusers transformer: added, switched off, and merged for saving."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from diffusers.loaders.lora_base import LoraBaseMixin
 
 OWN, EVERY_LINEAR = "attention", "all-linear"
-# Of both streams, picture and text; those that Flow-GRPO adapts (arXiv:2505.05470).
+# The layers of both streams, picture and text, that Flow-GRPO adapts (arXiv:2505.05470).
 ATTENTION = (
     "attn.to_q",
     "attn.to_k",
@@ -31,12 +31,11 @@ ATTENTION = (
 
 
 def add_adapters(network: nn.Module, lora: Lora, *, own: Sequence[str], seed: int) -> None:
-    """New ones, float32 and without dropout, in all components that learn; from now on only they
-    are trained.
+    """Add float32 adapters without dropout to all trained components and freeze all other weights.
 
-    `own`: the layers that "attention" stands for in this family. A layer that is frozen already
-    gets none: nothing would move it, and ranks would wait for its gradient. Raises ValueError for a
-    target that is not there.
+    `own`: the layers that "attention" means in this family. Layers that are already frozen get
+    none: they would receive no gradient, for which ranks would wait. Raises ValueError for an
+    unknown target.
     """
     for part in components(network).values():
         if learns(part):
@@ -73,13 +72,13 @@ def adapt(network: nn.Module, lora: Lora, *, own: Sequence[str], seed: int) -> N
 
 
 def frozen_layers(network: nn.Module) -> list[str]:
-    """The names of the layers that no adapter trains."""
+    """The names of frozen linear layers."""
     linear = [(n, x) for n, x in network.named_modules() if isinstance(x, nn.Linear)]
     return [name for name, layer in linear if not layer.weight.requires_grad]
 
 
 def linear_layers(network: nn.Module) -> list[str]:
-    """Every linear layer of the blocks: not those that read time, text or patches, nor the last."""
+    """The linear layers of all blocks, without embeddings of time, text or patches and the head."""
     return [
         name
         for name, layer in network.named_modules()
@@ -89,8 +88,8 @@ def linear_layers(network: nn.Module) -> list[str]:
 
 @contextmanager
 def without_adapters(network: nn.Module) -> Iterator[None]:
-    """The base, which is the reference. No graph may be open that has yet to run backward through
-    recomputed layers."""
+    """The base model, which is the reference. No graph with recomputed layers may be waiting for
+    its backward pass."""
     parts = [part for part in components(network).values() if is_adapted_in(part)]
     for part in parts:
         part.disable_adapters()
@@ -102,12 +101,12 @@ def without_adapters(network: nn.Module) -> Iterator[None]:
 
 
 def is_adapted_in(network: nn.Module) -> bool:
-    """Whether some of its layers have adapters."""
+    """Whether any of its layers has an adapter."""
     return any(map(is_adapted, network.modules()))
 
 
 def plain_copy(network: nn.Module) -> nn.Module:
-    """The same network without adapters in it; it holds the very tensors where none were."""
+    """A copy with adapters merged; it shares the tensors of layers without adapters."""
     if isinstance(network, Components):
         plain = {n: plain_copy(x) if is_adapted_in(x) else x for n, x in network.items()}
         return Components(plain)
@@ -118,7 +117,7 @@ def plain_copy(network: nn.Module) -> nn.Module:
 
 
 def save_lora(network: nn.Module, folder: Path, loader: type[LoraBaseMixin]) -> None:
-    """As `load_lora_weights` of that pipeline reads it, with rank and alpha."""
+    """Save adapters, rank and alpha for `load_lora_weights` of that pipeline."""
     from peft import get_peft_model_state_dict
 
     layers = [name for name, layer in network.named_modules() if is_adapted(layer)]
@@ -126,6 +125,6 @@ def save_lora(network: nn.Module, folder: Path, loader: type[LoraBaseMixin]) -> 
     loader.save_lora_weights(
         folder,
         transformer_lora_layers=get_peft_model_state_dict(network, adapter_name="default"),
-        # Exactly those: a list of endings would name what was left out.
+        # The exact layers: a list of suffixes would match layers without adapters.
         transformer_lora_adapter_metadata=own | {"target_modules": layers, "exclude_modules": None},
     )

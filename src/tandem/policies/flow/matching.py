@@ -1,4 +1,4 @@
-"""Pictures that a generator expects at the states of its path, and what others expect of them."""
+"""Distribution matching: a generator's predictions at its states, and other networks' at those."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from tandem.policies.flow.velocity_model import ChunkedForward, VelocityModel
 from tandem.policies.request import Request
 from tandem.types import OF_SNAPSHOTS, NetworkAnswer, Prompt, Rollout, align_level, map_fields
 
-PLAIN = 1.0  # guidance, of networks that learn beside the generator
+PLAIN = 1.0  # guidance scale of the networks that are trained beside the generator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class States:
-    """The N states of a rollout that are trained."""
+    """The N trained states of a rollout."""
 
     mask: Tensor  # [B, T] bool
     row: Tensor  # [N] int64
     column: Tensor  # [N] int64
     prompts: Sequence[Prompt]
     x: Tensor  # [N, ...]
-    ends: tuple[Tensor, Tensor]  # sigma there, and after the step that begins there: [N]
+    ends: tuple[Tensor, Tensor]  # sigma before and after the step: [N]
     key: Tensor  # [N] int64 of the noise of queries
 
     @classmethod
@@ -55,7 +55,7 @@ class States:
 
 
 class MatchingQueries:
-    """Asks the generator about its states, and the other networks about what it expects there."""
+    """Evaluates the generator at its states, and the other networks at its predictions."""
 
     def __init__(self, request: Request, query: Query, forward: ChunkedForward) -> None:
         self.networks, self.query, self.forward = request.networks, query, forward
@@ -65,9 +65,9 @@ class MatchingQueries:
     def answers(
         self, model: FlowModel, rollout: Rollout, needs: frozenset[str], *, rests: bool
     ) -> tuple[dict[str, Tensor], dict[str, NetworkAnswer]]:
-        """The fields of a `MatchingBatch`, [B, T] and [B, T, D]: those of `needs`, others that
-        cost nothing, and what each network says. `rests`: the generator has no gradient, and
-        nobody reads whose pictures it is led by."""
+        """The fields of a `MatchingBatch`, [B, T] and [B, T, D]: those in `needs`, others that are
+        free, and each network's answer. `rests`: the generator gets no gradient in this update,
+        so guided predictions are not needed."""
         states = States.of(rollout)
         x0 = self._expected(model, states, rests=rests)
         with torch.no_grad():
@@ -81,8 +81,8 @@ class MatchingQueries:
         return map_fields(found, states.spread), map_fields(networks, states.spread)
 
     def _expected(self, model: FlowModel, states: States, *, rests: bool) -> Tensor:
-        """x0 by the generator: [N, ...]"""
-        # Where there are several ranks they wait for gradients of all weights.
+        """The generator's prediction of x0: [N, ...]"""
+        # Several ranks wait for gradients of all weights.
         learns = torch.is_grad_enabled() and (not rests or distributed.world_size() > 1)
         with torch.set_grad_enabled(learns):
             velocity = self._velocity(model.field, states, states.x, states.ends[0], self.scale)
@@ -113,14 +113,14 @@ class MatchingQueries:
     def _of_network(
         self, model: FlowModel, name: str, states: States, at: QueryPoints, *, plain: bool
     ) -> NetworkAnswer:
-        """The error of a network that learns, with its gradient, and what it expects without.
+        """The error of a trained network, with gradient, and its predicted x0, without.
 
-        `plain`: that is asked without guidance.
+        `plain`: without guidance.
         """
         field, averages = model.beside[name], model.averages[name]
         where, found = (states, at.x, at.sigma), {}
         followed = {key: x for key, x in OF_SNAPSHOTS.items() if x in averages.following}
-        for key, snapshot in followed.items():  # asked first: the graph must find the live weights
+        for key, snapshot in followed.items():  # first: a later swap would invalidate the graph
             if not averages.is_live(snapshot):
                 with torch.no_grad(), averages.under(snapshot):
                     found[key] = self._velocity(field, *where, PLAIN) - at.target
@@ -143,8 +143,8 @@ class MatchingQueries:
 def _references(
     model: FlowModel, states: States
 ) -> Iterator[Iterable[tuple[VelocityModel, Tensor]]]:
-    """Who says what pictures are, and the points that each is asked about: [n] int64. Teachers by
-    the source of a prompt, or else the policy as it was loaded."""
+    """The networks that define real pictures, each with the indices of its points: [n] int64.
+    Teachers by the source of a prompt, or else the initial policy."""
     if model.teachers is not None:
         yield model.teachers.of(states.prompts, states.x.device)
         return
@@ -153,7 +153,7 @@ def _references(
 
 
 def one_of_each(mask: Tensor, keys: Tensor) -> Tensor:
-    """One step of every row, drawn by its key: [B, T] bool; keys: [B] int64."""
+    """One step of each row, drawn by its key: [B, T] bool; keys: [B] int64."""
     count = mask.shape[1]
     drawn = (rng.uniform(rng.key(keys, "state")) * count).long()
     return mask & torch.nn.functional.one_hot(drawn, count).bool()

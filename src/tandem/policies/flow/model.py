@@ -1,4 +1,4 @@
-"""The weights of a flow policy: live, frozen as a reference, as other snapshots, and on disk."""
+"""The weights of a flow policy: live, frozen as a reference, as snapshots, and on disk."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": None}
 
 
 class FlowModel(nn.Module):
-    """One transformer. It is not there before `load`."""
+    """The networks of a flow policy. They do not exist before `load`."""
 
     def __init__(
         self,
@@ -54,18 +54,18 @@ class FlowModel(nn.Module):
         quantization: Quantization | None = None,
         targets: Sequence[str] | None = None,
     ) -> None:
-        """`targets`: the networks that learn, by their names; None: the transformers."""
+        """`targets`: names of the networks that are trained; None: the transformers."""
         super().__init__()
         self.adapter, self.numerics = adapter, numerics
         self.lora, self.quantization = lora, quantization
         self.targets = targets
-        self.readers: tuple[str, ...] = ()  # encoders that learn
+        self.readers: tuple[str, ...] = ()  # trained encoders
         self.offload: frozenset[str] = frozenset()
         self.frozen: VelocityModel | None = None
         self.critic: FlowCritic | None = None
         self.weights_of_critic = Replicated()
         self.teachers: LoadedVelocityTeachers | None = None
-        # Networks that learn beside it, by name, and averages of each.
+        # Networks that are trained beside it, by name, and averages of each.
         self.beside: dict[str, VelocityModel] = {}
         self.averages: dict[str, Snapshots] = {}
         self.learners = nn.ModuleDict()
@@ -80,7 +80,7 @@ class FlowModel(nn.Module):
         teachers: VelocityTeachers | None,
         precision: Precision,
     ) -> None:
-        """`seed`: of new adapters. A frozen copy is made only if there are none."""
+        """`seed`: of new LoRA adapters. The reference is a frozen copy only without adapters."""
         network = self.read_weights(path, teachers)
         self.network = prepare(network, self.numerics)
         if self.lora is not None:
@@ -107,8 +107,8 @@ class FlowModel(nn.Module):
         warn_of_rounding(self.trainable())
 
     def read_weights(self, path: str | None, teachers: VelocityTeachers | None) -> nn.Module:
-        """The networks that are wanted. Raises ValueError for encoders that cannot be trained so:
-        adapters are of transformers, and a teacher has encoders of its own."""
+        """The networks with the trained encoders. Raises ValueError if encoders are trained with
+        LoRA, which covers transformers only, or with teachers, which have their own encoders."""
         dtype = DTYPES[self.numerics.dtype]
         network = choose_trained(self.adapter.load(path, dtype), self.targets, self.adapter, dtype)
         self.readers = network.readers if isinstance(network, Components) else ()
@@ -117,19 +117,19 @@ class FlowModel(nn.Module):
         if self.readers and given:
             raise ValueError(
                 f"model.target_components={[*self.targets]} trains {', '.join(self.readers)}, "
-                f"which {given[0]} does not know; set {given[0]}=null, or leave them out"
+                f"which {given[0]} does not support; set {given[0]}=null or leave them out"
             )
         return network
 
     def shard(self, mesh: DeviceMesh) -> None:
-        """All but teachers, of whom each rank asks those of its own prompts.
+        """Shard all networks but teachers, which each rank runs on its own prompts.
 
-        Raises ValueError where encoders are trained: ranks ask them about different prompts.
+        Raises ValueError if encoders are trained: ranks run them at different times.
         """
         if self.readers:
             raise ValueError(
-                f"trainer.strategy=fsdp2 and model.target_components={[*self.targets]}: ranks ask "
-                "encoders at their own pace; set trainer=ddp, or train transformers alone"
+                f"trainer.strategy=fsdp2 with model.target_components={[*self.targets]}: encoders "
+                "cannot be sharded; set trainer=ddp, or train transformers only"
             )
         self.field.weights = Sharded([self.network], mesh)
         if self.frozen is not None:
@@ -144,16 +144,16 @@ class FlowModel(nn.Module):
         self.snapshots = Snapshots(live, old.following, old.delays)
 
     def gathered(self, *, with_reference: bool = False) -> AbstractContextManager[None]:
-        """With all weights on every rank, for passes without gradient at each rank's own pace."""
+        """All weights on every rank, for passes without gradient at each rank's own pace."""
         copies = [] if self.frozen is None or not with_reference else [self.frozen.weights]
         return all_gathered(self.field.weights, self.weights_of_critic, *copies)
 
     def values(self, states: Tensor) -> Tensor:
-        """What the critic says of hidden states: [N, H] -> [N]."""
+        """The critic's values of hidden states: [N, H] -> [N]."""
         return self.weights_of_critic(lambda: self.critic(states))
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        """All that learns, by name."""
+        """All trained parameters, by name."""
         return named_parameters(self.network, self.critic) | {
             f"{name}.{own}": p
             for name, network in self.learners.items()
@@ -161,12 +161,12 @@ class FlowModel(nn.Module):
         }
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
-        """What an optimiser treats alike."""
+        """The trained parameters, by optimiser group."""
         own = {name: parameter_groups(x, None)["policy"] for name, x in self.learners.items()}
         return parameter_groups(self.network, self.critic) | own
 
     def state(self) -> dict[str, Tensor]:
-        """What snapshots remember; those of networks beside it as NAME:snapshot/weight.
+        """The state of all snapshots; for networks beside the policy as NAME:snapshot/weight.
 
         Of any shape [...].
         """
@@ -177,14 +177,14 @@ class FlowModel(nn.Module):
         }
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Put back what `state` gave. Of any shape [...]."""
+        """Restore what `state` returned. Of any shape [...]."""
         for name, own in self.averages.items():
             own.load_state(owned(state, f"{name}:"))
         self.snapshots.load_state({key: x for key, x in state.items() if ":" not in key})
 
     @contextmanager
     def reference(self) -> Iterator[VelocityModel]:
-        """The policy as it was loaded: without its adapters, or a frozen copy; or as of the last
+        """The reference: the policy without adapters, a frozen copy, or the snapshot of the last
         renewal."""
         if REFERENCE in self.snapshots.following:
             with self.snapshots.under(REFERENCE):
@@ -204,7 +204,7 @@ class FlowModel(nn.Module):
             yield self.frozen
 
     def save(self, folder: Path) -> None:
-        """In the layout of diffusers; adapters are merged, and lie beside it in `lora`."""
+        """Save in the layout of diffusers; LoRA adapters are merged and also saved in `lora`."""
         with assembled(self.network):
             if not distributed.is_first():
                 return
@@ -216,8 +216,8 @@ class FlowModel(nn.Module):
 
 
 def prepare(network: nn.Module, numerics: Numerics) -> nn.Module:
-    """No dropout, eval mode; activations that are recomputed, and feed-forward layers that are
-    cut, where that is asked for."""
+    """Turn off dropout and set eval mode; turn on activation checkpointing and feed-forward tiling
+    if configured."""
     align(network)
     for module in network.modules():
         if isinstance(module, nn.Dropout):

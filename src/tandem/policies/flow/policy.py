@@ -1,4 +1,4 @@
-"""The flow policy: any transformer that predicts velocities, with the adapter of its family."""
+"""The flow policy: a transformer that predicts velocities, with the adapter of its family."""
 
 from __future__ import annotations
 
@@ -43,17 +43,16 @@ from tandem.types import OF_SNAPSHOTS, Evidence, NetworkAnswer, Prompt, Rollout
 OF_PICTURES = frozenset({"key", "old_logp", "ref_logp", "ref_error", NEW_REFERENCE, *OF_SNAPSHOTS})
 OF_TEACHERS = frozenset({"std", "velocity_gain"})
 OF_STEPS = OF_KL | {"behaviour_logp", "transition", "kl_to_old", "values", "old_values"}
-SAME = 1e-6  # nats per latent dimension that float32 may lose; no more than first_update_ratio
+SAME = 1e-6  # float32 error in nats per latent dimension; at most first_update_ratio
 
 
 class FlowPolicy(PicturePolicy):
-    """Denoises pictures, and says how likely its steps are. It has no weights before `load`."""
+    """Denoises pictures and computes log-probabilities of its steps. No weights before `load`."""
 
     unit = "steps"
     disagrees_by = (
-        "another rollout.guidance_scale, dynamics.kernel or dynamics/logp on one side; states "
-        "that were rounded after they were used (rollout.storage); another noise schedule; a "
-        "lower dtype"
+        "a different rollout.guidance_scale, dynamics.kernel, dynamics/logp or noise schedule on "
+        "one side; states rounded after use (rollout.storage); a lower dtype"
     )
     varies_by = "dynamics.kernel.noise_level"
     same = SAME
@@ -79,10 +78,10 @@ class FlowPolicy(PicturePolicy):
     ) -> None:
         """`path`: a folder in diffusers' layout.
 
-        `target_components`: the networks that are trained, by folder; None: every transformer.
-        `ema`: how much an average of the weights keeps at every update; None: there is none.
-        `latent_size`: the dimensions of one latent picture that the configuration reckons with.
-        `decoding`: how pictures go through a VAE.
+        `target_components`: the trained networks, by folder; None: every transformer.
+        `ema`: the decay of an average of the weights per update; None: no average.
+        `latent_size`: the dimensions of one latent according to the configuration.
+        `decoding`: how a VAE processes pictures.
         """
         super().__init__()
         self.adapter, self.path = adapter, path
@@ -112,8 +111,8 @@ class FlowPolicy(PicturePolicy):
         )
 
     def load(self, request: Request) -> None:
-        """Weights; a frozen copy of them only if a reference is needed without adapters, and a
-        critic only if "values" are."""
+        """Load the weights; a frozen copy only if a reference is needed without LoRA, a critic
+        only if "values" are needed."""
         self.request, self.sampling = request, request.sampling
         self.precision = request.precision
         self.lagged.staleness = self.sampling.staleness
@@ -140,7 +139,7 @@ class FlowPolicy(PicturePolicy):
         self.engine = self.host()
 
     def schedule(self, size: tuple[int, int] | None = None) -> Tensor:
-        """The noise levels of the sampler, from noise to 0, for pictures of that height and width:
+        """The sampler's noise levels for pictures of that height and width, from noise to 0:
         [steps + 1]."""
         return self.sampling.levels(self.adapter.canvas(size).tokens)
 
@@ -155,8 +154,8 @@ class FlowPolicy(PicturePolicy):
     ) -> Rollout:
         """`group_size` pictures for every prompt, prompt by prompt; group = slot of the prompt.
 
-        The noise of a picture is a function of key, slot, sample and step. What is trained must be
-        sampled with the policy's own `sampling`; another one is for evaluation.
+        The noise of a picture is a function of key, slot, sample and step. Training needs the
+        policy's own `sampling`; another one is for evaluation.
         """
         sampling = self.own_sampling() if sampling is None else sampling
         if sampling.resolution is not None:
@@ -203,8 +202,8 @@ class FlowPolicy(PicturePolicy):
         return replace(rollout, key=keys)
 
     def resample_noise(self, rollout: Rollout, epoch: int) -> Rollout:
-        """Pictures as a whole get new levels and noise. Log-probabilities that `complete` filled
-        are of the old ones, so where those may be read all stays as it is."""
+        """Draw new noise levels and noise if the loss is on whole pictures. Otherwise keep them:
+        the log-probabilities that `complete` filled in belong to the old ones."""
         fresh = self.request.whole or self.request.query is not None
         return renew_noise(rollout, epoch) if fresh else rollout
 
@@ -215,23 +214,23 @@ class FlowPolicy(PicturePolicy):
         return self.logprobs.evidence(self.model, self.sized(rollout), needs)
 
     def errors(self, rollout: Rollout, needs: frozenset[str]) -> dict[str, Tensor]:
-        """ "error" [B, T, D], with gradient, "sigma" [B, T], and what is named of "old_error",
+        """ "error" [B, T, D], with gradient, "sigma" [B, T], and those in `needs` of "old_error",
         "ref_error", "fast_error" [B, T, D], "std" and "velocity_gain" [B, T]."""
         return self.denoising.errors(self.model, self.sized(rollout), needs)
 
     def matching(
         self, rollout: Rollout, needs: frozenset[str], *, rests: bool
     ) -> tuple[dict[str, Tensor], dict[str, NetworkAnswer]]:
-        """Fields of a `MatchingBatch`: "x0" [B, T, D] with gradient unless it `rests`, what is
-        named of others, and apart the answers of networks that learn, with their gradients."""
+        """Fields of a `MatchingBatch`: "x0" [B, T, D] with gradient unless `rests`, and those in
+        `needs`; and the answers of the other trained networks, with gradients."""
         return self.queries.answers(self.model, self.sized(rollout), needs, rests=rests)
 
     def complete(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
-        """Fill the log-probabilities, values and old means that are read and were not given."""
+        """Fill in log-probabilities, values and old means that are needed and missing."""
         new = rollout.old_logp is None and not needs.isdisjoint({"old_logp", "kl_to_old"})
-        # An engine with a copy of the weights computes in ways of its own.
+        # An engine with a copy of the weights has other numerics.
         heard = new and rollout.behaviour_logp is not None and self.supply is None
-        # Ranks may have rows of more sizes than others, and ask the reference as often.
+        # Ranks with rows of more sizes call the reference more often.
         apart = self.asks_sizes and reads_reference(needs)
         with self.model.gathered(with_reference=apart):
             trusted = heard and self.trusts(rollout)

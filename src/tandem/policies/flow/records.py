@@ -1,4 +1,4 @@
-"""Records of a flow policy: sampling settings, the steps that it keeps, and rows of pictures."""
+"""Records of a flow policy: sampling settings, recorded steps, and rows of pictures."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tandem.policies.engines.protocol import EngineOption, check_kind
 from tandem.policies.flow.solvers import Solver, noise_levels
 from tandem.types import Picture, Prompt, Rollout
 
-LIVE, EMA = "live", "ema"  # snapshots that are always there, and that model.ema keeps
-REFERENCE = "reference"  # and the one that a KL is renewed by
-Condition = Mapping[str, Tensor]  # what a transformer reads of a prompt; [B, ...] once stacked
+LIVE, EMA = "live", "ema"  # the current weights, and the average that model.ema keeps
+REFERENCE = "reference"  # the snapshot of a reference that is renewed
+Condition = Mapping[str, Tensor]  # an encoded prompt; [B, ...] once stacked
 Schedule = Callable[[int, int], Tensor]  # (steps, tokens) -> sigma [steps + 1]
 Choose = Callable[[int, int, int], Indices]  # (steps, iteration, seed) -> stochastic steps
 Storage = Literal["float32", "bfloat16", "float16"]
@@ -36,18 +36,16 @@ DTYPES: Mapping[Storage, torch.dtype] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptInput:
-    """What encoders read: of a prompt, or of what guidance leads away from."""
+    """The input of prompt encoders: a prompt, or a negative prompt."""
 
     text: str
-    images: tuple[Picture, ...] = ()  # that the prompt shows
-    negative: bool = False  # some families read the latter in another way
-    size: tuple[int, int] | None = (
-        None  # of the picture that is made of those shown; None: as usual
-    )
+    images: tuple[Picture, ...] = ()  # input images
+    negative: bool = False  # some families encode negative prompts differently
+    size: tuple[int, int] | None = None  # of the edited picture; None: the model's own
 
     @property
     def name(self) -> str:
-        """A hash of all of it."""
+        """A hash of all fields."""
         said = f"negative:{self.text}" if self.negative else self.text
         shown = [f"\n{picture.name}" for picture in self.images]
         sized = [] if self.size is None else [f"\n{self.size}"]
@@ -59,25 +57,25 @@ class FlowSampling:
     """How pictures are sampled."""
 
     steps: int  # denoising steps, each a forward pass
-    kernel: Kernel = flow_sde  # of the stochastic steps; `ode` for none
+    kernel: Kernel = flow_sde  # of the stochastic steps; `ode`: none is stochastic
     logp: LogProbability | None = gaussian_logp  # of the stochastic steps
     schedule: Schedule = linear_shift
     solver: Callable[[Tensor], Solver] | None = None  # of the ODE, in place of Euler
     stochastic: Choose | None = every_step
     guidance_scale: float = 1.0  # classifier-free; above 1 it takes two forward passes
-    # Pixels along a side, or height and width; None: as a prompt says, or as the policy is trained
+    # Pixels along a side, or height and width; None: the prompt's size, or that of training
     resolution: int | tuple[int, int] | None = None
-    frames: int | None = None  # of a film; None: as the policy is trained
+    frames: int | None = None  # of a film; None: as in training
     shared_noise: bool = False  # all samples of a group start from the same noise
-    storage: Storage = "float32"  # of the states that are kept for training
+    storage: Storage = "float32"  # dtype of the states recorded for training
     weights: str = LIVE  # or the name of a snapshot
-    weights_from: int = 0  # updates before which the live weights sample all the same
-    max_rows: int = 64  # of one forward pass: memory, nothing else
+    weights_from: int = 0  # updates until which the live weights sample instead
+    max_rows: int = 64  # of one forward pass; affects memory only
     staleness: Annotated[int, at_least(0)] = 0  # iterations that samples may be ahead of training
-    order: Literal["exact", "ready"] = "exact"  # rows of its own iteration; or those that are there
-    engine: EngineOption | None = None  # who makes the pictures; None: the policy itself
+    order: Literal["exact", "ready"] = "exact"  # the iteration's own rows, or any complete rows
+    engine: EngineOption | None = None  # generates the pictures; None: the policy itself
     deterministic: bool = field(init=False)  # whether no step is random
-    dtype: torch.dtype = field(init=False)  # of the states that are kept
+    dtype: torch.dtype = field(init=False)  # of the recorded states
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "deterministic", unwrap_partial(self.kernel)[0] is ode)
@@ -86,40 +84,40 @@ class FlowSampling:
             if getattr(self, name) < 1:
                 raise ValueError(f"rollout.{name} is {getattr(self, name)}; it must be at least 1")
         if not self.deterministic and (self.logp is None or self.stochastic is None):
-            raise ValueError("random steps need a log-probability, and to be told which they are")
+            raise ValueError("random steps need dynamics/logp and dynamics/stochastic; set both")
         if self.solver is not None and not self.deterministic:
-            raise ValueError("rollout.solver takes no random steps; leave it null or dynamics=ode")
+            raise ValueError("rollout.solver takes no random steps; set it to null or dynamics=ode")
         if self.engine is not None:
             check_kind(self.engine, "flow")
 
     def random_steps(self, iteration: int, seed: int) -> Indices:
-        """Those of an iteration; none where the sampler follows the ODE."""
+        """The random steps of an iteration; none if the sampler follows the ODE."""
         return () if self.deterministic else self.stochastic(self.steps, iteration, seed)
 
     def branches(self, iteration: int, seed: int) -> list[FlowSampling]:
-        """For each random step the way to sample in which it alone is random, and all samples of
-        a group come to it by the same course."""
+        """One sampling per random step in which only that step is random; the samples of a group
+        share the path up to it."""
         return [
             replace(self, stochastic=partial(one_step, step=step), shared_noise=True)
             for step in self.random_steps(iteration, seed)
         ]
 
     def levels(self, tokens: int) -> Tensor:
-        """The noise levels of its steps, from noise to 0: [steps + 1]; `tokens` of a picture."""
+        """The noise levels of the steps, from noise to 0: [steps + 1]; `tokens`: of a picture."""
         levels = self.schedule(self.steps, tokens)
         return levels if self.solver is None else noise_levels(self.solver, levels)
 
     @property
     def iterations_ahead(self) -> int:
-        """Iterations beyond the present one whose prompts are drawn."""
+        """Iterations beyond the current one whose prompts are drawn early."""
         return self.staleness
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trajectory:
-    """Steps of a rollout that are trained: step t goes from path[place] to path[place + 1].
+    """The trained steps of a rollout: step t goes from path[place] to path[place + 1].
 
-    They are the random ones, or those at which a teacher is asked. Neighbours share a state.
+    These are the random steps, or those at which a teacher is queried. Neighbours share a state.
     """
 
     path: Tensor  # [B, P, ...] in the storage dtype, T < P <= 2 T
@@ -128,17 +126,17 @@ class Trajectory:
     next_sigma: Tensor  # [B, T] and after it
     std: Tensor  # [B, T] of the noise of the step
     velocity_gain: Tensor  # [B, T] d mean / d velocity, below 0
-    mean: Tensor | None = None  # [B, T, ...] float32 of the old policy; None: nobody reads it
+    mean: Tensor | None = None  # [B, T, ...] float32 of the old policy; None: not needed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowSample:
-    """Finished pictures, how they came to be, and the key of noise that may be put on them."""
+    """Finished pictures, their trajectories, and the keys of noise added to them in training."""
 
-    x0: Tensor  # [B, C, H, W] float32, as the transformer sees a picture
+    x0: Tensor  # [B, C, H, W] float32 latents
     key: Tensor  # [B] int64 of the noise of regression; the samples of a group may share it
-    guidance: Tensor  # [B] float64 scale that the policy is taken at
-    trajectory: Trajectory | None = None  # None: sampled by the ODE, or given
+    guidance: Tensor  # [B] float64 guidance scale of the policy
+    trajectory: Trajectory | None = None  # None: sampled by the ODE, or demonstrations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,8 +144,8 @@ class SamplerOutput:
     """Rows of one pass from noise to data."""
 
     x0: Tensor  # [N, *latent_shape] float32
-    trajectory: Trajectory | None  # None: no step was kept
-    logp: Tensor | None  # [N, T] nats per latent dimension; None: some of the steps had no noise
+    trajectory: Trajectory | None  # None: no step was recorded
+    logp: Tensor | None  # [N, T] nats per latent dimension; None: some steps are deterministic
 
 
 def as_rollout(
@@ -159,9 +157,9 @@ def as_rollout(
     steps: int,
     logp: Tensor | None = None,
 ) -> Rollout:
-    """One row per picture, of so many steps unless some were kept.
+    """One row per picture, with the recorded steps or else `steps` steps.
 
-    Every step of a picture is trained, and no picture is cut off. group: [B].
+    Every step is trained, and no picture is truncated. group: [B].
     """
     if sample.trajectory is not None:
         steps = sample.trajectory.place.shape[1]
@@ -178,13 +176,13 @@ def as_rollout(
 
 
 def renew_noise(rollout: Rollout, epoch: int) -> Rollout:
-    """The same pictures, to be noised anew; those that shared their noise still do."""
+    """The same pictures with new noise keys; rows that shared noise still do."""
     key = rng.key(rollout.sample.key, "epoch", epoch)
     return replace(rollout, sample=replace(rollout.sample, key=key))
 
 
 def pick(mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows and columns of the mask; where there is none, one that counts for nothing.
+    """Rows and columns of the True entries of the mask; (0, 0) if there are none.
 
     Shape: [B, T] bool -> [N] and [N].
     """

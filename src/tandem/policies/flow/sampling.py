@@ -1,4 +1,4 @@
-"""Sampling of a flow: prompts to pictures, a few rows at a time, and the random steps recorded."""
+"""The sampler of a flow: prompts to pictures, in chunks of rows, with the random steps recorded."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from tandem.types import Prompt, concat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingPlan:
-    """Where a rollout goes, whatever the policy."""
+    """The steps of a rollout, independent of the policy."""
 
     sigmas: Tensor  # [steps + 1], from 1 to 0
     stochastic: Indices
     kept: Indices  # steps whose states are kept; none: pictures are trained as a whole
     sampling: FlowSampling
-    keep_mean: bool  # of the random steps: somebody compares the policy with the one that sampled
+    keep_mean: bool  # whether to record the means of random steps, for a KL to the sampler
 
     @classmethod
     def of(
         cls, sampling: FlowSampling, request: Request, *, tokens: int, iteration: int
     ) -> SamplingPlan:
-        """tokens: of one latent picture."""
+        """tokens: of one picture."""
         steps, random = sampling.steps, sampling.random_steps(iteration, request.seed)
         return cls(
             sigmas=sampling.schedule(steps, tokens),
@@ -54,7 +54,7 @@ def queried_steps(request: Request, steps: int) -> Sequence[int]:
 
 
 class LocalPictures:
-    """The engine that needs no server: the field of the model itself."""
+    """The built-in engine: it samples with the policy's own network."""
 
     def __init__(self, field: VelocityModel, library: PromptEmbeddingCache) -> None:
         self.field, self.library = field, library
@@ -63,8 +63,8 @@ class LocalPictures:
     def generate(
         self, prompts: Sequence[Prompt], keys: Tensor, starts: Tensor, plan: SamplingPlan
     ) -> tuple[SamplerOutput, Tensor]:
-        """Latents and how they came to be, and uint8 [B, H, W, 3]. keys, starts: [B], of the noise
-        of the steps, and of what they start from."""
+        """Latents with their trajectory, and pictures, uint8 [B, H, W, 3]. keys, starts: [B], keys
+        of the noise of the steps and of the initial noise."""
         finished, pictures = [], []
         sampling, adapter, field = plan.sampling, self.field.adapter, self.field
         shape = adapter.canvas(sampling.resolution, sampling.frames).latent_shape
@@ -95,8 +95,7 @@ def denoise(
 ) -> SamplerOutput:
     """start: noise [N, *latent_shape]; keys: [N], the noise of step i is a function of key and i.
 
-    Every state is rounded through the storage dtype before anybody reads it, but the last one,
-    which nobody steps from.
+    Every state but the last is rounded to the storage dtype before it is used.
     """
     sampling = plan.sampling
     x = start.to(sampling.dtype).float()
@@ -119,7 +118,7 @@ def denoise(
 
 @dataclass(slots=True)
 class TrajectoryRecorder:
-    """Collects what training will need: a state that two steps share is kept once."""
+    """Records the steps for training; a state that two steps share is stored once."""
 
     storage: torch.dtype
     keep_mean: bool
@@ -140,7 +139,7 @@ class TrajectoryRecorder:
         step: Step,
         logp: Tensor | None,
     ) -> None:
-        """ends: [N, ...] before the step and after it; levels: of the noise there."""
+        """ends: states before and after the step, [N, ...]; levels: their noise levels."""
         before, after = (x.to(self.storage) for x in ends)
         if self.previous is None or number != self.previous + 1:
             self.states.append(before)
@@ -153,7 +152,7 @@ class TrajectoryRecorder:
         self.previous = number
 
     def finish(self) -> tuple[Trajectory | None, Tensor | None]:
-        """The trajectory [N, T] and its log-probabilities [N, T]; None where there is none."""
+        """The trajectory [N, T] and its log-probabilities [N, T], or None."""
         if not self.places:
             return None, None
         rows, device = len(self.states[0]), self.states[0].device
@@ -173,5 +172,5 @@ class TrajectoryRecorder:
 
 
 def start_noise(keys: Tensor, shape: Sequence[int]) -> Tensor:
-    """What a rollout starts from: [*keys.shape, *shape]."""
+    """The initial noise of a rollout: [*keys.shape, *shape]."""
     return rng.normal(rng.key(keys, "start"), tuple(shape))

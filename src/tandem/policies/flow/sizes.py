@@ -1,4 +1,4 @@
-"""Rows of several sizes: taken apart, asked by themselves, and joined again in their order."""
+"""Rows of several sizes: split by size, processed separately, and joined in their order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tandem.types import Prompt, Record, Rollout, alike, concat, take
 
 
 def in_parts(rollout: Rollout, ask: Callable[[Rollout], Record]) -> Record:
-    """What `ask` says of the rows of each size, as one record of all rows, which it gives too."""
+    """The results of `ask` for the rows of each size, joined to one record of all rows."""
     parts = alike([prompt.size for prompt in rollout.prompts])
     return _in_order([ask(take(rollout, rows)) for rows in parts], parts)
 
@@ -23,7 +23,7 @@ def sampled_apart(
     group_size: int,
     sample: Callable[[list[Prompt], list[int]], Rollout],
 ) -> Rollout:
-    """Prompt by prompt what `sample` gives for the prompts and slots of each size."""
+    """The results of `sample` for the prompts and slots of each size, in the prompts' order."""
     parts = [own.tolist() for own in alike([prompt.size for prompt in prompts])]
     found = [sample([prompts[i] for i in own], [slots[i] for i in own]) for own in parts]
     samples = torch.arange(group_size)
@@ -34,9 +34,9 @@ def sampled_apart(
 def as_large(
     prompts: Sequence[Prompt], resolution: int | tuple[int, int], shape: Sequence[int]
 ) -> list[Prompt]:
-    """Prompts at a resolution that all have: what they show is cut to it, too.
+    """Prompts at one resolution, to which their input images are resized too.
 
-    `shape`: of the model's own pictures, [..., H, W, 3], whose form a side alone keeps.
+    `shape`: of the model's own pictures, [..., H, W, 3], whose aspect ratio a single side keeps.
     """
     high, wide = shape[-3:-1]
     size = (resolution, resolution * wide // high) if isinstance(resolution, int) else resolution
@@ -44,12 +44,12 @@ def as_large(
 
 
 def _in_order(parts: Sequence[Record], places: Sequence[Tensor]) -> Record:
-    """Records whose rows stood in these places, as one."""
+    """One record, with the rows of `parts` at these places."""
     return take(concat(parts), torch.cat([*places]).argsort())
 
 
 def cropped(rollout: Rollout, shape: Sequence[int]) -> Rollout:
-    """Rows of one size without the margin that they got beside larger ones.
+    """Rows of one size, without the padding to larger ones.
 
     shape: of one latent picture, [..., H, W].
     """

@@ -1,4 +1,4 @@
-"""Snapshots of the weights of a flow policy: averages that follow them, and older states."""
+"""Snapshots of a flow policy's weights: moving averages and older weights."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ OF_REFERENCE = OF_KL | OF_REAL | {"ref_logp", "ref_error"}
 
 
 def reads_reference(needs: frozenset[str]) -> bool:
-    """Whether somebody reads what the weights were before training, and it is no snapshot."""
+    """Whether the initial weights are needed as a reference that is never renewed."""
     return bool(needs & OF_REFERENCE) and NEW_REFERENCE not in needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptWeights:
-    """What a flow policy keeps beside its live weights, since somebody asks for it."""
+    """The weights that a flow policy keeps beside the live ones, because they are needed."""
 
-    reference: bool  # a frozen copy: teachers may stand for it where pictures are judged
+    reference: bool  # a frozen copy; in distribution matching teachers may replace it
     following: Mapping[str, EmaSchedule]  # the snapshots that are read, sampled from, or evaluated
-    # Iterations by which a snapshot that samples is read late, by the loss too: what a loss
-    # compares with is the policy that made the pictures.
+    # Delay, in iterations, of a snapshot that samples. The loss sees the same delay, so it compares
+    # with the policy that made the pictures.
     delays: Mapping[str, int]
-    # The networks that learn beside the transformer, and the snapshots of each.
+    # The networks that are trained beside the transformer, and the snapshots of each.
     beside: Mapping[str, Mapping[str, EmaSchedule]]
 
     @classmethod
     def of(cls, request: Request, ema: Decay | None) -> KeptWeights:
-        """`ema`: how much an average keeps that is evaluated; None: there is none."""
+        """`ema`: the decay of the average for evaluation; None: no average."""
         sampling = request.sampling
         read = {OF_SNAPSHOTS[name] for name in request.needs & OF_SNAPSHOTS.keys()}
         read.add(sampling.weights)
@@ -64,10 +64,10 @@ class KeptWeights:
 
 
 class Snapshots:
-    """float32 copies of what is trained, whatever its dtype: a bfloat16 average stands still.
+    """float32 copies of the trained weights; an average in bfloat16 would not move.
 
-    snapshot <- decay snapshot + (1 - decay) live, as often as each is to follow. One that samples
-    with a delay is read as it was when so many iterations before began.
+    snapshot <- decay snapshot + (1 - decay) live, at the event of its schedule. A snapshot with a
+    delay is read as it was at the start of an iteration that many iterations ago.
     """
 
     def __init__(
@@ -79,13 +79,13 @@ class Snapshots:
         self.live, self.following, self.delays = trainable, following, delays
         self.counts = dict.fromkeys(COUNTERS, 0)
         self.weights = {name: self._copied() for name in following}
-        # Of those with a delay, oldest first: as each of the last iterations began with them.
+        # Snapshots with a delay at the start of the last iterations, oldest first.
         self.before = {name: [self._copied()] for name in delays if name in following}
-        self.current = set(following)  # those that are the live weights
-        self.placed = LIVE  # whose weights the network has
+        self.current = set(following)  # snapshots that equal the live weights
+        self.placed = LIVE  # the snapshot whose weights are in the network
 
     def follow(self, event: str) -> None:
-        """An "update" was made, or an "iteration" is over."""
+        """Update the snapshots after an "update" or an "iteration"."""
         if event == "update":
             self.current.clear()
         for name, following in self.following.items():
@@ -98,7 +98,7 @@ class Snapshots:
         self.counts[event] += 1
 
     def renew(self, name: str) -> None:
-        """The snapshot is the live weights from here on, until they move."""
+        """Set a snapshot to the live weights."""
         self._blend(name, 0.0)
 
     @torch.no_grad()
@@ -113,7 +113,7 @@ class Snapshots:
         return {key: p.detach().float().clone() for key, p in self.live.items()}
 
     def beside(self, name: str) -> dict[str, Tensor]:
-        """The snapshot, where the live weights are by now: whoever moves those knows of no copy.
+        """The snapshot, on the current device of the live weights.
 
         Of any shape [...].
         """
@@ -126,18 +126,18 @@ class Snapshots:
         return {key: x.to(self.live[key].device) for key, x in kept.items()}
 
     def is_live(self, name: str) -> bool:
-        """Whether its weights are the live ones, so that nobody has to be asked twice."""
+        """Whether a snapshot equals the live weights, so that one pass serves both."""
         return name == LIVE or (name in self.current and name not in self.before)
 
     @contextmanager
     def under(self, name: str) -> Iterator[None]:
-        """The network with the weights of a snapshot in it, for passes without gradient.
+        """The network with the weights of a snapshot, for passes without gradient.
 
-        A graph of the live weights does not survive it: ask snapshots first. Raises ValueError for
-        a name that there is not.
+        This invalidates a graph of the live weights, so run snapshots first. Raises ValueError for
+        an unknown name.
         """
         if name != LIVE and name not in self.weights:
-            raise ValueError(f"no snapshot is called {name!r}; there are {sorted(self.weights)}")
+            raise ValueError(f"there is no snapshot {name!r}; choose one of {sorted(self.weights)}")
         assert self.placed in (LIVE, name), f"{name!r} is asked for within {self.placed!r}"
         if self.is_live(name) or name == self.placed:
             yield
@@ -157,8 +157,8 @@ class Snapshots:
             parameter.copy_(weights[key])
 
     def state(self) -> dict[str, Tensor]:
-        """snapshot/weight -> tensor, which of them are the live weights, and how many updates and
-        iterations there were.
+        """snapshot/weight -> tensor, which snapshots equal the live weights, and the counts of
+        updates and iterations.
 
         Of any shape [...].
         """
@@ -176,7 +176,7 @@ class Snapshots:
         return counts | live | weights | before
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Put back what `state` gave. Of any shape [...]."""
+        """Restore what `state` returned. Of any shape [...]."""
         self.counts = {event: int(state[event]) for event in COUNTERS}
         self.current = {name for name in self.weights if bool(state[f"{name}/"])}
         for name, kept in self.weights.items():

@@ -1,7 +1,7 @@
-"""Solvers of second order for the ODE, by the schedulers of diffusers: fewer calls to a picture.
+"""Second-order ODE solvers, from the schedulers of diffusers: fewer network calls per picture.
 
-They have no log-probability, so they serve evaluation, and algorithms that train on finished
-pictures. Each is (levels of the schedule, *, numbers) -> a scheduler that is set to its steps.
+They have no log-probability, so they serve evaluation and algorithms that train on finished
+pictures. Each is (levels of the schedule, *, numbers) -> a scheduler with its levels set.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from torch import Tensor
 from tandem.contracts import positive, register_solver
 
 Shift = Annotated[float, positive]
-BELOW_ONE = 1 - 1e-6  # the first level, where the logarithm of the signal must be a number
+BELOW_ONE = 1 - 1e-6  # the first level, where the logarithm of the signal must be finite
 
 
 class Solver(Protocol):
-    """A scheduler of diffusers that predicts velocities; it remembers the steps it took."""
+    """A scheduler of diffusers with velocity prediction; it keeps the history of its steps."""
 
     sigmas: Tensor
     timesteps: Tensor
@@ -31,9 +31,9 @@ class Solver(Protocol):
 
 @register_solver
 def dpm_solver(levels: Tensor, *, shift: Shift | None = None, order: int = 2) -> Solver:
-    """DPM-Solver++ with several steps in view, arXiv:2211.01095: one call a step.
+    """Multistep DPM-Solver++, arXiv:2211.01095: one call per step.
 
-    levels: [steps + 1] of the schedule. `shift`: of levels of its own in their place.
+    levels: [steps + 1] of the schedule. `shift`: of the solver's own levels, used instead.
     """
     from diffusers import DPMSolverMultistepScheduler
 
@@ -48,9 +48,9 @@ def dpm_solver(levels: Tensor, *, shift: Shift | None = None, order: int = 2) ->
 
 @register_solver
 def unipc(levels: Tensor, *, shift: Shift | None = None, order: int = 2) -> Solver:
-    """UniPC, arXiv:2302.04867: one call a step, which also corrects the step before.
+    """UniPC, arXiv:2302.04867: one call per step, which also corrects the previous step.
 
-    levels: [steps + 1] of the schedule. `shift`: of levels of its own in their place.
+    levels: [steps + 1] of the schedule. `shift`: of the solver's own levels, used instead.
     """
     from diffusers import UniPCMultistepScheduler
 
@@ -65,9 +65,9 @@ def unipc(levels: Tensor, *, shift: Shift | None = None, order: int = 2) -> Solv
 
 @register_solver
 def heun(levels: Tensor, *, shift: Shift | None = 3.0) -> Solver:
-    """Heun's trapezoid: two calls a step, but the last, which its own levels keep tiny.
+    """Heun's method: two calls per step, and one for the last, which is tiny with its own levels.
 
-    levels: [steps + 1] of the schedule. `shift`: of levels of its own in their place.
+    levels: [steps + 1] of the schedule. `shift`: of the solver's own levels, used instead.
     """
     from diffusers import FlowMatchHeunDiscreteScheduler
 
@@ -76,11 +76,10 @@ def heun(levels: Tensor, *, shift: Shift | None = 3.0) -> Solver:
 
 
 def set_levels(scheduler: Solver, levels: Tensor, *, own: bool) -> Solver:
-    """The scheduler of diffusers, set to go through these levels [steps + 1], or through as many
-    of its `own`."""
+    """The scheduler, set to these levels [steps + 1], or to as many of its `own`."""
     scheduler.set_timesteps(len(levels) - 1)
     if not own:
-        # A step of several calls has the level of each of them.
+        # A step of several calls has one level per call.
         _, places = scheduler.sigmas.unique_consecutive(return_inverse=True)
         scheduler.sigmas = levels.cpu().clamp(max=BELOW_ONE)[places]
         calls = len(scheduler.timesteps)
@@ -89,9 +88,8 @@ def set_levels(scheduler: Solver, levels: Tensor, *, own: bool) -> Solver:
 
 
 def noise_levels(build: Callable[[Tensor], Solver], levels: Tensor) -> Tensor:
-    """Where its steps start and the last one ends, from noise to 0, by the levels of the schedule:
-    [steps + 1] of both. A step of several calls has the level of each; `solve` goes through
-    those."""
+    """The noise levels of a solver's steps, from noise to 0, given those of the schedule:
+    [steps + 1] of both. `solve` also uses the levels of the calls within a step."""
     taken = build(levels).sigmas.float().unique_consecutive()
     assert len(taken) == len(levels)
     return taken
@@ -107,7 +105,7 @@ def solve(
     """From noise [N, ...] to data, in float32. velocity: (x, sigma [N]) -> [N, ...]; levels:
     [steps + 1] of the schedule."""
     solver = build(levels)
-    # The levels as they are: some of the time steps beside them are rounded to integers.
+    # `sigmas` are exact; some schedulers round their timesteps to integers.
     sigmas = solver.sigmas[: len(solver.timesteps)].to(start)
     x = start
     for level, timestep in zip(sigmas, solver.timesteps, strict=True):

@@ -1,4 +1,4 @@
-"""Frozen models of the policy's own family, each asked about the prompts of its sources."""
+"""Teachers of a flow: frozen models of the policy's family, each for the prompts of its sources."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ TRANSFORMER = "transformer/config.json"  # of a pipeline
 
 @dataclass(frozen=True, kw_only=True)
 class VelocityTeachers(Teachers):
-    """Who teaches what, and where on the way from noise to a picture.
+    """The teacher of each source, and the denoising steps at which teachers are queried.
 
     A teacher is a run directory, or a folder in diffusers' layout.
     """
 
     of_texts = False
 
-    # Of the denoising steps, from the first on, at which they are asked.
+    # Share of the denoising steps, from the first, at which teachers are queried.
     fraction: Annotated[float, between(0, 1, open_low=True)] = 0.99
 
     def check(self) -> None:
@@ -47,13 +47,13 @@ class VelocityTeachers(Teachers):
             )
 
     def kept(self, steps: int) -> range:
-        """The denoising steps from which a student and its teacher are compared."""
+        """The denoising steps at which student and teacher are compared."""
         return range(max(1, part_of(steps, self.fraction)))
 
     def load(
         self, adapter: Adapter, dtype: torch.dtype | None, precision: Precision
     ) -> LoadedVelocityTeachers:
-        """`adapter`: the student's, by now with its weights.
+        """`adapter`: the student's, after `load`.
 
         Raises ValueError for a teacher of another family or size.
         """
@@ -67,8 +67,8 @@ class VelocityTeachers(Teachers):
                 raise ValueError(f"{given}: {error}") from None
             if own.latent_shape != adapter.latent_shape:
                 raise ValueError(
-                    f"{given}: its latent pictures are {_sized(own)}, and those of the policy "
-                    f"{_sized(adapter)}; a teacher is asked about the policy's own"
+                    f"{given}: its latents are {_sized(own)}, but those of the policy are "
+                    f"{_sized(adapter)}; choose a teacher with latents of the same size"
                 )
             fields[source] = VelocityModel(network, own, precision=precision)
         return LoadedVelocityTeachers(fields)
@@ -83,7 +83,7 @@ class LoadedVelocityTeachers:
     def of(
         self, prompts: Sequence[Prompt], device: torch.device
     ) -> Iterator[tuple[VelocityModel, Tensor]]:
-        """Each teacher that is asked, by now on that device, and the places of its prompts there:
+        """Each teacher that is needed, moved to `device`, and the indices of its prompts:
         [n] int64."""
         for source, places in rows_by_teacher(prompts, self.fields):
             self.fields[source].network.to(device)

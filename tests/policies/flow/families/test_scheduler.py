@@ -107,7 +107,7 @@ def asking(folder, *, others=None, **options):
 def test_a_folder_that_is_sampled_at_other_levels_than_its_own_is_told(tmp_path):
     folder = written(tmp_path, {"shift": 6.0})
     (said,) = asking(folder)
-    assert "model.path=a/b: its scheduler takes 4 steps through noise levels 1 0.947" in said
+    assert "model.path=a/b: its scheduler takes 4 steps at noise levels 1 0.947" in said
     assert said.endswith("set dynamics/schedule=linear_shift dynamics.schedule.shift=6")
     assert not asking(written(tmp_path, {"shift": 3.0}))
     assert not asking(written(tmp_path, {"shift": 3.001}))
@@ -118,17 +118,17 @@ def test_a_folder_that_is_sampled_at_other_levels_than_its_own_is_told(tmp_path)
 def test_a_solver_of_levels_of_its_own_is_compared_too(tmp_path):
     by_dpm = {"kernel": ode, "solver": partial(dpm_solver, shift=3.0)}
     (said,) = asking(written(tmp_path, {"shift": 6.0}), **by_dpm)
-    assert "and dynamics.solver through 1 0.9 " in said
+    assert "but dynamics.solver at 1 0.9 " in said
     assert said.endswith("dynamics.schedule.shift=6 dynamics.solver.shift=null")
     assert not asking(written(tmp_path, {"shift": 3.0}), **by_dpm)
     (said,) = asking(written(tmp_path, {"shift": 6.0, "use_beta_sigmas": True}), **by_dpm)
-    assert said.endswith("; no dynamics/schedule gives the former")
+    assert said.endswith("; no dynamics/schedule reproduces the scheduler's levels")
 
 
 def test_a_solver_of_evaluation_is_compared_as_that_of_training_is(tmp_path):
     solver, folder = partial(dpm_solver, shift=3.0), written(tmp_path, {"shift": 6.0})
     (said,) = asking(folder, others=[solver])
-    assert "and evaluation.solver through 1 0.9 " in said
+    assert "but evaluation.solver at 1 0.9 " in said
     assert said.endswith("dynamics.schedule.shift=6 evaluation.solver.shift=null")
     assert not asking(folder, others=[None])  # by the levels of the schedule, which load judged
     assert not asking(folder, kernel=ode, solver=solver, others=[partial(dpm_solver, shift=3.0)])
