@@ -362,7 +362,7 @@ def test_the_estimate_counts_the_smaller_base(kind, how):
     held = sum(x.nbytes for x in (*network.parameters(), *network.buffers()))
     assert parts["weights"].size + parts["adapters"].size == held
     assert parts["weights"].size < 0.5 * before["weights"].size
-    assert "packed into" in parts["weights"].says
+    assert "quantised to" in parts["weights"].says
     largest = max(x.weight.nbytes for x in packed_layers(network).values())
     assert parts["unpacked"].size == largest and "unpacked" not in before
     same = {"activations", "gradients", "optimizer", "adapters"}

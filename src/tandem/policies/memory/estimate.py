@@ -1,4 +1,4 @@
-"""Parts of the memory of a run, before any weight is there, that every policy has."""
+"""The parts of a memory estimate that all policies share, computed without loading weights."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ ADAPTERS = "set model.lora={r: 32, alpha: 64}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What some bytes are for."""
+    """One entry of a memory estimate."""
 
     name: str
     size: float  # bytes
-    says: str  # how they come about
-    lower: str  # the flag that makes them fewer
+    says: str  # an explanation of the size
+    lower: str  # the flag that reduces it
     phase: Phase = "always"
-    shared: bool = False  # a strategy that shards gives every rank a share of them
-    lower_in_update: str = ""  # what makes them fewer there, and does not while sampling
+    shared: bool = False  # whether sharding splits it over ranks
+    lower_in_update: str = ""  # a flag that reduces it in an update but not while sampling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What one device is asked to do."""
+    """The work of one device."""
 
     samples: int  # rows of an iteration
     per_update: int  # rows of an update
     max_tokens: int | None  # of a micro-batch; None: no limit
     rows: int | None  # of a micro-batch; None: no limit
     narrow: bool  # autocast computes in bfloat16
-    state: Callable[[torch.dtype], float]  # bytes that an optimiser remembers of a weight
+    state: Callable[[torch.dtype], float]  # bytes of optimiser state per weight
     prompts: int = 1  # of an iteration
-    shards: bool = False  # each of several ranks has a part of every weight
+    shards: bool = False  # whether weights are sharded over several ranks
 
 
 def of_weights(outline: Outline, work: Workload) -> list[Part]:
-    """What the weights take, and adapters if there are any."""
+    """Weights, LoRA adapters, reference, critic and teachers."""
     size = outline.size_of([*outline.base, *outline.model.buffers()])
     says = counted(outline.base)
     if outline.packed:
         kept = sum(outline.packed.get(p, 0) for p in outline.base)
-        says += f", packed into {kept / 2**30:.3f} GiB but for what lies outside of the blocks"
+        says += f", quantised to {kept / 2**30:.3f} GiB except for weights outside the blocks"
     weights = Part(
         name="weights",
         size=size,
@@ -72,8 +72,8 @@ def of_weights(outline: Outline, work: Workload) -> list[Part]:
 
 
 def of_reference(outline: Outline, size: int) -> Part:
-    """A frozen copy, which may lie in host memory while nobody asks it."""
-    lower = f"{ADAPTERS}: its base is one"
+    """A frozen copy, which can be kept in host memory between uses."""
+    lower = f"{ADAPTERS}, whose base serves as the reference"
     kept = _held("reference", size, "a frozen copy", lower)
     if "reference" in outline.request.offload:
         return replace(kept, phase=outline.asks_reference, shared=False)
@@ -81,17 +81,17 @@ def of_reference(outline: Outline, size: int) -> Part:
 
 
 def of_unpacking(outline: Outline, work: Workload) -> list[Part]:
-    """A pass reads one packed layer after the other."""
+    """The dequantised weight of one layer; a pass uses one layer at a time."""
     if not outline.packed:
         return []
     size = max(p.nbytes for p in outline.packed)
-    says = "the largest packed weight, while it is multiplied with"
+    says = "the largest quantised weight, dequantised for its multiplication"
     return [Part(name="unpacked", size=size, says=says, lower=narrower(outline, work))]
 
 
 def of_teachers(outline: Outline) -> list[Part]:
-    """Every device has them whole. One that is the policy itself is a copy of what is trained, and
-    beside a narrow one its average in float32."""
+    """Teachers, whole on every device. For `self`, a copy of the trained weights, plus a float32
+    average of those in lower precision."""
     parts, own = [], [p for network in outline.teachers for p in network.parameters()]
     lower = "set algorithm.teachers.dtype=bfloat16, or choose a smaller one"
     if own:
@@ -100,50 +100,50 @@ def of_teachers(outline: Outline) -> list[Part]:
     if teachers is not None and teachers.teaches_itself:
         narrow = [p for p in trained if p.dtype != torch.float32]
         size = size_of(trained) + FLOAT32 * sum(p.numel() for p in narrow)
-        says = "a copy of what is trained, which follows it in float32"
+        says = "a copy of the trained weights with an average in float32"
         parts.append(Part(name="itself", size=size, says=says, lower=ADAPTERS))
     return parts
 
 
 def of_older_weights(outline: Outline) -> list[Part]:
-    """What samples of a run that lags come from."""
+    """The older weights that sample in a run with staleness."""
     sampling = outline.sampling
     own = sampling.engine is None or sampling.engine.shares_weights
     if not sampling.staleness or not own:
         return []
     size, count = size_of(outline.trained), sampling.staleness + 1
-    says = f"what is trained, as each of the last {count} iterations began with it"
+    says = f"the trained weights at the start of each of the last {count} iterations"
     return [_held("lagged", count * size, says, "lower rollout.staleness")]
 
 
 def narrower(outline: Outline, work: Workload) -> str:
-    """Which option would make the weights smaller."""
+    """The option that makes the weights smaller."""
     smaller = "choose a smaller one: model=..."
     if outline.packed:
         return smaller
     if outline.numerics.dtype == "bfloat16":
-        whole = "trainer=ddp " if work.shards else ""  # a packed weight is never cut
+        whole = "trainer=ddp " if work.shards else ""  # quantised weights cannot be sharded
         below = "" if outline.lora is not None else " with model.lora"
         return f"set {whole}model/quantization=bnb_4bit{below}, or {smaller}"
     return f"set model.dtype=bfloat16 with model.lora, or {smaller}"
 
 
 def of_gathering(outline: Outline, work: Workload) -> list[Part]:
-    """Whole weights beside a rank's part of them."""
+    """Gathered weights, in addition to a rank's shards."""
     pieces = pieces_of(outline.networks)
     reference = size_of(outline.base) if outline.has_reference else 0
     return [
         Part(
             name="gathered",
             size=pieces.whole + reference + pieces.arriving,
-            says="the whole network beside its part" + (", and the reference" if reference else ""),
+            says="all weights of the network" + (" and the reference" if reference else ""),
             lower=narrower(outline, work),
             phase="sampling",
         ),
         Part(
             name="gathering",
             size=pieces.in_an_update,
-            says="blocks that come and go, and what is in none, with its gradients",
+            says="weights of blocks as they are used, and all others, with their gradients",
             lower=narrower(outline, work),
             phase="update",
         ),
@@ -151,17 +151,17 @@ def of_gathering(outline: Outline, work: Workload) -> list[Part]:
 
 
 def of_learning(outline: Outline, work: Workload) -> list[Part]:
-    """What is there for every trained weight."""
+    """Optimiser state and gradients of the trained weights."""
     trained = outline.trained
     state = sum(p.numel() * work.state(p.dtype) for p in trained)
     full = outline.lora is None
     each = state / max(sum(p.numel() for p in trained), 1)
     less = f"set optimizer=adamw_8bit{', or ' + ADAPTERS if full else ''}"
-    says = f"{each:.3g} bytes for each trained weight"
+    says = f"{each:.3g} bytes per trained weight"
     kept = _held("optimizer", state, says, f"{less}, or trainer.offload=[optimizer]")
     if "optimizer" in outline.request.offload:
         size = state + size_of(trained)
-        kept = replace(kept, size=size, says=f"{says}, and gradients", lower=less, phase="step")
+        kept = replace(kept, size=size, says=f"{says}, plus gradients", lower=less, phase="step")
     return [
         kept,
         Part(
@@ -176,7 +176,7 @@ def of_learning(outline: Outline, work: Workload) -> list[Part]:
 
 
 def of_casts(outline: Outline) -> Part:
-    """A pass keeps what it computed with until its backward has, or has computed it again."""
+    """bfloat16 copies of weights, kept until the backward pass, or recomputed there."""
     again = outline.numerics.gradient_checkpointing
     pieces = pieces_of(
         outline.networks, of=lambda p: outline.is_cast(p) and p not in outline.packed
@@ -198,7 +198,7 @@ def size_of(tensors: Iterable[Tensor]) -> int:
 
 
 def counted(tensors: list[Tensor]) -> str:
-    """How many numbers of which dtypes. Of any shape [...]."""
+    """The number of elements by dtype, as text. Of any shape [...]."""
     numbers = {str(x.dtype).removeprefix("torch."): 0 for x in tensors}
     for x in tensors:
         numbers[str(x.dtype).removeprefix("torch.")] += x.numel()

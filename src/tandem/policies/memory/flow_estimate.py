@@ -1,4 +1,4 @@
-"""The memory estimate of a flow policy, part by part, before any weight is there."""
+"""The memory estimate of a flow policy, computed without loading weights."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 
 def footprint(policy: FlowPolicy, request: Request, work: Workload) -> list[Part]:
-    """Every part that counts. Configurations are read, and no weight."""
+    """All parts of the estimate, from configurations alone."""
     return of_outline(FlowOutline(policy, request), work)
 
 
 def of_outline(outline: FlowOutline, work: Workload) -> list[Part]:
-    """The parts of networks that were outlined."""
+    """All parts of the estimate of an outline."""
     return [
         *of_weights(outline, work),
         *of_learners(outline),
@@ -50,7 +50,7 @@ def of_outline(outline: FlowOutline, work: Workload) -> list[Part]:
 
 
 def of_learners(outline: FlowOutline) -> list[Part]:
-    """Copies of the transformer that learn beside it, whole ones under adapters too."""
+    """Copies of the transformer that are trained beside it, whole ones even with LoRA."""
     parts = []
     for name, network in outline.learners.items():
         own = list(network.parameters())
@@ -62,7 +62,7 @@ def of_learners(outline: FlowOutline) -> list[Part]:
 
 
 def of_other_networks(outline: FlowOutline) -> list[Part]:
-    """The VAE, which stays, and encoders of texts, which are there while prompts are read."""
+    """The VAE, which stays loaded, and text encoders, which are loaded to encode prompts."""
     vae, encoders = outline.beside("VAE"), outline.beside("encoders")
     sizes = [size_of(own.parameters()) for own in encoders] or [0]
     apart, away = (name in outline.request.offload for name in ("encoders", "vae"))
@@ -72,14 +72,14 @@ def of_other_networks(outline: FlowOutline) -> list[Part]:
             name="VAE",
             size=sum(size_of(own.parameters()) for own in vae),
             says=counted([x for own in vae for x in own.parameters()]),
-            lower="none does" if away else "set trainer.offload=[vae]",
+            lower="no flag reduces it" if away else "set trainer.offload=[vae]",
             phase="sampling" if away else "always",
         ),
         Part(
             name="encoders",
             size=max(sizes) if apart else sum(sizes),
             says=counted([x for own in encoders for x in own.parameters()])
-            + (", one after the other" if apart else ""),
+            + (", one at a time" if apart else ""),
             lower=narrow if apart else f"{narrow}, or set trainer.offload=[encoders]",
             phase="encoding",
         ),
@@ -87,22 +87,21 @@ def of_other_networks(outline: FlowOutline) -> list[Part]:
 
 
 def of_snapshots(outline: FlowOutline) -> list[Part]:
-    """float32 copies of what is trained, and those of a snapshot that is read late."""
+    """float32 copies of the trained weights, with several of a delayed snapshot."""
     followed, late = [*outline.kept.following], outline.kept.delays
     for name, kept in outline.kept.beside.items():
         followed += [f"{snapshot} of {name}" for snapshot in kept]
     copies = sum(1 + (1 + late[name] if name in late else 0) for name in followed)
     learners = {id(p) for own in outline.learners.values() for p in own.parameters()}
     numbers = sum(p.numel() for p in outline.trained if id(p) not in learners)
-    says = f"{copies} float32 copies of what is trained: {', '.join(followed)}"
-    lower = "take an algorithm without algorithm.ema, or set model.lora={r: 32, alpha: 64}"
+    says = f"{copies} float32 copies of the trained weights: {', '.join(followed)}"
+    lower = "choose an algorithm without algorithm.ema, or set model.lora={r: 32, alpha: 64}"
     size = copies * numbers * FLOAT32
     return [Part(name="snapshots", size=size, says=says, lower=lower, shared=True)]
 
 
 def of_pictures(outline: FlowOutline, work: Workload) -> Part:
-    """What an iteration keeps of its samples until they are trained; their pixels are no part of
-    a device's memory."""
+    """Latents and states of an iteration's samples until training; pixels are in host memory."""
     sampling, steps = outline.sampling, kept_steps(outline)
     states = 0 if not steps else min(2 * len(steps), sampling.steps + 1)
     pixels = work.samples * math.prod(outline.adapter.image_shape)
@@ -110,20 +109,20 @@ def of_pictures(outline: FlowOutline, work: Workload) -> Part:
     return Part(
         name="pictures",
         size=work.samples * each,
-        says=f"{work.samples} latents of {outline.latent:,} numbers, and {states} states of each; "
+        says=f"{work.samples} latents of {outline.latent:,} numbers with {states} states each; "
         f"their pixels take {pixels / 2**30:.3f} GiB of host memory",
         lower="set rollout.storage=bfloat16, or lower prompts_per_step",
     )
 
 
 def kept_steps(outline: FlowOutline) -> Sequence[int]:
-    """The denoising steps of whose path each picture of the first iteration keeps the states."""
+    """The recorded denoising steps of a picture, in the first iteration."""
     request, tokens = outline.request, outline.adapter.tokens[0]
     return SamplingPlan.of(request.sampling, request, tokens=tokens, iteration=0).kept
 
 
 def of_sampling(outline: FlowOutline, work: Workload) -> list[Part]:
-    """A step of the sampler, or the decoding of what it made, whichever holds more."""
+    """A step of the sampler or the decoding, whichever needs more."""
     sampling = outline.sampling
     rows = min(sampling.max_rows, work.samples)
     painted = min(rows, DECODED_AT_ONCE if outline.policy.decoding == "batched" else 1)
@@ -131,7 +130,7 @@ def of_sampling(outline: FlowOutline, work: Workload) -> list[Part]:
         f"a step of {rows} pictures": outline.peak_of_denoising(
             rows, scale=sampling.guidance_scale
         ),
-        f"{painted} pictures at once through the VAE": outline.peak_of_decoding(painted),
+        f"{painted} pictures per pass of the VAE": outline.peak_of_decoding(painted),
     }
     says = max(peaks, key=peaks.__getitem__)
     decoded = says.endswith("VAE") and outline.policy.decoding != "tiled"
@@ -140,7 +139,7 @@ def of_sampling(outline: FlowOutline, work: Workload) -> list[Part]:
 
 
 def of_update(outline: FlowOutline, work: Workload) -> list[Part]:
-    """One forward and backward: further ones of a micro-batch are computed again, one by one."""
+    """One forward and backward pass; further ones of a micro-batch follow one by one."""
     again = outline.numerics.gradient_checkpointing
     scale, points = points_of(outline, work)
     casts = of_casts(outline)
@@ -149,7 +148,7 @@ def of_update(outline: FlowOutline, work: Workload) -> list[Part]:
     part = Part(
         name="activations",
         size=outline.peak_of_training(points, scale=scale),
-        says=f"{points} points forward and backward" + (", recomputed" if again else ""),
+        says=f"forward and backward of {points} points" + (", recomputed" if again else ""),
         lower="lower model.row_budget" if again else "set model.gradient_checkpointing=true",
         phase="update",
     )
@@ -157,7 +156,7 @@ def of_update(outline: FlowOutline, work: Workload) -> list[Part]:
 
 
 def points_of(outline: FlowOutline, work: Workload) -> tuple[float, int]:
-    """The guidance of a training pass, and how many points of which pictures it reads."""
+    """The guidance scale of a training pass, and its number of points."""
     policy, request = outline.policy, outline.request
     of_path = len(kept_steps(outline))
     if request.query is not None and not request.every_state:

@@ -1,4 +1,4 @@
-"""A flow policy without numbers, as its configurations describe it: what a pass over it holds."""
+"""The outline of a flow policy: its networks on the meta device, built from configurations."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 class FlowOutline(Outline):
-    """The networks of a flow policy that was not loaded."""
+    """The networks of a flow policy, without weights."""
 
     asks_reference = "update"
 
     def __init__(self, policy: FlowPolicy, request: Request) -> None:
-        """Reads configurations, and no weight.
+        """Reads configurations only.
 
         Raises ValueError if there are none, or if the adapter has no outline.
         """
@@ -42,11 +42,11 @@ class FlowOutline(Outline):
         self.adapter = copy.copy(policy.adapter)
         if not isinstance(self.adapter, Outlined):
             raise ValueError(
-                f"estimate=true: {type(self.adapter).__name__} has no outline; give it the methods "
-                "of tandem.policies.flow.adapter.Outlined"
+                f"estimate=true: {type(self.adapter).__name__} has no outline; implement "
+                "tandem.policies.flow.adapter.Outlined"
             )
         if isinstance(self.adapter, Autoencoding):
-            self.adapter.save_memory(frozenset(), policy.decoding)  # there is nowhere to go
+            self.adapter.save_memory(frozenset(), policy.decoding)  # meta has no offloading
         dtype = DTYPES[self.numerics.dtype]
         network = self.adapter.outline(policy.path, dtype)
         network = choose_trained(network, policy.model.targets, self.adapter, dtype)
@@ -64,7 +64,7 @@ class FlowOutline(Outline):
         return new_critic(self.adapter.reader(self.model)[1], seed=0).to("meta")
 
     def _teachers(self) -> list[nn.Module]:
-        """The networks of the teachers, one for each source."""
+        """The networks of the teachers, one per source."""
         asked = self.request.teachers
         folders = () if asked is None else asked.folders.values()
         dtype = DTYPES[self.numerics.dtype]
@@ -80,11 +80,11 @@ class FlowOutline(Outline):
 
     @property
     def latent(self) -> int:
-        """Numbers of one latent picture."""
+        """Elements of one latent."""
         return torch.Size(self.adapter.latent_shape).numel()
 
     def peak_of_training(self, rows: int, *, scale: float) -> int:
-        """Bytes that forward and backward of so many points hold at most, beside weights and their
+        """Peak bytes of forward and backward of `rows` points, without weights and their
         gradients."""
 
         def loss() -> Tensor:
@@ -107,7 +107,7 @@ class FlowOutline(Outline):
         return peak.most
 
     def beside(self, name: str) -> list[nn.Module]:
-        """Networks that are not the transformer."""
+        """Networks other than the transformer."""
         return list(self.adapter.beside().get(name, ()))
 
     @property

@@ -1,7 +1,7 @@
-"""Memory of ranks under FSDP2: the shards, and what is gathered beside them.
+"""Memory of a rank under FSDP2: gathered weights in addition to shards.
 
-A whole weight lies beside its part, and its bytes twice while they arrive: once as they came from
-all ranks, once as the weights that a pass reads.
+During an all-gather a weight takes its bytes twice: in the communication buffer and as the tensor
+that the pass uses.
 """
 
 from __future__ import annotations
@@ -13,36 +13,36 @@ from torch import Tensor, nn
 
 from tandem.policies.sharding import blocks_of
 
-AHEAD = 2  # blocks at once: the one that computes, and the one that arrives meanwhile
+AHEAD = 2  # blocks at once: the one in use, and the next one being gathered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pieces:
-    """Bytes of what is gathered at once; of trained ones again, for their gradients."""
+    """Bytes of gathered weights, and of the gradients of trained ones."""
 
-    whole: int  # all of it
+    whole: int  # all weights
     block: int  # the largest block
-    outside: int  # what is in no block: embeddings and the head
+    outside: int  # weights outside blocks: embeddings and the head
     block_gradient: int
     outside_gradient: int
 
     @property
     def in_an_update(self) -> int:
-        """Blocks come and go, and what is in none stays. Gradients are whole until they are
-        parted, those of the rest last, and twice there meanwhile, as the rest was when it came."""
+        """Peak bytes in an update. Blocks are freed after use, other weights stay. Gradients are
+        whole until they are reduce-scattered, those outside blocks last and with a buffer."""
         gradients = self.block_gradient + 2 * self.outside_gradient
         return self.outside + 2 * AHEAD * self.block + max(gradients, self.outside)
 
     @property
     def arriving(self) -> int:
-        """The second time that bytes are there, where all is gathered and stays."""
+        """Bytes of communication buffers when all weights are gathered and stay."""
         return max(AHEAD * self.block, self.block + self.outside)
 
 
 def pieces_of(
     networks: Sequence[nn.Module], *, of: Callable[[nn.Parameter], bool] = lambda _: True
 ) -> Pieces:
-    """Of the weights that count, in networks whose blocks are gathered one by one."""
+    """The pieces of all weights that satisfy `of`; blocks are gathered one by one."""
     listed = [block for network in networks for block in blocks_of(network)]
     blocks = [[p for p in block.parameters() if of(p)] for block in listed]
     inside = {p for block in blocks for p in block}

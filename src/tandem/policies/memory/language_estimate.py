@@ -1,4 +1,4 @@
-"""The memory estimate of a language policy, part by part, before any weight is there."""
+"""The memory estimate of a language policy, computed without loading weights."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from tandem.policies.language.token_policy import TokenPolicy
     from tandem.policies.request import Request
 
-DRAWS = 4  # times the logits: those themselves, log-probabilities, probabilities, noise
+DRAWS = 4  # tensors of the size of the logits: logits, log-probabilities, probabilities, noise
 
 
 def footprint(policy: TokenPolicy, request: Request, work: Workload) -> list[Part]:
-    """Every part that counts. A configuration is read, and no weight."""
+    """All parts of the estimate, from a configuration alone."""
     return of_outline(LanguageOutline(policy, request), work)
 
 
 def of_outline(outline: LanguageOutline, work: Workload) -> list[Part]:
-    """The parts of networks that were outlined."""
+    """All parts of the estimate of an outline."""
     return [
         *of_weights(outline, work),
         *of_older_weights(outline),
@@ -44,13 +44,13 @@ def of_update(outline: LanguageOutline, work: Workload) -> list[Part]:
     again = outline.numerics.gradient_checkpointing
     lower = "lower max_tokens_per_microbatch" if work.rows is None else "lower micro_batch_size"
     casts = of_casts(outline)
-    if work.narrow:  # what autocast computes in, as it has no meta device
+    if work.narrow:  # as under autocast, which does not support the meta device
         outline.narrow()
     forward = pass_of(outline, work)
     part = Part(
         name="activations",
         size=outline.peak_of(forward),
-        says=f"{forward.rows} x {forward.width} tokens forward and backward"
+        says=f"forward and backward of {forward.rows} x {forward.width} tokens"
         + (", recomputed" if again else ""),
         lower=lower if again else "set model.gradient_checkpointing=true",
         phase="update",
@@ -59,7 +59,7 @@ def of_update(outline: LanguageOutline, work: Workload) -> list[Part]:
 
 
 def pass_of(outline: LanguageOutline, work: Workload) -> Pass:
-    """The largest micro-batch: rows of the longest prompt and answer there can be."""
+    """The largest micro-batch: rows with the longest possible prompt and answer."""
     numerics, asked = outline.numerics, outline.policy.passes_of(outline.request)
     longest = outline.longest - asked.unread
     most = work.per_update if work.rows is None else min(work.rows, work.per_update)
@@ -69,7 +69,7 @@ def pass_of(outline: LanguageOutline, work: Workload) -> Pass:
         steps = rows * asked.scored
         return Pass(rows=rows * asked.passes, width=width, steps=steps, masked=False)
     packs = numerics.packing is not False
-    if packs and work.max_tokens is not None and most > fit:  # shorter rows fill what is left
+    if packs and work.max_tokens is not None and most > fit:  # shorter rows fill the rest
         width = max(work.max_tokens // rows, longest)
     new = min(outline.new_tokens, longest)
     steps = rows * width * new // (longest + 1)
@@ -79,7 +79,7 @@ def pass_of(outline: LanguageOutline, work: Workload) -> Pass:
 
 
 def of_sampling(outline: LanguageOutline, work: Workload) -> list[Part]:
-    """Nothing where a server samples, in a memory of its own."""
+    """Cache and draws of the sampler; nothing if a server samples in its own memory."""
     sampling = outline.sampling
     if sampling.engine is not None and not sampling.engine.shares_weights:
         return []
@@ -98,7 +98,7 @@ def of_sampling(outline: LanguageOutline, work: Workload) -> list[Part]:
         Part(
             name="draws",
             size=rows * vocabulary * 4 * DRAWS,
-            says=f"{rows} x {vocabulary} logits, and what is made of them",
+            says=f"{rows} x {vocabulary} logits and the tensors computed from them",
             lower="lower rollout.max_rows",
             phase="sampling",
         ),
@@ -106,7 +106,7 @@ def of_sampling(outline: LanguageOutline, work: Workload) -> list[Part]:
 
 
 def of_unmasking(outline: LanguageOutline, rows: int, vocabulary: int) -> list[Part]:
-    """A pass over whole answers, which remembers nothing, and draws at all hidden positions."""
+    """A pass over whole answers, without a cache, and draws at all masked positions."""
     tokens, places = outline.longest, rows * outline.sampling.max_new_tokens
     logits = min(places * vocabulary, max(outline.policy.memory.logits, vocabulary))
     lower = "lower rollout.max_rows"
@@ -114,14 +114,14 @@ def of_unmasking(outline: LanguageOutline, rows: int, vocabulary: int) -> list[P
         Part(
             name="pass",
             size=outline.pass_of(rows, tokens),
-            says=f"{rows} x {tokens} tokens forward",
+            says=f"forward of {rows} x {tokens} tokens",
             lower=lower,
             phase="sampling",
         ),
         Part(
             name="draws",
             size=logits * 4 * DRAWS,
-            says=f"{logits // vocabulary} x {vocabulary} logits, and what is made of them",
+            says=f"{logits // vocabulary} x {vocabulary} logits and the tensors computed from them",
             lower=lower,
             phase="sampling",
         ),

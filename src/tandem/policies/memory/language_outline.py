@@ -1,4 +1,4 @@
-"""The networks of a language policy without numbers, as its configuration describes them."""
+"""The outline of a language policy: its networks on the meta device, built from a configuration."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """What one training forward reads: R rows of S places."""
+    """The input of one training forward: R rows of S positions."""
 
     rows: int
     width: int
-    steps: int  # of all places, those that are trained
-    masked: bool  # whether several rows of a sample share one
+    steps: int  # trained positions, over all rows
+    masked: bool  # whether a row packs several samples, with an attention mask
 
 
 class LanguageOutline(Outline):
-    """The networks of a language policy that was not loaded."""
+    """The networks of a language policy, without weights."""
 
     def __init__(self, policy: TokenPolicy, request: Request) -> None:
-        """Reads a configuration, and no weight.
+        """Reads a configuration only.
 
-        Raises ValueError if there is none to be read.
+        Raises ValueError if there is none.
         """
         super().__init__(request, policy.numerics, policy.lora, policy.quantization)
         self.policy, self.needs = policy, request.needs
@@ -64,15 +64,15 @@ class LanguageOutline(Outline):
             policy.adapt(model, self.lora, seed=0)
 
     def is_cast(self, parameter: nn.Parameter) -> bool:
-        """Whether autocast computes with a copy: of float32 matrices that others are multiplied
-        with, and of embeddings where the head is made of them."""
+        """Whether autocast makes a bfloat16 copy: of float32 matrices used in a matmul, and of
+        embeddings only if they are tied to the head."""
         read, head = self.model.get_input_embeddings(), self.model.get_output_embeddings()
         only_read = parameter is read.weight and parameter is not head.weight
         return parameter.dtype == torch.float32 and parameter.ndim > 1 and not only_read
 
     @property
     def longest(self) -> int:
-        """Tokens of a prompt and its answer at most."""
+        """The most tokens of a prompt and its answer."""
         asked, most = self.sampling.max_prompt_tokens, positions(self.model)
         if asked is None:
             return self.new_tokens + 1 if most is None else most
@@ -81,16 +81,16 @@ class LanguageOutline(Outline):
 
     @property
     def new_tokens(self) -> int:
-        """Tokens behind a prompt at most: of an episode those of the world too."""
+        """The most tokens after a prompt; in an episode with those of the environment."""
         of_move, world = self.sampling.max_new_tokens, self.request.environment
         return of_move if world is None else world.most_tokens(of_move)
 
     def peak_of(self, forward: Pass) -> int:
-        """Bytes that forward and backward hold at most beside weights and their gradients."""
+        """Peak bytes of forward and backward, without weights and their gradients."""
         return self.peak_of_update(lambda: self._loss(forward))
 
     def pass_of(self, rows: int, tokens: int) -> int:
-        """Bytes that a pass without gradient holds of so many rows."""
+        """Peak bytes of a pass without gradient over `rows` rows."""
         self.model.eval()
         row = torch.empty(rows, tokens, dtype=torch.int64, device="meta")
         with torch.no_grad(), Peak([*self.held, row]) as peak:
@@ -98,7 +98,7 @@ class LanguageOutline(Outline):
         return peak.most
 
     def cache_of(self, tokens: int) -> int:
-        """Bytes that sampling remembers of a row of so many tokens."""
+        """Bytes of the key-value cache of a row of `tokens` tokens."""
         self.model.eval()
         row = torch.empty(1, tokens, dtype=torch.int64, device="meta")
         with torch.no_grad(), Peak([*self.held, row]) as peak:
@@ -142,7 +142,7 @@ class LanguageOutline(Outline):
 
 
 def teachers_of(policy: TokenPolicy, request: Request) -> list[nn.Module]:
-    """The networks of the teachers, each once, but for one that is the policy itself."""
+    """The networks of the teachers, each once, without those on a server or the policy itself."""
     if request.teachers is None:
         return []
     dtype = DTYPES.get(request.teachers.dtype or policy.numerics.dtype)
@@ -164,13 +164,12 @@ def teachers_of(policy: TokenPolicy, request: Request) -> list[nn.Module]:
 def configured(
     policy: TokenPolicy, path: str, dtype: torch.dtype | None, *, key: str = "model.path"
 ) -> nn.Module:
-    """A model as its config.json describes it. Raises ValueError for a folder without one."""
+    """The model of a config.json. Raises ValueError for a folder without one."""
     try:
         config = policy.read_config(locate(path, key=key))
     except (ValueError, OSError) as error:
         raise ValueError(
-            f"{str(error).splitlines()[0]} (an estimate needs a config.json and no weights: "
-            f"{key}=FOLDER)"
+            f"{str(error).splitlines()[0]} (an estimate only needs a config.json: set {key}=FOLDER)"
         ) from None
     given = (config.dtype or torch.float32) if dtype is None else dtype
     return policy.choose_class(config).from_config(config, dtype=given, trust_remote_code=False)

@@ -1,7 +1,7 @@
-"""Networks without numbers: on torch's meta device tensors have shapes and nothing else.
+"""Outlines: networks on torch's meta device, where tensors have shapes but no values.
 
-A pass over them, with the layers, adapters, recomputation and chunks of the real one, makes the
-tensors that the real one makes, and they are counted.
+A pass over an outline, with the layers, adapters, recomputation and chunks of the real pass,
+allocates the same tensors, and their bytes are counted.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
 
 class Numerics(Protocol):
-    """How a network computes."""
+    """The numerical options of a network."""
 
     dtype: str
     gradient_checkpointing: bool
 
 
 class Outline:
-    """The networks of a policy that was not loaded, adapters and critic too."""
+    """The networks of a policy, without weights, including adapters and critic."""
 
     model: nn.Module  # with its adapters
     base: list[nn.Parameter]  # of the model, without its adapters
     critic: nn.Module | None
     teachers: list[nn.Module]
-    reads_reference: bool  # the base, where there are adapters
-    asks_reference: Phase = "reference"  # when it is asked
+    reads_reference: bool  # with LoRA the base is the reference
+    asks_reference: Phase = "reference"  # the phase in which it is used
 
     def __init__(
         self,
@@ -52,11 +52,11 @@ class Outline:
 
     @cached_property
     def packed(self) -> dict[nn.Parameter, int]:
-        """Bytes of the weights of a quantised base."""
+        """Bytes of each weight of a quantised base."""
         return packed_sizes(self.networks, self.quantization)
 
     def size_of(self, tensors: Iterable[Tensor]) -> int:
-        """Bytes of tensors, some of which may be packed. Of any shape [...]."""
+        """Bytes of tensors, some of which may be quantised. Of any shape [...]."""
         return sum(self.packed.get(x, x.nbytes) for x in tensors)
 
     @property
@@ -65,7 +65,7 @@ class Outline:
 
     @property
     def has_reference(self) -> bool:
-        """Whether a frozen copy is one of its own."""
+        """Whether there is a frozen copy of the weights."""
         return self.reads_reference and self.lora is None
 
     @property
@@ -82,19 +82,19 @@ class Outline:
 
     @property
     def held(self) -> list[Tensor]:
-        """What is there before a pass begins."""
+        """The tensors that exist before a pass."""
         return [*self.parameters, *(x for own in self.networks for x in own.buffers())]
 
     def is_cast(self, parameter: nn.Parameter) -> bool:
-        """Whether autocast computes with a copy."""
+        """Whether autocast makes a bfloat16 copy."""
         return parameter.dtype == torch.float32 and parameter.ndim > 1
 
     def narrow(self) -> None:
-        """Compute in bfloat16, as autocast does, which knows no meta device."""
+        """Compute in bfloat16, as under autocast, which does not support the meta device."""
         self.model.to(torch.bfloat16)
 
     def peak_of_update(self, loss: Callable[[], Tensor]) -> int:
-        """Bytes that forward and backward hold at most, beside weights and their gradients."""
+        """Peak bytes of forward and backward, without weights and their gradients."""
         learnt = self.trained
         for parameter in learnt:
             parameter.grad = torch.empty_like(parameter)

@@ -1,4 +1,4 @@
-"""Peak bytes of tensors of a computation, also of one without numbers (meta)."""
+"""A tracker of the peak bytes of a computation's tensors, also on the meta device."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
-FUSED = "counted"  # the name of our attention among transformers'
+FUSED = "counted"  # our attention's name in transformers' registry
 
 
 class Peak(TorchDispatchMode):
-    """Counts every tensor that is made under it until it is given up.
+    """Counts the bytes of every tensor allocated under it until it is freed.
 
-    `most` is what a caching allocator would have handed out at once, in bytes, beside `known`
-    tensors and beside what a kernel takes for itself.
+    `most` is the peak, in bytes, that a caching allocator would have allocated, without `known`
+    tensors and the workspaces of kernels.
     """
 
     def __init__(self, known: Iterable[Tensor]) -> None:
@@ -53,9 +53,9 @@ class Peak(TorchDispatchMode):
 
 @contextmanager
 def fused() -> Iterator[None]:
-    """torch's own attention without a matrix of scores, which a meta device would make.
+    """Replace torch's attention by one without a score matrix, which the meta device allocates.
 
-    In place of the function itself: what is recomputed in backward runs under no mode of torch's.
+    The function itself is replaced: recomputation in the backward pass runs outside torch modes.
     """
     own = nn.functional.scaled_dot_product_attention
     nn.functional.scaled_dot_product_attention = _attend_as_torch
@@ -73,8 +73,8 @@ def _attend_as_torch(
 
 
 def fuse_attention(model: nn.Module) -> None:
-    """Let a transformers model attend without a matrix of scores: on the meta device torch itself
-    would make one, and nowhere else."""
+    """Give a transformers model attention without a score matrix, which torch allocates only on
+    the meta device."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(FUSED, _attend)
@@ -84,8 +84,8 @@ def fuse_attention(model: nn.Module) -> None:
 def _attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **_: object
 ) -> tuple[Tensor, None]:
-    """As transformers calls torch's: under a mask every head has keys and values of its own, and
-    the kernel adds a bias that is made of the mask."""
+    """Attention as transformers calls torch's: with a mask, keys and values are repeated per head
+    and the kernel adds a bias made from the mask."""
     groups = query.shape[1] // key.shape[1]
     if mask is not None and groups > 1:
         key, value = (x.repeat_interleave(groups, 1) for x in (key, value))
@@ -94,7 +94,7 @@ def _attend(
 
 
 class _Attention(torch.autograd.Function):
-    """What a fused kernel keeps: its inputs, its output, and one number a row."""
+    """Saves what a fused kernel saves: its inputs, its output, and one number per row."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""The memory estimate of one transformer that writes and paints, before any weight is there."""
+"""The memory estimate of a transformer for text and pictures, computed without loading weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class PainterOutline(FlowOutline):
-    """What a painter adds to the layers of a writer. A pass goes through both."""
+    """A flow model's additions to the language model's layers; a pass uses both."""
 
     def __init__(self, policy: FlowPolicy, request: Request, layers: nn.Module) -> None:
         super().__init__(policy, request)
@@ -30,7 +30,7 @@ class PainterOutline(FlowOutline):
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """Its own: the layers are counted with the writer."""
+        """The additions only: the layers are counted with the language model."""
         shared = {*self.layers.parameters()}
         return [p for p in super().parameters if p not in shared]
 
@@ -47,8 +47,7 @@ class PainterOutline(FlowOutline):
 
 
 def footprint(policy: UnifiedPolicy, request: Request, work: Workload) -> dict[str, list[Part]]:
-    """Every part that counts, by segment; the layers are of the text. A configuration is read, and
-    no weight."""
+    """All parts of the estimate by segment, from configurations alone; the layers count as text."""
     writer = LanguageOutline(policy.text, policy.request_of(TEXT, request))
     layers = writer.model.get_decoder()
     policy.picture.adapter.share(layers, None)

@@ -1,4 +1,4 @@
-"""The memory estimate of a vision-language policy: that of its tokens, and of its pictures."""
+"""The memory estimate of a vision-language policy: of its tokens and its images."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from tandem.policies.request import Request
     from tandem.policies.vision.policy import VisionLanguagePolicy
 
-# What a block keeps of a patch for its backward, in widths of its states and of its MLP: inputs of
-# two norms, queries, keys and values, two outputs; what goes into the activation, and comes out.
+# Values that a block saves per patch for its backward, in widths of its states and of its MLP:
+# inputs of two norms, queries, keys, values, two outputs; input and output of the activation.
 OF_STATES, OF_MLP = 8, 3
 
 
 def footprint(policy: VisionLanguagePolicy, request: Request, work: Workload) -> list[Part]:
-    """Every part that counts; image tokens are those of prompts."""
+    """All parts of the estimate; image tokens count as prompt tokens."""
     outline = LanguageOutline(policy, request)
     return [*of_outline(outline, work), of_pictures(outline, work)]
 
 
 def of_pictures(outline: LanguageOutline, work: Workload) -> Part:
-    """At most: as if prompts held nothing but pictures."""
+    """An upper bound: as if prompts consisted of images only."""
     sampling, most = outline.sampling, positions(outline.model)
     tokens = most if sampling.max_prompt_tokens is None else sampling.max_prompt_tokens
     if outline.policy.frozen_tower:
@@ -36,20 +36,20 @@ def of_pictures(outline: LanguageOutline, work: Workload) -> Part:
 
 
 def of_frozen_tower(outline: LanguageOutline, prompts: int, tokens: int) -> Part:
-    """What the tower says of every picture of an iteration, once."""
+    """The outputs of the tower for all images of an iteration."""
     config = outline.model.config
     levels = 1 + len(getattr(config.vision_config, "deepstack_visual_indexes", ()))
     width = config.get_text_config().hidden_size * levels * outline.model.dtype.itemsize
     return Part(
         name="pictures",
         size=min(prompts * tokens * width, KEPT),
-        says=f"what the frozen tower says of {prompts} x {tokens} image tokens at most",
+        says=f"outputs of the frozen tower for at most {prompts} x {tokens} image tokens",
         lower="lower rollout.max_prompt_tokens",
     )
 
 
 def of_trained_tower(outline: LanguageOutline, rows: int, tokens: int) -> Part:
-    """What its blocks keep for their backward, about."""
+    """The approximate size of what its blocks save for their backward."""
     config = outline.model.config.vision_config
     merged = getattr(config, "spatial_merge_size", 1) ** 2
     kept = OF_STATES * config.hidden_size + OF_MLP * config.intermediate_size
@@ -59,7 +59,7 @@ def of_trained_tower(outline: LanguageOutline, rows: int, tokens: int) -> Part:
     return Part(
         name="tower",
         size=rows * tokens * merged * blocks * kept * outline.model.dtype.itemsize,
-        says=f"about what {blocks} blocks keep of {rows} x {tokens * merged} patches at most",
+        says=f"about what {blocks} blocks save for at most {rows} x {tokens * merged} patches",
         lower="set model.target_components=[language]",
         phase="update",
     )
