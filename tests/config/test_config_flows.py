@@ -61,23 +61,23 @@ WRONG = {
         "data, or another algorithm"
     ),
     "rollout.steps=1": (
-        "rollout.steps=1: a rollout of 1 step has no stochastic one, because the last follows the "
-        "ODE; take 2 steps or more"
+        "rollout.steps=1: a rollout of 1 step has no stochastic step, because the last one follows "
+        "the ODE; use 2 steps or more"
     ),
     "algorithm=mix_grpo rollout.steps=4": (
-        "rollout.steps=4 dynamics.stochastic.length=4: a window of 4 steps does not fit in front "
-        "of the last of 4 steps"
+        "rollout.steps=4 dynamics.stochastic.length=4: a window of 4 steps does not fit before "
+        "the last of 4 steps; choose a length of 1 to 3"
     ),
     "dynamics/stochastic=random_steps dynamics.stochastic.sde_steps=[9]": (
-        "rollout.steps=10: sde_steps are [9], but of 10 steps only 0 to 8 can be stochastic; the "
+        "rollout.steps=10: sde_steps=[9]: of 10 steps only 0 to 8 can be stochastic; the "
         "last one follows the ODE"
     ),
     "dynamics/schedule=linear_dynamic_shift dynamics.schedule.max_tokens=256": (
         "dynamics.schedule of rollout.steps=10: float division by zero"
     ),
     "dynamics/schedule=qwen_image dynamics.schedule.terminal=1.5": (
-        "dynamics.schedule of rollout.steps=10: the level that the last step starts from lies in "
-        "(0, 1), and needs a step before it; got terminal=1.5 of 10 steps"
+        "dynamics.schedule of rollout.steps=10: terminal=1.5 with 10 steps; it must lie in "
+        "(0, 1), and needs at least 2 steps"
     ),
     "dynamics.schedule.shift=1e30": (
         "dynamics=flow_sde: the step from the noise level 1 to 1 is not finite; set another "

@@ -79,9 +79,8 @@ WRONG = {
         "one per picture; set algorithm.objective=any, which averages over levels"
     ),
     f"{NFT} rollout.steps=1": (
-        "algorithm.timestep_sampling of rollout.steps=1: no step of the sampler is left to draw a "
-        "noise "
-        "level from; raise rollout.steps, or widen algorithm.timestep_sampling.levels.among"
+        "algorithm.timestep_sampling of rollout.steps=1: no step of the sampler is left to draw "
+        "from; raise rollout.steps, or widen algorithm.timestep_sampling.levels.among"
     ),
     f"{DGPO} algorithm.timestep_sampling.shared=false": (
         "algorithm.timestep_sampling.shared=false: dgpo compares the samples of a prompt at "

@@ -158,7 +158,7 @@ def test_a_step_without_noise_has_no_log_probability(ask):
         ask(step, x) if ask is gaussian_kl else ask(x, step)
     next_sigma[3] = 0
     step = NOISY["CPS"](x, velocity, sigma, next_sigma)
-    with pytest.raises(ValueError, match="never train the last one"):
+    with pytest.raises(ValueError, match="do not train the last step"):
         ask(step, x) if ask is gaussian_kl else ask(x, step)
 
 

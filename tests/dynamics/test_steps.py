@@ -119,13 +119,13 @@ def test_decaying_windows_stay_shorter_toward_the_data():
 @pytest.mark.parametrize(
     ("choose", "says"),
     [
-        (partial(every_step, 1), "take 2 steps or more"),
+        (partial(every_step, 1), "use 2 steps or more"),
         (partial(random_steps, 5, sde_steps=[2, 4]), "only 0 to 3"),
-        (partial(random_steps, 5, num_sde_steps=5), "num_sde_steps is 5, of 4"),
-        (partial(random_steps, 5, num_sde_steps=0), "num_sde_steps is 0"),
+        (partial(random_steps, 5, num_sde_steps=5), "num_sde_steps=5 must be from 1 to 4"),
+        (partial(random_steps, 5, num_sde_steps=0), "num_sde_steps=0 must be from 1 to 4"),
         (partial(random_window, 4, length=4), "a window of 4 steps does not fit"),
-        (partial(random_window, 9, share=0.0), "share is 0"),
-        (partial(random_window, 9, share=3), "share is 3"),
+        (partial(random_window, 9, share=0.0), "share=0 must"),
+        (partial(random_window, 9, share=3), "share=3 must"),
         (partial(sliding_window, 4), "a window of 4 steps does not fit"),
     ],
 )

@@ -1,7 +1,7 @@
 """Decays of moving averages of weights: (count, *, numbers) -> share kept, in [0, 1].
 
-average <- decay average + (1 - decay) live, in float32: in bfloat16 the small steps round to none.
-count is the number of updates or iterations before, 0 at the first; 0 as decay copies.
+average <- decay average + (1 - decay) live, in float32: in bfloat16 small steps round to 0.
+count is the number of previous updates or iterations, 0 at the first. A decay of 0 copies.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Fraction = Annotated[float, fraction]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmaSchedule:
-    """How an average follows the live weights."""
+    """The schedule of a moving average of the live weights."""
 
     decay: Decay
-    # An update is a step of the optimiser; "never" is a copy that is renewed by hand.
+    # An update is a step of the optimiser; "never": only explicit renewals.
     every: Literal["update", "iteration", "never"] = "update"
     counts: Literal["update", "iteration"] = "update"  # what the decay counts
 
@@ -43,7 +43,7 @@ def linear(
     start: Fraction = 0.0,
     warmup: Annotated[int, positive] = 100,
 ) -> float:
-    """Straight from `start` to `decay` in `warmup` updates."""
+    """Linear from `start` to `decay` in `warmup` updates."""
     return start + (decay - start) * min(count / warmup, 1)
 
 
@@ -55,9 +55,10 @@ def piecewise_linear(
     flat: Annotated[int, at_least(0)] = 50,
     slope: Annotated[float, at_least(0)] = 0.001,
 ) -> float:
-    """`start`, and from count = flat on `slope` more with every update, at most `decay`.
+    """`start` up to count = flat, then `slope` more per update, at most `decay`.
 
-    DiffusionNFT and CRD write it start-of-ramp, value, slope, end: flat, start, slope, decay.
+    DiffusionNFT and CRD call the numbers start-of-ramp, value, slope, end: flat, start, slope,
+    decay.
     """
     return min(start + max(0, count - flat) * slope, decay)
 
@@ -69,7 +70,7 @@ def cosine(
     start: Fraction = 0.0,
     length: Annotated[int, positive] = 1000,
 ) -> float:
-    """From `start` to `decay` along half a cosine of `length` updates."""
+    """From `start` to `decay` along half a cosine in `length` updates."""
     return start + (decay - start) * (1 - math.cos(math.pi * min(count / length, 1))) / 2
 
 
@@ -82,7 +83,7 @@ def warmup_cosine(
     warmup: Annotated[int, positive] = 100,
     length: Annotated[int, positive] = 1000,
 ) -> float:
-    """Straight from 0 to `start` in `warmup` updates, then `cosine` in what is left of `length`."""
+    """Linear from 0 to `start` in `warmup` updates, then `cosine` in the rest of `length`."""
     if count < warmup:
         return start * count / warmup
     return cosine(count - warmup, decay=decay, start=start, length=length - warmup)

@@ -1,4 +1,4 @@
-"""Classifier-free guidance: one velocity out of two, those with and without the prompt."""
+"""Classifier-free guidance: one velocity from those with and without the prompt."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from tandem.types import widen
 
 
 def needs_unprompted(scale: float) -> bool:
-    """Whether a scale asks for the velocity without the prompt; 1 is no guidance.
+    """Whether a scale needs the velocity without the prompt; 1 is no guidance.
 
     Raises ValueError for a scale below 1.
     """
     if scale < 1:
-        raise ValueError(f"a guidance scale is at least 1 (no guidance), got {scale:g}")
+        raise ValueError(f"guidance_scale={scale:g} must be at least 1 (no guidance)")
     return scale > 1
 
 
 def guide(prompted: Tensor, unprompted: Tensor | None, *, scale: float) -> Tensor:
     """unprompted + scale (prompted - unprompted), in float32; the gradient goes into both.
 
-    Raises if the scale asks for an unprompted velocity and there is none: to go on without it would
-    sample, and train, another policy than the one that was named. All are [B, ...].
+    Raises if the scale needs an unprompted velocity and there is none: without it, another policy
+    would be sampled and trained. All are [B, ...].
     """
     if not needs_unprompted(scale):
         return widen(prompted)
@@ -36,8 +36,8 @@ def guide(prompted: Tensor, unprompted: Tensor | None, *, scale: float) -> Tenso
 def rescale(prompted: Tensor, guided: Tensor) -> Tensor:
     """guided |prompted| / |guided|, norms over the last dimension, in float32.
 
-    What Qwen-Image does to every patch: guidance turns a velocity, and does not lengthen it. All
-    are [..., D].
+    As in Qwen-Image, per patch: guidance changes the direction of a velocity, not its norm. All are
+    [..., D].
     """
     norms = [x.norm(dim=-1, keepdim=True) for x in (widen(prompted), widen(guided))]
     return widen(guided) * (norms[0] / norms[1])

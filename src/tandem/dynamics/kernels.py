@@ -4,8 +4,8 @@ Every kernel is linear in x and velocity, x' ~ N(a x + b velocity, std^2), with 
 the noise levels alone: [B] each, computed in float64. sigma falls, so dt = next_sigma - sigma < 0.
 noise_level is the papers' eta; at 0 all kernels are the ODE.
 
-At next_sigma = 0 both SDEs still add noise to the finished sample, and `cps` adds none: the last
-step is taken by the ODE (`steps.py`).
+At next_sigma = 0 both SDEs would still add noise to the finished sample, and `cps` none: the last
+step follows the ODE (`steps.py`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Step:
     """The distribution of a step. Only `mean` carries a gradient."""
 
     mean: Tensor  # [B, ...]
-    std: Tensor  # [B], of every latent dimension; 0: no noise
+    std: Tensor  # [B], the same for every latent dimension; 0: no noise
     velocity_gain: Tensor  # [B] d mean / d velocity, below 0
 
 
@@ -56,9 +56,9 @@ def flow_sde(
 ) -> Step:
     """The SDE with s = noise_level sqrt(sigma / (1 - sigma)) (Flow-GRPO, arXiv:2505.05470).
 
-    At sigma = 1, which is the first step, the 1 - sigma under the root takes the second level of
-    the schedule, which is next_sigma. A schedule that starts a little below 1 has no such remedy. x
-    and velocity are [B, ...], the levels [B].
+    At sigma = 1, the first step, 1 - sigma under the root uses the second level of the schedule,
+    next_sigma. A schedule that starts slightly below 1 gets no such correction. x and velocity are
+    [B, ...], the levels [B].
     """
     level = sigma.double()
     below_one = torch.where(level == 1, next_sigma.double(), level)
@@ -93,12 +93,12 @@ def cps(
 ) -> Step:
     """(1 - sigma') x0 + sigma' (cos(e) noise + sin(e) fresh noise), e = noise_level pi / 2.
 
-    x0 and noise are those that the velocity implies, so the noise of x' has exactly the std sigma'
-    that the model was trained on (coefficients-preserving sampling, arXiv:2509.05952). x and
-    velocity are [B, ...], the levels [B].
+    The velocity implies x0 and noise, so the noise of x' has exactly the std sigma' of training
+    (coefficients-preserving sampling, arXiv:2509.05952). x and velocity are [B, ...], the levels
+    [B].
     """
     level, after = sigma.double(), next_sigma.double()
-    # cos and sin of the angle: sqrt(sigma'^2 - std^2) is NaN where rounding turns it negative.
+    # cos and sin of the angle: sqrt(sigma'^2 - std^2) is NaN if rounding makes it negative.
     kept = after * math.cos(noise_level * math.pi / 2)
     fresh = after * math.sin(noise_level * math.pi / 2)
     return linear_step(
@@ -107,10 +107,10 @@ def cps(
 
 
 def next_state(step: Step, noise: Tensor, *, storage: torch.dtype = torch.float32) -> Tensor:
-    """mean + std noise, [B, ...], as the trajectory stores it, and without gradient.
+    """mean + std noise, [B, ...], rounded to the storage dtype and without gradient.
 
-    Rounded before anybody reads it: its log-probability and the next step must be those of the
-    value that training will find, or the first ratio is not 1.
+    It is rounded before use: its log-probability and the next step must be those of the stored
+    value, or the first ratio in training is not 1.
     """
     drawn = step.mean + align_level(step.std, step.mean) * widen(noise)
     return drawn.detach().to(storage).to(drawn.dtype)
@@ -128,7 +128,7 @@ def sde_step(x: Tensor, velocity: Tensor, sigma: Tensor, next_sigma: Tensor, s: 
 
 
 def linear_step(x: Tensor, velocity: Tensor, state_gain: Tensor, gain: Tensor, std: Tensor) -> Step:
-    """A step of mean state_gain x + gain velocity: x and velocity [B, ...], the others [B]."""
+    """A step with mean state_gain x + gain velocity: x and velocity [B, ...], the others [B]."""
     x, velocity = widen(x), widen(velocity)
     state_gain, gain, std = (number.to(x.dtype) for number in (state_gain, gain, std))
     mean = align_level(state_gain, x) * x + align_level(gain, x) * velocity

@@ -1,10 +1,10 @@
 """Log-probabilities and KLs of denoising steps: [B], nats per latent dimension.
 
-All are means over latent dimensions, never sums: the log of a ratio is then 1/D of the whole
-step's, which is why clip ranges of flows are small.
+All are means over latent dimensions, never sums: a log-ratio is 1/D of that of the whole step,
+which is why clip ranges of flows are small.
 
-With the same std, KL(step || other) is symmetric, and the distances that papers call KL are that
-one in other units: published coefficients do not carry over from one to another.
+With equal std, KL(step || other) is symmetric. The distances that papers call KL are this KL in
+other units, so published coefficients do not carry over.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LogProbability = Callable[[Tensor, Step], Tensor]
 def gaussian_logp(next_x: Tensor, step: Step) -> Tensor:
     """-(x' - mean)^2 / (2 std^2) - log std - log(2 pi) / 2: a density, for every kernel with noise.
 
-    x' is a constant. For `cps` it makes one clip range fit all kernels, which its paper's does not.
+    x' is a constant. With it one clip range fits all kernels, `cps` too, unlike its paper's form.
     Shape: [B] nats per latent dimension. Source: the density of a normal distribution, its mean
     over dimensions as in Flow-GRPO (arXiv:2505.05470).
     """
@@ -35,7 +35,7 @@ def gaussian_logp(next_x: Tensor, step: Step) -> Tensor:
 
 @register_likelihood("unscaled", unscaled=True)
 def unscaled_logp(next_x: Tensor, step: Step) -> Tensor:
-    """-(x' - mean)^2, as the paper of `cps` has it (arXiv:2509.05952).
+    """-(x' - mean)^2, as in the paper of `cps` (arXiv:2509.05952).
 
     Its log-ratios are 2 std^2 times those of the density. Shape: [B], in place of nats.
     """
@@ -43,7 +43,7 @@ def unscaled_logp(next_x: Tensor, step: Step) -> Tensor:
 
 
 def gaussian_kl(step: Step, other_mean: Tensor) -> Tensor:
-    """(mean - mean')^2 / (2 std^2): exact, of two policies that take the same step.
+    """(mean - mean')^2 / (2 std^2): the exact KL of two policies with the same std.
 
     Shape: [B] nats per latent dimension.
     """
@@ -51,10 +51,10 @@ def gaussian_kl(step: Step, other_mean: Tensor) -> Tensor:
 
 
 def step_log_ratio(next_x: Tensor, step: Step, other: Step) -> Tensor:
-    """log p / p' of the step that was taken, in nats of all its latent dimensions: [B].
+    """log p / p' of the sampled step, in nats over all latent dimensions: [B].
 
-    Its mean is the KL, and so is what a policy gradient makes of it as a cost; the exact KL of a
-    step does not depend on where the step went, so as a cost it has no gradient at that step.
+    Its mean is the KL, and as a cost of a policy gradient it lowers the KL. The exact KL of a step
+    does not depend on the sampled value, so as a cost it has no gradient at that step.
     """
     ratio = gaussian_logp(next_x, step) - gaussian_logp(next_x, other)
     return ratio * (next_x.numel() // step.std.numel())
@@ -74,8 +74,8 @@ def _squared_distance(step: Step, x: Tensor) -> Tensor:
     """(x - mean)^2, the mean over latent dimensions: [B]. Raises ValueError without noise."""
     if not (step.std > 0).all():  # written so that NaN is caught as well
         raise ValueError(
-            f"a step with std {step.std.min():g} has no log-probability; sample the steps that are "
-            "trained with dynamics=flow_sde, dance_sde or cps, and never train the last one"
+            f"a step with std {step.std.min():g} has no log-probability; sample trained steps with "
+            "dynamics=flow_sde, dance_sde or cps, and do not train the last step"
         )
     return mean_square(x - step.mean, step.std)
 

@@ -1,8 +1,8 @@
-"""Queries: where the pictures that a generator expects are noised again, for others to judge.
+"""Queries of distribution matching: noise levels at which a generator's predictions are noised.
 
-A level is drawn for a state of the generator's path, which leads from sigma to next_sigma. Noise
-may be fresh, or go on from what the path itself leaves at a level: then a query is a state that a
-longer path of the generator could have come by.
+A level is drawn for a state of the generator's path, whose step leads from sigma to next_sigma. The
+noise is fresh, or continues the noise of the path at a level: then a query is a state that a longer
+path of the generator could have reached.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tandem.contracts import fraction, positive, register_query
 from tandem.dynamics.path import interpolate
 from tandem.dynamics.regression import between, shifted
 
-# (u in (0, 1), sigma, next_sigma) -> sigma of the query, and the level whose noise goes on: [N]
+# (u in (0, 1), sigma, next_sigma) -> sigma of the query, and the level whose noise continues: [N]
 Query = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-MOST = math.log(20.0)  # of the log of an importance weight, either way
+MOST = math.log(20.0)  # bound of the absolute log of an importance weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryPoints:
-    """Expected pictures with noise on them, N of them."""
+    """N noised predictions."""
 
     x: Tensor  # [N, ...]
     sigma: Tensor  # [N]
@@ -35,7 +35,7 @@ class QueryPoints:
     importance: Tensor  # [N]
 
 
-# At any level, by fresh noise (DMD2)
+# Any level, with fresh noise (DMD2)
 @register_query(rising=(("low", "high"),))
 def anywhere(
     u: Tensor,
@@ -45,31 +45,31 @@ def anywhere(
     low: Annotated[float, fraction] = 0.02,
     high: Annotated[float, fraction] = 0.98,
 ) -> tuple[Tensor, Tensor]:
-    """low + (high - low) u, by noise that is all fresh.
+    """low + (high - low) u, with fresh noise.
 
     Shape: [N] each. Source: DMD2, arXiv:2405.14867.
     """
     return between(u, low=low, high=high), torch.zeros_like(u)
 
 
-# Between the ends of the step, by the noise of the path (TDM)
+# A level between the ends of the step, with the noise of the path (TDM)
 @register_query
 def trajectory(
     u: Tensor, sigma: Tensor, next_sigma: Tensor, *, shift: Annotated[float, positive] = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """Uniform between next_sigma and sigma before the shift, by the noise left at next_sigma.
+    """Uniform between next_sigma and sigma before the shift, with the noise left at next_sigma.
 
     Shape: [N] each. Source: TDM, arXiv:2503.06674.
     """
     return span(u, next_sigma, sigma, shift=shift), next_sigma
 
 
-# Between the end of the step and all noise, by the noise of the path (TDM, TDM-R1)
+# A level between the end of the step and 1, with the noise of the path (TDM, TDM-R1)
 @register_query
 def reverse(
     u: Tensor, sigma: Tensor, next_sigma: Tensor, *, shift: Annotated[float, positive] = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """Uniform between next_sigma and 1 before the shift, by the noise left at next_sigma.
+    """Uniform between next_sigma and 1 before the shift, with the noise left at next_sigma.
 
     Shape: [N] each. Source: TDM, arXiv:2503.06674.
     """
@@ -77,7 +77,7 @@ def reverse(
 
 
 def span(u: Tensor, low: Tensor, high: Tensor, *, shift: float) -> Tensor:
-    """S(a + u (b - a)), S the shift and a, b what it makes low and high of: [N]"""
+    """S(a + u (b - a)), where S is the shift, S(a) = low and S(b) = high: [N]"""
     first, last = (shifted(end, 1 / shift) for end in (low, high))
     return shifted(first + u * (last - first), shift)
 
@@ -85,11 +85,11 @@ def span(u: Tensor, low: Tensor, high: Tensor, *, shift: float) -> Tensor:
 def continue_noise(
     own: Tensor, fresh: Tensor, sigma: Tensor, left: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Noise of level sigma that goes on from the one at the level `left`, and its importance weight
-    against noise that is all fresh.
+    """Noise at level sigma that continues the noise at level `left`, and its importance weight
+    relative to fresh noise.
 
     own: the noise that the generator implies; own and fresh [N, D], levels [N], left < sigma; at
-    left = 0 it is the fresh one. -> [N, D] of variance 1, [N]. Source: TDM's reverse conditioning.
+    left = 0 the result is fresh. -> [N, D] of variance 1, [N]. Source: TDM's reverse conditioning.
     """
     kept = (1 - sigma) / (1 - left) * left
     added = (sigma.square() - kept.square()).clamp(min=0).sqrt()
@@ -105,9 +105,9 @@ def noise_again(
     ends: tuple[Tensor, Tensor],
     keys: Tensor,
 ) -> QueryPoints:
-    """The pictures x0 that are expected of states x, noised anew.
+    """The predictions x0 at states x, with new noise.
 
-    x, x0: [N, ...]; ends: sigma before and after the step that begins there, [N]; keys: [N] int64.
+    x, x0: [N, ...]; ends: sigma before and after the step from x, [N]; keys: [N] int64.
     """
     before, after = ends
     sigma, left = query(rng.uniform(rng.key(keys, "sigma")).to(x.dtype), before, after)

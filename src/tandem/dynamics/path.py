@@ -1,9 +1,9 @@
-"""The straight path from data to noise, and what a prediction at one point of it implies.
+"""The straight path from data to noise, and conversions between predictions on it.
 
     x_sigma = (1 - sigma) x0 + sigma noise        velocity = noise - x0
 
-sigma is in [0, 1], 1 = noise; its axes are the first axes of the latents ([B] of [B, ...]), so that
-every row has its own. Everything is float32 or wider, whatever the dtype of a model.
+sigma is in [0, 1], 1 = noise; its axes are the first axes of the latents ([B] of [B, ...]), so each
+row has its own. Everything is float32 or wider, whatever the dtype of a model.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def noise_from_velocity(x: Tensor, velocity: Tensor, sigma: Tensor) -> Tensor:
 
 
 def score_from_velocity(x: Tensor, velocity: Tensor, sigma: Tensor) -> Tensor:
-    """grad log p_sigma(x) = -noise / sigma; raises at sigma = 0, where there is none.
+    """grad log p_sigma(x) = -noise / sigma; raises at sigma = 0, where it is undefined.
 
     Shape: [B, ...], sigma [B].
     """
@@ -65,5 +65,5 @@ def velocity_from_score(x: Tensor, score: Tensor, sigma: Tensor) -> Tensor:
 
 def _not(end: int, sigma: Tensor, x: Tensor) -> Tensor:
     if (sigma == end).any():
-        raise ValueError(f"a row is at sigma = {end}, where this conversion divides by 0")
+        raise ValueError(f"a row has sigma = {end}, where this conversion divides by 0")
     return align_level(sigma, x)

@@ -1,11 +1,11 @@
-"""Pictures regressed on: noised anew at levels of our own choice, whoever sampled them.
+"""Regression on finished pictures: velocity errors at newly drawn noise levels.
 
-A velocity is compared with noise - x0 there. Rows with one key get the same levels and noise, and
-so does whoever asks again: the old policy and the reference are judged at the very same points.
+The target velocity is noise - x0. Levels and noise are a function of a row's key, so the policy,
+the old policy and the reference are evaluated at the same points.
 
 Levels are ranges of sigma, `low` to `high`. Flow-Factory writes fractions of the way to data: its
 timestep_range (a, b) is low = 1 - b, high = 1 - a here. It also shifts that fraction, so its shift
-of 3 moves levels toward data, and is 1 / 3 here, where a shift above 1 moves them toward noise.
+of 3 moves levels toward data and is 1 / 3 here, where a shift above 1 moves them toward noise.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from tandem.dynamics.path import interpolate, velocity_between
 
 Levels = Callable[[Tensor, Tensor], Tensor]  # (u in (0, 1) [N, T], schedule [S + 1]) -> [N, T]
 Candidates = Callable[[Tensor], Tensor]  # schedule [S + 1] -> the steps that may be drawn, [n]
-Weighting = Callable[[Tensor, Tensor], Tensor]  # (sigma, energy) -> -log p, of one shape
+Weighting = Callable[[Tensor, Tensor], Tensor]  # (sigma, energy) -> -log p, in the same shape
 
-ROUNDING = 1e-6  # a schedule is in float32
-FLOOR = 1e-10  # an energy of 0 keeps a finite slope
+ROUNDING = 1e-6  # tolerance for a schedule in float32
+FLOOR = 1e-10  # keeps the gradient finite at an energy of 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Regression:
     """Noise levels at which velocities of finished pictures are compared, and their weights.
 
-    Every epoch asks elsewhere under algorithm.objective=denoising. Under `any` all epochs ask at
-    the same points: ratios compare log-probabilities with those that were found there before.
+    With algorithm.objective=denoising each epoch draws new points. With `any` all epochs use the
+    same points, because ratios compare log-probabilities at equal points.
     """
 
     levels: Levels  # of the noise
-    weighting: Weighting  # what a mean squared error says of minus the log-probability
-    count: int = 1  # noise levels of a picture
-    stratified: bool = False  # one in each of `count` equal parts, in random order
+    weighting: Weighting  # mean squared error -> minus the log-probability
+    count: int = 1  # noise levels per picture
+    stratified: bool = False  # one level in each of `count` equal parts, in random order
     shared: bool = True  # all samples of a group get the same levels and noise
-    guidance_scale: float = 1.0  # of the velocity that is trained
+    guidance_scale: float = 1.0  # of the trained velocity
     ref_guidance_scale: float = 1.0  # of the reference's
 
     def __post_init__(self) -> None:
@@ -68,7 +68,7 @@ class Regression:
         return self.levels(u, schedule.to(u))
 
     def noised(self, x0: Tensor, keys: Tensor, schedule: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """x_sigma [N, count, ...], sigma [N, count] and the true velocity there [N, count, ...]."""
+        """x_sigma [N, count, ...], sigma [N, count] and the target velocity [N, count, ...]."""
         sigma = self.sigma(keys, schedule).to(x0.dtype)
         noise = rng.normal(rng.key(keys, "noise"), (self.count, *x0.shape[1:]))
         x0 = x0[:, None].expand_as(noise)
@@ -89,7 +89,7 @@ def uniform(
     high: Annotated[float, fraction] = 1.0,
     shift: Annotated[float, positive] = 1.0,
 ) -> Tensor:
-    """low + (high - low) u, then shifted. u is [N, T] in (0, 1), and so is what comes out."""
+    """low + (high - low) u, then shifted. u and the result are [N, T] in (0, 1)."""
     return shifted(between(u, low=low, high=high), shift)
 
 
@@ -106,15 +106,15 @@ def logit_normal(
 ) -> Tensor:
     """sigmoid(mean + std z), shifted, then between low and high; a mean above 0 is toward noise.
 
-    What Stable Diffusion 3 was trained on (arXiv:2403.03206). u is [N, T] in (0, 1), and so is what
-    comes out.
+    The levels of Stable Diffusion 3's training (arXiv:2403.03206). u and the result are [N, T] in
+    (0, 1).
     """
     raw = torch.sigmoid(mean + std * torch.special.ndtri(u))
     return between(shifted(raw, shift), low=low, high=high)
 
 
 def shifted(sigma: Tensor, shift: float) -> Tensor:
-    """shift sigma / (1 + (shift - 1) sigma): above 1 toward noise, and by 1 / shift back again.
+    """shift sigma / (1 + (shift - 1) sigma): above 1 toward noise; 1 / shift is the inverse.
 
     Shape: [N, T] -> [N, T].
     """
@@ -133,12 +133,10 @@ def between(x: Tensor, *, low: float, high: float) -> Tensor:
 def by_index(
     schedule: Tensor,
     *,
-    start: Annotated[float, fraction] = 0.0,  # the part that is left out at the side of noise
-    end: Annotated[
-        float, fraction
-    ] = 0.99,  # the part up to which they are taken; of 10 steps the first 9
+    start: Annotated[float, fraction] = 0.0,  # share of the steps to skip, from noise
+    end: Annotated[float, fraction] = 0.99,  # share of the steps to stop at; the first 9 of 10
 ) -> Tensor:
-    """The steps from one part of the sampler's S on and below another, floor(S start ... S end).
+    """The sampler's steps from floor(S start) to below floor(S end), of S.
 
     Shape: [steps]. Source: Flow-Factory's time_range.
     """
@@ -148,7 +146,7 @@ def by_index(
 
 
 def part_of(steps: int, part: float) -> int:
-    """floor(part steps), as by hand: 0.29 of 100 is 29."""
+    """floor(part steps), with tolerance for float rounding: 0.29 of 100 is 29."""
     return math.floor(steps * part + ROUNDING)
 
 
@@ -159,9 +157,9 @@ def by_time(
     low: Annotated[float, fraction] = 0.0,
     high: Annotated[float, fraction] = 1.0,
 ) -> Tensor:
-    """The steps of the sampler that start at a level from low to high, both included.
+    """The steps of the sampler that start at a level from low to high, inclusive.
 
-    A shifted schedule has few steps near data: what is half of it by index is little by time.
+    A shifted schedule has few steps near data: half of its steps cover little of that range.
     Shape: [steps]. Source: Flow-Factory.
     """
     start = schedule[:-1]
@@ -171,15 +169,15 @@ def by_time(
 def discrete(u: Tensor, schedule: Tensor, *, among: Candidates = by_index) -> Tensor:
     """Levels of the sampler: one from each of T equal parts of the candidates, noise first.
 
-    u is [N, T], and so is what comes out.
+    u and the result are [N, T].
     """
     return schedule[one_of_each_part(u, among(schedule))]
 
 
 def discrete_with_init(u: Tensor, schedule: Tensor, *, among: Candidates = by_index) -> Tensor:
-    """The first candidate, and T - 1 from parts of the others.
+    """The first candidate, and one from each of T - 1 parts of the others.
 
-    u is [N, T], and so is what comes out.
+    u and the result are [N, T].
     """
     candidates = among(schedule)
     first = one_of_each_part(u[:, :1], candidates[:1])
@@ -188,24 +186,24 @@ def discrete_with_init(u: Tensor, schedule: Tensor, *, among: Candidates = by_in
 
 
 def discrete_without_init(u: Tensor, schedule: Tensor, *, among: Candidates = by_index) -> Tensor:
-    """T from parts of the candidates, all but the first, which is pure noise.
+    """One from each of T parts of the candidates without the first, which is pure noise.
 
-    u is [N, T], and so is what comes out.
+    u and the result are [N, T].
     """
     return schedule[one_of_each_part(u, among(schedule)[1:])]
 
 
 def one_of_each_part(u: Tensor, candidates: Tensor) -> Tensor:
-    """Candidate floor(u size) of each of T parts, whose sizes differ by one at most. [N, T]
+    """Candidate floor(u size) of each of T parts, whose sizes differ by at most one. [N, T]
 
-    Each can be drawn, the last one too, and none twice; if there are fewer than T, each is drawn
-    about equally often. Raises ValueError where there is no candidate.
+    Each candidate can be drawn, none twice; with fewer than T candidates, each is drawn about
+    equally often. Raises ValueError if there is no candidate.
     """
     parts, count = u.shape[1], len(candidates)
     if parts and not count:
         raise ValueError(
-            "no step of the sampler is left to draw a noise level from; raise rollout.steps, or "
-            "widen algorithm.timestep_sampling.levels.among"
+            "no step of the sampler is left to draw from; raise rollout.steps, or widen "
+            "algorithm.timestep_sampling.levels.among"
         )
     edges = torch.arange(parts + 1, device=u.device) * count // max(parts, 1)
     place = edges[:-1] + (u * edges.diff()).long()

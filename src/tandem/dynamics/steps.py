@@ -1,7 +1,7 @@
 """Stochastic steps of a rollout: (steps, iteration, seed, *, numbers) -> step indices.
 
 All other steps follow the ODE, and the last one always does: its noise would stay in the sample.
-Every sample of an iteration has the same stochastic steps, a function of seed and iteration alone.
+All samples of an iteration have the same stochastic steps, a function of seed and iteration only.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ def every_step(steps: int, iteration: int, seed: int) -> Indices:
 
 @register_stochastic_steps
 def one_step(steps: int, iteration: int, seed: int, *, step: int) -> Indices:
-    """That one, always.
+    """Only the step `step`, in every iteration.
 
     Raises ValueError for a step that the rollout does not have. Tandem's own.
     """
     if not 0 <= step < _before_last(steps):
-        raise ValueError(f"step {step} of {steps} is not one of those that can be stochastic")
+        raise ValueError(f"step={step} cannot be stochastic; choose 0 to {steps - 2}")
     return (step,)
 
 
-# num_sde_steps of the candidates sde_steps, drawn anew for every iteration
+# num_sde_steps of the candidates sde_steps, drawn in each iteration
 @register_stochastic_steps
 def random_steps(
     steps: int,
@@ -48,21 +48,24 @@ def random_steps(
 ) -> Indices:
     """num_sde_steps of the candidates sde_steps (None: all but the last), drawn per iteration.
 
-    Raises ValueError for a number of steps that the candidates do not have. Source: Flow-Factory.
+    Raises ValueError for more steps than candidates. Source: Flow-Factory.
     """
     candidates = range(_before_last(steps)) if sde_steps is None else sorted(set(sde_steps))
     if not all(0 <= step < _before_last(steps) for step in candidates):
         raise ValueError(
-            f"sde_steps are {list(candidates)}, but of {steps} steps only 0 to {steps - 2} can be "
+            f"sde_steps={list(candidates)}: of {steps} steps only 0 to {steps - 2} can be "
             "stochastic; the last one follows the ODE"
         )
     if not 1 <= num_sde_steps <= len(candidates):
-        raise ValueError(f"num_sde_steps is {num_sde_steps}, of {len(candidates)} candidates")
+        raise ValueError(
+            f"num_sde_steps={num_sde_steps} must be from 1 to {len(candidates)}, the number of "
+            "candidates"
+        )
     order = permutation(key(seed, "stochastic steps", iteration), len(candidates)).tolist()
     return tuple(sorted(candidates[place] for place in order[:num_sde_steps]))
 
 
-# Some steps in a row from anywhere in the rollout: MixGRPO's random strategy, Flow-GRPO-fast
+# Consecutive steps from anywhere in the rollout: MixGRPO's random strategy, Flow-GRPO-fast
 @register_stochastic_steps
 def random_window(
     steps: int,
@@ -72,29 +75,29 @@ def random_window(
     length: int = 4,  # Flow-GRPO-fast: 3 in the first half
     share: float = 1.0,  # of the rollout, in which a window may start
 ) -> Indices:
-    """`length` steps in a row that start in the first `share` of the rollout, anew per iteration.
+    """`length` consecutive steps, starting in the first `share` of the rollout, per iteration.
 
     share=1 is MixGRPO's random strategy; length=3, share=0.5 is Flow-GRPO-fast. Raises ValueError
     for a share outside (0, 1]. Source: MixGRPO, arXiv:2507.21802.
     """
     if not 0 < share <= 1:
-        raise ValueError(f"share is {share:g}, but it is a part of the rollout: above 0, at most 1")
+        raise ValueError(f"share={share:g} must be above 0 and at most 1, a part of the rollout")
     starts = min(_starts(steps, length), math.ceil(share * steps))
     drawn = uniform(key(seed, "stochastic steps", iteration), (1,)).item()
     return _window(int(drawn * starts), length)
 
 
-# A window stays everywhere equally long
+# A window stays equally long everywhere
 @register_window_pace
 def even(start: int, steps: int, *, iterations: Annotated[int, positive] = 25) -> int:
-    """How many iterations a window stays at `start`: everywhere the same.
+    """How many iterations a window stays at `start`: the same everywhere.
 
     Source: MixGRPO, arXiv:2507.21802.
     """
     return iterations
 
 
-# A window stays shorter the nearer it is to data, on a line: MixGRPO's decay
+# A window stays linearly shorter toward data: MixGRPO's decay
 @register_window_pace
 def linearly_fewer(
     start: int,
@@ -103,14 +106,14 @@ def linearly_fewer(
     iterations: Annotated[int, positive] = 25,
     least: Annotated[int, positive] = 6,
 ) -> int:
-    """From `iterations` at the first step on a line down to `least` at the last stochastic one.
+    """Linear from `iterations` at the first step to `least` at the last stochastic one.
 
     Tandem's own reading of MixGRPO's decay (arXiv:2507.21802).
     """
     return int(iterations + (least - iterations) * start / max(1, steps - 2))
 
 
-# A window stays shorter from some step on, exponentially: MixGRPO's exp_decay
+# A window stays exponentially shorter from some step on: MixGRPO's exp_decay
 @register_window_pace
 def exponentially_fewer(
     start: int,
@@ -120,7 +123,7 @@ def exponentially_fewer(
     after: int = 13,
     rate: float = 0.1,
 ) -> int:
-    """`iterations` up to the step `after`, then e^-rate as many with every step, at least 1.
+    """`iterations` up to the step `after`, then a factor e^-rate per step, at least 1.
 
     Source: MixGRPO, arXiv:2507.21802.
     """
@@ -138,11 +141,11 @@ def sliding_window(
     stride: Annotated[int, positive] = 1,
     roll_back: bool = True,
 ) -> Indices:
-    """`length` steps in a row, `stride` further whenever it stayed enough (arXiv:2507.21802).
+    """`length` consecutive steps that move by `stride` after each stay (arXiv:2507.21802).
 
-    From noise to data; then again from the start (roll_back), or it rests there. MixGRPO's `decay`
+    The window moves from noise to data, then starts again (roll_back) or remains. MixGRPO's `decay`
     and `exp_decay` are stay=linearly_fewer and stay=exponentially_fewer. Every window is whole: the
-    published code goes on into shorter ones, and leaves out the step before the last.
+    published code continues into shorter ones and skips the step before the last.
     """
     starts = range(0, _starts(steps, length), stride)
     left_at = list(itertools.accumulate(stay(start, steps) for start in starts))
@@ -153,21 +156,22 @@ def sliding_window(
 
 
 def _before_last(steps: int) -> int:
-    """How many steps may be stochastic."""
+    """The number of steps that can be stochastic."""
     if steps < 2:
         raise ValueError(
-            f"a rollout of {steps} step has no stochastic one, because the last follows the ODE; "
-            "take 2 steps or more"
+            f"a rollout of {steps} step has no stochastic step, because the last one follows the "
+            "ODE; use 2 steps or more"
         )
     return steps - 1
 
 
 def _starts(steps: int, length: int) -> int:
-    """At how many steps a window of this length may start."""
+    """The number of steps at which a window of this length can start."""
     starts = _before_last(steps) - length + 1
     if length < 1 or starts < 1:
         raise ValueError(
-            f"a window of {length} steps does not fit in front of the last of {steps} steps"
+            f"a window of {length} steps does not fit before the last of {steps} steps; "
+            f"choose a length of 1 to {steps - 1}"
         )
     return starts
 

@@ -1,4 +1,4 @@
-"""Weightings of errors: what an error at a noise level counts, in place of nats."""
+"""Weightings of errors: minus log p as a function of noise level and error, in place of nats."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def by_sigma(sigma: Tensor, energy: Tensor) -> Tensor:
     return sigma * energy
 
 
-# -log p is the mean squared error of the picture that is expected
+# -log p is the mean squared error of the predicted picture
 @register_error_weighting("sigma_squared")
 def by_sigma_squared(sigma: Tensor, energy: Tensor) -> Tensor:
     """sigma^2 energy: the mean squared error of x0.
@@ -34,10 +34,10 @@ def by_sigma_squared(sigma: Tensor, energy: Tensor) -> Tensor:
     return sigma.square() * energy
 
 
-# -log p is about the size of the error, times the noise level
+# -log p is about the norm of the error, times the noise level
 @register_error_weighting
 def huber(sigma: Tensor, energy: Tensor) -> Tensor:
-    """sigma (sqrt(energy + 1e-10) - 1e-5): about the size of the error.
+    """sigma (sqrt(energy + 1e-10) - 1e-5): about the norm of the error.
 
     Shape: [B, T] -> [B, T]. Source: AWM, arXiv:2509.25050.
     """
@@ -52,7 +52,7 @@ def ghuber(
     *,
     p: Annotated[float, positive] = 0.25,  # 1/2 is twice huber
 ) -> Tensor:
-    """sigma / p ((energy + 1e-10)^p - 1e-10^p): below p = 1/2 large errors count the less.
+    """sigma / p ((energy + 1e-10)^p - 1e-10^p): below p = 1/2 large errors count less.
 
     Shape: [B, T] -> [B, T]. Source: AWM, arXiv:2509.25050.
     """
