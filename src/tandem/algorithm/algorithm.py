@@ -1,4 +1,4 @@
-"""An algorithm: which scores are compared how, which loss is weighed how, and a few numbers."""
+"""An algorithm: how scores are compared, which loss is used with which weights, a few numbers."""
 
 from __future__ import annotations
 
@@ -42,54 +42,54 @@ Loss = Callable[..., Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class Algorithm:
-    """What one YAML of conf/algorithm binds. The loop reads it and never learns which it is."""
+    """The parts that one YAML of conf/algorithm binds. The loop does not depend on which it is."""
 
-    # What the loss reads.
+    # Input of the loss.
     # policy_gradient: log-probabilities of the sampled steps.
     # denoising: velocity errors of finished pictures at fresh noise.
     # any: log-probabilities, of sampled steps or of whole pictures.
     # distillation: velocity errors against a teacher at the states of the policy's own trajectory.
-    # matching: what the reference and networks beside the policy expect of its pictures.
+    # matching: predictions of the reference and other networks for the policy's pictures.
     objective: Literal["policy_gradient", "denoising", "any", "distillation", "matching"] = (
         "policy_gradient"
     )
-    # Where the rows of an iteration come from.
+    # Source of the rows of an iteration.
     sampling_strategy: Callable[..., tuple[Rollout, Scores]]
     truncation_handling: Callable[[Scores, Rollout], tuple[Scores, Rollout]]
     advantage: Compare
     normalize_advantages: bool  # to mean 0 and variance 1 over all trained steps
     loss: Loss
     weights: Weigh
-    importance_sampling: importance.Correction  # of rows that other weights sampled
-    old_logprobs: Callable[[CoupledBatch], Tensor]  # the old policy of the loss's ratio
+    importance_sampling: importance.Correction  # for rows sampled by other weights
+    old_logprobs: Callable[[CoupledBatch], Tensor]  # the denominator of the ratio
     kl: KLInLoss | KLInReward  # to the frozen reference
     entropy: EntropyBonus
     critic: Critic | None = None
-    # Nats per step; past 1.5 times it the iteration's updates end.
+    # Nats per step; the updates of an iteration end at 1.5 times it.
     target_kl: Annotated[float, positive] | None = None
-    ema_kl: EmaKL | None = None  # to an average of the policy
-    likelihood: Callable | None = None  # of masked texts: the states at which an answer is judged
-    # Of flows alone; most of it is the policy's to read.
-    timestep_sampling: Regression | None = None  # where pictures as a whole are asked about
+    ema_kl: EmaKL | None = None  # to a moving average of the policy
+    likelihood: Callable | None = None  # of masked texts: states at which an answer is judged
+    # For flow models; read mostly by the policy.
+    timestep_sampling: Regression | None = None  # noise levels for whole pictures
     ema: Mapping[str, EmaSchedule] = field(default_factory=dict)  # older weights, by name
-    rollout_weights: str = "live"  # or the snapshot that samples are drawn from
-    rollout_weights_start: Annotated[int, at_least(0)] = 0  # updates before it: the live weights
-    # Of samples that are written and then painted, by name; none: samples are of one kind.
+    rollout_weights: str = "live"  # or the snapshot used for sampling
+    rollout_weights_start: Annotated[int, at_least(0)] = 0  # before: the live weights
+    # Segments of text-then-image samples by name; none: samples are of one kind.
     segments: Mapping[str, Segment] = field(default_factory=dict)
-    teachers: Teachers | None = None  # of distillation: they judge the states that are come to
-    # Of matching: where expected pictures are noised again, the networks that learn beside the
-    # policy, and how many iterations there are to one in which it learns itself.
+    teachers: Teachers | None = None  # of distillation: evaluated on the student's states
+    # Of matching: noise levels of predicted pictures, the networks trained beside the policy, and
+    # the number of iterations per iteration in which the policy is trained.
     query: Query | None = None
-    every_state: bool = False  # of a path, in place of one that the row's key draws
-    networks: Mapping[str, Network | None] = field(default_factory=dict)  # by name; None: it is off
+    every_state: bool = False  # of a path, instead of one drawn by the row's key
+    networks: Mapping[str, Network | None] = field(default_factory=dict)  # by name; None: off
     policy_every: Annotated[int, at_least(1)] = 1
 
-    shapes_scores: bool = field(init=False)  # whether truncation is treated as anything
-    # Whether scores decide what is learnt; else a teacher does, and they are logged.
+    shapes_scores: bool = field(init=False)  # whether truncation handling changes scores
+    # Whether scores define what is learnt; otherwise a teacher does, and scores are logged.
     learns_from_scores: bool = field(init=False)
-    # Whether the gradient of each part is clipped by itself: two networks' differ by magnitudes.
+    # Whether gradients are clipped per part: those of two networks differ by magnitudes.
     clips_apart: bool = field(init=False)
-    unchecked: list[Compare] = field(init=False)  # the advantage, until it was asked twice
+    unchecked: list[Compare] = field(init=False)  # the advantage, until its determinism was checked
 
     def __post_init__(self) -> None:
         neutral = facts_of(self.truncation_handling).neutral
@@ -122,18 +122,18 @@ class Algorithm:
 
     @property
     def reads_errors(self) -> bool:
-        """Whether it is trained on velocity errors, or on what they say of whole pictures."""
+        """Whether it is trained on velocity errors or on likelihoods derived from them."""
         return self.objective in ON_ERRORS
 
     @cached_property
     def resting_objective(self) -> Objective:
-        """Of the iterations in which the policy itself does not learn."""
+        """The objective of iterations in which the policy is not trained."""
         if self.networks:
             return Matching(self.terms_beside)
         return Coupled({"value": self.critic.term}, old_policy=self.old_logprobs)
 
     def rests(self, iteration: int) -> bool:
-        """Whether a critic warms up, or the networks beside the policy learn alone."""
+        """Whether only a critic or the networks beside the policy are trained."""
         if self.critic is not None and iteration < self.critic.warmup:
             return True
         return (iteration + 1) % self.policy_every != 0
@@ -144,7 +144,7 @@ class Algorithm:
 
     @property
     def rates(self) -> dict[str, float]:
-        """Learning rates of parts of a policy that have one of their own, by name."""
+        """Learning rates of the parts of a policy with their own, by name."""
         learning = {name: part for name, part in self.segments.items() if not part.frozen}
         own = {name: part.lr for name, part in learning.items() if part.lr is not None}
         own |= {name: network.lr for name, network in self.networks.items()}
@@ -152,7 +152,7 @@ class Algorithm:
 
     @cached_property
     def needs_before(self) -> frozenset[str]:
-        """What is read before the first update."""
+        """Rollout fields read before the first update."""
         parts = [self.sampling_strategy, self.truncation_handling, self.advantage]
         if self.critic is not None:
             parts.append(self.critic.returns)
@@ -164,7 +164,7 @@ class Algorithm:
         return self.training_objective.needs | self.needs_before | renewed
 
     def request(self, sampling: Sampling | FlowSampling | ChainSampling) -> Request:
-        """What it asks of a policy that samples so."""
+        """The request to a policy with this sampling."""
         objective = self.training_objective
         return Request(
             sampling=sampling,
@@ -183,8 +183,8 @@ class Algorithm:
 
     @property
     def corrects(self) -> bool:
-        """Whether rows of older weights are treated as such: the sampler's log-probabilities are
-        read, or the old policy whose velocity errors are read is the sampler."""
+        """Whether rows of older weights are corrected: the sampler's log-probabilities are read, or
+        the sampler is the old policy whose velocity errors are read."""
         if self.reads_errors:
             name = OF_SNAPSHOTS["old_error"]
             sampler = self.rollout_weights == name and not self.rollout_weights_start
@@ -197,10 +197,10 @@ class Algorithm:
         if self.shapes_scores:
             scores, rollout = self.truncation_handling(scores, rollout)
         if self.objective == "denoising":
-            # The advantage 0 is that of an average picture, to which losses on errors hold as they
-            # do to any other: one without a score must go.
+            # An advantage of 0 means an average picture, on which losses of errors still train:
+            # pictures without a score must be removed.
             rollout = replace(rollout, mask=rollout.mask & scores.scored[:, None])
-        if self.kl.reads_before:  # it is taken from the reward
+        if self.kl.reads_before:  # subtracted from the reward
             scores = self.kl.charge(scores, rollout)
         of_all, rows, gate = distributed.with_all_rows, (scores, rollout), self.kl.gate
         advantages = of_all(self.compare, *rows)
@@ -221,30 +221,30 @@ class Algorithm:
             ADVANTAGE.refuse_unlike(self.unchecked.pop(), advantages, again)
         return normalise(advantages, scores, rollout) if self.normalize_advantages else advantages
 
-    # What it remembers from one iteration to the next.
+    # State between iterations.
 
     @cached_property
     def memory(self) -> Mapping[str, nn.Module]:
-        """Everything with state, by the name a checkpoint gives it."""
+        """All stateful parts, by their names in a checkpoint."""
         found = {"kl": self.kl.coefficient, "entropy": self.entropy.coefficient}
         found["reference"] = self.kl.renewal
         found = {name: x for name, x in found.items() if isinstance(x, nn.Module)}
         return found | dict(modules_in("advantage", self.advantage))
 
     def observe(self, report: Mapping[str, float], samples: int) -> None:
-        """Let the controllers see an iteration, over all ranks."""
+        """Update the controllers after an iteration, with metrics over all ranks."""
         if "kl" in self.memory and "actor/ref_kl" in report:
             self.memory["kl"].observe(report["actor/ref_kl"], samples)
         if "entropy" in self.memory and "actor/entropy" in report:
             self.memory["entropy"].observe(report["actor/entropy"])
 
     def report(self, experience: Experience) -> dict[str, float]:
-        """Of an iteration, over the rows of all ranks: advantages, values, moving coefficients."""
+        """Metrics of an iteration over all ranks: advantages, values, changing coefficients."""
         trained = distributed.gather(experience.rollout.trained)
         metrics = advantage_metrics(distributed.gather(experience.advantages), trained)
         if self.critic is not None:
             metrics |= self.critic.report(experience, trained)
         for part in self.memory.values():
-            if isinstance(part, StatefulComponent):  # others have state, and no metrics
+            if isinstance(part, StatefulComponent):  # other stateful parts have no metrics
                 metrics |= part.report()
         return metrics

@@ -1,4 +1,4 @@
-"""Coefficients that an algorithm moves while it trains: modules that a checkpoint remembers."""
+"""Coefficients that change during training, as modules stored in checkpoints."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import torch
 
 from tandem.contracts.stateful import StatefulComponent
 
-MOST_ERROR = 0.2  # of a KL, relative to its target: one odd batch moves the coefficient little
+MOST_ERROR = 0.2  # relative error of a KL: limits the effect of one outlier batch
 
 
 class Coefficient(StatefulComponent):
-    """A number with a memory, read by `float(coefficient)`."""
+    """A stateful number, read by `float(coefficient)`."""
 
     def __init__(self, start: float) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class KLController(Coefficient):
         return {"optim/kl_coef": float(self)}
 
     def observe(self, kl: float, samples: int) -> None:
-        """The KL of an iteration over all ranks, and how many samples it had.
+        """Update with the KL of an iteration over all ranks, and its number of samples.
 
         More samples than the horizon count as the horizon, or the coefficient could turn negative.
         """
@@ -52,8 +52,8 @@ class KLController(Coefficient):
 
 
 class ReferenceRenewal(StatefulComponent):
-    """Makes the policy its own reference, once the KL to it is above `kl_above` or after `every`
-    iterations: what was learnt since then is paid for no more.
+    """Resets the reference to the current policy once the KL to it exceeds `kl_above`, or after
+    `every` iterations: the KL to the older reference is no longer penalised.
 
     `kl_above` has the unit of actor/ref_kl. Source: GARDO, arXiv:2512.24138.
     """
@@ -67,7 +67,7 @@ class ReferenceRenewal(StatefulComponent):
         return {"optim/reference_age": self.age.item()}
 
     def is_due(self, kl: float) -> bool:
-        """After an iteration of this KL, over all ranks."""
+        """Whether the reference is renewed after an iteration with this KL over all ranks."""
         self.age.add_(1)
         far = self.kl_above is not None and kl > self.kl_above
         due = far or (self.every is not None and self.age.item() >= self.every)
@@ -77,10 +77,10 @@ class ReferenceRenewal(StatefulComponent):
 
 
 class EntropyController(Coefficient):
-    """A bonus that grows by `step` while the entropy is at or below `target`, and shrinks above it.
+    """An entropy bonus that grows by `step` while the entropy is at most `target`, else shrinks.
 
-    It stays in [0, most], and counts only while the entropy last seen is at or below `target`: not
-    before any was seen. Source: Skywork-OR1, arXiv:2505.22312.
+    It stays in [0, most], and applies only while the last observed entropy is at most `target`, so
+    not before the first observation. Source: Skywork-OR1, arXiv:2505.22312.
     """
 
     def __init__(
@@ -106,6 +106,6 @@ class EntropyController(Coefficient):
         return self.entropy.item() <= self.target
 
     def observe(self, entropy: float) -> None:
-        """The mean entropy of an iteration over all ranks, nats per step; acts from the next on."""
+        """Update with the mean entropy over all ranks, nats per step; applies from the next on."""
         self.entropy.fill_(entropy)
         self.value.add_(self.step if self._low else -self.step).clamp_(0, self.most)

@@ -1,4 +1,4 @@
-"""The objective of steps that were sampled, by how likely they are, and its metrics."""
+"""The objective on log-probabilities of sampled steps, and its metrics."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def entropy_bonus(batch: CoupledBatch) -> Tensor:
 
 
 class Coupled(Objective):
-    """Terms over the log-probabilities of steps that were sampled."""
+    """Terms over the log-probabilities of sampled steps."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Coupled(Objective):
         self.old_policy = old_policy
         self.recomputes = facts_of(old_policy).old_policy == "recompute"
         read = frozenset().union(*(term.needs for term in self.terms.values()))
-        # Every record has an old policy, but only those who read it pay a forward pass for it.
+        # Every record has an old policy, but only if it is read does it cost a forward pass.
         unread = frozenset() if "old_logp" in read else {"old_logp"}
         self.needs = (read - {"old_logp"}) | (facts_of(old_policy).reads - unread)
 
@@ -92,8 +92,8 @@ class Coupled(Objective):
         return replace(batch, old_logp=torch.where(batch.mask, old_logp, 0))
 
     def measure(self, batch: CoupledBatch, rows: Experience) -> dict[str, Metric]:
-        """Rows without advantage are left out of all but the KL to the reference, whether they were
-        skipped or ran for the sake of another term: a metric must not depend on which.
+        """Metrics. Rows without advantage count only in the KL to the reference, whether they were
+        skipped or ran for another term: metrics must not depend on which.
         """
         metrics = reference_metrics(batch, rows.rollout.old_kl_to_ref)
         if batch.teacher_logp is not None or batch.divergence is not None:
@@ -124,7 +124,7 @@ class Coupled(Objective):
 
 
 def policy_metrics(batch: CoupledBatch) -> dict[str, Metric]:
-    """How far the policy has moved from the sampling weights, over the steps that were trained."""
+    """The change of the policy since sampling, over the trained steps."""
     log_ratio = batch.logp - batch.old_logp
     means = {
         "actor/nll": -batch.logp,
@@ -133,7 +133,7 @@ def policy_metrics(batch: CoupledBatch) -> dict[str, Metric]:
         "actor/approx_kl_k2": log_ratio.square() / 2,
         "actor/approx_kl_k3": k3_of(batch.old_logp, batch.logp),
     }
-    # Without a reference, the drift of this update; with one, the KL to it takes this name.
+    # Without a reference this is the drift of the update; with one, the KL to it.
     means["actor/grpo_kl"] = means["actor/approx_kl_k3"]
     metrics = {name: masked_mean(x, batch.mask) for name, x in means.items()}
     metrics["actor/ratio_max"] = Max(torch.where(batch.mask, log_ratio.exp(), -torch.inf).max())
@@ -144,12 +144,11 @@ def policy_metrics(batch: CoupledBatch) -> dict[str, Metric]:
 def reference_metrics(
     batch: CoupledBatch, old_kl_to_ref: Tensor | None = None
 ) -> dict[str, Metric]:
-    """The KL to the frozen reference, in nats as logp is, whatever distance a penalty takes.
+    """The KL to the frozen reference in nats, whatever distance the penalty uses.
 
-    Of Gaussian steps it is exact, of tokens k3; where the reward alone is charged it is what that
-    pays, in nats of whole steps. Nothing where nobody asked for a reference. What the coefficient
-    multiplies is actor/kl_penalty, and the two differ where the penalty is not this KL.
-    `old_kl_to_ref`: [B, T].
+    Exact for Gaussian steps, k3 for tokens; with a KL in the reward it is the amount charged, in
+    nats of whole steps. Empty without a reference. actor/kl_penalty is what the coefficient
+    multiplies, and differs if the penalty is another distance. `old_kl_to_ref`: [B, T].
     """
     if batch.transition is not None and batch.transition.kl_to_ref is not None:
         kl = batch.transition.kl_to_ref
@@ -164,8 +163,8 @@ def reference_metrics(
 
 
 def teacher_metrics(batch: CoupledBatch) -> dict[str, Metric]:
-    """How far the teacher is, nats per step: the divergence, or where none is taken the reverse KL
-    that the sampled tokens estimate; and the share of steps that a teacher judges."""
+    """The distance to the teacher in nats per step: the divergence, or the reverse KL estimated
+    from sampled tokens; and the share of steps with a teacher."""
     steps, distance = taught_steps(batch), batch.divergence
     distance = batch.old_logp - batch.teacher_logp if distance is None else distance
     metrics = {"actor/teacher_distance": masked_mean(distance, steps)}
@@ -175,7 +174,7 @@ def teacher_metrics(batch: CoupledBatch) -> dict[str, Metric]:
 
 
 def mismatch_metrics(batch: CoupledBatch) -> dict[str, Metric]:
-    """How far the sampler's log-probabilities are from the trainer's for the same weights."""
+    """The mismatch of sampler and trainer log-probabilities for the same weights."""
     gap = torch.where(batch.mask, batch.old_logp - batch.behaviour_logp, 0)
     return {
         "rollout_corr/abs_logp_diff": masked_mean(gap.abs(), batch.mask),
@@ -187,7 +186,7 @@ def mismatch_metrics(batch: CoupledBatch) -> dict[str, Metric]:
 
 
 def fresh_mismatch(batch: CoupledBatch) -> dict[str, Metric]:
-    """The mismatch of the steps of the newest weights, where there are older ones beside them."""
+    """The mismatch on steps of the newest weights, if there are older ones too."""
     gap = (batch.old_logp - batch.behaviour_logp).abs()
     fresh = batch.mask & (batch.version_gap == 0)
     return {"rollout_corr/abs_logp_diff_fresh": masked_mean(gap, fresh)}

@@ -1,4 +1,4 @@
-"""The critic of an actor-critic: what its values learn."""
+"""The critic of an actor-critic: targets and metrics of its values."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tandem.types import Rollout, Scores
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Critic:
-    """What the values of an actor-critic learn."""
+    """The loss, targets and warm-up of the values."""
 
     coef: float
     loss: Callable[..., Tensor]
-    returns: Callable[[Scores, Rollout], Tensor]  # what they should be, [B, T]
+    returns: Callable[[Scores, Rollout], Tensor]  # targets of the values, [B, T]
     lr: Annotated[float, at_least(0)]
-    warmup: Annotated[int, at_least(0)]  # first iterations in which nothing else is trained
+    warmup: Annotated[int, at_least(0)]  # first iterations, in which only the critic is trained
 
     def __post_init__(self) -> None:
         if self.coef <= 0:
@@ -40,11 +40,11 @@ class Critic:
         return Term(loss=self.loss, coef=self.coef, weights=token_mean)
 
     def expect(self, scores: Scores, rollout: Rollout) -> Tensor:
-        """What the values should be, [B, T]."""
+        """The targets of the values, [B, T]."""
         return RETURNS.ask(self.returns, scores, rollout, mask=rollout.mask)
 
     def report(self, experience: Experience, trained: Tensor) -> dict[str, float]:
-        """Of an iteration, over the rows of all ranks, of which those steps are trained: [B, T]."""
+        """Metrics of an iteration over all ranks. `trained`: [B, T] mask of trained steps."""
         returns = distributed.gather(experience.returns)
         values = distributed.gather(experience.rollout.old_values)
         scored = distributed.gather(experience.scores.scored)[:, None]

@@ -1,4 +1,4 @@
-"""The objective of velocity errors: of finished pictures at fresh noise, or against a teacher."""
+"""The objective on velocity errors, at fresh noise or against a teacher."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tandem.experience import Experience
 from tandem.metrics import Metric, masked_mean
 from tandem.types import CoupledBatch, DecoupledBatch, Rollout
 
-# What a loss of log-probabilities reads, and the errors that stand for it.
+# Log-probability fields of a loss -> the errors that replace them.
 ERRORS = {"old_logp": "old_error", "ref_logp": "ref_error"}
 
 
@@ -25,10 +25,10 @@ class DecoupledPolicy(Protocol):
 
 
 class Decoupled(Objective):
-    """Terms over velocity errors, or over the log-probabilities that errors stand for.
+    """Terms over velocity errors, or over log-probabilities derived from them.
 
-    Whoever reads log-probabilities is given logp = -weighting(sigma, mean of error^2), a bound of
-    the picture's up to a constant: so Advantage Weighted Matching is PPO.
+    Losses of log-probabilities read logp = -weighting(sigma, mean of error^2), a bound on the
+    picture's up to a constant: with it, Advantage Weighted Matching is PPO.
     """
 
     def __init__(self, terms: Mapping[str, Term], *, weighting: Weighting) -> None:
@@ -52,8 +52,8 @@ class Decoupled(Objective):
         return {name: record if name in of_errors else likely for name in self.terms}
 
     def measure(self, record: DecoupledBatch, rows: Experience) -> dict[str, Metric]:
-        """As of log-probabilities: rows without advantage are left out of all but the KL, whether
-        they were skipped or ran for the sake of another term."""
+        """Metrics, as for log-probabilities: rows without advantage count only in the KL, whether
+        they were skipped or ran for another term."""
         seen, metrics = self.by_term(record), {}
         if record.ref_error is not None:
             distance = energy(record.error - record.ref_error)

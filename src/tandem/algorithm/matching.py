@@ -1,4 +1,4 @@
-"""The objective of a generator that is led from one score to another, and of the networks beside
+"""The objective of distribution matching: losses of a generator and of the networks trained beside
 it."""
 
 from __future__ import annotations
@@ -29,16 +29,15 @@ from tandem.types import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """What a network learns that begins as a copy of the policy and stays beside it."""
+    """The training of a network that starts as a copy of the policy and is trained beside it."""
 
     loss: Callable[..., Tensor]
-    lr: Annotated[float, positive]  # the schedule of the optimizer applies to it too
-    # Whether the picture that it expects is asked with the guidance of the reference; its own
-    # errors are always without.
+    lr: Annotated[float, positive]  # the schedule of optimizer.lr also applies
+    # Whether its prediction uses the guidance of the reference; its own errors never use guidance.
     guided: bool = False
 
     def request(self, kept: Mapping[str, EmaSchedule]) -> LearnedCopy:
-        """What it asks of the policy; `kept`: algorithm.ema, of which it gets what it reads."""
+        """The request to the policy; `kept`: algorithm.ema, from which it gets what it reads."""
         read = {OF_SNAPSHOTS[x] for x in facts_of(self.loss).reads & OF_SNAPSHOTS.keys()}
         snapshots = {name: schedule for name, schedule in kept.items() if name in read}
         return LearnedCopy(guided=self.guided, snapshots=snapshots)
@@ -54,11 +53,11 @@ class MatchedPolicy(Protocol):
 
 
 class Matching(Objective):
-    """The loss of the policy over what several networks expect of its pictures, and a loss of each
-    network that learns beside it, over its own velocity errors there.
+    """The policy loss over predictions of several networks for its pictures, and a loss of each
+    network over its own velocity errors there.
 
-    Without a term of the policy, that rests, and the others learn alone. A picture without a score
-    is one of the generator's all the same: only losses that scores decide go without it.
+    Without a policy term only the networks are trained. A picture without a score still counts as
+    one of the generator's: only losses that depend on scores exclude it.
     """
 
     def __init__(self, terms: Mapping[str, Term]) -> None:
@@ -99,7 +98,7 @@ class Matching(Objective):
 
 
 def errors_of(record: MatchingBatch, name: str) -> DecoupledBatch:
-    """What the loss of a network beside the policy sees: its own errors."""
+    """The batch for the loss of a network beside the policy: its own errors."""
     answer = record.networks[name]
     return DecoupledBatch(
         error=answer.error,

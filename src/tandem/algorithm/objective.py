@@ -1,6 +1,6 @@
 """The objective of an update: a sum of terms, each a loss per step times its weights.
 
-An objective asks the policy for what its terms read, and for nothing else.
+An objective requests from the policy only what its terms read.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from tandem.types import (
     take,
 )
 
-# Mask [B, T] of an update, and the turn of each step where it is read -> weight [B, T].
+# Mask [B, T] of an update, and the turn of each step if it is read -> weight [B, T].
 Weigh = Callable[..., Tensor]
 Record = CoupledBatch | DecoupledBatch | MatchingBatch
 POLICY = "policy"  # the term that a correction multiplies
-KL = "kl"  # the term whose mean is logged as it is
+KL = "kl"  # the term whose mean is logged without its coefficient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
-    """A loss or penalty, its coefficient, and how much each step counts in it."""
+    """A loss or penalty, its coefficient and its step weights."""
 
     loss: Callable[..., Tensor]
-    coef: float | nn.Module  # a module is a number that a controller moves
+    coef: float | nn.Module  # a module: a number that a controller changes
     weights: Weigh
     correction: importance.Correction = importance.none
-    may_be_constant: bool = False  # the entropy of a Gaussian step is one: no gradient is owed
+    may_be_constant: bool = False  # such as the entropy of a Gaussian step: no gradient required
 
     @property
     def exists(self) -> bool:
@@ -58,26 +58,26 @@ class Term:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Of one micro-batch: what to call backward on, and what to log."""
+    """The loss and the metrics of one micro-batch."""
 
     loss: Tensor  # scalar
-    parts: Mapping[str, Tensor]  # term -> its share of the loss, detached
+    parts: Mapping[str, Tensor]  # term -> its part of the loss, detached
     metrics: Mapping[str, Metric]
 
 
 class Objective(ABC):
-    """Terms over a record of a policy. Those with coefficient 0 do not exist."""
+    """Terms over a record of a policy. Terms with coefficient 0 are dropped."""
 
-    needs: frozenset[str]  # of the policy
+    needs: frozenset[str]  # fields requested from the policy
 
     def __init__(self, terms: Mapping[str, Term]) -> None:
         self.terms = {name: term for name, term in terms.items() if term.exists}
         self.facts = {name: facts_of(term.loss) for name, term in self.terms.items()}
         self.zero_at_zero_advantage = all(x.zero_at_zero_advantage for x in self.facts.values())
         self.whole_groups = any(own.whole_groups for own in self.facts.values())
-        # Terms in which rows that other weights sampled are weighed.
+        # Terms that correct rows sampled by other weights.
         self.corrected = {n for n, t in self.terms.items() if not facts_of(t.correction).neutral}
-        self.judged: set[str] = set()  # terms that learn from scored rows alone
+        self.judged: set[str] = set()  # terms that use scored rows only
         self.weighed_by_turn = {
             name for name, term in self.terms.items() if "turn" in facts_of(term.weights).reads
         }
@@ -89,48 +89,48 @@ class Objective(ABC):
 
     @abstractmethod
     def record(self, policy, rows: Experience) -> Record:
-        """What the policy says of these rows, with gradient; 0 outside the mask."""
+        """The outputs of the policy for these rows, with gradient; 0 outside the mask."""
 
     def by_term(self, record: Record) -> dict[str, Record]:
-        """The record as the loss of each term takes it, by term."""
+        """The record in the form that each term's loss takes, by term."""
         return dict.fromkeys(self.terms, record)
 
     @abstractmethod
     def measure(self, record: Record, rows: Experience) -> dict[str, Metric]:
-        """What is logged of a record whose mask holds the steps that count in some term, without
-        gradient; an idle micro-batch has none, so it adds nothing."""
+        """Metrics of a record, without gradient. Its mask has the steps that count in some term; an
+        idle micro-batch has none, so it adds nothing."""
 
     def weigh(self, rows: Experience) -> dict[str, Tensor]:
-        """The weights of every term over one update, [B, T]; `rows` are this rank's of it.
+        """The weights of every term over one update, [B, T]; `rows` are those of this rank.
 
-        0 where the gate of a term is shut; the other rows weigh what they would without it.
+        0 where the gate of a term is closed, which does not change the weights of other rows.
         """
         rollout, scored, found = rows.rollout, rows.scores.scored[:, None], {}
         trained, turn = rollout.trained, rollout.turn
         for name, term in self.terms.items():
             mask = trained & scored if name in self.judged else trained
-            moves = mask.long() if turn is None else turn  # a row that nobody answers is one move
+            moves = mask.long() if turn is None else turn  # without an environment: one move
             read = (moves,) if name in self.weighed_by_turn else ()
             weigh = partial(WEIGHTS.ask, term.weights)
             found[name] = distributed.with_all_rows(weigh, mask, *read)
-            found[name] = torch.where(mask, found[name], 0)  # a step outside counts nowhere
+            found[name] = torch.where(mask, found[name], 0)  # 0 outside the mask
             if name in rows.gates:
                 found[name] = found[name] * rows.gates[name][:, None]
         return found
 
     def add_statistics(self, policy, rows: Experience, budget: Budget) -> Experience:
-        """Let losses look at all rows of an update, before any cut; most have no wish to.
+        """Compute statistics over all rows of an update, before any split; most losses need none.
 
-        What the policy said is kept where one forward pass holds all rows: it is not asked again.
+        If one forward pass holds all rows, the outputs of the policy are reused.
         """
         if not self.statistics:
             return rows
         sizes = [prompt.size for prompt in rows.rollout.prompts]
         parts = budget.cut(policy.row_cost(rows.rollout), sizes=sizes)
         most = distributed.all_max(torch.tensor(len(parts)))
-        alone = int(most) == 1 and not self.whole_groups  # whose cut may be another one
+        alone = int(most) == 1 and not self.whole_groups  # the split may differ otherwise
         seen: dict[str, list[Record | Summary]] = {name: [] for name in self.statistics}
-        # A rank of fewer parts asks the last one again: ranks may wait for one another's weights.
+        # A rank with fewer parts repeats its last one: with sharding all ranks must take part.
         for number in range(int(most)):
             part = parts[min(number, len(parts) - 1)]
             with torch.set_grad_enabled(alone):
@@ -155,12 +155,12 @@ class Objective(ABC):
             metrics = self.measure(replace(record, mask=record.mask & counts), rows)
         shares = {name: part.detach() for name, part in parts.items()}
         loss = sum(parts.values())
-        if POLICY not in self.terms:  # its weights take part all the same: DDP waits for them
+        if POLICY not in self.terms:  # DDP waits for the gradients of its weights
             loss = loss + 0 * record.evidence.sum()
         return Outcome(loss=loss, parts=shares, metrics=metrics)
 
     def part(self, name: str, batch: Record, rows: Experience) -> Tensor:
-        """One term, of a record as it sees it: sum of coef * loss * correction * weight.
+        """One term: sum of coef * loss * correction * weight over its record.
 
         A scalar.
         """
@@ -169,11 +169,11 @@ class Objective(ABC):
         statistics = statistics_of(rows, name)
         loss = LOSS.ask(term.loss, batch, *statistics, mask=batch.mask, learns=learns)
         weight = rows.weights[name]
-        counts = weight != 0  # elsewhere a loss may be no number, but not its derivative
+        counts = weight != 0  # elsewhere a loss may be NaN, but not its derivative
         if self.facts[name].averages:
             refuse_part(term.loss, weight)
         if name in self.corrected:
-            judged = counts & loss.isfinite()  # what is no number already is no fault of it
+            judged = counts & loss.isfinite()  # a loss that is already NaN is not its fault
             weight = weight * CORRECTION.ask(term.correction, batch, mask=judged)
         if name in self.unchecked and loss.any():
             self.unchecked.remove(name)
@@ -184,14 +184,14 @@ class Objective(ABC):
 
 
 def may_hide_statistics(part: Callable) -> bool:
-    """Whether a part says that it judges each row, or each group, by itself: others declare what
-    they find in all rows, and one with a state must not be asked twice."""
+    """Whether a part must treat each row or group independently, and so can be checked. Parts with
+    batch statistics declare them; stateful parts must not be called twice."""
     own, stateful = facts_of(part), isinstance(unwrap_partial(part)[0], nn.Module)
     return own.batch_statistics is None and not own.averages and not stateful
 
 
 def drifted(batch: Record) -> Record:
-    """Rows as if other weights had sampled them: of fresh ones every correction is 1."""
+    """Rows as if sampled by other weights: for fresh rows every correction is 1."""
     if batch.behaviour_logp is None:
         return batch
     gap = torch.linspace(-0.5, 0.5, len(batch.mask), device=batch.mask.device)[:, None]
@@ -202,10 +202,10 @@ def drifted(batch: Record) -> Record:
 def refuse_statistics(
     kind: Output, part: Callable, batch: Record, whole: Tensor | None = None
 ) -> None:
-    """Raise for a part that gives rows other values when they are cut in two.
+    """Raise for a part whose values change when the rows are split in two.
 
-    whole: [B, T], what it gave of all, if known. The cut is by its size, so that a mean over the
-    rows of either half is another one; groups stay whole where a loss declares to compare them.
+    whole: [B, T], its values for all rows, if known. The split sorts by these values, so that the
+    means of both halves differ; groups stay whole if a loss declares to compare them.
     """
     if not may_hide_statistics(part):
         return
@@ -234,7 +234,7 @@ def refuse_statistics(
 
 
 def summarised(loss: Callable, batch: Record) -> Record | Summary:
-    """What the batch statistics of a loss see of these rows."""
+    """The input of the batch statistics of a loss for these rows."""
     of = summary_of(loss)
     if of is None:
         return batch
@@ -242,5 +242,5 @@ def summarised(loss: Callable, batch: Record) -> Record | Summary:
 
 
 def statistics_of(rows: Experience, term: str) -> tuple[Tensor, ...]:
-    """What the loss of a term found in all rows of the update; nothing for most losses."""
+    """The batch statistics of the loss of a term; empty for most losses."""
     return (rows.statistics[term],) if term in rows.statistics else ()

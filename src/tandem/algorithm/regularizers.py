@@ -1,4 +1,4 @@
-"""Regularisers beside the policy loss: a KL to the frozen reference, a bonus on the entropy."""
+"""Regularisers of the policy loss: a KL to the frozen reference, an entropy bonus."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ Gate = Callable[[Scores, Rollout], Tensor]  # -> [B] bool
 
 @dataclass(frozen=True, kw_only=True)
 class KL(Switch):
-    """How much the KL costs; with `kl_target` a controller holds it there (nats per step)."""
+    """The coefficient of a KL; with `kl_target` (nats per step) a controller adapts it."""
 
-    gate = renewal = renew_above = renew_every = None  # of a KL in the loss alone
+    gate = renewal = renew_above = renew_every = None  # of a KL in the loss only
 
     coef: Annotated[float, at_least(0)]
     kl_target: float | None = None
-    horizon: Annotated[int, positive] = 10_000  # samples over which it may change by a fifth
+    horizon: Annotated[int, positive] = 10_000  # samples per change by up to a fifth
 
     def __post_init__(self) -> None:
         if self.kl_target is not None and not (self.coef > 0 and self.kl_target > 0):
@@ -51,20 +51,20 @@ class KL(Switch):
 
 @dataclass(frozen=True, kw_only=True)
 class KLInLoss(KL):
-    """A term of the objective: immediate, and fresh in every update."""
+    """A term of the objective, recomputed in every update."""
 
     loss: Callable[[CoupledBatch], Tensor]
     weights: Weigh | None = None  # of each step; None: those of the policy loss, as published
-    gate: Gate | None = None  # the samples that it holds; None: all
-    # The policy becomes its own reference once actor/ref_kl is above it, or after so many
-    # iterations; None and None: the reference stays as it was loaded.
+    gate: Gate | None = None  # the samples it applies to; None: all
+    # The reference is reset to the policy once actor/ref_kl is above `renew_above`, or after
+    # `renew_every` iterations; None and None: the reference is never changed.
     renew_above: Annotated[float, positive] | None = None
     renew_every: Annotated[int, positive] | None = None
     reads_before = frozenset()  # before the first update
 
     @property
     def distance(self) -> Callable[..., Tensor]:
-        """What it says of two policies, step by step."""
+        """The distance of two policies, per step."""
         return self.loss
 
     @cached_property
@@ -74,7 +74,7 @@ class KLInLoss(KL):
         return ReferenceRenewal(kl_above=self.renew_above, every=self.renew_every)
 
     def term_beside(self, weights: Weigh) -> Term:
-        """The term beside a policy loss of these weights."""
+        """The term added to a policy loss with these weights."""
         return Term(loss=self.loss, coef=self.coefficient, weights=self.weights or weights)
 
 
@@ -90,14 +90,14 @@ class KLInLoss(KL):
 )
 @dataclass(frozen=True, kw_only=True)
 class KLInReward(KL):
-    """Taken from the reward of every step, before any comparison: k1 = old_logp - ref_logp, in
-    nats of a token, or of a denoising step as a whole.
+    """A penalty on the reward of every step, before the advantage: k1 = old_logp - ref_logp, in
+    nats of a token or of a whole denoising step.
 
-    A step then answers for all the divergence that follows it, and what it pays stays as it is
-    over the updates of an iteration. Source: InstructGPT, arXiv:2203.02155.
+    A step is thus charged for all divergence after it, and the penalty is constant over the updates
+    of an iteration. Source: InstructGPT, arXiv:2203.02155.
     """
 
-    distance = None  # it pays with the log ratio of the steps that were taken
+    distance = None  # uses the log ratio of the sampled steps
 
     def term_beside(self, weights: Weigh) -> None:
         return None
@@ -107,7 +107,7 @@ class KLInReward(KL):
         return frozenset({"old_kl_to_ref"} if self.coef else ())
 
     def charge(self, scores: Scores, rollout: Rollout) -> Scores:
-        """The scores less what the KL of each step costs."""
+        """The scores minus the penalty of each step."""
         kl = torch.where(rollout.trained, rollout.old_kl_to_ref, 0)
         cost = float(self.coefficient) * kl * scores.scored[:, None]
         per_step = step_rewards(scores, rollout) - cost
@@ -116,7 +116,7 @@ class KLInReward(KL):
 
 @dataclass(frozen=True, kw_only=True)
 class EmaKL(Switch):
-    """The distance to an average of the weights that follows in a few updates: a trust region."""
+    """The distance to a fast moving average of the weights: a trust region."""
 
     coef: Annotated[float, at_least(0)]
     loss: Callable[..., Tensor]
@@ -137,9 +137,9 @@ class EmaKL(Switch):
 @declare(refused=facts_of(entropy_bonus).refused, where_it_can=True)
 @dataclass(frozen=True, kw_only=True)
 class EntropyBonus(Switch):
-    """On the entropy of the full distribution; with `target` only while it is below (Skywork-OR1).
+    """A bonus on the entropy of the full distribution; with `target` only below it (Skywork-OR1).
 
-    The coefficient then starts at `coef` and moves by `step` an iteration, up to `most`.
+    The coefficient then starts at `coef` and changes by `step` per iteration, up to `most`.
     """
 
     coef: float
@@ -149,7 +149,7 @@ class EntropyBonus(Switch):
 
     @property
     def is_off(self) -> bool:
-        """Whether its coefficient is 0, and nothing will move it."""
+        """Whether the coefficient is 0 and stays 0."""
         return self.coef == 0 and self.target is None
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The objective of samples that are written and then painted: the same one, once a segment."""
+"""The objective of samples with a text and a picture: one objective per segment."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ OF_TEXT, OF_PICTURE = {"tokens"}, {"steps", "pictures"}  # domains
 class Segmented(Coupled):
     """The mean over the tokens of an update plus `weight` times that over its denoising steps.
 
-    Ratios, clips, weights and metrics are those of a segment by itself, so that neither loses its
-    share when the other grows longer. Source: UniGRPO, arXiv:2603.23500.
+    Ratios, clips, weights and metrics are computed per segment, so that the share of a segment does
+    not depend on the length of the other. Source: UniGRPO, arXiv:2603.23500.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Segmented(Coupled):
     ) -> None:
         super().__init__(terms, old_policy=old_policy)
         self.segments = segments
-        # Of a frozen segment nothing is asked, so it has no objective.
+        # A frozen segment has no objective.
         self.of = {
             name: Coupled(terms_of(terms, name, segments[name]), old_policy=old_policy)
             for name in SEGMENTS
@@ -45,14 +45,14 @@ class Segmented(Coupled):
         self.needs = frozenset().union(*(part.needs for part in self.of.values()))
 
     def unread(self, before: frozenset[str]) -> dict[str, frozenset[str]]:
-        """What is read of other segments alone, by segment; `before`: what is read of all of them
+        """Fields that only other segments read, by segment; `before`: those read of all segments
         before the first update."""
         own = {name: part.needs for name, part in self.of.items()}
         others = self.needs - before
         return {name: others - own.get(name, frozenset()) for name in self.segments}
 
     def weigh(self, rows: Experience) -> dict[str, Tensor]:
-        """[B, T]: those of each segment, times what the segment counts."""
+        """Weights [B, T] of each segment, times the weight of the segment."""
         rollout = rows.rollout
         found = {name: torch.zeros_like(rollout.mask, dtype=torch.float32) for name in self.terms}
         for name, part in self.of.items():
@@ -83,10 +83,10 @@ def compare_texts(
     mask: Tensor,
     within: Literal["prompt", "text"],
 ) -> Tensor:
-    """Advantages of rows of which several are pictures of one text. mask: [B, T], as the result.
+    """Advantages if several rows are pictures of one text. mask: [B, T], like the result.
 
-    A text has the mean score of its pictures, and is compared once: in the row that trains it, the
-    first. A picture is compared with those of its prompt, or `within` its text.
+    A text has the mean score of its pictures and is compared once, in its first row, which trains
+    it. A picture is compared with those of its prompt, or `within` its text.
     """
     ids, place = number_groups(rollout.text)
     rows = torch.arange(len(place), device=place.device)
@@ -102,8 +102,8 @@ def compare_texts(
 
 
 def mean_of_pictures(scores: Scores, text: Tensor, first: Tensor) -> Scores:
-    """Of every text the mean scores of its pictures, on one of its rows; others have none, so that
-    they leave the statistics of the group. text: [B] int64; first: [B] bool."""
+    """The mean scores of each text's pictures on its first row; other rows have no score, so they
+    are excluded from group statistics. text: [B] int64; first: [B] bool."""
 
     def mean(score: Tensor) -> Tensor:
         known = score.isfinite()
@@ -119,7 +119,7 @@ def mean_of_pictures(scores: Scores, text: Tensor, first: Tensor) -> Scores:
 
 
 def terms_of(terms: Mapping[str, Term], name: str, segment: Segment) -> dict[str, Term]:
-    """The terms of one segment; what makes no sense there and may be left out is."""
+    """The terms of one segment, without optional parts that do not apply there."""
     domains = OF_TEXT if name == TEXT else OF_PICTURE
     found = {}
     for term, whole in terms.items():
