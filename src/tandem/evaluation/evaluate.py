@@ -1,7 +1,7 @@
 """Evaluation of a policy on held-out prompts, under each of its sampling modes.
 
-All noise is a function of (key, prompt, sample), whatever the iteration: two evaluations of a run
-differ by the weights alone, and the first samples of a longer one are those of a shorter one.
+All noise is a function of (key, prompt, sample), not of the iteration: two evaluations of a run
+differ only in the weights, and a longer one starts with the samples of a shorter one.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Evaluated:
     """The metrics of an evaluation, the table of its samples, and the counts of each prompt."""
 
     metrics: Mapping[str, float]
-    prompts: Mapping[str, Sequence[float]]  # of some metrics the value of each prompt; NaN: none
+    prompts: Mapping[str, Sequence[float]]  # metric -> value of each prompt; NaN: none
     rows: Sequence[Mapping]  # of the sample table
-    faults: Mapping[str, int]  # why scores are missing -> how many, this rank's
+    faults: Mapping[str, int]  # reason -> number of missing scores on this rank
 
 
 class Sampler(Protocol):
-    """A policy as evaluation uses it."""
+    """The interface of a policy for evaluation."""
 
     sampling: Sampling | FlowSampling
 
@@ -61,7 +61,7 @@ class Sampler(Protocol):
 
 
 class Judges(Protocol):
-    """Rewards as evaluation uses them."""
+    """The interface of rewards for evaluation."""
 
     @property
     def components(self) -> Mapping[str, object]: ...
@@ -91,7 +91,7 @@ def evaluate(
     full: bool,
     stop: Callable[[], bool],
 ) -> Evaluated | None:
-    """Metrics and the sample table over the prompts of all ranks; None: `stop` said so.
+    """Metrics and the sample table over the prompts of all ranks; None if `stop` ended it.
 
     `full` measures pass@k too. Every rank answers its share of the prompts. `stop`, once true,
     stays so.
@@ -117,7 +117,7 @@ def evaluate(
                 history=policy.describe_steps,
             )
             table += [(number, slot, row) for (slot, _), row in zip(shown, rows, strict=True)]
-        # Ranks meet here and not before: one that stops must not leave the others waiting.
+        # The only collective call: a rank that stops must not leave the others waiting.
         if distributed.all_max(torch.tensor(float(stop()))) > 0:
             return None
     metrics: dict[str, float] = {}
@@ -140,8 +140,8 @@ def _sample_slots(
     key: int,
     stop: Callable[[], bool],
 ) -> Iterator[tuple[list[int], Rollout, Scores]]:
-    """Some slots of this rank, with their samples, until it is told to stop; ranks may differ in
-    how often."""
+    """Batches of slots of this rank with their samples, until `stop`; ranks may have different
+    numbers of batches."""
     own = list(range(distributed.rank(), len(prompts), distributed.world_size()))
     step = max(1, policy.sampling.max_rows // one.samples)
     with policy.summon_full_params(one.sampling):
@@ -155,16 +155,16 @@ def _sample_slots(
 def _try(
     policy: Sampler, rewards: Judges, prompts: Sequence[Prompt], one: EvalMode, key: int
 ) -> tuple[Rollout, Scores]:
-    # Named by prompt and not by place: its noise stays the same in any choice of prompts.
+    # Keyed by prompt, not by position: noise does not depend on the choice of prompts.
     slots = [prompt.id for prompt in prompts]
     rollout = policy.sample(prompts, one.samples, key=key, slots=slots, sampling=one.sampling)
-    # Several prompts may have one id, so that the policy's groups may hold more than one.
+    # Several prompts may share an id, so groups of the policy may hold several prompts.
     group = torch.arange(len(prompts)).repeat_interleave(one.samples)
     return rollout, rewards(rollout.outputs, rollout.prompts, group)
 
 
 def _choose_shown(slots: Sequence[int], rows: int, one: EvalMode) -> list[tuple[int, int]]:
-    """(slot, row) of the first samples of those of the first prompts that are among these slots."""
+    """(slot, row) of the first samples of each of the first prompts among these slots."""
     if one.kind is None:
         return []
     samples = range(min(one.shown, one.samples))

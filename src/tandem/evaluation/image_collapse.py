@@ -1,4 +1,4 @@
-"""Measures of image collapse: drift of pictures, and when a reward is paid for by it.
+"""Measures of image collapse: the drift of pictures, and when it makes a reward suspect.
 
 A picture is uint8 [..., H, W, 3]; a measure of one is [...] float64.
 """
@@ -14,25 +14,25 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 DARK = 32  # of 256 levels: a pixel whose channels are below on average is dark
-BOXES = 4  # of each channel in the histogram of colours
-STEEP = 64  # of 256 levels between neighbours; noise that is left in pictures stays below
+BOXES = 4  # per channel of the colour histogram
+STEEP = 64  # of 256 levels between neighbours; residual noise stays below
 
 REWARD, DISTANCE = "eval/reward", "eval/distance_to_start"
 FALLING = ("diversity", "colour_entropy", "edge_density")
 
 
 def dark(pictures: Tensor) -> Tensor:
-    """Share of the pixels whose channels are on average below an eighth of their range.
+    """Share of the pixels whose mean over channels is below an eighth of the range.
 
-    Not their luma: a pixel full of blue has little of it, and is no dark one. Shape: [B, H, W, 3]
+    Not the luma, which is low for a saturated blue that is not dark. Shape: [B, H, W, 3]
     -> [B].
     """
     return (pictures.long().sum(-1) < 3 * DARK).double().mean((-2, -1))
 
 
 def colour_entropy(pictures: Tensor) -> Tensor:
-    """Entropy of the colours of a picture in 4 x 4 x 4 boxes, nats: 0 for one colour alone, ln 64
-    at most.
+    """Entropy of the colours of a picture in 4 x 4 x 4 bins, nats: from 0 for a single colour to
+    ln 64.
 
     Shape: [B, H, W, 3] -> [B].
     """
@@ -47,8 +47,8 @@ def colour_entropy(pictures: Tensor) -> Tensor:
 
 
 def edge_density(pictures: Tensor) -> Tensor:
-    """Share of the pixels that differ from the one below or the one to the right by a
-    quarter of the range or more, in any channel: 0 for a blank picture.
+    """Share of the pixels that differ from the one below or to the right by at least a quarter of
+    the range in some channel: 0 for a blank picture.
 
     Shape: [B, H, W, 3] -> [B].
     """
@@ -70,9 +70,9 @@ MEASURES: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collapse:
-    """How far pictures may go from where they began before a rising reward is suspect.
+    """Limits on the drift of pictures, beyond which a rising reward is suspect.
 
-    None: that measure is never suspect.
+    None: the measure is ignored.
     """
 
     diversity: float | None = 0.2  # share of its first value
@@ -87,16 +87,16 @@ class Collapse:
                 raise ValueError(f"evaluation.collapse.{name}={limit}: must not be negative")
 
     def warning(self, first: Mapping[str, float], now: Mapping[str, float]) -> str | None:
-        """What to say of an evaluation beside the first one of the run; None: nothing is wrong.
+        """The warning about an evaluation relative to the first of the run; None: no suspicion.
 
-        Numbers are metrics by name; one that is missing, None or NaN is not suspect.
+        Both are metrics by name; a missing, None or NaN value is never suspect.
         """
         signs = self.signs(first, now)
         said = "pictures collapsed", "look at the pictures", "evaluation.collapse"
         return describe_suspicion(first, now, signs, said=said)
 
     def signs(self, first: Mapping[str, float], now: Mapping[str, float]) -> list[str]:
-        """The measures that are beyond their limits, in words."""
+        """Sentences on the measures beyond their limits."""
         found = []
         for name in FALLING:
             limit, ends = asdict(self)[name], compare_both(f"eval/{name}", first, now)
@@ -118,9 +118,9 @@ def describe_suspicion(
     *,
     said: tuple[str, str, str],
 ) -> str | None:
-    """One line where there are signs beside a held-out reward that rose; None: nothing is wrong.
+    """One line if there are signs of drift while the held-out reward rose; else None.
 
-    said: what samples did, what to do about it, and the key of the limits.
+    said: the change of the samples, the advice, and the key of the limits.
     """
     reward = compare_both(REWARD, first, now)
     if not signs or reward is None or not reward[1] > reward[0]:
@@ -136,11 +136,11 @@ def describe_suspicion(
 def compare_both(
     name: str, first: Mapping[str, float], now: Mapping[str, float]
 ) -> tuple[float, float] | None:
-    """The number in both, if it is finite there; None: it is not."""
+    """The metric in both, if both are finite; else None."""
     ends = first.get(name), now.get(name)
     return None if None in ends or not all(map(math.isfinite, ends)) else ends
 
 
 def describe_ends(name: str, ends: Sequence[float]) -> str:
-    """As in "colour entropy 1.200 -> 0.300"."""
+    """For example "colour entropy 1.200 -> 0.300"."""
     return f"{name.replace('_', ' ')} {ends[0]:.3f} -> {ends[1]:.3f}"

@@ -1,4 +1,4 @@
-"""Preference accuracy: how often the chosen answer of a held-out pair wins by the loss's reward."""
+"""Preference accuracy: the share of held-out pairs whose chosen answer has the higher reward."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tandem.types import CoupledBatch, Prompt, Rollout
 
 
 class PreferenceReader(Protocol):
-    """A policy as it is asked about held-out pairs."""
+    """The interface of a policy for held-out pairs."""
 
     sampling: Sampling | FlowSampling
 
@@ -39,12 +39,11 @@ def compare_pairs(
     *,
     key: int,
 ) -> dict[str, float]:
-    """Over the prompts of all ranks that bring two answers; nothing if none does, or if the loss
-    knows no preference.
+    """The accuracy over the prompts of all ranks with two answers; empty without such prompts, or
+    if the loss defines no preference.
 
-    The weights are those that `settings` samples with, and what noise there is is a function of
-    key and prompt. A tie counts one half: before training, a policy says nothing against its
-    reference.
+    The weights are those that `settings` samples with, and noise is a function of key and prompt. A
+    tie counts one half: before training the policy equals its reference.
     """
     pairs = [prompt for prompt in prompts if prompt.is_pair]
     reward = reward_of(loss)
@@ -72,7 +71,7 @@ def _rows(
 ) -> CoupledBatch:
     """The chosen answers, then the rejected ones: [2 pairs, T]"""
     chosen, rejected = zip(*(pair.sides for pair in pairs), strict=True)
-    # Named by prompt and not by place: its noise stays the same in any choice of prompts.
+    # Keyed by prompt, not by position: noise does not depend on the choice of prompts.
     slots = [pair.id for pair in pairs] * 2
     rollout = policy.encode([*chosen, *rejected], key=rng.key(key, "regression"), slots=slots)
     rollout = policy.complete(rollout, needs)

@@ -21,7 +21,7 @@ COUNTED = ("correct", "known", "length", "truncated", "reward", "scored")
 
 
 def pass_at(tries: int, correct: int, k: int) -> float:
-    """Chance that k of the `tries` samples, drawn without replacement, hold a correct one.
+    """Probability that k of the `tries` samples, drawn without replacement, hold a correct one.
 
     The unbiased estimate 1 - C(n-c, k) / C(n, k) of arXiv:2107.03374; NaN for fewer than k tries.
     """
@@ -68,8 +68,7 @@ class PromptMetrics:
 
 
 def _measure_looks(rollout: Rollout, one: EvalMode) -> dict[str, Tensor]:
-    """Measures of each picture, where that is asked: [B] of each; of a film the mean over its
-    frames."""
+    """Measures of each picture, if requested: [B] of each; for a film the mean over its frames."""
     asked = [name for name in MEASURES if name in one.measures]
     looks = dict.fromkeys(MEASURES, torch.zeros(len(rollout.outputs), dtype=torch.float64))
     if asked:
@@ -80,7 +79,7 @@ def _measure_looks(rollout: Rollout, one: EvalMode) -> dict[str, Tensor]:
 
 
 def _measure_texts(rollout: Rollout, settings: Evaluation, one: EvalMode) -> dict[str, Tensor]:
-    """Measures of each answer, where that is asked: [B] of each."""
+    """Measures of each answer, if requested: [B] of each."""
     found = [dict.fromkeys(TEXT_MEASURES, 0.0)] * len(rollout.outputs)
     if any(name in one.measures for name in TEXT_MEASURES):
         pairs = zip(rollout.outputs, rollout.prompts, strict=True)
@@ -92,13 +91,13 @@ def _measure_texts(rollout: Rollout, settings: Evaluation, one: EvalMode) -> dic
 
 
 def said_by(prompt: Prompt) -> str:
-    """The text of a prompt, of a chat all its messages."""
+    """The text of a prompt, or all messages of a chat."""
     turns = prompt.messages or ()
     return "\n".join(turn["content"] for turn in turns) if prompt.text is None else prompt.text
 
 
 def _measure_spreads(rollout: Rollout, one: EvalMode) -> Tensor:
-    """How much the samples of each prompt differ, where that is asked: [prompts]."""
+    """The diversity of the samples of each prompt, if requested: [prompts]."""
     starts = range(0, len(rollout.outputs), one.samples)
     if "diversity" not in one.measures:
         return torch.zeros(len(starts), dtype=torch.float64)
@@ -108,7 +107,7 @@ def _measure_spreads(rollout: Rollout, one: EvalMode) -> Tensor:
 def compute_metrics(
     sums: Mapping[str, Tensor], parts: Sequence[str], prompts: Sequence[Prompt], one: EvalMode
 ) -> dict[str, float]:
-    """sums: [prompts] of each -> eval/..., as the pass names its metrics."""
+    """Metrics eval/..., named by the pass, from sums: [prompts] of each."""
     answers = one.samples * len(prompts)
     of_prompts = _average(sums)
     whole = {
@@ -148,7 +147,7 @@ def measure_prompts(
 
 
 def parts_told(parts: Sequence[str], one: EvalMode) -> Sequence[str]:
-    """The rewards that a mode tells one by one; none where there is but one."""
+    """The rewards that a mode reports separately; none if there is only one."""
     return parts if "reward" in one.measures and len(parts) > 1 else ()
 
 
@@ -171,7 +170,7 @@ def _pass_at(known: Tensor, correct: Tensor, k: int) -> Tensor:
 
 
 def _average_by_source(name: str, values: Tensor, prompts: Sequence[Prompt]) -> dict[str, float]:
-    """Source by source; and the sources together that the data want reported together."""
+    """Means per source, and of the groups of sources that the data report together."""
     places: dict[str, list[int]] = {}
     for i, prompt in enumerate(prompts):
         places.setdefault(prompt.source, []).append(i)
@@ -182,5 +181,5 @@ def _average_by_source(name: str, values: Tensor, prompts: Sequence[Prompt]) -> 
 
 
 def _average_known(values: Tensor) -> float:
-    """Over the prompts that have a value; NaN if none has."""
+    """The mean over prompts with a value; NaN if there is none."""
     return values[values.isfinite()].mean().item()

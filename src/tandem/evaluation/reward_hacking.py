@@ -1,13 +1,13 @@
-"""Reward hacking: a trained reward that rises while a judge falls, told from noise.
+"""Reward hacking: the test whether a trained reward rose while a judge fell.
 
-Every evaluation asks the same held-out prompts by the same draws, so two of them are compared
-prompt by prompt: d = later - earlier, and t = mean(d) / (std(d) / sqrt(P)) with P - 1 degrees of
-freedom. Since the evaluation in which the judge stood highest, the trained reward has risen and
-the judge has fallen, each by a one-sided test over the prompts that the judge scored.
+Every evaluation uses the same held-out prompts and noise, so two of them are compared prompt by
+prompt: d = later - earlier, and t = mean(d) / (std(d) / sqrt(P)) with P - 1 degrees of freedom.
+Hacking means that since the evaluation with the highest judge the trained reward rose and the judge
+fell, each by a one-sided test over the prompts that the judge scored.
 
-The level is that of one evaluation: all judges share it, and all earlier evaluations that could
-have been the highest (Bonferroni). Every evaluation looks anew, so a run of many has a higher
-chance of a false word; that several in a row must say so holds it down.
+The level applies to one evaluation and is shared by all judges and all earlier evaluations that
+could have been the highest (Bonferroni). Every evaluation tests again, so long runs have a higher
+false alarm rate; requiring several detections in a row reduces it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 TRAINED = "eval/reward"
 LEVEL = 0.01  # of one evaluation, one-sided, of all judges together
-ROUNDING = 1e-6  # of numbers near 1: what is below came of float32
-Line = Mapping  # of evaluations.jsonl: the iteration, and numbers of each prompt by metric
+ROUNDING = 1e-6  # relative; smaller changes are float32 rounding
+Line = Mapping  # of evaluations.jsonl: the iteration, and values per prompt by metric
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,18 +32,18 @@ class Change:
     mean: float
     error: float
     prompts: int
-    moved: int  # prompts whose number is another one
-    largest: float = 1.0  # number by size, which rounding goes by
+    moved: int  # prompts whose value changed
+    largest: float = 1.0  # largest absolute value, the scale of rounding
 
     def is_beyond_noise(self, level: float) -> bool:
-        """Whether a change of this sign is not likely to be noise, by a one-sided t test.
+        """Whether a change of this sign is significant by a one-sided t test.
 
-        And n prompts that moved all go the same way by chance in 2^-n of cases (the sign test), so
-        that a few cannot say it, however alike they are.
+        In addition, n changed prompts all move the same way by chance in 2^-n of cases (the sign
+        test), so a few prompts are never significant, however similar their changes.
         """
         if self.prompts < 2 or 0.5**self.moved > level:
             return False
-        from scipy import special  # seconds to import, for runs that hold a reward out
+        from scipy import special  # takes seconds to import; only runs with a judge need it
 
         edge = special.stdtrit(self.prompts - 1, 1 - level)
         return abs(self.mean) > float(edge) * max(self.error, ROUNDING * max(1.0, self.largest))
@@ -54,10 +54,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hacking:
-    """A reward that went up while a judge went down."""
+    """A detected case: the reward rose while a judge fell."""
 
     judge: str
-    since: int  # the iterations that led to the weights that the judge liked best
+    since: int  # iteration of the weights at which the judge was highest
     trained: Change
     judged: Change
 
@@ -70,13 +70,13 @@ class Hacking:
 
 
 def metric_of(judge: str) -> str:
-    """The name that evaluations give a reward among several."""
+    """The evaluation metric of a single reward."""
     return f"{TRAINED}_{judge}"
 
 
 def find_hacking(lines: Sequence[Line], judges: Sequence[str], patience: int) -> Hacking | None:
-    """Of the newest evaluation: the judge that fell furthest, in standard errors; None: no judge
-    did at each of the last `patience` evaluations."""
+    """The judge that fell most in the newest evaluation, in standard errors; None if no judge was
+    detected at each of the last `patience` evaluations."""
     ends = range(len(lines) - patience + 1, len(lines) + 1)
     if ends.start < 2:
         return None
@@ -89,13 +89,13 @@ def find_hacking(lines: Sequence[Line], judges: Sequence[str], patience: int) ->
 
 
 def find_best(lines: Sequence[Line], judge: str) -> Line | None:
-    """The evaluation in which a judge stood highest, the latest of equals; None: nowhere."""
+    """The evaluation in which a judge was highest, the latest on ties; None: never measured."""
     known = [(mean, line) for line in lines if math.isfinite(mean := _mean(line, judge))]
     return max(known, key=lambda pair: (pair[0], pair[1]["iteration"]))[1] if known else None
 
 
 def compare(earlier: Line, later: Line, metric: str, *, among: str | None = None) -> Change:
-    """Over the prompts that have a number in both, one of the metric `among` too."""
+    """The change over prompts with a value in both, and with one of the metric `among`."""
     ends = [_values(line, metric) for line in (earlier, later)]
     known = np.isfinite(ends).all(0)
     if among is not None:
@@ -134,5 +134,5 @@ def _mean(line: Line, judge: str) -> float:
 
 
 def _values(line: Line, metric: str) -> NDArray:
-    """[P]; NaN where there is none, as in a line without the metric."""
+    """[P] values of the prompts; NaN where missing."""
     return np.array(line.get(metric, [math.nan] * len(line["prompts"])), dtype=np.float64)

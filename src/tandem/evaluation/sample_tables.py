@@ -1,4 +1,4 @@
-"""Rows of the sample tables: what was asked, what came, what it was worth."""
+"""Rows of the sample tables: prompt, sample and rewards."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tandem.types import WRITTEN, Prompt, Rollout, Scores, is_film
 
 Kind = Literal["greedy", "eval", "sampled", "best", "worst"]
 Describe = Callable[[Prompt], str]  # the text of a prompt as the policy sees it
-# How a row of a rollout came about, a line for each step; none: one token after the other.
+# The steps in which a row was generated, a line each; none: left to right.
 History = Callable[[Rollout, int], Sequence[str]]
 
 
 def untold(rollout: Rollout, row: int) -> Sequence[str]:
-    """No line of any row."""
+    """No lines for any row."""
     return ()
 
 
@@ -31,10 +31,10 @@ def make_rows(
     describe: Describe,
     history: History = untold,
 ) -> list[dict]:
-    """One dictionary for each chosen row; a missing score is None, a picture uint8 [H, W, 3], and
-    so are frames of a film side by side.
+    """One dictionary per chosen row; a missing score is None; a picture, or the frames of a film
+    side by side, is uint8 [H, W, 3].
 
-    A row that came about in an order of its own has "steps" too.
+    A row not generated from left to right also has "steps".
     """
     rows = []
     for i in chosen:
@@ -57,14 +57,14 @@ def select_extremes(
 
 
 def _rank(scores: Scores) -> list[int]:
-    """Indices of the scored samples, worst first; ties in the order they were sampled."""
+    """Indices of the scored samples, worst first; ties in sampling order."""
     order: Tensor = scores.total.argsort(stable=True)
     return [i for i in order.tolist() if scores.scored[i]]
 
 
 def _make_row(rollout: Rollout, scores: Scores, i: int, *, kind: Kind, describe: Describe) -> dict:
     prompt, output = rollout.prompts[i], rollout.outputs[i]
-    # A row of the data may have such a field too, which nobody wrote.
+    # A row of the data may have a field of the same name that no policy wrote.
     is_chain = rollout.segment is not None and WRITTEN in prompt.fields
     written = {WRITTEN: prompt.fields[WRITTEN]} if is_chain else {}
     told = prompt.episode
@@ -80,7 +80,7 @@ def _make_row(rollout: Rollout, scores: Scores, i: int, *, kind: Kind, describe:
         },
         "length": int(rollout.own_length[i]),
         "truncated": bool(rollout.truncated[i]),
-        **written,  # the text that a picture was painted for
+        **written,  # the text from which a picture was generated
         **({} if told is None else {"episode": told["turns"], "lost": told["lost"]}),
     }
 

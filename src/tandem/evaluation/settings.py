@@ -28,53 +28,53 @@ Size = Annotated[int, positive]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalMode:
-    """All prompts, sampled in one way."""
+    """One way of sampling all prompts."""
 
     sampling: Sampling | FlowSampling
     samples: int  # of each prompt
     name: str = "{}"  # of its metrics
     measures: Sequence[str] = ("accuracy",)
-    by_source: Sequence[str] = ()  # those that every source has for itself too
+    by_source: Sequence[str] = ()  # metrics also reported per source
     tries: Sequence[int] = ()  # k of pass@k
-    kind: str | None = None  # of its rows in the table of samples; None: it is not shown
-    shown: int = 1  # samples of a prompt in that table
+    kind: str | None = None  # kind of its rows in the sample table; None: not shown
+    shown: int = 1  # samples per prompt in that table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation(ABC):
-    """The measures on held-out prompts, and how often they are taken."""
+    """The metrics on held-out prompts, and how often they are measured."""
 
     every: Size | None  # iterations; None: never
     prompts: Size | None  # None: all
     samples: Size  # of each prompt
-    pass_at: Annotated[tuple[int, ...], positive]  # at both ends of a run
-    metric: str | None = None  # the reward part that says what is correct; None: the first one
-    threshold: float | None = 1.0  # of that part, before its weight; None: nothing is right
+    pass_at: Annotated[tuple[int, ...], positive]  # at the start and the end of a run
+    metric: str | None = None  # the reward that defines correctness; None: the first one
+    threshold: float | None = 1.0  # of that reward, unweighted; None: no notion of correctness
     rows: Size = 16  # prompts in the sample table
-    split: Literal["eval", "test"] = "eval"  # test: for evaluate=true, what nothing has read
+    split: Literal["eval", "test"] = "eval"  # test: for evaluate=true, otherwise unused
 
     @abstractmethod
     def passes(self, own: Sampling | FlowSampling, *, full: bool) -> list[EvalMode]:
-        """`own`: what the policy samples by in training. `full` measures pass@k too."""
+        """The sampling modes. `own`: the sampling of training. `full` measures pass@k too."""
 
     @property
     def of_average(self) -> bool:
-        """Whether it is the average of the weights that is measured."""
+        """Whether the moving average of the weights is evaluated."""
         return False
 
     def warning(self, first: Mapping[str, float], now: Mapping[str, float]) -> str | None:
-        """A warning about samples that get worse though the reward rises, if anything can be known.
+        """A warning if samples degrade while the reward rises; None by default.
 
         Both are metrics by name, of the first evaluation of a run and of a later one.
         """
         return None
 
     def right(self, part: Tensor) -> Tensor:
-        """The scores of right samples, [B] -> [B]; a missing one is NaN, and none."""
+        """Which samples are correct, [B] -> [B]; a missing score (NaN) is not."""
         return part >= (math.inf if self.threshold is None else self.threshold)
 
     def most(self, *, full: bool) -> int:
-        """Samples of a prompt that serve pass@k with the same draws."""
+        """The number of samples per prompt that pass@k needs."""
         return max([self.samples, *(self.pass_at if full else ())])
 
 
@@ -82,7 +82,7 @@ class Evaluation(ABC):
 class Answers(Evaluation):
     """Texts: greedily, then at each temperature."""
 
-    temperatures: tuple[float, ...]  # the first one is that of pass@k, lengths and tables
+    temperatures: tuple[float, ...]  # the first one is used for pass@k, lengths and tables
     top_p: float = 1.0  # of the sampled answers; training samples are never truncated
     top_k: int = 0
     drift: Drift = field(default_factory=Drift)
@@ -122,7 +122,7 @@ class Answers(Evaluation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnmaskedAnswers(Answers):
-    """Texts that are unmasked: as other texts, and greedily in other numbers of steps."""
+    """Masked texts: like other texts, and greedily with other numbers of steps."""
 
     steps: Annotated[tuple[int, ...], positive] = ()
 
@@ -143,8 +143,7 @@ class UnmaskedAnswers(Answers):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pictures(Evaluation):
-    """Pictures: without noise between the first state and the last, as a model is used, and by the
-    sampling that is trained."""
+    """Pictures: by the ODE, as a model is normally used, and by the sampling of training."""
 
     steps: int  # of the ODE
     guidance_scale: float  # under the ODE
@@ -176,7 +175,7 @@ class Pictures(Evaluation):
         several = self.most(full=full) > 1
         worth = ("reward",) if self.threshold is None else ("accuracy", "reward")
         measures = (*worth, "missing", *(("diversity",) if several else ()))
-        # As many at every evaluation: what differs between two tables is what was learnt.
+        # The same number at every evaluation, so that tables differ only by training.
         shape = {"shown": min(self.columns, self.samples), "by_source": worth}
         clean = EvalMode(
             sampling=self.noiseless(own),
@@ -188,7 +187,7 @@ class Pictures(Evaluation):
         )
         if own.deterministic:
             return [clean]
-        # A choice of steps that differs by iteration would show beside what the weights do.
+        # Random steps that depend on the iteration would add noise to the comparison.
         choose = partial(_as_at_first, own.stochastic)
         steady = replace(own, weights=self.weights, stochastic=choose)
         trained = EvalMode(
@@ -202,12 +201,12 @@ class Pictures(Evaluation):
         return [clean, trained]
 
     def as_used(self, own: FlowSampling) -> FlowSampling:
-        """By the live weights, as a finished model is used."""
+        """Sampling by the live weights, as a finished model is used."""
         return replace(self.noiseless(own), weights="live")
 
     def noiseless(self, own: FlowSampling) -> FlowSampling:
-        """The ODE, from a start for every sample and at full precision."""
-        from tandem.dynamics.kernels import ode  # imports torch, and settings are read without
+        """The ODE, with its own starting noise per sample and at full precision."""
+        from tandem.dynamics.kernels import ode  # imports torch; settings are read without it
 
         return replace(
             own,
@@ -225,9 +224,9 @@ class Pictures(Evaluation):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenPictures(Pictures):
-    """Pictures of a chain, each of a text of its own."""
+    """Pictures of a chain, each with its own text."""
 
-    temperature: Annotated[float, at_least(0)] = 1.0  # of the texts under the ODE; 0: the likeliest
+    temperature: Annotated[float, at_least(0)] = 1.0  # of the texts under the ODE; 0: greedy
 
     def passes(self, own: ChainSampling, *, full: bool) -> list[EvalMode]:
         modes = Pictures.passes(self, own.picture, full=full)

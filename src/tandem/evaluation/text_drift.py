@@ -1,6 +1,6 @@
-"""Measures of text drift: what answers turn into while a reward rises, and when it is suspect.
+"""Measures of text drift: the change of answers, and when it makes a rising reward suspect.
 
-Each is of one answer, from 0 to 1; evaluations average them over the held-out prompts.
+Each is between 0 and 1 for an answer; evaluations average them over the held-out prompts.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from typing import Annotated
 from tandem.contracts import at_least, positive
 from tandem.evaluation.image_collapse import compare_both, describe_ends, describe_suspicion
 
-# A word, or a sign by itself; scripts without spaces are read sign by sign.
+# A word, or a single character; scripts without spaces are read by character.
 WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|\w+|[^\w\s]")
-GRAM = 3  # characters, of the distance of two texts
+GRAM = 3  # characters, for the distance of two texts
 TEXT_MEASURES = ("repetition", "other_script", "format_share")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """How far answers may go from where they began before a rising reward is suspect.
+    """Limits on the drift of answers, beyond which a rising reward is suspect.
 
-    None: that measure is never suspect.
+    None: the measure is ignored.
     """
 
-    repetition: Annotated[float, at_least(0)] | None = 0.2  # more of the n-grams than at first
-    other_script: Annotated[float, at_least(0)] | None = 0.1  # more of the letters than at first
-    format_share: Annotated[float, at_least(0)] | None = 0.3  # more of the characters than at first
-    length: Annotated[float, at_least(1)] | None = 4.0  # times as long as at first, or as short
+    repetition: Annotated[float, at_least(0)] | None = 0.2  # increase of the share of n-grams
+    other_script: Annotated[float, at_least(0)] | None = 0.1  # increase of the share of letters
+    format_share: Annotated[float, at_least(0)] | None = 0.3  # increase of the share of characters
+    length: Annotated[float, at_least(1)] | None = 4.0  # factor of change, longer or shorter
     n: Annotated[int, positive] = 4  # words of an n-gram
-    # Parts of the template around an answer.
+    # Markers of the template around an answer.
     markers: tuple[str, ...] = ("<think>", "</think>", "<answer>", "</answer>", "\\boxed{")
 
     def measure(self, output: str, asked: str) -> dict[str, float]:
-        """The measures of an answer to a text."""
+        """The measures of an answer to a prompt text."""
         return {
             "repetition": repetition(output, n=self.n),
             "other_script": other_script(output, asked),
@@ -47,13 +47,13 @@ class Drift:
         }
 
     def warning(self, first: Mapping[str, float], now: Mapping[str, float]) -> str | None:
-        """What to say of an evaluation beside the first one of the run; None: nothing is wrong."""
+        """The warning about an evaluation relative to the first of the run; None: no suspicion."""
         signs = self.signs(first, now)
         said = "answers drifted", "read the samples", "evaluation.drift"
         return describe_suspicion(first, now, signs, said=said)
 
     def signs(self, first: Mapping[str, float], now: Mapping[str, float]) -> list[str]:
-        """The measures that are beyond their limits, in words."""
+        """Sentences on the measures beyond their limits."""
         found = []
         for name in TEXT_MEASURES:
             limit, ends = asdict(self)[name], compare_both(f"eval/{name}", first, now)
@@ -66,14 +66,14 @@ class Drift:
 
 
 def repetition(text: str, *, n: int) -> float:
-    """Share of the n-grams of words that came before in the same answer: 1 - distinct / all."""
+    """Share of repeated word n-grams in an answer: 1 - distinct / all."""
     words = WORD.findall(text)
     grams = [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]
     return 1 - len({*grams}) / len(grams) if grams else 0.0
 
 
 def other_script(text: str, asked: str) -> float:
-    """Share of the letters of an answer whose script the prompt has no letter of; 0 for a prompt
+    """Share of the letters of an answer in scripts that the prompt does not use; 0 for a prompt
     without letters."""
     letters = [script_of(sign) for sign in text if sign.isalpha()]
     known = {script_of(sign) for sign in asked if sign.isalpha()}
@@ -89,14 +89,13 @@ def script_of(letter: str) -> str:
 
 
 def format_share(text: str, markers: tuple[str, ...]) -> float:
-    """Share of the characters of an answer that are marks of its template."""
+    """Share of the characters of an answer that belong to template markers."""
     held = sum(text.count(marker) * len(marker) for marker in markers)
     return held / len(text) if text else 0.0
 
 
 def text_distance(text: str, other: str) -> float:
-    """1 less the share of character trigrams that two texts have in common: 0 for equal texts,
-    1 for such as share none."""
+    """1 minus the share of common character trigrams: 0 for equal texts, 1 if none are shared."""
     own, its = trigrams(text), trigrams(other)
     return 1 - (own & its).total() / max(own.total(), its.total())
 
@@ -107,6 +106,6 @@ def trigrams(text: str) -> Counter[str]:
 
 
 def mean_distance(before: Mapping[object, str], now: Mapping[object, str]) -> float | None:
-    """Over the answers that both have by the same name; None: there is none."""
+    """The mean over answers with the same name in both; None without any."""
     both = before.keys() & now.keys()
     return math.fsum(text_distance(before[k], now[k]) for k in both) / len(both) if both else None
