@@ -1,4 +1,4 @@
-"""Prompt embeddings: encoded once, kept on disk under a hash of the content."""
+"""Prompt embeddings: encoded once and cached on disk under a hash of the content."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from tandem.types import IMAGE, Prompt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptEmbedding:
-    """What rows of a forward pass are asked for, and, if they are guided, what to get away from."""
+    """The conditions of the rows of a forward pass, with negative ones for guidance."""
 
     prompted: Condition  # name -> [N, ...]
-    unprompted: Condition | None  # None: nobody gave a negative prompt
+    unprompted: Condition | None  # None: without a negative prompt
 
 
 class PromptEmbeddingCache:
-    """Conditions of texts. A text that was never seen is encoded when it is asked for."""
+    """A cache of conditions. New prompts are encoded on first use."""
 
     def __init__(
         self, adapter: Adapter, *, cache: Path | None, negative: str | None, keep: int = 512
     ) -> None:
-        """`negative`: of prompts that bring none, None for none; `keep`: conditions in memory.
+        """`negative`: the default negative prompt, or None; `keep`: conditions in memory.
 
-        `fleeting`: texts are new all the time, so none is written to disk, and one that was let go
-        is encoded again.
+        `fleeting`: texts are always new, so none is written to disk, and an evicted one is encoded
+        again.
         """
         self.adapter, self.cache, self.negative, self.keep = adapter, cache, negative, keep
         self.fleeting = False
@@ -43,13 +43,13 @@ class PromptEmbeddingCache:
 
     @cached_property
     def folder(self) -> Path | None:
-        """Of these encoders; None: nothing is kept on disk. Known once the adapter is loaded."""
+        """The cache folder of these encoders, known after `load`; None: no cache on disk."""
         unwritten = self.cache is None or self.fleeting
         name = None if unwritten else self.adapter.fingerprint()
         return None if name is None else self.cache / "prompts" / name
 
     def prepare(self, inputs: Sequence[PromptInput], device: torch.device) -> None:
-        """Encode what is neither in memory nor on disk, all with one loading of the encoders."""
+        """Encode what is neither in memory nor on disk, loading the encoders once."""
         new = [one for one in dict.fromkeys(inputs) if one not in self.recent]
         if new and self.folder is not None:
             new = [one for one in new if not self._file(one).is_file()]
@@ -61,14 +61,14 @@ class PromptEmbeddingCache:
             self._remember(one, condition)
 
     def inputs(self, prompts: Sequence[Prompt], *, guided: bool) -> list[PromptInput]:
-        """All that must be encoded for these prompts."""
+        """All inputs to encode for these prompts."""
         negatives = [self.negative_of(prompt) for prompt in prompts] if guided else []
         return [*map(input_of, prompts), *(one for one in negatives if one is not None)]
 
     def rows(
         self, prompts: Sequence[Prompt], device: torch.device, *, guided: bool
     ) -> PromptEmbedding:
-        """Conditions of the rows of one forward pass; the negative ones only if they are read."""
+        """The conditions of the rows of one forward pass; negative ones only if `guided`."""
         negatives = [self.negative_of(prompt) for prompt in prompts] if guided else [None]
         missing = None in negatives
         return PromptEmbedding(
@@ -77,7 +77,7 @@ class PromptEmbeddingCache:
         )
 
     def negative_of(self, prompt: Prompt) -> PromptInput | None:
-        """What guidance leads away from; None: nobody said what."""
+        """The negative prompt, or None."""
         text = prompt.fields.get("negative_prompt", self.negative)
         if text is None:
             return None
@@ -85,7 +85,7 @@ class PromptEmbeddingCache:
         return PromptInput(text=text, images=prompt.images, negative=True, size=size)
 
     def stacked(self, inputs: Sequence[PromptInput], device: torch.device) -> Condition:
-        """The embeddings of inputs as one condition on a device."""
+        """The embeddings of inputs, stacked to one condition on `device`."""
         self.prepare(inputs, device)
         found = {one: self._find(one, device) for one in dict.fromkeys(inputs)}
         places = {one: place for place, one in enumerate(found)}
@@ -107,7 +107,7 @@ class PromptEmbeddingCache:
 
     def _remember(self, one: PromptInput, condition: Condition) -> None:
         self.recent[one] = {name: x.cpu() for name, x in condition.items()}
-        # Without a file there is no other copy.
+        # Never evict the only copy.
         replaceable = self.fleeting or self.folder is not None
         if replaceable and len(self.recent) > self.keep:
             self.recent.popitem(last=False)
@@ -117,18 +117,18 @@ class PromptEmbeddingCache:
 
 
 def input_of(prompt: Prompt) -> PromptInput:
-    """What encoders read of a prompt. Raises ValueError for a chat."""
+    """The encoder input of a prompt. Raises ValueError for a chat."""
     if prompt.text is None:
         raise ValueError(
-            f"prompt {prompt.id} of {prompt.source} is a chat, but a picture is asked for by text"
+            f"prompt {prompt.id} of {prompt.source} is a chat, but this model needs a text"
         )
-    text = prompt.text.replace(IMAGE, "")  # families have places of their own for pictures
-    size = prompt.size if prompt.images else None  # texts alone are read alike for any size
+    text = prompt.text.replace(IMAGE, "")  # families insert images themselves
+    size = prompt.size if prompt.images else None  # without images the size has no effect
     return PromptInput(text=text, images=prompt.images, size=size)
 
 
 def write(file: Path, condition: Condition) -> None:
-    """Whole or absent; another process may write the same."""
+    """Write a file atomically; another process may write the same one."""
     from safetensors.torch import save_file
 
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -140,7 +140,7 @@ def write(file: Path, condition: Condition) -> None:
 def fingerprint_of(folder: Path, parts: Sequence[str], *settings: object) -> str:
     """A hash of the files of these subfolders, and of settings.
 
-    Of a large file its size and 64 pieces of it count: what trained it moved all of its weights.
+    Of a large file only its size and 64 pieces are hashed: training changes all of its weights.
     """
     digest = hashlib.sha256(repr(settings).encode())
     for part in parts:
@@ -152,7 +152,7 @@ def fingerprint_of(folder: Path, parts: Sequence[str], *settings: object) -> str
 
 
 def pieces(file: Path, *, count: int = 64, size: int = 2**16):
-    """The whole of a small file; of a large one pieces at equal distances, its two ends too."""
+    """A small file as a whole; of a large one evenly spaced pieces, including both ends."""
     length = file.stat().st_size
     with file.open("rb") as stream:
         if length <= count * size:

@@ -27,7 +27,7 @@ class SamplingPlan:
 
     sigmas: Tensor  # [steps + 1], from 1 to 0
     stochastic: Indices
-    kept: Indices  # steps whose states are kept; none: pictures are trained as a whole
+    kept: Indices  # steps whose states are recorded; none: the loss is on whole pictures
     sampling: FlowSampling
     keep_mean: bool  # whether to record the means of random steps, for a KL to the sampler
 
@@ -47,7 +47,7 @@ class SamplingPlan:
 
 
 def queried_steps(request: Request, steps: int) -> Sequence[int]:
-    """The denoising steps at whose states a teacher, or the reference and its like, is asked."""
+    """The denoising steps at which a teacher or another network is queried."""
     if request.query is not None:
         return range(steps)
     return () if request.teachers is None else request.teachers.kept(steps)

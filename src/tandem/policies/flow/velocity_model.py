@@ -1,4 +1,4 @@
-"""The velocity field of one network: what it predicts at points, for prompts, a few at a time."""
+"""The velocity field of a network, evaluated at points for prompts, in chunks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Count = TypeVar("Count", int, Tensor)
 
 
 class VelocityModel:
-    """A transformer with its adapter: velocities of latents, guided where that is asked for."""
+    """A transformer with its adapter: velocities of latents, with optional guidance."""
 
     def __init__(
         self,
@@ -41,12 +41,12 @@ class VelocityModel:
     def __call__(
         self, x: Tensor, sigma: Tensor, conditioning: PromptEmbedding, *, scale: float
     ) -> Tensor:
-        """[N, ...] float32, guided by classifier-free guidance if scale is above 1. sigma: [N]"""
+        """[N, ...] float32, with classifier-free guidance if scale is above 1. sigma: [N]"""
         prompted, unprompted = conditioning.prompted, conditioning.unprompted
         if scale == 1:
             return widen(self.predict(x, sigma, prompted))
         if unprompted is None or scale < 1:
-            return guide(self.predict(x, sigma, prompted), None, scale=scale)  # which refuses
+            return guide(self.predict(x, sigma, prompted), None, scale=scale)  # raises
         both = {name: torch.cat([prompted[name], unprompted[name]]) for name in prompted}
         velocity = self.predict(torch.cat([x, x]), torch.cat([sigma, sigma]), both)
         return self.adapter.guide(*velocity.chunk(2), scale=scale)
@@ -54,9 +54,9 @@ class VelocityModel:
     def with_states(
         self, x: Tensor, sigma: Tensor, conditioning: PromptEmbedding, *, scale: float
     ) -> tuple[Tensor, Tensor]:
-        """The velocity, and the mean over tokens of the last hidden states for the prompt: [N, H].
+        """The velocity, and the token mean of the last hidden states for the prompt: [N, H].
 
-        The network must not be compiled: it would show its states at the first call alone.
+        The network must not be compiled: the hook would only run in the first call.
         """
         seen: list[Tensor] = []
         reader, _ = self.adapter.reader(self.network)
@@ -68,7 +68,7 @@ class VelocityModel:
         return velocity, seen[0][: len(x)].mean(1)
 
     def predict(self, x: Tensor, sigma: Tensor, condition: Condition) -> Tensor:
-        """The velocity under a condition: [B, ...], sigma [B]."""
+        """The velocity given a condition: [B, ...], sigma [B]."""
         with self.precision.on(x.device):
             if self.reads:
                 return self.weights(lambda: self._read(x, sigma, condition))
@@ -77,22 +77,21 @@ class VelocityModel:
     def _read(self, x: Tensor, sigma: Tensor, condition: Condition) -> Tensor:
         read = self.adapter.read(self.network, condition)
         velocity = self.adapter.velocity(self.run, x, sigma, read)
-        # Many an encoder is read before its last layer.
+        # Some encoders are read before their last layer.
         readers = [self.network[name] for name in self.network.readers]
         return join_graph(velocity, (p for reader in readers for p in reader.parameters()))
 
 
 def compile_parts(network: nn.Module) -> nn.Module:
-    """The same network, each of its components compiled by itself."""
+    """The same network, with each component compiled separately."""
     parts = {name: torch.compile(x, dynamic=True) for name, x in components(network).items()}
     return Components(parts) if isinstance(network, Components) else parts[TRANSFORMER]
 
 
 class ChunkedForward:
-    """Velocities at N points, a few rows of the network at a time.
+    """Velocities at N points, in chunks of at most `max_rows` rows.
 
-    With a gradient, chunks are recomputed one by one in backward, so that the memory is that of one
-    of them.
+    With gradient, chunks are recomputed one by one in backward, so memory is that of one chunk.
     """
 
     def __init__(self, library: PromptEmbeddingCache, *, max_rows: int) -> None:
@@ -110,7 +109,7 @@ class ChunkedForward:
         scale: float,
         critic: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Velocities [N, ...], and what a critic says of the states there, [N]. x: [N, ...]."""
+        """Velocities [N, ...], and a critic's values of the states, [N]. x: [N, ...]."""
 
         def predict(part: Tensor) -> tuple[Tensor, Tensor | None]:
             some = [prompts[i] for i in part.tolist()]
@@ -125,7 +124,7 @@ class ChunkedForward:
         recompute = len(parts) > 1 and torch.is_grad_enabled()
         velocities, values = [], []
         for part in parts:
-            some = part if len(part) else part.new_zeros(1)  # others wait; nobody reads its answer
+            some = part if len(part) else part.new_zeros(1)  # other ranks wait; result unused
             answer = checkpoint(predict, some, use_reentrant=False) if recompute else predict(some)
             velocities.append(answer[0][: len(part)])
             values += [] if critic is None else [answer[1][: len(part)]]
@@ -135,11 +134,11 @@ class ChunkedForward:
 def split_evenly(
     rows: int, budget: int, passes: Callable[[int], int] = lambda wanted: wanted
 ) -> list[Tensor]:
-    """range(rows) in as few parts as fit, of even sizes: a rest of one row would take another
-    code path in BLAS, and its bits would differ.
+    """range(rows) in as few parts as fit, of even sizes: a remainder of one row would take another
+    code path in BLAS, with different bits.
 
-    `passes`: how many there shall be where so many are wanted; where there are more than rows, some
-    are empty. Indices [n] of each part.
+    `passes`: wanted -> actual number of parts; with more parts than rows, some are empty. Indices
+    [n] of each part.
     """
     return list(torch.arange(rows).tensor_split(passes(max(1, -(-rows // budget)))))
 
@@ -147,8 +146,8 @@ def split_evenly(
 def cost_of_points(
     request: Request, tokens: int | Tensor, guided: int | Tensor, points: Count
 ) -> Count:
-    """Tokens that training reads of so many points, of the policy and of what learns beside it.
+    """Tokens that training processes for `points` points, in the policy and other trained networks.
 
-    tokens: of a point, unguided; guided: 1 where guidance asks twice; they and points: [B].
+    tokens: per unguided point; guided: 1 if guidance takes a second pass; they and points: [B].
     """
     return tokens * (1 + guided) * (1 + len(request.networks)) * points
