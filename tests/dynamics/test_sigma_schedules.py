@@ -87,7 +87,7 @@ def test_a_terminal_level_is_that_of_diffusers(steps, tokens):
 
 @pytest.mark.parametrize(("steps", "terminal"), [(1, 0.02), (10, 0.0), (10, 1.0)])
 def test_a_terminal_level_needs_room(steps, terminal):
-    with pytest.raises(ValueError, match=f"got terminal={terminal:g} of {steps} steps"):
+    with pytest.raises(ValueError, match=f"terminal={terminal:g} with {steps} steps; it must"):
         exponential_dynamic_shift(steps, 256, terminal=terminal)
 
 
