@@ -1,4 +1,4 @@
-"""Assembly of the module that runs a configuration, with weights and the prompts it can read."""
+"""Assembly of a run's module, with its weights and the prompts that it can process."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ADMIT = {
     "demonstrations": lambda policy, examples: policy.admit_answered(examples),
     "pairs": pairs.admit_pairs,
 }
-# How an algorithm reads each split, as the start of a complaint.
+# The start of an error message: how an algorithm reads each split.
 WANTS = {
     "demonstrations": "imitates answers, but no row",
     "pairs": "compares a chosen with a rejected answer, but no row",
@@ -43,9 +43,9 @@ WANTS = {
 def assemble(
     cfg: DictConfig, settings: Settings, data: Data, run_dir: Path, weights: Path | None
 ) -> tuple[PostTraining, Data]:
-    """The module with its weights, and the data that it can read.
+    """The module with its weights, and the data that it can process.
 
-    `weights` is a folder that wins over the model's own.
+    `weights` is a folder that replaces the model's own.
     """
     algorithm = build(cfg.algorithm)
     own = {} if weights is None else {"path": str(weights)}
@@ -69,7 +69,7 @@ def assemble(
     mismatched = "baseline" in facts_of(algorithm.sampling_strategy).gives
     data = admitted(policy, data, source, settings, mismatched=mismatched)
     make = build(cfg.optimizer)
-    # A curriculum goes by what samples score; what is given comes in turn.
+    # A curriculum depends on scores; given rows are read in order.
     order = data.curriculum if source == "train" else data.given
     module = PostTraining(
         policy=policy,
@@ -86,8 +86,8 @@ def assemble(
 
 
 def check_sight(policy: Policy, data: Data, settings: Settings) -> None:
-    """Raise ConfigError for prompts that show pictures to a policy that does not see, and for
-    pictures that no reader put into the prompts of one that does."""
+    """Raise ConfigError for prompts with pictures if the policy has no vision, and for pictures in
+    fields that the prompts do not show."""
     splits = (data.train, data.eval, data.test, data.demonstrations, data.pairs)
     prompts = [prompt for split in splits for prompt in split]
     chosen = settings.choices
@@ -105,17 +105,17 @@ def check_sight(policy: Policy, data: Data, settings: Settings) -> None:
 
 
 def read_by(needs: frozenset[str]) -> str:
-    """The split of the data that an algorithm of these needs is trained on."""
+    """The split of the data that an algorithm with these needs trains on."""
     return next((split for split in ("demonstrations", "pairs") if split in needs), "train")
 
 
 def admitted(
     policy: Policy, data: Data, source: str, settings: Settings, *, mismatched: bool = False
 ) -> Data:
-    """Without the prompts that are too long or cannot be encoded; they join the quarantine.
+    """The data without prompts that are too long or cannot be encoded, which are quarantined.
 
-    `source` names the split that is trained on; one that the run does not read stays as it is.
-    `mismatched`: prompts are shown with the answers to other ones too, if `source` has answers.
+    `source` names the split to train on; splits that the run does not read are unchanged.
+    `mismatched`: prompts are also combined with answers to others, if `source` has answers.
     """
     ways = ADMIT | ({"pairs": pairs.admit_mismatched} if mismatched else {})
     held_out = partial(pairs.admit_with_pairs, samplings=samplings_of(policy, settings.evaluation))
@@ -127,7 +127,7 @@ def admitted(
         if split == source and not data.asks_again:
             prompts, known = split_overlap(prompts, (*kept["eval"], *kept["test"]))
             dropped += [(prompt, "is held out too") for prompt in known]
-        # Rows are cut by size, and of a text a row's height and width are numbers like others.
+        # Only for images: in text data, height and width are ordinary fields.
         kept[split] = tuple(
             p if policy.paints or p.size is None else replace(p, size=None) for p in prompts
         )
@@ -142,19 +142,19 @@ def admitted(
 
 
 def samplings_of(policy: Policy, evaluation: Evaluation) -> list[Sampling | FlowSampling]:
-    """By which held-out prompts are answered."""
+    """The sampling settings of evaluation."""
     return [one.sampling for one in evaluation.passes(policy.sampling, full=False)]
 
 
 def measured(settings: Settings) -> str | None:
-    """The held-out split that is read; None: nothing is evaluated."""
+    """The held-out split that is used; None: no evaluation."""
     if settings.evaluate:
         return settings.evaluation.split
     return None if settings.evaluation.every is None else "eval"
 
 
 def none_of(split: str, left_out: Sequence[InvalidRow]) -> str:
-    """What to say where no prompt of a split is left, with the most frequent reasons."""
+    """The error message if a split has no usable prompt, with the most frequent reasons."""
     own = [row.reason for row in left_out if row.file.startswith(f"{split} of ")]
     said = ", ".join(f"{count} x {why}" for why, count in Counter(own).most_common(3))
     return f"the model can read none of the {len(own)} prompts of {split}: {said}"

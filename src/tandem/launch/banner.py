@@ -11,12 +11,12 @@ from tandem.data import Data, InvalidRow
 from tandem.record.terminal import line
 from tandem.settings.settings import Settings
 
-REASONS = 3  # that a line names
+REASONS = 3  # named in a line
 CHOSEN = ("model", "algorithm", "dynamics", "reward", "data", "environment", "recipe")
 
 
 def banner(settings: Settings, run_dir: Path) -> str:
-    """Aligned lines for people. Every derived number stands beside what it was derived from."""
+    """Aligned lines. Every derived number is shown with the numbers it follows from."""
     s = settings
     samples = s.prompts_per_step * s.group_size
     updates = s.num_minibatches * s.epochs
@@ -38,7 +38,7 @@ def banner(settings: Settings, run_dir: Path) -> str:
 
 
 def warm_start_banner(settings: Settings) -> str:
-    """One line of a run that another one begins with."""
+    """One line about a warm-start run."""
     chosen = f"model={settings.choices['model']}, algorithm={settings.choices['algorithm']}"
     samples = settings.prompts_per_step * settings.group_size
     return line("first", f"{settings.iterations} iterations of {samples} samples, {chosen}")
@@ -52,7 +52,7 @@ def left_out(rows: Sequence[InvalidRow]) -> str:
 
 
 def prompts_read(data: Data, source: str) -> str:
-    """How many prompts there are of each split; `source` names the one that is trained on."""
+    """The number of prompts of each split; `source` names the one to train on."""
     of_training = f"{len(getattr(data, source)):,} to train on"
     kept = f"{len(data.eval):,} held out for evaluation, {len(data.test):,} set aside for the test"
     bad = f"; {len(data.quarantine):,} bad rows left out" if data.quarantine else ""
@@ -65,7 +65,7 @@ def _chosen(settings: Settings) -> list[str]:
 
 
 def _parts(settings: Settings) -> list[str]:
-    """Parts that the command line put in place of those of a preset: only a group has a slash."""
+    """Parts of a preset that the command line replaced: only a group has a slash."""
     words = [word.lstrip("+") for word in settings.overrides]
     keys = {word: word.partition("=")[0] for word in words}
     return [w for w in words if "/" in keys[w] and not keys[w].startswith("hydra/")]

@@ -1,4 +1,4 @@
-"""The command line before anything runs: help, resume, and every mistake that can be seen."""
+"""The command line: help, resume, and all checks that are possible before a run."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One run, checked, and the job that Hydra makes of it."""
+    """One checked run, and its Hydra job."""
 
     cfg: DictConfig
     settings: Settings
@@ -55,7 +55,7 @@ class Run:
     job: DictConfig
 
     def start(self, task: Callable[[Run, Path], None]) -> None:
-        """What stops before anything is loaded makes no directory; all else is a job of Hydra's."""
+        """Start the run as a Hydra job; one that fails before loading leaves no directory."""
         self.job.hydra.mode, self.job.hydra.job.name = RunMode.RUN, "train"
         place = Path(self.job.hydra.run.dir)
         made = [folder for folder in (place, *place.parents) if not folder.exists()]
@@ -70,7 +70,7 @@ class Run:
 
 
 def _as_job(task: Callable[[Run, Path], None], run: Run) -> None:
-    """Hydra makes the directory, sets up logging, and tells ranks where it is."""
+    """Run a task as a Hydra job, which creates the directory and sets up logging."""
     done = run_job(
         lambda _: task(run, Path(HydraConfig.get().runtime.output_dir)),
         config=run.job,
@@ -82,9 +82,9 @@ def _as_job(task: Callable[[Run, Path], None], run: Run) -> None:
 
 
 def preflight(argv: Sequence[str]) -> Run | Sweep | list[str]:
-    """What is asked for, once nothing is seen to be wrong with it; may print and exit.
+    """The checked run or sweep that a command line asks for; may print and exit.
 
-    The words themselves where they ask something of Hydra.
+    Returns the words unchanged if they are for Hydra itself.
     """
     words = _read(argv[1:])
     if words.help:
@@ -104,7 +104,7 @@ def preflight(argv: Sequence[str]) -> Run | Sweep | list[str]:
 
 
 def nothing_left(overrides: Sequence[str]) -> str | None:
-    """What is said of a finished run that is to go on, and of which nothing is to change."""
+    """The message for resuming a finished run without changes; None if there is work left."""
     parts = [part for part in parse(overrides) if not part.is_hydra_override()]
     changing = [part for part in parts if part.key_or_group not in ("resume", "plugins")]
     folder = find_resumed_run(overrides)
@@ -122,7 +122,7 @@ def nothing_left(overrides: Sequence[str]) -> str | None:
 
 
 def help_of(words: Sequence[str]) -> str:
-    """The page of all, of everything, or of the groups and keys that are named among overrides."""
+    """The help page: an overview, everything, or the groups and keys named in the overrides."""
     topics = [word for word in words if "=" not in word and word[0] != "~"]
     overrides = [word for word in words if word not in topics]
     conf, brought = conf_folder(), brought_by(import_plugins(overrides))
@@ -159,7 +159,7 @@ def _refuse(message: str) -> NoReturn:
 
 
 def _run(overrides: Sequence[str]) -> Run:
-    """Composed once. Of a run that goes on, only where it lies is composed."""
+    """The run, composed once. For a resumed run only its directory is composed."""
     parts = parse(overrides)
     own = [part.input_line for part in parts if not part.is_hydra_override()]
     if (folder := find_resumed_run(overrides)) is None:
@@ -177,7 +177,7 @@ def _run(overrides: Sequence[str]) -> Run:
 
 
 def _refuse_place(run_dir: Path) -> None:
-    """Raise before Hydra makes the directory."""
+    """Raise if the directory cannot be used, before Hydra creates it."""
     from tandem.record.room import check_place
 
     try:
@@ -187,12 +187,12 @@ def _refuse_place(run_dir: Path) -> None:
 
 
 def _first_run(sweep: Sweep) -> Run:
-    """Raises for a value that no run of the sweep could have."""
+    """The first run of a sweep. Raises for a value that no run of the sweep could have."""
     return _run(find_one_that_runs(sweep, check))
 
 
 def _print(run: Run, words: argparse.Namespace) -> None:
-    """The choices and the configuration of a resumed run are in none of Hydra's own printing."""
+    """Print the choices or the configuration, since Hydra's own printing lacks resumed runs."""
     shown = run.cfg
     if words.cfg != "job":
         hydra = OmegaConf.create({"hydra": run.job.hydra})

@@ -1,4 +1,4 @@
-"""Devices of a run: one, several with a copy each, or several with a part each."""
+"""Devices of a run: one, several with replicated weights, or several with sharded weights."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tandem.settings.settings import Devices, Settings
 
 
 def trainer_for(devices: Devices, callbacks: list[Callback]) -> Trainer:
-    """Lightning moves the module to its devices and calls its step; the rest is ours, the precision
-    of the policy's passes too: Lightning's would hold for rewards and advantages as well."""
+    """The Lightning trainer, which moves the module to its devices and calls its step. Precision is
+    set in the policy instead: Lightning's setting would also apply to rewards and advantages."""
     quiet_lightning()
     return Trainer(
         accelerator=devices.accelerator,
@@ -43,14 +43,15 @@ def trainer_for(devices: Devices, callbacks: list[Callback]) -> Trainer:
 
 
 def copies(start: str) -> Callable[[Devices], Strategy]:
-    # Buffers are the same on all ranks by construction, and some live on the CPU.
+    # Buffers are equal on all ranks by construction, and some are on the CPU.
     return lambda devices: DDPStrategy(
         broadcast_buffers=False, start_method=start, timeout=patience(devices)
     )
 
 
 def parts(devices: Devices) -> Strategy:
-    """Lightning's default would cut over nodes alone, and split the layers within a node."""
+    """The sharding strategy. Lightning's default would shard over nodes only, with tensor
+    parallelism within a node."""
     return ModelParallelStrategy(
         data_parallel_size=ranks_of(devices), tensor_parallel_size=1, timeout=patience(devices)
     )
@@ -64,7 +65,7 @@ def by_number(devices: Devices) -> Strategy | str:
     return "auto" if ranks_of(devices) == 1 else copies("popen")(devices)
 
 
-# What trainer.strategy stands for.
+# Values of trainer.strategy.
 STRATEGIES: Mapping[str, Callable[[Devices], Strategy | str]] = {
     "auto": by_number,
     "ddp": copies("popen"),
@@ -74,9 +75,9 @@ STRATEGIES: Mapping[str, Callable[[Devices], Strategy | str]] = {
 
 
 def tasks_of_srun(devices: Devices) -> int:
-    """How many tasks srun started as the ranks of one run; 0 where the run starts its ranks itself.
+    """The number of srun tasks that are ranks of this run; 0 if the run starts its own ranks.
 
-    One task, and a run of one rank, have no others: srun may have started many such runs.
+    A single task, or a run with one rank, counts as none: srun may have started many such runs.
     """
     tasks = int(os.environ.get("SLURM_NTASKS", "1"))
     started = "SLURM_PROCID" in os.environ and "TORCHELASTIC_RUN_ID" not in os.environ
@@ -84,22 +85,22 @@ def tasks_of_srun(devices: Devices) -> int:
 
 
 def environment_of(devices: Devices) -> list[ClusterEnvironment]:
-    """Lightning's own for a run that starts its ranks itself, or is one alone: where SLURM or
-    torchrun stand around it, Lightning would take their processes for its ranks."""
+    """The Lightning environment for runs that start their own ranks or have only one: otherwise
+    Lightning would take processes of a surrounding SLURM job or torchrun for its ranks."""
     if tasks_of_srun(devices):
-        return [SLURMEnvironment(auto_requeue=False)]  # SIGUSR1 is ours; whoever asks requeues
+        return [SLURMEnvironment(auto_requeue=False)]  # SIGUSR1 is handled by Tandem
     ranks = "TORCHELASTIC_RUN_ID" in os.environ and ranks_of(devices) > 1
     return [] if ranks else [LightningEnvironment()]
 
 
 def gpus(devices: Devices) -> int:
-    """How many there are for a run that may use them."""
+    """The number of GPUs available to a run."""
     asked = devices.accelerator in ("auto", "gpu") and CUDAAccelerator.is_available()
     return CUDAAccelerator.auto_device_count() if asked else 0
 
 
 def device_of_evaluation(devices: Devices) -> torch.device:
-    """The first of those that a run may use: one process evaluates."""
+    """The first device of the run: a single process evaluates."""
     if not gpus(devices):
         return torch.device("cpu")
     named = devices.devices
@@ -107,14 +108,14 @@ def device_of_evaluation(devices: Devices) -> torch.device:
 
 
 def ranks_of(devices: Devices) -> int:
-    """How many processes there will be."""
+    """The number of processes of the run."""
     if devices.ranks is not None:
         return devices.ranks
     return devices.num_nodes * max(1, gpus(devices))
 
 
 def check_devices(settings: Settings) -> None:
-    """What only the machine that runs knows. Raises ConfigError."""
+    """Check devices against this machine. Raises ConfigError."""
     devices, there = settings.trainer, gpus(settings.trainer)
     asked, given = ranks_of(devices) // devices.num_nodes, f"trainer.devices={devices.devices}"
     has_none = {"gpu": not there, "mps": not MPSAccelerator.is_available()}
@@ -140,12 +141,12 @@ def check_devices(settings: Settings) -> None:
 
 
 def _has_mps(devices: Devices) -> bool:
-    """Whether the run is on the one GPU of a Mac."""
+    """Whether the run uses the GPU of a Mac."""
     return devices.accelerator in ("auto", "mps") and MPSAccelerator.is_available()
 
 
 def _refuse_numbers(numbers: list[int], there: int, given: str) -> None:
-    """Raise for a GPU that is not among those `there`, and for any number where there is none."""
+    """Raise for a GPU number that does not exist, or for any number without GPUs."""
     if not there:
         raise ConfigError(
             f"{given} lists GPUs, but the run is on the CPU; give the number of processes, "
@@ -158,7 +159,7 @@ def _refuse_numbers(numbers: list[int], there: int, given: str) -> None:
 
 
 def quiet_lightning() -> None:
-    """What Lightning says of every run like ours is either known or meant."""
+    """Silence messages of Lightning that are known or intended for every run of Tandem."""
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     for known in (
         r"`isinstance\(treespec, LeafSpec\)` is deprecated",  # its own

@@ -1,4 +1,4 @@
-"""Plans of engines: which servers a run needs, on which devices, started by which words."""
+"""Plans of engines: the servers of a run, their devices and their command lines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tandem.remote.transport import free_port
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Servers:
-    """Which servers there are, and how they are looked after."""
+    """The servers of a run, and how they are supervised."""
 
     gpus: str
     tensor_parallel: int = 1
@@ -63,7 +63,7 @@ class Servers:
 
 
 def _spread(part: str) -> list[str]:
-    """4-7 -> 4, 5, 6, 7; nothing of what is no number."""
+    """4-7 -> 4, 5, 6, 7; empty if it is not a range of numbers."""
     first, _, last = part.partition("-")
     if not first.isdigit() or not (last or "0").isdigit():
         return []
@@ -71,7 +71,7 @@ def _spread(part: str) -> list[str]:
 
 
 def compose_run(overrides: Sequence[str]) -> DictConfig:
-    """The run whose engines are to be started. Raises ConfigError."""
+    """The run that needs the engines. Raises ConfigError."""
     chosen = any(part.key_or_group == "rollout" for part in parse(overrides))
     cfg = compose([*([] if chosen else ["rollout=vllm_server"]), *overrides])
     if cfg.rollout.get("engine") is not None and OmegaConf.is_missing(cfg.rollout.engine, "url"):
@@ -80,7 +80,7 @@ def compose_run(overrides: Sequence[str]) -> DictConfig:
 
 
 def plan(servers: Servers, cfg: DictConfig) -> tuple[list[EngineProcess], Path]:
-    """The servers to be started, and the folder for their addresses. Raises ConfigError."""
+    """The servers to start, and the folder for their addresses. Raises ConfigError."""
     sampling = build(cfg.rollout)
     option = sampling.engine if isinstance(sampling, Sampling) else None
     if not isinstance(option, ServerOption):
@@ -110,7 +110,7 @@ def plan(servers: Servers, cfg: DictConfig) -> tuple[list[EngineProcess], Path]:
 
 
 def find_program(servers: Servers, option: ServerOption) -> str:
-    """Where the engine is installed. Raises ConfigError where it is not."""
+    """The path of the engine's program. Raises ConfigError if it is not installed."""
     if servers.program is not None:
         return servers.program
     homes = [os.environ.get(f"{option.program.upper()}_HOME", ""), str(Path(sys.prefix))]
@@ -125,7 +125,7 @@ def find_program(servers: Servers, option: ServerOption) -> str:
 
 
 def model_of(cfg: DictConfig, lora: Lora | None) -> str:
-    """What is served: the weights that the run starts from. Raises ConfigError."""
+    """The model to serve: the initial weights of the run. Raises ConfigError."""
     if cfg.continue_from is not None:
         return str(finished_model(Path(cfg.continue_from)))
     if cfg.warm_start is not None and lora is not None:

@@ -1,4 +1,4 @@
-"""Processes of engines: started, waited for, started again when they end, and ended together."""
+"""Processes of engines: start, readiness, restarts, and a common end."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from pathlib import Path
 
 from tandem.stop import EngineUnavailable
 
-POLL = 0.5  # seconds between two looks at the servers
-PROBE, PROBES = 2.0, 5.0  # seconds that a server that is up has for an answer, and between two
-SILENCE = 120.0  # seconds without an answer, after which a server that was up is started again
-GRACE = 20.0  # seconds that a server has to end before it is killed
+POLL = 0.5  # seconds between two checks of the servers
+PROBE, PROBES = 2.0, 5.0  # seconds for an answer of a running server, and between two probes
+SILENCE = 120.0  # seconds without an answer before a running server is restarted
+GRACE = 20.0  # seconds for a server to end before it is killed
 TAIL = 15  # lines of a log that are shown
-PR_SET_PDEATHSIG = 1  # of Linux' prctl: a signal for a process whose parent ends
+PR_SET_PDEATHSIG = 1  # of Linux prctl: signal sent to a process whose parent dies
 
 
 @dataclass(slots=True, kw_only=True)
 class EngineProcess:
-    """One server, with a session of its own: whatever it starts ends with it."""
+    """One server in its own session, so that its child processes end with it."""
 
     words: Sequence[str]
     environment: Mapping[str, str]
@@ -35,11 +35,11 @@ class EngineProcess:
     restarts: int = 0
     is_up: bool = False
     process: subprocess.Popen | None = None
-    since: float = field(default_factory=time.monotonic)  # of its start, or of its last answer
+    since: float = field(default_factory=time.monotonic)  # time of its start or its last answer
     probed: float = 0.0
 
     def start(self) -> None:
-        """Its output goes to the end of its log."""
+        """Start the server; its output is appended to its log."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(
@@ -61,7 +61,7 @@ class EngineProcess:
             return False
 
     def signal(self, number: int) -> None:
-        """To all processes of its session."""
+        """Send a signal to all processes of its session."""
         if self.process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
@@ -72,18 +72,18 @@ class EngineProcess:
 
 
 def _end_with_parent() -> None:
-    """In the new process: even a parent that is killed leaves none behind."""
+    """In the new process: end it even if the parent is killed."""
     if os.uname().sysname == "Linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 @dataclass(slots=True, kw_only=True)
 class Watcher:
-    """Servers that are to stay up."""
+    """Servers that are kept running."""
 
     servers: Sequence[EngineProcess]
-    startup: float  # seconds until a server answers
-    restarts: int  # of each server
+    startup: float  # seconds until a server must answer
+    restarts: int  # at most, per server
     say: Callable[[str], None]
 
     def start(self) -> None:
@@ -95,14 +95,14 @@ class Watcher:
         return sum(server.is_up for server in self.servers)
 
     def look(self) -> None:
-        """Once at every server. Raises EngineUnavailable where one was started too often."""
+        """Check every server once. Raises EngineUnavailable if one was restarted too often."""
         for place, server in enumerate(self.servers):
             fault = self._fault(server, f"server {place}")
             if fault:
                 self._start_again(server, f"server {place} {fault}")
 
     def _fault(self, server: EngineProcess, name: str) -> str:
-        """What is wrong; nothing if it runs, or may still come."""
+        """The fault of a server; "" if it runs or is still starting."""
         assert server.process is not None, "start() comes first"
         now = time.monotonic()
         if (code := server.process.poll()) is not None:
@@ -130,7 +130,7 @@ class Watcher:
         server.start()
 
     def stop(self) -> None:
-        """End all servers, and whatever they started."""
+        """End all servers and their child processes."""
         for server in self.servers:
             server.signal(signal.SIGTERM)
         end = time.monotonic() + GRACE
@@ -138,6 +138,6 @@ class Watcher:
             if server.process is not None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     server.process.wait(max(end - time.monotonic(), 0))
-            server.signal(signal.SIGKILL)  # its engine is a process of its own
+            server.signal(signal.SIGKILL)  # the engine is a separate process
             if server.process is not None:
                 server.process.wait()

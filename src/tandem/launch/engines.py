@@ -52,7 +52,7 @@ KEYS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Start what a command line asks for, and watch it until it is told to stop."""
+    """Start the requested servers, and supervise them until told to stop."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or {"-h", "--help"} & set(words):
         print(make_help(), end="")
@@ -79,7 +79,7 @@ def make_help() -> str:
 
 
 def read(words: Sequence[str]) -> tuple[Servers, list[str]]:
-    """The servers, and the overrides of the run that they are for. Raises ConfigError."""
+    """The servers, and the overrides of their run. Raises ConfigError."""
     own: dict[str, Any] = {}
     overrides = []
     kinds = {field.name: field.type for field in fields(Servers)}
@@ -99,7 +99,7 @@ def read(words: Sequence[str]) -> tuple[Servers, list[str]]:
 
 
 def watch(watcher: Watcher, addresses: AddressFile) -> None:
-    """Until the process is told to stop. Raises EngineUnavailable."""
+    """Supervise servers until the process is told to stop. Raises EngineUnavailable."""
     begun = told = time.monotonic()
     try:
         addresses.write(ready=False)
@@ -126,10 +126,10 @@ def watch(watcher: Watcher, addresses: AddressFile) -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM, SIGHUP and Ctrl-C end the block alike, once."""
+    """A block that SIGTERM, SIGHUP and Ctrl-C end in the same way, once."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        for one in SIGNALS:  # what ends the servers is not interrupted
+        for one in SIGNALS:  # stopping the servers must not be interrupted
             signal.signal(one, signal.SIG_IGN)
         raise KeyboardInterrupt
 

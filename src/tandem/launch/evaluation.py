@@ -21,9 +21,9 @@ from tandem.training.module import PostTraining
 def evaluated(
     module: PostTraining, settings: Settings, data: Data, record: EvaluationRecord
 ) -> dict[str, float]:
-    """What held-out prompts say of the newest checkpoint of a run, or of a model as it is loaded.
+    """Evaluate the newest checkpoint of a run, or a model as loaded, on held-out prompts.
 
-    One process, on one device. The answer stays in the run directory, beside the record.
+    One process on one device. The result is written to the run directory, beside the record.
     """
     iteration = 0
     prompts = choose_held_out(getattr(data, settings.evaluation.split), settings.evaluation.prompts)
@@ -35,7 +35,7 @@ def evaluated(
         with refusing():
             weights, state, iteration = newest_policy(record.run_dir)
             module.policy.load_weights(weights)
-            module.policy.load_state(state)  # an average may be what is asked for
+            module.policy.load_state(state)  # the average of the weights may be requested
     module.policy.to(device_of_evaluation(settings.trainer))
     own, key = settings.evaluation, rng.key(settings.seed, "eval")
     with doing("evaluating", f"{len(prompts)} prompts"):
@@ -57,7 +57,7 @@ def evaluated(
 
 
 def whose_weights(settings: Settings, iteration: int) -> str:
-    """Which weights an evaluation was of."""
+    """The weights that were evaluated, in words."""
     if settings.resume is not None:
         which = "the average of the weights" if settings.evaluation.of_average else "the weights"
         return f"{which} after {iteration} of {settings.iterations} iterations"

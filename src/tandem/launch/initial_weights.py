@@ -1,4 +1,4 @@
-"""The weights a run starts from: those of another run, of a warm start, or the model's own."""
+"""Initial weights of a run: those of another run, of a warm start, or the model's own."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from tandem.training.batches import GIVEN
 from tandem.types import SEGMENTS
 
 CONFIGS = ("config.json", TRANSFORMER, "text/config.json")  # of a language model, a flow, a chain
-# What makes a run another thing than one that is trained from its beginning.
+# Overrides that are not for a run trained from its beginning.
 NOT_TRAINED = ("resume", "evaluate", "estimate", "dry_run", "run_dir", "warm_start", "sweep")
-FROM_OUTSIDE = (KeyboardInterrupt, SystemExit, EngineUnavailable)  # the same command may go well
+FROM_OUTSIDE = (KeyboardInterrupt, SystemExit, EngineUnavailable)  # a retry may succeed
 
 Train = Callable[[DictConfig, Path, Sequence[str]], Any]
 
 
 def check_start(cfg: DictConfig) -> None:
-    """Refuse what the run cannot start from, before anything is loaded or trained."""
+    """Refuse invalid initial weights before anything is loaded or trained."""
     check_teachers(cfg)
     check_machine(cfg)
     if cfg.continue_from is not None:
@@ -54,7 +54,7 @@ def check_start(cfg: DictConfig) -> None:
 
 
 def check_machine(cfg: DictConfig) -> None:
-    """Whether the model's kernels run here; an estimate may be one for another machine."""
+    """Check that the model's kernels run here, unless it is only an estimate."""
     if cfg.estimate:
         return
     try:
@@ -64,7 +64,7 @@ def check_machine(cfg: DictConfig) -> None:
 
 
 def check_engine(cfg: DictConfig, data: Data) -> None:
-    """Ask for the server that is to sample, if there is one, before anything is trained for it."""
+    """Check that the sampling server answers, if there is one, before a warm start."""
     sampling = build(cfg.rollout)
     if sampling.engine is None:
         return
@@ -72,7 +72,7 @@ def check_engine(cfg: DictConfig, data: Data) -> None:
     samples = "samples" in facts_of(algorithm.sampling_strategy).gives
     given = bool(algorithm.needs & GIVEN) and data.tries is None and not samples
     if given and cfg.evaluation.every is None and not cfg.evaluate:
-        return  # nothing is sampled
+        return  # no sampling
     lora = cfg.model.get("lora")
     sampling.engine.check(sampling, None if lora is None else Lora(**lora))
 
@@ -80,8 +80,8 @@ def check_engine(cfg: DictConfig, data: Data) -> None:
 def starting_weights(cfg: DictConfig, train: Train) -> Path | None:
     """A folder in Hugging Face format; None: what `model` itself names.
 
-    A run that is resumed starts here too: its reference and the weights under its adapters are
-    those of its beginning, so they come from the overrides that it began with.
+    A resumed run needs them too: its reference and the weights under its adapters are the initial
+    ones, so they follow from the overrides that it was started with.
     """
     if cfg.continue_from is not None:
         return finished_model(Path(cfg.continue_from))
@@ -91,7 +91,7 @@ def starting_weights(cfg: DictConfig, train: Train) -> Path | None:
 
 
 def warm_configuration(cfg: DictConfig) -> DictConfig:
-    """Of the run that is trained first. Raises ConfigError for a word that would not train one."""
+    """The configuration of the warm start. Raises ConfigError for overrides that do not train."""
     if not cfg.warm_start:
         raise ConfigError(
             "warm_start=[] is empty; give overrides such as warm_start=['algorithm=sft'], or null"
@@ -102,12 +102,12 @@ def warm_configuration(cfg: DictConfig) -> DictConfig:
                 f"warm_start: {part.input_line}: a warm start is a separate run that always starts "
                 "from the beginning; remove this override"
             )
-    alone = ("warm_start=null", "evaluation.every=null")  # the run it is for evaluates it
+    alone = ("warm_start=null", "evaluation.every=null")  # the main run evaluates it
     return compose([*shared(cfg.overrides), *cfg.warm_start, *alone], recorded=True)
 
 
 def finished_model(run_dir: Path) -> Path:
-    """The model at the end of a run."""
+    """The folder of the final model of a run."""
     if not has_model(run_dir):
         begun = (run_dir / "config.yaml").is_file()
         finish = f", or finish it first: {command_to_resume(run_dir)}" if begun else ""
@@ -118,7 +118,7 @@ def finished_model(run_dir: Path) -> Path:
 
 
 def check_teachers(cfg: DictConfig) -> None:
-    """Each can be loaded, as far as a look at it tells."""
+    """Check that each teacher can be loaded, without loading it."""
     node = OmegaConf.select(cfg, "algorithm.teachers")
     if node is None:
         return
@@ -129,7 +129,7 @@ def check_teachers(cfg: DictConfig) -> None:
 
 
 def quantized(cfg: DictConfig) -> set[str]:
-    """The keys of the models that keep a base in fewer bits."""
+    """The keys of the models with a quantised base."""
     keys = ("model", *(f"model.{segment}" for segment in SEGMENTS))
     return {key for key in keys if OmegaConf.select(cfg, f"{key}.quantization") is not None}
 
@@ -143,8 +143,8 @@ def read_run(run_dir: Path) -> DictConfig:
 
 
 def refuse_rounding_again(cfg: DictConfig, start: DictConfig, given: str) -> None:
-    """What adapters learnt is small beside what their base was rounded by: rounded again, the sum
-    of the two is that base."""
+    """Refuse to quantise merged weights again: the update of adapters is smaller than the rounding
+    error, so the result would be the base without it."""
     for key in sorted(quantized(cfg) & quantized(start)):
         raise ConfigError(
             f"{given}: its {key} was trained on a quantised base, and {key}.quantization would "
@@ -157,7 +157,7 @@ def has_model(run_dir: Path) -> bool:
 
 
 def warm_start(cfg: DictConfig, train: Train) -> Path:
-    """The directory of the warm start's own run, trained now or found by what it is made of."""
+    """The directory of the warm start's run, trained now or found in the cache by its inputs."""
     start = warm_configuration(cfg)
     wanted, kept = made_of(start), Path(cfg.cache_dir) / "warm_start"
     folder = kept / wanted.name
@@ -175,7 +175,7 @@ def _train_warm(
     because = reason(wanted, folder.parent)
     say(line("warm start", f"{' '.join(cfg.warm_start)}, kept for the next time in {folder}"))
     say(line("because", because))
-    # Runs of a sweep may begin together, and on several machines whose processes share numbers.
+    # Runs of a sweep may start together, on machines whose process ids coincide.
     unfinished = folder.with_name(f"{folder.name}.{socket.gethostname()}-{os.getpid()}")
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
@@ -191,7 +191,7 @@ def _train_warm(
 
 
 def pairs_file(cfg: DictConfig, weights: Path | None) -> Path:
-    """Where the pairs lie that a model completed: named by all that decides what it says."""
+    """The file of pairs completed by a model, named by everything that determines its answers."""
     plain = OmegaConf.to_container(cfg, resolve=True)
     decisive = {name: value for name, value in plain.items() if key_of(name).shared}
     decisive["precision"] = plain["trainer"]["precision"]
@@ -205,13 +205,13 @@ def publish(unfinished: Path, folder: Path) -> None:
     try:
         unfinished.rename(folder)
     except OSError:
-        if not folder.is_dir():  # else another process was faster with the same weights
+        if not folder.is_dir():  # otherwise another process finished the same weights first
             raise
         shutil.rmtree(unfinished)
 
 
 def shared(overrides: Sequence[str]) -> list[str]:
-    """The overrides that a warm start takes over from the run it is for."""
+    """The overrides that a warm start takes over from the main run."""
     return [
         part.input_line
         for part in parse(overrides)

@@ -1,4 +1,4 @@
-"""Inputs of a run, read and judged before anything heavy is imported or any weight is loaded."""
+"""Inputs of a run, read and checked before heavy imports and before weights are loaded."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tandem.data.records import SPLITS
 from tandem.record.terminal import starting
 from tandem.rewards.result import attempt, place_of, told
 
-HERE = (".", "/", "~")  # how a path that is no name on the hub begins
+HERE = (".", "/", "~")  # prefixes of local paths, as opposed to names on the hub
 
 
 def read_inputs(cfg: DictConfig) -> Data | None:
-    """The prompts; None: a dry run downloads none.
+    """The prompts; None: a dry run does not download them.
 
     Raises ConfigError for data, rewards and folders that cannot be used.
     """
     check_places(cfg)
     try:
         for node in cfg.reward.values():
-            if "path" not in node.function:  # making one of a network loads it
+            if "path" not in node.function:  # building a reward with a network would load it
                 build(node)
         if cfg.dry_run and must_be_downloaded(cfg):
             return None
@@ -41,8 +41,8 @@ def read_inputs(cfg: DictConfig) -> Data | None:
 
 
 def read_data(cfg: DictConfig) -> Data:
-    """What the function of the data gives. Raises ConfigError for what is no Data, and, with its
-    line, for what goes wrong in a function of the user's own."""
+    """The result of the data function. Raises ConfigError if it is no Data, and, with the line in
+    their code, for errors of users' own functions."""
     given, key = attempt(build, (cfg.data,)), f"data={cfg.choices.data}"
     if isinstance(given, Data):
         return given
@@ -58,7 +58,7 @@ def read_data(cfg: DictConfig) -> Data:
 
 
 def check_judges(data: Data, cfg: DictConfig) -> None:
-    """Raise ConfigError for prompts that are judged by a reward that was not chosen."""
+    """Raise ConfigError for prompts that name a reward that was not chosen."""
     named = {
         name for split in SPLITS for prompt in getattr(data, split) for name in prompt.rewards or ()
     }
@@ -77,7 +77,7 @@ def must_be_downloaded(cfg: DictConfig) -> bool:
 
 
 def check_places(cfg: DictConfig) -> None:
-    """Models and networks of rewards that are folders are there."""
+    """Check that local folders of models and of reward networks exist."""
     for group in ("model", "reward"):
         for key, value in iterate_leaves(to_plain(cfg[group])):
             own = key.rpartition(".")[2] == "path" and str(value).startswith(HERE)

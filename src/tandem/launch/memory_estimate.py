@@ -1,4 +1,4 @@
-"""The memory that a run will take on each device, before anything is loaded: `estimate=true`."""
+"""An estimate of the memory of a run per device, before loading anything: `estimate=true`."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ PHASES = {
     "step": "held while the optimiser makes a step",
 }
 ROUNDED = "model/quantization"
-LEARNT = ("gradients", "optimizer")  # parts of what is trained
-PROBE = 512  # side of the weight that shows what an optimiser remembers
+LEARNT = ("gradients", "optimizer")  # parts that belong to trained weights
+PROBE = 512  # side of the weight that measures optimiser state
 
 
 def estimate(cfg: DictConfig, settings: Settings) -> str:
-    """Lines for people: every part, what is held at most, and what would lower it."""
+    """A table of all parts, the peak, and settings that would lower it."""
     ranks = settings.trainer.ranks or max(torch.cuda.device_count(), 1)
     return table(parts_of_a_rank(cfg, settings, ranks), ranks)
 
 
 def parts_of_a_rank(cfg: DictConfig, settings: Settings, ranks: int) -> list[Part]:
-    """What one of so many devices holds."""
+    """The parts of memory of one device."""
     request = build(cfg.algorithm).request(build(cfg.rollout))
     offload = frozenset(settings.trainer.offload)
     request = replace(request, environment=build(cfg.environment) or None, offload=offload)
@@ -53,7 +53,7 @@ def parts_of_a_rank(cfg: DictConfig, settings: Settings, ranks: int) -> list[Par
 
 @singledispatch
 def footprint(policy: Policy, request: Request, work: Workload) -> list[Part]:
-    """Every part of the memory of a policy; another kind registers a function of its own.
+    """Every part of the memory of a policy; other kinds register their own function.
 
     Raises ConfigError for a kind that has none.
     """
@@ -70,7 +70,7 @@ footprint.register(FlowPolicy)(flow_estimate.footprint)
 
 @footprint.register
 def of_chain(policy: ChainPolicy, request: Request, work: Workload) -> list[Part]:
-    """The parts of both, which are held at once in an update; of a frozen one nothing learns."""
+    """The parts of both segments, held at once in an update; a frozen one has no gradients."""
     found = []
     for name, own in policy.parts.items():
         parts = footprint(own, policy.request_of(name, request), work)
@@ -81,13 +81,13 @@ def of_chain(policy: ChainPolicy, request: Request, work: Workload) -> list[Part
 
 @footprint.register
 def of_unified(policy: UnifiedPolicy, request: Request, work: Workload) -> list[Part]:
-    """The parts of both; what they share is counted once."""
+    """The parts of both segments; shared parts are counted once."""
     parts = unified_estimate.footprint(policy, request, work).items()
     return [part for name, own in parts for part in of_segment(name, own)]
 
 
 def of_segment(name: str, parts: Sequence[Part]) -> list[Part]:
-    """Parts of one policy of several, by the keys that it has there."""
+    """Parts of one policy among several, with the keys that it has there."""
     found = []
     for part in parts:
         lower = part.lower.replace("model.", f"model.{name}.")
@@ -114,7 +114,7 @@ def work_of(cfg: DictConfig, settings: Settings, ranks: int) -> Workload:
 
 
 def state_of(make: Callable[..., torch.optim.Optimizer], dtype: torch.dtype) -> float:
-    """Bytes that an optimiser remembers of a weight: measured on a small one."""
+    """Bytes of optimiser state per weight, measured on a small tensor."""
     weight = torch.nn.Parameter(torch.zeros(PROBE, PROBE, dtype=dtype))
     weight.grad = torch.zeros_like(weight)
     optimizer = make([{"params": [weight]}])
@@ -126,8 +126,8 @@ def state_of(make: Callable[..., torch.optim.Optimizer], dtype: torch.dtype) -> 
 
 
 def on_a_rank(parts: Sequence[Part], strategy: str, ranks: int) -> list[Part]:
-    """Strategies that copy the model keep gradients twice, one that shards keeps a share, and
-    what is gathered beside it is a part of its own."""
+    """The parts on one rank: replicating strategies hold gradients twice, sharding ones hold a
+    share, and gathered weights are a separate part."""
     if ranks == 1:
         return list(parts)
     if strategy != "fsdp2":
@@ -143,7 +143,7 @@ def on_a_rank(parts: Sequence[Part], strategy: str, ranks: int) -> list[Part]:
 
 
 def table(parts: Sequence[Part], ranks: int) -> str:
-    """Aligned lines: GiB of each part, then of the phases that never meet."""
+    """Aligned lines: GiB of each part, then of the mutually exclusive phases."""
     held = {phase: held_in(parts, phase) for phase in PHASES}
     sizes = {phase: sum(map(_size, own)) for phase, own in held.items()}
     rows = [(part.name, part.size, part.says) for part in parts if part.size > 0]
@@ -168,17 +168,17 @@ def table(parts: Sequence[Part], ranks: int) -> str:
 
 
 def held_in(parts: Sequence[Part], phase: str) -> list[Part]:
-    """What is there in a phase."""
+    """The parts held in a phase."""
     return [part for part in parts if part.phase in ("always", phase)]
 
 
 def peak(parts: Sequence[Part]) -> float:
-    """Bytes that are held at most."""
+    """The peak in bytes."""
     return max(sum(map(_size, held_in(parts, phase))) for phase in PHASES)
 
 
 def lower(part: Part, phase: str) -> str:
-    """Parts that a strategy shares out are whole again on every device that samples."""
+    """The advice to lower a part. Sharded parts are complete on every device during sampling."""
     return f"{part.lower} {part.lower_in_update}".rstrip() if phase == "update" else part.lower
 
 

@@ -1,4 +1,4 @@
-"""Engines that a run starts for itself, on its own devices: `rollout=vllm_colocated`."""
+"""Engines that a run starts on its own devices: `rollout=vllm_colocated`."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tandem.stop import EngineUnavailable
 
 log = logging.getLogger(__name__)
 
-STARTUP, RESTARTS = 1200.0, 3  # as `tandem engines` has them
+STARTUP, RESTARTS = 1200.0, 3  # the defaults of `tandem engines`
 
 
 @contextmanager
 def own_engines(cfg: DictConfig, trainer: Devices) -> Iterator[None]:
-    """While the block lasts; nothing where others start them. The first rank starts them all."""
+    """Run engines during the block, if the run starts its own. The first rank starts them all."""
     sampling = build(cfg.rollout)
     option = sampling.engine if isinstance(sampling, Sampling) else None
     if not isinstance(option, ServerOption) or not option.starts or not distributed.is_first():
@@ -50,7 +50,7 @@ def own_engines(cfg: DictConfig, trainer: Devices) -> Iterator[None]:
         say=lambda text: say(line("engines", text)),
     )
     ended = threading.Event()
-    # Servers end with the thread that started them, which lives as long as this block.
+    # Servers end with the thread that started them, which must live as long as this block.
     thread = threading.Thread(target=_watch, args=(watcher, addresses, ended), daemon=True)
     thread.start()
     try:
@@ -61,7 +61,7 @@ def own_engines(cfg: DictConfig, trainer: Devices) -> Iterator[None]:
 
 
 def devices_of(trainer: Devices) -> str:
-    """One server for each device of the run, as `tandem engines gpus=` names them."""
+    """One server per device of the run, in the form of `tandem engines gpus=`."""
     if trainer.accelerator == "cpu" or not torch.cuda.is_available():
         return CPU
     if isinstance(trainer.devices, list):
@@ -81,7 +81,7 @@ def _watch(watcher: Watcher, addresses: AddressFile, ended: threading.Event) -> 
             if not ready and watcher.up == len(watcher.servers):
                 ready = True
                 addresses.write(ready=True)
-    except EngineUnavailable as error:  # the run hears of it where it asks for rows
+    except EngineUnavailable as error:  # the run gets the error when it requests rows
         log.error("%s", error)
     finally:
         addresses.remove()

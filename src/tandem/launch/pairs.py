@@ -1,4 +1,4 @@
-"""Pairs of answers on their way to a policy: completed by it, and admitted if they fit."""
+"""Pairs of answers: completed by a policy, and admitted if they fit."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tandem.record import durable, jsonl
 from tandem.types import Prompt
 
 SIDES = ("chosen", "rejected")
-Admission = tuple[list[Prompt], list[tuple[Prompt, str]]]  # who comes in, who does not and why
+Admission = tuple[list[Prompt], list[tuple[Prompt, str]]]  # admitted; left out, with reasons
 
 
 def completed(policy: TokenPolicy, data: Data, file: Path, seed: int) -> Data:
-    """The data with rejected answers that the policy gives, which `file` keeps for the next time.
+    """The data with rejected answers sampled from the policy, cached in `file`.
 
-    Prompts to which it says nothing wrong are no pairs; held-out ones stay as they are.
+    Prompts without a wrong answer make no pair; held-out prompts are unchanged.
     """
     splits = {split: getattr(data, split) for split in ("pairs", "eval", "test")}
     if not file.exists():
@@ -69,7 +69,7 @@ def _make(
 
 
 def _keep(file: Path, pairs: Sequence[Prompt]) -> None:
-    """Rows as `data=jsonl` reads them."""
+    """Write pairs as rows of `data=jsonl`."""
     rows = [
         {
             "id": pair.id,
@@ -89,8 +89,8 @@ def _keep(file: Path, pairs: Sequence[Prompt]) -> None:
 def admit_with_pairs(
     policy: Policy, prompts: Sequence[Prompt], samplings: Sequence[Sampling | FlowSampling] = ()
 ) -> Admission:
-    """The prompts that can be answered, by the policy's own sampling and by these, and both of
-    their answers shown if they bring two."""
+    """The prompts that fit the policy's own sampling and these samplings, with both answers if they
+    have two."""
     asked, dropped = policy.admit(prompts, samplings)
     _, long = admit_pairs(policy, [prompt for prompt in asked if prompt.is_pair])
     left_out = {prompt.id for prompt, _ in long}
@@ -98,7 +98,7 @@ def admit_with_pairs(
 
 
 def admit_pairs(policy: Policy, pairs: Sequence[Prompt]) -> Admission:
-    """The pairs of which both answers fit, and the others with the first reason."""
+    """The pairs whose two answers fit, and the others with the first reason."""
     reasons: dict[int, str] = {}
     for examples in zip(*(pair.sides for pair in pairs), strict=True):
         for pair, reason in policy.admit_answered(examples)[1]:
@@ -110,10 +110,10 @@ def admit_pairs(policy: Policy, pairs: Sequence[Prompt]) -> Admission:
 
 
 def admit_mismatched(policy: Policy, pairs: Sequence[Prompt]) -> Admission:
-    """Pairs of which every prompt fits with the answers of every other, and the ones left out.
+    """Pairs in which every prompt fits with the answers of every other, and those left out.
 
-    Any picture fits any prompt. Of texts, a prompt may be too long for the longest answers, or
-    answers for the longest prompt: the lengths are cut where most pairs are left.
+    Any picture fits any prompt. For texts, the limits on the lengths of prompts and answers are
+    chosen so that most pairs remain.
     """
     kept, dropped = admit_pairs(policy, pairs)
     if not isinstance(policy, TokenPolicy) or policy.positions is None or not kept:
@@ -135,9 +135,9 @@ def admit_mismatched(policy: Policy, pairs: Sequence[Prompt]) -> Admission:
 
 
 def longest_question(asked: Tensor, said: Tensor, room: int) -> int:
-    """How long questions may be so that most pairs fit whose answers get what is left of `room`.
+    """The limit on question lengths that keeps most pairs; answers get the rest of `room`.
 
-    Both are lengths, [N]; of two limits that keep as many, the shorter.
+    Both are lengths, [N]; on ties, the smaller limit.
     """
     limits = asked.unique()
     kept = [int(((asked <= limit) & (said <= room - limit)).sum()) for limit in limits]

@@ -1,4 +1,4 @@
-"""Lines for people, once, however many ranks there are."""
+"""Console messages, printed once however many ranks there are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processes that torchrun or srun started for one run, before they can speak to one another."""
+"""Ranks of a run started by torchrun or srun, before they can communicate."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tandem.config import ConfigError
 from tandem.launch.devices import ranks_of, tasks_of_srun
 from tandem.settings.settings import Devices
 
-PAUSE = 0.2  # seconds between two looks for what the first rank makes
+PAUSE = 0.2  # seconds between two checks for the work of the first rank
 
 
 def join_ranks(devices: Devices, overrides: Sequence[str], *, resumed: bool) -> None:
-    """Give a process that srun started torch's words for its place, and agree on one directory.
+    """Set torch's environment variables for a process of srun, and agree on one directory.
 
     Raises:
-        ConfigError: other tasks than ranks, or no `run_dir` that all processes could share.
+        ConfigError: numbers of tasks and ranks differ, or there is no shared `run_dir`.
     """
     if tasks := tasks_of_srun(devices):
         if tasks != ranks_of(devices):
@@ -41,9 +41,9 @@ def join_ranks(devices: Devices, overrides: Sequence[str], *, resumed: bool) -> 
 
 
 def made_by_first(place: Path, make: Callable[[], None], *, patience: float | None) -> None:
-    """`make` on the first rank; the others wait until `place` is there.
+    """Call `make` on the first rank; the others wait until `place` exists.
 
-    patience: seconds without a change of anything whose name begins with that of `place`.
+    patience: seconds without a change of any path that starts with the name of `place`.
     Raises ConfigError then.
     """
     if distributed.is_first():
@@ -63,7 +63,7 @@ def made_by_first(place: Path, make: Callable[[], None], *, patience: float | No
 
 
 def when(path: Path) -> float:
-    """Seconds of its last change; 0 where it has just been given its name."""
+    """Time of the last change in seconds; 0 if the path was just renamed."""
     try:
         return path.stat().st_mtime
     except FileNotFoundError:

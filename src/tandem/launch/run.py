@@ -1,4 +1,4 @@
-"""A run from its configuration to its end: `train.py` and `tandem.train` do nothing else."""
+"""A run from its configuration to its end, the core of `train.py` and `tandem.train`."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ from tandem.training.offload import OPTIMIZER
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """The part of a run that stays in memory; everything else is in its directory."""
+    """The result of a run in memory; everything else is in its directory."""
 
-    metrics: dict[str, float]  # the last value of each
+    metrics: dict[str, float]  # last values
     run_dir: Path
 
 
@@ -59,8 +59,8 @@ def train(*overrides: str) -> Result:
     """`train("algorithm=grpo", "model=hf", "model.path=...")`: what train.py does, from Python.
 
     Raises:
-        ConfigError: an override that does not fit, with the nearest one that does.
-        Stop: a guard ended the run, or an engine that samples for it did not answer.
+        ConfigError: an invalid override, with the nearest valid one.
+        Stop: a guard ended the run, or its sampling engine did not answer.
     """
     cfg = configuration(overrides)
     return run(cfg, Path(cfg.run_dir), overrides)
@@ -77,8 +77,8 @@ def run(
 ) -> Result:
     """Check, build, train or evaluate, and leave a record in `run_dir`.
 
-    Nothing that costs time or memory happens before everything that can be checked was; `settings`
-    and `data` are those of `cfg` where it was checked and they were read before.
+    All possible checks come before anything that costs time or memory. `settings` and `data` are
+    those of `cfg` if it was checked and they were read before.
     """
     cfg.run_dir = str(run_dir)
     if cfg.continue_from is not None:
@@ -135,7 +135,7 @@ def carry_out(
     *,
     job: Job,
 ) -> Result:
-    """Build what was checked, and train or evaluate it."""
+    """Build the checked configuration, and train or evaluate it."""
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     torch.set_float32_matmul_precision(settings.trainer.float32_matmul_precision)
@@ -165,13 +165,13 @@ def carry_out(
 
 
 def admit_address(cfg: DictConfig, url: str) -> None:
-    """Of an engine that was found (`url=auto`). Raises ConfigError if the run may not ask it."""
+    """Check the address of a discovered engine (`url=auto`). Raises ConfigError if not allowed."""
     judge_address(cfg, url)
     keep_trust(partial(remember_address, cfg, url))
 
 
 def keep_trust(keep: Callable[[], None]) -> None:
-    """Plugins and servers of a run that was started need no word when it goes on."""
+    """Remember trusted plugins and servers, so that resuming does not ask again."""
     try:
         if distributed.is_first():
             keep()
@@ -181,7 +181,7 @@ def keep_trust(keep: Callable[[], None]) -> None:
 
 @contextmanager
 def stops() -> Iterator[None]:
-    """What ends a run for a reason ends the process with one line and a code of its own."""
+    """A block in which expected errors end the process with one line and their exit code."""
     with refusals():
         try:
             yield
@@ -191,7 +191,7 @@ def stops() -> Iterator[None]:
 
 
 def check_room_for(module: PostTraining, settings: Settings, run_dir: Path, job: Job) -> None:
-    """Raise ValueError where the checkpoints of this module will not fit."""
+    """Raise ValueError if the checkpoints of this module will not fit on the disk."""
     trained, state = module.policy.weights().values(), module.state().values()
     size = sum(x.nbytes for x in (*trained, *state))
     size += sum(x.numel() * state_of(module.optimizer, x.dtype) for x in trained)
@@ -210,7 +210,7 @@ def fit(
     record: RunRecord,
     callbacks: Sequence[Callback],
 ) -> None:
-    """Train to the end; the model and the curves lie in the record's folder then."""
+    """Train to the end, and write the model and the curves to the record's folder."""
     own = standard(
         record=record,
         evaluation=settings.evaluation,

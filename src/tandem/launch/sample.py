@@ -33,7 +33,7 @@ OF_TRAINING = (
     "lora",
     "ema",
     "quantization",
-)  # parts of a model that nobody reads of a finished one
+)  # parts of a model that a finished one does not need
 OF_TEXTS, OF_PICTURES = ("temperature", "max_new_tokens"), ("steps", "guidance_scale", "resolution")
 
 
@@ -69,8 +69,8 @@ def configuration(run_dir: Path, overrides: Sequence[str] = ()) -> DictConfig:
 
 
 def worded(text: str, cfg: DictConfig, *, chat: bool, images: Sequence[Path] = ()) -> Prompt:
-    """The question as the run's data put its own, with the pictures that it shows; `chat` makes it
-    a user's message anyway."""
+    """The question in the format of the run's data, with its pictures; `chat` always makes it a
+    user message."""
     shown = tuple(map(pictured, images))
     prompt = Prompt(id=0, source="you", text=text, images=shown)
     wording = Wording(**cfg.data.wording) if "wording" in cfg.data else None
@@ -84,7 +84,7 @@ def worded(text: str, cfg: DictConfig, *, chat: bool, images: Sequence[Path] = (
 
 
 def pictured(file: Path) -> Picture:
-    """A picture that lies in a file. Raises ConfigError for what is none."""
+    """The picture in a file. Raises ConfigError if it is none."""
     try:
         return show_file(file)
     except ValueError as error:
@@ -92,8 +92,8 @@ def pictured(file: Path) -> Picture:
 
 
 def loaded(run_dir: Path, cfg: DictConfig) -> Policy:
-    """The policy with the final weights, or the average of them if that is what was evaluated;
-    adapters are merged into them already."""
+    """The policy with the final weights, or their average if that was evaluated; adapters are
+    already merged."""
     averaged = cfg.evaluation.get("weights") == EMA
     folder = run_dir / "model" / EMA if averaged else run_dir / "model"
     unused = {name: None for name in OF_TRAINING if name in cfg.model}
@@ -111,12 +111,12 @@ def loaded(run_dir: Path, cfg: DictConfig) -> Policy:
 def sampling_of(
     policy: Policy, evaluation: Evaluation, given: Mapping[str, Any]
 ) -> Sampling | FlowSampling:
-    """Texts greedily, pictures as the run evaluated them, but for what is given."""
+    """The sampling: greedy for texts, as evaluated for pictures, updated by the given flags."""
     pictures = isinstance(evaluation, Pictures)
     own = policy.sampling
-    if pictures:  # the loaded weights are the right ones, whatever sampled in training
+    if pictures:  # use the loaded weights, whichever weights sampled in training
         own = evaluation.as_used(own)
-    elif given.get("n", 1) == 1:  # several answers would be one
+    elif given.get("n", 1) == 1:  # several greedy answers would be equal
         own = replace(own, temperature=0.0)
     flags = {name: given[name] for name in OF_TEXTS + OF_PICTURES if given.get(name) is not None}
     if isinstance(own, ChainSampling):
@@ -135,7 +135,7 @@ def sampling_of(
 
 
 def _of_both(own: ChainSampling, flags: Mapping[str, Any]) -> ChainSampling:
-    """Flags of texts are for the text of a chain, and those of pictures for its picture."""
+    """The sampling of a chain: text flags for its text, picture flags for its picture."""
     given = {
         TEXT: {name: flags[name] for name in OF_TEXTS if name in flags},
         PICTURE: {name: flags[name] for name in OF_PICTURES if name in flags},
@@ -152,7 +152,7 @@ def _of_both(own: ChainSampling, flags: Mapping[str, Any]) -> ChainSampling:
 def ask(
     policy: Policy, prompt: Prompt, *, n: int, sampling: Sampling | FlowSampling, seed: int
 ) -> tuple[Sequence[str | Tensor], Sequence[Prompt]]:
-    """`n` answers, and the prompt of each. The same seed gives the same ones."""
+    """`n` answers and the prompt of each; equal for equal seeds."""
     try:
         if prompt.images and not policy.sees:
             raise ValueError("--image needs a vision-language model, and this one reads only text")

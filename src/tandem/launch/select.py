@@ -1,15 +1,15 @@
-"""`python -m tandem select SWEEP [metric=eval/accuracy] [seeds=5]`: the best of a sweep, honestly.
+"""`python -m tandem select SWEEP [metric=eval/accuracy] [seeds=5]`: an unbiased test of the best.
 
-The configuration with the best mean over its seeds is trained again under as many fresh seeds, each
-in a process of its own beside the sweep (SWEEP-selected-HASH), and then answers the test prompts,
-which nothing has read. selection.json and selection.md in the sweep's folder say what came of it;
-so does `python -m tandem.compare SWEEP`. The same command again does what is missing. It ends with
-0; with 1 where a fresh seed failed or gave no answer; with 75 where it was stopped.
+The configuration with the best mean over its seeds is trained again with `seeds` fresh seeds, each
+in its own process beside the sweep (SWEEP-selected-HASH), and evaluated on the test prompts, which
+are not used otherwise. Results are in selection.json and selection.md in the sweep's folder, and in
+`python -m tandem.compare SWEEP`. The same command continues an interrupted selection. Exit code 0:
+success; 1: a fresh seed failed or has no test score; 75: stopped.
 
-  metric=NAME   of the choice: eval/accuracy, or eval/reward where there is none; of the report: the
-                same one on test prompts
-  seeds=N       fresh ones
-  plugins=[X]   modules that the sweep's runs name, where you have not run them yourself
+  metric=NAME   metric of the choice; default: eval/accuracy, or eval/reward without an accuracy;
+                the report uses the same metric on test prompts
+  seeds=N       number of fresh seeds
+  plugins=[X]   modules named by the sweep's runs, if you did not start these yourself
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def plugins_in(arguments: Sequence[str]) -> list[str]:
 
 
 def select(sweep: Path, metric: str | None, count: int, *, program: Path) -> Selection:
-    """Raises ValueError before any training where there is nothing to choose or to report on."""
+    """Select and retrain. Raises ValueError first if there is nothing to choose or to test."""
     jobs = list_whole_runs(sweep)
     every = [runs.read(folder) for folder in runs.find([sweep])]
     now = choose(sweep, jobs, every, choose_metric(every, metric))

@@ -26,7 +26,7 @@ os.environ.setdefault("PROJECT_ROOT", str(CONF.parent))
 
 def main(arguments: Sequence[str]) -> None:
     """One run, or with -m a sweep, which ends the process with the exit code of its runs."""
-    sys.argv = [str(CONF.parent / "train.py"), *arguments]  # jobs of a sweep are started by it
+    sys.argv = [str(CONF.parent / "train.py"), *arguments]  # jobs of a sweep are started with it
     with refusals(), uncollected():
         asked = preflight(sys.argv)
     if isinstance(asked, Sweep):
@@ -45,8 +45,8 @@ def train(asked: Run, run_dir: Path) -> None:
 
     with refusals():
         data = None if asked.settings.estimate else read_inputs(asked.cfg)
-    warnings.simplefilter("ignore", FutureWarning)  # of libraries: no user can act on one
-    with uncollected(), starting("torch, Lightning"):  # once nothing can be refused any more
+    warnings.simplefilter("ignore", FutureWarning)  # from libraries, not actionable by users
+    with uncollected(), starting("torch, Lightning"):  # after all checks that may refuse the run
         from tandem.launch.run import run, stops
 
     with stops():
@@ -55,7 +55,7 @@ def train(asked: Run, run_dir: Path) -> None:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """What imports make stays: looking through it for rubbish takes a sixth of their time."""
+    """Imports without garbage collection, which takes a sixth of their time."""
     gc.disable()
     try:
         yield
@@ -66,4 +66,4 @@ def uncollected() -> Iterator[None]:
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
 def asked_of_hydra(_: object) -> None:
-    """What is asked of Hydra itself: --hydra-help, --info, --shell-completion."""
+    """Options of Hydra itself: --hydra-help, --info, --shell-completion."""

@@ -1,4 +1,4 @@
-"""Ingredients of weights: all that decides what comes out of a warm start, and nothing else."""
+"""The cache key of a warm start: exactly the inputs that determine its weights."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from tandem.settings.settings import key_of
 
 FILE = "made_of.json"  # beside the weights
 ABSENT = "nothing"
-NAMED = 3  # differences that a line names
+NAMED = 3  # differences named in a line
 TANDEM = Path(__file__).parents[1]
-# What every run goes through, beside what its configuration names.
+# Code that every run uses, in addition to the code named by its configuration.
 LOOP = ("tandem.training.module", "tandem.launch.assembly", "tandem.launch.pairs")
-# Rooms that decide what is run, measured and written down, and no weight of it.
+# Packages that affect what is run, measured and written, but no weights.
 WEIGHTLESS = [
     [room] for room in ("compare", "config", "evaluation", "launch", "legality", "record", "sweep")
 ]
@@ -33,9 +33,9 @@ IMPORT = re.compile(r"^\s*from (tandem[\w.]*) import (\([^)]*\)|.+)", re.M)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeOf:
-    """What weights are a function of, each by a name for people."""
+    """The inputs that determine weights, by readable names."""
 
-    values: Mapping[str, object]  # of keys, and of libraries
+    values: Mapping[str, object]  # of keys, and versions of libraries
     files: Mapping[str, str]  # -> digest of the bytes
 
     @property
@@ -47,7 +47,7 @@ class MadeOf:
         return json.dumps({"values": self.values, "files": self.files}, sort_keys=True)
 
     def unlike(self, other: MadeOf) -> list[str]:
-        """In which it differs from another, in words, code and data first."""
+        """The differences from another one in words, code and data first."""
         edited = [
             f"{name} {'has changed' if name in self.files and name in other.files else 'is new'}"
             for name in _differing(self.files, other.files)
@@ -60,10 +60,10 @@ class MadeOf:
 
 
 def made_of(cfg: DictConfig) -> MadeOf:
-    """Of a configuration: its values, the code that they name, and the files that they name.
+    """The inputs of a configuration: its values, and the code and files that they name.
 
-    A plugin counts where a part of the configuration is its own, with what it imports, and of
-    Tandem what the run goes through: an edit elsewhere leaves the name as it is.
+    A plugin counts with its imports if it defines a part of the configuration; of Tandem, only the
+    code that the run uses counts, so edits elsewhere keep the cache valid.
     """
     whole = OmegaConf.create(OmegaConf.to_container(cfg, resolve=True))
     values = {key: value for key, value in iterate_leaves(whole) if key_of(key).weights}
@@ -86,7 +86,7 @@ def made_of(cfg: DictConfig) -> MadeOf:
 
 
 def tandems_own(targets: Iterable[str]) -> list[Path]:
-    """The files of Tandem that define these functions, the loop, and what they import in turn."""
+    """The files of Tandem that define these functions and the loop, with their imports."""
     found: set[Path] = set()
     waiting = [*LOOP, *(target.rpartition(".")[0] for target in targets)]
     while waiting:
@@ -100,13 +100,13 @@ def tandems_own(targets: Iterable[str]) -> list[Path]:
 
 
 def _imports(file: Path) -> Iterator[str]:
-    """Modules of Tandem, and what might be one."""
+    """Names of imports of Tandem that are or may be modules."""
     for module, names in IMPORT.findall(file.read_text(encoding="utf-8")):
         yield from (module, *(f"{module}.{name}" for name in re.findall(r"\w+", names)))
 
 
 def _file_of(module: str) -> Path | None:
-    """None: no module of Tandem's."""
+    """The file of a module; None if it is not one of Tandem."""
     top, *parts = module.split(".")
     place = TANDEM.joinpath(*parts)
     tried = (place / "__init__.py", place.with_suffix(".py")) if top == "tandem" else ()
@@ -114,7 +114,7 @@ def _file_of(module: str) -> Path | None:
 
 
 def reason(wanted: MadeOf, folder: Path) -> str:
-    """Why none of the warm starts in a folder is the one that is wanted."""
+    """Why none of the warm starts in a folder is the requested one."""
     known = [(path.parent.name, _read(path)) for path in sorted(folder.glob(f"*/{FILE}"))]
     if not known:
         return "the first one here"
