@@ -1,4 +1,4 @@
-"""An estimator written on rewards and a mask, as one on scores and a rollout."""
+"""The adapter from an estimator on rewards and a mask to one on scores and a rollout."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def from_rewards(function: OfRewards) -> Estimator:
 
     All [B, T], over the rows of all ranks. `rewards` has each sample's total on its last trained
     step unless the scores spread it; `mask` is True on trained steps of samples with a score, and
-    advantages elsewhere are 0. Returns must have the shape, and nothing reads them: a critic's
-    target is made of its own values. The numbers are the function's own keywords.
+    advantages elsewhere are 0. Returns must have the shape but are not used: a critic computes its
+    own targets. The numbers are the function's own keywords.
     """
 
     @functools.wraps(function)

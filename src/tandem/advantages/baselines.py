@@ -1,4 +1,4 @@
-"""Returns minus a baseline that no other sample of the group had a part in, [B, T]."""
+"""Returns minus a baseline that does not depend on the group, [B, T]."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ OF_GREEDY_ROWS = {"steps": NO_LIKELIEST, "pictures": NO_LIKELIEST}
 class MovingAverage(StatefulComponent):
     """G_t - b, b the moving average of the mean scores of the iterations before this one.
 
-    b is divided by 1 - decay^n after n iterations: without that it would be near 0 for the first
-    1 / (1 - decay) of them. It is 0 in the first one, and no sample is compared with itself.
+    b is divided by 1 - decay^n after n iterations; otherwise it would be near 0 for the first
+    1 / (1 - decay) of them. It is 0 in the first one; no sample contributes to its own baseline.
     Source: Williams 1992, REINFORCE with a moving baseline; the correction of b is that of Adam
     (arXiv:1412.6980).
     """
@@ -63,7 +63,7 @@ class MovingAverage(StatefulComponent):
             self.iterations.add_(1)
 
 
-# R minus that of the greedy answer to its prompt (ReMax); set algorithm/sampling_strategy=remax
+# R minus R of the greedy answer (ReMax); set algorithm/sampling_strategy=remax
 @register_adv_estimator(reads={"baseline"}, refused=OF_GREEDY_ROWS)
 def remax(scores: Scores, rollout: Rollout) -> Tensor:
     """G_t - R of the greedy answer to the same prompt (ReMax, arXiv:2310.10505).
@@ -79,7 +79,7 @@ def remax(scores: Scores, rollout: Rollout) -> Tensor:
     return torch.where(mask, returns - baseline[:, None], 0)
 
 
-# R less a number (TOPR); with a floor of 0 good samples alone (RAFT++)
+# R minus a constant (TOPR); with a floor of 0 only good samples (RAFT++)
 @register_adv_estimator
 def raw_reward(
     scores: Scores, rollout: Rollout, *, baseline: float = 0.0, floor: float | None = None
@@ -94,6 +94,6 @@ def raw_reward(
 
 
 def _compared_with(rollout: Rollout) -> Tensor:
-    """[B] bool: rows that are never trained."""
+    """[B] bool: baseline rows, which are never trained."""
     none = torch.zeros_like(rollout.truncated)
     return none if rollout.baseline is None else rollout.baseline

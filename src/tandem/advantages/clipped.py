@@ -1,4 +1,4 @@
-"""An advantage kept within a bound. It wraps the one that `of` names."""
+"""A clipped advantage. It wraps the one that `of` names."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tandem.types import Rollout, Scores
 
 @dataclass(frozen=True)
 class Clipped(Wrapper):
-    """A between -bound and bound: one sample that stands out does not make the whole update.
+    """A clipped to [-bound, bound], so that one outlier does not dominate the update.
 
-    `largest` is what the bound then becomes, and all else with it; None: it stays.
+    `largest` rescales the result so that the bound becomes this; None: no rescaling.
     """
 
     of: Callable[[Scores, Rollout], Tensor]

@@ -1,4 +1,4 @@
-"""Advantages made of advantages. A component of these wraps what `of` names."""
+"""Advantages composed of others, which `of` names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Estimator = Callable[[Scores, Rollout], Tensor]
 def normalise(advantages: Tensor, scores: Scores, rollout: Rollout) -> Tensor:
     """To mean 0 and variance 1 over the trained steps of all scored samples. [B, T] -> [B, T]
 
-    A group that ties gets what the mean of all leaves it, as published: 0 only if the mean is 0.
+    A group that ties gets minus the mean of all, as published, so 0 only if that mean is 0.
     """
     return whiten(advantages, scored_steps(scores, rollout))
 
@@ -27,9 +27,9 @@ def normalise(advantages: Tensor, scores: Scores, rollout: Rollout) -> Tensor:
 @register_adv_estimator("standardised")
 @dataclass(frozen=True)
 class Standardised(Wrapper):
-    """(A - mean) / (std + eps), the statistics those of the samples' mean advantages.
+    """(A - mean) / (std + eps), with statistics over the samples' mean advantages.
 
-    TRL's `normalize_advantages`, for estimators that give every step of a sample the same.
+    TRL's `normalize_advantages`, for estimators with one advantage per sample.
     Source: TRL's normalize_advantages.
     """
 
@@ -57,7 +57,7 @@ class Standardised(Wrapper):
 
 @dataclass(frozen=True)
 class Share(Switch):
-    """One of the advantages of a sum."""
+    """One term of a sum of advantages."""
 
     of: Estimator
     coef: float = 1.0
@@ -70,7 +70,7 @@ class Share(Switch):
 @register_adv_estimator("combined")
 @dataclass(frozen=True)
 class Combined(Wrapper):
-    """sum of coef * A over named shares; coefficient 0 switches one off, and its needs.
+    """sum of coef * A over named shares; a coefficient of 0 disables a share and its needs.
 
     Tandem's own.
     """
@@ -78,7 +78,7 @@ class Combined(Wrapper):
     shares: Mapping[str, Share]
 
     def own_facts(self, declared: Facts) -> Facts:
-        """What any of them reads; the rest is said by each for itself."""
+        """The union of the fields they read; other facts belong to each share."""
         reads = (facts_of(share.of).reads for share in self._live())
         return replace(declared, reads=frozenset().union(*reads))
 

@@ -1,4 +1,4 @@
-"""An advantage that pays good samples for being unlike the others of their group."""
+"""An advantage that rewards good samples for differing from the others of their group."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ from tandem.types import Rollout, Scores
 class ByDistance(Wrapper):
     """A times the distance of a sample over the mean distance in its group, where A > 0.
 
-    Bad samples keep their advantage: being unlike the others is no excuse. So does one whose
-    distance is not known. Source: GARDO, arXiv:2512.24138; divided by the group's mean as its code
-    has it, so that the unit of the distance is none.
+    Bad samples, and samples without a distance, keep their advantage. Source: GARDO,
+    arXiv:2512.24138; divided by the group's mean as in its code, so that the distance has no unit.
     """
 
     of: Callable[[Scores, Rollout], Tensor]
-    distance: str = "nearest_distance"  # the reward that tells it
+    distance: str = "nearest_distance"  # the reward that measures it
 
     def own_facts(self, declared: Facts) -> Facts:
         of = facts_of(self.of)
@@ -41,7 +40,7 @@ class ByDistance(Wrapper):
 
 
 def relative_distance(distance: Tensor, group: Tensor) -> Tensor:
-    """Over its mean in the group; 1 where it is not known (NaN), or nothing is apart. [B] -> [B]"""
+    """The distance over its mean in the group; 1 if it is NaN or the mean is 0. [B] -> [B]"""
     known = ~distance.isnan()
     total = group_sum(torch.where(known, distance, 0), group)
     mean = total / group_sum(known, group).clamp(min=1)

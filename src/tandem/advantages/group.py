@@ -12,13 +12,13 @@ from tandem.contracts import at_least, register_adv_estimator
 from tandem.types import Rollout, Scores
 
 Scale = Callable[[Scores, Tensor], Tensor]  # of each row's group: [B]
-TIE = 1e-6  # scores of a group that differ by less are float noise: no signal
+TIE = 1e-6  # smaller differences of scores in a group are float noise: no signal
 
 
-# The score a row brings: 1 for demonstrations
+# The score itself: 1 for demonstrations
 @register_adv_estimator
 def given(scores: Scores, rollout: Rollout) -> Tensor:
-    """The score itself: demonstrations bring 1.
+    """The score itself, which is 1 for demonstrations.
 
     Shape: [B, T]. Tandem's own: supervised training as a policy gradient.
     """
@@ -33,9 +33,9 @@ def group_relative(
     scale: Scale | None,
     eps: Annotated[float, at_least(0)] = 1e-6,
 ) -> Tensor:
-    """How much better a sample scored than its group: (R - mean) / (scale + eps).
+    """The score relative to the group: (R - mean) / (scale + eps).
 
-    Exactly 0 in a group whose scores tie or of which a single sample was scored.
+    Exactly 0 in a group whose scores tie or that has a single scored sample.
     Source: GRPO, arXiv:2402.03300; `scale=None` is Dr. GRPO, arXiv:2503.20783; `scale=batch_std` is
     Lite PPO, arXiv:2508.08221; `scale=batch_population_std` is Flow-GRPO, arXiv:2505.05470. Shape:
     [B, T].
@@ -59,11 +59,11 @@ def leave_one_out(scores: Scores, rollout: Rollout) -> Tensor:
     )
 
 
-# R minus the group's mean weighed by length (OPO)
+# R minus the group's length-weighted mean (OPO)
 @register_adv_estimator(compares="group")
 def opo(scores: Scores, rollout: Rollout) -> Tensor:
-    """R minus the group's mean score weighed by trained steps, which is the optimal baseline if
-    every step adds as much to the variance of the gradient (OPO, arXiv:2505.23585).
+    """R minus the group's mean score weighted by trained steps: the optimal baseline if all steps
+    contribute equally to the variance of the gradient (OPO, arXiv:2505.23585).
 
     Shape: [B, T].
     """
@@ -80,7 +80,7 @@ def opo(scores: Scores, rollout: Rollout) -> Tensor:
 def maxrl(scores: Scores, rollout: Rollout) -> Tensor:
     """(R - mean) / mean of the group, 0 where the mean is 0 (MaxRL, arXiv:2602.02710).
 
-    Raises if a score is negative: the mean then says nothing of how rare success is. Shape: [B, T].
+    Raises if a score is negative: the mean is then no success rate. Shape: [B, T].
     """
     if (scores.total < 0).any():
         raise ValueError(
@@ -92,12 +92,12 @@ def maxrl(scores: Scores, rollout: Rollout) -> Tensor:
     return spread_over_steps(relative, rollout.mask)
 
 
-# R - group mean, enlarged by the share of samples in groups that vary (GPG)
+# R - group mean, scaled up for groups without variation (GPG)
 @register_adv_estimator(compares="group")
 def gpg(scores: Scores, rollout: Rollout) -> Tensor:
     """alpha (R - mean), alpha = scored samples / those in groups that vary (GPG, arXiv:2504.02546).
 
-    alpha makes up for the groups that add nothing to a mean over all samples. Shape: [B, T].
+    alpha compensates for groups that add nothing to a mean over all samples. Shape: [B, T].
     """
     informative = varies(scores, rollout.group) & scores.scored
     alpha = scores.scored.sum() / informative.sum().clamp(min=1)
@@ -109,7 +109,7 @@ def gpg(scores: Scores, rollout: Rollout) -> Tensor:
 def batch_relative(scores: Scores, rollout: Rollout) -> Tensor:
     """R minus the mean score of all samples: REINFORCE with a baseline.
 
-    The mean is over samples; one over steps would depend on how long the answers are. Shape:
+    The mean is over samples; one over steps would depend on answer lengths. Shape:
     [B, T]. Source: Williams 1992, https://doi.org/10.1007/BF00992696.
     """
     return spread_over_steps(centre(scores, torch.zeros_like(rollout.group)), rollout.mask)
@@ -121,40 +121,40 @@ def unbiased_std(scores: Scores, group: Tensor) -> Tensor:
 
 
 def population_std(scores: Scores, group: Tensor) -> Tensor:
-    """Standard deviation of each group's scores, over n in place of n - 1: [B]."""
+    """Standard deviation of each group's scores, with n instead of n - 1: [B]."""
     count = group_sum(scores.scored, group).clamp(min=1)
     return unbiased_std(scores, group) * ((count - 1) / count).sqrt()
 
 
 def batch_std(scores: Scores, group: Tensor) -> Tensor:
-    """Sample standard deviation of the scores of all groups together: [B], all alike."""
+    """Sample standard deviation of the scores of all groups: [B], all equal."""
     return unbiased_std(scores, torch.zeros_like(group))
 
 
 def batch_population_std(scores: Scores, group: Tensor) -> Tensor:
-    """That of all groups together, over n in place of n - 1: [B], all alike."""
+    """Standard deviation of the scores of all groups, with n instead of n - 1: [B], all equal."""
     return population_std(scores, torch.zeros_like(group))
 
 
 def divide(centred: Tensor, divisor: Tensor) -> Tensor:
-    """centred / divisor; 0 where the divisor is, which is where all is 0: [B] each."""
+    """centred / divisor; 0 where the divisor is 0, as centred then is too: [B] each."""
     return centred / torch.where(divisor > 0, divisor, 1)
 
 
 def centre(scores: Scores, group: Tensor) -> Tensor:
-    """R minus the group's mean: [B]. 0 where there is no score, and in a group that ties."""
+    """R minus the group's mean: [B]. 0 without a score, and in a group that ties."""
     centred, std = centre_and_std(scores, group)
     return torch.where(std < TIE, 0, centred)
 
 
 def varies(scores: Scores, group: Tensor) -> Tensor:
-    """True for every row of a group of which two scores differ: [B] bool."""
+    """True for every row of a group in which two scores differ: [B] bool."""
     return unbiased_std(scores, group) >= TIE
 
 
 def centre_and_std(scores: Scores, group: Tensor) -> tuple[Tensor, Tensor]:
-    """R minus the group's mean, 0 where there is no score; and the group's std. [B] each."""
-    # In float64: the rounding of a mean in float32 would pass for a signal from scores of 10 on.
+    """R minus the group's mean, 0 without a score; and the group's std. [B] each."""
+    # In float64: from scores of 10 on, rounding of a float32 mean would look like a signal.
     total = scores.total.double()
     known = torch.where(scores.scored, total, 0)
     # One call for both: finding the groups costs more than adding.
@@ -171,15 +171,15 @@ def spread_over_steps(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def group_sum(x: Tensor, group: Tensor) -> Tensor:
-    """Sum of x over each group, given back to every row. [B] or [B, N] -> the same."""
+    """Sum of x over each group, for every row. [B] or [B, N] -> the same."""
     x = x.float() if x.dtype == torch.bool else x
     ids, row = number_groups(group)
     return x.new_zeros(len(ids), *x.shape[1:]).index_add_(0, row, x)[row]
 
 
 def number_groups(group: Tensor) -> tuple[Tensor, Tensor]:
-    """The groups there are, and the place of each row's own among them: [G] and [B] int64."""
-    # Rows mostly come group by group, in rising order: then there is nothing to sort.
+    """The distinct groups, and the index of each row's group: [G] and [B] int64."""
+    # Rows are mostly sorted by group already.
     in_order = bool((group[1:] >= group[:-1]).all())
     unique = torch.unique_consecutive if in_order else torch.unique
     return unique(group, return_inverse=True)
@@ -196,7 +196,7 @@ def group_mean(x: Tensor, group: Tensor, weight: Tensor) -> Tensor:
 
 
 def exp_below_largest(logits: Tensor, group: Tensor, mask: Tensor) -> Tensor:
-    """exp of logits less the largest of their group: 1 there, and 0 outside the mask. [B, T]"""
+    """exp(logits - the largest of their group): 1 at the largest, 0 outside the mask. [B, T]"""
     logits = logits.masked_fill(~mask, -torch.inf)
     ids, row = number_groups(group)
     place = row[:, None].expand_as(logits)

@@ -1,6 +1,6 @@
 """Advantages of the moves of episodes, each compared with moves of its group: [B, T].
 
-A move is worth its return: what follows it, discounted by the turn and not by the token.
+The value of a move is its return: later rewards, discounted per turn and not per token.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ def group_in_group(
     gamma: Annotated[float, fraction] = 0.95,
     eps: Annotated[float, at_least(0)] = 1e-6,
 ) -> Tensor:
-    """GRPO's advantage of the episode, and `weight` times that of the move among all moves of its
-    group that were begun in the same state.
+    """GRPO's advantage of the episode plus `weight` times that of the move among all moves of its
+    group that start in the same state.
 
-    A state that was met once, or that has no name, adds nothing. Shape: [B, T]. Source: GiGPO,
+    A state visited once, or without a name, adds nothing. Shape: [B, T]. Source: GiGPO,
     arXiv:2505.10978.
     """
     whole = group_relative(scores, rollout, scale=scale, eps=eps)
@@ -57,7 +57,7 @@ def turn_to_go(
 ) -> Tensor:
     """The return of a move among the moves of its group in the same turn.
 
-    It is GRPO's advantage where the last move alone is rewarded and all episodes are equally long.
+    It is GRPO's advantage if only the last move is rewarded and all episodes have equal length.
     Shape: [B, T]. Tandem's own.
     """
     turns = by_turn(rollout.turn, rollout.turn)
@@ -73,9 +73,9 @@ def relative_moves(
     scale: Scale | None,
     eps: float,
 ) -> Tensor:
-    """(G - mean) / (scale + eps) over the moves of a group with one name, on each step of a move.
+    """(G - mean) / (scale + eps) over moves of a group with the same name, on each step of a move.
 
-    `names`: [B, K] int64; 0 is no name, and such a move gets 0. Shape: [B, T].
+    `names`: [B, K] int64; a move with name 0 (none) gets 0. Shape: [B, T].
     """
     returns = turn_returns(scores, rollout, gamma=gamma)
     made = by_turn(scored_steps(scores, rollout).long(), rollout.turn) > 0
@@ -93,7 +93,7 @@ def relative_moves(
 
 
 def turn_returns(scores: Scores, rollout: Rollout, *, gamma: float) -> Tensor:
-    """G_k = r_k + gamma G_k+1 of each turn, r_k all that was given on its steps: [B, K]."""
+    """G_k = r_k + gamma G_k+1 of each turn, r_k the sum of rewards on its steps: [B, K]."""
     turn = rollout.turn
     rewards = step_rewards(scores, rollout)
     of_turn = rewards.new_zeros(len(turn), int(turn.max()) + 1).scatter_add(1, turn, rewards)
@@ -110,5 +110,5 @@ def by_turn(x: Tensor, turn: Tensor) -> Tensor:
 
 
 def at_turn(x: Tensor, turn: Tensor) -> Tensor:
-    """The number of each step's turn, 0 on what is of none: [B, K], [B, T] -> [B, T]."""
+    """The value of each step's turn, 0 for steps without a turn: [B, K], [B, T] -> [B, T]."""
     return torch.nn.functional.pad(x, (1, 0)).gather(1, turn)

@@ -1,6 +1,6 @@
-"""Advantages that compare every reward by itself: (Scores, Rollout, *, numbers) -> [B, T].
+"""Advantages that compare every reward separately: (Scores, Rollout, *, numbers) -> [B, T].
 
-They read the parts of a score, so they do not see what a shaping of the total took away.
+They read the parts of a score, so shaping of the total has no effect on them.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def by_part(
 ) -> Tensor:
     """sum_k w_k (R_k - mean) / (scale + eps), each reward k within the group.
 
-    A sample that reward k did not score leaves k's statistics and gets nothing from k. Shape:
+    A sample without reward k is excluded from k's statistics and gets nothing from k. Shape:
     [B, T]. Source: GDPO without its last step, arXiv:2601.05242.
     """
     of_sample = sum_parts(scores, rollout.group, weights, scale=scale, eps=eps)
     return spread_over_steps(of_sample, rollout.mask)
 
 
-# Every reward compared by itself, then the sum normalised over samples (GDPO)
+# Every reward compared separately, then the sum normalised over samples (GDPO)
 @register_adv_estimator(compares="group", by_reward=True)
 def gdpo(
     scores: Scores,
@@ -48,8 +48,8 @@ def gdpo(
 ) -> Tensor:
     """`by_part` over its standard deviation among all scored samples, + eps.
 
-    Its mean among them is 0 already, and so stays exactly 0 what ties in every part. `scale` is of
-    each group for the parts, and of all samples for their sum.
+    Their mean is 0 already, so groups that tie in every part stay exactly 0. `scale` is per group
+    for the parts, and over all samples for their sum.
     Source: GDPO, arXiv:2601.05242; over samples as in TRL, not over steps as in verl. Shape:
     [B, T].
     """

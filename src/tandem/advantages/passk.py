@@ -1,7 +1,7 @@
 """Advantages for the best of k samples: (Scores, Rollout, *, numbers) -> [B, T].
 
-Counts of subsets are binomials of the samples that were scored, computed in float64: they pass
-float32 beyond groups of 30.
+Subset counts are binomials of the scored samples, computed in float64: beyond groups of 30 they
+exceed float32.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def best_gap(
 ) -> Tensor:
     """The best sample of a group gets its lead over the second, / (scale + eps); the others 0.
 
-    0 if two samples are best, or if a single one was scored. Source: `grpo_passk` of verl. Shape:
+    0 if two samples are best, or if only one was scored. Source: `grpo_passk` of verl. Shape:
     [B, T].
     """
     order = ascending(scores.total, scores, rollout.group)
@@ -65,7 +65,7 @@ def pass_at_k(scores: Scores, rollout: Rollout, *, k: int) -> Tensor:
 def pkpo(scores: Scores, rollout: Rollout, *, k: int) -> Tensor:
     """sum of max(S) over the sets S of k samples that hold this one, over the number of all sets.
 
-    Unbiased for the gradient of the expected best of k, without a baseline: a tie is not 0.
+    Unbiased for the gradient of the expected best of k, without a baseline: ties are not 0.
     0 where fewer than k were scored. Source: PKPO, arXiv:2505.15201. Shape: [B, T].
     """
     order = ascending(scores.total.double(), scores, rollout.group)
@@ -80,7 +80,7 @@ def pkpo(scores: Scores, rollout: Rollout, *, k: int) -> Tensor:
 def pkpo_centred(scores: Scores, rollout: Rollout, *, k: int) -> Tensor:
     """As `pkpo`, with max(S) - max(S without this one) in place of max(S).
 
-    A sample gets what it adds to the sets that it is the best of, so a tie is exactly 0.
+    A sample gets its margin in the sets that it is the best of, so a tie is exactly 0.
     Source: PKPO's leave-one-out baseline, arXiv:2505.15201. Raises if k < 2. Shape: [B, T].
     """
     if k < 2:
@@ -95,7 +95,7 @@ def pkpo_centred(scores: Scores, rollout: Rollout, *, k: int) -> Tensor:
 
 
 def refuse_degrees(scores: Scores) -> None:
-    """Raise ValueError for scores other than 0 and 1: pass@k is of right and wrong samples."""
+    """Raise ValueError for scores other than 0 and 1, which pass@k needs."""
     binary = (scores.total == 0) | (scores.total == 1)
     if not binary.all():
         raise ValueError(
@@ -108,15 +108,15 @@ def refuse_degrees(scores: Scores) -> None:
 class Ascending:
     """The scored rows, group by group, worst first. N of them."""
 
-    row: Tensor  # [N] where each stood
+    row: Tensor  # [N] original row
     group: Tensor  # [N]
     value: Tensor  # [N]
-    place: Tensor  # [N] 0 for the worst of its group
+    place: Tensor  # [N] rank, 0 for the worst of its group
     count: Tensor  # [N] scored rows of its group
     rows: int  # B
 
     def back(self, x: Tensor) -> Tensor:
-        """[N] -> [B], 0 for rows without a score."""
+        """Values in the original order, [N] -> [B], 0 for rows without a score."""
         return x.new_zeros(self.rows).index_copy(0, self.row, x)
 
     def sum_within(self, x: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ class Ascending:
         return group_sum(x, self.group)
 
     def sum_until(self, x: Tensor) -> Tensor:
-        """Sum over the rows of the group up to and with this one: [N] -> [N]."""
+        """Cumulative sum within the group, including this row: [N] -> [N]."""
         total = x.cumsum(0)
         first = torch.arange(len(x), device=x.device) - self.place
         return total - (total - x)[first]
@@ -154,7 +154,7 @@ def share(n: Tensor, of: Tensor, k: int, *, taken: int = 0) -> Tensor:
 
 
 def log_choose(n: Tensor, k: int) -> Tensor:
-    """log C(n, k) where 0 <= k <= n; elsewhere some finite number: [N] -> [N] float64."""
+    """log C(n, k) for 0 <= k <= n; elsewhere an arbitrary finite number: [N] -> [N] float64."""
     k = max(k, 0)
     n = n.clamp(min=k)
     return torch.lgamma(n + 1) - math.lgamma(k + 1) - torch.lgamma(n - k + 1)

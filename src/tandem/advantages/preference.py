@@ -18,15 +18,14 @@ from tandem.types import Rollout, Scores
 def preferred(scores: Scores, rollout: Rollout) -> Tensor:
     """+1 for the best and -1 for the worst sample of each group, 0 for all others.
 
-    0 in a group that ties or of which a single sample can be trained and was scored: no sample is
-    preferred to itself. Of equals the first one counts. Shape: [B, T]. Source: OAIF,
-    arXiv:2402.04792, which takes two samples of a prompt for a pair.
+    0 in a group that ties or has a single scored sample to train. The first of equal samples
+    counts. Shape: [B, T]. Source: OAIF, arXiv:2402.04792, with two samples of a prompt as a pair.
     """
     usable = scores.scored & rollout.trained.any(1)
     return spread_over_steps(extremes(scores.total, usable, rollout.group), rollout.trained)
 
 
-# The share of its group that a sample beats, in place of its score (Pref-GRPO)
+# The share of its group that a sample beats, instead of its score (Pref-GRPO)
 @register_adv_estimator(compares="group")
 def win_rate(
     scores: Scores,
@@ -35,10 +34,10 @@ def win_rate(
     scale: Scale | None = unbiased_std,
     eps: Annotated[float, at_least(0)] = 1e-6,
 ) -> Tensor:
-    """`group_relative` of win rates: how far scores are apart within a group counts for nothing.
+    """`group_relative` of win rates, which depend only on the ranking within a group.
 
-    For rewards that judge samples one by one; one that compares them, such as
-    reward=judge_pairs, gives win rates by itself. Shape: [B, T]. Source: Pref-GRPO,
+    For rewards that score samples separately; one that compares them, such as
+    reward=judge_pairs, already gives win rates. Shape: [B, T]. Source: Pref-GRPO,
     arXiv:2508.20751.
     """
     rates = win_rates(scores.total, scores.scored, rollout.group)
@@ -48,15 +47,15 @@ def win_rate(
 def win_rates(score: Tensor, known: Tensor, group: Tensor) -> Tensor:
     """The share of the other known rows of its group that a row beats, a tie half: [B].
 
-    0 of an unknown row, and of one that has nobody to beat.
+    0 for an unknown row, and for one without others to compare with.
     """
     won, rivals = count_wins(score, known, group)
     return won / rivals.clamp(min=1)
 
 
 def count_wins(score: Tensor, known: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
-    """How many of the other known rows of its group a row beats, a tie half, and how many there
-    are: [B] each."""
+    """How many of the other known rows of its group a row beats (a tie counts half), and how many
+    there are: [B] each."""
     rival = (group[:, None] == group) & known & known[:, None]
     rival.fill_diagonal_(False)
     lead = score[:, None] - score
@@ -73,7 +72,7 @@ def extremes(score: Tensor, usable: Tensor, group: Tensor) -> Tensor:
 
 
 def _first_best(score: Tensor, usable: Tensor, group: Tensor) -> Tensor:
-    """The row that leads the group of each row; any one where none is usable. [B] int64"""
+    """The best usable row of each row's group; arbitrary if none is usable. [B] int64"""
     ids, row = torch.unique(group, return_inverse=True)
     known = torch.where(usable, score, -torch.inf)
     most = known.new_full((len(ids),), -torch.inf).scatter_reduce(0, row, known, "amax")

@@ -1,7 +1,6 @@
 """Reward shaping before advantages: (Scores, Rollout) -> (Scores, Rollout).
 
-The options of `algorithm/truncation_handling` say what an answer is worth that the step limit cut
-off.
+The options of `algorithm/truncation_handling` treat answers cut off by the step limit.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ def train(scores: Scores, rollout: Rollout) -> Shaped:
 def mask(scores: Scores, rollout: Rollout) -> Shaped:
     """A truncated answer is not trained on, but its score still counts in its group.
 
-    A picture that was painted for it is finished, and stays.
+    A picture generated from it is complete, and is trained on.
     """
     cut = rollout.truncated[:, None]
     if rollout.segment is not None:
@@ -56,7 +55,7 @@ def penalise(
 def overlong(scores: Scores, rollout: Rollout, *, limit: int, buffer: int) -> Shaped:
     """Within `buffer` steps of `limit` an answer loses up to 1 (DAPO, arXiv:2503.14476).
 
-    The policy's own steps count, and what an environment says does not.
+    Only steps of the policy count, not messages of an environment.
     Raises ValueError unless 0 < buffer <= limit.
     """
     if not 0 < buffer <= limit:
@@ -68,7 +67,7 @@ def overlong(scores: Scores, rollout: Rollout, *, limit: int, buffer: int) -> Sh
 
 
 def minus(scores: Scores, rollout: Rollout, loss: Tensor) -> Scores:
-    """Take `loss` [B] from the totals of samples that have a score; the last trained step pays."""
+    """Subtract `loss` [B] from the totals of scored samples, on the last trained step."""
     loss = loss * scores.scored
     per_step = scores.per_step
     if per_step is not None:

@@ -1,8 +1,8 @@
-"""Advantages of a teacher, [B, T]: how much likelier it thinks the tokens that were sampled.
+"""Advantages from a teacher, [B, T]: its log-ratio to the student on sampled tokens.
 
-No score is read, nor is a group compared: the log-ratio to a teacher has a zero of its own, and a
-baseline or a division by the std would move it. `algorithm/advantage=task_and_teacher` adds the
-advantage of a task, whose statistics are those of the task alone.
+Scores and groups are not used: the log-ratio has a natural zero, which a baseline or a division by
+the std would shift. `algorithm/advantage=task_and_teacher` adds the advantage of a task, with
+statistics of the task only.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OF_TOKENS = {"steps": OF_FLOWS, "pictures": OF_FLOWS}
 READS = {"teacher_logp", "old_logp"}
 
 
-# 0 everywhere: a loss says by itself what is learnt (GKD, SDPO)
+# 0 everywhere: the loss reads no advantage (GKD, SDPO)
 @register_adv_estimator(taught=True, neutral=True)
 def none(scores: Scores, rollout: Rollout) -> Tensor:
     """0, for losses that read no advantage.
@@ -34,7 +34,7 @@ def none(scores: Scores, rollout: Rollout) -> Tensor:
     return torch.zeros_like(rollout.mask, dtype=scores.total.dtype)
 
 
-# How much likelier a teacher thinks each token: sampled reverse KL (on-policy distillation)
+# Log-ratio of teacher and student: sampled reverse KL (on-policy distillation)
 @register_adv_estimator(reads=READS, taught=True, refused=OF_TOKENS)
 def from_teacher(
     scores: Scores,
@@ -43,16 +43,16 @@ def from_teacher(
     coef: Annotated[float, positive] = 1.0,
     gamma: Annotated[float, fraction] = 0.0,
 ) -> Tensor:
-    """coef times the sum of gamma^i (log teacher - log student) over a step and those behind it.
+    """coef times the sum of gamma^i (log teacher - log student) over a step and later ones.
 
-    At gamma=0 its expectation under the student gives minus the gradient of the reverse KL of each
-    state, the states constant; at 1 that of the whole answer. 0 on rows that no teacher judges.
+    With gamma=0 the expected policy gradient is minus that of the reverse KL at each state, the
+    states constant; with 1 that of the whole answer. 0 on rows without a teacher.
     Shape: [B, T]. Source: on-policy distillation, Thinking Machines Lab, 2025.
     """
     return coef * return_to_go(log_ratio(rollout), taught_steps(rollout), gamma=gamma)
 
 
-# Beyond the teacher: what sets it apart from a reference, enlarged (G-OPD)
+# Extrapolation beyond the teacher, away from a reference (G-OPD)
 @register_adv_estimator(reads={*READS, "ref_logp"}, taught=True, refused=OF_TOKENS)
 def g_opd(
     scores: Scores,
@@ -63,15 +63,15 @@ def g_opd(
 ) -> Tensor:
     """coef ((log teacher - log student) + (scale - 1) (log teacher - log reference)).
 
-    scale=1 is `from_teacher`; above 1 the student is led beyond the teacher, away from the
-    reference, which is the student's own beginning. Shape: [B, T]. Source: G-OPD, arXiv:2602.12125.
+    scale=1 is `from_teacher`; above 1 the student moves beyond the teacher, away from the
+    reference, which is the initial student. Shape: [B, T]. Source: G-OPD, arXiv:2602.12125.
     """
     steps = taught_steps(rollout)
     beyond = torch.where(steps, rollout.teacher_logp - rollout.ref_logp, 0)
     return coef * (log_ratio(rollout) + (scale - 1) * beyond)
 
 
-# The mean of what a teacher thinks of a step and those behind it (MiniLLM's long part)
+# The mean log-ratio of a step and later ones (the long part of MiniLLM)
 @register_adv_estimator(reads=READS, taught=True, refused=OF_TOKENS)
 def minillm_long(
     scores: Scores,
@@ -80,10 +80,10 @@ def minillm_long(
     coef: Annotated[float, positive] = 1.0,
     gamma: Annotated[float, between(0, 1, open_low=True)] = 1.0,
 ) -> Tensor:
-    """coef sum gamma^i R_i / sum gamma^i over a step and those behind it, R = log teacher - log
-    student: a mean of what follows, so that long answers do not weigh more.
+    """coef sum gamma^i R_i / sum gamma^i over a step and later ones, R = log teacher - log student:
+    a mean, so that long answers do not weigh more.
 
-    Shape: [B, T]. Source: MiniLLM, arXiv:2306.08543, its part beside the divergence of each state.
+    Shape: [B, T]. Source: MiniLLM, arXiv:2306.08543, without the divergence.
     """
     steps = taught_steps(rollout)
     total = discount(log_ratio(rollout), steps, decay=gamma)
@@ -92,5 +92,5 @@ def minillm_long(
 
 
 def log_ratio(rollout: Rollout) -> Tensor:
-    """log teacher - log student as it sampled, [B, T] nats; 0 where no teacher judges."""
+    """log teacher - log student when sampling, [B, T] nats; 0 without a teacher."""
     return torch.where(taught_steps(rollout), rollout.teacher_logp - rollout.old_logp, 0)

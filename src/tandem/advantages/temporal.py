@@ -1,8 +1,8 @@
-"""Sums of what comes later, over the trained steps alone.
+"""Returns and advantages over time, on trained steps only.
 
-The step after a trained step is the next trained one: state passes holes in the mask unchanged,
-and what lies on untrained steps is lost. Outside the mask the answer is 0. Advantages
-(Scores, Rollout, *, numbers) -> [B, T] stand on pure functions of tensors [B, T].
+The step after a trained step is the next trained one: gaps in the mask are skipped, and values on
+untrained steps are ignored. Results are 0 outside the mask. Advantages
+(Scores, Rollout, *, numbers) -> [B, T] are built from pure functions of tensors [B, T].
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from tandem.contracts import declare, fraction, register_adv_estimator
 from tandem.types import Rollout, Scores
 
 
-# The rewards that follow a step, without a baseline (REINFORCE++ normalises them)
+# The return of a step, without a baseline (REINFORCE++ normalises it)
 @register_adv_estimator(in_time=True)
 def reward_to_go(
     scores: Scores, rollout: Rollout, *, gamma: Annotated[float, fraction] = 1.0
 ) -> Tensor:
-    """G_t = r_t + gamma G_t+, of no baseline: whitened it is REINFORCE++ (arXiv:2501.03262).
+    """G_t = r_t + gamma G_t+, without a baseline; whitened it is REINFORCE++ (arXiv:2501.03262).
 
     Shape: [B, T].
     """
     return return_to_go(step_rewards(scores, rollout), scored_steps(scores, rollout), gamma=gamma)
 
 
-# Generalized advantage estimation by a critic; needs algorithm.critic, as algorithm=ppo has it
+# Generalized advantage estimation with a critic; needs algorithm.critic, as in algorithm=ppo
 @register_adv_estimator("gae", reads={"old_values"}, in_time=True)
 def generalised(
     scores: Scores,
@@ -38,7 +38,7 @@ def generalised(
     gamma: Annotated[float, fraction] = 1.0,
     lam: Annotated[float, fraction] = 0.95,  # published for short answers; 1 for long ones
 ) -> Tensor:
-    """The advantages of `gae` by the values before the update; not whitened.
+    """The advantages of `gae` from the values before the update; not whitened.
 
     Shape: [B, T]. Source: GAE, arXiv:1506.02438.
     """
@@ -53,7 +53,7 @@ def gae_returns(
     gamma: Annotated[float, fraction] = 1.0,
     lam: Annotated[float, fraction] = 0.95,
 ) -> Tensor:
-    """The returns of `gae`, which a critic learns; of a sample without a score the value it has.
+    """The returns of `gae`, the targets of a critic; for a sample without a score its own values.
 
     Shape: [B, T].
     """
@@ -73,7 +73,7 @@ def scored_steps(scores: Scores, rollout: Rollout) -> Tensor:
 
 
 def step_rewards(scores: Scores, rollout: Rollout) -> Tensor:
-    """[B, T]: how each score spreads over its steps; all on the last trained one if nobody says.
+    """[B, T]: rewards per step; by default all of the score is on the last trained step.
 
     0 on steps that are not trained and on samples without a score.
     """
@@ -99,7 +99,7 @@ def gae(
 ) -> tuple[Tensor, Tensor]:
     """Advantages A_t = delta_t + gamma lam A_t+, and returns A_t + V_t.
 
-    delta_t = r_t + gamma V_t+ - V_t; nothing is worth anything after the last trained step.
+    delta_t = r_t + gamma V_t+ - V_t; the value after the last trained step is 0.
     Source: arXiv:1506.02438. Advantages are not whitened here. All are [B, T].
     """
     delta = rewards + gamma * shift_to_next(values, mask) - values
@@ -117,7 +117,7 @@ def discount(x: Tensor, mask: Tensor, *, decay: float) -> Tensor:
 
 
 def shift_to_next(x: Tensor, mask: Tensor) -> Tensor:
-    """x of the next trained step, 0 where there is none: [B, T] -> [B, T]."""
+    """x of the next trained step, 0 if there is none: [B, T] -> [B, T]."""
     carried, result = torch.zeros_like(x[:, 0]), torch.zeros_like(x)
     for t in reversed(range(x.shape[1])):
         result[:, t] = carried

@@ -1,4 +1,4 @@
-"""Advantages that are weights of likelihoods, of better samples less those of worse ones."""
+"""Advantages as softmax weights: of better samples minus those of worse ones."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tandem.contracts import positive, register_adv_estimator
 from tandem.types import Rollout, Scores
 
 
-# Softmax weights of the better samples less those of the worse (wd1)
+# Softmax weights of better samples minus those of worse ones (wd1)
 @register_adv_estimator(compares="group")
 def wd1(
     scores: Scores,
     rollout: Rollout,
     *,
-    psi: Annotated[float, positive] = 1.0,  # the larger, the more the best and the worst count
+    psi: Annotated[float, positive] = 1.0,  # larger: more weight on the best and the worst
 ) -> Tensor:
     """G [softmax(psi A) - softmax(-psi A)] over the G scored samples of a group, A = R - mean.
 
-    Times G, so that a mean over rows is the published sum over a group. They add up to 0, and a
+    The factor G makes a mean over rows the published sum over a group. They add up to 0, and a
     group that ties gets 0. Source: wd1, arXiv:2507.08838. Shape: [B, T].
     """
     better = psi * centre(scores, rollout.group)
@@ -32,7 +32,7 @@ def wd1(
 
 
 def softmax(x: Tensor, scores: Scores, rollout: Rollout) -> Tensor:
-    """Over the scored samples of each group; 0 of the others. x: [B] -> [B]."""
+    """Softmax over the scored samples of each group; 0 for others. x: [B] -> [B]."""
     powers = exp_below_largest(x[:, None], rollout.group, scores.scored[:, None])[:, 0]
     total = group_sum(powers, rollout.group)
     return powers / torch.where(total > 0, total, 1)

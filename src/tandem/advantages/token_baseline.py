@@ -1,5 +1,5 @@
-"""Returns minus a baseline of each step, the mean of the group weighed by the energy of a sample's
-gradient so far, [B, T]."""
+"""Returns minus a baseline per step, the group mean weighted by the gradient energy so far,
+[B, T]."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tandem.contracts import register_adv_estimator
 from tandem.types import Rollout, Scores
 
 
-# R minus the group's mean by the energy of a sample's gradient up to each token (OTB)
+# R minus the group mean weighted by the gradient energy up to each token (OTB)
 @register_adv_estimator(
     compares="group",
     reads={"old_logp", "sum_pi_squared"},
@@ -29,15 +29,15 @@ def otb(scores: Scores, rollout: Rollout) -> Tensor:
     t: the baseline of least variance, step by step.
 
     W is the squared norm of the gradient of a sample's log-probability by its logits, up to step t.
-    0 where a sample has no rival left at a step, and in a group that ties. Shape: [B, T]. Source:
+    0 where no other sample has a step t, and in a group that ties. Shape: [B, T]. Source:
     OTB, arXiv:2602.07078.
     """
     mask = scored_steps(scores, rollout)
     returns = return_to_go(step_rewards(scores, rollout), mask).double()
     energy = torch.where(mask, energy_of(rollout), 0).cumsum(1)
-    place = torch.where(mask, mask.cumsum(1) - 1, mask.shape[1])  # steps that are not trained: last
+    place = torch.where(mask, mask.cumsum(1) - 1, mask.shape[1])  # untrained steps: last
     weights, worth = (in_order(x, place) for x in (energy, energy * returns))
-    total = group_sum(weights, rollout.group)  # 0 where the policy was sure of every token
+    total = group_sum(weights, rollout.group)  # 0 if every token had probability 1
     baseline = group_sum(worth, rollout.group) / torch.where(total > 0, total, 1)
     advantages = returns - baseline.gather(1, place)
     varies = mask & (total.gather(1, place) > 0) & (advantages.abs() >= TIE)
@@ -51,6 +51,6 @@ def energy_of(rollout: Rollout) -> Tensor:
 
 
 def in_order(x: Tensor, place: Tensor) -> Tensor:
-    """Trained steps side by side, whatever stands between them: [B, T] -> [B, T + 1]."""
+    """Trained steps moved together, without gaps: [B, T] -> [B, T + 1]."""
     blank = x.new_zeros(len(x), x.shape[1] + 1)
     return blank.scatter(1, place, x)

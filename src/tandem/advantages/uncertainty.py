@@ -1,4 +1,4 @@
-"""Gates of a KL: the samples that it holds, those that a reward likes and others do not, [B]."""
+"""Gates of a KL: samples with a high reward on which auxiliary rewards disagree, [B]."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from tandem.types import Rollout, Scores
 ROUNDING = 1e-9  # 0.07 of 100 is 7, by floats a little more
 
 
-# The samples that the reward likes and auxiliary rewards do not (GARDO)
+# Samples ranked high by the reward and low by auxiliary rewards (GARDO)
 @register_kl_gate(named_rewards=("proxy", "auxiliary"))
 def most_uncertain(
     scores: Scores,
     rollout: Rollout,
     *,
-    proxy: str | None = None,  # the reward that may be hacked; null: their weighted sum
-    auxiliary: Sequence[str] = (),  # others that judge the same, of weight 0 for instance
+    proxy: str | None = None,  # the reward that may be hacked; null: the weighted sum
+    auxiliary: Sequence[str] = (),  # other rewards of the same quality, for example of weight 0
     share: Annotated[float, between(0, 1, open_low=True)] = 0.1,  # of all samples
 ) -> Tensor:
     """[B] bool: the `share` of all samples, rounded up, that is most uncertain and not below 0.
 
-    Uncertainty is the share of its group that a sample beats by the proxy, less the mean of the
-    same by each auxiliary that judges it; without one, what is left is what the proxy likes best.
-    Of equals it holds those of lowest key, which was drawn. Source: GARDO, arXiv:2512.24138.
+    Uncertainty is the share of the group that a sample beats by the proxy, minus the mean share by
+    its auxiliaries; without auxiliaries it is the rank by the proxy. Ties are broken by the lowest
+    key, which is random. Source: GARDO, arXiv:2512.24138.
     """
     uncertain = uncertainty(scores, rollout, proxy=proxy, auxiliary=auxiliary)
     candidate = scores.scored & (uncertain >= 0)
-    key = rollout.group if rollout.key is None else rollout.key  # of rows that nobody drew
+    key = rollout.group if rollout.key is None else rollout.key  # rows that were not sampled
     order = key.argsort(stable=True)
     known = torch.where(candidate, uncertain, -1)[order]
     order = order[known.argsort(descending=True, stable=True)]
@@ -48,7 +48,7 @@ def uncertainty(
 ) -> Tensor:
     """Win share by the proxy minus the mean win share by the auxiliaries, from -1 to 1: [B].
 
-    NaN where the proxy gave none.
+    NaN if the proxy has no score.
     """
     of_proxy = scores.total if proxy is None else scores.named(proxy)
     own = win_share(of_proxy, scores.scored, rollout.group)
@@ -59,7 +59,7 @@ def uncertainty(
 
 
 def win_share(score: Tensor, scored: Tensor, group: Tensor) -> Tensor:
-    """The share of its group that a sample beats, itself counted: [B]; NaN without a score."""
+    """The share of its group that a sample beats, including itself: [B]; NaN without a score."""
     known = scored & ~score.isnan()
     won, rivals = count_wins(score.nan_to_num(0.0), known, group)
     return torch.where(known, won / (rivals + 1), torch.nan)

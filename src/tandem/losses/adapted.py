@@ -1,4 +1,4 @@
-"""A loss that averages over the update itself, as the loss per step that an objective sums."""
+"""The adapter from a loss that averages over the update to a loss per step."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Loss = Callable[..., Tensor]
 def from_scalar(function: Reducing) -> Loss:
     """`(old_logp, logp, advantages, mask, *, numbers) -> (loss, metrics)` as a loss per step.
 
-    Every step gets the one number, so weights that add up to 1 over the rows give it back: the rows
-    must be a whole update, which `refuse_part` holds. Metrics are means over updates, named
-    actor/NAME unless they bring a slash. The numbers are the function's own keywords.
+    Every step gets the same number, which weights that add up to 1 turn back into the mean: the
+    rows must be a whole update, as `refuse_part` checks. Metrics are means over updates, named
+    actor/NAME unless they contain a slash. The numbers are the function's own keywords.
     """
 
     @functools.wraps(function)
     def loss(batch: CoupledBatch, **numbers: object) -> Tensor:
-        if not batch.mask.any():  # a mean over nothing is no number
+        if not batch.mask.any():  # an empty mean is NaN
             return 0 * batch.logp
         return _ask(function, batch, numbers)[0].expand(batch.mask.shape)
 
@@ -41,9 +41,9 @@ def from_scalar(function: Reducing) -> Loss:
 
 
 def refuse_part(loss: Callable, weights: Tensor) -> None:
-    """Raise for a loss that averages itself on rows that are not a whole update, by their weights.
+    """Raise if the rows of a loss that averages itself are not a whole update, by their weights.
 
-    Those of a whole update add up to 1; rows that all weigh nothing are idle. `weights`: [B, T].
+    Weights of a whole update add up to 1; if all are 0, the rows are idle. `weights`: [B, T].
     """
     if not facts_of(loss).averages or not weights.any():
         return
@@ -54,7 +54,7 @@ def refuse_part(loss: Callable, weights: Tensor) -> None:
 
 
 def by_steps(loss: Callable, reason: str) -> str:
-    """The one line that says why such a loss cannot be had here, and what to write in its place."""
+    """The error line: why such a loss cannot be used here, and what to write instead."""
     name = unwrap_partial(loss)[0].__name__
     return (
         f"{name} averages over an update itself, but {reason}; write it as `def {name}(batch, *, "

@@ -27,8 +27,8 @@ ONE_BOUND = (
 def spg(batch: CoupledBatch, *, omega: Annotated[float, fraction] = 0.5) -> Tensor:
     """-A lower where A > 0, else -A (omega upper + (1 - omega) lower), both means over positions.
 
-    What is to become likelier is pushed by a bound from below, what is to become less likely by one
-    from above, in part. Source: SPG, arXiv:2510.09541. Shape: [B, T].
+    A lower bound raises the likelihood of good answers; an upper bound, in part, lowers that of bad
+    ones. Source: SPG, arXiv:2510.09541. Shape: [B, T].
     """
     lower, upper = sample_mean(batch.logp, batch), sample_mean(batch.upper_logp, batch)
     mixed = omega * upper + (1 - omega) * lower

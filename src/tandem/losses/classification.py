@@ -1,4 +1,4 @@
-"""A policy loss that tells the right samples of a group from the wrong ones, [B, T]."""
+"""A policy loss that classifies right and wrong samples of a group, [B, T]."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tandem.types import CoupledBatch
 
 
 def compared(batch: CoupledBatch) -> tuple[Tensor, Tensor]:
-    """[B, B] bool twice: the right rows of each row's group, and the wrong ones; none in a group
-    that lacks either. A row of positive advantages is right, one of negative ones wrong."""
+    """[B, B] bool twice: the right and the wrong rows of each row's group; empty for a group that
+    lacks either. Right rows have positive advantages, wrong ones negative."""
     same = batch.group[:, None] == batch.group
     right, wrong = (same & side for side in sides(batch))
     mixed = (right.any(1) & wrong.any(1))[:, None]
@@ -30,14 +30,14 @@ def log_one_plus(logits: Tensor, chosen: Tensor) -> Tensor:
 
 
 def real_metrics(batch: CoupledBatch) -> dict[str, Metric]:
-    """The fraction of samples that were compared and have moved to the wrong side."""
+    """The fraction of compared samples on the wrong side."""
     right, wrong = (side.any(0) for side in compared(batch))
     moved = mean_log_ratio(batch)[:, 0]
     lost = (right & (moved < 0)) | (wrong & (moved > 0))
     return {"actor/misplaced": masked_mean(lost, right | wrong)}
 
 
-# Tells right samples of a group from wrong ones by their ratios (REAL)
+# Classifies right and wrong samples of a group by their ratios (REAL)
 @register_policy_loss(
     reads={"old_logp"},
     per="sample",
@@ -50,9 +50,9 @@ def real(batch: CoupledBatch, *, tau: Annotated[float, positive] = 0.5) -> Tenso
     """log(1 + sum over wrong of e^(s / tau)) + log(1 + sum over right of e^(-s / tau)), s the mean
     log ratio of a sample's steps, over its group; 0 in a group of right or of wrong ones alone.
 
-    Advantages are labels: their sign alone is read. A sample's gradient is at most 1 / tau however
-    rare its kind is, and fades once it stands on its side. Every row of a group has the value of
-    the group, so `sequence_mean` is the mean over samples. Shape: [B, T]. Source: REAL,
+    Only the sign of advantages is read, as a label. A sample's gradient is at most 1 / tau however
+    rare its class is, and fades once it is classified correctly. All rows of a group have the value
+    of the group, so `sequence_mean` is the mean over samples. Shape: [B, T]. Source: REAL,
     arXiv:2602.05630.
     """
     right, wrong = compared(batch)

@@ -12,7 +12,7 @@ from tandem.contracts import at_least, declare
 from tandem.metrics import Metric, masked_mean
 from tandem.types import CoupledBatch
 
-ALIKE = 1e-12  # returns whose variance is below this are float noise
+ALIKE = 1e-12  # a smaller variance of returns is float noise
 
 
 def squared_errors(batch: CoupledBatch, clip: float) -> tuple[Tensor, Tensor]:
@@ -45,7 +45,7 @@ def value_loss(batch: CoupledBatch, *, clip: Annotated[float, at_least(0)] | Non
 def explained_variance(returns: Tensor, values: Tensor, mask: Tensor) -> float:
     """1 - Var(G - V) / Var(G) over the steps of all rows: 1 is perfect, 0 is a constant.
 
-    NaN where the returns are all alike: nothing is to be explained. All are [B, T].
+    NaN if all returns are equal: there is nothing to explain. All are [B, T].
     """
     target, error = returns[mask].double(), (returns - values)[mask].double()
     if len(target) < 2 or (spread := target.var()) < ALIKE:

@@ -20,11 +20,11 @@ from tandem.losses.policy import ratio_of
 from tandem.metrics import Metric, masked_mean
 from tandem.types import DecoupledBatch, Summary
 
-LEAST = 1e-5  # mean |error| that an error is divided by at least
+LEAST = 1e-5  # smallest mean |error| used as a divisor
 
 
 def size(error: Tensor) -> Tensor:
-    """<|e|> without gradient, at least 1e-5: what adaptive weights divide by. [..., D] -> [...]"""
+    """<|e|> without gradient, at least 1e-5: the divisor of adaptive weights. [..., D] -> [...]"""
     return error.detach().abs().mean(-1).clamp(min=LEAST)
 
 
@@ -34,7 +34,7 @@ def old_deviation(batch: DecoupledBatch) -> Metric:
 
 
 def nft_metrics(batch: DecoupledBatch, *, advantage_clip: float) -> dict[str, Metric]:
-    """How good the pictures are taken to be, and how far the policy is from the old one."""
+    """The optimality r of the pictures, and the distance of the policy to the old one."""
     wanted = optimality(batch.advantages, advantage_clip=advantage_clip)
     return {
         "actor/optimality": masked_mean(wanted, batch.mask),
@@ -42,8 +42,8 @@ def nft_metrics(batch: DecoupledBatch, *, advantage_clip: float) -> dict[str, Me
     }
 
 
-# A row without advantage is drawn to the old policy.
-# Drawn to good pictures, pushed off bad ones, from an older policy on (DiffusionNFT)
+# A row without advantage is still pulled to the old policy.
+# Pulled to good pictures, pushed from bad ones, relative to an older policy (DiffusionNFT)
 @register_policy_loss(
     reads={"old_error"},
     on_errors=True,
@@ -55,7 +55,7 @@ def nft(
     *,
     beta: Annotated[
         float, positive
-    ] = 1.0,  # how far a step from the old policy is lengthened; published: 1, or 0.1 for OCR
+    ] = 1.0,  # extrapolation from the old policy; published: 1, or 0.1 for OCR
     advantage_clip: Annotated[
         float, positive
     ] = 5.0,  # an advantage at which a picture counts as perfect, or as worthless
@@ -93,7 +93,7 @@ def beyond_average(batch: DecoupledBatch) -> Tensor:
 def group_score(rows: Summary, *, beta: float) -> Tensor:
     """S of each row's group: beta times the mean over its rows of A (how much worse). [B, T]
 
-    Below 0 where the policy knows good pictures better than the other does, and bad ones less.
+    Below 0 if the policy fits good pictures better than the other one does, and bad ones worse.
     """
     return beta * group_mean(rows.advantages * rows.value, rows.group, rows.mask)
 
@@ -108,7 +108,7 @@ def has_gone_far(batch: DecoupledBatch, *, clip_low: float, clip_high: float) ->
 def dgpo_metrics(
     batch: DecoupledBatch, statistics: Tensor, *, clip_low: float, clip_high: float
 ) -> dict[str, Metric]:
-    """What groups say, the objective that the paper writes, and the part that a clip silenced.
+    """The mean S, the objective of the paper, and the share of errors without gradient.
 
     `statistics`: [B, T], S of each row's group.
     """
@@ -145,9 +145,9 @@ def dgpo(
 ) -> Tensor:
     """sigmoid(S) A <e^2>, S of the row's group a constant (DGPO, arXiv:2510.08425).
 
-    Its gradient is 1 / beta of that of the mean over groups of softplus(S); its value is no
+    Its gradient is 1 / beta of that of the mean over groups of softplus(S); its value is not an
     objective. Errors keep their value but no gradient once the policy left the band around the fast
-    average. The rows of a group must share their noise levels, else S compares one with another.
+    average. The rows of a group must share their noise levels, or S would compare different levels.
     Shape: [B, T].
     """
     own = energy(batch.error)
@@ -175,7 +175,7 @@ def dgpo_fast(
     ] = 1e-5,  # of exp(error of the fast average - own error)
     clip_high: Annotated[float, at_least(0)] = 1e-5,
 ) -> Tensor:
-    """`dgpo` compared with the fast average in place of the reference, which nobody need ask.
+    """`dgpo` against the fast average instead of the reference, which saves its forward pass.
 
     Shape: [B, T]. Source: DGPO without a reference, arXiv:2510.08425.
     """

@@ -1,6 +1,6 @@
-"""Centred reward distillation: implicit rewards fitted to given ones, both less a centre, [B, T].
+"""Centred reward distillation: implicit rewards fitted to given ones, both centred, [B, T].
 
-The reward that a policy implies is known up to a constant of each prompt; a centre takes it out.
+The implicit reward of a policy is known up to a constant per prompt, which centring removes.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from tandem.types import DecoupledBatch, Summary
 Pool = Callable[[Summary], Tensor]  # rows of one id have one centre: [B] int64
 Tilt = Callable[[Tensor], Tensor]  # rewards [B, T] -> log weights of N centres, [N, B, T]
 Fit = Callable[[Tensor, Tensor], Tensor]  # (implied, given), both centred -> loss, of one shape
-# Relative, of float32: the centre of equal rewards is not theirs to the last bit, and the errors of
-# one velocity differ in their last bits between a forward pass of few rows and one of many.
+# Relative, in float32: the centre of equal rewards differs from them in the last bits, and so do
+# errors of one velocity between forward passes of few and of many rows.
 ROUNDING = 1e-6
 
 
 # Rewards are compared with those of the same prompt (default)
 @register_centre("prompt")
 def of_prompt(rows: Summary) -> Tensor:
-    """The samples of a prompt: what its constant cancels in.
+    """The samples of a prompt, in which its constant cancels.
 
     Shape: [B] ids. Source: Centred Reward Distillation.
     """
@@ -47,17 +47,17 @@ def of_prompt(rows: Summary) -> Tensor:
 # Rewards are compared with those of all prompts of an update (Flow-Factory)
 @register_centre("update")
 def of_update(rows: Summary) -> Tensor:
-    """All samples of an update, as Flow-Factory has it; constants of prompts then stay in.
+    """All samples of an update, as in Flow-Factory; constants of prompts then remain.
 
     Shape: [B] ids, all alike. Source: Flow-Factory's code of CRD.
     """
     return torch.zeros_like(rows.group)
 
 
-# All samples count alike in a centre (default)
+# All samples count equally in a centre (default)
 @register_tilt
 def uniform(rewards: Tensor) -> Tensor:
-    """One centre in which all samples count alike.
+    """One centre in which all samples count equally.
 
     Shape: [B, T] -> [1, B, T]. Source: Centred Reward Distillation.
     """
@@ -88,7 +88,7 @@ def squared(implied: Tensor, given: Tensor) -> Tensor:
 # The cross entropy of the sigmoids of implicit and given reward
 @register_fit("bce")
 def cross_entropy(implied: Tensor, given: Tensor) -> Tensor:
-    """Of sigmoid(implied) against sigmoid(given).
+    """The cross entropy of sigmoid(implied) against sigmoid(given).
 
     In nats, of tensors of any one shape [...]. Source: Centred Reward Distillation.
     """
@@ -101,7 +101,7 @@ def denoising_loss(error: Tensor, *, adaptive: bool) -> Tensor:
 
 
 def implicit_reward(batch: DecoupledBatch, *, adaptive: bool) -> Tensor:
-    """l_old - l: what the policy learned to like. [B, T]"""
+    """l_old - l, the implicit reward. [B, T]"""
     own, old = (
         denoising_loss(error, adaptive=adaptive) for error in (batch.error, batch.old_error)
     )
@@ -109,7 +109,7 @@ def implicit_reward(batch: DecoupledBatch, *, adaptive: bool) -> Tensor:
 
 
 def centres(rows: Summary, *, advantage_clip: float, centre: Pool, tilt: Tilt) -> Tensor:
-    """Of implicit and of given rewards, by N weightings: [B, T, N, 2]"""
+    """The centres of implicit and of given rewards, for N weightings: [B, T, N, 2]"""
     given, pool = optimality(rows.advantages, advantage_clip=advantage_clip), centre(rows)
     by_weight = [
         [group_mean(x, pool, weight) for x in (rows.value, given)]
@@ -121,9 +121,9 @@ def centres(rows: Summary, *, advantage_clip: float, centre: Pool, tilt: Tilt) -
 def crd_metrics(
     batch: DecoupledBatch, statistics: Tensor, *, advantage_clip: float, adaptive: bool
 ) -> dict[str, Metric]:
-    """How implicit and given rewards go together, both less the mean of their centres: their
-    correlation, and how often they agree in sign where both are off their centres by more than
-    rounding: a policy that is the old one, or nearly so, implies nothing yet.
+    """The correlation of implicit and given rewards, both minus the mean of their centres, and how
+    often their signs agree if both differ from their centres by more than rounding. A policy equal
+    to the old one has no implicit reward yet.
 
     `statistics`: [B, T, N, 2], the centres.
     """
@@ -142,7 +142,7 @@ def crd_metrics(
     }
 
 
-# A row without advantage has a reward all the same: one half.
+# A row without advantage still has a reward: one half.
 @register_policy_loss(
     reads={"old_error"},
     on_errors=True,
@@ -166,8 +166,8 @@ def crd(
     centres.
 
     r is the implicit reward and R in [0, 1] the given one. Centres carry no gradient. The rows of a
-    group must share their noise levels, whose errors differ more than those of two samples.
-    Source: Centred Reward Distillation, as Flow-Factory has it.
+    group must share their noise levels, since errors vary more over levels than over samples.
+    Source: Centred Reward Distillation, by Flow-Factory's code.
     """
     implied = implicit_reward(batch, adaptive=adaptive)[..., None] - statistics[..., 0]
     given = optimality(batch.advantages, advantage_clip=advantage_clip)[..., None]

@@ -1,4 +1,4 @@
-"""On-policy distillation, [B, T]: a teacher judges the student's velocity on its own states."""
+"""On-policy distillation, [B, T]: the student's velocity against a teacher's on its own states."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tandem.dynamics.regression import energy
 from tandem.metrics import Metric, masked_mean
 from tandem.types import DecoupledBatch
 
-# What is to agree with the teacher: the difference [B, T, D], and the variance it is taken in.
+# Targets: the difference to the teacher [B, T, D], and the variance that scales it.
 Target = Callable[[DecoupledBatch], tuple[Tensor, Tensor]]
 LEAST = 1e-8
 
 
-# The mean of the step that was taken, by the variance of its noise (default)
+# The mean of the sampled step, scaled by the variance of its noise (default)
 @register_distillation_target
 def xt(batch: DecoupledBatch) -> tuple[Tensor, Tensor]:
-    """The mean of the step that was taken, by the variance of the step if it had any.
+    """The mean of the sampled step, scaled by the variance of the step if it has noise.
 
     The difference is [B, T, D], the variance [B, T]. Source: Diffusion-OPD.
     """
@@ -32,17 +32,17 @@ def xt(batch: DecoupledBatch) -> tuple[Tensor, Tensor]:
 # The velocity, under dynamics=ode
 @register_distillation_target(noiseless=True)
 def velocity(batch: DecoupledBatch) -> tuple[Tensor, Tensor]:
-    """The velocity; under dynamics=ode alone, where it is all that a step depends on.
+    """The velocity; only under dynamics=ode, where a step depends on nothing else.
 
     The difference is [B, T, D], the variance [B, T], all 1. Source: Diffusion-OPD.
     """
     return batch.error, torch.ones_like(batch.sigma)
 
 
-# The picture that is expected, under dynamics=ode
+# The predicted picture, under dynamics=ode
 @register_distillation_target(noiseless=True)
 def x0(batch: DecoupledBatch) -> tuple[Tensor, Tensor]:
-    """The picture that is expected, x - sigma velocity; under dynamics=ode alone.
+    """The predicted picture, x - sigma velocity; only under dynamics=ode.
 
     The difference is [B, T, D], the variance [B, T], all 1. Source: Diffusion-OPD.
     """
@@ -50,7 +50,7 @@ def x0(batch: DecoupledBatch) -> tuple[Tensor, Tensor]:
 
 
 def apart(batch: DecoupledBatch) -> dict[str, Metric]:
-    """(velocity - the teacher's)^2, whatever the target: it compares runs."""
+    """(velocity - the teacher's)^2, comparable between runs with different targets."""
     return {"actor/teacher_distance": masked_mean(energy(batch.error), batch.mask)}
 
 
@@ -68,9 +68,9 @@ def distillation(
 ) -> Tensor:
     """<d^2>, d = student - teacher of the target, < > the mean over latent dimensions.
 
-    `self_normalize` divides by <|d|>, a constant, and so makes it a distance. The error of the
-    batch is the student's velocity less the teacher's, on states of the student's own path; no
-    advantage is read (Diffusion-OPD). Shape: [B, T]. Source: Diffusion-OPD.
+    `self_normalize` divides by <|d|>, a constant, which makes it a distance. The error of the batch
+    is the student's velocity minus the teacher's on states of the student's path; advantages are
+    not read (Diffusion-OPD). Shape: [B, T]. Source: Diffusion-OPD.
     """
     difference, variance = target(batch)
     value = energy(difference)

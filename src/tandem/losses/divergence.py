@@ -1,7 +1,7 @@
 """Divergences of a student from its teacher at one state: log-probabilities [N, K] twice -> [N].
 
-A gradient goes to the student alone, and both are exactly 0 where the two agree, to the last bit:
-each gradient is written down, less the part that vanishes for probabilities that add up to 1.
+Only the student gets a gradient. Value and gradient are exactly 0 where both agree: gradients are
+written out, without the part that vanishes for probabilities that add up to 1.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Divergence = Callable[[Tensor, Tensor], Tensor]
 Side = Literal["student", "teacher"]
 
 
-# KL(teacher | student): the student covers whatever the teacher would say
+# KL(teacher | student): the student covers all of the teacher's modes
 @register_divergence(support="teacher")
 def forward_kl(student: Tensor, teacher: Tensor) -> Tensor:
     """sum t (log t - log s), whose gradient in the student's logits is s - t.
@@ -30,7 +30,7 @@ def forward_kl(student: Tensor, teacher: Tensor) -> Tensor:
     return bound_to(student, (t * (teacher - student.detach())).sum(-1), slope=s - t)
 
 
-# KL(student | teacher): the student keeps to what the teacher finds likely
+# KL(student | teacher): the student concentrates on the teacher's main modes
 @register_divergence
 def reverse_kl(student: Tensor, teacher: Tensor) -> Tensor:
     """sum s (log s - log t).
@@ -59,7 +59,7 @@ def jsd(
     """
     known = student.detach()
     apart = teacher - known
-    # log m - log s, by the one of two equal forms that does not overflow; exactly 0 at 0.
+    # log m - log s, in the equivalent form that does not overflow; exactly 0 at 0.
     below = (beta * apart.clamp(max=0).expm1()).log1p()
     above = apart + ((1 - beta) * (-apart).clamp(max=0).expm1()).log1p()
     up = torch.where(apart > 0, above, below)
@@ -75,16 +75,16 @@ def bound_to(student: Tensor, value: Tensor, *, slope: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateDivergence:
-    """A divergence over all tokens, or over the likeliest ones of one side."""
+    """A divergence over all tokens, or over the most likely ones of one side."""
 
     of: Divergence
     top_k: int | None = None  # tokens; None: all of them
-    tail: bool = True  # all other tokens are one more entry; else the likeliest are renormalised
-    support: Side | None = None  # whose likeliest; None: those that the divergence weighs most
+    tail: bool = True  # all other tokens are one more entry; else the top k are renormalised
+    support: Side | None = None  # whose top k; None: the side that the divergence weights most
 
     @property
     def leading(self) -> Side:
-        """Whose likeliest tokens are compared."""
+        """The side whose most likely tokens are compared."""
         return self.support or facts_of(self.of).support
 
     def __call__(self, student: Tensor, teacher: Tensor) -> Tensor:
@@ -92,7 +92,7 @@ class StateDivergence:
         return self.of(*self.narrow(student, teacher))
 
     def narrow(self, student: Tensor, teacher: Tensor) -> tuple[Tensor, Tensor]:
-        """What is compared of [N, V] log-probabilities: [N, K], each side adding up to 1."""
+        """The compared part of [N, V] log-probabilities: [N, K], each side adding up to 1."""
         if self.top_k is None or self.top_k >= student.shape[-1]:
             return student, teacher
         ids = {"student": student.detach(), "teacher": teacher}[self.leading]
@@ -100,8 +100,8 @@ class StateDivergence:
         return self._kept(student.gather(-1, ids)), self._kept(teacher.gather(-1, ids))
 
     def among(self, student: Tensor, ids: Tensor, teacher: Tensor) -> Tensor:
-        """Where the teacher says no more than its likeliest tokens, `ids` [N, K], and their
-        log-probabilities [N, K]: [N] nats. student: of all tokens, [N, V]."""
+        """The divergence [N] nats if only the teacher's top tokens are known: `ids` [N, K] and
+        their log-probabilities [N, K]. student: all tokens, [N, V]."""
         return self.of(self._kept(student.gather(-1, ids)), self._kept(teacher))
 
     def _kept(self, logp: Tensor) -> Tensor:

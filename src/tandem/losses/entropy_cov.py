@@ -1,6 +1,6 @@
-"""Policy losses that treat some steps of an update unlike the others, [B, T].
+"""Policy losses that treat some steps of an update differently, [B, T].
 
-Which steps, only all rows of the update can tell: its statistics see them before they are cut.
+The steps are chosen among all rows of the update, by statistics computed before any split.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SPARES_ENTROPY = {
 def covariance(batch: CoupledBatch) -> Tensor:
     """c = (A - mean A) (log p - mean log p) over the steps of an update, detached; 0 outside.
 
-    Where it is large, a policy gradient lowers the entropy fastest (arXiv:2505.22617). Shape:
+    A policy gradient lowers the entropy fastest where it is large (arXiv:2505.22617). Shape:
     [B, T], nats times the unit of the advantage.
     """
     mask = batch.trained
@@ -46,15 +46,15 @@ def _centred(x: Tensor, mask: Tensor) -> Tensor:
 def step_draws(batch: CoupledBatch, purpose: str) -> Tensor:
     """A random number in (0, 1) for each step, [B, T], float64.
 
-    A function of the row's own key and of the trained step: no rank, cut, padding, order of rows
-    or rounding moves it, and another iteration or seed draws others.
+    A function of the row's key and the index of the trained step: independent of ranks, splits,
+    padding, row order and rounding; other iterations and seeds give other numbers.
     """
     keys = rng.key(batch.key, purpose)
     return rng.unit(rng.at(keys[:, None], batch.mask.cumsum(1)))
 
 
 def highest(x: Tensor, among: Tensor, count: int) -> Tensor:
-    """Where x is highest `among` some steps: `count` of them, or all if they are fewer.
+    """The `count` steps with the highest x `among` some, or all if they are fewer.
 
     [B, T] -> [B, T] bool
     """
@@ -64,7 +64,7 @@ def highest(x: Tensor, among: Tensor, count: int) -> Tensor:
 
 
 def share(part: float, batch: CoupledBatch) -> int:
-    """How many steps a part of the update is: at least one."""
+    """The number of steps in a part of the update, at least one."""
     return max(1, int(part * int(batch.trained.sum())))
 
 
@@ -76,7 +76,7 @@ def find_clipped(
     part: float,
     between: tuple[float, float],
 ) -> Tensor:
-    """[B, T] bool, True where a step was drawn by lot to lose its gradient."""
+    """[B, T] bool, True where a step was drawn at random to lose its gradient."""
     ratio, c = ratio_of(batch.logp, batch.old_logp), covariance(batch)
     low = (ratio < 1 - clip_low) & (batch.advantages < 0)
     high = (ratio > 1 + clip_high) & (batch.advantages > 0)
@@ -87,7 +87,7 @@ def find_clipped(
 def clip_cov_metrics(
     batch: CoupledBatch, statistics: Tensor, *, clip_low: float, clip_high: float
 ) -> dict[str, Metric]:
-    """PPO's own, and the fraction of steps that were drawn.
+    """The metrics of PPO, and the fraction of drawn steps.
 
     `statistics`: [B, T] bool, the steps that were drawn.
     """
@@ -95,7 +95,7 @@ def clip_cov_metrics(
     return clipped | {"actor/clip_cov_selected": masked_mean(statistics, batch.mask)}
 
 
-# Clipped surrogate; a few steps of high covariance, drawn by lot, lose their gradient (Clip-Cov)
+# Clipped surrogate; a few random steps of high covariance lose their gradient (Clip-Cov)
 @register_policy_loss(
     reads={"old_logp", "key"},
     clips=1.0,
@@ -117,7 +117,7 @@ def clip_cov(
         5.0,
     ),  # covariance of advantage and log p from which a step may be drawn
 ) -> Tensor:
-    """PPO's, but 0 for a random `part` of all steps, drawn where `between` bounds the covariance.
+    """PPO's loss, but 0 for a random `part` of all steps with a covariance within `between`.
 
     A drawn step still counts in the mean. Source: Clip-Cov, arXiv:2505.22617. Shape: [B, T].
     """
@@ -132,9 +132,9 @@ def find_penalised(batch: CoupledBatch, *, part: float) -> Tensor:
 
 
 def kl_cov_metrics(batch: CoupledBatch, statistics: Tensor, *, coef: float) -> dict[str, Metric]:
-    """Fraction of steps that were held back, and how much that costs per step.
+    """The fraction of penalised steps, and the mean penalty per step.
 
-    `statistics`: [B, T] bool, the steps that are held back.
+    `statistics`: [B, T] bool, the penalised steps.
     """
     moved = torch.where(statistics.bool(), (batch.logp - batch.old_logp).abs(), 0)
     return {
@@ -143,8 +143,8 @@ def kl_cov_metrics(batch: CoupledBatch, statistics: Tensor, *, coef: float) -> d
     }
 
 
-# A row without advantage may stand out as well, and is then held back.
-# Ratio without a clip; the few steps of highest covariance are pulled back instead (KL-Cov)
+# A row without advantage may also be penalised.
+# Ratio without a clip; the steps of highest covariance get a KL penalty instead (KL-Cov)
 @register_policy_loss(
     reads={"old_logp"},
     units={"part": "none", "coef": "none"},
@@ -203,7 +203,7 @@ class TopEntropy(LossWrapper):
         entropy = batch.entropy[mask]
         if not len(entropy):
             return mask
-        # An entropy at or above the interpolated quantile is at or above the next order statistic.
+        # Being at or above the interpolated quantile is being at or above the next order statistic.
         below = math.ceil((1 - self.part) * (len(entropy) - 1) - 1e-9)
         return mask & (batch.entropy >= entropy.kthvalue(below + 1).values)
 
@@ -211,6 +211,6 @@ class TopEntropy(LossWrapper):
         return torch.where(statistics.bool(), self.loss(batch), 0)
 
     def metrics(self, batch: CoupledBatch, statistics: Tensor) -> dict[str, Metric]:
-        """The loss's own, and the fraction of steps that are kept. `statistics`: [B, T] bool."""
+        """The metrics of the loss, and the fraction of kept steps. `statistics`: [B, T] bool."""
         kept = masked_mean(statistics, batch.mask)
         return own_metrics(self.loss, batch) | {"actor/top_entropy_kept": kept}

@@ -1,4 +1,4 @@
-"""A policy loss that weighs a step by what became of the steps behind it, [B, T]."""
+"""A policy loss that weights a step by the log ratios of later steps, [B, T]."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tandem.types import CoupledBatch
 
 
 def future_kl(batch: CoupledBatch, *, half_life: float, ratio_max: float) -> Tensor:
-    """F_t, the sum over a step and those behind it of log r, each step's distance discounted.
+    """F_t, the sum of log r over a step and the later ones, discounted by distance.
 
-    Steps whose ratio passed `ratio_max` add nothing. Shape: [B, T] nats, detached.
+    Steps with a ratio above `ratio_max` add nothing. Shape: [B, T] nats, detached.
     """
     log_ratio = (batch.logp - batch.old_logp).detach()
     log_ratio = torch.where(log_ratio > math.log(ratio_max), 0, log_ratio)
@@ -35,7 +35,7 @@ def weight_of(
     ratio_max: float,
     safety: float,
 ) -> Tensor:
-    """exp(F) within its bounds; a bad step past `safety` is never weighed more. [B, T]"""
+    """exp(F) within its bounds; at most 1 for a bad step past `safety`. [B, T]"""
     weight = future_kl(batch, half_life=half_life, ratio_max=ratio_max).exp()
     lost = (batch.advantages < 0) & (ratio_of(batch.logp, batch.old_logp) > safety)
     fading = weight.clamp(1 - weight_high, 1)
@@ -43,7 +43,7 @@ def weight_of(
 
 
 def is_broken(batch: CoupledBatch, *, ratio_max: float) -> Tensor:
-    """[B, 1] bool: samples with two bad steps or more whose ratio passed `ratio_max`."""
+    """[B, 1] bool: samples with two or more bad steps with a ratio above `ratio_max`."""
     ratio = ratio_of(batch.logp, batch.old_logp)
     passed = batch.mask & (batch.advantages < 0) & (ratio > ratio_max)
     return passed.sum(1, keepdim=True) >= 2
@@ -60,7 +60,7 @@ def fipo_metrics(
     ratio_max: float,
     safety: float,
 ) -> dict[str, Metric]:
-    """PPO's own, the mean weight, and the fraction of samples that were left out."""
+    """The metrics of PPO, the mean weight, and the fraction of excluded samples."""
     weight = weight_of(
         batch, half_life=half_life, weight_low=weight_low, weight_high=weight_high,
         ratio_max=ratio_max, safety=safety,
@@ -73,7 +73,7 @@ def fipo_metrics(
     }
 
 
-# PPO, a step weighed by how the later ones of its sample moved (FIPO)
+# PPO, each step weighted by the change of later steps (FIPO)
 @register_policy_loss(
     reads={"old_logp"},
     in_time=True,
@@ -99,17 +99,17 @@ def fipo(
     *,
     clip_low: Annotated[float, between(0, 1)] = 0.2,
     clip_high: Annotated[float, at_least(0)] = 0.28,
-    half_life: Annotated[float, positive] = 32.0,  # steps after which a later one counts half
-    weight_low: Annotated[float, between(0, 1)] = 0.0,  # 0.2 of small models
+    half_life: Annotated[float, positive] = 32.0,  # steps in which the discount halves
+    weight_low: Annotated[float, between(0, 1)] = 0.0,  # 0.2 for small models
     weight_high: Annotated[float, between(0, 1)] = 0.2,
     ratio_max: Annotated[float, positive] = 3.0,
     safety: Annotated[float, positive] = 10.0,
 ) -> Tensor:
     """PPO with a dual clip on A w, w = exp(F) in [1 - weight_low, 1 + weight_high], F the sum of
-    log r over a step and all behind it, discounted and detached.
+    log r over a step and all later ones, discounted and detached.
 
-    A step that the later ones bear out counts more. A sample with two bad steps or more past
-    `ratio_max` counts nothing. Shape: [B, T]. Source: FIPO, arXiv:2603.19835.
+    A step followed by reinforced steps counts more. A sample with two or more bad steps past
+    `ratio_max` is excluded. Shape: [B, T]. Source: FIPO, arXiv:2603.19835.
     """
     weight = weight_of(
         batch, half_life=half_life, weight_low=weight_low, weight_high=weight_high,

@@ -27,7 +27,7 @@ from tandem.metrics import Metric, masked_mean
 from tandem.types import CoupledBatch, Transition
 
 StepWeight = Callable[[Transition], Tensor]  # -> [B, T]
-Distance = Callable[[Transition], Tensor]  # of the policy to the one that sampled: [B, T]
+Distance = Callable[[Transition], Tensor]  # of the policy to the sampling one: [B, T]
 
 OF_GAUSSIAN_STEPS = {
     "tokens": "it reads the mean and the noise of a denoising step; set algorithm/loss=ppo",
@@ -36,38 +36,38 @@ OF_GAUSSIAN_STEPS = {
 }
 
 
-# A step counts by 1 / its duration, as in GRPO-Guard's code
+# Weight 1 / duration of the step, as in GRPO-Guard's code
 @register_step_weight
 def inverse_time(transition: Transition) -> Tensor:
-    """1 / -dt, as GRPO-Guard's code has it: [B, T]. Source: GRPO-Guard's code, arXiv:2510.22319."""
+    """1 / -dt, as in GRPO-Guard's code: [B, T]. Source: GRPO-Guard's code, arXiv:2510.22319."""
     return _inverse(transition.sigma - transition.next_sigma)
 
 
-# A step counts so that a change of velocity moves every guarded log-ratio alike, under any dynamics
+# Weight that makes all guarded log-ratios equally sensitive to velocity, under any dynamics
 @register_step_weight
 def inverse_gain(transition: Transition) -> Tensor:
     """1 / |d mean / d velocity|: a change of velocity moves every guarded log-ratio alike.
 
-    For Flow-SDE below sigma = 1 it is `inverse_time` times a constant; for Dance-SDE and CPS it is
-    what balances the steps. The delta that GRPO-Guard's code has for Dance-SDE, (1 + eta^2
-    (1 - sigma) / (2 sigma)) / -dt, multiplies by the imbalance once more, and so squares it. Shape:
+    For Flow-SDE below sigma = 1 it is `inverse_time` times a constant; for Dance-SDE and CPS it
+    balances the steps. The delta of GRPO-Guard's code for Dance-SDE, (1 + eta^2 (1 - sigma) /
+    (2 sigma)) / -dt, multiplies by the imbalance again, which squares it. Shape:
     [B, T]. Tandem's own.
     """
     return _inverse(-transition.velocity_gain)
 
 
-# A step counts by its noise (TempFlow-GRPO)
+# Weight by the noise of the step (TempFlow-GRPO)
 @register_step_weight
 def noise(
     transition: Transition,
     *,
     scale: float = 2.25,  # times std
 ) -> Tensor:
-    """scale x std: most where a step explores most (TempFlow-GRPO, arXiv:2508.04324): [B, T]."""
+    """scale x std: largest for the noisiest steps (TempFlow-GRPO, arXiv:2508.04324): [B, T]."""
     return scale * transition.std
 
 
-# A step counts so that a change of velocity moves every log p alike (Flash-GRPO)
+# Weight that makes log p of all steps equally sensitive to velocity (Flash-GRPO)
 @register_step_weight
 def equal_steps(transition: Transition) -> Tensor:
     """std / |d mean / d velocity| over its mean in the row: a change of velocity moves log p of
@@ -88,7 +88,7 @@ def _inverse(x: Tensor) -> Tensor:
 def weighted_ppo_metrics(
     batch: CoupledBatch, *, clip_low: float, clip_high: float, weight: StepWeight
 ) -> dict[str, Metric]:
-    """PPO's metrics of the weighted steps: the share that a clip silenced, and the mean weight."""
+    """PPO's metrics of the weighted steps: the clipped share, and the mean weight."""
     clipped = clip_metrics(batch, clip_low=clip_low, clip_high=clip_high, ratio_max=None)
     return clipped | {"actor/step_weight": masked_mean(weight(batch.transition), batch.mask)}
 
@@ -108,7 +108,7 @@ def weighted_ppo(
     clip_high: Annotated[float, at_least(0)] = 0.2,
     weight: StepWeight = noise,
 ) -> Tensor:
-    """PPO's loss, each step times a weight that noise levels alone decide.
+    """PPO's loss, each step times a weight that depends only on noise levels.
 
     Shape: [B, T]. Tandem's own: PPO under the step weights of this module.
     """
@@ -118,8 +118,8 @@ def weighted_ppo(
 def guard_ratio(batch: CoupledBatch) -> CoupledBatch:
     """The same steps, log r replaced by std (log r + KL) = <z d>.
 
-    That has mean 0 under the policy that sampled, and no scale that differs by step, so one clip is
-    two-sided at every noise level. It takes log p to be a density: for `cps` a normalised one.
+    It has mean 0 under the sampling policy and the same scale at every step, so one clip is
+    two-sided at every noise level. It assumes that log p is a density: for `cps` a normalised one.
     """
     step = batch.transition
     log_ratio = step.std * (batch.logp - batch.old_logp + step.kl_to_old)
@@ -129,7 +129,7 @@ def guard_ratio(batch: CoupledBatch) -> CoupledBatch:
 def grpo_guard_metrics(
     batch: CoupledBatch, *, clip_low: float, clip_high: float, weight: StepWeight | None
 ) -> dict[str, Metric]:
-    """PPO's, of the guarded ratio, and the mean of its logarithm, which was to be near 0."""
+    """PPO's metrics of the guarded ratio, and the mean of its logarithm, ideally near 0."""
     by_hand = guard_ratio(batch)
     clipped = clip_metrics(by_hand, clip_low=clip_low, clip_high=clip_high, ratio_max=None)
     return clipped | {"actor/guarded_log_ratio": masked_mean(by_hand.logp, batch.mask)}
@@ -170,7 +170,7 @@ def exact_kl(transition: Transition) -> Tensor:
     return transition.kl_to_old
 
 
-# Between velocities, squared: every noise level counts alike
+# Squared distance of velocities: every noise level counts equally
 @register_step_distance
 def velocity_moved(transition: Transition) -> Tensor:
     """(velocity - velocity_old)^2, the mean over latent dimensions: [B, T]. Tandem's own."""
@@ -184,7 +184,7 @@ def is_too_far(batch: CoupledBatch, *, distance: Distance, most: float) -> Tenso
 
 
 def flow_dppo_metrics(batch: CoupledBatch, *, distance: Distance, most: float) -> dict[str, Metric]:
-    """The fraction of steps that lost their gradient, and how far the policy moved."""
+    """The fraction of steps without gradient, and the distance of the policy."""
     dropped = is_too_far(batch, distance=distance, most=most)
     return {
         "actor/dppo_masked": masked_mean(dropped, batch.mask),
@@ -205,7 +205,7 @@ def flow_dppo(
     distance: Distance = exact_kl,
     most: Annotated[float, positive] = 1e-5,
 ) -> Tensor:
-    """-r A, 0 where the policy is `most` away and on its way further; no ratio is clipped.
+    """-r A, but 0 where the policy is beyond `most` and pulled further; no ratio is clipped.
 
     Such steps still count in the mean. Source: the Flow-DPPO recipe of UniRL. Shape: [B, T].
     """

@@ -1,4 +1,4 @@
-"""The preference of a whole group: one margin of all its samples, as DPO has it of two."""
+"""A preference loss of a whole group: one margin over all samples, as DPO has over two."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from tandem.types import CoupledBatch
 def disagreement(batch: CoupledBatch, *, beta: float) -> Tensor:
     """S of each row's group, -beta times the mean over its rows of A (log p - log p_ref): [B, T]
 
-    The same on all steps, and below 0 where the policy ranks the group as the advantages do.
+    The same on all steps; below 0 if the policy ranks the group as the advantages do.
     """
     rows = batch.mask.any(1, keepdim=True)
     return -beta * group_mean(liked(batch), batch.group, rows).expand_as(batch.mask)
 
 
 def liked(batch: CoupledBatch) -> Tensor:
-    """A (log p - log p_ref) of each row, the sum over its steps: [B, 1]"""
+    """A (log p - log p_ref) of each row, summed over its steps: [B, 1]"""
     return of_row(batch.advantages * (batch.logp - batch.ref_logp), batch)
 
 
 def ranking_metrics(batch: CoupledBatch, statistics: Tensor) -> dict[str, Metric]:
-    """S and its sigmoid, and how often a group is ranked as the advantages do, over steps.
+    """S, its sigmoid, and the share of groups ranked as by the advantages, over steps.
 
     `statistics`: [B, T], S of each row's group.
     """
@@ -37,7 +37,7 @@ def ranking_metrics(batch: CoupledBatch, statistics: Tensor) -> dict[str, Metric
     return {f"preference/group_{name}": masked_mean(x, batch.mask) for name, x in values.items()}
 
 
-# -log sigmoid of what all samples of a group say together, by their advantages (DPO of groups)
+# -log sigmoid of the advantage-weighted log ratios of a group (DPO of groups)
 @register_policy_loss(
     reads={"ref_logp"},
     per="row",
@@ -49,9 +49,9 @@ def ranking_metrics(batch: CoupledBatch, statistics: Tensor) -> dict[str, Metric
 def group_preference(batch: CoupledBatch, statistics: Tensor, *, beta: Temperature = 0.2) -> Tensor:
     """softplus(S) = -log sigmoid(-S), S of the row's group: a preference among all its samples.
 
-    Of advantages +1 and -1 and groups of two it is DPO of half the beta; of velocity errors, at one
-    noise level, it has beta times the gradient of DGPO (arXiv:2510.08425) without a clip. The value
-    is that of the group on every row with an advantage, the gradient the row's own part of it.
+    With advantages +1 and -1 and groups of two it is DPO with half the beta; on velocity errors, at
+    one noise level, it has beta times the gradient of DGPO (arXiv:2510.08425) without a clip. Every
+    row with an advantage has the value of the group, and its own part of the gradient.
     Shape: [B, T].
     """
     own = -beta * statistics.sigmoid() * liked(batch)

@@ -1,9 +1,9 @@
-"""Rows that other weights sampled: what the old policy is, and what a step is then worth.
+"""Corrections for rows sampled by other weights, and choices of the old policy.
 
 A correction is (batch, *, numbers) -> weight [B, T], which multiplies the policy loss of a step.
-It reads the ratio of the old policy to the sampler, both constant over the update, so it stands
-beside any ratio of the loss itself. It has no gradient and is 0 outside the mask; a rejected step
-keeps its place in the mean, so rejecting shortens the update.
+It reads the ratio of the old policy to the sampler, both constant over the update, so it combines
+with any ratio of the loss. It has no gradient and is 0 outside the mask; a rejected step still
+counts in the denominator of the mean, so rejection makes the update smaller.
 
 An old policy is batch -> old_logp [B, T], the denominator of the ratio that losses clip.
 """
@@ -23,7 +23,7 @@ from tandem.types import CoupledBatch
 
 Correction = Callable[[CoupledBatch], Tensor]
 
-BOTH = {"old_logp", "behaviour_logp"}  # whose ratio is the weight
+BOTH = {"old_logp", "behaviour_logp"}  # the weight is their ratio
 
 
 def sampler_log_ratio(batch: CoupledBatch) -> Tensor:
@@ -36,17 +36,17 @@ def _exp(log_ratio: Tensor) -> Tensor:
 
 
 def step_ratio(batch: CoupledBatch) -> Tensor:
-    """[B, T], of each step; 1 outside the mask."""
+    """The ratio of each step, [B, T]; 1 outside the mask."""
     return torch.where(batch.mask, ratio_of(batch.old_logp, batch.behaviour_logp), 1).detach()
 
 
 def product_ratio(batch: CoupledBatch) -> Tensor:
-    """[B, 1], of a whole sample: its variance grows with the length without bound."""
+    """The ratio of a whole sample, [B, 1]; its variance grows with the length without bound."""
     return _exp(sampler_log_ratio(batch).sum(1, keepdim=True))
 
 
 def geometric_ratio(batch: CoupledBatch) -> Tensor:
-    """[B, 1], the geometric mean over the steps of a sample."""
+    """The geometric mean ratio over the steps of a sample, [B, 1]."""
     total = sampler_log_ratio(batch).sum(1, keepdim=True)
     return _exp(total / batch.mask.sum(1, keepdim=True).clamp(min=1))
 
@@ -56,7 +56,7 @@ def _within(ratio: Tensor, low: float, high: float) -> Tensor:
 
 
 def effect(batch: CoupledBatch, weight: Tensor) -> dict[str, Metric]:
-    """What a correction did: the mean weight, whom it rejected, and how many samples are left.
+    """Metrics of a correction: the mean weight, the rejected share, and the effective size.
 
     ess: the effective number of steps of an importance-weighted mean, as a share of all. `weight`:
     [B, T].
@@ -79,7 +79,7 @@ def _capped_samples(batch: CoupledBatch, *, ratio_max: float) -> dict[str, Metri
     return {"rollout_corr/capped_samples": masked_mean(capped, batch.mask.any(1))}
 
 
-# Nothing: for fresh samples of an exact sampler, and for losses that compare with the sampler
+# No correction: for fresh samples of an exact sampler, and losses relative to the sampler
 @register_correction(neutral=True)
 def none(batch: CoupledBatch) -> Tensor:
     """Every step counts fully: [B, T]. Tandem's own: no correction."""
@@ -160,47 +160,45 @@ def staleness_decay(
     *,
     low: float = 0.5,
     high: float = 2.0,
-    decay: Annotated[
-        float, fraction
-    ] = 0.9,  # per version; 1: age counts for nothing beyond the ratio
+    decay: Annotated[float, fraction] = 0.9,  # per version; 1: no decay
 ) -> Tensor:
-    """clip(r, low, high) decay^gap, the gap in versions of the weights since the step was taken.
+    """clip(r, low, high) decay^gap, gap being the age of the sampling weights in versions.
 
-    Not divided by its mean: that would undo the decay and depend on the cut. With
-    algorithm/old_logprobs=current it is the documented weight of the current policy, for losses
-    without a ratio. Shape: [B, T]. Tandem's own.
+    It is not normalised by its mean, which would undo the decay and depend on the split. With
+    algorithm/old_logprobs=current it weights the current policy, for losses without a ratio. Shape:
+    [B, T]. Tandem's own.
     """
     shrink = torch.as_tensor(decay).to(batch.old_logp) ** batch.version_gap
     return step_ratio(batch).clamp(low, high) * shrink * batch.mask
 
 
-# The old policy: the weights at the start of the update, in the trainer's arithmetic (default)
+# The weights at the start of the update, computed by the trainer (default)
 @register_old_logprobs(reads={"old_logp"}, old_policy="recompute")
 def recompute(batch: CoupledBatch) -> Tensor:
-    """The weights at the start of the update, in the trainer's own arithmetic.
+    """The log-probability under the weights at the start of the update, by the trainer.
 
     Shape: [B, T] nats. Source: decoupled PPO, arXiv:2110.00641.
     """
-    # With one update per rollout they are the current ones, and nobody ran them before.
+    # With one update per rollout these are the current weights, not run before.
     return batch.logp.detach() if batch.old_logp is None else batch.old_logp
 
 
-# The sampler in the place of the old policy: no forward pass
+# The sampler as old policy: no forward pass
 @register_old_logprobs(reads={"behaviour_logp"}, old_policy="rollout")
 def rollout(batch: CoupledBatch) -> Tensor:
-    """The sampler itself: no forward pass, and the clip limits staleness and rounding alike.
+    """The sampler itself: no forward pass; the clip limits staleness and mismatch together.
 
     Shape: [B, T] nats. Source: verl's bypass mode.
     """
     return batch.behaviour_logp
 
 
-# The old policy between sampler and current one, by versions: no forward pass (AReaL)
+# Interpolation between sampler and current policy by versions: no forward pass (AReaL)
 @register_old_logprobs(reads={"behaviour_logp", "version_gap"}, old_policy="interpolate")
 def interpolate(batch: CoupledBatch) -> Tensor:
-    """Between sampler and current policy, by versions: no forward pass (AReaL).
+    """Interpolation between sampler and current policy by versions: no forward pass (AReaL).
 
-    The weights of one version ago are (gap - 1) / gap of the way from the sampler to now. Shape:
+    It estimates the previous version as (gap - 1) / gap of the way from sampler to policy. Shape:
     [B, T] nats. Source: AReaL's code (arXiv:2505.24298).
     """
     gap = batch.version_gap
@@ -208,10 +206,10 @@ def interpolate(batch: CoupledBatch) -> Tensor:
     return batch.behaviour_logp + share * (batch.logp.detach() - batch.behaviour_logp)
 
 
-# The policy as it is: for losses without a ratio, which the correction then gives them
+# The current policy: for losses without a ratio, which the correction then adds
 @register_old_logprobs(old_policy="current")
 def current(batch: CoupledBatch) -> Tensor:
-    """The policy as it is now: for losses without a ratio, which a correction then gives them.
+    """The current policy: for losses without a ratio, which a correction then adds.
 
     Shape: [B, T] nats. Tandem's own.
     """

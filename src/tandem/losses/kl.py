@@ -1,13 +1,13 @@
 """KL(policy || reference) as a loss, [B, T]: estimated from tokens, exact of Gaussian steps.
 
-Of tokens in nats (Schulman 2020), with x = logp - ref_logp. On fresh samples k2, `k3_unbiased` and
-`k3_plus` have the gradient of the reverse KL; plain k3 has that of the forward KL, as GRPO
-published it; k1 has none at all, which is why it is not offered.
+For tokens in nats (Schulman 2020), with x = logp - ref_logp. On fresh samples k2, `k3_unbiased` and
+`k3_plus` have the gradient of the reverse KL; plain k3 has that of the forward KL, as published for
+GRPO; k1 has zero expected gradient and is therefore not offered.
 
-Of Gaussian steps it is known, (mean - mean_ref)^2 / (2 std^2) per latent dimension; other distances
-that papers call KL are multiples of it, so a coefficient published for one does not fit another.
+For Gaussian steps it is (mean - mean_ref)^2 / (2 std^2) per latent dimension; other distances that
+papers call KL are multiples of it, so a coefficient published for one does not fit another.
 
-Of velocities at fresh noise it is a distance to those of the reference, per latent dimension.
+At fresh noise it is a distance to the velocities of the reference, per latent dimension.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ def k3(batch: CoupledBatch) -> Tensor:
 def k3_unbiased(batch: CoupledBatch) -> Tensor:
     """r k3, r the differentiable ratio of each step: right in value and gradient, off-policy too.
 
-    Its gradient is r x: r k3 of the ratio and r (1 - exp(-x)) of k3, whose exp(-x) cancel. It is
-    written as such, for where the reference finds a token far likelier float32 has no digit left of
-    their difference. Source: DeepSeek-V3.2. Shape: [B, T] nats.
+    Its gradient is r x: r k3 from the ratio and r (1 - exp(-x)) from k3, whose exp(-x) cancel. It
+    is written in this form, because in float32 the difference loses all digits for tokens that are
+    far likelier under the reference. Source: DeepSeek-V3.2. Shape: [B, T] nats.
     """
     ratio = ratio_of(batch.logp, batch.old_logp).detach()
     value = ratio * k3_of(batch.logp, batch.ref_logp)
@@ -124,10 +124,10 @@ def mean_distance(batch: CoupledBatch) -> Tensor:
     return likelihood.mean_distance(steps.kl_to_ref, steps.std)
 
 
-# (velocity - velocity_ref)^2 of Gaussian steps in the loss: each noise level counts alike
+# (velocity - velocity_ref)^2 of Gaussian steps in the loss: noise levels count equally
 @register_kl(reads={"kl_to_ref"}, refused=OF_GAUSSIAN_STEPS)
 def velocity_distance(batch: CoupledBatch) -> Tensor:
-    """(velocity - velocity_ref)^2: every noise level counts alike.
+    """(velocity - velocity_ref)^2: every noise level counts equally.
 
     Shape: [B, T]. Source: Flow-Factory's v-based KL.
     """
@@ -148,7 +148,7 @@ def timeless(batch: CoupledBatch) -> Tensor:
     return steps.kl_to_ref * (widen(steps.sigma) - widen(steps.next_sigma))
 
 
-# (velocity - velocity_ref)^2 at fresh noise: each noise level counts alike
+# (velocity - velocity_ref)^2 at fresh noise: noise levels count equally
 @register_kl(reads={"ref_error"}, on_errors=True, refused=OF_VELOCITIES)
 def regressed(batch: DecoupledBatch) -> Tensor:
     """(velocity - velocity_ref)^2 at fresh noise, the mean over latent dimensions.
@@ -158,11 +158,11 @@ def regressed(batch: DecoupledBatch) -> Tensor:
     return energy(batch.error - batch.ref_error)
 
 
-# (velocity - velocity_ref)^2 at fresh noise, counting more the closer to data
+# (velocity - velocity_ref)^2 at fresh noise, with more weight close to the data
 @register_kl(reads={"ref_error"}, on_errors=True, refused=OF_VELOCITIES)
 def regressed_elbo(batch: DecoupledBatch) -> Tensor:
     """(velocity - velocity_ref)^2 / (2 s^2), s = 0.7 sqrt(sigma / (1 - min(sigma, 0.99))): the
-    closer to data the more it counts, without bound (AWM, arXiv:2509.25050).
+    weight grows without bound towards the data (AWM, arXiv:2509.25050).
 
     Shape: [B, T].
     """
@@ -178,14 +178,14 @@ def reward_adaptive(
     *,
     least: Annotated[
         float, fraction
-    ] = 1e-3,  # of the coefficient, on a worthless picture; published: 1e-4 / coef
+    ] = 1e-3,  # share of the coefficient for the worst pictures; published: 1e-4 / coef
     advantage_clip: Annotated[
         float, positive
     ] = 5.0,  # an advantage at which a picture counts as perfect, or as worthless
 ) -> Tensor:
     """[least + (1 - least) R] (velocity - velocity_ref)^2, R in [0, 1] how good the picture is.
 
-    The policy stays near the reference on good pictures alone. Published as a least coefficient of
+    Only good pictures keep the policy near the reference. Published as a minimal coefficient of
     1e-4, which is `least` times the coefficient (CRD). Source: Centred Reward Distillation.
     """
     wanted = optimality(batch.advantages, advantage_clip=advantage_clip)
@@ -194,7 +194,7 @@ def reward_adaptive(
 
 @declare(reads={"fast_error"}, on_errors=True)
 def to_ema(batch: DecoupledBatch) -> Tensor:
-    """(velocity - velocity_fast)^2: to an average of the policy that follows in a few updates.
+    """(velocity - velocity_fast)^2: the distance to a fast moving average of the policy.
 
     Shape: [B, T].
     """

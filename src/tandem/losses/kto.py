@@ -1,4 +1,4 @@
-"""Losses that compare no row with its rival, good and bad ones by themselves: [B, T]."""
+"""Losses that treat good and bad rows independently, without pairs: [B, T]."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tandem.types import CoupledBatch
 
 
 def mismatched_kl(batch: CoupledBatch) -> Tensor:
-    """How far the policy is from the reference: [B, T] nats of a whole sample, all alike.
+    """The KL to the reference: [B, T] nats of a whole sample, the same for all.
 
-    max(0, mean log p - log p_ref of mismatched rows): questions with the answers of others.
+    max(0, mean log p - log p_ref of mismatched rows): prompts with answers to other prompts.
     """
     rows = batch.baseline & batch.mask.any(1)
     total = torch.where(rows, log_ratio(batch)[:, 0], 0).sum()
@@ -24,7 +24,7 @@ def mismatched_kl(batch: CoupledBatch) -> Tensor:
 
 
 def kto_metrics(batch: CoupledBatch, statistics: Tensor, *, beta: float) -> dict[str, Metric]:
-    """Means over good and over bad rows, and the KL that rewards are measured against.
+    """Means over good and over bad rows, and the KL subtracted from rewards.
 
     `statistics`: [B, T] nats, the KL.
     """
@@ -48,7 +48,7 @@ def by_reference(batch: CoupledBatch, *, beta: float) -> Tensor:
     return beta * log_ratio(batch)
 
 
-# Good and bad rows of pairs, each by itself, against the KL of mismatched ones (KTO)
+# Good and bad rows independently, relative to the KL of mismatched rows (KTO)
 @register_policy_loss(
     reads={"ref_logp", "baseline"},
     per="row",
@@ -65,16 +65,16 @@ def kto(
     beta: Annotated[float, positive] = 0.1,
     desirable: Annotated[
         float, at_least(0)
-    ] = 1.0,  # weight of good rows; pairs bring as many good as bad ones, so 1 and 1 is even
+    ] = 1.0,  # weight of good rows; pairs have as many good as bad ones, so 1 and 1 is balanced
     undesirable: Annotated[
         float, at_least(0)
-    ] = 1.0,  # of bad ones; more where a bad answer does more harm than a good one helps
+    ] = 1.0,  # of bad rows; larger if a bad answer harms more than a good one helps
 ) -> Tensor:
     """1 - sigmoid(beta (log ratio - z)) for good rows, 1 - sigmoid(beta (z - log ratio)) for bad.
 
-    z is the KL of mismatched rows. Good and bad are the signs of the advantage, and `desirable` and
-    `undesirable` weigh them. Rows come in pairs, as many good as bad: the weights say what counts
-    more, and have no unequal numbers to make up for (arXiv:2402.01306). Shape: [B, T].
+    z is the KL of mismatched rows. Good and bad are the signs of the advantage, weighted by
+    `desirable` and `undesirable`. Rows come in pairs, as many good as bad, so the weights need not
+    balance unequal numbers (arXiv:2402.01306). Shape: [B, T].
     """
     ahead = beta * (log_ratio(batch) - statistics)
     good, bad = desirable * (-ahead).sigmoid(), undesirable * ahead.sigmoid()

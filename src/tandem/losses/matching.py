@@ -1,8 +1,8 @@
-"""Losses of a few-step generator and of the networks that learn beside it, [B, T].
+"""Losses of a few-step generator and of the networks trained beside it, [B, T].
 
-The generator is led from what a second network, the fake score, takes for its pictures to what the
-frozen reference takes for pictures; the fake score is a denoiser of the generator's own pictures.
-A third one may stand for the reward: it learns what a group prefers.
+The generator moves from the prediction of a second network, the fake score, to that of the frozen
+reference; the fake score is a denoiser trained on the generator's pictures. A third network may be
+a surrogate of the reward, trained on group preferences.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tandem.losses.decoupled import beyond_reference, dgpo_metrics, group_score,
 from tandem.metrics import Metric, masked_mean
 from tandem.types import DecoupledBatch, MatchingBatch
 
-FLOOR = 1e-6  # of the distance that a direction is divided by
+FLOOR = 1e-6  # smallest distance used as a divisor
 
 
 def distance_between(x0: Tensor, other: Tensor) -> Tensor:
@@ -27,7 +27,7 @@ def distance_between(x0: Tensor, other: Tensor) -> Tensor:
 
 
 def matching_metrics(batch: MatchingBatch) -> dict[str, Metric]:
-    """How far pictures are from those of the reference, and the two scores from one another."""
+    """The distance of pictures to predictions of the reference, and between both scores."""
     fake = batch.networks["fake"].x0
     values = {
         "distance_to_real": distance_between(batch.x0, batch.real_x0),
@@ -37,7 +37,7 @@ def matching_metrics(batch: MatchingBatch) -> dict[str, Metric]:
     return {f"actor/{name}": masked_mean(x, batch.mask) for name, x in values.items()}
 
 
-# From the generator's own score to the reference's, by the size of the difference (DMD2)
+# From the fake score to the reference's, normalised by the difference (DMD2)
 @register_policy_loss(
     reads={"real_x0"}, networks={"fake"}, matches=True, taught=True, metrics=matching_metrics
 )
@@ -52,7 +52,7 @@ def dmd2(batch: MatchingBatch) -> Tensor:
     return 0.5 * energy(batch.x0 - (batch.x0 - direction).detach())
 
 
-# The same over all states of the path, as a distance (TDM)
+# The same over all states of the path, as a Huber distance (TDM)
 @register_policy_loss(
     reads={"real_x0"},
     networks={"fake"},
@@ -64,7 +64,7 @@ def dmd2(batch: MatchingBatch) -> Tensor:
 def tdm(
     batch: MatchingBatch,
     *,
-    huber: Annotated[float, at_least(0)] = 1e-3,  # below it a difference counts by its square
+    huber: Annotated[float, at_least(0)] = 1e-3,  # smaller differences count squared
 ) -> Tensor:
     """<sqrt(d^2 + c^2) - c> / n, d = x0 - target, target = x0 + real - fake, detached, c = `huber`;
     with c = 0 it is 1/2 <d^2> / n.
@@ -76,7 +76,7 @@ def tdm(
     return size.mean(-1) / distance_between(batch.x0, batch.real_x0)
 
 
-# TDM, drawn to what the surrogate of the reward expects as well (TDM-R1)
+# TDM, also pulled to the prediction of the reward surrogate (TDM-R1)
 @register_policy_loss(
     reads={"real_x0", "of_prompt"},
     networks={"fake", "surrogate"},
@@ -92,9 +92,9 @@ def tdm(
 def tdm_r1(
     batch: MatchingBatch,
     *,
-    huber: Annotated[float, at_least(0)] = 1e-3,  # of TDM's own part
+    huber: Annotated[float, at_least(0)] = 1e-3,  # of the TDM part
     prompt_coef: Annotated[float, at_least(0)] = 0.3,
-    prompt_scale: Annotated[float, at_least(0)] = 3.5,  # that of_prompt is multiplied by
+    prompt_scale: Annotated[float, at_least(0)] = 3.5,  # factor of of_prompt
     reward_coef: Annotated[float, at_least(0)] = 0.7,
 ) -> Tensor:
     """tdm + `prompt_coef` drawn(`prompt_scale` of_prompt) / <|x0 - real|>
@@ -117,7 +117,7 @@ def drawn(x0: Tensor, direction: Tensor, other: Tensor) -> Tensor:
     return 0.5 * energy(x0 - (x0 + direction).detach()) / distance_between(x0, other)
 
 
-# Of the networks beside the generator, which see their own errors alone.
+# Losses of the networks beside the generator, which see only their own errors.
 
 
 @declare(on_errors=True, taught=True)
@@ -140,8 +140,8 @@ def fake_x0(batch: DecoupledBatch, *, snr_max: Annotated[float, positive] = 5.0)
 
 
 def has_run_away(batch: DecoupledBatch, *, farthest: float) -> Tensor:
-    """[B, T] bool, True where the error left the reference's the way A pulls, beyond `farthest`,
-    a square."""
+    """[B, T] bool, True where the squared distance to the reference's error is above `farthest` in
+    the direction that A pulls."""
     beyond = beyond_reference(batch).detach()
     improved = torch.where(batch.advantages > 0, beyond < 0, beyond > 0)
     return improved & (beyond.square() > farthest)
@@ -162,15 +162,15 @@ def surrogate(
     beta: Annotated[float, positive] = 10.0,  # per unit of a mean squared velocity error
     clip_low: Annotated[float, between(0, 1)] = 1e-3,  # as of `dgpo`
     clip_high: Annotated[float, at_least(0)] = 1e-3,
-    pull: Annotated[float, at_least(0)] = 1e-3,  # to the reference
-    farthest: Annotated[float, at_least(0)] = 0.05,  # (<e^2> - <e_ref^2>)^2 that is let grow
+    pull: Annotated[float, at_least(0)] = 1e-3,  # weight of the distance to the reference
+    farthest: Annotated[float, at_least(0)] = 0.05,  # limit of (<e^2> - <e_ref^2>)^2
 ) -> Tensor:
-    """(t / T) [sigmoid(S) A <e^2> + `pull` (<e^2> - <e_ref^2>)^2]: what a group prefers, as `dgpo`
-    has it, at the queries of a generator's T expected pictures, the last of which was judged.
+    """(t / T) [sigmoid(S) A <e^2> + `pull` (<e^2> - <e_ref^2>)^2]: the preference of `dgpo` at the
+    queries of the generator's T predicted pictures, of which the last was scored.
 
     An error keeps its value but no gradient once the surrogate left the band around its own fast
-    average, or has run away. Shape: [B, T]. Source: TDM-R1, arXiv:2603.07700, by Flow-Factory's
-    code, whose weights are (t + 1) / T.
+    average, or is beyond `farthest`. Shape: [B, T]. Source: TDM-R1, arXiv:2603.07700, by
+    Flow-Factory's code, whose weights are (t + 1) / T.
     """
     own = energy(batch.error)
     silent = has_gone_far(batch, clip_low=clip_low, clip_high=clip_high)

@@ -14,7 +14,7 @@ from tandem.types import CoupledBatch
 
 
 def taper(batch: CoupledBatch) -> Tensor:
-    """min(1, p / q) of bad samples as a whole, q that of the sampler; 1 of good ones. [B, T]"""
+    """min(1, p / q) for bad samples as a whole, q of the sampler; 1 for good ones. [B, T]"""
     log_ratio = torch.where(batch.mask, batch.logp - batch.behaviour_logp, 0).detach()
     of_bad = log_ratio.sum(1, keepdim=True).clamp(max=0).exp()
     return torch.where(batch.advantages > 0, 1, of_bad)
@@ -25,25 +25,25 @@ def topr_metrics(batch: CoupledBatch) -> dict[str, Metric]:
     return {"actor/taper": masked_mean(taper(batch), batch.mask & (batch.advantages < 0))}
 
 
-# -A log p; bad samples fade as the policy leaves them behind (TOPR)
+# -A log p; bad samples are tapered as they become unlikely (TOPR)
 @register_policy_loss(
     reads={"behaviour_logp"}, per="sample", zero_at_zero_advantage=True, metrics=topr_metrics
 )
 def topr(batch: CoupledBatch) -> Tensor:
-    """-w A log p, w = 1 of good samples and min(1, p / q) of bad ones, p / q that of the whole
-    sample, detached.
+    """-w A log p, w = 1 for good samples and min(1, p / q) for bad ones, p / q of the whole sample,
+    detached.
 
-    Good samples are learnt however unlikely they have become, bad ones are pushed down only while
-    they are likely, so no sample is too old. Made for scores of 1 and -1 without a baseline
+    Good samples are learnt however unlikely they are, bad ones are pushed down only while they are
+    likely, so samples of any age can be used. Made for scores of 1 and -1 without a baseline
     (algorithm/advantage=raw_reward). Shape: [B, T]. Source: TOPR, arXiv:2503.14286.
     """
     return -taper(batch) * batch.advantages * batch.logp
 
 
 def find_kept(batch: CoupledBatch, *, spread: float) -> Tensor:
-    """[B, T] bool, False where a step is dropped for the second moment of the others.
+    """[B, T] bool, False for steps dropped to bound the second moment of the others.
 
-    Harmful steps alone count: those that moved the way their advantage pulls.
+    Only steps that moved in the direction of their advantage count.
     """
     moved = batch.logp - batch.old_logp
     harmful = batch.trained & (batch.advantages * moved > 0)
@@ -56,11 +56,11 @@ def find_kept(batch: CoupledBatch, *, spread: float) -> Tensor:
 
 
 def m2po_metrics(batch: CoupledBatch, statistics: Tensor) -> dict[str, Metric]:
-    """The fraction of steps that were dropped. `statistics`: [B, T] bool, those that were kept."""
+    """The fraction of dropped steps. `statistics`: [B, T] bool, the kept steps."""
     return {"actor/m2_dropped": masked_mean(~statistics, batch.mask)}
 
 
-# -r A; the steps that went farthest are dropped until the rest is near enough (M2PO)
+# -r A; the steps with the largest log ratios are dropped up to a second-moment bound (M2PO)
 @register_policy_loss(
     reads={"old_logp"},
     units={"spread": "clip"},
@@ -77,7 +77,7 @@ def m2po(
     """-r A without a clip, 0 on the steps whose log ratio is largest, dropped until the root mean
     square of the others is at most `spread`, over the update.
 
-    Only steps that moved the way their advantage pulls are counted and dropped. Shape: [B, T].
+    Only steps that moved in the direction of their advantage count and are dropped. Shape: [B, T].
     Source: M2PO, arXiv:2510.01161.
     """
     return torch.where(statistics, -ratio_of(batch.logp, batch.old_logp) * batch.advantages, 0)

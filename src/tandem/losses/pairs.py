@@ -1,7 +1,7 @@
 """Pairs of a chosen and a rejected row in a group, and their metrics.
 
-A row whose advantages are positive is chosen, one whose advantages are negative is rejected. What a
-pair says stands on every step of both its rows, so `sequence_mean` makes of it a mean over pairs.
+A row with positive advantages is chosen, one with negative advantages is rejected. The value of a
+pair is on every step of both rows, so `sequence_mean` is the mean over pairs.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Reward = Callable[..., Tensor]  # (batch, *, the numbers of the loss) -> [B, 1]
 
 
 def of_pairs(x: Tensor, batch: CoupledBatch) -> tuple[Tensor, Tensor]:
-    """What x is for the chosen and for the rejected row of each row's pair. [B, 1] -> [B, 1] each.
+    """x of the chosen and of the rejected row of each row's pair. [B, 1] -> [B, 1] each.
 
-    A row of no pair gets its own x twice. Raises for a row that is preferred to nothing.
+    A row without a pair gets its own x twice. Raises for a chosen row without a rejected one.
     """
     chosen, rejected = sides(batch)
     opposed = chosen[:, None] & rejected & (batch.group[:, None] == batch.group)
@@ -40,7 +40,7 @@ def on_pairs(value: Tensor, batch: CoupledBatch) -> Tensor:
 
 
 def sides(batch: CoupledBatch) -> tuple[Tensor, Tensor]:
-    """Which rows are chosen, and which rejected. [B] bool each."""
+    """Masks of the chosen and of the rejected rows. [B] bool each."""
     good, bad = batch.advantages > 0, batch.advantages < 0
     return (good & batch.mask).any(1), (bad & batch.mask).any(1)
 
@@ -70,7 +70,7 @@ def log_ratio(batch: CoupledBatch, *, length_norm: bool = False) -> Tensor:
 
 
 def pairs_by(reward: Reward) -> Callable[..., dict[str, Metric]]:
-    """What training logs of a loss whose reward of a row is `reward(batch, *, its numbers)`."""
+    """The training metrics of a loss with the row reward `reward(batch, *, its numbers)`."""
 
     @functools.wraps(reward)
     def metrics(batch: CoupledBatch, **numbers: float) -> dict[str, Metric]:
@@ -80,16 +80,16 @@ def pairs_by(reward: Reward) -> Callable[..., dict[str, Metric]]:
 
 
 def reward_of(loss: Callable) -> Callable[[CoupledBatch], Tensor] | None:
-    """What a loss takes for the reward of a row, bound to its numbers; None if it compares nothing.
+    """The row reward of a loss, bound to its numbers; None if the loss has none.
 
-    Training logs what it says of pairs, and evaluation how often the chosen one has more of it. The
+    Training logs it for pairs, and evaluation how often it is higher for the chosen row. The
     function gives [B, 1].
     """
     return bind_declared(loss, facts_of(loss).reward)
 
 
 def pair_metrics(batch: CoupledBatch, reward: Tensor) -> dict[str, Metric]:
-    """Means over pairs: how often and by how much the chosen row is ahead. reward: [B, 1]"""
+    """Accuracy and margin of the chosen row, means over pairs. reward: [B, 1]"""
     pairs = sides(batch)[0]
     chosen, rejected = of_pairs(reward, batch)
     of_chosen, of_rejected = of_pairs(of_row(batch.logp, batch), batch)

@@ -11,7 +11,7 @@ from tandem.contracts import at_least, between, positive, register_policy_loss
 from tandem.metrics import Metric, masked_mean
 from tandem.types import CoupledBatch
 
-MAX_LOG_RATIO = 20.0  # e^20 keeps a ratio finite in float32; a policy that far off is lost anyway
+MAX_LOG_RATIO = 20.0  # e^20 is finite in float32, and far beyond any useful ratio
 
 
 def ratio_of(logp: Tensor, old_logp: Tensor) -> Tensor:
@@ -33,7 +33,7 @@ def clipped_surrogate(
 ) -> Tensor:
     """min(r A, clip(r, 1 - low, 1 + high) A); to be maximised (PPO, arXiv:1707.06347 eq. 7).
 
-    `most` caps the first r, so a bad step that got far more likely costs at most `most` |A|. All
+    `most` caps the first r, so a bad step that became far more likely costs at most `most` |A|. All
     are [B, T].
     """
     capped = ratio if most is None else ratio.clamp(max=most)
@@ -41,7 +41,7 @@ def clipped_surrogate(
 
 
 def imitation_metrics(batch: CoupledBatch) -> dict[str, Metric]:
-    """The fraction of steps that a greedy policy would have taken too, where the policy says so."""
+    """The fraction of steps equal to the greedy one, if the policy reports it."""
     if batch.likeliest is None:
         return {}
     return {"actor/token_accuracy": masked_mean(batch.likeliest, batch.mask)}
@@ -50,7 +50,7 @@ def imitation_metrics(batch: CoupledBatch) -> dict[str, Metric]:
 # -log p of demonstrations
 @register_policy_loss(reads={"likeliest"}, metrics=imitation_metrics)
 def nll(batch: CoupledBatch) -> Tensor:
-    """-log p of the steps that were shown, each times the score its row brought.
+    """-log p of demonstrated steps, times the score of their row.
 
     Shape: [B, T] nats. Source: maximum likelihood, written as a loss on advantages (Tandem's own).
     """
@@ -70,7 +70,7 @@ def reinforce(batch: CoupledBatch) -> Tensor:
 def clip_metrics(
     batch: CoupledBatch, *, clip_low: float, clip_high: float, ratio_max: float | None
 ) -> dict[str, Metric]:
-    """Fractions of steps: whose gradient a clip removed, and outside the band at all."""
+    """Fractions of steps whose gradient the clip removed, and of steps outside the clip range."""
     ratio = ratio_of(batch.logp, batch.old_logp)
     low = (ratio < 1 - clip_low) & (batch.advantages < 0)
     high = (ratio > 1 + clip_high) & (batch.advantages > 0)
@@ -102,10 +102,10 @@ def ppo(
     # Caps the ratio of bad steps: dual clip (published: 3), two-sided clip (published: 4).
     ratio_max: Annotated[float, positive] | None = None,
 ) -> Tensor:
-    """PPO, GRPO, Dr. GRPO and DAPO: they differ in advantage, clip numbers and weights alone.
+    """PPO, GRPO, Dr. GRPO and DAPO, which differ only in advantage, clip numbers and weights.
 
     `ratio_max` > 1 + clip_high is both the c of dual clip and the delta of the two-sided clip,
-    which are one function there: a bad step's gradient ends where its ratio passes it. Shape:
+    which coincide there: a bad step beyond it has no gradient. Shape:
     [B, T]. Source: PPO, arXiv:1707.06347; dual clip, arXiv:1912.09729.
     """
     ratio = ratio_of(batch.logp, batch.old_logp)

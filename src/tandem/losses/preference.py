@@ -1,7 +1,7 @@
-"""Losses of a chosen against a rejected answer: (CoupledBatch, *, numbers) -> [B, T].
+"""Losses of pairs of a chosen and a rejected answer: (CoupledBatch, *, numbers) -> [B, T].
 
-Each is the formula of one pair, of `chosen` and `rejected`: log-probabilities against the reference
-or by themselves. beta is per nat of a sample, or of its mean step where lengths are normalised.
+Each formula is for one pair, with log-probabilities of `chosen` and `rejected` relative to the
+reference or absolute. beta is per nat of a sample, or of its mean step with length normalisation.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from tandem.contracts import between, positive, register_policy_loss
 from tandem.losses.pairs import log_ratio, of_pairs, of_row, on_pairs, pairs_by
 from tandem.types import CoupledBatch
 
-NEARLY_SURE = -1e-7  # nats: the odds of a step that is rounded to certain stay finite
+NEARLY_SURE = -1e-7  # nats: keeps odds finite if a probability rounds to 1
 
 Temperature = Annotated[float, positive]
-LabelNoise = Annotated[float, between(0, 0.5, open_high=True)]  # the part that is turned around
+LabelNoise = Annotated[float, between(0, 0.5, open_high=True)]  # share of flipped labels
 
 
 def by_reference(batch: CoupledBatch, *, beta: float, length_norm: bool = False) -> Tensor:
@@ -38,7 +38,7 @@ def by_mean_step(batch: CoupledBatch, *, odds: float) -> Tensor:
 
 
 def logistic(margin: Tensor, label_smoothing: float) -> Tensor:
-    """-log sigmoid(margin), as if a part `label_smoothing` of the labels were turned around.
+    """-log sigmoid(margin), as if a share `label_smoothing` of the labels were flipped.
 
     Shape: [B, 1] -> [B, 1].
     """
@@ -78,7 +78,7 @@ def dpo(
 def robust(
     batch: CoupledBatch, *, beta: Temperature = 0.1, label_smoothing: LabelNoise = 0.1
 ) -> Tensor:
-    """DPO's loss, unbiased if a part `label_smoothing` of the labels is wrong (arXiv:2403.00409).
+    """DPO's loss, unbiased if a share `label_smoothing` of the labels is wrong (arXiv:2403.00409).
 
     [-(1 - e) log sigmoid(beta D) + e log sigmoid(-beta D)] / (1 - 2e), e below 1/2.
     """
@@ -99,7 +99,7 @@ def hinge(batch: CoupledBatch, *, beta: Temperature = 0.1) -> Tensor:
 def ipo(batch: CoupledBatch, *, beta: Temperature = 0.1, length_norm: bool = True) -> Tensor:
     """(D - 1 / (2 beta))^2: a margin to reach, not to pass (arXiv:2310.12036).
 
-    D is of mean steps, as its authors came to advise; of sums, as published, without `length_norm`.
+    D uses mean steps, as its authors advise now, or sums, as published, without `length_norm`.
     Shape: [B, T].
     """
     chosen, rejected = of_pairs(log_ratio(batch, length_norm=length_norm), batch)
@@ -129,7 +129,7 @@ def simpo(
 ) -> Tensor:
     """-log sigmoid(beta (log p_w / n_w - log p_l / n_l) - gamma), no reference (arXiv:2405.14734).
 
-    With gamma 0 and sums it is DPO against a reference that knows nothing. Shape: [B, T].
+    With gamma 0 and sums it is DPO with a uniform reference. Shape: [B, T].
     """
     chosen, rejected = of_pairs(of_row(batch.logp, batch, length_norm=length_norm), batch)
     return on_pairs(logistic(beta * (chosen - rejected) - gamma, label_smoothing), batch)
@@ -151,7 +151,7 @@ def simpo(
 def orpo(batch: CoupledBatch, *, odds: float = 0.1) -> Tensor:
     """-a_w - odds log sigmoid(log odds(a_w) - log odds(a_l)), a the mean log p of a row's steps.
 
-    The first part imitates the chosen answer; each counts once, however long (arXiv:2403.07691,
+    The first part imitates the chosen answer; length does not matter (arXiv:2403.07691,
     where odds is lambda). Shape: [B, T].
     """
     chosen, rejected = of_pairs(of_row(batch.logp, batch, length_norm=True), batch)
@@ -168,7 +168,7 @@ def log_odds(logp: Tensor) -> Tensor:
 def nca(batch: CoupledBatch, *, beta: Temperature = 0.1) -> Tensor:
     """-ls(r_w) - ls(-r_w) / 2 - ls(-r_l) / 2, r = beta (log p - log p_ref), ls = log sigmoid.
 
-    Rewards of their own, not differences: a chosen row may not fall with the rejected one
+    Absolute rewards, not differences: the chosen row may not fall with the rejected one
     (arXiv:2402.05369). Shape: [B, T].
     """
     chosen, rejected = of_pairs(by_reference(batch, beta=beta), batch)
@@ -197,7 +197,7 @@ def exo(
 def sppo_hard(batch: CoupledBatch, *, beta: Temperature = 0.1) -> Tensor:
     """(log ratio of chosen - 1 / (2 beta))^2 + (that of rejected + 1 / (2 beta))^2.
 
-    Self-play against a judge that is sure (arXiv:2405.00675). Shape: [B, T].
+    Self-play with a judge that is certain (arXiv:2405.00675). Shape: [B, T].
     """
     chosen, rejected = of_pairs(log_ratio(batch), batch)
     goal = 1 / (2 * beta)
@@ -206,7 +206,7 @@ def sppo_hard(batch: CoupledBatch, *, beta: Temperature = 0.1) -> Tensor:
 
 @register_policy_loss(**AGAINST_REFERENCE)
 def apo_zero(batch: CoupledBatch, *, beta: Temperature = 0.1) -> Tensor:
-    """1 - sigmoid(r_w) + sigmoid(r_l): the chosen one up, the rejected one down, each by itself.
+    """1 - sigmoid(r_w) + sigmoid(r_l): chosen up and rejected down, independently.
 
     For chosen answers that are better than the policy's own (arXiv:2408.06266). Shape: [B, T].
     """

@@ -1,7 +1,7 @@
 """Step weights: mask [B, T] -> weight [B, T]. A loss is the weighted sum of its steps.
 
-The mask holds all rows of one update, on all ranks, so any cut of the update adds up exactly.
-A sample without a trained step counts for nothing, in the denominator neither.
+The mask holds all rows of one update on all ranks, so the parts of any split add up exactly.
+A sample without a trained step does not count, in the denominator either.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tandem.contracts import positive, register_weights
 # Every step counts the same
 @register_weights(adds_to_one=True)
 def token_mean(mask: Tensor) -> Tensor:
-    """1 / N, N the trained steps of the update: all count the same (DAPO, arXiv:2503.14476).
+    """1 / N, N the trained steps of the update: all count equally (DAPO, arXiv:2503.14476).
 
     Shape: [B, T].
     """
@@ -36,10 +36,10 @@ def sequence_mean(mask: Tensor) -> Tensor:
 def turn_mean(mask: Tensor, turn: Tensor) -> Tensor:
     """1 / (M n_m), M the moves of the update and n_m the trained steps of a move: [B, T].
 
-    turn: [B, T] int64 of the move that a step is of; where no environment answers a sample is one
-    move, and this is sequence_mean. Source: Tandem's own.
+    turn: [B, T] int64, the move of each step. Without an environment a sample is one move, and this
+    is sequence_mean. Source: Tandem's own.
     """
-    turn = torch.where(mask, turn, 0)  # 0: of none
+    turn = torch.where(mask, turn, 0)  # 0: no move
     blank = torch.zeros(len(mask), int(turn.max()) + 1, device=mask.device)
     length = blank.scatter_add(1, turn, mask.to(blank))
     moves = (length[:, 1:] > 0).sum().clamp(min=1)

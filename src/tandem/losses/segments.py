@@ -1,4 +1,4 @@
-"""Losses of samples that are written and then painted: of one segment alone, and in its units."""
+"""Losses of samples with a text and a picture, per segment and in its units."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ Loss = Callable[[CoupledBatch], Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """How the steps of one segment count, and what the numbers of an algorithm are there."""
+    """The weight of a segment, and the scale of an algorithm's numbers in it."""
 
-    # Of its mean beside those of the others; 0: it is sampled, and nothing of it is trained.
+    # Of its mean relative to other segments; 0: sampled, not trained.
     weight: Annotated[float, at_least(0)] = 1.0
-    lr: Annotated[float, positive] | None = None  # of its weights; None: optimizer.lr
-    # With whom a picture is compared where several are painted of a text.
+    lr: Annotated[float, positive] | None = None  # learning rate of its weights; None: optimizer.lr
+    # The comparison group of a picture if a text has several.
     within: Literal["prompt", "text"] = "prompt"
-    # What numbers of those units are multiplied by, as those of dynamics are.
+    # Factors for numbers with these units, like those of dynamics.
     clip_scale: float = 1.0
     sequence_scale: float = 1.0
     preference_scale: float = 1.0
@@ -43,7 +43,7 @@ class Segment:
         return self.weight == 0
 
     def scaled(self, number: float, unit: str) -> float:
-        """The number that means here what this one means of tokens."""
+        """A number for tokens, converted to this segment."""
         if unit == "ratio":
             return 1 + (number - 1) * self.clip_scale
         return number * getattr(self, f"{unit}_scale", 1.0)
@@ -51,16 +51,16 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True)
 class BySegment(Wrapper):
-    """One loss of the text and one of the picture that was painted for it, [B, T].
+    """One loss of the text and one of its picture, [B, T].
 
-    None: nothing is asked of that segment. Source: UniGRPO, arXiv:2603.23500, has two.
+    None: the segment has no loss. Source: UniGRPO, arXiv:2603.23500, has two.
     """
 
     text: Loss | None
     picture: Loss | None
 
     def own_facts(self, declared: Facts) -> Facts:
-        """What both read, and what holds of both."""
+        """The union of what both read, and the facts that hold for both."""
         parts = [facts_of(part) for part in self.wrapped().values()]
         return replace(
             declared,
@@ -83,14 +83,14 @@ class BySegment(Wrapper):
 
 
 def select_segment(batch: CoupledBatch, name: str) -> CoupledBatch:
-    """The steps of one segment; what lies outside of it is outside the mask, and 0."""
+    """The steps of one segment; all others are masked out and 0."""
     mask = batch.mask & (batch.segment == SEGMENTS.index(name))
     inside = map_fields(batch, lambda x: x if x.ndim == 1 else torch.where(mask, x, 0))
     return replace(inside, mask=mask)
 
 
 def loss_of(loss: Loss, name: str, segment: Segment) -> Loss | None:
-    """What is asked of the steps of one segment, its numbers in the units of that segment."""
+    """The loss of one segment, with numbers in its units; None without one."""
     owner = unwrap_partial(loss)[0]
     if isinstance(owner, BySegment):
         own = getattr(owner, name)
@@ -99,7 +99,7 @@ def loss_of(loss: Loss, name: str, segment: Segment) -> Loss | None:
 
 
 def in_units(loss: Loss, segment: Segment) -> Loss:
-    """The loss with every number that has a unit in the units of a segment."""
+    """The loss with all its numbers converted to the units of a segment."""
     owner = unwrap_partial(loss)[0]
     units, given = facts_of(loss).units, numbers_of(loss)
     inner = owner.wrapped() if isinstance(owner, Wrapper) else {}

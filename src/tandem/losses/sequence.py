@@ -1,7 +1,7 @@
-"""Losses with one ratio for all steps of a sample, [B, T]: every step of a row holds the row's.
+"""Losses with one ratio per sample, [B, T]: every step of a row has the value of the row.
 
-Under `sequence_mean` a row then counts once, as the papers write it; under `sequence_sum` as often
-as it has steps, which is LUSPO.
+With `sequence_mean` a row counts once, as in the papers; with `sequence_sum` once per step, as in
+LUSPO.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ NEVER_FAR = (
 
 
 def log_ratio_of(batch: CoupledBatch) -> Tensor:
-    """[B, T] nats; no gradient outside the mask, where a sum over a sample would bring one."""
+    """[B, T] nats, without gradient outside the mask, which sums over a sample would add."""
     return torch.where(batch.mask, batch.logp - batch.old_logp, 0)
 
 
 def sample_mean(x: Tensor, batch: CoupledBatch) -> Tensor:
-    """[B, 1] over the steps of each sample, x being 0 elsewhere."""
+    """The mean over the steps of each sample [B, 1]; x is 0 elsewhere."""
     return x.sum(1, keepdim=True) / batch.mask.sum(1, keepdim=True).clamp(min=1)
 
 
@@ -46,7 +46,7 @@ def per_sample(x: Tensor, batch: CoupledBatch) -> Sum:
 
 
 def sequence_ratio(batch: CoupledBatch) -> dict[str, Metric]:
-    """Mean, least and largest ratio of the samples that have a step."""
+    """Mean, smallest and largest ratio of samples with a step."""
     ratio, sampled = mean_log_ratio(batch)[:, 0].exp(), batch.mask.any(1)
     return {
         "actor/seq_ratio_mean": per_sample(ratio, batch),
@@ -65,11 +65,11 @@ def gspo_metrics(batch: CoupledBatch, *, clip_low: float, clip_high: float) -> d
     return metrics | sequence_ratio(batch)
 
 
-# One clipped ratio for each sample (GSPO, LUSPO)
+# One clipped ratio per sample (GSPO, LUSPO)
 @register_policy_loss(
     reads={"old_logp"},
     per="sample",
-    clips=1.5e-3,  # GSPO's published 3e-4 stands where PPO's 0.2 does
+    clips=1.5e-3,  # GSPO's published 3e-4 corresponds to PPO's 0.2
     units={"clip_low": "sequence", "clip_high": "sequence"},
     zero_at_zero_advantage=True,
     metrics=gspo_metrics,
@@ -123,7 +123,7 @@ def gmpo_metrics(batch: CoupledBatch, *, clip_low: float, clip_high: float) -> d
 @register_policy_loss(
     reads={"old_logp"},
     per="sample",
-    clips=1.0,  # nats, which a ratio near 1 is too
+    clips=1.0,  # nats, like a ratio near 1
     units={"clip_low": "clip", "clip_high": "clip"},
     zero_at_zero_advantage=True,
     metrics=gmpo_metrics,
@@ -136,8 +136,8 @@ def gmpo(
 ) -> Tensor:
     """The geometric mean of a sample's clipped step ratios (arXiv:2507.20673).
 
-    The clip numbers are nats: a step's ratio stays within exp(-clip_low) and exp(clip_high), on
-    the side where it would gain from going further. Shape: [B, T].
+    The clip numbers are nats: a step's ratio is limited to exp(-clip_low) or exp(clip_high) in the
+    direction of its advantage. Shape: [B, T].
     """
     log_ratio = log_ratio_of(batch)
     good, bad = log_ratio.clamp(max=clip_high), log_ratio.clamp(min=-clip_low)
@@ -167,7 +167,7 @@ def vespo_metrics(
     return {"actor/vespo_phi": masked_mean(phi, batch.mask)} | sequence_ratio(batch)
 
 
-# A smooth weight of the whole sample's ratio in place of a clip (VESPO)
+# A smooth weight by the ratio of the whole sample instead of a clip (VESPO)
 @register_policy_loss(
     reads={"old_logp"},
     units={"good": "none", "bad": "none"},
@@ -178,10 +178,10 @@ def vespo_metrics(
 def vespo(
     batch: CoupledBatch,
     *,
-    good: tuple[float, float] = (2.0, 3.0),  # power and rate where the advantage is 0 or more
+    good: tuple[float, float] = (2.0, 3.0),  # power and rate for advantages of 0 or more
     bad: tuple[float, float] = (3.0, 2.0),
 ) -> Tensor:
-    """-phi A log p: a smooth weight of the whole sample in place of a clip (arXiv:2602.10693).
+    """-phi A log p: a smooth weight of the whole sample instead of a clip (arXiv:2602.10693).
 
     phi is detached. `good` and `bad` are its power and rate for either sign of the advantage.
     Shape: [B, T].

@@ -1,4 +1,4 @@
-"""Losses that hold a step back without taking its gradient away, [B, T]."""
+"""Losses that limit a step without removing its gradient, [B, T]."""
 
 from __future__ import annotations
 
@@ -50,19 +50,19 @@ def sapo(
     *,
     tau_good: Annotated[float, positive] = 1.0,
     tau_bad: Annotated[float, positive] = 1.05,
-    width: Annotated[float, positive] = 1.0,  # how far from 1 a ratio is far off
+    width: Annotated[float, positive] = 1.0,  # scale of |ratio - 1|
 ) -> Tensor:
     """-(4 w / tau) sigmoid(tau (r - 1) / w) A: a soft gate whose slope at r = 1 is the policy
-    gradient; `width` w is how far from 1 a ratio is far off.
+    gradient; `width` w is the scale of |r - 1|.
 
-    The larger tau of bad steps lets their gradient fade sooner (arXiv:2511.20347). Shape: [B, T].
+    A larger tau for bad steps makes their gradient fade sooner (arXiv:2511.20347). Shape: [B, T].
     """
     away = (ratio_of(batch.logp, batch.old_logp) - 1) / width
     good, bad = ((tau * away).sigmoid() * 4 * width / tau for tau in (tau_good, tau_bad))
     return -torch.where(batch.advantages > 0, good, bad) * batch.advantages
 
 
-# -A log p with a quadratic pull to the sampling weights in place of a clip (DRO)
+# -A log p with a quadratic penalty to the sampling weights instead of a clip (DRO)
 @register_policy_loss(reads={"old_logp"}, units={"beta": "preference"})
 def dro(
     batch: CoupledBatch,
@@ -71,7 +71,7 @@ def dro(
         float, at_least(0)
     ] = 0.1,  # a pull is of second order in a log ratio, as a temperature is
 ) -> Tensor:
-    """-A log p + beta / 2 (log p - log p_old)^2: a pull instead of a clip.
+    """-A log p + beta / 2 (log p - log p_old)^2: a penalty instead of a clip.
 
     Shape: [B, T]. Source: DRO, arXiv:2405.19107.
     """
@@ -80,13 +80,13 @@ def dro(
 
 
 def pulled_back(ratio: Tensor, advantages: Tensor, *, width: Tensor | float) -> Tensor:
-    """-A r + |A| (r - 1)^2 / (2 width): its gradient is 0 at r = 1 + sign(A) width, and beyond it
-    leads back. All are [B, T]."""
+    """-A r + |A| (r - 1)^2 / (2 width): its gradient is 0 at r = 1 + sign(A) width and reverses
+    beyond. All are [B, T]."""
     return -advantages * ratio + advantages.abs() * (ratio - 1).square() / (2 * width)
 
 
 def beyond(ratio: Tensor, batch: CoupledBatch, *, width: Tensor | float) -> dict[str, Metric]:
-    """The fraction of steps that their own gradient leads back. ratio: [B, T]."""
+    """The fraction of steps with a reversed gradient. ratio: [B, T]."""
     back = batch.advantages.sign() * (ratio - 1) > width
     return {"actor/pulled_back": masked_mean(back, batch.mask)}
 
@@ -96,7 +96,7 @@ def cfpo_metrics(batch: CoupledBatch, *, width: float) -> dict[str, Metric]:
     return beyond(ratio_of(batch.logp, batch.old_logp), batch, width=width)
 
 
-# A quadratic pull in place of the clip, which a step feels that went too far (CFPO, SPO)
+# A quadratic penalty instead of the clip, which pulls back steps beyond it (CFPO, SPO)
 @register_policy_loss(
     reads={"old_logp"},
     units={"width": "clip"},
@@ -106,14 +106,14 @@ def cfpo_metrics(batch: CoupledBatch, *, width: float) -> dict[str, Metric]:
 def cfpo(batch: CoupledBatch, *, width: Annotated[float, positive] = 0.2) -> Tensor:
     """-A r + |A| (r - 1)^2 / (2 width): clipping without a clip, smooth everywhere.
 
-    `width` stands where the clip of PPO does. Shape: [B, T]. Source: CFPO, arXiv:2601.22801, which
+    `width` corresponds to the clip of PPO. Shape: [B, T]. Source: CFPO, arXiv:2601.22801, which
     is SPO's objective.
     """
     return pulled_back(ratio_of(batch.logp, batch.old_logp), batch.advantages, width=width)
 
 
 def width_of(batch: CoupledBatch, *, delta: float) -> Tensor:
-    """How far from 1 the ratio of a token is when its probability moved by `delta`. [B, T]"""
+    """|ratio - 1| of a token whose probability changed by `delta`. [B, T]"""
     return delta * (-batch.behaviour_logp).exp()
 
 
@@ -123,7 +123,7 @@ def drpo_metrics(batch: CoupledBatch, *, delta: float) -> dict[str, Metric]:
     return beyond(ratio, batch, width=width_of(batch, delta=delta))
 
 
-# As cfpo, by how far the probability of a token moved (DRPO)
+# Like cfpo, by the change of a token's probability (DRPO)
 @register_policy_loss(
     reads={"behaviour_logp"},
     units={"delta": "none"},

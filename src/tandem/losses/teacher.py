@@ -1,4 +1,4 @@
-"""Losses of what a teacher says of the states that its student came to, [B, T]."""
+"""Losses against a teacher on the student's own states, [B, T]."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OF_FLOWS = "a teacher of flows tells velocities; set algorithm=diffusion_opd"
 OF_TOKENS = {"steps": OF_FLOWS, "pictures": OF_FLOWS}
 
 
-# The divergence from a teacher over the vocabulary, state by state (GKD)
+# The divergence from a teacher over the vocabulary at each state (GKD)
 @register_policy_loss(
     reads={"divergence", "old_logp"},
     taught=True,
@@ -28,17 +28,17 @@ OF_TOKENS = {"steps": OF_FLOWS, "pictures": OF_FLOWS}
 def divergence(
     batch: CoupledBatch, *, ratio_max: Annotated[float, positive] | None = 2.0
 ) -> Tensor:
-    """D_t, times the ratio of the token that led on from there, capped and without a gradient.
+    """D_t times the ratio of the token sampled at this state, capped and without gradient.
 
-    The states are constant, so nothing is said of where they lead. On fresh samples every ratio is
-    1; `ratio_max=None` leaves them out of older ones too. algorithm.teachers.divergence says which
-    divergence it is. Shape: [B, T] nats. Source: GKD, arXiv:2306.13649; the ratio is SDPO's,
+    The states are constant, so effects on later states are ignored. On fresh samples every ratio is
+    1; `ratio_max=None` uses 1 for older ones too. algorithm.teachers.divergence chooses the
+    divergence. Shape: [B, T] nats. Source: GKD, arXiv:2306.13649; the ratio is SDPO's,
     arXiv:2601.20802.
     """
     return batch.divergence * capped_ratio(batch, ratio_max)
 
 
-# The same estimated from the sampled tokens: the teacher's part needs their log-probabilities alone
+# The same estimated from sampled tokens: needs only their log-probabilities from the teacher
 @register_policy_loss(
     reads={"teacher_logp", "old_logp"},
     taught=True,
@@ -48,9 +48,8 @@ def divergence(
 def sampled_divergence(
     batch: CoupledBatch, *, ratio_max: Annotated[float, positive] | None = 2.0
 ) -> Tensor:
-    """-(log teacher - log student) log student, what is in brackets a constant, times the ratio
-    capped: `reinforce` with the advantage `from_teacher`, which follows the student from update to
-    update here.
+    """-(log teacher - log student) log student, the bracket constant, times the capped ratio:
+    `reinforce` with the advantage `from_teacher`, recomputed for the student in every update.
 
     Shape: [B, T]. Source: SDPO, arXiv:2601.20802.
     """
@@ -74,9 +73,9 @@ def capped_ratio(batch: CoupledBatch, most: float | None) -> Tensor:
 )
 @dataclass(frozen=True, kw_only=True)
 class WithDivergence(LossWrapper):
-    """A loss of advantages, and the divergence from a teacher at each state beside it.
+    """A loss of advantages plus the divergence from a teacher at each state.
 
-    Source: MiniLLM, arXiv:2306.08543, whose loss of advantages is that of what follows a state.
+    Source: MiniLLM, arXiv:2306.08543, whose advantages cover the states that follow.
     """
 
     says: ClassVar[str] = "with_divergence"

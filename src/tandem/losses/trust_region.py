@@ -1,4 +1,4 @@
-"""Losses that compare the policy with the one that sampled, engine and all, [B, T]."""
+"""Losses that compare the policy with the sampler, including engine mismatch, [B, T]."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tandem.metrics import Metric, masked_mean, own_metrics
 from tandem.types import CoupledBatch
 
 Bound = Callable[[CoupledBatch], Tensor]  # -> [B, T] bool, True where a step went too far
-TINY = 1e-8  # keeps a logarithm finite where a probability is rounded to 1
+TINY = 1e-8  # keeps a logarithm finite if a probability rounds to 1
 
 of_probabilities = declare(
     refused={
@@ -30,7 +30,7 @@ of_probabilities = declare(
 
 @of_probabilities
 def total_variation(batch: CoupledBatch, *, low: float = 0.15, high: float = 0.15) -> Tensor:
-    """Where the probability of a step moved past its bound, the way its advantage pulls.
+    """Steps whose probability moved past its bound in the direction of the advantage.
 
     Shape: [B, T] bool.
     """
@@ -41,7 +41,7 @@ def total_variation(batch: CoupledBatch, *, low: float = 0.15, high: float = 0.1
 
 @of_probabilities
 def binary_kl(batch: CoupledBatch, *, low: float = 0.05, high: float = 0.05) -> Tensor:
-    """Where KL(sampler || policy) of "this step or any other" is past its bound, in nats.
+    """Steps whose KL(sampler || policy) of "this token or any other" exceeds its bound in nats.
 
     Shape: [B, T] bool.
     """
@@ -54,7 +54,7 @@ def binary_kl(batch: CoupledBatch, *, low: float = 0.05, high: float = 0.05) -> 
 
 
 def dppo_metrics(batch: CoupledBatch, *, too_far: Bound, ratio_max: float) -> dict[str, Metric]:
-    """Fractions of steps: whose gradient the bound removed, and whose ratio was capped."""
+    """Fractions of steps whose gradient the bound removed, and whose ratio was capped."""
     capped = ratio_of(batch.logp, batch.behaviour_logp) > ratio_max
     return {
         "actor/dppo_masked": masked_mean(too_far(batch), batch.mask),
@@ -76,15 +76,15 @@ def dppo(
 ) -> Tensor:
     """-min(r, ratio_max) A log p, r = p / q detached, 0 where a divergence went `too_far`.
 
-    r is the ratio to the policy that sampled, whatever the weights were at the start of the
-    update. Source: arXiv:2602.04879. Shape: [B, T].
+    r is the ratio to the sampler, not to the weights at the start of the update.
+    Source: arXiv:2602.04879. Shape: [B, T].
     """
     ratio = ratio_of(batch.logp, batch.behaviour_logp).clamp(max=ratio_max).detach()
     return torch.where(too_far(batch), 0, -ratio * batch.advantages * batch.logp)
 
 
 def pulled_metrics(batch: CoupledBatch, *, too_far: Bound, pull: float) -> dict[str, Metric]:
-    """The fraction of steps that the bound silenced, and what the pull costs a step."""
+    """The fraction of steps whose gradient the bound removed, and the mean penalty."""
     distance = (batch.logp - batch.behaviour_logp).square()
     masked = masked_mean(too_far(batch), batch.mask)
     return {
@@ -123,10 +123,10 @@ def dppo_pulled(
 )
 @dataclass(frozen=True, kw_only=True)
 class OffPolicyMask(LossWrapper):
-    """A loss, but 0 for bad samples that the policy has left far behind (DeepSeek-V3.2).
+    """A loss, but 0 for bad samples that became unlikely (DeepSeek-V3.2).
 
-    Left behind: the mean over its steps of log q - log p, q the policy that sampled, is above
-    `delta` nats. Bad: its advantage is negative. Source: DeepSeek-V3.2, arXiv:2512.02556.
+    Unlikely: the mean over its steps of log q - log p, q the sampler, is above `delta` nats. Bad:
+    its advantage is negative. Source: DeepSeek-V3.2, arXiv:2512.02556.
     """
 
     says: ClassVar[str] = "the off-policy mask"
@@ -143,7 +143,7 @@ class OffPolicyMask(LossWrapper):
         return far & (batch.advantages < 0)
 
     def metrics(self, batch: CoupledBatch) -> dict[str, Metric]:
-        """The loss's own, and the fraction of samples that were dropped."""
+        """The metrics of the loss, and the fraction of dropped samples."""
         dropped = self.dropped(batch).any(1)
         share = masked_mean(dropped, batch.mask.any(1))
         return own_metrics(self.loss, batch) | {"actor/opsm_dropped": share}

@@ -1,4 +1,4 @@
-"""A loss inside another one, and what it must not ask for there."""
+"""The base class of losses that wrap another loss, and the facts it refuses there."""
 
 from __future__ import annotations
 
@@ -16,16 +16,14 @@ from tandem.types import CoupledBatch
 
 @dataclass(frozen=True, kw_only=True)
 class LossWrapper(Wrapper):
-    """A loss that overrules another one on some steps; elsewhere it is that one."""
+    """A loss that replaces another one on some steps, and equals it on all others."""
 
-    says: ClassVar[str]  # what it is called where it refuses something
+    says: ClassVar[str]  # its name in refusals
 
     loss: Callable[[CoupledBatch], Tensor]
 
     def __post_init__(self) -> None:
-        if (
-            facts_of(self.loss).batch_statistics is not None
-        ):  # it would have to see the whole update
+        if facts_of(self.loss).batch_statistics is not None:  # needs the whole update
             raise ValueError(
                 f"{self.says} calls the loss in it with one batch, but "
                 f"{unwrap_partial(self.loss)[0].__name__} looks at a whole update first; set "
@@ -33,7 +31,7 @@ class LossWrapper(Wrapper):
             )
 
     def own_facts(self, declared: Facts) -> Facts:
-        """Those of the loss in it; what is read and refused adds up."""
+        """The facts of the inner loss; what is read and refused is merged."""
         inner = facts_of(self.loss)
         return replace(
             inner,
@@ -49,4 +47,4 @@ class LossWrapper(Wrapper):
 
     @abstractmethod
     def metrics(self, batch: CoupledBatch) -> dict[str, Metric]:
-        """What is logged of it, and of the loss in it."""
+        """Its metrics and those of the inner loss."""
