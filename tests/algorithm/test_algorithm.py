@@ -16,6 +16,7 @@ from tandem.advantages.temporal import gae_returns, generalised
 from tandem.algorithm.critic import Critic
 from tandem.algorithm.regularizers import EntropyBonus, KLInLoss, KLInReward
 from tandem.contracts import declare
+from tandem.contracts.stateful import StatefulComponent
 from tandem.experience import Budget
 from tandem.losses import importance, reduction
 from tandem.losses.critic import value_loss
@@ -189,6 +190,24 @@ class Counting(torch.nn.Module):
     def forward(self, scores, rollout):
         self.calls += 1
         return leave_one_out(scores, rollout)
+
+
+class CountingInVain(StatefulComponent):
+    """The same with the state in a plain attribute."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, scores, rollout):
+        self.calls += 1
+        return leave_one_out(scores, rollout)
+
+
+def test_a_state_that_no_checkpoint_would_hold_is_refused(tmp_path):
+    loop = Loop(algorithm=replace(GRPO, advantage=CountingInVain()), folder=tmp_path)
+    with pytest.raises(Stop, match=r"^CountingInVain.calls at .*: self.register_buffer\('calls', "):
+        loop.go()
 
 
 def test_an_entropy_below_its_target_is_paid_for_from_the_next_iteration_on(tmp_path):

@@ -8,7 +8,10 @@ from typing import Any, Self
 
 from torch import nn
 
+from tandem.contracts.outputs import WrongOutput, place_of
 from tandem.contracts.parts import unwrap_partial
+
+OF_TORCH = vars(nn.Module()).keys()
 
 
 class StatefulComponent(nn.Module):
@@ -17,6 +20,24 @@ class StatefulComponent(nn.Module):
     def report(self) -> dict[str, float]:
         """The metrics after the updates of each iteration; none by default."""
         return {}
+
+    def __call__(self, *records: object) -> Any:
+        """Raises WrongOutput if a plain attribute changes: no checkpoint holds it, so a resumed run
+        would be another one."""
+        before = self._plain_attributes()
+        value = super().__call__(*records)
+        changed = sorted(name for name, _ in before - self._plain_attributes())
+        if changed:
+            raise WrongOutput(
+                f"{type(self).__name__}.{changed[0]} at {place_of(type(self))} changes in a call, "
+                "and no checkpoint holds it; keep it in a buffer: "
+                f"self.register_buffer({changed[0]!r}, torch.zeros((), dtype=torch.float64))"
+            )
+        return value
+
+    def _plain_attributes(self) -> set[tuple[str, str]]:
+        """The name and the text of each; what the first call caches is none yet."""
+        return {(name, repr(x)) for name, x in vars(self).items() if name not in OF_TORCH}
 
     def _apply(self, fn: Callable, recurse: bool = True) -> Self:
         # It stays in float64 on the CPU when the module around it is moved or cast.
