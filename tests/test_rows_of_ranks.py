@@ -7,6 +7,7 @@ import torch
 from records import rollout
 from two_ranks import on_both
 
+from tandem import distributed
 from tandem.distributed import with_all_rows
 from tandem.stop import Stop
 
@@ -29,3 +30,18 @@ def test_texts_of_all_ranks_are_refused_and_no_row_of_them_is_silently_absent():
     for said, counted in on_both(shares_of_texts):
         assert "train on one rank: trainer.devices=1" in said[0]
         assert torch.equal(counted, torch.tensor([[2], [1]]))
+
+
+def advantages_of_ranks():
+    """What is said of an advantage that depends on the rank, and one that does not."""
+    ones = torch.ones(3, 2)
+    with pytest.raises(Stop) as told:
+        with_all_rows(lambda x: x * (1 + 0.01 * distributed.rank()), ones)
+    return str(told.value), with_all_rows(lambda x: x - x.mean(), ones)
+
+
+@pytest.mark.system
+def test_what_depends_on_the_rank_is_refused_on_all_of_them():
+    for said, centred in on_both(advantages_of_ranks):
+        assert said.startswith("a function of the rows of all ranks (an advantage, ")
+        assert torch.equal(centred, torch.zeros(3, 2))

@@ -21,6 +21,7 @@ from tandem.types import Record, Rollout, Scores, map_fields, pad_steps
 # Of a process among those of its run: all three are 0 for the first one alone. torchrun tells RANK,
 # Lightning the other two.
 PLACES = ("RANK", "NODE_RANK", "LOCAL_RANK")
+CLOSE = 1e-4  # of a checksum, below which two of them are rounded alike
 
 
 class Elsewhere(tuple):
@@ -70,7 +71,7 @@ def with_all_rows(function: Callable[..., Tensor], *records: Record) -> Tensor:
     """`function` over the rows of all ranks; every rank gets its own rows of the result back.
 
     The records must start with a tensor field of B rows; tuples (texts, prompts) do not travel. It
-    takes tensors [B, ...] and gives one.
+    takes tensors [B, ...] and gives one. Raises Stop, on all ranks, if it depends on the rank.
     """
     if world_size() == 1:
         return function(*records)
@@ -78,7 +79,22 @@ def with_all_rows(function: Callable[..., Tensor], *records: Record) -> Tensor:
     counts = gather(torch.tensor([own])).tolist()
     start = sum(counts[: rank()])
     result = function(*(gather(record) for record in records))
+    _refuse_unlike(result)
     return _narrow(result[start : start + own], records)
+
+
+def _refuse_unlike(result: Tensor) -> None:
+    """Raise Stop for a result, of any shape [...], that another rank does not have."""
+    values = result.detach().double().flatten()
+    places = torch.arange(1, len(values) + 1, device=values.device)  # an order counts too
+    total, size = values @ places.double(), values.abs() @ places.double()
+    high, low, size = all_max(torch.stack([total, -total, size])).tolist()
+    if high + low > CLOSE * size:
+        raise Stop(
+            "a function of the rows of all ranks (an advantage, weights or a statistic) has other "
+            "values on another rank; let it depend on its arguments alone, and draw from the keys "
+            "of rows: tandem.rng.uniform(rollout.key)"
+        )
 
 
 def gather(record: Record) -> Record:
