@@ -58,8 +58,11 @@ class Log:
     def where(self, name: str) -> NDArray:
         """[P] int64: the iterations that have a number of this name; null is none."""
         if name not in self._where:
-            numbers = self.numbers(name, self.iterations)
-            self._where[name] = self.iterations[~np.isnan(numbers)]
+            text, key = self._text, key_of(name)
+            lines = zip(self._starts.tolist(), self._ends.tolist(), strict=True)
+            ends = [text.find(key, *line) + len(key) for line in lines]
+            has = [end >= len(key) and not text.startswith(b"null", end) for end in ends]
+            self._where[name] = self.iterations[np.array(has, dtype=bool)]
         return self._where[name]
 
     def numbers(self, name: str, iterations: NDArray) -> NDArray:
