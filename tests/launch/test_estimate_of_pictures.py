@@ -81,7 +81,7 @@ def held_in_an_update(model, folders):
 def test_an_update_holds_what_was_estimated(model, folders):
     activations, measured = held_in_an_update(model, folders)
     assert activations.size == pytest.approx(measured, rel=SHARE)
-    assert activations.says.startswith(f"{ROWS} points")
+    assert activations.says.startswith(f"forward and backward of {ROWS} points")
 
 
 @pytest.mark.parametrize("algorithm", ["flow_grpo", "nft"])
