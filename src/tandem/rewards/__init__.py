@@ -1,4 +1,4 @@
-"""Rewards: a number for a sample, or a reason why it is missing; never a guess."""
+"""Rewards: a number for a sample, or the reason why it is missing."""
 
 from tandem.rewards.rewards import Reward, Rewards
 from tandem.rewards.signature import batched, groupwise, pairwise, waits

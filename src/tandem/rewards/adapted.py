@@ -15,15 +15,15 @@ from tandem.rewards.signature import batched
 from tandem.types import Prompt
 
 VERL = ("data_source", "solution_str", "ground_truth", "extra_info")
-# What a column may be called that holds the right answer, where the data has none of that name.
+# Parameter names for the right answer, if the data has no column of that name.
 ANSWERS = ("answer", "ground_truth", "solution")
 OF_TRAINERS = ("completion_ids", "trainer_state", "log_extra", "log_metric")
 NUMBERS = (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def from_verl(function: Callable) -> Callable:
-    """`(data_source, solution_str, ground_truth, extra_info) -> number`, or a dict with `score`, or
-    a list whose first number it is: as `(output, prompt, *, numbers) -> number`.
+    """`(data_source, solution_str, ground_truth, extra_info) -> number`, a dict with `score`, or a
+    list with the number first, as `(output, prompt, *, numbers) -> number`.
 
     The source of a prompt is the data source, its answer the ground truth, its fields the rest.
     """
@@ -80,7 +80,7 @@ async def _awaited_score(answer: Awaitable[object]) -> object:
 
 
 def _score(answer: object) -> object:
-    """As verl reads it."""
+    """The score in a result, as verl reads it."""
     if isinstance(answer, Mapping):
         return answer["score"]
     return answer[0] if isinstance(answer, list | tuple) else answer

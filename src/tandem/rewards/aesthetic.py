@@ -1,4 +1,4 @@
-"""The aesthetic score of LAION: how much people like a picture, regardless of its prompt."""
+"""The aesthetic score of LAION, a human rating of a picture regardless of its prompt."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ KEY = "reward.aesthetic.function"
 class Aesthetic:
     """Linear layers on the features of CLIP, at length 1: about 4 to 7, on a scale from 1 to 10.
 
-    The published predictor has five of them, on those of openai/clip-vit-large-patch14, and nothing
-    between (improved-aesthetic-predictor, sac+logos+ava1-l14-linearMSE). DDPO, arXiv:2305.13301,
-    trains on it.
+    The published predictor has five on features of openai/clip-vit-large-patch14, without
+    activations (improved-aesthetic-predictor, sac+logos+ava1-l14-linearMSE). DDPO,
+    arXiv:2305.13301, trains on it.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ def read_layers(head: str) -> list[tuple[Tensor, Tensor]]:
     path = weights_file(f"{KEY}.head", head)
     try:
         found = load_file(path)
-    except Exception as error:  # safetensors has errors of its own, and so has the file system
+    except Exception as error:  # safetensors and the file system raise various types
         raise ValueError(f"{KEY}.head={head} cannot be read: {shorten_error(error)}") from None
     numbers = sorted({int(n) for name in found for n in re.findall(r"(\d+)\.weight$", name)})
     by_end = {re.sub(r"^.*?(\d+\.(?:weight|bias))$", r"\1", name): x for name, x in found.items()}

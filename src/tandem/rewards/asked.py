@@ -23,13 +23,13 @@ KEY = "reward.asked.function.path"
 @batched
 @register_reward("asked", judges="pictures")
 class Asked:
-    """P(answer | picture, question) of a vision-language model, the end of the answer too.
+    """P(answer | picture, question) of a vision-language model, including the end of the answer.
 
-    Both texts may name the prompt's by {text}. VQAScore, arXiv:2404.01291, asks `Does this figure
-    show "{text}"? Please answer yes or no.` and waits for `Yes`, without an end.
+    Both texts may contain the prompt as {text}. VQAScore, arXiv:2404.01291, asks `Does this figure
+    show "{text}"? Please answer yes or no.` and takes the probability of `Yes`, without an end.
     """
 
-    judged = "image"  # as a chat template calls it
+    judged = "image"  # its type in a chat template
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Asked:
 
     @torch.no_grad()
     def scores(self, rows: Sequence[tuple[Tensor, str]]) -> list[float]:
-        """Of pictures, uint8 [H, W, 3], and the texts that they were made for."""
+        """Scores of pictures, uint8 [H, W, 3], for their texts."""
         asked = [self.ask(picture, text) for picture, text in rows]
         answers = [self.wanted(text) for _, text in rows]
         given = self.gather(asked, answers)
@@ -74,7 +74,7 @@ class Asked:
     ) -> dict[str, Tensor]:
         """The inputs of the rows, padded on the right, on the model's device and in its dtype.
 
-        answers: token ids that stand behind each row. Of texts [B, longest].
+        answers: token ids appended to each row. Texts: [B, longest].
         """
         behind = answers or [()] * len(asked)
         starts = [one["input_ids"].shape[1] for one in asked]
@@ -88,7 +88,7 @@ class Asked:
         return {n: x.to(place, like if x.is_floating_point() else None) for n, x in given.items()}
 
     def logits(self, given: dict[str, Tensor], kept: Sequence[int]) -> Tensor:
-        """[B, n, V] at these places alone: at every image token they would take 39 GB."""
+        """[B, n, V] only at these positions: at every image token they would take 39 GB."""
         places = torch.tensor(kept, device=self.hosting.place)
         if "logits_to_keep" in inspect.signature(self.model.forward).parameters:
             return self.model(**given, logits_to_keep=places).logits
@@ -99,7 +99,7 @@ class Asked:
         from PIL import Image
 
         image = Image.fromarray(pixels(picture).numpy())
-        special = self.template is None  # a template writes them itself
+        special = self.template is None  # a template adds them itself
         options = {"return_tensors": "pt", "add_special_tokens": special}
         return dict(self.processor(images=[image], text=[self.put(text)], **options))
 
@@ -113,7 +113,7 @@ class Asked:
         return self.processor.image_token
 
     def put(self, text: str) -> str:
-        """The question as the model's chat template puts it; without one behind what is judged."""
+        """The question in the model's chat template; without one, after the picture or film."""
         question = self.question.format(text=text)
         if self.template is None:
             return f"{self.mark} {question}"
@@ -129,7 +129,7 @@ class Asked:
 
     @staticmethod
     def join(name: str, asked: Sequence[dict[str, Tensor]], width: int) -> Tensor:
-        """What all rows have under a name: of texts padded on the right, [B, width]."""
+        """The input of all rows under a name; texts padded on the right, [B, width]."""
         texts = asked[0][name].shape == asked[0]["input_ids"].shape
         own = [one[name] for one in asked]
         if texts:

@@ -17,7 +17,7 @@ from tandem.rewards.images import pixels
 from tandem.rewards.result import HERE, Missing
 
 WHERE = f"{HERE}function.chat"
-Question = Sequence[str | Tensor]  # texts and pictures, uint8 [H, W, 3], in the order they are read
+Question = Sequence[str | Tensor]  # texts and pictures, uint8 [H, W, 3], in reading order
 
 
 @declare(judges_itself=True)

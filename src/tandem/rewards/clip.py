@@ -14,15 +14,15 @@ from tandem.rewards.networks import Hosting, each_once, network, read, tokenizer
 from tandem.types import Prompt
 
 PROCESSOR = "preprocessor_config.json"
-LONGEST = 77  # tokens of a text that a CLIP model reads; the end of a longer one is left out
+LONGEST = 77  # tokens of a text; longer ones are truncated
 
 
 class Clip:
-    """A transformers CLIPModel, and how pictures and texts are made ready for it."""
+    """A transformers CLIPModel with the preprocessing of pictures and texts."""
 
     def __init__(self, path: str, processor: str | None, hosting: Hosting, *, key: str) -> None:
-        """Its weights are loaded here, by settings under `key`. `processor`: where the files of a
-        processor lie if `path` is no folder that holds them itself; None: in `path` anyway."""
+        """Load the weights, by settings under `key`. `processor`: path of the processor files if
+        they are not in `path`; None: in `path`."""
         from transformers import CLIPImageProcessorPil, CLIPModel
 
         self.hosting = hosting
@@ -32,7 +32,7 @@ class Clip:
         if Path(files).is_dir() and not (Path(files) / PROCESSOR).is_file():
             raise ValueError(f"{named}={files} holds no {PROCESSOR}; set {key}.processor")
         self.images = read(CLIPImageProcessorPil, files, named)
-        self.threads = ThreadPoolExecutor()  # Pillow leaves the interpreter while it resizes
+        self.threads = ThreadPoolExecutor()  # Pillow releases the interpreter lock while it resizes
         self.tokenizer = tokenizer(files, named)
 
     @property
@@ -72,7 +72,7 @@ class Clip:
         return torch.cat([self._read(part) for part in self.hosting.parts(texts)])
 
     def _read(self, texts: Sequence[str]) -> Tensor:
-        """[N, D] of length 1. What stands behind the end of a text is not seen by its end."""
+        """[N, D] of length 1. Padding does not affect the end token: attention is causal."""
         form = {"padding": "max_length", "truncation": True, "max_length": LONGEST}
         given = self.tokenizer(list(texts), return_tensors="pt", **form).to(self.model.device)
         ids, mask = given["input_ids"], given["attention_mask"]

@@ -19,8 +19,8 @@ from tandem.types import Prompt
 class ClipScore:
     """factor * max(cos(picture, text), 0).
 
-    Factor 100 is that of torchmetrics, whose model is openai/clip-vit-large-patch14; the paper has
-    2.5 with ViT-B/32, and a text that begins with "A photo depicts", which no prompt does here.
+    Factor 100 is that of torchmetrics, whose model is openai/clip-vit-large-patch14; the paper uses
+    2.5 with ViT-B/32 and prefixes texts with "A photo depicts", which is not done here.
     """
 
     def __init__(

@@ -37,8 +37,8 @@ class ColourNamer:
     def __call__(
         self, pictures: Sequence[Tensor], found: Sequence[Sequence[Found]], names: Sequence[str]
     ) -> list[list[str]]:
-        """pictures: uint8 [H, W, 3], with objects of one name in each; a colour for each of them,
-        by one pass over all that is cut out."""
+        """A colour for each object, in one pass over all crops. pictures: uint8 [H, W, 3], with
+        objects of one name in each."""
         pairs = zip(pictures, found, strict=True)
         parts = [cut_out(pixels(picture), one) for picture, own in pairs for one in own]
         seen = self.clip.embed_pictures(parts).split([len(own) for own in found])
@@ -46,7 +46,7 @@ class ColourNamer:
         return [[COLOURS[place] for place in own.argmax(1).tolist()] for own in near]
 
     def texts(self, name: str) -> Tensor:
-        """The mean of what CLIP makes of three texts of each colour, at length 1: [colours, D]."""
+        """The normalised mean CLIP embedding of three texts of each colour: [colours, D]."""
         if name not in self.known:
             said = [put.format(colour, name) for colour in COLOURS for put in PUT]
             each = self.clip.embed_texts(said).view(len(COLOURS), len(PUT), -1)

@@ -1,4 +1,4 @@
-"""Object detectors of transformers: which requested objects a picture shows, and where."""
+"""Object detectors of transformers: requested objects in a picture, and their boxes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ NAMES = f"{HERE}function.detector.names"
 
 
 class ZeroShotDetector:
-    """A detector that is told in words what to look for: Grounding DINO, OWL-ViT, OWLv2.
+    """A detector of objects given by text: Grounding DINO, OWL-ViT, OWLv2.
 
-    It is asked for one name at a time, so that no name takes the boxes of another.
+    It gets one name at a time, so that names do not compete for boxes.
     """
 
     def __init__(
@@ -36,8 +36,7 @@ class ZeroShotDetector:
         dtype: Literal["float32", "bfloat16", "float16"] = "float32",
         device: str = "auto",
     ) -> None:
-        """`least`: score below which a box is not looked at; `article`: how a name is put, {a} is
-        a or an."""
+        """`least`: smallest score of a box; `article`: the text for a name, {a} is a or an."""
         from transformers import AutoConfig, AutoModelForZeroShotObjectDetection
 
         self.least, self.article = least, article
@@ -80,9 +79,8 @@ class ZeroShotDetector:
 class SegmentingDetector:
     """A Mask2Former of objects with names, GenEval's own kind: Swin-S trained on COCO's instances.
 
-    The score is the probability of the name times the mean of the mask, of the 100 best pairs of a
-    mask and a name; the box is that of the mask. GenEval runs it in MMDetection, whose pictures are
-    larger.
+    The score is the probability of the name times the mean of the mask, for the 100 best pairs of
+    mask and name; the box is that of the mask. GenEval runs it in MMDetection, on larger pictures.
     """
 
     def __init__(
@@ -95,10 +93,10 @@ class SegmentingDetector:
         dtype: Literal["float32", "bfloat16", "float16"] = "float32",
         device: str = "auto",
     ) -> None:
-        """`names`: the model's own for those of prompts that it does not know; `least`: score below
-        which an object is not looked at.
+        """`names`: name in a prompt -> the model's name, if different; `least`: smallest score of
+        an object.
 
-        Raises ValueError for one that it does not know either."""
+        Raises ValueError for a name that the model does not know."""
         from transformers import (
             AutoModelForUniversalSegmentation,
             Mask2FormerImageProcessorPil,
@@ -119,8 +117,8 @@ class SegmentingDetector:
     def __call__(
         self, pictures: Sequence[Tensor], names: Sequence[Sequence[str]]
     ) -> list[dict[str, list[Found]] | Missing]:
-        """pictures: uint8 [H, W, 3], and the names to look for in each; one that the model does not
-        know is a fault of its picture alone."""
+        """pictures: uint8 [H, W, 3], and the names to look for in each; an unknown name affects
+        only its picture."""
         found: dict[int, dict[str, list[Found]] | Missing] = {}
         for place, own in enumerate(names):
             if unknown := sorted({*own} - self.numbers.keys()):
@@ -137,7 +135,7 @@ class SegmentingDetector:
     def look(
         self, pictures: Sequence[Tensor], wanted: Sequence[set[int]]
     ) -> list[dict[int, list[Found]]]:
-        """What of the names `wanted` is in pictures, uint8 [H, W, 3], by the number of its name."""
+        """Objects with the names `wanted` in pictures, uint8 [H, W, 3], by number of the name."""
         from PIL import Image
 
         images = [Image.fromarray(picture.numpy()) for picture in pictures]
@@ -158,7 +156,7 @@ class SegmentingDetector:
 
 
 def list_pairs(chances: Tensor, wanted: set[int], *, least: float) -> list[tuple[int, int, float]]:
-    """The mask, the name and the probability of those of the 100 best pairs whose name is wanted.
+    """Mask, name and probability of the pairs with a wanted name among the 100 best.
 
     chances: [Q, N]. A score is at most the probability, so none below `least` is kept.
     """
@@ -190,7 +188,7 @@ def list_masked(
 
 
 def box_of(mask: Tensor) -> tuple[float, float, float, float]:
-    """Left, top, right, bottom of what a mask [H, W] covers."""
+    """Left, top, right, bottom of the area of a mask [H, W]."""
     (rows,), (columns,) = mask.any(1).nonzero(as_tuple=True), mask.any(0).nonzero(as_tuple=True)
     ends = (columns[0], rows[0], columns[-1] + 1, rows[-1] + 1)
     left, top, right, bottom = (float(end) for end in ends)

@@ -26,9 +26,9 @@ KEY = "reward.nearest_distance.function"
 @groupwise
 @register_reward("nearest_distance", judges="pictures")
 class NearestDistance:
-    """1 - cosine to the nearest other picture of the group; None of a picture that is alone.
+    """1 - cosine to the nearest other picture of the group; None for a single picture.
 
-    The cosine is of pixels, less the mean of each picture, or of the pooled features of a vision
+    The cosine is of pixels, minus the mean of each picture, or of the pooled features of a vision
     model such as DINOv2 or DINOv3. Source: GARDO, arXiv:2512.24138.
     """
 

@@ -15,7 +15,7 @@ from tandem.rewards.result import Verdict
 from tandem.types import Prompt, is_film
 
 SHOWN = 8  # frames of a film in a table of samples
-MEASURED = 16  # and those that measures of evaluation look at
+MEASURED = 16  # frames used by the measures of evaluation
 
 
 def select_frames(film: Tensor, most: int | None) -> Tensor:
@@ -26,7 +26,7 @@ def select_frames(film: Tensor, most: int | None) -> Tensor:
 
 
 def lay_out_frames(film: Tensor) -> Tensor:
-    """Some frames side by side, for people: [F, H, W, 3] -> [H, W * n, 3]."""
+    """Some frames side by side, for display: [F, H, W, 3] -> [H, W * n, 3]."""
     return torch.cat([*select_frames(film, SHOWN)], dim=1)
 
 
@@ -40,11 +40,11 @@ def average_frames(verdicts: Sequence[Verdict]) -> Verdict:
 
 @register_reward(judges="pictures", of_films=True)
 def motion_smoothness(output: Tensor, prompt: Prompt) -> float:
-    """1 - mean |2 x_f - x_(f-1) - x_(f+1)| / 255: 1 for a film that moves evenly or not at all.
+    """1 - mean |2 x_f - x_(f-1) - x_(f+1)| / 255: 1 for uniform motion or none.
 
-    How far each frame is from what its neighbours foretell, as an average over pixels. A still film
-    scores 1: train it beside a reward of what is shown. It asks no network, where the measure of
-    that name in VBench, arXiv:2311.17982, asks one for the frames between. `output`: uint8
+    The mean deviation of each frame from the average of its neighbours. A still film scores 1, so
+    combine it with a reward of the content. It uses no network, unlike the measure of this name in
+    VBench, arXiv:2311.17982, which interpolates frames with one. `output`: uint8
     [F, H, W, 3].
     """
     if not is_film(output) or len(output) < 3:

@@ -1,5 +1,5 @@
-"""GenEval, arXiv:2310.11513: whether a picture shows the objects that were asked for, as many, in
-their colours and at their places, by what a detector finds."""
+"""GenEval, arXiv:2310.11513: whether a detector finds the requested objects, with their counts,
+colours and positions."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tandem.rewards.result import Missing
 from tandem.rewards.signature import batched
 from tandem.types import Prompt
 
-Objects = Mapping[str, Sequence[Found]]  # what was found by the name that was asked for
-# Pictures, uint8 [H, W, 3], and the names to look for in each -> what is there, or no answer.
+Objects = Mapping[str, Sequence[Found]]  # objects found, by requested name
+# Pictures, uint8 [H, W, 3], and the names to look for in each -> objects, or no answer.
 Detector = Callable[[Sequence[Tensor], Sequence[Sequence[str]]], Sequence[Objects | Missing]]
-# Pictures, what was found in each, and its name -> a colour for each of those.
+# Pictures, objects found in each, and their name -> a colour for each object.
 ColourNamer = Callable[
     [Sequence[Tensor], Sequence[Sequence[Found]], Sequence[str]], list[list[str]]
 ]
@@ -26,7 +26,7 @@ ColourNamer = Callable[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What counts as found. GenEval's numbers."""
+    """Thresholds for detections. GenEval's numbers."""
 
     threshold: float = 0.3  # least score of a detection
     counting_threshold: float = 0.9  # the same for rows whose `tag` is counting
@@ -40,12 +40,12 @@ Rule = Callable[[Sequence[Clause], Sequence[Clause], Objects], float]
 @batched
 @register_reward("geneval", judges="pictures")
 class GenEval:
-    """What `rule` says of the objects that `detector` finds and the colours that `colours` names.
+    """`rule` applied to the objects of `detector` and the colours of `colours`.
 
     A row is one of GenEval's metadata, in the fields of its prompt: `include`, a list of clauses
     {class, count, color, position: [direction, number of another clause]}, `exclude`, a list of
     {class, count}, and `tag`. None for a prompt without `include`; a row that cannot be judged has
-    no score, and others keep theirs.
+    no score, which does not affect others.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class GenEval:
         outputs: Sequence[Tensor],
         clauses: Mapping[int, Clauses],
     ) -> None:
-        """To objects of a name that some clause wants in a colour, in one call for all pictures."""
+        """Add colours to objects for which a clause names one, in one call for all pictures."""
         asked = [
             (place, name)
             for place, own in kept.items()
@@ -113,11 +113,11 @@ def relaxed(
 ) -> float:
     """Flow-GRPO's partial reward, arXiv:2505.05470: the mean of what each clause earns.
 
-    1 - |found - asked| / asked for a count, the same of those in the colour where the count is
-    right, else 0; a direction that fails adds a 0 and a 1, one that holds a 1, and one whose other
-    clause failed a 0, as reward_server/gen_eval.py has it. `exclude` is not read: no count may be
-    exceeded. 1 where all is right, at most; far too many objects score below 0. `slack`: the share
-    of both sizes by which two objects must be apart along an axis.
+    1 - |found - asked| / asked for a count; the same for objects in the colour if the count is
+    right, else 0. A wrong direction adds a 0 and a 1, a right one a 1, and one whose other clause
+    failed a 0, as in reward_server/gen_eval.py. `exclude` is not read, since counts must be exact.
+    At most 1, if all is right; far too many objects score below 0. `slack`: the share of both sizes
+    by which two objects must be apart along an axis.
     """
     parts: list[float] = []
     groups: list[Sequence[Found] | None] = []
@@ -136,8 +136,8 @@ def clause_parts(
     *,
     slack: float,
 ) -> tuple[list[float], bool]:
-    """What one clause earns in `relaxed`, and whether it is met. groups: what earlier ones found,
-    None where they failed."""
+    """The scores of one clause in `relaxed`, and whether it is met. groups: objects of earlier
+    clauses, None for those that failed."""
     parts = [1 - abs(clause.count - len(found)) / clause.count]
     if len(found) != clause.count:
         return (parts if clause.colour is clause.position is None else [*parts, 0.0]), False
@@ -162,8 +162,8 @@ def correct(
     *,
     slack: float = 0.1,
 ) -> float:
-    """1 where GenEval calls a picture correct, else 0: at least as many of each clause, those of
-    the highest score in their colour and direction, and nothing that is excluded."""
+    """1 if GenEval calls a picture correct, else 0: enough objects for each clause, those of the
+    highest score with the right colour and direction, and no excluded objects."""
     groups: list[Sequence[Found] | None] = []
     for clause in include:
         found = objects.get(clause.name, ())[: clause.count]
@@ -179,7 +179,7 @@ def correct(
 
 
 def stands(found: Sequence[Found], others: Sequence[Found], wanted: str, *, slack: float) -> bool:
-    """Whether each object stands in that direction of each other one."""
+    """Whether each object is in that direction from each of the others."""
     return all(wanted in direction(one, other, slack=slack) for one in found for other in others)
 
 

@@ -1,5 +1,5 @@
-"""GenEval 2, arXiv:2512.16853: how likely a vision-language model answers each question of a row
-about a picture as the row says (Soft-TIFA)."""
+"""GenEval 2, arXiv:2512.16853: the probability that a vision-language model gives the expected
+answers to the questions of a row (Soft-TIFA)."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ Rule = Callable[[Sequence[float]], float]
 
 
 def geometric(chances: Sequence[float]) -> float:
-    """(p_1 ... p_n)^(1/n): of a prompt as a whole (Soft-TIFA GM)."""
+    """(p_1 ... p_n)^(1/n): the score of the whole prompt (Soft-TIFA GM)."""
     return math.prod(chances) ** (1 / len(chances))
 
 
 def arithmetic(chances: Sequence[float]) -> float:
-    """The mean of p: of its parts (Soft-TIFA AM)."""
+    """The mean of p: the score of its parts (Soft-TIFA AM)."""
     return math.fsum(chances) / len(chances)
 
 
 @batched
 @register_reward("geneval2", judges="pictures")
 class GenEval2(Asked):
-    """`rule` of the chances that the first word of each answer is right, 0 to 1.
+    """`rule` applied to the probabilities that the first word of each answer is right, 0 to 1.
 
     A row has the questions of its prompt in `vqa_list`: pairs of a question and its answer. A
-    number counts as a word or as a digit, and every other question is answered by yes. None for a
-    prompt without them.
+    number counts as a word or a digit; the answer to every other question is yes. None for a prompt
+    without them.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class GenEval2(Asked):
         dtype: Literal["float32", "bfloat16", "float16"] = "float32",
         device: str = "auto",
     ) -> None:
-        """`batch_size`: questions of one forward pass."""
+        """`batch_size`: questions per forward pass."""
         super().__init__(path, question=question, batch_size=batch_size, dtype=dtype, device=device)
         self.rule = rule
 
@@ -73,7 +73,7 @@ class GenEval2(Asked):
 
     @torch.no_grad()
     def chances(self, rows: Sequence[tuple[Tensor, str, str]]) -> list[float]:
-        """Of pictures, uint8 [H, W, 3], questions about them, and their answers."""
+        """Probabilities of the answers to questions about pictures, uint8 [H, W, 3]."""
         asked = [self.ask(picture, question) for picture, question, _ in rows]
         ends = [one["input_ids"].shape[1] - 1 for one in asked]
         given = self.gather(asked)
@@ -84,7 +84,7 @@ class GenEval2(Asked):
         return [float(x[own].sum()) for x, own in zip(first, words, strict=True)]
 
     def first_tokens(self, question: str, answer: str) -> list[int]:
-        """The tokens that a right answer may begin with."""
+        """The possible first tokens of a right answer."""
         words = spellings(question, answer)
         ids = [self.tokenizer(word, add_special_tokens=False)["input_ids"][0] for word in words]
         return [*dict.fromkeys(ids)]

@@ -24,9 +24,9 @@ KEY = "reward.hpsv2.function"
 @batched
 @register_reward("hpsv2", judges="pictures")
 class Hpsv2:
-    """cos(picture, text): about 0.2 to 0.35, as the authors publish it (v2 and v2.1).
+    """cos(picture, text): about 0.2 to 0.35, as published (v2 and v2.1).
 
-    A picture that is no square stands on black in one, where CLIP's own processor would cut it.
+    A picture that is not square is padded with black; CLIP's own processor would crop it.
     """
 
     def __init__(
@@ -39,8 +39,8 @@ class Hpsv2:
         dtype: Literal["float32", "bfloat16", "float16"] = "float32",
         device: str = "auto",
     ) -> None:
-        """`weights`: a safetensors file with those of OpenCLIP by its names, in place of those of
-        the model at `path`; None: these are HPSv2's."""
+        """`weights`: a safetensors file with OpenCLIP's names that replaces the weights at `path`;
+        None: those are HPSv2's already."""
         hosting = Hosting(batch_size=batch_size, dtype=dtype, device=device)
         self.clip = Clip(path, processor, hosting, key=KEY)
         if weights is not None:

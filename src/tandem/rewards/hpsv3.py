@@ -21,17 +21,17 @@ from tandem.rewards.weights_file import refusing_others
 from tandem.types import Prompt
 
 KEY = "reward.hpsv3.function"
-RATED = "<|Reward|>"  # the token at which the head reads what the model thinks
+RATED = "<|Reward|>"  # the token at which the head reads the hidden state
 HEAD = "rm_head."
-LAYERS = (0, 3, 5)  # of the head that have weights
+LAYERS = (0, 3, 5)  # layers of the head with weights
 
 
 @batched
 @register_reward("hpsv3", judges="pictures")
 class HpsV3(Asked):
-    """The mean of the score that its head says at one token of the question: about 0 to 12.
+    """The mean of the score that the head predicts at one token of the question: about 0 to 12.
 
-    The head says a spread too, which is left out as its authors do.
+    The head also predicts a spread, which is ignored as by its authors.
     """
 
     def __init__(
@@ -45,9 +45,9 @@ class HpsV3(Asked):
         dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16",
         device: str = "auto",
     ) -> None:
-        """`path`: the model that it was tuned from, of which its sizes and its processor are read;
-        `weights`: a safetensors file of the whole model and its head; `question`: with `RATED` in
-        it; `area`: pixels that each picture is resized to, give or take a patch."""
+        """`path`: the base model, for its configuration and processor; `weights`: a safetensors
+        file of the whole model and its head; `question`: contains `RATED`; `area`: pixels that each
+        picture is resized to, up to a patch."""
         from transformers import AutoConfig
 
         self.question, self.area = question, area
@@ -66,7 +66,7 @@ class HpsV3(Asked):
 
     @torch.no_grad()
     def scores(self, rows: Sequence[tuple[Tensor, str]]) -> list[float]:
-        """Of pictures, uint8 [H, W, 3], and the texts that they were made for."""
+        """Scores of pictures, uint8 [H, W, 3], for their texts."""
         asked = [self.ask(picture, text) for picture, text in rows]
         given = self.gather(asked)
         states = self.model.model(**given).last_hidden_state
@@ -77,7 +77,7 @@ class HpsV3(Asked):
         return x[:, 0].tolist()
 
     def resize(self, picture: Tensor) -> Tensor:
-        """Sides in whole patches, near the area that it was tuned on: uint8 [H, W, 3]."""
+        """The picture with sides in whole patches and about this area: uint8 [H, W, 3]."""
         from PIL import Image
         from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
 

@@ -19,12 +19,12 @@ from tandem.types import Prompt
 @waits
 @batched
 class HttpReward:
-    """What `POST url/score` says of each sample; one request for each batch of `reward.batch_size`.
+    """The result of `POST url/score`, one request per batch of `reward.batch_size` samples.
 
-    Of a prompt are sent its id, source, text or messages, answer and fields, and nothing else. A
-    sample is missing where the server gives no number for it or none can be had of the server; the
-    reason says why. `token_env` names the environment variable with the bearer token, if there is
-    one. The protocol is in docs/remote_rewards.md.
+    Of a prompt only its id, source, text or messages, answer and fields are sent. A sample is
+    missing if the server gives no number for it or does not answer; the reason is reported.
+    `token_env` names the environment variable with the bearer token, if there is one. The protocol
+    is in docs/remote_rewards.md.
     """
 
     def __init__(

@@ -21,16 +21,16 @@ from tandem.types import Prompt
 
 KEY = "reward.image_reward.function"
 SIDE, LONGEST = 224, 35  # pixels of a picture, and tokens of a text
-MEAN, STD = 0.16717362830052426, 1.0333394966054072  # of what it says of its authors' pictures
+MEAN, STD = 0.16717362830052426, 1.0333394966054072  # of its output on the authors' pictures
 TOWERS = ("vision_model.", "text_encoder.")
 
 
 @batched
 @register_reward("image_reward", judges="pictures")
 class ImageReward:
-    """(head(text, as it reads the picture) - mean) / std: about -2 to 2, as its authors publish it.
+    """(head(text with attention to the picture) - mean) / std: about -2 to 2, as published.
 
-    The head is five linear layers, and nothing is between them.
+    The head is five linear layers without activations.
     """
 
     def __init__(
@@ -42,8 +42,8 @@ class ImageReward:
         dtype: Literal["float32", "bfloat16", "float16"] = "float32",
         device: str = "auto",
     ) -> None:
-        """`path`: a BLIP for retrieval, of which its sizes and its tokenizer are read; `weights`: a
-        safetensors file with those of ImageReward by their own names."""
+        """`path`: a BLIP for retrieval, for its configuration and tokenizer; `weights`: a
+        safetensors file of ImageReward with its original names."""
         from transformers import BlipConfig, BlipForImageTextRetrieval, CLIPImageProcessorPil
 
         self.hosting = Hosting(batch_size=batch_size, dtype=dtype, device=device)
@@ -64,7 +64,7 @@ class ImageReward:
 
     @torch.no_grad()
     def scores(self, rows: Sequence[tuple[Tensor, str]]) -> list[float]:
-        """Of pictures, uint8 [H, W, 3], and the texts that they were made for."""
+        """Scores of pictures, uint8 [H, W, 3], for their texts."""
         from PIL import Image
 
         shown = [Image.fromarray(pixels(picture).numpy()) for picture, _ in rows]

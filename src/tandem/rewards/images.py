@@ -54,24 +54,24 @@ def colour_share(
 ) -> float | None:
     """Share of the pixels that are nearer to a colour the prompt names than to any other.
 
-    None where it names none. A picture full of that colour scores 1, whatever else was asked for: a
-    quick test that something learns, not of what it learns. `output`: uint8 [H, W, 3].
+    None if it names none. A picture filled with that colour scores 1, whatever else was asked for:
+    it tests that training works, not what is learnt. `output`: uint8 [H, W, 3].
     """
     words = re.findall(r"\w+", (prompt.text or "").lower())
     named = torch.tensor([name in words for name in palette])
     if not named.any():
         return None
     colours = torch.tensor(list(palette.values())).float()
-    # Minus the squared distance, but for the square of the pixel, which favours no colour.
+    # Minus the squared distance, without the squared pixel, which is the same for all colours.
     near = 2 * pixels(output).float() @ colours.T - colours.square().sum(1)  # [H, W, colours]
     best, other = (near.masked_fill(left_out, -torch.inf).amax(-1) for left_out in (~named, named))
     return (best > other).double().mean().item()
 
 
 def diversity(outputs: Sequence[Tensor], group: Tensor) -> Sum:
-    """How much the samples of one prompt differ: their `spread`, as a mean over prompts.
+    """The diversity of samples: `spread` within a prompt, as a mean over prompts.
 
-    group: [B]. A prompt with one sample says nothing.
+    group: [B]. A prompt with a single sample is ignored.
     """
     groups = [(group == one).nonzero()[:, 0].tolist() for one in group.unique()]
     spreads = [spread([outputs[i] for i in rows]) for rows in groups if len(rows) > 1]
@@ -81,27 +81,27 @@ def diversity(outputs: Sequence[Tensor], group: Tensor) -> Sum:
 
 def spread(pictures: Sequence[Tensor]) -> Tensor:
     """The unbiased std of each pixel over pictures, or over films at the same frames, on the scale
-    from -1 to 1, as a mean: []. One picture or film is looked at after the other."""
+    from -1 to 1, averaged: []. Processes one picture or film at a time."""
     count, total, squares = len(pictures), 0, 0
     for levels in (shown_pixels(picture).long() for picture in pictures):
         total, squares = total + levels, squares + levels.square()
-    # Sums of whole numbers are exact.
+    # Sums of integers are exact.
     variance = (count * squares - total.square()).double() / (count * (count - 1))
     return variance.sqrt().div(127.5).mean()
 
 
 def shown_pixels(output: Tensor) -> Tensor:
-    """A picture [H, W, 3], or the frames of a film that measures look at, [F, H, W, 3], on the CPU;
-    a ValueError for anything else."""
+    """A picture [H, W, 3], or the frames of a film used by measures, [F, H, W, 3], on the CPU.
+    Raises ValueError for anything else."""
     if not is_film(output):
         return pixels(output)
     return torch.stack([*map(pixels, select_frames(output, MEASURED))])
 
 
 def pixels(picture: Tensor) -> Tensor:
-    """The picture on the CPU; a ValueError says what else it is.
+    """The picture on the CPU, uint8 [H, W, 3].
 
-    It is uint8 [H, W, 3], and a ValueError is raised for any other.
+    Raises ValueError for anything else.
     """
     if not isinstance(picture, Tensor):
         raise ValueError(f"a picture is a tensor, not {type(picture).__name__}")
@@ -130,8 +130,8 @@ def nearest_rendering(
     where no other prompt has a closer one and mse < limit, else 0. None for a prompt without
     renderings.
 
-    At the default numbers `right` is where the reward is at least 0.5; smooth=0 gives `right`.
-    Every pixel counts, so that speckle in the ground costs as much as a wrong shape.
+    With the default numbers `right` means a reward of at least 0.5; smooth=0 gives `right` itself.
+    Every pixel counts, so speckle in the background costs as much as a wrong shape.
     """
     score = partial(match, smooth=smooth, width=width, limit=limit)
     return score_by_errors(outputs, prompts, renderings, score)
@@ -148,14 +148,13 @@ def crisp_rendering(
     close: float = 0.06,
     limit: Annotated[float, positive] = 0.12,
 ) -> list[float | None]:
-    """(a shape that is told apart and clean + right) / 2: 1 for a picture as good as a rendering.
+    """(distinct and clean shape + right) / 2: 1 for a picture as good as a rendering.
 
-    renderings: as of `nearest_rendering`. The error is what a rendering leaves unexplained: the
-    mean squared difference over the variance of the rendering's pixels, so that a large shape and
-    one of two channels may miss as much of themselves as others. `right` is 1 where no other
-    prompt's is smaller than the prompt's own and that is below `limit`. Told apart grows from 0,
-    where another is smaller by `margin`, to 1, where all are larger by as much; clean is
-    exp(-(error - close) / limit), and 1 below `close`: which of its renderings it is earns nothing.
+    renderings: as in `nearest_rendering`. The error is the mean squared difference over the
+    variance of the rendering's pixels, which makes shapes of any size and number of channels
+    comparable. `right` is 1 if the prompt's error is below `limit` and no other prompt's is
+    smaller. Distinct grows from 0, if another error is smaller by `margin`, to 1, if all are larger
+    by as much; clean is exp(-(error - close) / limit), and 1 below `close`.
     """
     every = torch.cat(list(renderings.values())).double() / 127.5  # [K, H, W, 3]
     variance = every.flatten(1, 2).var(1, unbiased=False).mean(1)  # [K]
@@ -169,8 +168,8 @@ def score_by_errors(
     renderings: Mapping[str, Tensor],
     score: Callable[[Tensor, Tensor], Tensor],
 ) -> list[float | None]:
-    """What `score` makes of the errors of each picture, and of which renderings are the prompt's:
-    [N, K] both -> [N]. None for a prompt without renderings."""
+    """`score` of the errors of each picture and the mask of the prompt's own renderings, [N, K]
+    both -> [N]. None for a prompt without renderings."""
     asked = [prompt.text if prompt.answer is None else prompt.answer for prompt in prompts]
     known = [i for i, text in enumerate(asked) if text in renderings]
     scores: list[float | None] = [None] * len(outputs)
@@ -189,7 +188,7 @@ def score_by_errors(
 def tell_crisp(
     error: Tensor, own: Tensor, *, unit: Tensor, margin: float, close: float, limit: float
 ) -> Tensor:
-    """What `crisp_rendering` gives of errors, as `match` takes them: [N]. unit: [K] of an error."""
+    """`crisp_rendering` from errors, with the arguments of `match`: [N]. unit: [K] of an error."""
     error = error / unit
     least, other = (error.masked_fill(hidden, torch.inf).amin(1) for hidden in (~own, own))
     apart = ((other - least) / (2 * margin) + 0.5).clamp(0, 1)
@@ -198,8 +197,8 @@ def tell_crisp(
 
 
 def match(error: Tensor, own: Tensor, *, smooth: float, width: float, limit: float) -> Tensor:
-    """What `nearest_rendering` gives. error: [N, K] to each rendering; own: [N, K] bool, whether it
-    is one of the prompt's -> [N]"""
+    """`nearest_rendering` from errors. error: [N, K] to each rendering; own: [N, K] bool, the
+    prompt's renderings -> [N]"""
     mse = error.masked_fill(~own, torch.inf).amin(1)
     right = (mse <= error.amin(1)) & (mse < limit)
     return smooth * (-mse / width).exp() + (1 - smooth) * right
@@ -208,7 +207,7 @@ def match(error: Tensor, own: Tensor, *, smooth: float, width: float, limit: flo
 def squared_errors(pictures: Tensor, renderings: Tensor) -> Tensor:
     """Mean squared differences on the scale from -1 to 1: [N, D], [K, D] from 0 to 255 -> [N, K].
 
-    Sums of squares of bytes are exact in float64, so that no cut of a batch changes a score.
+    Sums of squared bytes are exact in float64, so batching does not change a score.
     """
     products = pictures @ renderings.T
     lengths = pictures.square().sum(1)[:, None] + renderings.square().sum(1)

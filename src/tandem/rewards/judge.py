@@ -1,7 +1,7 @@
 """Judges: language or vision-language models that score samples alone, in pairs or in groups.
 
-What is judged was written by a policy that is paid for what the judge says. So it stands between
-fences that the policy cannot know, and of the judge's words nothing but the last line is read.
+A policy is trained on the verdict about its own text. So the text is put between fences that the
+policy cannot know, and only the last line of the judge's reply is read.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from tandem.rewards.template import (
 from tandem.types import Prompt
 
 Output = str | Tensor
-GAP = r"[*_` \t]{0,6}"  # a judge may write in bold
+GAP = r"[*_` \t]{0,6}"  # a judge may use bold
 THEN = r"[ \t]{0,2}[>,][ \t]{0,2}"
 NUMBER = r"[-+]?[0-9]{1,30}(?:\.[0-9]{1,300})?"
-# Whole lines: one that goes on says something else, such as "Score: 0 to 10? I give 3".
+# Whole lines: a longer line may mean something else, such as "Score: 0 to 10? I give 3".
 SCORE = re.compile(
     rf"{GAP}(?:final )?score{GAP}:{GAP}({NUMBER}){GAP}(?:/{GAP}({NUMBER}){GAP})?\.?{GAP}", re.I
 )
@@ -52,7 +52,7 @@ def single(
     template: Template,
     scale: tuple[float, float] = (0.0, 10.0),
 ) -> list[float | Exception]:
-    """The `Score: x` with which the judge ends on each output, on the scale from worst to best."""
+    """The final `Score: x` of the judge for each output, on the scale from worst to best."""
     low, high = scale
     questions = []
     for output, prompt in zip(outputs, prompts, strict=True):
@@ -75,7 +75,7 @@ def pairs(
     chat: Chat,
     template: Template,
 ) -> list[float | Exception]:
-    """1 where the judge ends with `Verdict: A`, the first; 0 where with B; 0.5 for a tie."""
+    """1 if the judge ends with `Verdict: A` (the first output), 0 with B, 0.5 for a tie."""
     questions = []
     for first, second, prompt in zip(firsts, seconds, prompts, strict=True):
         fence = fence_of([first, second])
@@ -96,9 +96,9 @@ def groups(
     chat: Chat,
     template: Template,
 ) -> list[list[float] | list[None] | Exception]:
-    """From 1 for the best of a group down to 0, as the judge ends: `Ranking: 2 > 1 > 3`.
+    """From 1 for the best of a group down to 0, by the judge's final `Ranking: 2 > 1 > 3`.
 
-    The judge sees a group in an order that says nothing of its rows. One alone gets None.
+    The judge sees a group in an order independent of its rows. A single sample gets None.
     """
     orders = [shown_order(group) for group in outputs]
     several = [i for i, group in enumerate(outputs) if len(group) > 1]
@@ -156,14 +156,14 @@ def ranks_in(words: str, order: Sequence[int]) -> list[float] | Missing:
 
 
 def last_line(words: str) -> str:
-    """The one that is not empty; what stands above it may be a quotation of what is judged."""
+    """The last line that is not empty; lines above may quote the judged text."""
     return words.rstrip().rpartition("\n")[2].strip()
 
 
 def shown_order(group: Sequence[Output]) -> list[int]:
-    """Rows by a hash of what they hold: judges favour places, which must not be those of a row.
+    """Rows ordered by a hash of their content, since judges favour positions.
 
-    No secret: every rank, and a run that goes on, shows the same order.
+    Not secret: every rank and a resumed run use the same order.
     """
     return sorted(
         range(len(group)), key=lambda row: hashlib.sha256(content_of(group[row])).digest()

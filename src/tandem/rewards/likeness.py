@@ -1,4 +1,4 @@
-"""Likeness of pictures by a vision model: to those that a prompt shows, and to one another."""
+"""Similarity of pictures by a vision model: to those of the prompt, and to one another."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tandem.types import Prompt
 @batched
 @register_reward("dino_similarity", judges="pictures")
 class DinoSimilarity:
-    """The mean cosine of a picture's features with those of the pictures that its prompt shows.
+    """The mean cosine of a picture's features with those of the pictures in its prompt.
 
-    They are the prompt's `images`, as editing has them; None for a prompt without any. DreamBooth,
-    arXiv:2208.12242, measures by it whether an object is still the same one, with ViT-S/16 of DINO.
+    These are the prompt's `images`, as in editing; None for a prompt without any. DreamBooth,
+    arXiv:2208.12242, measures the identity of an object with it, using ViT-S/16 of DINO.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class DinoSimilarity:
 @groupwise
 @register_reward("dino_diversity", judges="pictures")
 class DinoDiversity:
-    """1 - the mean cosine of a picture's features with those of the others of its group; None of a
-    picture that is alone.
+    """1 - the mean cosine of a picture's features with those of the others of its group; None for a
+    single picture.
 
-    The mean over a group is DreamBooth's diversity, arXiv:2208.12242, with other features: nothing
-    in it asks what is shown, so train it beside a reward that does.
+    The mean over a group is DreamBooth's diversity, arXiv:2208.12242, with other features. It
+    ignores the prompt, so combine it with a reward that does not.
     """
 
     def __init__(

@@ -15,10 +15,10 @@ from tandem.types import Prompt
 @batched
 @declare(judges="texts")
 class MathVerify:
-    """1 where the last answer of the output equals the prompt's, else 0.
+    """1 if the last answer of the output equals the prompt's, else 0.
 
-    A sample is missing where its prompt has no answer that is mathematics, or where it took longer
-    than `timeout` seconds: `9**9**9` would take for ever.
+    A sample is missing if its prompt has no mathematical answer, or if the check took longer than
+    `timeout` seconds: `9**9**9` would never end.
     """
 
     def __init__(self, *, timeout: float = 5.0, workers: int = 4) -> None:

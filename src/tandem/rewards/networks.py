@@ -19,22 +19,22 @@ Item = TypeVar("Item")
 class Hosting:
     """The device, dtype and batch size of a network."""
 
-    batch_size: int  # rows of one forward pass: memory, nothing else
+    batch_size: int  # rows per forward pass; affects memory only
     dtype: Literal["float32", "bfloat16", "float16"]
-    device: str  # auto: this rank's GPU, or the CPU where there is none
+    device: str  # auto: this rank's GPU, or the CPU without one
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise ValueError(f"batch_size={self.batch_size} of a reward must be at least 1")
         try:
             torch.empty(0, device=self.place)
-        except (AssertionError, RuntimeError) as error:  # no such name, or none on this machine
+        except (AssertionError, RuntimeError) as error:  # unknown name, or not on this machine
             said = f"device={self.device} of a reward cannot be used: {shorten_error(error)}"
             raise ValueError(said) from None
 
     @property
     def place(self) -> torch.device:
-        """The device that the network is on."""
+        """The device of the network."""
         if self.device != "auto":
             return torch.device(self.device)
         if not torch.cuda.is_available():
@@ -49,8 +49,7 @@ class Hosting:
 def network(kind: Any, path: str, key: str, hosting: Hosting) -> nn.Module:
     """A transformers model of that class from safetensors, in eval mode and without gradients.
 
-    `key` is the setting that gave the path: whatever cannot be loaded is one line that names it.
-    Raises ValueError for it.
+    `key` is the setting of the path. Raises ValueError, in one line with the key, if loading fails.
     """
     hide_bars()
     refuse_pickles(path, key=key, kind=name_of(kind))
@@ -65,11 +64,11 @@ def network(kind: Any, path: str, key: str, hosting: Hosting) -> nn.Module:
 def read(kind: Any, path: str, key: str, **given: object) -> Any:
     """A transformers object loaded from a path, without running code stored there.
 
-    Raises ValueError for what it cannot make.
+    Raises ValueError if that fails.
     """
     try:
         return kind.from_pretrained(locate(path, key=key), trust_remote_code=False, **given)
-    except Exception as error:  # a dozen libraries' own; all mean that this path is of no use
+    except Exception as error:  # of many libraries; all mean that the path is unusable
         said = shorten_error(error)
         raise ValueError(
             said if said.startswith(key) else f"{key}={path} cannot be loaded: {said}"
@@ -77,7 +76,7 @@ def read(kind: Any, path: str, key: str, **given: object) -> Any:
 
 
 def fill(config: Any, weights: Mapping[str, Tensor], hosting: Hosting) -> nn.Module:
-    """The model that sees of a configuration, with weights by the names of transformers.
+    """The vision-language model of a configuration, with weights named as in transformers.
 
     In eval mode and without gradients. Weights are of any shapes [...]. Raises KeyError for one
     that is missing.
@@ -98,9 +97,9 @@ def fill(config: Any, weights: Mapping[str, Tensor], hosting: Hosting) -> nn.Mod
 
 
 def tokenizer(path: str, key: str) -> Any:
-    """The one that lies there. transformers would make one without words out of nothing.
+    """The tokenizer at a path. transformers would silently create an empty one.
 
-    Raises ValueError where there is none.
+    Raises ValueError if there is none.
     """
     from transformers import AutoTokenizer
 
@@ -111,6 +110,6 @@ def tokenizer(path: str, key: str) -> Any:
 
 
 def each_once(items: Sequence[Item], compute: Callable[[list[Item]], torch.Tensor]) -> torch.Tensor:
-    """What `compute` gives for each item, [N, ...], asked once about those that are the same."""
+    """`compute` of each item, [N, ...], called once for equal items."""
     places = {item: place for place, item in enumerate(dict.fromkeys(items))}
     return compute(list(places))[[places[item] for item in items]]

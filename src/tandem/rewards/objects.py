@@ -1,4 +1,4 @@
-"""Objects that a detector found in a picture: which of them count, and where they stand."""
+"""Objects that a detector found in a picture: selection, overlap and directions."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ SIDES = ("left of", "right of", "above", "below")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """One object: how sure the detector is, and where it is."""
+    """One object: its score and its position."""
 
     score: float  # 0 to 1
     box: tuple[float, float, float, float]  # left, top, right, bottom, in pixels
-    mask: Tensor | None = None  # [H, W] bool; None: the detector gives boxes alone
-    colour: str | None = None  # None: nobody asked
+    mask: Tensor | None = None  # [H, W] bool; None: the detector gives only boxes
+    colour: str | None = None  # None: not requested
 
     @property
     def centre(self) -> tuple[float, float]:
@@ -35,9 +35,9 @@ class Found:
 def select(
     found: Sequence[Found], *, least: float, most: int, max_overlap: float = 1.0
 ) -> list[Found]:
-    """Those above the score `least`, at most `most` of them, by falling score.
+    """Objects with a score above `least`, at most `most` of them, by falling score.
 
-    One that overlaps a better one by `max_overlap` or more is left out; 1 leaves out none.
+    Those that overlap a better one by `max_overlap` or more are dropped; 1 drops none.
     """
     good = sorted((one for one in found if one.score > least), key=lambda one: -one.score)[:most]
     kept: list[Found] = []
@@ -48,23 +48,23 @@ def select(
 
 
 def overlap(first: Found, second: Found) -> float:
-    """Intersection over union of two boxes, whose last pixels count, as in GenEval."""
+    """Intersection over union of two boxes with inclusive ends, as in GenEval."""
     (a, b, c, d), (e, f, g, h) = first.box, second.box
     shared = area((max(a, e), max(b, f), min(c, g), min(d, h)))
     return shared / (area(first.box) + area(second.box) - shared)
 
 
 def area(box: tuple[float, float, float, float]) -> float:
-    """Pixels of a box with those at its end."""
+    """Pixels of a box with inclusive ends."""
     left, top, right, bottom = box
     return max(right - left + 1, 0) * max(bottom - top + 1, 0)
 
 
 def direction(one: Found, other: Found, *, slack: float) -> set[str]:
-    """The sides of `other` on which `one` stands: left of, right of, above, below; perhaps two.
+    """The directions of `one` from `other`: left of, right of, above, below; possibly two.
 
-    The offset of the centres, less `slack` of both sizes along each axis, over its full length; a
-    side is where that is more than 1/2. Source: GenEval, arXiv:2310.11513 (relative_position).
+    The offset of the centres, minus `slack` of both sizes along each axis, over its full length; a
+    direction counts above 1/2. Source: GenEval, arXiv:2310.11513 (relative_position).
     """
     offset = [a - b for a, b in zip(one.centre, other.centre, strict=True)]
     sizes = [a + b for a, b in zip(one.size, other.size, strict=True)]
@@ -80,7 +80,7 @@ def direction(one: Found, other: Found, *, slack: float) -> set[str]:
 
 
 def cut_out(picture: Tensor, found: Found, *, ground: int = 0x99) -> Tensor:
-    """The part of a picture in the box of an object, [h, w, 3]; what its mask leaves out is grey.
+    """The part of a picture in the box of an object, [h, w, 3]; pixels outside its mask are grey.
 
     picture: uint8 [H, W, 3].
     """

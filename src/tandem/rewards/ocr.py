@@ -12,21 +12,22 @@ from tandem.rewards.result import Missing
 from tandem.rewards.signature import batched
 from tandem.types import Prompt
 
-Reader = Callable[[Sequence[Tensor]], list[str]]  # pictures, uint8 [H, W, 3] -> what stands there
+Reader = Callable[[Sequence[Tensor]], list[str]]  # pictures, uint8 [H, W, 3] -> their texts
 
 
 @batched
 @register_reward("ocr", judges="pictures")
 class Ocr:
-    """1 - min(edits, n) / n of the text read to the n letters asked for, without spaces and case.
+    """1 - min(edits, n) / n from the text read to the n requested letters, in lower case without
+    spaces.
 
-    A text that holds what was asked for counts as equal, whatever else stands there. What is asked
-    for is the answer of a prompt, else what its text has between the first two quotation marks (");
-    None where there is neither. As in Flow-GRPO (flow_grpo/ocr.py), which reads with PaddleOCR.
+    A text that contains the requested one counts as equal. The requested text is the answer of a
+    prompt, or else the part of its text between the first two quotation marks ("); None without
+    either. As in Flow-GRPO (flow_grpo/ocr.py), which reads with PaddleOCR.
     """
 
     def __init__(self, reader: Reader) -> None:
-        """`reader`: what reads, such as `tandem.rewards.reading.RapidReader`."""
+        """`reader`: the OCR model, such as `tandem.rewards.reading.RapidReader`."""
         self.reader = reader
 
     def __call__(
@@ -46,7 +47,7 @@ class Ocr:
 def asked_text(prompt: Prompt) -> str | Missing | None:
     """The letters that a picture should show, without spaces and case; None: the prompt names none.
 
-    One quotation mark alone is a fault of its prompt.
+    A single quotation mark is a fault of the prompt.
     """
     if prompt.answer is not None:
         return plain(prompt.answer) or None
@@ -57,12 +58,12 @@ def asked_text(prompt: Prompt) -> str | Missing | None:
 
 
 def plain(text: str) -> str:
-    """Without spaces, in small letters."""
+    """The text without spaces, in lower case."""
     return text.replace(" ", "").lower()
 
 
 def similarity(read: str, asked: str) -> float:
-    """1 - min(edits, n) / n, or 1 where the n letters `asked`, plain ones, stand in `read`."""
+    """1 - min(edits, n) / n, or 1 if `read` contains the n plain letters `asked`."""
     found = plain(read)
     edits = 0 if asked in found else edit_distance(found, asked)
     return 1 - min(edits, len(asked)) / len(asked)

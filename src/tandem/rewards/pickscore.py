@@ -1,4 +1,4 @@
-"""PickScore, the picture that people would choose: a CLIP model tuned on their choices,
+"""PickScore, human preference for a picture given its text: a CLIP model tuned on choices,
 arXiv:2305.01569."""
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tandem.types import Prompt
 class PickScore:
     """logit_scale.exp() * cos(picture, text) / divisor.
 
-    With divisor 1 it is what the authors publish, from about 15 to 25. 26 brings it below 1: so
-    do Flow-GRPO (flow_grpo/pickscore_scorer.py) and those who train with its numbers.
+    With divisor 1 it is the published score, about 15 to 25. Divisor 26 brings it below 1, as in
+    Flow-GRPO (flow_grpo/pickscore_scorer.py) and work that uses its numbers.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""A reward model of text: a network that has learnt which answers people prefer."""
+"""A reward model of text: a network trained on human preferences."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ KEY = "reward.reward_model.function.path"
 @batched
 @register_reward("reward_model", judges="texts")
 class RewardModel:
-    """The number that a transformers sequence classifier of one label gives to prompt and answer.
+    """The score of a transformers sequence classifier with one label for prompt and answer.
 
-    They go through its own chat template, the answer as the assistant's last turn, as TRL trains
-    such models and Skywork-Reward is used. A prompt that is a text is the user's; without a
-    template it stands before the answer as it is. What is longer than `max_tokens`, or than the
-    model can read, is missing: a score of the beginning would be another one.
+    Both go through its chat template, the answer as the last assistant turn, as in TRL and
+    Skywork-Reward. A text prompt is a user turn; without a template it is put before the answer. A
+    sample longer than `max_tokens`, or than the model supports, is missing: truncation would change
+    its score.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class RewardModel:
         rows = [self._tokens(*pair) for pair in zip(outputs, prompts, strict=True)]
         scores: list[float | Missing] = [row if isinstance(row, Missing) else 0.0 for row in rows]
         known = [i for i, row in enumerate(rows) if not isinstance(row, Missing)]
-        known.sort(key=lambda i: len(rows[i]))  # so that little is padding
+        known.sort(key=lambda i: len(rows[i]))  # minimises padding
         for part in self.hosting.parts(known):
             for i, score in zip(part, self._scores([rows[i] for i in part]), strict=True):
                 scores[i] = score
@@ -85,7 +85,7 @@ class RewardModel:
 
     @torch.no_grad()
     def _scores(self, rows: Sequence[Sequence[int]]) -> list[float]:
-        """Padded on the right, where nothing that counts looks."""
+        """Scores of rows padded on the right, which causal attention ignores."""
         longest, device = max(map(len, rows)), self.model.device
         mask = torch.tensor([[1] * len(r) + [0] * (longest - len(r)) for r in rows], device=device)
         pad = self._padding({row[-1] for row in rows})
@@ -94,8 +94,8 @@ class RewardModel:
         return out.logits.float()[:, 0].tolist()
 
     def _padding(self, last: set[int]) -> int:
-        """The token that the model was published with. It reads its number off the last token that
-        is another one; where it knows no padding, off the last, so that one has to differ."""
+        """The padding token of the model, which scores the last token that differs from it. Without
+        one the model scores the last token, so the padding must differ from that."""
         if self.padding is not None:
             return self.padding
         pad = next(token for token in range(len(last) + 1) if token not in last)

@@ -31,11 +31,11 @@ from tandem.types import Prompt, Scores, is_film
 class Rewards:
     """The weighted sum of named rewards.
 
-    A reward that gives None leaves a sample to the others; one that fails leaves it without a
-    score, because a sum without its term would be another reward. None from all is no score either.
+    A reward that gives None is left out of the sum; one that fails leaves the sample without a
+    score, because a sum without its term would be a different reward. None from all is no score.
     A reward that a prompt does not list does not score it, which is not counted as a fault.
-    A reward of weight 0 is a judge: it is measured and never trained, so whatever it does, the
-    scores are the same bits without it. Where all are, every sample scores 0.
+    A reward of weight 0 is a judge, measured but never trained on: scores are bit-identical without
+    it. If all have weight 0, every sample scores 0.
     """
 
     def __init__(self, components: Mapping[str, Reward]) -> None:
@@ -43,19 +43,19 @@ class Rewards:
             raise ValueError("no reward: choose one, for example reward=exact_match")
         self.components = dict(components)
         self.trained = {name: one for name, one in components.items() if one.weight}
-        # Reason -> missing numbers since last popped, of those that are trained and of judges.
+        # Reason -> missing numbers since last popped, for trained rewards and for judges.
         self.faults: Counter[str] = Counter()
         self.judge_faults: Counter[str] = Counter()
         self.queues = {
             name: CallQueue() for name, component in components.items() if component.waits
         }
-        # Whether one that is trained waits for somebody else, so that it pays to begin early.
+        # Whether a trained reward waits for another machine, so that starting early saves time.
         self.waits = bool(self.queues.keys() & self.trained.keys())
 
     def __call__(
         self, outputs: Sequence[str], prompts: Sequence[Prompt], group: Tensor | None = None
     ) -> Scores:
-        """group: [B], the same number for the samples of a group; None: each stands alone."""
+        """group: [B], the same number for the samples of a group; None: no groups."""
         return self.begin(outputs, prompts, group)()
 
     def begin(
@@ -72,10 +72,10 @@ class Rewards:
         be called again before it: every reward keeps the order of these calls. `group`: [B] int64.
         A judge may skip an `iteration`.
         """
-        # Not in a thread, where the copy would wait for the sampler's next work.
+        # Not in a thread, where the copy would wait for the sampler's queued work.
         outputs = [one.cpu() if isinstance(one, Tensor) else one for one in outputs]
         group = None if group is None else group.cpu()
-        # Rows whose environment has no end of the episode, and why.
+        # Rows whose episode was lost, and why.
         episodes = {row: prompt.episode for row, prompt in enumerate(prompts) if prompt.episode}
         lost = {row: episode["lost"] for row, episode in episodes.items() if episode["lost"]}
         asked: dict[str, Sequence[int]] = {}  # rows by reward; `calls` give their verdicts
@@ -86,7 +86,7 @@ class Rewards:
             own = [outputs[i] for i in rows], [prompts[i] for i in rows]
             judge = partial(reward.judge, *own, None if group is None else group[rows])
             calls[name] = self.queues[name].put(judge).result if reward.waits else judge
-        # While some wait, the others compute.
+        # The others compute while these wait.
         order = sorted(calls, key=self.queues.__contains__)
         return lambda: self.sum(
             {name: dict(zip(asked[name], calls[name](), strict=True)) for name in order},
@@ -137,14 +137,14 @@ class Rewards:
 
 
 class Reward:
-    """A user function of samples: whatever it does, it can only lose its own numbers.
+    """A user function of samples, whose failures cost only its own numbers.
 
     The function is `(output, prompt) -> float | None`, or as its declarations say (`@batched`,
-    `@groupwise`, `@pairwise`, `@waits`); `batch_size` is the most questions of one batched call. A
-    call that takes over `timeout` seconds is abandoned and its rows are missing. Its thread cannot
+    `@groupwise`, `@pairwise`, `@waits`); `batch_size` limits the samples of a batched call. A call
+    that takes more than `timeout` seconds is abandoned and its rows are missing. Its thread cannot
     be ended, so a function that hangs often should end itself (as `MathVerify` does); None calls
-    it in the training thread and waits for ever. `range` is what the
-    function can give, lowest and highest: it becomes -1 to 1, and a number outside is missing.
+    it in the training thread without a limit. `range` is the lowest and highest value of the
+    function: it is mapped to -1 to 1, and numbers outside are missing.
     """
 
     def __init__(
@@ -158,9 +158,9 @@ class Reward:
         frames: int | None = None,
         every: int = 1,
     ) -> None:
-        """`frames`: of a film, evenly spread, that a function of pictures is asked about; None:
-        all of them. `every`: iterations from one time to the next that a reward of weight 0 is
-        asked in training; evaluations always ask it."""
+        """`frames`: number of evenly spread frames of a film that a picture reward scores; None:
+        all. `every`: a reward of weight 0 is called every so many training iterations, and in
+        every evaluation."""
         if every < 1 or (every > 1 and weight):
             raise ValueError(
                 f"every={every} of a reward of weight {weight:g}: a trained reward must score "
@@ -181,16 +181,16 @@ class Reward:
         declared = facts_of(function)
         self.function, self.signature = function, declared.asks
         self.batched, self.waits = declared.batched, declared.waits > 0
-        self.at_once = max(1, declared.waits)  # calls that are made at the same time
+        self.at_once = max(1, declared.waits)  # concurrent calls
         self.range, self.weight, self.every = range, weight, every
         self.batch_size, self.timeout = batch_size, timeout
-        # Whether it is handed what there is as a whole, as texts are; else a film frame by frame.
+        # Whether it gets whole outputs; otherwise films are scored frame by frame.
         self.of_films, self.frames = declared.of_films or declared.judges == "texts", frames
 
     def __call__(
         self, outputs: Sequence[str], prompts: Sequence[Prompt], group: Tensor | None = None
     ) -> tuple[list[float | None], Counter[str]]:
-        """The number of each sample, None where it is missing, and how often for which reason."""
+        """The number of each sample, None if missing, and the counts of reasons."""
         verdicts = self.judge(outputs, prompts, group)
         faults = Counter(reason for _, reason in verdicts if reason is not None)
         return [number for number, _ in verdicts], faults
@@ -206,7 +206,7 @@ class Reward:
             films = [select_frames(film, self.frames) for film in outputs]
             of_frames = [self.judge(one, prompts, group) for one in zip(*films, strict=True)]
             return [average_frames(verdicts) for verdicts in zip(*of_frames, strict=True)]
-        if self.signature is None:  # a sample by itself
+        if self.signature is None:  # one sample per call
             samples = zip(outputs, prompts, strict=True)
             values = self._ask([(copy_of(output), copy_of(prompt)) for output, prompt in samples])
         else:

@@ -1,6 +1,6 @@
 """Serialisation between a run and a reward server: JSON for texts, safetensors for pictures.
 
-Of a prompt travel what a reward may read of it (`OF_PROMPT`) and nothing else.
+Of a prompt only the fields that a reward may read (`OF_PROMPT`) are sent.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ METADATA = "request"  # the key of a safetensors header that holds the JSON
 OF_PROMPT = ("id", "source", "text", "messages", "answer", "fields", "episode")
 LONGEST_REASON = 200  # characters
 
-Number = float | None | Exception  # None: no opinion; an exception says why there is no number
+Number = float | None | Exception  # None: not scored; an exception: why there is no number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A sample on its way. Its id names its place and its content, so that no answer to another
-    request can be taken for its own."""
+    """A sample in a request. Its id follows from its position and content, so that answers to other
+    requests cannot be confused with its own."""
 
     id: str
     output: str | Tensor  # a picture is uint8 [H, W, 3]
@@ -39,9 +39,9 @@ class Row:
 
 
 def row_of(place: int, output: str | Tensor, prompt: Prompt) -> Row:
-    """Raises ValueError or TypeError for what cannot travel. A picture is uint8 [H, W, 3]."""
+    """The row. Raises ValueError or TypeError for other values. A picture is uint8 [H, W, 3]."""
     if isinstance(output, Tensor):
-        output = output.cpu().contiguous().clone()  # safetensors takes no views of one tensor
+        output = output.cpu().contiguous().clone()  # safetensors rejects views of one tensor
         content = output.numpy().tobytes()
     else:
         content = json.dumps(output).encode()
@@ -63,7 +63,7 @@ def encode(rows: Sequence[Row]) -> tuple[str, bytes]:
 
 
 def decode(kind: str, body: bytes) -> list[Row]:
-    """The rows of a request. Raises ValueError, in one line, for a body that is none."""
+    """The rows of a request. Raises ValueError, in one line, for an invalid body."""
     pictures = _pictures(body) if kind == PICTURES else None
     request = _json(body if pictures is None else _header(body))
     if not isinstance(request, dict) or request.get("version") != VERSION:
@@ -92,9 +92,9 @@ def encode_numbers(ids: Sequence[str], numbers: Sequence[Number]) -> bytes:
 
 
 def decode_numbers(reply: object, ids: Sequence[str]) -> list[Number]:
-    """The number of each id, in their order; what is wrong with one of them is its own fault.
+    """The number of each id, in order; an invalid one does not affect others.
 
-    Raises ValueError for a reply that says nothing about any of them.
+    Raises ValueError for a reply without any of them.
     """
     scores = reply.get("scores") if isinstance(reply, dict) else None
     if not isinstance(scores, list):
@@ -196,7 +196,7 @@ def _pictures(body: bytes) -> dict[str, Tensor]:
 
 
 def _header(body: bytes) -> str:
-    """The request, which stands in the header of a safetensors file beside its tensors."""
+    """The JSON of a request in the header of a safetensors file."""
     header = _json(body[8 : 8 + int.from_bytes(body[:8], "little")])
     metadata = header.get("__metadata__") or {}
     if METADATA not in metadata:

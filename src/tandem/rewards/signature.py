@@ -1,6 +1,6 @@
 """Call signatures of rewards: one sample, a batch, a group, or two samples of a group.
 
-A declaration stands above a function or a class, and `@batched` may stand above another one.
+A declaration decorates a function or a class; `@batched` combines with another one.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from tandem.rewards.result import Missing, copy_of, number_of, one_each
 from tandem.types import Prompt
 
 Function = TypeVar("Function", bound=Callable)
-Rows = tuple[int, ...]  # whom a question is about
+Rows = tuple[int, ...]  # the samples of one call
 
 
 def batched(function: Function) -> Function:
     """Mark a reward that takes lists: (outputs, prompts) -> a number or None for each.
 
-    The numbers come in the order of the outputs, or as a mapping from place in the list to number.
+    The numbers are in the order of the outputs, or a mapping from position to number.
     """
     return declare(batched=True)(function)
 
@@ -34,9 +34,9 @@ def waits(*, at_once: int) -> Callable[[Function], Function]: ...
 def waits(function: Function | None = None, *, at_once: int = 1) -> Callable:
     """Mark a reward that waits for other machines or processes, such as a server.
 
-    It is asked in a thread of its own, beside other rewards and while more samples are drawn;
-    `@waits(at_once=16)` asks it in 16 threads, so that up to 16 calls wait at the same time. One
-    that computes gains nothing by that.
+    It is called in its own thread, concurrently with other rewards and with sampling;
+    `@waits(at_once=16)` uses 16 threads, so that up to 16 calls wait at the same time. A reward
+    that computes gains nothing from this.
     """
     if at_once < 1:
         raise ValueError(f"at_once={at_once} of @waits must be at least 1")
@@ -55,13 +55,13 @@ def pairwise(function: Function) -> Function: ...
 @overload
 def pairwise(*, both_orders: bool) -> Callable[[Function], Function]: ...
 def pairwise(function: Function | None = None, *, both_orders: bool = False) -> Callable:
-    """Mark a reward that compares: (first, second, prompt) -> how likely the first is the better
-    one, 0 to 1, or None.
+    """Mark a reward that compares: (first, second, prompt) -> the probability that the first is
+    better, 0 to 1, or None.
 
-    The score of a sample is its mean chance to win against the others of its group; None against
-    all, or nobody to compare with, is None. A pair that fails leaves both its samples without a
-    score. Judges favour a place: by `both_orders` they are asked of every pair twice. Else each
-    sample comes first in half of its pairs, give or take one.
+    The score of a sample is its mean probability to win against the others of its group; None if
+    all are None or there are no others. A pair that fails leaves both its samples without a score.
+    Judges favour a position: with `both_orders` every pair is compared twice. Otherwise each sample
+    comes first in half of its pairs, up to one.
     """
 
     mark = declare(asks=Pairs(both_orders=both_orders), takes=("first", "second", "prompt"))
@@ -72,15 +72,15 @@ class Signature(Protocol):
     """The samples that one call of a function scores."""
 
     def questions(self, groups: Sequence[Sequence[int]]) -> list[Rows]:
-        """`groups`: the rows of each."""
+        """The rows of each call. `groups`: the rows of each group."""
 
     def arguments(self, outputs: Sequence, prompts: Sequence[Prompt], rows: Rows) -> tuple:
-        """What the function is called with."""
+        """The arguments of one call."""
 
     def verdicts(
         self, questions: Sequence[Rows], answers: Sequence[object], count: int
     ) -> list[object]:
-        """One answer for each of `count` rows: a number, None, or what is wrong with it."""
+        """One result for each of `count` rows: a number, None, or the fault."""
 
 
 class Groups:
@@ -115,7 +115,7 @@ class Pairs:
         places = combinations(range(len(rows)), 2)
         if self.both_orders:
             places = [order for i, j in places for order in ((i, j), (j, i))]
-        else:  # around a circle everybody comes first against the half that follows
+        else:  # cyclically, each comes first against the following half
             places = [(i, j) if 2 * (j - i) <= len(rows) else (j, i) for i, j in places]
         return [(rows[first], rows[second]) for first, second in places]
 
@@ -135,7 +135,7 @@ class Pairs:
 
 
 def chances(answer: object) -> tuple[object, object]:
-    """Of the first and of the second; what is no preference stays what it is, for both."""
+    """The probabilities of the first and the second; an invalid answer applies to both."""
     number, reason = number_of(answer)
     if reason is not None:
         return answer, answer
@@ -155,12 +155,12 @@ def mean_chance(said: Sequence[object]) -> object:
 
 
 def compares(component: Callable) -> bool:
-    """Whether a reward says nothing of a sample that has nobody beside it."""
+    """Whether a reward cannot score a single sample."""
     return facts_of(component).asks is not None
 
 
 def rows_of_groups(group: Tensor | None, count: int) -> list[list[int]]:
-    """The rows of each group, both in the order in which they come; None: each stands alone.
+    """The rows of each group, both in order of appearance; None: each row is its own group.
 
     `group`: [B] int64.
     """

@@ -18,8 +18,8 @@ from tandem.rewards.chat import Question
 from tandem.types import Prompt
 
 Function = TypeVar("Function", bound=Callable)
-COMMON = ("prompt", "answer")  # places that any template may have
-# Of this process, and written nowhere: what a policy cannot know it cannot write.
+COMMON = ("prompt", "answer")  # placeholders that any template may have
+# Secret of this process, never written: a policy cannot produce a fence that it cannot know.
 KEY = secrets.token_bytes(32)
 PLACE = re.compile(r"\{(\w+)\}")
 SYSTEM = (
@@ -32,8 +32,8 @@ SYSTEM = (
 @declare(judges_itself=True)
 @dataclass(frozen=True, kw_only=True)
 class Template:
-    """The question to a judge. `{name}` in it is a place, which is filled literally and once: what
-    looks like a place in what is filled in stays as it is. `file` wins over `text`."""
+    """The question to a judge. A placeholder `{name}` is filled literally and once: placeholders in
+    inserted text are not replaced. `file` takes precedence over `text`."""
 
     text: str = ""
     file: Path | None = None
@@ -60,7 +60,7 @@ class Template:
         return None
 
     def filled(self, values: Mapping[str, Question]) -> Question:
-        """Texts and pictures in their order; neighbouring texts are one."""
+        """Texts and pictures in order, with adjacent texts joined."""
         question: list[str | Tensor] = [""]
         for number, part in enumerate(self.parts):
             for piece in values[part] if number % 2 else [part]:
@@ -72,7 +72,7 @@ class Template:
 
 
 def places(*needed: str, also: Sequence[str] = ()) -> Callable:
-    """Declare which places the template of a judge must have, and which it may have beside them."""
+    """Declare the required and the optional placeholders of the template of a judge."""
 
     return declare(places=(needed, (*COMMON, *also)))
 
@@ -89,7 +89,7 @@ def common(prompt: Prompt) -> dict[str, Question]:
 
 
 def fence_of(outputs: Sequence[str | Tensor]) -> str:
-    """A word that stands in none of the outputs: it follows from all of them and a secret.
+    """A word that occurs in none of the outputs, derived from all of them and a secret.
 
     Pictures are uint8 [H, W, 3].
     """
@@ -115,7 +115,7 @@ def content_of(output: str | Tensor) -> bytes:
 
 
 def task_of(prompt: Prompt) -> str:
-    """What was asked for: a text, or a conversation with the names of its roles."""
+    """The prompt as text, or as a conversation with role names."""
     if prompt.messages is None:
         return prompt.text
     if len(prompt.messages) == 1:

@@ -18,7 +18,7 @@ NUMBER = re.compile(
 
 @register_reward(judges="texts")
 def exact_match(output: str, prompt: Prompt) -> float | None:
-    """1 where the output is the answer, but for white space around the two; else 0."""
+    """1 if the output equals the answer, ignoring surrounding white space; else 0."""
     if prompt.answer is None:
         return None
     return float(output.strip() == prompt.answer.strip())
@@ -26,9 +26,9 @@ def exact_match(output: str, prompt: Prompt) -> float | None:
 
 @register_reward(judges="texts")
 def regex_answer(output: str, prompt: Prompt, *, pattern: str) -> float | None:
-    """1 where the last match of `pattern` is the answer: the same text, or the same number.
+    """1 if the last match of `pattern` is the answer: the same text, or the same number.
 
-    The first group that took part counts, or the whole match of a pattern without groups.
+    The first matching group counts, or the whole match of a pattern without groups.
     """
     if prompt.answer is None:
         return None
@@ -80,5 +80,5 @@ def target_length(output: str, prompt: Prompt, *, target: Annotated[int, positiv
 
 @register_reward(judges="texts")
 def format(output: str, prompt: Prompt, *, pattern: str) -> float:
-    """1 where the whole output has the form of `pattern` (`.` matches line ends too), else 0."""
+    """1 if the whole output matches `pattern` (`.` also matches line ends), else 0."""
     return float(re.fullmatch(pattern, output, re.DOTALL) is not None)

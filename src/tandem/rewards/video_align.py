@@ -1,5 +1,5 @@
-"""VideoReward of VideoAlign, how well people would like a film for its text: a Qwen2-VL with a head
-that is tuned on their rankings, arXiv:2501.13918."""
+"""VideoReward of VideoAlign, human preference for a film given its text: a Qwen2-VL tuned on
+rankings, arXiv:2501.13918."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RATED = {
     "TA": "<|TA_reward|>",
 }  # read at these tokens
 HEAD = "rm_head.weight"
-TUNED = "base_model.model."  # what peft puts before the names of a model with adapters
+TUNED = "base_model.model."  # prefix of names in peft models with adapters
 LEAST = 128 * 28 * 28  # pixels of a frame
 
 
@@ -37,8 +37,8 @@ LEAST = 128 * 28 * 28  # pixels of a frame
 class VideoAlign(Asked):
     """Visual quality (VQ), motion quality (MQ), alignment with the text (TA), or their sum.
 
-    One matrix reads each at its own token of the question. Of each its authors' mean is taken away,
-    and it is divided by their standard deviation: about -3 to 3.
+    One matrix reads each at its own token of the question. Each is normalised by the mean and
+    standard deviation of its authors: about -3 to 3.
     """
 
     judged = "video"
@@ -57,10 +57,10 @@ class VideoAlign(Asked):
         dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16",
         device: str = "auto",
     ) -> None:
-        """`path`: the model that it was tuned from, of which its sizes and its processor are read;
-        `weights`: a safetensors file of all weights, adapters beside them or not; `settings`: their
-        model_config.json; `question`: with each token of `RATED` in it; `frames`: how many of a
-        film are looked at, evenly spread; `area`: pixels of a frame at most."""
+        """`path`: the base model, for its configuration and processor; `weights`: a safetensors
+        file of all weights, with or without separate adapters; `settings`: its model_config.json;
+        `question`: contains each token of `RATED`; `frames`: evenly spread frames used per film;
+        `area`: largest number of pixels of a frame."""
         from safetensors.torch import load_file
         from transformers import AutoConfig
 
@@ -85,7 +85,7 @@ class VideoAlign(Asked):
 
     @torch.no_grad()
     def scores(self, rows: Sequence[tuple[Tensor, str]]) -> list[float]:
-        """Of films, uint8 [F, H, W, 3], and the texts that they were made for."""
+        """Scores of films, uint8 [F, H, W, 3], for their texts."""
         asked = [self.ask(film, text) for film, text in rows]
         given = self.gather(asked)
         states = self.model.model(**given).last_hidden_state.float()
@@ -97,7 +97,7 @@ class VideoAlign(Asked):
         return total.tolist()
 
     def ask(self, film: Tensor, text: str) -> dict[str, Tensor]:
-        """What the model reads, one row: each two frames are one step of time."""
+        """The model's input, one row: two frames are one time step."""
         if not is_film(film) or len(film) < 2:
             raise ValueError(f"a film must have at least 2 frames, not {[*film.shape]}")
         shown = select_frames(film, min(self.frames, len(film)) // 2 * 2)
@@ -131,8 +131,8 @@ class VideoAlign(Asked):
         return shown.round().clamp(0, 255)
 
     def cut(self, frames: Tensor) -> tuple[Tensor, tuple[int, int, int]]:
-        """[F, 3, H, W] -> patches through time [N, 3 * t * p * p], those of one token in a row, and
-        how many there are along time, height and width."""
+        """[F, 3, H, W] -> spatio-temporal patches [N, 3 * t * p * p], grouped by token, and their
+        numbers along time, height and width."""
         own = self.processor.image_processor
         mean, std = (torch.tensor(x).view(3, 1, 1) for x in (own.image_mean, own.image_std))
         deep, side, merged = own.temporal_patch_size, own.patch_size, own.merge_size
@@ -145,7 +145,7 @@ class VideoAlign(Asked):
 
 
 def merge_adapters(found: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]:
-    """Weights by the names of the model itself: W + scale B A where adapters lie beside them.
+    """Weights by the names of the base model: W + scale B A for those with adapters.
 
     Of any shapes [...]."""
     own = {name.removeprefix(TUNED): x for name, x in found.items()}
@@ -160,9 +160,9 @@ def merge_adapters(found: Mapping[str, Tensor], scale: float) -> dict[str, Tenso
 
 
 def read_settings(given: str) -> tuple[float, dict[str, tuple[float, float]]]:
-    """Of a model_config.json: the scale of its adapters; mean and standard deviation of each part.
+    """From model_config.json: the adapter scale; mean and standard deviation of each part.
 
-    Raises ValueError for a file that does not say them.
+    Raises ValueError for a file without them.
     """
     try:
         said = json.loads(Path(given).expanduser().read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Features of a vision model such as DINOv2 or DINOv3, to measure how alike pictures are."""
+"""Features of a vision model such as DINOv2 or DINOv3, for the similarity of pictures."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet, which v
 
 
 class Vision:
-    """A transformers model whose pooled output says what a picture shows."""
+    """A transformers model whose pooled output describes a picture."""
 
     def __init__(self, path: str, side: int, hosting: Hosting, *, key: str) -> None:
-        """Its weights are loaded here, by `path` under `key`. `side`: pixels that it reads along
-        one side."""
+        """Load the weights from `path`, the setting `key`. `side`: pixels of one side of its
+        input."""
         from transformers import AutoModel
 
         self.side, self.hosting = side, hosting
@@ -26,7 +26,7 @@ class Vision:
 
     @torch.no_grad()
     def features(self, pictures: Sequence[Tensor]) -> Tensor:
-        """[N, D] float32, of pictures uint8 [H, W, 3], each squeezed to a square."""
+        """[N, D] float32, of pictures uint8 [H, W, 3], each resized to a square."""
         return torch.cat([self._seen(part) for part in self.hosting.parts(pictures)]).float().cpu()
 
     def _seen(self, pictures: Sequence[Tensor]) -> Tensor:
@@ -37,8 +37,7 @@ class Vision:
         return self.model(pixel_values=given).pooler_output
 
     def _sized(self, picture: Tensor) -> Tensor:
-        """[1, 3, side, side], of the levels in [0, 1] that a picture can have: beside an edge those
-        of bicubic lie outside."""
+        """[1, 3, side, side], clamped to [0, 1], which bicubic resizing exceeds at edges."""
         levels, size = picture.permute(2, 0, 1)[None].float(), (self.side, self.side)
         shown = torch.nn.functional.interpolate(levels, size, mode="bicubic", antialias=True)
         return shown.round().clamp(0, 255) / 255
