@@ -1,4 +1,4 @@
-"""Environments: worlds that answer a policy between its moves, with contained failures."""
+"""Environments: worlds that answer the moves of a policy, with contained failures."""
 
 from tandem.environments.environment import Environment, Play
 from tandem.environments.mixture import Mixture

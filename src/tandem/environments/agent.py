@@ -1,9 +1,8 @@
 """The world of an external agent: a program with its own loop that calls the policy for turns.
 
 The program is started for every episode. It calls an OpenAI-compatible endpoint of this machine,
-and each call is a turn: what it says beyond the turn before is what the world says. The tokens that
-were sampled are those that are trained; nothing that the program sends back is encoded in place of
-them.
+and each call is a turn: the messages since the last turn are the world's answer. Training uses the
+sampled tokens; text that the program sends back is never re-encoded in their place.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ from tandem.rewards.result import LARGEST, Late, Missing
 from tandem.types import Prompt
 
 HERE = "environment.world"
-# Of the trainer's variables those that any program needs; the others may be secrets.
+# Environment variables that any program needs; the trainer's others may be secrets.
 PLAIN = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "USER")
-SEEDS = 2**31  # what every generator takes
-SHOWN = 200  # characters of what a program says of its fault
+SEEDS = 2**31  # limit of common generators
+SHOWN = 200  # characters shown of a program's error output
 OVER = "the episode is over"
 
 
@@ -45,13 +44,13 @@ OVER = "the episode is over"
 class Agent:
     """A program that is started for every episode, without a shell.
 
-    It reads the prompt by stdin, as JSON, and finds OPENAI_BASE_URL, OPENAI_API_KEY and
-    OPENAI_MODEL in its environment, with the variables that `keep_env` names and nothing else of
-    the trainer's but its paths. `patience` is how long it may take to its next call, or to its end.
-    With `pays` it is told the answer, and the last line that it prints is JSON with its "reward".
-    A call that continues none of its conversations begins another one: it rewrote its history, or
-    hands a part of the task to another agent. One that does the same for the same seed and answers
-    may say so (`repeats`). `calls` is the pattern of a call of a tool, as in `environment=tools`.
+    It reads the prompt from stdin as JSON. Its environment has OPENAI_BASE_URL, OPENAI_API_KEY,
+    OPENAI_MODEL, the variables named by `keep_env`, and of the trainer's others only paths.
+    `patience` is the time to its next call or its end. With `pays` it also gets the answer, and the
+    last line that it prints is JSON with its "reward". A call that continues none of its
+    conversations begins a new one: it rewrote its history, or uses a sub-agent. `repeats` declares
+    that it acts alike for equal seeds and answers. `calls` is the pattern of a tool call, as in
+    `environment=tools`.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class Agent:
                 janitor=self.janitor,
                 ended=session.events.put,
             )
-        except Exception as error:  # no such file, no memory, no thread that could watch it
+        except Exception as error:  # no such file, no memory, or no thread to watch it
             self.endpoint.close(session, OVER)
             raise Missing(reason_of(error)) from None
         episode = AgentEpisode(self, session, program)
@@ -99,7 +98,7 @@ class Agent:
         return episode
 
     def given(self, prompt: Prompt, seed: int) -> bytes:
-        """What the program reads: the prompt, and the answer only where it judges. Raises Missing
+        """The input of the program: the prompt, and the answer only if it judges. Raises Missing
         for fields that JSON cannot hold."""
         told = {
             "prompt": prompt.text,
@@ -125,7 +124,7 @@ class Agent:
         }
 
     def reward_of(self, printed: str) -> float | None:
-        """What a program that judges says of its episode. Raises Missing."""
+        """The reward reported by a program that judges. Raises Missing."""
         if not self.pays:
             return None
         line = printed.rpartition("\n")[2]
@@ -153,7 +152,7 @@ def reason_of(error: Exception) -> str:
 
 @dataclass(slots=True)
 class Conversation:
-    """Turns that the policy reads behind one another, and the tools that it is shown with them."""
+    """A sequence of turns for the policy, with the tools shown to it."""
 
     tools: tuple[Mapping, ...]
     turns: list[Turn]
@@ -166,7 +165,7 @@ class Conversation:
 
 
 class AgentEpisode:
-    """The conversations of a program with the policy, one of which a call continues."""
+    """The conversations of a program with the policy."""
 
     def __init__(self, world: Agent, session: Session, program: Program) -> None:
         self.world, self.session, self.program = world, session, program
@@ -203,7 +202,7 @@ class AgentEpisode:
         self.program.stop()
 
     def _heard(self, request: Request) -> Said:
-        """What a call says beyond the last conversation that it continues; else all of it."""
+        """The new messages of a call that continues a conversation; else all of its messages."""
         self.request = request
         for place in reversed(range(len(self.conversations))):
             if (new := self.conversations[place].continued(request)) is not None:
@@ -212,7 +211,7 @@ class AgentEpisode:
         return self._begun(request)
 
     def _begun(self, request: Request) -> Said:
-        """The messages of a conversation that begins."""
+        """The messages of a new conversation."""
         self.here = len(self.conversations)
         self.conversations.append(Conversation(request.tools, list(request.turns)))
         try:

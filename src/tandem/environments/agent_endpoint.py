@@ -19,35 +19,35 @@ from tandem.remote.serving import Capacity, Handler, Refusal, Server, has_hung_u
 
 MODEL = "policy"
 HOST = "127.0.0.1"
-POLL = 0.1  # seconds until it hears that it is to end
-REPEATS = 3  # of an equal call: a client that lost the answer asks again
+POLL = 0.1  # seconds between checks for the end
+REPEATS = 3  # of an equal call, since clients retry after a lost answer
 PATHS = "supported: GET /SESSION/v1/models and POST /SESSION/v1/chat/completions"
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class Pending:
-    """A call, and the answer that it waits for."""
+    """A call that waits for its answer."""
 
     request: Request
     answer: Future = field(default_factory=Future)  # bytes
     repeats: int = 0
-    is_heard: bool = False  # a client was there when the answer was sent
+    is_heard: bool = False  # a client was connected when the answer was sent
 
 
 class Session:
-    """The calls of an agent, one at a time, and what else it does."""
+    """The calls of an agent, one at a time, and its end."""
 
     def __init__(self, url: str, token: str) -> None:
         self.url, self.token = url, token
         self.events: queue.SimpleQueue = queue.SimpleQueue()  # a Request, or how the agent ended
         self.lock = threading.Lock()
         self.last: Pending | None = None
-        self.over: str | None = None  # why nothing is answered any more
+        self.over: str | None = None  # why calls are refused from now on
 
     def ask(self, request: Request, client: socket.socket) -> bytes:
-        """The answer to a call, once the policy has moved. Raises Refusal, and OSError where the
-        client is gone."""
+        """The answer to a call, after the policy's move. Raises Refusal, and OSError if the client
+        disconnected."""
         with self.lock:
             pending = self._admitted(request)
         answer = pending.answer.result()
@@ -84,11 +84,11 @@ class Session:
 
 
 class AgentServer(Server):
-    """The sessions under way, by their names."""
+    """The server of the open sessions, by name."""
 
     def __init__(self, *, max_request_bytes: int) -> None:
         self.sessions: dict[str, Session] = {}
-        self.told: set[str] = set()  # settings that were ignored, named once
+        self.told: set[str] = set()  # ignored settings already reported
         most = raise_file_limit() // FILES
         capacity = Capacity(max_request_bytes=max_request_bytes, max_connections=most)
         super().__init__((HOST, 0), AgentHandler, capacity=capacity)
@@ -132,7 +132,7 @@ class AgentHandler(Handler):
         return as_events(answer, counts_tokens=request.counts_tokens)
 
     def _session(self, path: str) -> Session:
-        """That of the address, which is the caller's own by its key."""
+        """The session in the path, if the caller has its key."""
         name = self.path.partition("?")[0].removesuffix(path).removeprefix("/")
         if not self.path.partition("?")[0].endswith(path):
             raise Refusal(404, PATHS)
@@ -165,7 +165,7 @@ class Endpoint:
         return session
 
     def close(self, session: Session, why: str) -> None:
-        """Answer the session nothing any more."""
+        """Refuse all further calls of a session."""
         session.close(why)
         self.server.sessions.pop(session.url.split("/")[-2], None)
 

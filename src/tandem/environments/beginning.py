@@ -1,4 +1,4 @@
-"""A call that begins an episode; an episode that begins after the timeout is closed."""
+"""The start of an episode as one call; an episode that starts after the timeout is closed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tandem.types import Prompt
 class Beginning:
     """A new episode and its opening, in one call: an opening may be code as well.
 
-    Either whoever asked gets the episode, or it is closed: where its opening raises, and where the
-    call was given up.
+    The caller gets the episode, or it is closed: if its opening raises, or if the call was given
+    up.
     """
 
     def __init__(self, world: World, prompt: Prompt, key: int) -> None:
@@ -31,11 +31,11 @@ class Beginning:
                 raise Missing("begin returned too late")
             return episode, episode.opening
         except BaseException:
-            self.let_go()  # why there is no opening is said
+            self.let_go()  # the error of the opening is raised
             raise
 
     def let_go(self) -> None:
-        """Close the episode, now or as soon as it has come; what goes wrong then costs nothing."""
+        """Close the episode, now or once it exists; errors are ignored."""
         with self.lock:
             episode, self.episode, self.is_given_up = self.episode, None, True
         if episode is not None:

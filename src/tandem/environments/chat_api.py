@@ -11,10 +11,10 @@ from tandem.environments.protocol import Move
 from tandem.environments.tool_calls import Refused, read_call, read_json
 
 ROLES = {"developer": "system"} | {name: name for name in ("system", "user", "assistant", "tool")}
-# Clients send no thoughts back. The template may have written the opening tag of the first.
+# Clients drop thoughts. The template may have added the opening tag of the first.
 THOUGHT = re.compile(r"<think>.*?</think>", re.DOTALL)
 BEGUN = re.compile(r"\A.*?</think>", re.DOTALL)
-# What would change how the policy samples, which the run decides.
+# Sampling settings, which the run defines.
 SAMPLING = (
     "temperature", "top_p", "top_k", "max_tokens", "max_completion_tokens", "stop", "seed",
     "frequency_penalty", "presence_penalty", "logit_bias", "response_format", "tool_choice",
@@ -41,21 +41,21 @@ class Turn:
         return {"role": self.role, "content": self.content}
 
     def is_echo_of(self, own: Turn) -> bool:
-        """Whether it is a move as a client sends it back: thoughts and outer blanks are nothing."""
+        """Whether it is a move echoed by a client, ignoring thoughts and surrounding blanks."""
         alike = self.role == own.role and self.calls == own.calls
         return alike and spoken(self.content) == spoken(own.content)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What an agent asks for: the next turn of a conversation."""
+    """A request of an agent for the next turn of a conversation."""
 
     turns: tuple[Turn, ...]
     tools: tuple[Mapping, ...] = ()  # schemas
     model: str = ""
-    ignored: tuple[str, ...] = ()  # settings of sampling that the run decides
-    streams: bool = False  # the answer is to come as events
-    counts_tokens: bool = False  # and the last of them is to count its tokens
+    ignored: tuple[str, ...] = ()  # sampling settings, which the run defines
+    streams: bool = False  # the answer is a stream of events
+    counts_tokens: bool = False  # the last event has the token counts
 
     def asks_what(self, other: Request) -> bool:
         """Whether both requests have the same answer."""
@@ -91,14 +91,14 @@ def read_request(body: bytes) -> Request:
 
 
 def wants_usage(options: object) -> bool:
-    """Whether a stream is to count its tokens. Raises ValueError for what are no options."""
+    """Whether a stream should count its tokens. Raises ValueError for invalid options."""
     if not isinstance(options, dict):
         raise ValueError("stream_options must be an object")
     return bool(options.get("include_usage"))
 
 
 def read_turn(message: object) -> Turn:
-    """A message. Raises ValueError for what is none."""
+    """A message. Raises ValueError for an invalid one."""
     role = message.get("role") if isinstance(message, dict) else None
     if not isinstance(role, str) or role not in ROLES:
         raise ValueError(f"a message must have a role, one of {', '.join(ROLES)}")
@@ -133,7 +133,7 @@ def whole(text: str, where: str) -> str:
 
 
 def read_tool_call(call: object) -> tuple[str, str]:
-    """Name and arguments. Raises ValueError for what is no call."""
+    """Name and arguments. Raises ValueError for an invalid call."""
     function = call.get("function") if isinstance(call, dict) else None
     try:
         return function["name"], written(json.loads(function["arguments"]))
@@ -177,7 +177,7 @@ def retold(asked: Sequence[Turn], moves: Sequence[Turn]) -> list[dict[str, str]]
 
 
 def written_out(turn: Turn, moves: Sequence[Turn]) -> str:
-    """What stands in a turn. Raises ValueError for calls that are in none of the moves."""
+    """The content of a turn. Raises ValueError for calls that are in none of the moves."""
     if not turn.calls:
         return turn.content
     for move in moves:

@@ -1,6 +1,6 @@
-"""An answer of the endpoint of agents as the events of a stream, for clients that ask for one.
+"""Event streams of the endpoint of agents, for clients that request one.
 
-A turn is sampled to its end before anybody is told, so it comes in one piece.
+A turn is sampled to its end before it is sent, so it comes in one piece.
 """
 
 from __future__ import annotations

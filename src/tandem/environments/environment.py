@@ -1,7 +1,7 @@
 """The environment of a run: a world with contained failures, and the limits of its episodes.
 
-Whatever a world does costs its own episodes only: one that raises, hangs or gives what is no answer
-has its episode begun once more with the same keys, and is lost after `attempts`.
+Failures of a world affect only its own episodes: after an exception, a timeout or an invalid answer
+the episode is restarted with the same keys, and is lost after `attempts`.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class Play:
     """One episode of a row: its world, the last answer, or the reason why it is lost."""
 
     prompt: Prompt
-    key: int  # of all that the world draws when it begins
+    key: int  # for all draws of the world at the start
     episode: Episode | None = None
     said: Said | None = None  # last
-    lost: str | None = None  # why there is no episode any more
+    lost: str | None = None  # the reason why the episode is lost
     attempts: int = 0
     counts: dict[str, float] = field(default_factory=dict)
     contexts: set[int] = field(default_factory=set)  # conversations that were begun
@@ -38,12 +38,11 @@ class Play:
 class Environment:
     """A world and the limits of an episode in it.
 
-    `max_turns` and `max_tokens` end an episode, which is then truncated; `max_tokens` counts what
-    the world says too, and null is what the model holds. A message of more than
-    `max_observation_tokens` loses its middle. A call of more than `timeout` seconds is given up;
-    null asks in the thread that trains, and waits for ever. An episode is begun up to `attempts`
-    times, and `at_once` calls are made at a time. `shared_noise` answers equal moves of a group
-    alike.
+    `max_turns` and `max_tokens` truncate an episode; `max_tokens` includes messages of the world,
+    and null is the model's limit. The middle of a message longer than `max_observation_tokens` is
+    removed. A call of more than `timeout` seconds is given up; null calls in the training thread
+    without a limit. An episode is begun up to `attempts` times, with `at_once` concurrent calls.
+    `shared_noise` answers equal moves of a group alike.
     """
 
     def __init__(
@@ -79,11 +78,11 @@ class Environment:
 
     @property
     def parts(self) -> dict[str | None, Environment]:
-        """As in a mixture of environments; here a single one plays all prompts."""
+        """The environments by name, as in a mixture; here one plays all prompts."""
         return {None: self}
 
     def name_of(self, prompt: Prompt) -> None:
-        """As in a mixture of environments; here a single one needs no name."""
+        """The name of a prompt's environment, as in a mixture; here None."""
 
     def most_tokens(self, of_move: int) -> int:
         """The most tokens after a prompt, given the most tokens of a move."""
@@ -106,7 +105,7 @@ class Environment:
                 play.contexts.clear()
             begun = [Beginning(self.world, copy_of(play.prompt), play.key) for play in waiting]
             answers = self._ask([(one,) for one in begun])
-            # One that is given to two rows would answer for another's session.
+            # An episode shared by two rows would mix up their sessions.
             taken = [id(play.episode) for play in plays if play.episode is not None]
             for play, one, answer in zip(waiting, begun, answers, strict=True):
                 if isinstance(answer, TimeoutError):  # it may hang in `close` as well

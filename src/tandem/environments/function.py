@@ -14,7 +14,7 @@ Function = Callable[..., Said]  # (prompt, moves, *, numbers)
 class OfMoves:
     """A world whose answers are a function of the prompt and of all moves so far.
 
-    Before the first move it is asked with no moves; what it says then is the opening.
+    Called without moves, it returns the opening.
     """
 
     def __init__(self, function: Function) -> None:

@@ -1,4 +1,4 @@
-"""The world of a gymnasium environment: observations are text, and a move names an action."""
+"""A gymnasium environment as a world: observations become text, moves name actions."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ Tell = Callable[[Any, "gymnasium.Env"], str]  # an observation, and the environm
 class Gymnasium:
     """An environment of `gymnasium.make(id, **options)` with discrete actions.
 
-    `tell` is a function from an observation and the environment to what is said. `actions` are the
-    words of actions in their order, their numbers if there are none; the last one in a move is
-    taken. Equal words are equal states. What `reset` gets as options stands in the prompt's field
-    "reset"; all that is drawn follows from the keys of the episode and of the move.
+    `tell` turns an observation and the environment into text. `actions` are the words of actions in
+    order, by default their numbers; the last one in a move is taken. Equal texts are equal states.
+    The options of `reset` are in the prompt's field "reset"; all randomness follows from the keys
+    of the episode and of the move.
     """
 
     def __init__(
@@ -135,8 +135,8 @@ def words_of(seen: Any) -> Iterator[str]:
 
 
 def drawing(observation: Any, env: gymnasium.Env) -> str:
-    """What the environment draws in text, with `options.render_mode=ansi`: the place that it marks
-    by a colour stands in brackets. Raises ValueError for one that draws no text."""
+    """The text rendering of an environment with `options.render_mode=ansi`, coloured positions in
+    brackets. Raises ValueError for an environment without one."""
     drawn = env.render()
     if not isinstance(drawn, str):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The world of number guessing: a secret, and what it says to a guess."""
+"""The world of number guessing: a secret, and the answer to a guess."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FIELDS = ("secret", "width", "guesses")
 
 @register_environment("hilo")
 class HiLo:
-    """Guess `secret`, a field of the prompt, in so many `guesses`: 1 where it was found, else 0.
+    """Guess `secret`, a field of the prompt, in at most `guesses`: 1 if it is found, else 0.
 
     A guess is two digits; anything else ends the game. A state is the interval that is left.
     """

@@ -1,8 +1,8 @@
-"""A process that ends programs which a trainer left behind, for `tandem.environments.program`.
+"""A process that ends orphaned programs of a trainer, for `tandem.environments.program`.
 
-Run as `python -P janitor.py`: it reads `+GROUP` and `-GROUP` by stdin, one a line. Once nobody can
-write there any more, whatever the trainer died of, the process groups that are left are killed. It
-is a script that imports nothing of Tandem.
+Run as `python -P janitor.py`: it reads `+GROUP` and `-GROUP` from stdin, one per line. Once stdin
+closes, however the trainer died, it kills the remaining process groups. It is a script without
+imports of Tandem.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from tandem.types import Prompt
 class Mixture:
     """`of`: the environment of each dataset of data=mixture, by name; null is none, one answer.
 
-    A prompt goes by its source, which begins with the name of its dataset.
+    The source of a prompt begins with the name of its dataset.
     """
 
     def __init__(self, of: Mapping[str, Environment | None]) -> None:

@@ -1,5 +1,5 @@
-"""Programs of agents: processes in groups of their own, which end with their episodes, or with the
-trainer whatever it dies of."""
+"""Programs of agents: processes in their own groups, which end with their episodes, or with the
+trainer however it dies."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import IO
 
 JANITOR = Path(__file__).with_name("janitor.py")
-GRACE = 2.0  # seconds that a program has to end before it is killed
-LAST_WORDS = 1.0  # seconds in which what it said comes, though a child of it holds the pipe
-FILES = 3  # descriptors of a program: what it says by two pipes, and its connection
-MOST_FILES = 1 << 16  # more would slow down programs that close whatever may be open
+GRACE = 2.0  # seconds for a program to end before it is killed
+LAST_WORDS = 1.0  # seconds to read its output if a child process holds the pipe
+FILES = 3  # descriptors per program: two output pipes and its connection
+MOST_FILES = 1 << 16  # more would slow down programs that close all possible descriptors
 PART = 1 << 16  # bytes
-KEPT = 1 << 14  # bytes of the end of what it says
+KEPT = 1 << 14  # bytes kept of the end of its output
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class Ended:
 
 
 def raise_file_limit() -> int:
-    """The descriptors that this process may have, once its own limit is that of the system."""
+    """Raise the limit of descriptors to that of the system, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
     if soft != resource.RLIM_INFINITY and soft < most:
@@ -66,7 +66,7 @@ class Janitor:
 
 
 def _dismiss(janitor: subprocess.Popen) -> None:
-    """End it and wait for it, since a process nobody waits for becomes a zombie."""
+    """End it and wait for it, since it would otherwise become a zombie."""
     with contextlib.suppress(BrokenPipeError):
         janitor.stdin.close()
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -85,8 +85,8 @@ class Program:
         janitor: Janitor,
         ended: Callable[[Ended], None],
     ) -> None:
-        """given: what it reads by stdin. `ended` is called in a thread, once. What cannot be
-        watched is not left running."""
+        """given: its stdin. `ended` is called once, in a thread. A program that cannot be watched
+        is ended."""
         self.janitor = janitor
         with tempfile.TemporaryFile() as file:
             file.write(given)
@@ -125,7 +125,7 @@ class Program:
         ended(Ended(code=self._end(), printed=printed, complained=complained))
 
     def _end(self) -> int:
-        """Its code, once whatever is left of it is killed and off the janitor's list."""
+        """Its exit code, after the rest of its group is killed and off the janitor's list."""
         self._signal(signal.SIGKILL)
         try:
             self.janitor.tell(f"-{self.process.pid}")
@@ -134,7 +134,7 @@ class Program:
         return code
 
     def _reap(self) -> int:
-        """Its exit code. Nothing is signalled from here on, since the system may reuse its id."""
+        """Its exit code. No signal is sent afterwards, since the system may reuse its id."""
         with self.lock:
             self.is_reaped = True
             return self.process.wait()
@@ -146,7 +146,7 @@ class Program:
 
 
 class Tail:
-    """The end of what comes by a pipe, which is read so that nobody waits to write."""
+    """The end of a pipe's output, which is read continuously so that writers never block."""
 
     def __init__(self, pipe: IO[bytes]) -> None:
         self.pipe, self.end = pipe, b""
@@ -159,6 +159,6 @@ class Tail:
                 self.end = (self.end + part)[-KEPT:]
 
     def text(self) -> str:
-        """Once all has come, or nothing more is waited for."""
+        """The text, after the end of the output or the last wait."""
         self.thread.join(LAST_WORDS)
         return self.end.decode(errors="replace").rstrip()

@@ -1,4 +1,4 @@
-"""Calls of tools in JSON, and whether their arguments are what a schema asks for."""
+"""Tool calls in JSON, and the check of their arguments against a schema."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ TYPES = {
 
 
 class Refused(ValueError):
-    """Why what was written is no good, in words for whoever wrote it."""
+    """The reason why a text is invalid, addressed to its author."""
 
 
 def read_json(text: str | bytes, name: str) -> Any:
-    """What somebody else wrote in JSON. Raises Refused for none, and for one of too many levels.
+    """Foreign JSON. Raises Refused if it is invalid or nested too deeply.
 
-    name: what it is called to whoever wrote it.
+    name: its name in the error.
     """
     try:
         said = json.loads(text)
@@ -38,7 +38,7 @@ def read_json(text: str | bytes, name: str) -> Any:
 
 
 def read_call(text: str) -> Call:
-    """The name and the arguments of a call in JSON. Raises Refused for what is none."""
+    """The name and the arguments of a call in JSON. Raises Refused for an invalid one."""
     call = read_json(text, "call")
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
         raise Refused("a call must be an object with name and arguments")
@@ -49,7 +49,7 @@ def read_call(text: str) -> Call:
 
 
 def is_deeper(value: object, most: int) -> bool:
-    """Whether lists and objects in it go through more levels."""
+    """Whether lists and objects in it are nested more deeply."""
     level = [value]
     for _ in range(most):
         level = [inner for one in level for inner in items_of(one)]
@@ -57,7 +57,7 @@ def is_deeper(value: object, most: int) -> bool:
 
 
 def items_of(value: object) -> Sequence[object]:
-    """What stands in a list or an object, one level below it."""
+    """The items of a list or an object."""
     if isinstance(value, dict):
         return list(value.values())
     return value if isinstance(value, list) else ()
@@ -84,7 +84,7 @@ def fits(value: Any, schema: Mapping) -> bool:
         return True
     if "anyOf" in schema:
         return any(fits(value, one) for one in schema["anyOf"])
-    # As JSON has them, where true is no 1.
+    # As in JSON, where true is not 1.
     if "enum" in schema and json.dumps(value) not in map(json.dumps, schema["enum"]):
         return False
     kinds = kinds_of(schema)
@@ -106,7 +106,7 @@ def is_of(value: Any, kind: str) -> bool:
 
 
 def inner_of(value: Any, schema: Mapping) -> list[tuple[Any, Mapping]]:
-    """What stands in a list or an object, each with its own schema."""
+    """The items of a list or an object, each with its own schema."""
     if isinstance(value, dict):
         of = schema.get("additionalProperties")
         return [(inner, of) for inner in value.values()] if of else []
@@ -121,7 +121,7 @@ def inner_of(value: Any, schema: Mapping) -> list[tuple[Any, Mapping]]:
 
 
 def described(schema: Mapping) -> str:
-    """What a schema asks for, in words."""
+    """The requirement of a schema, in words."""
     if "anyOf" in schema:
         words = [described(one) for one in schema["anyOf"]]
     elif "enum" in schema:

@@ -1,5 +1,5 @@
-"""The world of tools: a move that calls functions is answered with what they give, and a move that
-calls none is the answer, which ends the episode."""
+"""The world of tools: a move that calls functions is answered with their results, and a move
+without calls is the answer, which ends the episode."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tandem.environments.protocol import About, Move, Said
 from tandem.environments.tool_calls import Call, Refused, check_arguments, read_call
 from tandem.types import Prompt
 
-# As Qwen and Hermes write a call: a name and arguments in JSON.
+# The format of Qwen and Hermes: a name and arguments in JSON.
 CALL = r"<tool_call>\s*(?P<call>.*?)\s*</tool_call>"
 BEGUN = "<tool_call>"  # of a call that was cut before its end
 LONGEST = 200  # characters of an expression
@@ -35,12 +35,12 @@ OPERATORS = {
 
 @register_environment("tools")
 class Tools:
-    """Functions with type hints and Google's docstrings, of which schemas go to the chat template.
+    """Functions with type hints and Google-style docstrings, whose schemas go to the chat template.
 
-    A class among them is made for every episode, and its methods are the tools. `calls` is the
-    pattern of a call: its group `call` holds JSON of a name and arguments; of a single tool its
-    groups may be the arguments by name, as texts. `cost` is taken for each call. What a policy
-    calls wrongly is answered with what was wrong.
+    A class among them is instantiated per episode, and its methods are tools. `calls` is the
+    pattern of a call: its group `call` holds JSON of a name and arguments; with a single tool its
+    groups may be the arguments by name, as texts. `cost` is subtracted per call. An invalid call is
+    answered with the error.
     """
 
     def __init__(
@@ -109,8 +109,8 @@ def schema_of(tool: Callable) -> Mapping:
 
 
 def _methods(made: object) -> Iterator[tuple[str, Callable]]:
-    """What its classes define by `def`, static and class methods too: neither what it holds, nor
-    the methods of a builtin base."""
+    """The methods defined by its classes, including static and class methods, without attributes
+    and methods of builtin bases."""
     for name, found in inspect.getmembers_static(type(made)):
         if not name.startswith("_") and inspect.isfunction(inspect.unwrap(found)):
             yield name, getattr(made, name)
@@ -134,7 +134,7 @@ class ToolUse:
         if not written and self.world.begun not in rest:
             return Said(over=True)
         if self.world.begun in rest:
-            written.append(partial(read_call, ""))  # begun, and cut before its end
+            written.append(partial(read_call, ""))  # cut off before its end
         messages, errors = [], 0
         for read in written:
             try:
@@ -146,7 +146,7 @@ class ToolUse:
         return Said(messages=messages, reward=-self.world.cost * len(written), counts=counts)
 
     def call_in(self, found: re.Match) -> Callable[[], Call]:
-        """What reads a call of the policy."""
+        """The function that parses a call of the policy."""
         if "call" in self.world.calls.groupindex:
             return partial(read_call, found["call"])
         return lambda: (self.world.only, found.groupdict(default=""))
@@ -158,7 +158,7 @@ class ToolUse:
         check_arguments(name, arguments, self.schemas[name]["parameters"])
         try:
             return self.tools[name](**arguments)
-        except ValueError as error:  # the tool says no
+        except ValueError as error:  # the tool refuses the arguments
             raise Refused(str(error)) from error
 
     def close(self) -> None:
