@@ -1,4 +1,4 @@
-"""Prompts: where they come from, how they are split, and in which order they are drawn."""
+"""Prompts: their sources, splits, and order."""
 
 from tandem.data.records import Data, InvalidRow, Wording, split_overlap, write_quarantine
 from tandem.data.sort import Lengths

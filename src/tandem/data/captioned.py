@@ -17,12 +17,12 @@ from tandem.data.lines import filled_lines, read_lines
 
 PICTURES = frozenset(("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm"))
 METADATA = ("metadata.jsonl", "metadata.csv")
-ONE, SEVERAL = "file_name", "file_names"  # columns of metadata that name files, alone or behind _
+ONE, SEVERAL = "file_name", "file_names"  # metadata columns of files, alone or after _
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Files of one row, or a line of metadata with the files that it may name."""
+    """The files of one row, or a line of metadata with the files that it can name."""
 
     key: str
     files: Mapping[str, Stored] = field(default_factory=dict)  # ending, or name -> file
@@ -48,7 +48,7 @@ def split_first(name: str) -> tuple[str, str]:
 def group(
     files: Iterable[Stored], split: Callable[[str], tuple[str, str]], prefix: str = ""
 ) -> tuple[list[Sample], list[str]]:
-    """Samples in the order of their first files; and, of each ending that is not read, how many."""
+    """Samples in the order of their first files, and the counts of unread endings."""
     found: dict[str, dict[str, Stored]] = {}
     unread: Counter[str] = Counter()
     for file in files:
@@ -63,7 +63,7 @@ def group(
 
 
 def _column(ending: str) -> str | None:
-    """The column that a file is of; None: it is not read. `images.2` is the second of several."""
+    """The column of a file; None: not read. `images.2` is the second of several."""
     name, _, kind = ending.rpartition(".")
     if kind in PICTURES:
         return f"images.{name}" if name.isdigit() else name or "image"
@@ -71,7 +71,7 @@ def _column(ending: str) -> str | None:
 
 
 def read_sample(sample: Sample) -> dict[str, object]:
-    """The row of a sample, its pictures still files. Raises ValueError for what is none."""
+    """The row of a sample, its pictures still files. Raises ValueError for an invalid one."""
     if sample.line is not None:
         return _read_line(sample)
     row: dict[str, object] = {}
@@ -150,7 +150,7 @@ def _files(sample: Sample, here: str, column: str, names: object) -> list[Stored
 
 
 def _file(sample: Sample, here: str, name: object) -> Stored | None:
-    """The file of that name, from the metadata on, of those that are in the folder."""
+    """The file of that name, relative to the metadata, within the folder."""
     if name is None or name == "":
         return None
     path = posixpath.normpath(posixpath.join(here, name)) if isinstance(name, str) else None

@@ -14,9 +14,9 @@ OWN_KEYS = ("prompt", "messages", "answer", "chosen", "rejected", "id", "source"
 
 
 def parse(line: bytes) -> dict:
-    """The JSON object in a line of bytes. Raises ValueError with the reason if it is none.
+    """The JSON object in a line of bytes.
 
-    Raises ValueError for any other line.
+    Raises ValueError with the reason for any other line.
     """
     if len(line.rstrip(b"\r\n")) > LONGEST_ROW:
         raise ValueError(f"longer than {LONGEST_ROW} bytes")
@@ -37,9 +37,9 @@ def parse(line: bytes) -> dict:
 
 
 def to_prompt(row: dict, *, source: str, content: int) -> Prompt:
-    """A checked row as a prompt; `content` is its id where the row names none.
+    """A checked row as a prompt; `content` is its id if the row has none.
 
-    Raises ValueError for a row that makes no prompt.
+    Raises ValueError for an invalid row.
     """
     text, messages = row.get("prompt"), row.get("messages")
     if text is None and messages is None:
@@ -125,7 +125,7 @@ def _pair(chosen: object, rejected: object) -> tuple[str, str] | tuple[None, Non
 
 def _size(height: object, width: object) -> tuple[int, int] | None:
     """The size of a picture if a row gives one; text models ignore it, so it is never a fault."""
-    # A table of text has its numbers as digits.
+    # In a text table numbers are strings of digits.
     read = [int(x) if isinstance(x, str) and x.isdecimal() else x for x in (height, width)]
     given = [isinstance(x, int) and not isinstance(x, bool) and x > 0 for x in read]
     return tuple(read) if all(given) else None

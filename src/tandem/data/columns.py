@@ -15,7 +15,7 @@ from tandem.data.pictures import KEY as ANSWER
 from tandem.data.pictures import Resize, with_pictures, with_size
 from tandem.types import Picture, Prompt
 
-ANSWERS = (ANSWER, "chosen", "rejected")  # columns whose pictures are to be learnt from
+ANSWERS = (ANSWER, "chosen", "rejected")  # columns whose pictures are training targets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,13 +27,13 @@ class Columns:
     answer: str | None = None
     chosen: str | None = None  # text, a list of messages that ends with the answer, or a picture
     rejected: str | None = None
-    picture: str | None = None  # that answers, to be imitated
+    picture: str | None = None  # picture to imitate
     images: str | None = None  # pictures that the question shows, one or a list
     answer_pattern: str | None = None  # the answer is the first group of its last match
 
     @property
     def named(self) -> dict[str, str]:
-        """Each field that is read -> the column that it stands in."""
+        """Field -> its column."""
         known = {x.name: getattr(self, x.name) for x in fields(self) if x.name != "answer_pattern"}
         return {name: column for name, column in known.items() if column is not None}
 
@@ -43,17 +43,17 @@ class Stored:
     """A file of a picture, in a folder, a tar file, or a table."""
 
     name: str
-    read: Callable[[], bytes]  # raises ValueError where it cannot be read
+    read: Callable[[], bytes]  # raises ValueError if it cannot be read
 
 
 def cell(row: Mapping, column: str) -> object:
-    """Of a row, or of a part of it that is missing where it is null."""
+    """The value of a column or of a part of one; a part of null is missing."""
     return reduce(lambda within, name: within and within[name], column.split("."), row)
 
 
 def to_row(row: Mapping, columns: Columns, answers: Decoding) -> dict:
-    """A row of a table as one of `jsonl`, its pictures at hand. Raises ValueError for one that
-    lacks a column, or shows what is no picture."""
+    """A row of a table as a row of `jsonl`, with its pictures. Raises ValueError for a missing
+    column or an invalid picture."""
     named = columns.named
     for option, column in named.items():
         if column.split(".")[0] not in row:
@@ -69,14 +69,14 @@ def to_row(row: Mapping, columns: Columns, answers: Decoding) -> dict:
         read["images"] = _as_list(read["images"])
     for side in {"chosen", "rejected"} & read.keys():
         read[side] = _last_turn(read[side])
-    # A column of which a part was read stays, as a field; files that nobody named do not.
+    # A column read in part also becomes a field; unnamed files do not.
     rest = {key: said for key, said in row.items() if key not in used and not _is_stored(said)}
     return {"messages" if isinstance(question, list) else "prompt": question, **read, **rest}
 
 
 def with_own_pictures(prompt: Prompt, resize: Resize) -> Prompt:
-    """The prompt with the pictures that its row holds. Raises ValueError for a name in place of
-    one: a table leads to no file beside it."""
+    """The prompt with the pictures in its row. Raises ValueError for a file name: a table cannot
+    refer to files outside it."""
     shown = prompt.fields.get(KEY, [])
     if not isinstance(shown, list) or not all(isinstance(one, Picture) for one in shown):
         raise ValueError(f"`{KEY}` has no pictures; name another column, data.columns.{KEY}")
@@ -94,7 +94,7 @@ def _is_stored(said: object) -> bool:
 
 
 def _show(name: str, said: object, decode: Decoding) -> object:
-    """A picture where a file is stored, and each of several; all else as it is."""
+    """Stored files as pictures, one or several; other values unchanged."""
     if isinstance(said, list):
         return [_show(name, one, decode) for one in said]
     if not isinstance(said, Stored):
@@ -106,12 +106,12 @@ def _show(name: str, said: object, decode: Decoding) -> object:
 
 
 def _as_list(said: object) -> list[Picture]:
-    """Of a row: one picture, a list of them, or none."""
+    """The pictures of a row, which may be one, a list, or none."""
     return said if isinstance(said, list) else [] if said is None else [said]
 
 
 def _last_turn(answer: object) -> object:
-    """Of a conversation what was said last; it repeats the question before."""
+    """The last turn of a conversation, which repeats the question before it."""
     if not isinstance(answer, list):
         return answer
     last = answer[-1] if answer else None

@@ -13,7 +13,7 @@ from tandem.types import Prompt, Rollout
 class Speaker(Protocol):
     """A policy that answers prompts."""
 
-    sampling: Any  # its `max_rows` is how many may be asked at once
+    sampling: Any  # its `max_rows` limits a batch
 
     def sample(
         self, prompts: Sequence[Prompt], group_size: int, *, key: int, slots: Sequence[int]
@@ -24,10 +24,9 @@ def add_rejected(
     speaker: Speaker, prompts: Sequence[Prompt], *, tries: int, seed: int
 ) -> tuple[list[Prompt], list[Prompt]]:
     """The prompts with their `answer` as chosen and the first wrong one of `tries` samples as
-    rejected; and the prompts to which nothing wrong was said.
+    rejected; and the prompts without a wrong answer.
 
-    A sample is a function of seed, prompt and try, whatever the others are. One that was cut off or
-    is empty is no answer.
+    A sample depends only on seed, prompt and try. Truncated and empty samples do not count.
     """
     wrong: dict[int, str] = {}
     for turn in range(tries):

@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from PIL import Image
 
 Size = tuple[int, int]  # height and width, in pixels
-# Of what Pillow reads: no program is started for them, as one is for PostScript.
+# Formats that Pillow reads without starting a program, as it does for PostScript.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 MOST_PIXELS = 1 << 26  # of one picture: 8192 x 8192
 MOST_BYTES = 1 << 28  # of one file
-EXACT = ("1", "L", "LA", "P", "PA", "RGB", "RGBA")  # modes that are RGB in other clothes
-DEEP = "I;16"  # the beginning of modes of 16 bits
+EXACT = ("1", "L", "LA", "P", "PA", "RGB", "RGBA")  # modes that convert to RGB without loss
+DEEP = "I;16"  # prefix of 16-bit modes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoding:
-    """How a file becomes pixels, uint8 [H, W, 3], turned as its camera was.
+    """The conversion of a file to pixels, uint8 [H, W, 3], rotated by its EXIF orientation.
 
-    `exact`: colours that RGB has no like of are refused, and transparent parts; else the nearest
-    are taken, and what is under those. `sizes`: the middle is cut to the one of these that is
-    nearest in shape; none: it stays as it is.
+    `exact`: colours outside RGB and transparency are refused; otherwise colours are converted and
+    transparency is dropped. `sizes`: the centre is cropped and resized to the size nearest in
+    shape; none: unchanged.
     """
 
     exact: bool = False
@@ -52,7 +52,7 @@ class Decoding:
         return as_pixels(picture)
 
     def beside(self, other: object) -> Decoding:
-        """That of the second of a pair: what is cut is cut as the first one was, if a picture."""
+        """The decoding for the second of a pair, cropped like the first if that is a picture."""
         if not self.sizes or not isinstance(other, Picture):
             return self
         return replace(self, sizes=((other.height, other.width),))
@@ -62,19 +62,19 @@ SHOWN = Decoding()
 
 
 def nearest_size(height: int, width: int, sizes: Sequence[Size]) -> Size:
-    """Of the sizes the one nearest in shape, the ratio of its sides; of several the first."""
+    """The size nearest in aspect ratio; the first on ties."""
     return min(sizes, key=lambda size: abs(math.log(size[0] * width / (size[1] * height))))
 
 
 def middle(height: int, width: int, shape: Size) -> tuple[int, int, int, int]:
-    """The largest part in the middle of that shape: top, left, height, width."""
+    """The largest central crop of that shape: top, left, height, width."""
     high = max(1, min(height, width * shape[0] // shape[1]))
     wide = max(1, min(width, height * shape[1] // shape[0]))
     return (height - high) // 2, (width - wide) // 2, high, wide
 
 
 def read_file(path: Path) -> bytes:
-    """Raises ValueError for a file that is not there, cannot be read, or is too large."""
+    """The bytes of a file. Raises ValueError if it is missing, unreadable or too large."""
     with open_file(path) as file:
         content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
@@ -96,7 +96,7 @@ def open_file(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def open_regular(path: Path) -> Iterator[BinaryIO]:
-    """Raises OSError, for what is no regular file too: a pipe waits, and a device has no end."""
+    """Raises OSError, also for anything but a regular file: a pipe may block forever."""
     with open(path, "rb", opener=_at_once) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError("it is not a regular file")
@@ -134,7 +134,7 @@ def _open(content: bytes) -> Image.Image:
             return ImageOps.exif_transpose(file)
     except Image.UnidentifiedImageError:
         raise ValueError("is no picture") from None
-    # What PIL raises for bytes that break off or lie depends on their format.
+    # The exceptions of PIL for damaged files depend on the format.
     except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
         raise ValueError(f"cannot be read: {error}") from None
 
@@ -149,7 +149,7 @@ def _refuse_colours(picture: Image.Image) -> None:
 
 
 def _as_rgb(picture: Image.Image) -> Image.Image:
-    """Raises ValueError for a mode whose numbers have no known largest one."""
+    """The picture in RGB. Raises ValueError for a mode without a known largest value."""
     import numpy as np
     from PIL import Image
 
@@ -165,6 +165,6 @@ def _cut(picture: Image.Image, size: Size) -> Image.Image:
     from PIL import Image
 
     top, left, high, wide = middle(picture.height, picture.width, size)
-    # Not by ImageOps.fit, which mixes in what lies beyond the part.
+    # Not by ImageOps.fit, which blends in pixels outside the crop.
     part = picture.crop((left, top, left + wide, top + high))
     return part.resize((size[1], size[0]), Image.Resampling.LANCZOS)

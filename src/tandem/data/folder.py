@@ -35,7 +35,7 @@ def folder(
     trained on, nor looked at before evaluation.split=test. `negative_prompt` is of prompts that
     bring none; `images`, `pictures` and `resize` are those of `jsonl`, and a name starts in the
     folder.
-    Raises ValueError for a folder that is not there or has no file `train`.
+    Raises ValueError for a missing folder or one without a file `train`.
     """
     place = Path(path).expanduser()
     if not place.exists():
@@ -62,7 +62,7 @@ def folder(
 def _rows(
     place: Path, name: str, *, finish: Callable[[Prompt], Prompt], negative: str | None
 ) -> Rows | None:
-    """Those of a split; None: there is none."""
+    """The rows of a split; None without one."""
     file = split_file(place, name)
     if file is None:
         return None

@@ -1,7 +1,7 @@
 """Number guessing: `>` asks for a number from 0 to width - 1, which the environment hilo knows.
 
-All prompts read alike, so a policy can learn a strategy and nothing else; the secrets are all the
-games that there are, and greedy success over them is the exact value of the strategy.
+All prompts are equal, so a policy can only learn a strategy; the secrets enumerate all games, so
+greedy success over them is the exact value of the strategy.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def hilo(
 
 
 def make_prompt(secret: int, width: int, guesses: int) -> Prompt:
-    """The question, and beside it what the environment knows."""
+    """The question, with the fields for the environment."""
     return Prompt(
         id=prompt_id("hilo", width, guesses, secret),
         source=f"hilo_{width}",

@@ -22,7 +22,7 @@ from tandem.types import Prompt
 if TYPE_CHECKING:
     import datasets
 
-BYTES = ("binary", "large_binary")  # files of pictures in columns that do not say so
+BYTES = ("binary", "large_binary")  # column types that may hold picture files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ def hub(
 ) -> Data:
     """Rows are checked, split and limited as those of `jsonl` are.
 
-    unique: of rows that ask the same question, whatever their other columns say, the first counts.
+    unique: of rows with the same question only the first is kept.
     `resize` is that of `jsonl`.
     """
     load = partial(
@@ -166,7 +166,7 @@ def _with_pictures(prompt: Prompt, *, resize: Resize, column: str | None) -> Pro
 
 
 def _distinct(table: datasets.Dataset, column: str) -> list[int]:
-    """The places of the rows that ask a question first; only its column is read."""
+    """The first row of each question; reads only its column."""
     places: dict[int, int] = {}
     for place, row in enumerate(table.select_columns([column.partition(".")[0]])):
         places.setdefault(prompt_id(json.dumps(cell(row, column))), place)
@@ -174,7 +174,7 @@ def _distinct(table: datasets.Dataset, column: str) -> list[int]:
 
 
 def _repeats(kept: Sequence[int], there: int, file: str) -> tuple[InvalidRow, ...]:
-    """All rows that were left out for their question, as one: they may be a hundred to each."""
+    """All rows left out as repeated questions, as one entry, since they may be many."""
     if len(kept) == there:
         return ()
     first = next(place for place, number in enumerate([*kept, there]) if place != number)

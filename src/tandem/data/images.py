@@ -17,7 +17,7 @@ KEY = "images"  # of a row that shows some
 
 
 def show(pixels: Tensor) -> Picture:
-    """A picture that is there, or a film. `pixels`: uint8 [H, W, 3] or [F, H, W, 3]."""
+    """A picture or film from pixels, uint8 [H, W, 3] or [F, H, W, 3]."""
     *frames, height, width, _ = pixels.shape
     content = hashlib.sha256(pixels.contiguous().numpy().tobytes())
     content.update(" ".join(map(str, (*frames, height, width))).encode())
@@ -31,10 +31,10 @@ def show(pixels: Tensor) -> Picture:
 
 
 def show_stored(read: Callable[[], bytes], decode: Decoding = SHOWN) -> Picture:
-    """A picture of which `read` gives the file, now and whenever somebody looks at it.
+    """A picture whose file `read` returns, now and on every later access.
 
-    It is decoded to its end, since a header alone may lie. Raises ValueError for what is none, or
-    breaks off.
+    It is decoded completely, since a header may be wrong. Raises ValueError for an invalid or
+    truncated file.
     """
     content = read()
     height, width, _ = decode(content).shape
@@ -52,7 +52,7 @@ def show_stored(read: Callable[[], bytes], decode: Decoding = SHOWN) -> Picture:
 
 
 def show_file(path: Path, decode: Decoding = SHOWN) -> Picture:
-    """A picture that lies in a file. Raises ValueError as `show_stored`."""
+    """A picture in a file. Raises ValueError like `show_stored`."""
     return show_stored(partial(read_file, path), decode)
 
 
@@ -73,7 +73,7 @@ def with_images(prompt: Prompt, folder: Path) -> Prompt:
 
 
 def find_unseen(prompt: Prompt) -> list[str]:
-    """The fields of a prompt that hold pictures, which no model looks at there."""
+    """The fields of a prompt with pictures, which no model would see there."""
     return [name for name, value in prompt.fields.items() if name == KEY or holds_pictures(value)]
 
 
@@ -114,7 +114,7 @@ def add_marks(prompt: Prompt) -> Prompt:
 
 
 def count_marks(prompt: Prompt) -> int:
-    """How often a picture is to stand in what is asked."""
+    """The number of picture marks in a prompt."""
     texts = [prompt.text] if prompt.messages is None else [t["content"] for t in prompt.messages]
     return sum(text.count(IMAGE) for text in texts)
 

@@ -1,4 +1,4 @@
-"""Prompts of an iteration where several datasets are mixed."""
+"""The stream of prompts of a mixture of datasets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tandem.types import Prompt
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """How often a dataset is drawn from, and in which order."""
+    """The weight of a dataset, and the order of its prompts."""
 
     weight: float
     stream: StreamMaker
@@ -25,10 +25,10 @@ class Order:
 class MixedStream(PromptStream):
     """Each slot draws its dataset by weight, and each dataset has a stream of its own.
 
-    Of the prompts that its stream would give to all slots of an iteration, the slots of a dataset
-    take the first ones. So what its stream promises of an iteration holds, such as no prompt twice;
-    but it reads on whether a prompt was taken or not, so an epoch of it is a mean over runs of
-    epochs. The sources of a dataset start with its name and a slash.
+    The slots of a dataset take the first of the prompts that its stream would give to all slots.
+    Properties within an iteration hold, such as no prompt twice; but the stream also advances past
+    prompts that were not taken, so its epochs hold only on average. The sources of a dataset start
+    with its name and a slash.
     """
 
     def __init__(self, prompts: Sequence[Prompt], *, seed: int, of: Mapping[str, Order]) -> None:

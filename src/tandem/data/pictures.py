@@ -18,7 +18,7 @@ Resize = int | Sequence[Sequence[int]] | None
 def make_finisher(folder: Path, *, pictures: bool, resize: Resize) -> Callable[[Prompt], Prompt]:
     """A function that turns a row into a prompt with its pictures; names start at `folder`.
 
-    Without `pictures` a row names none, and one that does is refused.
+    Without `pictures`, rows that name one are refused.
     """
     sizes = sizes_of(resize)
     if isinstance(resize, int) and not pictures:
@@ -27,7 +27,7 @@ def make_finisher(folder: Path, *, pictures: bool, resize: Resize) -> Callable[[
         return refuse_named
     decode = Decoding(exact=True, sizes=sizes)
 
-    @cache  # one may stand in many rows
+    @cache  # a picture may occur in many rows
     def find(name: str, beside: Picture | None = None) -> Picture:
         return show_file(folder / name, decode.beside(beside))
 
@@ -35,9 +35,9 @@ def make_finisher(folder: Path, *, pictures: bool, resize: Resize) -> Callable[[
 
 
 def sizes_of(resize: Resize) -> tuple[Size, ...]:
-    """Height and width of what pictures may be cut to; none: they stay as they are.
+    """Sizes (height, width) to crop pictures to; none: unchanged.
 
-    Raises ValueError for what is no size.
+    Raises ValueError for an invalid size.
     """
     if resize is None:
         return ()
@@ -77,7 +77,7 @@ def refuse_named(prompt: Prompt) -> Prompt:
 def with_pictures(prompt: Prompt, find: Callable[..., Picture]) -> Prompt:
     """The prompt with the picture or the pair of pictures that its row names or holds.
 
-    Raises ValueError for a pair of one picture twice.
+    Raises ValueError for a pair of equal pictures.
     """
     media = _find(KEY, prompt.fields.get(KEY), find)
     chosen = _find("chosen", prompt.chosen, find)

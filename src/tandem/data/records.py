@@ -35,12 +35,12 @@ class InvalidRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """Prompts to train on, to look at while training, to report, to imitate, and to compare."""
+    """Prompts for training, evaluation, the final test, imitation and comparison."""
 
     train: tuple[Prompt, ...]
     eval: tuple[Prompt, ...]
     test: tuple[Prompt, ...] = ()  # empty: the data names no third split
-    demonstrations: tuple[Prompt, ...] = ()  # prompts whose `answer` is to be imitated
+    demonstrations: tuple[Prompt, ...] = ()  # prompts with an `answer` to imitate
     pairs: tuple[Prompt, ...] = ()  # prompts with a `chosen` and a `rejected` answer
     # Rejected answers are sampled: in `pairs`, `eval` and `test` the `answer` is preferred to the
     # first wrong one in this many tries of the initial model. None: they are given.
@@ -69,10 +69,10 @@ class Data:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wording:
-    """How a question of a data set is put to the policy."""
+    """The format of a question for the policy."""
 
     chat: bool = True  # as a user's message, through the chat template; else as bare text
-    instruction: str | None = None  # stands below the question, one empty line between
+    instruction: str | None = None  # added below the question after an empty line
 
     def put(self, prompt: Prompt) -> Prompt:
         """The same question in this wording; a prompt that already is a chat stays as it is."""
@@ -101,7 +101,7 @@ def split_overlap(
 
 
 def _question(prompt: Prompt) -> Hashable:
-    # A text as it is: among tens of thousands JSON would be most of the time.
+    # Texts as they are: JSON of tens of thousands would dominate the time.
     pictures = tuple(picture.name for picture in prompt.images)
     if prompt.messages is None:
         return prompt.text, pictures
@@ -109,14 +109,14 @@ def _question(prompt: Prompt) -> Hashable:
 
 
 def refuse_unlike(split: str, prompts: object) -> None:
-    """Raise ValueError for a split that is no tuple of prompts whose fields are what they should
-    be. A list is as good; what may have no end is not read."""
+    """Raise ValueError unless a split is a tuple or list of prompts with valid field types.
+    Iterators, which may be endless, are not read."""
     if not isinstance(prompts, tuple | list):
         raise ValueError(f"Data.{split} is a {type(prompts).__name__}; give a tuple of Prompts")
     if odd := [one for one in prompts if not isinstance(one, Prompt)][:1]:
         raise ValueError(f"Data.{split} holds a {type(odd[0]).__name__}; give a tuple of Prompts")
     read = attrgetter(*_kinds())
-    alike: set[tuple[type, ...]] = set()  # thousands of prompts are of the same few kinds
+    alike: set[tuple[type, ...]] = set()  # thousands of prompts share a few combinations of types
     for prompt in prompts:
         if (own := tuple(map(type, read(prompt)))) not in alike:
             _refuse_kinds(f"a prompt of Data.{split} (id {prompt.id})", own)
@@ -189,5 +189,5 @@ class Rows:
     """The good rows of a file, and the bad ones."""
 
     prompts: tuple[Prompt, ...]
-    content: tuple[int, ...]  # a hash of each good row: what a split by content goes by
+    content: tuple[int, ...]  # a hash of each good row, used for splits
     bad: tuple[InvalidRow, ...]

@@ -14,8 +14,8 @@ from tandem.types import Prompt
 class PromptStream(nn.Module):
     """Every prompt equally often: a keyed permutation per epoch, read in steps of `count`.
 
-    An iteration repeats no prompt while the set is at least as large as `count`: what is left of an
-    epoch when less than one iteration remains rests until the next.
+    An iteration repeats no prompt if the set has at least `count`: the rest of an epoch that is too
+    small for an iteration is skipped.
     """
 
     # Is told the success, in [0, 1], of the rows of one iteration by their sources: (sources [N],
@@ -30,18 +30,18 @@ class PromptStream(nn.Module):
         self.seed = seed
 
     def draw(self, iteration: int, count: int, *, round: int = 0) -> list[Prompt]:
-        """The prompts of all ranks. `round` > 0 draws more for the same iteration, moving nothing.
+        """The prompts of all ranks. `round` > 0 draws more without changing later iterations.
 
-        All rounds of an iteration have the same `count`; who wants fewer takes the first.
+        All rounds of an iteration have the same `count`; callers that need fewer take the first.
         """
         return [self.prompts[place] for place in self.places(iteration, count, round).tolist()]
 
     def places(self, iteration: int, count: int, round: int) -> Tensor:
-        """Places in the set of the draws: [count] int64."""
+        """Indices of the drawn prompts: [count] int64."""
         main = self._main(iteration, count)
         if round == 0:
             return main
-        # Refills have an order of their own, so that the main stream never moves.
+        # Refills have their own order, so that they do not affect the main stream.
         order = rng.permutation(rng.key(self.seed, "refill", iteration), len(self.prompts))
         used = torch.isin(order, main)
         order = torch.cat([order[~used], order[used]])
@@ -61,17 +61,17 @@ class PromptStream(nn.Module):
 
 
 class DrawnAhead:
-    """A stream whose prompts are drawn so many iterations before they are trained on, by what was
-    learnt until then: samples of older weights answer what was asked of those."""
+    """A stream whose prompts are drawn several iterations before they are trained on, with the
+    curriculum of that time, since older weights sample their answers."""
 
     def __init__(self, stream: PromptStream, *, ahead: int, kept: int) -> None:
-        """kept: iterations for which a draw may still be read."""
+        """kept: number of past iterations whose draws can still be read."""
         self.stream, self.ahead, self.kept = stream, ahead, kept
-        self.places: dict[int, Tensor] = {}  # iteration -> places in the set
-        self.wanted: Callable[[], set[int]] = set  # iterations whose draw is read still later
+        self.places: dict[int, Tensor] = {}  # iteration -> indices of prompts
+        self.wanted: Callable[[], set[int]] = set  # older iterations whose draws are still needed
 
     def draw(self, iteration: int, count: int, *, round: int = 0) -> list[Prompt]:
-        """As of any stream; further rounds are drawn when they are asked for."""
+        """The prompts; further rounds are drawn on demand."""
         if round:
             return self.stream.draw(iteration, count, round=round)
         for later in range(iteration, iteration + self.ahead + 1):
@@ -86,11 +86,11 @@ class DrawnAhead:
         return [self.stream.prompts[place] for place in self.places[iteration].tolist()]
 
     def state(self) -> dict[str, Tensor]:
-        """drawn/ITERATION -> places, [count] int64."""
+        """drawn/ITERATION -> indices, [count] int64."""
         return {f"drawn/{iteration}": places for iteration, places in self.places.items()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Put back what `state` gave, among other things that are left alone. [count] int64."""
+        """Restore the result of `state`, ignoring other entries. [count] int64."""
         own = {name.partition("/")[2]: x for name, x in state.items() if name.startswith("drawn/")}
         self.places = {int(iteration): x.clone() for iteration, x in own.items()}
 
@@ -98,10 +98,10 @@ class DrawnAhead:
 class Curriculum(PromptStream):
     """Sources are drawn with weight p (1 - p) + floor, where p is the success rate of a source.
 
-    p starts at 1/2 and is a moving average over iterations. A decay of 0.8 remembers about five: a
-    mean over some 60 samples of a source has a noise of 0.065, which that cuts to 0.02, below the
+    p starts at 1/2 and is a moving average over iterations. A decay of 0.8 averages about five: it
+    reduces the noise of a mean over some 60 samples of a source from 0.065 to 0.02, below the
     floor; a slower one would lag behind a frontier that moves every ten iterations. The floor keeps
-    what is mastered in the draw: without it, it is forgotten.
+    mastered sources in the draw, which would otherwise be forgotten.
     """
 
     def __init__(
@@ -119,14 +119,14 @@ class Curriculum(PromptStream):
         self.register_buffer("success", torch.full((len(self.sources),), 0.5, dtype=torch.float64))
 
     def weights(self) -> Tensor:
-        """The chance of each source, in the order of `sources`: float64, sums to 1: [sources]."""
+        """Probabilities in the order of `sources`: float64, sum to 1: [sources]."""
         weights = self.success * (1 - self.success) + self.floor
         return weights / weights.sum()
 
     def observe(self, sources: Sequence[str], success: Tensor) -> None:
         """Move the rate of each source that was seen towards its mean success of this iteration.
 
-        A missing success (NaN) says nothing; one outside [0, 1] counts as the nearer end.
+        A missing success (NaN) is ignored; values are clamped to [0, 1].
         """
         success = success.detach().cpu().double()
         known = ~success.isnan()
@@ -140,10 +140,10 @@ class Curriculum(PromptStream):
         self.success[seen] = self.decay * self.success[seen] + (1 - self.decay) * mean
 
     def places(self, iteration: int, count: int, round: int) -> Tensor:
-        # Later rounds go on where earlier ones stopped, so a round knows the choices before it.
+        # Later rounds continue earlier ones, so a round depends on the choices before it.
         chosen = torch.cat([self._choose(iteration, count, turn) for turn in range(round + 1)])
         nth = torch.nn.functional.one_hot(chosen, len(self.sources)).cumsum(0)
-        nth = nth.gather(1, chosen[:, None])[:, 0] - 1  # how often the source came before
+        nth = nth.gather(1, chosen[:, None])[:, 0] - 1  # earlier draws of the source
         orders = {source: self._order(iteration, source) for source in set(chosen.tolist())}
         last = zip(chosen[-count:].tolist(), nth[-count:].tolist(), strict=True)
         return torch.stack([orders[source][n % len(orders[source])] for source, n in last])
@@ -162,7 +162,7 @@ class Curriculum(PromptStream):
 
 
 def chosen_by(weights: Tensor, key: int, count: int) -> Tensor:
-    """`count` draws with these chances, which need not sum to 1: [count] int64, places in them."""
+    """`count` draws with these unnormalised probabilities: [count] int64 indices."""
     edges = weights.cumsum(0)
     uniform = rng.uniform(key, (count,)) * edges[-1]
     return torch.searchsorted(edges[:-1].contiguous(), uniform, right=True)
