@@ -1,4 +1,4 @@
-"""Batches: all that losses see of samples, and what a policy says of them with gradient."""
+"""Batches: the inputs of losses, and the outputs of a policy with gradient."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ class Transition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """Log-probabilities of steps that were taken, and what goes with them, with gradient; 0 outside
-    the mask."""
+    """Log-probabilities of sampled steps and related outputs, with gradient; 0 outside the mask."""
 
     logp: Tensor  # [B, T] nats
     entropy: Tensor | None = None  # [B, T] nats; None: not asked for
@@ -42,7 +41,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoupledBatch(LossBatch, Compared):
-    """All that a coupled loss may see. Outside the mask every tensor is 0."""
+    """The input of a coupled loss. Outside the mask every tensor is 0."""
 
     carries: ClassVar = "logp"
 
@@ -69,12 +68,12 @@ class CoupledBatch(LossBatch, Compared):
     segment: Tensor | None = None  # [B, T] int8 place in SEGMENTS; None: steps of one kind
 
 
-OF_SNAPSHOTS = {"old_error": "old", "fast_error": "fast"}  # errors of older weights, by their name
+OF_SNAPSHOTS = {"old_error": "old", "fast_error": "fast"}  # error -> its name in algorithm.ema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoupledBatch(Shaped, LossBatch):
-    """All that a decoupled loss may see: velocity errors at T noise levels of every picture.
+    """The input of a decoupled loss: velocity errors at T noise levels of every picture.
 
     An error is predicted - true velocity, flat over the D latent dimensions; the truth is that of
     the data, noise - x0, or a teacher's. Outside the mask every tensor is 0.
@@ -96,41 +95,41 @@ class DecoupledBatch(Shaped, LossBatch):
     old_error: Tensor | None = None  # [B, T, D] of the older policy that algorithm.ema keeps
     ref_error: Tensor | None = None  # [B, T, D] of the frozen reference
     fast_error: Tensor | None = None  # [B, T, D] of a fast moving average of the weights
-    # For states of the sampler's own path, of the step that it took there:
+    # For states on the sampler's path, of the step sampled there:
     velocity_gain: Tensor | None = None  # [B, T] d mean / d velocity, below 0
-    std: Tensor | None = None  # [B, T] of its noise; 0: it took none
-    importance: Tensor | None = None  # [B, T] weight of the noise, where not all of it is fresh
+    std: Tensor | None = None  # [B, T] of its noise; 0: deterministic
+    importance: Tensor | None = None  # [B, T] weight of the noise, if part of it is reused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkAnswer:
-    """What a network that learns beside the policy says of T queries of a row, [B, T, D]."""
+    """The outputs of a network trained beside the policy at T queries of a row, [B, T, D]."""
 
     error: Tensor  # of its velocity; carries its gradient
-    x0: Tensor  # the picture that it expects, without a gradient
-    old_error: Tensor | None = None  # of older weights of its own, where its loss reads them
-    fast_error: Tensor | None = None  # of an average that it leaves behind itself
+    x0: Tensor  # the predicted picture, without a gradient
+    old_error: Tensor | None = None  # of its older weights, if its loss reads them
+    fast_error: Tensor | None = None  # of its fast moving average
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatchingBatch(LossBatch):
-    """All that losses of distribution matching may see: pictures expected at T queries of a row.
+    """The input of distribution matching losses: predicted pictures at T queries of a row.
 
-    What is expected is flat over the D latent dimensions. Outside the mask every tensor is 0.
+    Predictions are flat over the D latent dimensions. Outside the mask every tensor is 0.
     """
 
     carries: ClassVar = "x0"
 
-    x0: Tensor  # [B, T, D] what the generator expects of a state of its path; carries its gradient
-    sigma: Tensor  # [B, T] of the query, x0 with noise on it, in (0, 1]
+    x0: Tensor  # [B, T, D] the generator's prediction at a state of its path; carries its gradient
+    sigma: Tensor  # [B, T] of the query, x0 with noise added, in (0, 1]
     importance: Tensor  # [B, T] of the query's noise; 1 where it is all fresh
     advantages: Tensor  # [B, T]
     mask: Tensor  # [B, T] bool
     group: Tensor  # [B] int64
-    scored: Tensor  # [B] bool, False where advantages say nothing
-    # Of the query, what is expected by:
+    scored: Tensor  # [B] bool, False where advantages are not defined
+    # Predictions at the query by:
     real_x0: Tensor | None = None  # [B, T, D] the frozen reference
-    of_prompt: Tensor | None = None  # [B, T, D] what a prompt adds to the reference's
+    of_prompt: Tensor | None = None  # [B, T, D] the effect of the prompt on the reference's
     ref_error: Tensor | None = None  # [B, T, D] the reference's velocity error there
     # By name, those of algorithm.networks.
     networks: Mapping[str, NetworkAnswer] = field(default_factory=dict)
@@ -138,15 +137,15 @@ class MatchingBatch(LossBatch):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """All that statistics of velocity errors see, of the rows of an update: one number a level."""
+    """The input of statistics of velocity errors, rows of an update: one number per level."""
 
-    value: Tensor  # [B, T] of the row by itself
+    value: Tensor  # [B, T] of each row
     advantages: Tensor  # [B, T]
     mask: Tensor  # [B, T] bool
     group: Tensor  # [B] int64
 
 
 def taught_steps(record: Rollout | CoupledBatch) -> Tensor:
-    """[B, T] bool: the trained steps that a teacher judges."""
+    """[B, T] bool: the trained steps with a teacher."""
     taught = record.taught
     return record.trained if taught is None else record.trained & taught[:, None]

@@ -1,4 +1,4 @@
-"""The algebra of records: rows chosen, rows stacked, every tensor changed, shapes checked."""
+"""Operations on records: row selection, stacking, mapping of tensors, shape checks."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 Record = TypeVar("Record")
-OF_LATENTS = 4  # axes from which on the last two are height and width
+OF_LATENTS = 4  # from so many axes on, the last two are height and width
 
 
 class LossBatch:
-    """What a loss sees of rows. One of its tensors carries the gradient."""
+    """The input of a loss. One of its tensors carries the gradient."""
 
     __slots__ = ()
     carries: ClassVar[str]  # the name of that tensor
@@ -27,7 +27,7 @@ class LossBatch:
 
 
 class Shaped:
-    """A record whose tensors are checked where it is made."""
+    """A record whose tensor shapes are checked when it is made."""
 
     __slots__ = ()
     # Field, or FIELD.FIELD of a record in it -> a letter for each axis, such as "BT"; of a mapping,
@@ -52,13 +52,13 @@ class Shaped:
 
 
 class Compared:
-    """Rows of which some may only be compared with."""
+    """Rows of which some may be baselines, for comparison only."""
 
     __slots__ = ()
 
     @property
     def trained(self) -> Tensor:
-        """[B, T] bool: the mask, without the rows that others are only compared with."""
+        """[B, T] bool: the mask without baseline rows."""
         return self.mask if self.baseline is None else self.mask & ~self.baseline[:, None]
 
 
@@ -82,7 +82,7 @@ def take(record: Record, rows: Tensor) -> Record:
 
 
 def alike(values: Sequence) -> list[Tensor]:
-    """Where equal values stand, in the order of their first: int64 [n] of each."""
+    """The indices of equal values, in order of first appearance: int64 [n] of each."""
     places: dict[object, list[int]] = {}
     for place, value in enumerate(values):
         places.setdefault(value, []).append(place)
@@ -91,7 +91,7 @@ def alike(values: Sequence) -> list[Tensor]:
 
 def concat(records: Sequence[Record]) -> Record:
     """Stack records along B; shorter T are padded with 0 on the right, and smaller latent pictures
-    below and on the right. What one of them does not say, all of them do not say: None."""
+    below and on the right. A field that is None in one of them is None in the result."""
     if len(records) == 1:
         return records[0]
     return map_fields(records[0], _join, *records[1:])
@@ -117,12 +117,12 @@ def _join(*values: Tensor | tuple | None) -> Tensor | tuple | None:
 
 def pad_steps(value: Tensor, width: int) -> Tensor:
     """[B, T, ...] -> [B, width, ...], zeros on the right."""
-    behind = (0, 0) * (value.ndim - 2)  # named from the last axis on
+    behind = (0, 0) * (value.ndim - 2)  # listed from the last axis on
     return torch.nn.functional.pad(value, (*behind, 0, width - value.shape[1]))
 
 
 def widen(x: Tensor) -> Tensor:
-    """In float32, or as it is if it is wider. Of any shape [...]."""
+    """x in float32, or unchanged if it is wider. Of any shape [...]."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 

@@ -1,4 +1,4 @@
-"""Samples: the prompts, what a policy did about them, and how well it did."""
+"""Samples: prompts, rollouts of a policy, and scores."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from torch import Tensor
 
 from tandem.types.record import Compared, Shaped
 
-IMAGE = "<image>"  # in the text of a prompt: where one of its images stands
+IMAGE = "<image>"  # in the text of a prompt: the position of an image
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """A picture that a prompt shows or brings. Its pixels are read when somebody looks at it."""
+    """A picture of a prompt. Its pixels are read on access."""
 
-    name: str  # a hash of its content: two of one name are the same picture
+    name: str  # a hash of its content: equal names are equal pictures
     height: int  # in pixels
     width: int
     # uint8 [H, W, 3]; of a film [F, H, W, 3]
     load: Callable[[], Tensor] = field(compare=False, repr=False)
-    frames: int | None = None  # of a film; None: it is a picture
-    file: str | None = None  # a hash of the file that it is stored in, however it is cut
+    frames: int | None = None  # of a film; None: a picture
+    file: str | None = None  # a hash of its file, independent of cropping
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of its pixels."""
+        """The shape of its pixels."""
         still = (self.height, self.width, 3)
         return still if self.frames is None else (self.frames, *still)
 
@@ -38,23 +38,23 @@ class Prompt:
     """A question to a policy. `text` is sent as it is; `messages` go through the chat template."""
 
     id: int  # stable between runs
-    source: str  # the task it belongs to: evaluation and curriculum split by it
+    source: str  # its task, by which evaluation and curriculum split
     text: str | None = None
     messages: tuple[Mapping[str, str], ...] | None = None
-    # What it shows, in the order of the marks `<image>` in its text or messages: one for each.
+    # Its pictures, one for each mark `<image>` in its text or messages, in order.
     images: tuple[Picture, ...] = ()
     answer: str | None = None
-    # Of two answers the preferred one, and the other: texts, or pictures; both or neither.
+    # The preferred and the other answer of a pair: texts or pictures; both or neither.
     chosen: str | None = None
     rejected: str | None = None
     media: Picture | None = None  # of a demonstration
     chosen_media: Picture | None = None
     rejected_media: Picture | None = None
-    size: tuple[int, int] | None = None  # height and width of what it asks for; None: the model's
-    fields: Mapping[str, Any] = field(default_factory=dict)  # whatever else a reward wants to know
-    rewards: tuple[str, ...] | None = None  # the names of those that judge it; None: all
-    # Of the prompt of a row, what came of it in an environment: "turns", each a role and a content,
-    # "end", "attempts", "counts", and "lost", which says why where the world failed.
+    size: tuple[int, int] | None = None  # requested height and width; None: the model's
+    fields: Mapping[str, Any] = field(default_factory=dict)  # further inputs of rewards
+    rewards: tuple[str, ...] | None = None  # names of the rewards that score it; None: all
+    # The episode of a row: "turns", each a role and a content,
+    # "end", "attempts", "counts", and "lost", the reason if the environment failed.
     episode: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -63,32 +63,32 @@ class Prompt:
 
     @property
     def is_pair(self) -> bool:
-        """Whether it brings two answers, texts or pictures."""
+        """Whether it has two answers, texts or pictures."""
         return self.chosen is not None or self.chosen_media is not None
 
     @property
     def shown_answer(self) -> str | None:
-        """The final turn of the assistant, or the answer; None: it shows nothing to learn from."""
+        """The final turn of the assistant, or the answer; None: no demonstration."""
         if self.messages is not None and self.messages[-1]["role"] == "assistant":
             return self.messages[-1]["content"]
         return self.answer
 
     def judged_by(self, reward: str) -> bool:
-        """Whether the reward of that name is asked about its samples."""
+        """Whether the reward of that name scores its samples."""
         return self.rewards is None or reward in self.rewards
 
     @property
     def sides(self) -> tuple[Prompt, Prompt]:
-        """A pair as two demonstrations, of what was chosen and of what was rejected."""
+        """A pair as two demonstrations, of the chosen and of the rejected answer."""
         return (
             replace(self, answer=self.chosen, media=self.chosen_media),
             replace(self, answer=self.rejected, media=self.rejected_media),
         )
 
 
-# Segments of a sample that is written and then painted; `segment` holds the place in this list.
+# Segments of a text-then-image sample; `segment` is the index in this list.
 TEXT, PICTURE = SEGMENTS = ("text", "picture")
-WRITTEN = "written"  # the field of a prompt that holds the text a picture was painted for
+WRITTEN = "written"  # the field of a prompt with the text of a picture
 
 PER_SAMPLE = ("group", "length", "truncated", "key", "baseline", "taught", "text")
 PER_STEP = (
@@ -110,7 +110,7 @@ PER_STEP = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rollout(Shaped, Compared):
-    """Samples of a policy. Rows compared with one another share a `group`, unique over ranks."""
+    """Samples of a policy. Rows compared with each other share a `group`, unique over ranks."""
 
     axes: ClassVar = {
         "mask": "BT",
@@ -118,7 +118,7 @@ class Rollout(Shaped, Compared):
         **dict.fromkeys(PER_STEP, "BT"),
     }
 
-    sample: Any  # opaque: only the policy that made it opens it
+    sample: Any  # opaque: read only by the policy that made it
     # What rewards receive: texts, or images, uint8 [H, W, 3], or videos, [F, H, W, 3].
     outputs: tuple[str, ...] | tuple[Tensor, ...]
     prompts: tuple[Prompt, ...]  # the prompt of every row
@@ -131,7 +131,7 @@ class Rollout(Shaped, Compared):
     truncated: Tensor  # [B] bool: ended by a limit of steps or turns, and not by itself
     key: Tensor | None = None  # [B] int64 of the draws that made the row; None: no draws
     baseline: Tensor | None = None  # [B] bool: for comparison only, never trained; None: no row is
-    taught: Tensor | None = None  # [B] bool: rows that a teacher judges; None: all, if any does
+    taught: Tensor | None = None  # [B] bool: rows with a teacher; None: all, if there is one
     # For each row the prompt that its teacher reads; None: the same as the policy's.
     reprompts: tuple[Prompt | None, ...] | None = None
     behaviour_logp: Tensor | None = None  # [B, T] float32 nats as sampled; None: offline, or an ODE
@@ -158,7 +158,7 @@ class Rollout(Shaped, Compared):
 
     @property
     def own_length(self) -> Tensor:
-        """[B] int64 steps that the policy took, trained or not: none that an environment said."""
+        """[B] int64 steps of the policy, trained or not, without messages of an environment."""
         return self.length if self.turn is None else (self.turn > 0).sum(1)
 
 
@@ -197,11 +197,11 @@ class Scores(Shaped):
         return self.all_parts[name]
 
     def part(self, name: str | None, prompts: Sequence[Prompt]) -> Tensor:
-        """How well samples did by one reward, [B]; None: the first one that is trained, if any is.
+        """One reward of each sample, [B]; None: the first trained one, if there is any.
 
-        For a prompt that it does not judge, the first of the rewards that do, of those that are
-        trained if any is. So the prompts of all rows must be there, and those of other ranks are
-        not. Raises ValueError for a name that is no reward.
+        For a prompt without this reward, the first of its rewards is used, preferring trained ones.
+        So the prompts of all rows are needed, which rows of other ranks lack.
+        Raises ValueError for a name that is no reward.
         """
         if len(prompts) != len(self.total):
             raise ValueError(f"{len(prompts)} prompts of {len(self.total)} samples; give one each")
