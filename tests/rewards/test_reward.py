@@ -45,6 +45,22 @@ def test_worked_example_of_a_weighted_sum():
     assert scores.scored.tolist() == [True, True, True]
 
 
+@pytest.mark.parametrize("timeout", [None, 9.0])  # in this thread, or in one of its own
+def test_what_a_reward_sets_in_torch_ends_with_its_call(timeout):
+    def careless(output, prompt):
+        torch.set_default_dtype(torch.float64)
+        torch.set_grad_enabled(False)
+        return 1.0
+
+    try:
+        assert Rewards({"a": Reward(careless, timeout=timeout)})(OUTPUTS[:1], PROMPTS[:1]).scored
+        assert torch.get_default_dtype() is torch.float32
+        assert torch.is_grad_enabled()
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_grad_enabled(True)
+
+
 def test_a_sample_that_no_reward_scored_is_not_scored():
     rewards = Rewards({"a": Reward(says(None)), "b": Reward(lambda o, p: p.id or None)})
     scores = rewards(OUTPUTS[:3], PROMPTS[:3])

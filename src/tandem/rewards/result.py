@@ -22,8 +22,10 @@ from types import FrameType
 from typing import NoReturn
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from tandem.contracts.outputs import shown
 from tandem.stop import Stop, end_process
 from tandem.types import Prompt
 
@@ -69,7 +71,7 @@ def attempt(function: Callable, arguments: Sequence[object]) -> object:
     pressed: list[int] = []
     process = os.getpid()
     try:
-        with exits_trapped(pressed):
+        with exits_trapped(pressed), torch.set_grad_enabled(torch.is_grad_enabled()):
             answer = function(*arguments)
             return asyncio.run(answer) if inspect.iscoroutine(answer) else answer
     except KeyboardInterrupt as error:
@@ -245,6 +247,4 @@ def place_of(error: BaseException) -> str:
     if not own:
         return ""
     name, line = own[-1]
-    here = Path(name)
-    shown = here.relative_to(Path.cwd()) if here.is_relative_to(Path.cwd()) else here
-    return f" at {shown}:{line}"
+    return f" at {shown(name)}:{line}"

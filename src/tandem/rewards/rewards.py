@@ -43,6 +43,7 @@ class Rewards:
             raise ValueError("no reward: choose one, for example reward=exact_match")
         self.components = dict(components)
         self.trained = {name: one for name, one in components.items() if one.weight}
+        self.dtype = torch.get_default_dtype()  # of the process, and so of the run
         # Reason -> missing numbers since last popped, for trained rewards and for judges.
         self.faults: Counter[str] = Counter()
         self.judge_faults: Counter[str] = Counter()
@@ -102,6 +103,7 @@ class Rewards:
     ) -> Scores:
         """The scores of `count` samples from each reward's verdicts on its rows. `lost`: the reason
         for each row whose environment failed; these have no score."""
+        torch.set_default_dtype(self.dtype)  # as before, whatever a reward set
         total = torch.zeros(count, dtype=torch.float64)
         scored = torch.full((count,), not self.trained)
         failed = torch.zeros(count, dtype=torch.bool)
