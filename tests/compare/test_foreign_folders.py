@@ -120,6 +120,15 @@ def test_what_cannot_be_read_is_named_and_left_out(folder, spoil):
     assert left_out[0].startswith(f"left out: {odd} cannot be read as a run (")
 
 
+def test_of_a_file_that_a_log_links_to_nothing_is_quoted(folder):
+    (folder / "own").write_text("root:secret\n")
+    (folder / "odd" / "metrics.jsonl").unlink()
+    (folder / "odd" / "metrics.jsonl").symlink_to(folder / "own")
+    _, left_out = read_all([folder / "good0", folder / "odd"])
+    assert "odd/metrics.jsonl has a line that is none" in left_out[0]
+    assert "secret" not in left_out[0]
+
+
 def test_a_comparison_says_what_it_left_out(folder, capsys):
     SPOILS["an alias bomb"](folder / "odd")
     main([str(folder)])

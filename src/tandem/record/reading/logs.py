@@ -105,8 +105,10 @@ class Log:
             known = {name: _finite(x) for name, x in whole.items()}
             return json.dumps(known).encode() + b"\n"
         except (ValueError, TypeError, LookupError, OverflowError, RecursionError):
-            shown = line[:60].decode(errors="replace").strip()
-            raise ValueError(f"{self.path} has a line that is none: {shown!r}") from None
+            # Of somebody else's run it may lead to any file here, and reports are passed on.
+            linked = self.path.is_symlink()
+            shown = "(of a link)" if linked else repr(line[:60].decode(errors="replace").strip())
+            raise ValueError(f"{self.path} has a line that is none: {shown}") from None
 
 
 def _finite(value: object) -> float | None:
