@@ -13,7 +13,7 @@ from tandem.types import IMAGE, Picture
 def checked(said: Said, call: str, about: About, begun: Collection[int]) -> Said:
     """A world's answer as a checked record. Raises Missing for an invalid one.
 
-    begun: the conversations that there are.
+    begun: the conversations begun so far.
     """
     if (wrong := complaint(said, about, begun)) is not None:
         raise Missing(f"{call} {wrong}")

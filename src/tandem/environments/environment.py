@@ -63,7 +63,7 @@ class Environment:
         self.max_observation_tokens = max_observation_tokens
         self.timeout, self.attempts, self.at_once = timeout, attempts, at_once
         self.shared_noise = shared_noise
-        self.seconds = 0.0  # in its calls since last popped
+        self.seconds = 0.0  # in calls of the world since the last `pop_seconds`
         if self.about.runs_code:
             raise ValueError(
                 "environment: this world runs code of the policy without a sandbox; "
@@ -154,7 +154,7 @@ class Environment:
         self._heard(play, opening, "begin")
 
     def _heard(self, play: Play, answer: object, call: str = "act") -> None:
-        if not isinstance(answer, BaseException):  # its parts may be code of theirs
+        if not isinstance(answer, BaseException):  # a check may run code of the world
             answer = attempt(checked, (answer, call, self.about, play.contexts))
         if isinstance(answer, BaseException):
             play.lost = reason_of(call, answer, self.timeout)

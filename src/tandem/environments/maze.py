@@ -11,16 +11,16 @@ from tandem.environments.protocol import About, Move, Said
 from tandem.types import IMAGE, Prompt
 
 FIELDS = ("doors", "start", "goal", "moves")
-WALL = "*"  # before what is said of a cell that was not left
+WALL = "*"  # marks the answer to a move that hit a wall
 
 
 @register_environment("maze")
 class Maze:
-    """Find the cell `goal` from the cell `start` in so many `moves`, fields of the prompt: 1 where
-    it was found, else 0.
+    """Reach the cell `goal` from the cell `start` in at most `moves` moves, all fields of the
+    prompt: the reward is 1 at the goal, else 0.
 
-    A move is one of + - ( ), for up, down, left and right; anything else leaves one where one is. A
-    state is the cell.
+    A move is one of + - ( ), for up, down, left and right; anything else leaves the position
+    unchanged. The state is the current cell.
     """
 
     def describe(self) -> About:
@@ -36,8 +36,8 @@ class Maze:
 
 @register_environment("maze_shown")
 class MazeShown(Maze):
-    """The same in pictures: the maze, where one is (red) and the goal (green). A move is one of 1 2
-    3 4, for up, down, left and right; a wall is seen, and not told."""
+    """The maze in pictures, with the position in red and the goal in green. A move is one of 1 2
+    3 4, for up, down, left and right; walls are visible, but never reported in words."""
 
     def describe(self) -> About:
         return About(gives_states=True, shows=True)
@@ -49,7 +49,7 @@ class MazeShown(Maze):
 
 @dataclass(slots=True, kw_only=True)
 class Walk:
-    """The current cell, and the moves that are left."""
+    """An episode in a maze: the current cell and the remaining moves."""
 
     doors: Doors
     cell: str

@@ -1,4 +1,4 @@
-"""The world of an OpenEnv server: a session for each episode, JSON over a WebSocket."""
+"""A world on an OpenEnv server: one session per episode, JSON over a WebSocket."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from tandem.rewards.result import Missing
 from tandem.types import Prompt
 
 HERE = "environment.world"
-RESET = "reset"  # the field of a prompt with arguments of its own
-SEEDS = 2**31  # what every generator takes
-SHOWN = 200  # characters of what a server says of a fault
-OURS = ("missing", "extra_forbidden")  # faults of the fields of an action, not of what is in them
+RESET = "reset"  # the prompt field with its own arguments of `reset`
+SEEDS = 2**31  # seeds below this suit every generator
+SHOWN = 200  # characters of a server's error message
+OURS = ("missing", "extra_forbidden")  # faults of an action's field names, not of its values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fields:
-    """Where the text of a move goes, and where texts of the server stand: `messages.-1.content` is
-    a way through mappings and lists."""
+    """The field for the text of a move, and the paths of the server's texts. A path leads through
+    mappings and lists, such as `messages.-1.content`."""
 
-    action: str | None = None  # field of an action that is the text; None: a move is JSON
-    observation: str | None = None  # what is said; None: the whole observation, as JSON
-    state: str | None = None  # what of the answer to `state` names a state; None: there are none
+    action: str | None = None  # action field for the text; None: a move is JSON
+    observation: str | None = None  # path of the text; None: the whole observation, as JSON
+    state: str | None = None  # path in the reply to `state`; None: no states
 
 
 @register_environment("openenv")
@@ -38,10 +38,10 @@ class Fields:
 class OpenEnv:
     """An environment behind the WebSocket of an OpenEnv server (`reset`, `step`, `state`, `close`).
 
-    Each episode is a session of its own, at one of the addresses in turn. `reset` is given a seed
-    from the key, which is one for the samples of a group, then the arguments of `reset`, then those
-    in the prompt's field "reset". `token_env` names the environment variable with the bearer token,
-    if there is one.
+    Each episode has its own session; the addresses take turns. The server's `reset` receives a seed
+    from the key, which the samples of a group share, then the arguments in `reset`, then those in
+    the prompt's field "reset". `token_env` names the environment variable with the bearer token, if
+    there is one.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class RemoteEpisode:
     session: Session
     fields: Fields
     name: object = None
-    state: str | None = None  # that the next move is begun in
+    state: str | None = None  # before the next move
     opening: Said = field(default_factory=Said)
 
     def begin(self, asked: Mapping[str, object]) -> None:
@@ -108,7 +108,7 @@ class RemoteEpisode:
         self.name = state.get("episode_id")
         if data.get("done"):
             self._fail("reset gave an episode that is already over")
-        self.opening = replace(self._said(data, state), reward=None)  # of no move
+        self.opening = replace(self._said(data, state), reward=None)  # it belongs to no move
 
     def act(self, move: Move) -> Said:
         action = self._action(move.text)
@@ -136,8 +136,8 @@ class RemoteEpisode:
         return action if isinstance(action, dict) else "The action is not a JSON object."
 
     def _step(self, message: Mapping[str, object]) -> tuple[Mapping, Mapping]:
-        """The data of the answer, and of the state behind it: by that, servers which share one
-        environment among their sessions are known."""
+        """The data of the reply, and of the state after it, which reveals servers that share one
+        environment among their sessions."""
         return self._ask(message, "observation"), self._ask({"type": "state"}, "state")
 
     def _ask(self, message: Mapping[str, object], kind: str) -> Mapping:

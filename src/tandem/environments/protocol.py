@@ -1,10 +1,9 @@
 """The protocol of an environment: a world that begins episodes, and an episode that is acted in.
 
-It knows prompts and texts, and nothing of tokens. Four calls are all: `describe`, `begin`, `act`
-and `close`. Each may block or sleep, since `Environment` asks them in threads where a timeout is
-set.
-`@register_environment` above a class makes it `environment=NAME`, as it does a plain function
-`(prompt, moves) -> Said`, which is enough where all state is the moves so far.
+It sees prompts and texts, never tokens, and has four calls: `describe`, `begin`, `act` and `close`.
+Each may block or sleep, since `Environment` runs them in threads if a timeout is set.
+`@register_environment` above a class makes it `environment=NAME`. A plain function
+`(prompt, moves) -> Said` works too, if its state follows from the moves so far.
 """
 
 from __future__ import annotations
@@ -16,45 +15,45 @@ from typing import Protocol
 from tandem.types import Picture, Prompt
 
 Message = Mapping[str, str]  # role and content
-ROLES = ("user", "tool")  # of what a world says; "assistant" is the policy's own
-PROMPT_ROLES = ("system", "user", "assistant", "tool")  # of an opening in place of the prompt
+ROLES = ("user", "tool")  # of a world's messages; "assistant" is the policy
+PROMPT_ROLES = ("system", "user", "assistant", "tool")  # of an opening that replaces the prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """What a world is, before it begins an episode."""
+    """The properties of a world, known before it begins an episode."""
 
     gives_rewards: bool = True  # whether `Said.reward` may be a number
-    gives_states: bool = False  # whether `Said.state` names the states that moves begin in
-    # Whether equal keys and equal moves are answered alike; a run that cannot repeat says so.
+    gives_states: bool = False  # whether `Said.state` names the state before a move
+    # Whether equal keys and moves get equal answers; if not, the run reports that it cannot repeat.
     repeats: bool = True
-    runs_code: bool = False  # of the policy: refused without a sandbox
-    tools: Sequence[Mapping] = ()  # JSON schemas of what can be called, for the chat template
-    # An opening stands in place of the prompt and of its pictures, and not behind it.
+    runs_code: bool = False  # code of the policy: refused without a sandbox
+    tools: Sequence[Mapping] = ()  # JSON schemas of the tools, for the chat template
+    # The opening replaces the prompt and its pictures instead of following them.
     writes_prompt: bool = False
-    # Seconds that a call may take by limits of the world's own, which end it well: a timeout must
-    # leave it so many. None: there are none.
+    # Seconds after which the world's own limits end a call cleanly: `environment.timeout` must not
+    # be shorter. None: the world has no limits.
     slowest: float | None = None
-    shows: bool = False  # pictures: the policy must see
-    # Tries what the world needs, once, before weights are sampled from; it raises ValueError.
+    shows: bool = False  # pictures, which need a policy that sees
+    # Checks the requirements of the world once, before sampling starts; raises ValueError.
     check: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """What a world says before the first move, or to a move."""
+    """The world's answer to a move, or its opening before the first move."""
 
-    messages: Sequence[Message] = ()  # of a user or a tool; nothing that follows the end is read
-    reward: float | None = None  # of the move that was made; None: it is worth nothing of its own
-    over: bool = False  # nobody moves any more
-    state: str | None = None  # in which the next move is begun; equal names are equal states
-    counts: Mapping[str, float] = field(default_factory=dict)  # for metrics, added up by name
-    # Schemas that an opening in place of the prompt comes with, or a context of its own.
+    messages: Sequence[Message] = ()  # of a user or a tool; ignored once the episode is over
+    reward: float | None = None  # of the move just made; None: it has no reward of its own
+    over: bool = False  # the episode has ended
+    state: str | None = None  # before the next move; equal names are equal states
+    counts: Mapping[str, float] = field(default_factory=dict)  # for metrics, summed by name
+    # Schemas of the tools, with an opening that replaces the prompt or with a new context.
     tools: Sequence[Mapping] = ()
-    # The conversation that it is said in. Where an opening stands in place of the prompt, a number
-    # that was not there yet begins another one, and its messages are all that the policy reads.
+    # The conversation that the messages belong to. If the opening replaces the prompt, a new number
+    # begins a new conversation, and the policy reads only its messages.
     context: int = 0
-    # What its messages show, in the order of the marks `<image>` in them: one for each.
+    # One picture for each mark `<image>` in the messages, in their order.
     images: Sequence[Picture] = ()
 
     @classmethod
@@ -73,33 +72,33 @@ class Said:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """What the policy did in its turn."""
+    """The move of the policy in its turn."""
 
     text: str  # without special tokens
     number: int  # of the turn, from 1
-    key: int  # of all that the world draws in answer to it
-    truncated: bool = False  # the limit of tokens ended it, not the policy
-    read: int = 0  # tokens that stood before it
-    written: int = 0  # its own tokens
+    key: int  # for all random draws of the world in its answer
+    truncated: bool = False  # ended by the token limit, not by the policy
+    read: int = 0  # tokens before it in the context
+    written: int = 0  # tokens of the move
 
 
 class Episode(Protocol):
-    """One episode under way. A world that begins two gives two of these."""
+    """One running episode; each call of `World.begin` returns a new one."""
 
-    opening: Said  # what is said before the first move; may be empty
+    opening: Said  # before the first move; may be empty
 
     def act(self, move: Move) -> Said:
-        """The world's answer. What it raises is a fault of the world, and none of the policy."""
+        """The world's answer. An exception counts as a fault of the world, not of the policy."""
 
     def close(self) -> None:
-        """Nobody moves any more; also called where a limit or a fault ended the episode."""
+        """End the episode; also called if a limit or a fault ended it."""
 
 
 class World(Protocol):
-    """What an option of `environment` makes: cheap to make, before anything is begun."""
+    """The object that an option of `environment` builds: cheap until an episode begins."""
 
     def describe(self) -> About: ...
 
     def begin(self, prompt: Prompt, key: int) -> Episode:
-        """A new episode from a prompt. All that it draws is a function of the key, which is one for
-        the samples of a group, so that they begin alike."""
+        """A new episode from a prompt. All random draws follow from the key, which the samples of a
+        group share, so that they begin alike."""

@@ -1,5 +1,5 @@
-"""A sandbox for programs that the policy writes: a command that is named by the user, tried before
-it is trusted, and given nothing of the trainer's."""
+"""A sandbox for programs that the policy writes: a command of the user, whose isolation is tested
+before use."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from tandem.environments.tools import BEGUN, CALL, Tools, ToolUse
 from tandem.types import Prompt
 
 HERE = "environment.world.command"
-TRIAL = 30.0  # seconds of the trial at least: the first start of a container takes some
-STOPPING = 5.0  # seconds in which the last program of a move is stopped
+TRIAL = 30.0  # seconds at least for the trial: a container starts slowly the first time
+STOPPING = 5.0  # seconds to stop the last program of a move
 SIOCGIFADDR = 0x8915  # asks Linux for the IPv4 address of a network interface
-# What a program must not be able to do, tried one by one: it prints those that worked.
+# Tries each action that the sandbox must prevent, and prints those that worked.
 PROBE = """
 import json, os, socket
 def read(path):
@@ -38,7 +38,7 @@ def read(path):
 def reach(address):
     socket.create_connection(tuple(address), 2).close()
 def write(path):
-    with open(path, "r+b") as file:  # one that is there: a folder of the sandbox's own is not ours
+    with open(path, "r+b") as file:  # an existing file: the sandbox may write to folders of its own
         file.write(b"x")
 def network(inside):
     assert any(name not in inside for _, name in socket.if_nameindex())
@@ -54,10 +54,10 @@ print(json.dumps(done))
 
 
 class Sandbox:
-    """A command that reads a program by stdin and runs it walled off; each program is alone.
+    """A command that reads a program from stdin and runs it isolated, in a process of its own.
 
-    It gets PATH and nothing else of the trainer's environment. After `timeout` seconds it is ended
-    with all that it started.
+    It inherits only PATH from the trainer's environment. After `timeout` seconds it is stopped
+    with all its child processes.
     """
 
     def __init__(self, command: Sequence[str], *, timeout: float) -> None:
@@ -69,7 +69,7 @@ class Sandbox:
         self.janitor = Janitor()
 
     def run(self, program: str, *, timeout: float | None = None) -> Ended | None:
-        """How a program ended; None: it was stopped."""
+        """The exit code and the output of a program; None: it was stopped."""
         ends: queue.SimpleQueue[Ended] = queue.SimpleQueue()
         process = Program(
             self.command,
@@ -85,7 +85,7 @@ class Sandbox:
             return None
 
     def check(self) -> None:
-        """Raise ValueError for a command that runs no program, or does not wall it off."""
+        """Raise ValueError for a command that runs no program, or does not isolate it."""
         with traps() as tried:
             program = PROBE.format(tried=json.dumps(tried))
             try:
@@ -108,8 +108,8 @@ class Sandbox:
 
 @contextmanager
 def traps() -> Iterator[list[tuple[str, str, object]]]:
-    """What a program is to try: networks, a server of this machine, this process, files of this
-    user, which anyone may read that finds them."""
+    """Targets that a sandboxed program must not reach: networks, a server of this machine, the
+    environment of this process, and world-readable files of this user."""
     with ExitStack() as held:
         server = held.enter_context(socket.create_server(("", 0)))
         port = server.getsockname()[1]
@@ -120,9 +120,9 @@ def traps() -> Iterator[list[tuple[str, str, object]]]:
         for address in own_addresses():
             tried.append((f"reach servers of this machine at {address}", "reach", (address, port)))
         for folder in {tempfile.gettempdir(), str(Path.home()), str(Path.cwd())}:
-            with suppress(OSError):  # nobody can write there
+            with suppress(OSError):  # the folder is not writable
                 file = held.enter_context(tempfile.NamedTemporaryFile(dir=folder, prefix=".trap"))
-                os.fchmod(file.fileno(), 0o644)  # a sandbox may be another user
+                os.fchmod(file.fileno(), 0o644)  # the sandbox may run as another user
                 tried.append((f"read files in {folder}", "read", file.name))
                 tried.append((f"write files in {folder}", "write", file.name))
         yield tried
@@ -140,11 +140,11 @@ def own_addresses() -> list[str]:
 
 
 class Programs:
-    """The programs of one episode. Those of one move have the sandbox's `timeout` together."""
+    """The programs of one episode. Those of one move share the sandbox's `timeout`."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
-        self.end = time.monotonic() + sandbox.timeout  # of the move that is answered
+        self.end = time.monotonic() + sandbox.timeout  # of the current move
         self.is_closed = False
 
     def python(self, code: str) -> str:
@@ -170,7 +170,7 @@ class Programs:
 
 @dataclass(slots=True, kw_only=True)
 class ProgramUse:
-    """An episode of tools in which the programs of each move are timed together."""
+    """An episode with tools, in which the programs of a move share one time limit."""
 
     use: ToolUse
     programs: Programs
@@ -184,7 +184,7 @@ class ProgramUse:
         return self.use.act(move)
 
     def close(self) -> None:
-        """Start no more programs, though a move may still be under way."""
+        """Start no more programs, even if a move is still running."""
         self.programs.is_closed = True
         self.use.close()
 
@@ -192,12 +192,12 @@ class ProgramUse:
 @register_environment("python")
 @declare(judges_itself=True)
 class PythonTools(Tools):
-    """Tools with one more, `python`, which runs a program of the policy in a sandbox.
+    """The given tools and `python`, which runs a program of the policy in a sandbox.
 
-    `command` are the words of the sandbox; it is tried when the model is loaded, and refused if a
-    program in it can read files of this machine, reach its servers or use a network. Each program
-    is run by itself, those of one move for up to `timeout` seconds together, and the last 16 KiB
-    that it prints are its answer. Memory and processes are the sandbox's to limit.
+    `command` lists the words of the sandbox command; it is tested when the model is loaded, and
+    refused if a program in it can read files of this machine, reach its servers or use a network.
+    Programs share no state; those of one move share `timeout` seconds. The answer is the last
+    16 KiB of output. The sandbox must limit memory and processes itself.
     """
 
     def __init__(
