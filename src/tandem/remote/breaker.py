@@ -13,18 +13,17 @@ from tandem.contracts import declare
 @declare(judges_itself=True)
 @dataclass(kw_only=True)
 class Breaker:
-    """Closed, until `failures` in a row open it; then one probe is let through every `pause`
-    seconds, and the first success closes it.
+    """Closed, until `failures` in a row open it; then one probe is admitted every `pause` seconds,
+    and the first success closes it.
 
-    Threads may share it: calls that were under way together and failed are one failure, however
-    many they are.
+    Threads may share it: concurrent calls that fail count as one failure.
     """
 
     failures: int = 5
     pause: float = 30.0  # seconds
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
     _in_a_row: int = field(default=0, init=False, repr=False)
-    _counted: int = field(default=0, init=False, repr=False)  # failures, ever
+    _counted: int = field(default=0, init=False, repr=False)  # failures in total
     _next_probe: float = field(default=0.0, init=False, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
@@ -38,14 +37,14 @@ class Breaker:
         return self._in_a_row >= self.failures
 
     def admits(self) -> int | None:
-        """The admission, for `failed`, of a call that may begin now; None: it may not. A call
+        """The admission of a call that may begin now, to pass to `failed`; None: it may not. A call
         admitted while the breaker is open is the probe."""
         with self._lock:
             if self.is_open:
                 now = self.clock()
                 if now < self._next_probe:
                     return None
-                # Not a flag: a probe that never reports back must not keep it open for ever.
+                # A time, not a flag: a probe that never reports must not block later probes.
                 self._next_probe = now + self.pause
             return self._counted
 
@@ -54,7 +53,7 @@ class Breaker:
             self._in_a_row = 0
 
     def failed(self, admission: int) -> None:
-        """Count a failure, unless another one was counted since that admission."""
+        """Count a failure, unless one was counted since this admission."""
         with self._lock:
             if admission < self._counted:
                 return

@@ -1,4 +1,4 @@
-"""A deadline of an exchange, which holds whatever the other side does."""
+"""A deadline of an exchange, enforced whatever the other side does."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 class Deadline:
     """Shuts a connection down after so many seconds, even while bytes still arrive.
 
-    Libraries bound each read and not their sum, so a timer ends them all. `trace` is for httpcore's
-    hook of that name, where a socket is seen before its first byte.
+    Libraries limit each read, not their sum, so a timer ends the exchange. `trace` is httpcore's
+    hook of that name, which gives access to a socket before its first byte.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -32,7 +32,7 @@ class Deadline:
         self.lift()
 
     def lift(self) -> None:
-        """The exchange is over, or may now take as long as it likes."""
+        """Remove the limit: the exchange is over, or the rest of it may take any time."""
         self._timer.cancel()
         with self._lock:
             if self._socket is not None:
@@ -45,8 +45,8 @@ class Deadline:
 
     def watch(self, connection: socket.socket) -> None:
         with self._lock:
-            # A second handle, since closing is not ours. TLS takes the first one away, and its own
-            # sockets have no dup().
+            # A duplicate, since the library closes its own handle. TLS detaches the first handle,
+            # and TLS sockets have no dup().
             self._socket = socket.socket(fileno=os.dup(connection.fileno()))
             self._shut_if_passed()
 
@@ -57,5 +57,5 @@ class Deadline:
 
     def _shut_if_passed(self) -> None:
         if self.passed and self._socket is not None:
-            with contextlib.suppress(OSError):  # the other side was faster
+            with contextlib.suppress(OSError):  # the other side closed first
                 self._socket.shutdown(socket.SHUT_RDWR)

@@ -16,7 +16,7 @@ from tandem.remote.faults import BadReply, LeftAlone, RemoteError, Unwell
 from tandem.remote.transport import Request, transport_to
 
 Answer = TypeVar("Answer")
-NEVER = 2**31  # failures in a row: there is no other server to use
+NEVER = 2**31  # more failures than can occur: there is no other server
 
 
 @declare(judges_itself=True)
@@ -26,7 +26,7 @@ class Retries:
 
     count: int = 3  # attempts after the first
     wait: float = 0.5  # seconds before the second attempt
-    longest: float = 20.0  # seconds of any wait, but for one that the endpoint asks for
+    longest: float = 20.0  # seconds of any wait, unless the endpoint asks for more
 
     def __post_init__(self) -> None:
         if self.count < 0:
@@ -35,8 +35,8 @@ class Retries:
             raise ValueError(f"wait={self.wait}: must be between 0 and longest={self.longest}")
 
     def pause(self, attempt: int, body: bytes) -> float:
-        """Seconds to wait after an attempt: half of it is fixed, half follows from what was sent,
-        so that ranks which failed together do not come back together."""
+        """Seconds to wait after an attempt: half is fixed, half depends on the body, so that ranks
+        that failed together do not retry together."""
         share = zlib.crc32(attempt.to_bytes(4, "big"), zlib.crc32(body)) / 2**32
         return min(self.wait * 2.0 ** min(attempt - 1, 64), self.longest) * (0.5 + 0.5 * share)
 
@@ -57,11 +57,11 @@ def as_json(reply: Reply) -> object:
 
 
 class Endpoint:
-    """An address that receives requests, with their limits.
+    """An address for requests, with their limits.
 
-    `token_env` names the environment variable with the bearer token: it is read whenever a request
-    is made and kept nowhere. `where` is the key of the configuration that messages name, `keys`
-    that of single limits and of the `url`, if it is not `where.limits.NAME` or `where.url`.
+    `token_env` names the environment variable with the bearer token, which is read for every
+    request and never stored. `where` is the configuration key that messages name; `keys` replaces
+    the keys of single limits and of the `url`, by default `where.limits.NAME` and `where.url`.
     Redirects are not followed. Threads may share an endpoint.
     """
 
@@ -110,7 +110,7 @@ class Endpoint:
     ) -> Answer:
         """The result of `read` for the reply; a ValueError of `read` counts against the endpoint.
 
-        `repeatable`: sent twice it does no more than once, so that it may be tried again. Raises
+        `repeatable`: sending it twice has the same effect as once, so it may be retried. Raises
         RemoteError.
         """
         request = Request(method="POST", url=self.url + path, body=body, kind=kind)
@@ -157,7 +157,7 @@ class Endpoint:
 
 
 def admit(breaker: Breaker, url: str, where: str) -> int:
-    """The admission that `report` takes for a call that may begin now; raises LeftAlone.
+    """The admission of a call that may begin now, to pass to `report`; raises LeftAlone.
 
     The breaker counts calls, not attempts: otherwise it would open before the last retry.
     """
@@ -179,7 +179,7 @@ def report(breaker: Breaker, error: RemoteError, admission: int) -> None:
 
 
 def ask_again(ask: Callable[[], Answer], *, attempts: int = 3) -> Answer:
-    """The answer of a call, which is repeated after an invalid reply."""
+    """The answer of a call, repeated after an invalid reply."""
     for left in reversed(range(attempts)):
         try:
             return ask()

@@ -16,8 +16,8 @@ from tandem.remote.transport import Head, Phase, Request, Times, Transport
 
 JSON = "application/json"
 REDACTED = b"<redacted>"
-PAGE = 4096  # bytes that are read of an error page
-SHOWN = 200  # characters of it that are shown
+PAGE = 4096  # bytes read of an error page
+SHOWN = 200  # characters shown of it
 
 
 @declare(judges_itself=True)
@@ -25,7 +25,7 @@ SHOWN = 200  # characters of it that are shown
 class Limits:
     """Limits of a call."""
 
-    connect: float = 5.0  # seconds until a connection stands
+    connect: float = 5.0  # seconds to connect
     timeout: float = 60.0  # seconds for one attempt, from the connection to the last byte
     deadline: float = 180.0  # seconds for a call: its attempts and the waits between them
     max_reply_bytes: int = 16 << 20
@@ -38,18 +38,18 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """The body of a 2xx reply, in which the token is redacted."""
+    """The body of a 2xx reply, with the token redacted."""
 
     body: bytes
     kind: str  # media type, without its parameters
 
 
 class Wire:
-    """Sends single requests. It keeps no cookie and no token.
+    """A sender of single requests, which stores no cookie and no token.
 
-    `token_env` names the environment variable of the bearer token, which is read for every request;
-    `where` is the key of the configuration that messages name, `keys` that of single limits and of
-    the `url`.
+    `token_env` names the environment variable with the bearer token, which is read for every
+    request. `where` is the configuration key that messages name; `keys` replaces the keys of single
+    limits and of the `url`.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Wire:
                 reply = self._send(request, deadline, seconds)
             except (OSError, *self.transport.errors) as error:
                 raise self._failed(request, error, deadline.passed, seconds) from None
-        if deadline.passed:  # the end of what was cut off here may look like the end of the reply
+        if deadline.passed:  # a reply cut off by the deadline may look complete
             raise self._late(request, seconds)
         return reply
 
@@ -146,7 +146,7 @@ class Wire:
 
 
 def read_token(variable: str | None, url: str) -> str | None:
-    """The bearer token in a variable of the environment; None: there is none."""
+    """The bearer token in an environment variable; None: there is none."""
     token = None if variable is None else os.environ.get(variable, "").strip()
     if token and not (token.isascii() and token.isprintable() and " " not in token):
         raise RemoteError(f"{url}: {variable} must be a token of printable ASCII without spaces")
@@ -154,10 +154,10 @@ def read_token(variable: str | None, url: str) -> str | None:
 
 
 def is_address(place: object) -> bool:
-    """Whether it is the address of a server, not a folder or a name."""
+    """Whether a place is the address of a server, not a folder or a name."""
     try:
         return isinstance(place, str) and urlsplit(place).scheme in ("http", "https")
-    except ValueError:  # an address with a fault, which `check_address` names
+    except ValueError:  # a malformed address, which `check_address` reports
         return True
 
 
@@ -190,7 +190,7 @@ def _redact(body: bytes, hidden: bytes | None) -> bytes:
 
 
 def _retry_after(head: Head) -> float | None:
-    """Seconds; the header holds a number of them, or a date."""
+    """The seconds of the header, which holds a number or a date; None: neither."""
     said = head.headers.get("retry-after", "").strip()
     if said.isascii() and said.isdigit():
         return float(said[:9])

@@ -30,8 +30,8 @@ class Unwell(RemoteError):
     def __init__(self, text: str, *, status: int, retry_after: float | None) -> None:
         super().__init__(text)
         self.status = status
-        self.ill = status != 429  # a server that limits its load works
-        self.retry_after = retry_after  # seconds that the endpoint asks for; None: it named none
+        self.ill = status != 429  # a server that limits its load is healthy
+        self.retry_after = retry_after  # seconds that the endpoint asks for; None: not given
 
 
 class Rejected(RemoteError):

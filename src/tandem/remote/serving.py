@@ -19,7 +19,7 @@ from tandem.remote.deadline import Deadline
 
 JSON = "application/json"
 PART = 1 << 16  # bytes
-LINGER = 2.0  # seconds in which a client that was refused may read why
+LINGER = 2.0  # seconds for a refused client to read the reason
 BUSY = ("Retry-After", "1")
 
 
@@ -27,8 +27,8 @@ BUSY = ("Retry-After", "1")
 class Capacity:
     """The limits of a server."""
 
-    max_request_bytes: int = 256 << 20  # of a body
-    max_requests: int = 32  # that are read or scored at a time; more are sent away with a 503
+    max_request_bytes: int = 256 << 20  # bytes of a body
+    max_requests: int = 32  # read or scored at a time; more get a 503
     max_connections: int = 64  # at a time; more are closed
     request_timeout: float = 60.0  # seconds from the connection to the last byte of the request
 
@@ -42,7 +42,7 @@ class Capacity:
 
 
 class Refusal(Exception):
-    """A request that is answered with a status and one line."""
+    """The refusal of a request: a status and one line."""
 
     def __init__(self, status: int, line: str, header: tuple[str, str] | None = None) -> None:
         super().__init__(line)
@@ -51,9 +51,9 @@ class Refusal(Exception):
 
 
 class Server(ThreadingHTTPServer):
-    """A thread for each connection, as many of them as are allowed."""
+    """A server with a thread for each connection, up to a limit."""
 
-    daemon_threads = True  # an answer that hangs must not keep the server from ending
+    daemon_threads = True  # a hanging answer must not block the exit
     block_on_close = False
     request_queue_size = 64
 
@@ -68,12 +68,12 @@ class Server(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """The address that a client is given."""
+        """The address for clients."""
         host, port = self.server_address[:2]
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
     def server_bind(self) -> None:
-        TCPServer.server_bind(self)  # the one of HTTP would ask for the name of the host
+        TCPServer.server_bind(self)  # HTTPServer's would look up the host name
         self.server_name, self.server_port = self.server_address[:2]
 
     def process_request(self, request: socket.socket, client_address: tuple) -> None:
@@ -89,12 +89,11 @@ class Server(ThreadingHTTPServer):
             self.connections.release()
 
     def handle_error(self, request: socket.socket, client_address: tuple) -> None:
-        """Ignore a broken connection: it is the client's matter."""
+        """Ignore a broken connection: it concerns only the client."""
 
     @contextmanager
     def admitted(self) -> Iterator[None]:
-        """One request slot, for as long as it is held. Raises Refusal if all are
-        taken."""
+        """Hold one request slot. Raises Refusal if all are taken."""
         if not self.requests.acquire(blocking=False):
             raise Refusal(503, f"{self.capacity.max_requests} requests are being answered", BUSY)
         try:
@@ -103,7 +102,7 @@ class Server(ThreadingHTTPServer):
             self.requests.release()
 
     def drained(self, seconds: float) -> bool:
-        """Whether nothing is being answered any more, after so many seconds at most."""
+        """Whether all requests are answered, after waiting so many seconds at most."""
         end = time.monotonic() + seconds
         held = 0
         while held < self.capacity.max_requests:
@@ -114,7 +113,7 @@ class Server(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """A connection: it reads a request and answers it. Subclasses write `get` and `post`."""
+    """A connection that reads a request and answers it. Subclasses define `get` and `post`."""
 
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "tandem", ""
@@ -130,11 +129,11 @@ class Handler(BaseHTTPRequestHandler):
         raise NotImplementedError
 
     def fault(self, line: str) -> bytes:
-        """A refusal, in JSON."""
+        """The body of a refusal, in JSON."""
         return json.dumps({"error": " ".join(line.split())}).encode()
 
     def setup(self) -> None:
-        """Set the limits of the socket before anything is read."""
+        """Set the limits of the socket before the first read."""
         self.timeout = self.server.capacity.request_timeout  # of a single read or write
         super().setup()
 
@@ -150,10 +149,10 @@ class Handler(BaseHTTPRequestHandler):
         self._answer(self.post)
 
     def log_message(self, *arguments: object) -> None:
-        """Log nothing here: subclasses print what they did."""
+        """Log nothing: subclasses print their own lines."""
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer what the base class finds wrong with a request, as one line too."""
+        """Answer a request that the base class rejects with one line too."""
         self._send(code, self.fault("unsupported or malformed request"), [])
 
     def check_token(self, token: str) -> None:
@@ -163,11 +162,11 @@ class Handler(BaseHTTPRequestHandler):
             raise Refusal(401, "a bearer token is required", ("WWW-Authenticate", "Bearer"))
 
     def content_type(self) -> str:
-        """That of the body, without its options."""
+        """The media type of the body, without its parameters."""
         return self.headers.get("Content-Type", "").partition(";")[0].strip().lower()
 
     def length(self) -> int:
-        """Bytes of the body. Raises Refusal if they are too many or not given."""
+        """The length of the body in bytes. Raises Refusal if it is too large or not given."""
         said = self.headers.get("Content-Length", "")
         if not (said.isascii() and said.isdigit() and len(said) < 19):
             raise Refusal(411, "a Content-Length is required")
@@ -177,8 +176,8 @@ class Handler(BaseHTTPRequestHandler):
         return int(said)
 
     def body(self, length: int) -> bytes:
-        """All of it; from here on the answer may take as long as it likes. Raises Refusal where it
-        ends too soon."""
+        """The whole body; after it the answer may take any time. Raises Refusal where it ends too
+        soon."""
         body = self.rfile.read(length)
         self.reading.lift()
         if len(body) < length:
@@ -191,7 +190,7 @@ class Handler(BaseHTTPRequestHandler):
         except Refusal as refusal:
             self._send(refusal.status, self.fault(str(refusal)), refusal.headers)
             self._linger()
-        except OSError:  # the client is gone, or too slow
+        except OSError:  # the client has disconnected or is too slow
             self.close_connection = True
         except Exception:
             traceback.print_exc()
@@ -207,7 +206,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _linger(self) -> None:
-        """Read what is left: closing a socket with unread bytes loses its last answer."""
+        """Read the rest: closing a socket with unread bytes would lose the answer."""
         self.connection.settimeout(LINGER)
         end = time.monotonic() + LINGER
         try:
@@ -215,9 +214,9 @@ class Handler(BaseHTTPRequestHandler):
             while time.monotonic() < end and self.connection.recv(PART):
                 pass
         except OSError:
-            return  # it is gone already, and nobody is left to answer
+            return  # the client has disconnected
 
 
 def has_hung_up(client: socket.socket) -> bool:
-    """Whether nothing more comes. Raises OSError where the connection broke."""
+    """Whether a client has closed its side. Raises OSError where the connection broke."""
     return bool(wait([client], 0)) and client.recv(1, socket.MSG_PEEK) == b""

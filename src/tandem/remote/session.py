@@ -1,5 +1,4 @@
-"""Sessions on other machines over WebSockets: texts, and an answer to each, bounded in time and in
-size."""
+"""Sessions on other machines over WebSockets: messages and replies, bounded in time and size."""
 
 from __future__ import annotations
 
@@ -22,8 +21,8 @@ if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
 
 PORTS = {"http": 80, "https": 443}
-TOO_BIG = 1009  # the code with which a WebSocket is closed for the size of a message
-CLOSING = 2.0  # seconds that a session has to end
+TOO_BIG = 1009  # close code of a WebSocket for a message that is too large
+CLOSING = 2.0  # seconds for a session to close
 
 
 @declare(judges_itself=True)
@@ -31,8 +30,8 @@ CLOSING = 2.0  # seconds that a session has to end
 class SessionLimits:
     """Limits of a session."""
 
-    connect: float = 5.0  # seconds until it stands
-    timeout: float = 20.0  # seconds for one question, from its first byte to the last of the answer
+    connect: float = 5.0  # seconds to connect
+    timeout: float = 20.0  # seconds from the first byte of a message to the last of its reply
     max_reply_bytes: int = 1 << 20
 
     def __post_init__(self) -> None:
@@ -42,11 +41,11 @@ class SessionLimits:
 
 
 class Sessions:
-    """An address that sessions are opened at, with their limits.
+    """An address for sessions, with their limits.
 
-    `token_env` names the environment variable with the bearer token: it is read whenever a session
-    is opened and kept nowhere else. `where` is the key of the configuration that messages name.
-    Redirects are not followed, and no proxy is asked. Threads may share it.
+    `token_env` names the environment variable with the bearer token, which is read for every
+    session and stored nowhere else. `where` is the configuration key that messages name.
+    Redirects are not followed, and no proxy is used. Threads may share it.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class Sessions:
             ) from None
         except InvalidStatus as error:
             raise self._refused(error.response.status_code) from None
-        except (InvalidURI, ValueError):  # of a redirect: the socket is ours, and so is the address
+        except (InvalidURI, ValueError):  # a redirect: our socket has a fixed address
             raise BadReply(
                 f"{self.url}: redirects are not followed; "
                 f"give the final address as {self.where}.url"
@@ -107,8 +106,8 @@ class Sessions:
         place = (parts.hostname, parts.port or PORTS[parts.scheme])
         with contextlib.ExitStack() as held:
             own = held.enter_context(socket.create_connection(place, timeout=self.limits.connect))
-            handle = held.enter_context(own.dup())  # TLS takes the first one away
-            own.settimeout(None)  # the thread that reads it waits for ever
+            handle = held.enter_context(own.dup())  # TLS detaches the first handle
+            own.settimeout(None)  # the reader thread waits without a limit
             connection = connect(
                 f"ws{self.url.removeprefix('http')}{path}",
                 sock=own,
@@ -132,7 +131,7 @@ class Sessions:
 
 
 class Session:
-    """A session under way, of one thread at a time; one that failed is closed."""
+    """An open session for one thread at a time; a failure closes it."""
 
     def __init__(
         self,
@@ -143,7 +142,7 @@ class Session:
         *,
         hidden: str | None,
     ) -> None:
-        """held: what is let go of in the end. hidden: the token, which stands in no answer."""
+        """held: resources to release at the end. hidden: the token, redacted from all replies."""
         self.place, self.connection, self.handle = place, connection, handle
         self.held, self.hidden = held, hidden
 
@@ -154,7 +153,7 @@ class Session:
         with Deadline(self.place.limits.timeout) as deadline:
             try:
                 deadline.watch(self.handle)
-                with contextlib.suppress(ConnectionClosed):  # what was said before that is read
+                with contextlib.suppress(ConnectionClosed):  # replies before it are still read
                     self.connection.send(json.dumps(message))
                 return self._read(self.connection.recv())
             except RemoteError as error:
@@ -171,7 +170,7 @@ class Session:
         with Deadline(CLOSING) as deadline, contextlib.suppress(OSError, WebSocketException):
             deadline.watch(self.handle)
             self.connection.send(json.dumps(farewell))
-            while True:  # what was not read yet, and then its end
+            while True:  # unread messages, then the close
                 self.connection.recv()
         self.held.close()
 

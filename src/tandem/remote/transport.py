@@ -1,4 +1,4 @@
-"""Transports of HTTP: one that makes a connection for each request, and one that keeps them."""
+"""HTTP transports: one opens a connection for each request, the other keeps connections."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     import httpx
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-PART = 1 << 16  # bytes that are read of a body at once
+PART = 1 << 16  # bytes of a body per read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One call of a server."""
+    """One request to a server."""
 
     method: str
     url: str
@@ -37,20 +37,20 @@ class Request:
 
 
 class Head(NamedTuple):
-    """What a server says before the body of its reply."""
+    """The status and headers of a reply."""
 
     status: int
     reason: str
-    headers: Mapping[str, str]  # names are found in any case
+    headers: Mapping[str, str]  # names are case-insensitive
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
     """The time of one exchange."""
 
-    deadline: Deadline  # ends all of it
-    seconds: float  # until then
-    connect: float  # seconds until a connection stands
+    deadline: Deadline  # of the whole exchange
+    seconds: float  # until the deadline
+    connect: float  # seconds to connect
 
 
 class Phase(Enum):
@@ -66,12 +66,12 @@ Body = Iterator[bytes]
 
 
 class Transport(ABC):
-    """Threads may share it."""
+    """A way to exchange requests and replies. Threads may share it."""
 
     @property
     @abstractmethod
     def errors(self) -> tuple[type[Exception], ...]:
-        """What `exchange` raises besides OSError."""
+        """The exceptions of `exchange` besides OSError."""
 
     @abstractmethod
     def phase(self, error: Exception) -> Phase:
@@ -81,7 +81,7 @@ class Transport(ABC):
     def exchange(
         self, request: Request, headers: Mapping[str, str], times: Times
     ) -> AbstractContextManager[tuple[Head, Body]]:
-        """The reply, whose body comes in parts while the context lasts."""
+        """The reply; its body arrives in parts while the context is open."""
 
 
 def transport_to(url: str, *, keep_alive: bool) -> Transport:
@@ -90,7 +90,7 @@ def transport_to(url: str, *, keep_alive: bool) -> Transport:
 
 
 def is_proxied(url: str) -> bool:
-    """Whether the environment names a proxy for it; none is a way to this machine itself."""
+    """Whether the environment names a proxy for an address; loopback never has one."""
     parts = urlsplit(url)
     if parts.hostname in LOOPBACK or urllib.request.proxy_bypass(parts.netloc):
         return False
@@ -137,7 +137,7 @@ class SingleConnections(Transport):
             yield head, response.iter_raw()
 
     def _client(self, url: str) -> httpx.Client:
-        """Made once, since it reads the certificates."""
+        """A client made once, since making it reads the certificates."""
         import httpx
 
         logging.getLogger("httpx").setLevel(logging.WARNING)  # else a line for every request
@@ -153,10 +153,10 @@ class SingleConnections(Transport):
 
 
 class KeptConnections(Transport):
-    """As many connections as there are requests at a time, each of which serves one after another.
+    """As many connections as concurrent requests, each reused for one request after another.
 
-    One that a server has closed meanwhile is left; one that closes as a request is sent costs that
-    attempt.
+    A connection that the server has closed is dropped; one that closes while a request is sent
+    fails that attempt.
     """
 
     errors = (http.client.HTTPException,)
@@ -221,14 +221,14 @@ class NoConnectionError(OSError):
 
 
 def is_quiet(connection: http.client.HTTPConnection) -> bool:
-    """Whether nothing came over it since the last reply, neither bytes nor its end."""
+    """Whether a connection received nothing since the last reply, neither bytes nor its end."""
     poll = select.poll()
     poll.register(connection.sock, select.POLLIN)
     return not poll.poll(0)
 
 
 def is_whole(response: http.client.HTTPResponse | None) -> bool:
-    """Whether it was read completely, so that another request may follow."""
+    """Whether a response was read completely, so that another request may follow."""
     if response is None or response.will_close:
         return False
     return response.isclosed() and not response.length
@@ -243,7 +243,7 @@ def parts_of(response: http.client.HTTPResponse) -> Body:
 
 
 def free_port() -> int:
-    """A port at which nothing listens."""
+    """A free TCP port."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         return probe.getsockname()[1]
