@@ -1,4 +1,4 @@
-"""Prompts from a data set of the Hugging Face hub, or from a folder that `datasets` can read."""
+"""Prompts from a dataset on the Hugging Face hub, or from a folder that `datasets` can read."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ BYTES = ("binary", "large_binary")  # column types that may hold picture files
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """The parts of a data set by their use."""
+    """The splits of a dataset by their use."""
 
-    subset: str | None = None  # the configuration of a data set that has several
+    subset: str | None = None  # the configuration, if a dataset has several
     train: str = "train"
     eval: str | None = None  # None: `held_out` of the train split
-    test: str | None = None  # None: no third split
+    test: str | None = None  # None: no test split
     held_out: float = 0.05
 
 
@@ -49,9 +49,9 @@ def hub(
     curriculum: StreamMaker = PromptStream,
     seed: int,
 ) -> Data:
-    """Rows are checked, split and limited as those of `jsonl` are.
+    """Rows are checked, split and limited like those of `jsonl`.
 
-    unique: of rows with the same question only the first is kept.
+    unique: keep only the first row of each question.
     `resize` is that of `jsonl`.
     """
     load = partial(
@@ -76,7 +76,7 @@ def load_rows(
     unique: bool = False,
     resize: Resize = None,
 ) -> Rows:
-    """The rows of a split of a data set on the hub, with the columns that are named.
+    """The rows of a split of a dataset on the hub, with the named columns.
     Raises ValueError for a split without a usable row."""
     try:
         import datasets
@@ -110,8 +110,8 @@ def load_rows(
 def _undecoded(
     table: datasets.Dataset, columns: Columns
 ) -> tuple[datasets.Dataset, tuple[str, ...]]:
-    """With the files of the pictures of named columns, which are read when they are looked at; and
-    which columns those are. Raises ValueError for a column of other things."""
+    """The table with undecoded pictures in the named columns, and the names of those columns.
+    Raises ValueError for a column that holds no pictures but should."""
     import datasets
 
     raw, found = datasets.Image(decode=False), []
@@ -133,7 +133,7 @@ def _undecoded(
 def _stored(
     table: datasets.Dataset, place: int, row: Mapping, pictures: Sequence[str]
 ) -> dict[str, object]:
-    """The row, its pictures as files of the table."""
+    """The row, with its pictures as files that are read from the table on use."""
     said = dict(row)
     for column in pictures:
         held = row[column]
@@ -155,8 +155,8 @@ def _read(table: datasets.Dataset, place: int, column: str, number: int) -> byte
 
 
 def _with_pictures(prompt: Prompt, *, resize: Resize, column: str | None) -> Prompt:
-    """The prompt with the pictures that it shows and brings. Raises ValueError for those of a
-    column that nobody named."""
+    """The prompt with its own pictures and those of its answers. Raises ValueError for pictures in
+    a column that the configuration does not name."""
     if column is None and holds_pictures(prompt.fields.get(KEY)):
         raise ValueError(
             f"has pictures in its column `{KEY}`; to show them to a vision "
@@ -166,7 +166,7 @@ def _with_pictures(prompt: Prompt, *, resize: Resize, column: str | None) -> Pro
 
 
 def _distinct(table: datasets.Dataset, column: str) -> list[int]:
-    """The first row of each question; reads only its column."""
+    """The first row of each question; reads only the column of questions."""
     places: dict[int, int] = {}
     for place, row in enumerate(table.select_columns([column.partition(".")[0]])):
         places.setdefault(prompt_id(json.dumps(cell(row, column))), place)
@@ -174,7 +174,7 @@ def _distinct(table: datasets.Dataset, column: str) -> list[int]:
 
 
 def _repeats(kept: Sequence[int], there: int, file: str) -> tuple[InvalidRow, ...]:
-    """All rows left out as repeated questions, as one entry, since they may be many."""
+    """The rows left out as repeated questions, as one entry, since they may be many."""
     if len(kept) == there:
         return ()
     first = next(place for place, number in enumerate([*kept, there]) if place != number)

@@ -1,4 +1,4 @@
-"""Pictures with their captions: a folder of them, or tar files as WebDataset writes them."""
+"""Pictures with captions, from a folder or from tar files in the format of WebDataset."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def image_folder(
     curriculum: StreamMaker = PromptStream,
     seed: int,
 ) -> Data:
-    """A picture with the text beside it (x.png, x.txt) and the object of x.json is a row, with the
-    columns image, text, and those of the object; so is a line of metadata.jsonl or metadata.csv
-    that names files, `file_name` for the column image and `chosen_file_name` for chosen. In a .tar
-    what lies beside is what begins alike up to the first dot: x.png, x.chosen.png, x.1.png.
+    """A picture with its text (x.png, x.txt) and the object in x.json is a row with the columns
+    image, text and the keys of the object. So is a line of metadata.jsonl or metadata.csv that
+    names files: `file_name` for the column image, `chosen_file_name` for chosen. In a .tar, files
+    with the same name up to the first dot form a row: x.png, x.chosen.png, x.1.png.
 
-    Folders train, test and eval (or validation) in it are the splits; without them all is train.
-    Every picture is decoded once at the start, and a bad one set aside; none stays in memory.
+    Subfolders train, test and eval (or validation) are the splits; without them all rows are train.
+    Every picture is decoded once at the start to set bad ones aside; none stays in memory.
     `resize`, `held_out` and `max_size` are those of `jsonl`.
     Raises ValueError for a folder without a usable row.
     """
@@ -55,7 +55,7 @@ def image_folder(
 
 
 def _find_splits(place: Path) -> dict[str, Path | None]:
-    """The folder of each split; None: there is none."""
+    """The folder of each split; None: the split is missing."""
     found = {
         split: next((place / name for name in names if (place / name).is_dir()), None)
         for split, names in SPLITS.items()
@@ -81,7 +81,7 @@ def _load(place: Path, *, source: str, columns: Columns, resize: Resize) -> Rows
 
 
 def list_samples(place: Path) -> tuple[list[Sample], list[InvalidRow]]:
-    """All samples of a folder and its tar files, or of one tar file; and what was left out."""
+    """All samples of a folder and its tar files, or of one tar file, and the refused files."""
     if place.is_file():
         return _samples_of_shard(place)
     found, refused = in_folder(place)

@@ -1,4 +1,4 @@
-"""Letters drawn in code: `letter "A"` asks for one. A flow model learns them from an OCR model."""
+"""Letters drawn in code: `letter "A"` asks for one. An OCR model rewards a flow model for them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tandem.data.shapes_drawn import SIZE
 from tandem.data.stream import PromptStream
 from tandem.types import Prompt
 
-FINE = 8  # points along each side of a pixel, of which its level is the mean
-HEIGHT, BOLD = 14.0, 0.5  # pixels of the font, and of what is added around its lines
-PLACES = tuple((y, x) for y in (-1, 0, 1) for x in (-1, 0, 1))  # of the middle, in pixels
+FINE = 8  # points along each side of a pixel, averaged into its level
+HEIGHT, BOLD = 14.0, 0.5  # pixels: the size of the font, and the stroke added to its lines
+PLACES = tuple((y, x) for y in (-1, 0, 1) for x in (-1, 0, 1))  # offsets of the middle, in pixels
 PAPER, INK = 230, 25  # levels
 
 
@@ -27,10 +27,10 @@ def letters(
     curriculum: StreamMaker = PromptStream,
     seed: int,
 ) -> Data:
-    """Each letter of `alphabet` is asked for by `letter "A"`, and is a source of its own.
+    """Prompts `letter "A"` for each letter of `alphabet`, which is also the source.
 
-    A demonstration shows it, dark on light, at one of nine places. The prompts of evaluation and
-    test are those of training under noise of their own. Raises ValueError for an alphabet with a
+    A demonstration shows the letter, dark on light, at one of nine places. Evaluation and test use
+    the training prompts with noise of their own. Raises ValueError for an alphabet with a
     letter twice, or none, and for no demonstration.
     """
     if len(set(alphabet)) < len(alphabet) or not alphabet.isalpha() or demonstrations < 1:

@@ -16,8 +16,8 @@ from tandem.types import Prompt
 
 CELLS = "abcdefghijklmnop"
 MOVES = {"+": (-1, 0), "-": (1, 0), "(": (0, -1), ")": (0, 1)}  # up, down, left, right
-SAME = ("doors", "start", "goal")  # fields by which two mazes are one
-Doors = Mapping[str, Mapping[str, str]]  # cell -> move -> the cell behind it
+SAME = ("doors", "start", "goal")  # fields that are equal for equal mazes
+Doors = Mapping[str, Mapping[str, str]]  # cell -> move -> next cell
 
 
 @register_dataset(judges="texts")
@@ -31,8 +31,8 @@ def maze(
     curriculum: StreamMaker = PromptStream,
     seed: int,
 ) -> Data:
-    """`held_out` mazes for evaluation, as many for the test, and those of `mazes` more that are
-    none of them; the demonstrations walk through open doors at random."""
+    """`held_out` mazes for evaluation, as many for the test, and `mazes` for training, without the
+    held-out ones. Demonstrations are random walks through open doors."""
     if not 2 <= side <= 4 or moves < 1:
         raise ValueError(f"data.side={side} must be 2, 3 or 4, and data.moves={moves} at least 1")
     made = [
@@ -54,12 +54,12 @@ def maze(
             show_walk(number, side=side, moves=moves, seed=seed) for number in range(demonstrations)
         ),
         curriculum=curriculum,
-        asks_again=True,  # the prompt says the goal alone
+        asks_again=True,  # the prompt names only the goal
     )
 
 
 def make_prompt(number: int, *, side: int, moves: int, seed: int, kind: str = "maze") -> Prompt:
-    """A maze with a start and another cell as its goal, beside the question."""
+    """A prompt for a maze, with different cells as start and goal."""
     key = rng.key(seed, kind, number)
     cells = CELLS[: side * side]
     start, goal = (cells[i] for i in rng.permutation(rng.key(key, "ends"), len(cells))[:2].tolist())
@@ -77,8 +77,8 @@ def as_text(prompt: Prompt) -> str:
 
 
 def grow(side: int, key: int) -> Doors:
-    """A tree of doors over all cells: walls are opened in keyed order where they part cells that
-    are not joined yet (Kruskal's algorithm)."""
+    """A tree of doors over all cells: walls between cells that are not yet connected are opened in
+    keyed order (Kruskal's algorithm)."""
     cells = CELLS[: side * side]
     part = {cell: cell for cell in cells}
     doors: dict[str, dict[str, str]] = {cell: {} for cell in cells}
@@ -95,7 +95,7 @@ def grow(side: int, key: int) -> Doors:
 
 
 def beyond(cell: str, move: str, side: int) -> str | None:
-    """The cell behind a wall; None: the edge."""
+    """The neighbouring cell in the direction of a move; None: the edge of the maze."""
     row, column = divmod(CELLS.index(cell), side)
     down, right = MOVES[move]
     row, column = row + down, column + right
@@ -104,12 +104,12 @@ def beyond(cell: str, move: str, side: int) -> str | None:
 
 
 def described(cell: str, doors: Doors) -> str:
-    """Where one is, and which moves are open: `e+)`."""
+    """The position and the open moves: `e+)`."""
     return cell + "".join(move for move in MOVES if move in doors[cell])
 
 
 def show_walk(number: int, *, side: int, moves: int, seed: int) -> Prompt:
-    """A walk through open doors, each as likely as the others, to the goal or to the last move."""
+    """A random walk through open doors, all equally likely, to the goal or the last move."""
     asked = make_prompt(number, side=side, moves=moves, seed=seed, kind="walk")
     doors, cell = asked.fields["doors"], asked.fields["start"]
     messages = [{"role": "user", "content": asked.text + described(cell, doors)}]

@@ -1,7 +1,7 @@
 """Mazes in pictures: `what ?` and a picture of the cells, the doors, the position and the goal.
 
-A cell takes 8 x 8 pixels, which are one token of `model=tiny_vlm`: its walls are dark lines along
-its edges, one stands in the red one, and the green one is the goal.
+A cell has 8 x 8 pixels, one token of `model=tiny_vlm`. Walls are dark lines along its edges; the
+position is red, and the goal is green.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from tandem.data.stream import PromptStream
 from tandem.types import IMAGE, Picture, Prompt
 
 QUESTION = "what ?"
-SPOKEN = dict(zip("1234", MOVES, strict=True))  # up, down, left, right, in words of the model
+SPOKEN = dict(zip("1234", MOVES, strict=True))  # up, down, left, right, as the model writes them
 WORDS = {move: word for word, move in SPOKEN.items()}
 CELL = 8  # pixels along a side
 FLOOR, WALL = 220, 0
 HERE, GOAL = (220, 0, 0), (0, 180, 0)
-REMEMBERED = 4096  # pictures
-# Of the walls of a cell the pixels, by the move that a door there would let through.
+REMEMBERED = 4096  # cached pictures
+# Pixels of the walls of a cell, by the move that each wall blocks.
 EDGES = {"+": (0, ...), "-": (-1, ...), "(": (..., 0, slice(None)), ")": (..., -1, slice(None))}
 
 
@@ -40,8 +40,8 @@ def maze_shown(
     curriculum: StreamMaker = PromptStream,
     seed: int,
 ) -> Data:
-    """`held_out` mazes for evaluation, as many for the test, and those of `mazes` more that are
-    none of them; the demonstrations walk through open doors at random."""
+    """`held_out` mazes for evaluation, as many for the test, and `mazes` for training, without the
+    held-out ones. Demonstrations are random walks through open doors."""
     words = maze(
         side=side, moves=moves, mazes=mazes, held_out=held_out, demonstrations=0, seed=seed
     )
@@ -56,17 +56,17 @@ def maze_shown(
             walked(number, side=side, moves=moves, seed=seed) for number in range(demonstrations)
         ),
         curriculum=curriculum,
-        asks_again=True,  # all prompts read alike
+        asks_again=True,  # all prompts have the same text
     )
 
 
 def asked(prompt: Prompt) -> Prompt:
-    """The question of a maze in words, as one of a maze that is shown."""
+    """The prompt of a maze in words, turned into one of a maze in pictures."""
     return replace(prompt, id=prompt_id("shown", str(prompt.id)), text=QUESTION)
 
 
 def walked(number: int, *, side: int, moves: int, seed: int) -> Prompt:
-    """A walk through open doors at random, with a picture before each move."""
+    """A random walk through open doors, with a picture before each move."""
     maze = make_prompt(number, side=side, moves=moves, seed=seed, kind="walk")
     told = show_walk(number, side=side, moves=moves, seed=seed)
     doors, cell, goal = (maze.fields[name] for name in SAME)
@@ -88,13 +88,13 @@ def walked(number: int, *, side: int, moves: int, seed: int) -> Prompt:
 
 
 def drawn(doors: Doors, cell: str, goal: str) -> Picture:
-    """The maze, with where one is and the goal."""
+    """The picture of a maze with the position and the goal."""
     return painted(tuple((one, "".join(sorted(open_))) for one, open_ in doors.items()), cell, goal)
 
 
 @lru_cache(REMEMBERED)
 def painted(doors: tuple[tuple[str, str], ...], cell: str, goal: str) -> Picture:
-    """doors: the cells, row by row, each with the moves that its doors let through."""
+    """The picture of a maze. doors: the cells, row by row, each with its open moves."""
     side = int(len(doors) ** 0.5)
     pixels = torch.full((side * CELL, side * CELL, 3), FLOOR, dtype=torch.uint8)
     for place, (name, open_) in enumerate(doors):

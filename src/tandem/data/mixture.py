@@ -33,21 +33,21 @@ class Dataset:
     """One of the datasets of a mixture."""
 
     data: Data
-    weight: float = 1.0  # its chance at each slot is this over the sum of all weights
-    max_size: int | None = None  # of each of its splits to train on; None: all
-    rewards: tuple[str, ...] | None = None  # those that judge its samples; None: all there are
-    eval: bool | int = True  # whether it is evaluated, or by how many prompts at most
+    weight: float = 1.0  # chance per slot: this over the sum of all weights
+    max_size: int | None = None  # of each split that is trained on; None: all
+    rewards: tuple[str, ...] | None = None  # that judge its samples; None: all
+    eval: bool | int = True  # whether to evaluate it, or on how many prompts at most
 
 
 @register_dataset(mixes=True)
 def mixture(*, of: Mapping[str, Dataset], seed: int) -> Data:
-    """The datasets `of`, by name: every source of one becomes NAME/source, and ids of different
-    ones never meet.
+    """The datasets `of`, by name: every source becomes NAME/source, and ids of different datasets
+    never collide.
 
-    The dataset of each slot is drawn by weight, and then a prompt by the dataset's own curriculum.
-    Evaluation reports every dataset under its name, beside its sources and what it had reported
-    together itself. What one dataset holds out no other trains on; one that asks again what it
-    trains on holds nothing out.
+    The dataset of each slot is drawn by weight, then a prompt by the dataset's own curriculum.
+    Evaluation reports every dataset under its name, beside its sources and its own groups. Prompts
+    that one dataset holds out are trained on by no other; a dataset that evaluates on its training
+    prompts holds nothing out.
     """
     _check(of)
     splits = {name: _splits(name, one, seed=seed) for name, one in of.items()}
@@ -62,7 +62,7 @@ def mixture(*, of: Mapping[str, Dataset], seed: int) -> Data:
         quarantine=(*bad, *left_out),
         curriculum=_stream(of, lambda data: data.curriculum),
         given=_stream(of, lambda data: data.given),
-        asks_again=True,  # what may not be asked again is left out by now
+        asks_again=True,  # held-out prompts are already left out above
     )
 
 
@@ -91,7 +91,7 @@ def complaint(
     rewards: Sequence[str] | None = None,
     eval: bool | int = True,
 ) -> str | None:
-    """The fault of a dataset or its numbers; None: it has none. `mixed`: it is a mixture."""
+    """The error in the entry of a dataset; None: no error. `mixed`: it is itself a mixture."""
     key = f"data.of.{name}"
     if not name or "/" in name or "." in name:
         return f"{key}: a dataset's name must not contain / or ."
@@ -109,7 +109,7 @@ def complaint(
 
 
 def _splits(name: str, one: Dataset, *, seed: int) -> Splits:
-    """The prompts of a dataset as those of the mixture."""
+    """The prompts of a dataset, renamed for the mixture."""
     asked = None if one.eval is True else int(one.eval)
     sizes = dict.fromkeys(TRAINED, one.max_size) | dict.fromkeys(HELD_OUT, asked)
     return {
@@ -123,7 +123,7 @@ def _some(prompts: tuple[Prompt, ...], size: int | None, *, seed: int) -> tuple[
 
 
 def _own(name: str, rewards: tuple[str, ...] | None, prompts: Sequence[Prompt]) -> Iterator[Prompt]:
-    """The prompt with an id, a source and a heading that no other dataset has."""
+    """The prompts with ids, sources and headings that no other dataset has."""
     ids = prompt_ids("mixture", name, torch.tensor([prompt.id for prompt in prompts]))
     for prompt, id in zip(prompts, ids, strict=True):
         headings = (name, *(f"{name}/{one}" for one in groups_to_report(prompt)))
@@ -139,7 +139,7 @@ def _own(name: str, rewards: tuple[str, ...] | None, prompts: Sequence[Prompt]) 
 def _held_apart(
     of: Mapping[str, Dataset], splits: Mapping[str, Splits]
 ) -> tuple[dict[str, Splits], list[InvalidRow]]:
-    """The splits of each dataset without what any of them holds out; and what was left out."""
+    """The splits of each dataset without the prompts that any holds out, and those left out."""
     strict = [name for name, one in of.items() if not one.data.asks_again]
     held_out = [p for name in strict for split in HELD_OUT for p in splits[name][split]]
     kept: dict[str, Splits] = {}
@@ -155,7 +155,7 @@ def _held_apart(
 
 
 def _tries(of: Mapping[str, Dataset]) -> int | None:
-    """The number of tries for a wrong answer of the starting model, equal in all datasets."""
+    """The number of tries to sample a wrong answer, equal in all datasets."""
     tries = {one.data.tries for one in of.values()}
     if len(tries) > 1:
         said = ", ".join(f"{name} {one.data.tries}" for name, one in of.items())

@@ -1,6 +1,6 @@
 """Riddles of coloured shapes: `the colour of blood with no corners` asks for a red circle.
 
-A small world for a chain: a language model says what is meant, and a flow paints what it says.
+A small task for a chain: a language model names the picture, and a flow model paints it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tandem.data.shapes_drawn import COLOURS, SHAPES, renderings
 from tandem.data.stream import PromptStream
 from tandem.types import Prompt
 
-# What is said of a colour, and of a shape, in two ways each.
+# Two clues for each colour and each shape.
 CLUES = {
     "red": ("the colour of blood", "the colour of a ripe tomato"),
     "green": ("the colour of grass", "the colour of a frog"),
@@ -30,13 +30,13 @@ CLUES = {
     "square": ("with four equal sides", "one field of a chess board"),
     "triangle": ("with three corners", "half of a diamond"),
 }
-WAYS = tuple((colour, shape) for colour in range(2) for shape in range(2))  # to ask for a pair
+WAYS = tuple((colour, shape) for colour in range(2) for shape in range(2))  # pairs of clues
 HELD_OUT = 1  # of the ways of each pair
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Riddle:
-    """One question, and the pair of `PAIRS` that it means."""
+    """One riddle, and the pair of `PAIRS` that solves it."""
 
     pair: int
     way: int  # of `WAYS`
@@ -51,11 +51,11 @@ def riddles(
     curriculum: StreamMaker = PromptStream,
     seed: int,
 ) -> Data:
-    """Twelve pairs of a colour and a shape, each asked for in eight riddles: two clues of either,
-    in either order. One combination of clues of each pair is kept for evaluation.
+    """Twelve pairs of a colour and a shape, each in eight riddles: two clues for either, in either
+    order. One combination of clues of each pair is kept for evaluation.
 
-    A demonstration is a riddle, an answer and a picture. In a `misread` part of them one word of
-    the answer is another one; the picture shows what the answer says, but for its own corruption.
+    A demonstration is a riddle, an answer and a picture. In a `misread` share of them one word of
+    the answer is wrong; the picture follows the answer, apart from its own corruption.
     """
     every = list_riddles()
     shown = [riddle for riddle in every if not is_held_out(riddle, seed)]
@@ -68,7 +68,7 @@ def riddles(
 
 
 def list_riddles() -> list[Riddle]:
-    """All of them, pair by pair."""
+    """All riddles, pair by pair."""
     found = []
     for pair, (colour, shape) in enumerate(PAIRS):
         for way, (of_colour, of_shape) in enumerate(WAYS):
@@ -81,13 +81,13 @@ def list_riddles() -> list[Riddle]:
 
 
 def is_held_out(riddle: Riddle, seed: int) -> bool:
-    """Whether its combination of clues is one of those that nobody is trained on."""
+    """Whether the combination of clues is kept for evaluation."""
     order = rng.permutation(rng.key(seed, "riddles", riddle.pair), len(WAYS))
     return riddle.way in order[:HELD_OUT].tolist()
 
 
 def ask(split: str, riddle: Riddle) -> Prompt:
-    """The riddle as a prompt; its answer is what a picture is judged by."""
+    """The riddle as a prompt; pictures are judged by its answer."""
     name = " ".join(PAIRS[riddle.pair])
     return Prompt(
         id=prompt_id("riddles", split, riddle.text),
@@ -122,8 +122,7 @@ def _make_demonstrations(
 
 
 def _misread(meant: Tensor, *, share: float, seed: int) -> Tensor:
-    """The pairs that are written down, [N] int64: in a share of them the colour or the shape is
-    another one."""
+    """The pairs in the written answers, [N] int64: a share of them has a wrong colour or shape."""
     hit, which, other = rng.uniform(rng.key(seed, "misread"), (len(meant), 3)).unbind(1)
     colour, shape = meant // len(SHAPES), meant % len(SHAPES)
     colours, shapes = len(COLOURS), len(SHAPES)

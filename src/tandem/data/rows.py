@@ -1,5 +1,5 @@
-"""Prompts from a file, JSON or plain text, one on each line. Every row is checked; a bad one is
-listed, never fatal."""
+"""Prompts from a file of JSON lines or plain text. Every row is checked; a bad row is listed, never
+fatal."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ def jsonl(
     curriculum: StreamMaker = PromptStream,
     seed: int,
 ) -> Data:
-    """Rows with `prompt` (text, sent as it is) or `messages` (a chat), and perhaps an `answer`, or
-    two of which one is `chosen` and one `rejected`.
+    """Rows with `prompt` (text, sent unchanged) or `messages` (a chat), and optionally an `answer`,
+    or a `chosen` and a `rejected` answer.
 
-    `images` of a row name the files of pictures that its question shows, one for each mark
-    `<image>` in it; without a mark they stand before the first question. With `pictures` a row may
-    name the file of a `picture` that answers it, and `chosen` and `rejected` name files too; they
-    lie where the names lead from the folder of the rows. `resize` cuts the middle square of each to
-    so many pixels a side, or, as a list of sizes, the middle to the one nearest in shape: a row
-    then asks for a picture of that `height` and `width`, also one that shows `images` alone.
+    `images` lists the picture files that the question of a row shows, one for each mark `<image>`;
+    without a mark they precede the first question. With `pictures`, a row may name a file as the
+    `picture` that answers it, and `chosen` and `rejected` name files too. Paths are relative to
+    the folder of the rows. `resize` crops each picture to its middle square with that many pixels
+    a side, or, for a list of sizes, to the size nearest in shape: the row then asks for a picture
+    of that `height` and `width`, even if it only shows `images`.
 
-    `id` and `source` may be given; every other key reaches the reward as `prompt.fields[key]`, and
-    `negative_prompt` (text, perhaps empty) the guidance of a flow policy.
-    Without `eval_path` a part `held_out` of the rows is kept for evaluation: a row is in it or not
-    by its content and the seed alone, so added rows move none. At most `max_size` prompts are
-    trained on, chosen by content too. Train rows with an answer or a picture are the
-    demonstrations, and those with a chosen and a rejected one the pairs.
+    `id` and `source` are optional; every other key reaches the reward as `prompt.fields[key]`, and
+    `negative_prompt` (text, may be empty) the guidance of a flow policy.
+    Without `eval_path` a share `held_out` of the rows is kept for evaluation, chosen by content and
+    seed alone, so adding rows moves none. At most `max_size` prompts are trained on, also chosen by
+    content. Training rows with an answer or a picture are the demonstrations; those with a chosen
+    and a rejected answer are the pairs.
     """
     files = _files(path, eval_path, test_path)
     splits = [
@@ -85,8 +85,8 @@ def text(
     curriculum: StreamMaker = PromptStream,
     seed: int,
 ) -> Data:
-    """Each line is a prompt, sent without the white space around it, and all share one
-    `negative_prompt`; the lines are split and limited as rows of `jsonl` are."""
+    """Each line is a prompt, stripped of surrounding white space, and all share one
+    `negative_prompt`; lines are split and limited like the rows of `jsonl`."""
     files = _files(path, eval_path, test_path)
     splits = [
         None
@@ -98,13 +98,13 @@ def text(
 
 
 def finisher(folder: Path, *, pictures: bool, resize: Resize) -> Callable[[Prompt], Prompt]:
-    """What gives a row the pictures that answer it, those that it shows, and their size."""
+    """A function that gives a row its pictures, those it shows and the answer, and their size."""
     answered = make_finisher(folder, pictures=pictures, resize=resize)
     return lambda prompt: with_size(with_images(answered(prompt), folder), resize)
 
 
 def _files(path: str, eval_path: str | None, test_path: str | None) -> dict[str, Path | None]:
-    """Those of the splits by the key that names them."""
+    """The files of the splits by the key that names them."""
     named = {"data.path": path, "data.eval_path": eval_path, "data.test_path": test_path}
     return {k: None if name is None else Path(name).expanduser() for k, name in named.items()}
 
@@ -119,7 +119,7 @@ def assemble(
     curriculum: StreamMaker,
     seed: int,
 ) -> Data:
-    """The data of `jsonl` from rows that were read."""
+    """The data of `jsonl` from loaded rows."""
     if evaluation is None:
         rows, evaluation = split_rows(rows, held_out=held_out, seed=seed)
     train = choose(rows.prompts, max_size=max_size, seed=seed)
@@ -142,9 +142,9 @@ def read_rows(
     finish: Callable[[Prompt], Prompt] = refuse_named,
     source: str | None = None,
 ) -> Rows:
-    """`option` is the flag that named the file: what the message of a useless file starts with.
+    """The rows of a file. `option` is the flag that named it, which messages start with.
 
-    `source`: of rows that name none; None is the name of the file. Raises ValueError for a file
+    `source`: for rows that name none; None is the name of the file. Raises ValueError for a file
     without a row that can be read.
     """
     try:
@@ -197,7 +197,7 @@ def check_rows(
 
 
 def with_negative(negative: str | None, rows: Rows) -> Rows:
-    """The rows, with what guidance leads away from where they do not say it themselves."""
+    """The rows, with a negative prompt where they name none."""
     if negative is None:
         return rows
     common = {"negative_prompt": negative}
@@ -222,8 +222,8 @@ def _negative(row: dict) -> dict:
 
 
 def _opaque(value: object) -> str:
-    # What JSON cannot hold (a picture) may print its address, which no other run repeats.
-    # A file is the same row at any size, or data.resize would move rows between the splits.
+    # The repr of an object that JSON cannot hold may contain its address, which differs by run.
+    # The size of a picture must not count, or data.resize would move rows between the splits.
     return (value.file or value.name) if isinstance(value, Picture) else type(value).__name__
 
 

@@ -1,4 +1,4 @@
-"""Coloured shapes: `red circle` asks for one. A world that a tiny flow model learns in a minute."""
+"""Coloured shapes: `red circle` asks for one. A tiny flow model learns them in a minute."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ PAIRS = tuple((colour, shape) for colour in COLOURS for shape in SHAPES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pictures:
-    """The demonstrations: `count` pictures with their prompts, not all of which tell the truth."""
+    """The demonstrations: `count` pictures with prompts, some of them wrong."""
 
     count: int = 4096
-    corrupted: float = 0.0  # chance of each attribute, colour and shape, to be any one instead
+    corrupted: float = 0.0  # chance per attribute (colour, shape) to be replaced by any
 
     def __post_init__(self) -> None:
         if self.count < 1 or not 0 <= self.corrupted <= 1:
@@ -39,12 +39,11 @@ def shapes(
     curriculum: StreamMaker = PromptStream,
     seed: int,
 ) -> Data:
-    """All twelve colour-shape pairs are asked for; no demonstration has a `held_out` one.
+    """Prompts for all twelve colour-shape pairs; no demonstration shows a `held_out` pair.
 
-    A source is a pair: `red_circle`, or `held_out_blue_circle`; evaluation reports the held-out
-    ones together too, and the others. Every rendering of a pair is shown
-    as often as any other. The prompts of evaluation and test are those of training: what differs
-    is their id, and with it the noise that a policy starts from.
+    A source is a pair: `red_circle`, or `held_out_blue_circle`; evaluation also reports the
+    held-out pairs and the others as two groups. All renderings of a pair are shown equally often.
+    Evaluation and test use the training prompts with other ids, and so with other starting noise.
     """
     shown = list_shown_pairs(held_out)
     never = [pair for pair in PAIRS if pair not in shown]
@@ -100,7 +99,7 @@ def _make_demonstrations(
     drawn = corrupt_pairs(named, shown, share=wanted.corrupted, seed=seed)
     pictures = torch.stack([*renderings().values()])  # [pairs, renderings, H, W, 3]
     which = turn // len(shown) % pictures.shape[1]
-    # The id counts the copies of a picture, so that it names one demonstration.
+    # The id includes the copy's number, so that it is unique to a demonstration.
     ids = prompt_ids("shapes", "shown", named, drawn, turn)
     rows = zip(ids, named.tolist(), drawn.tolist(), which.tolist(), strict=True)
     return tuple(
@@ -117,9 +116,9 @@ def _make_demonstrations(
 def corrupt_pairs(
     named: Tensor, shown: Sequence[tuple[str, str]], *, share: float, seed: int
 ) -> Tensor:
-    """The pairs that the pictures show, of those that were named: [N] int64, numbers of `PAIRS`.
+    """The pairs that the pictures show, given the named ones: [N] int64, numbers of `PAIRS`.
 
-    A colour or a shape may be replaced by any, itself included, but no held-out pair comes of it.
+    A colour or a shape may be replaced by any, itself included, but never into a held-out pair.
     """
     colour = _replace(named // len(SHAPES), len(COLOURS), share, rng.key(seed, "corrupt", "colour"))
     shape = _replace(named % len(SHAPES), len(SHAPES), share, rng.key(seed, "corrupt", "shape"))

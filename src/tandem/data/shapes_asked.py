@@ -1,6 +1,6 @@
-"""Questions about coloured shapes: `<image> colour ?`. A world that a tiny model learns to see in.
+"""Questions about coloured shapes: `<image> colour ?`, for a tiny vision-language model.
 
-The pictures are those that `data=shapes` asks a flow to paint.
+The pictures are those of `data=shapes`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ COUNTS = SIDE * SIDE + 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """The demonstrations: so many questions with an answer, not all of which tell the truth."""
+    """The demonstrations: `count` questions with answers, some of them wrong."""
 
     count: int = 4096
-    corrupted: float = 0.0  # chance of an answer to be any of those to its question instead
+    corrupted: float = 0.0  # chance of an answer to be replaced by any to its question
 
     def __post_init__(self) -> None:
         if self.count < 1 or not 0 <= self.corrupted <= 1:
@@ -48,11 +48,12 @@ def shapes_asked(
     curriculum: StreamMaker = PromptStream,
     seed: int,
 ) -> Data:
-    """Of a picture the colour, the shape, or both; of four in a square how many have a colour.
+    """Questions for the colour of a picture, its shape, or both, and for the number of pictures of
+    one colour in a mosaic of four.
 
     A source is a question: `colour`, `shape`, `what`, `count`, and `held_out_colour` and so on for
-    pairs of a colour and a shape that no picture to train on shows. Of every pair so many
-    renderings are kept for evaluation, and mosaics of those.
+    colour-shape pairs that no training picture shows. `held_out_renderings` of every pair, and
+    mosaics of those, are kept for evaluation.
     """
     shown = list_shown_pairs(held_out)
     pictures = renderings()
@@ -70,7 +71,7 @@ def shapes_asked(
 
 
 def _choose_renderings(count: int, held_out: int, seed: int) -> Tensor:
-    """Which of the renderings of a pair are kept for evaluation, [count] bool."""
+    """The mask of the renderings of a pair that are kept for evaluation, [count] bool."""
     if not 0 < held_out < count:
         raise ValueError(
             f"data.held_out_renderings={held_out} must be at least 1 and below {count}"
@@ -106,7 +107,7 @@ def _ask_mosaics(
     count: int,
     seed: int,
 ) -> Iterator[Prompt]:
-    """Squares of four pictures, of which 0 to 4 have the colour that is asked for, equally often.
+    """Mosaics of four pictures; 0 to 4 of them have the requested colour, equally often.
 
     `which`: [renderings] bool.
     """
@@ -127,7 +128,7 @@ def _ask_mosaics(
 
 
 def _pick(among: Tensor, x: float) -> int:
-    """The place of one of the chosen entries, by a number in [0, 1). `among`: [N] bool."""
+    """The index of one of the true entries, picked by a number in [0, 1). `among`: [N] bool."""
     places = among.nonzero()[:, 0]
     return int(places[int(x * len(places))])
 
@@ -152,7 +153,7 @@ def _ask(
 
 
 def _demonstrate(asked: Sequence[Prompt], wanted: Answers, seed: int) -> tuple[Prompt, ...]:
-    """Every question in turn, some of them with any answer to it. Tasks come equally often."""
+    """The questions in turn, some with a random answer to them. Tasks come equally often."""
     tasks = {task: [p for p in asked if p.source == task] for task in QUESTIONS}
     draws = rng.uniform(rng.key(seed, "shapes_asked", "corrupt"), (wanted.count, 3)).tolist()
     turns = torch.arange(wanted.count)
@@ -171,7 +172,7 @@ def _demonstrate(asked: Sequence[Prompt], wanted: Answers, seed: int) -> tuple[P
 
 
 def any_answer(task: str, draws: Sequence[float]) -> str:
-    """One of the answers to a question, the right one too. draws: two numbers in [0, 1)."""
+    """A random answer to a question, maybe the right one. draws: two numbers in [0, 1)."""
     colour, shape = [*COLOURS], [*SHAPES]
     of_colour, of_shape = (
         words[int(x * len(words))] for words, x in zip((colour, shape), draws, strict=True)

@@ -1,4 +1,4 @@
-"""The pictures of the embedded world: one coloured shape on a dark ground, 16 x 16 pixels.
+"""Pictures of the toy world: one coloured shape on a dark ground, 16 x 16 pixels.
 
 A picture is uint8 [H, W, 3]; numbers in [-1, 1] stand for 0 to 255.
 """
@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 SIZE = 16  # pixels along each side
-FINE = 4  # points along each side of a pixel: the share that lies inside a shape softens its edge
+FINE = 4  # points along each side of a pixel: the share inside a shape gives soft edges
 RADII = (4.2, 5.6)  # pixels
-PLACES = tuple((y, x) for y in (-1, 0, 1) for x in (-1, 0, 1))  # of the centre, in pixels
+PLACES = tuple((y, x) for y in (-1, 0, 1) for x in (-1, 0, 1))  # offsets of the centre, in pixels
 GROUND = (-0.9, -0.9, -0.9)
 COLOURS = {
     "red": (0.9, -0.9, -0.9),
@@ -29,21 +29,21 @@ def circle(y: Tensor, x: Tensor, radius: float) -> Tensor:
 
 
 def square(y: Tensor, x: Tensor, radius: float) -> Tensor:
-    """Of the area of the circle: [..., N, N] bool."""
+    """A square with the area of the circle: [..., N, N] bool."""
     return torch.maximum(y.abs(), x.abs()) <= torch.pi**0.5 / 2 * radius
 
 
 def triangle(y: Tensor, x: Tensor, radius: float) -> Tensor:
-    """As wide and as high as the circle, the tip above; y grows downwards: [..., N, N] bool."""
+    """A triangle as wide and high as the circle, tip up; y grows downwards: [..., N, N] bool."""
     return (x.abs() <= (y + radius) / 2) & (y <= radius)
 
 
-Shape = Callable[[Tensor, Tensor, float], Tensor]  # which of the points [N, N] lie inside
+Shape = Callable[[Tensor, Tensor, float], Tensor]  # the points [N, N] that lie inside
 SHAPES: dict[str, Shape] = {"circle": circle, "square": square, "triangle": triangle}
 
 
 def renderings() -> dict[str, Tensor]:
-    """Every picture of every prompt: "red circle" -> [18, 16, 16, 3], two radii at nine places."""
+    """All pictures of each prompt: "red circle" -> [18, 16, 16, 3], two radii at nine places."""
     covered = {name: coverage(shape) for name, shape in SHAPES.items()}
     return {
         f"{colour} {shape}": paint(covered[shape], torch.tensor(rgb))
@@ -53,13 +53,13 @@ def renderings() -> dict[str, Tensor]:
 
 
 def palette() -> dict[str, tuple[int, ...]]:
-    """Every colour that a picture has by its name, from 0 to 255; the ground is black."""
+    """Every colour of the pictures by name, from 0 to 255; the ground is black."""
     named = {**COLOURS, "black": GROUND}
     return {name: tuple(to_bytes(torch.tensor(rgb)).tolist()) for name, rgb in named.items()}
 
 
 def coverage(shape: Shape) -> Tensor:
-    """The share of each pixel that lies inside: [18, 16, 16] in [0, 1]."""
+    """The share of each pixel inside the shape: [18, 16, 16] in [0, 1]."""
     along = (torch.arange(SIZE * FINE) + 0.5) / FINE - SIZE / 2  # from the middle, in pixels
     inside = [
         shape(along[:, None] - y, along[None, :] - x, radius) for radius in RADII for y, x in PLACES
@@ -73,5 +73,5 @@ def paint(covered: Tensor, colour: Tensor) -> Tensor:
 
 
 def to_bytes(values: Tensor) -> Tensor:
-    """[-1, 1] -> uint8; what lies outside becomes the nearer end."""
+    """[-1, 1] -> uint8; values outside are clamped."""
     return ((values.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)

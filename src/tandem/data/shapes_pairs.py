@@ -29,11 +29,11 @@ def shapes_pairs(
     curriculum: StreamMaker = PromptStream,
     seed: int,
 ) -> Data:
-    """The world of `shapes`, and `pairs` prompts of it with a chosen and a rejected picture.
+    """The data of `shapes`, and `pairs` prompts of it with a chosen and a rejected picture.
 
-    The two show a shape of the same size at the same place: the one that the prompt names, and one
-    of another colour or another shape. No picture of a held-out pair is shown; the prompts of
-    evaluation and test bring two pictures each, and among these are the held-out ones too.
+    Both show a shape of the same size at the same place: the chosen one as the prompt says, the
+    rejected one with another colour or another shape. Training pictures never show a held-out
+    pair; evaluation and test prompts have two pictures each, and these may.
     Raises ValueError for no pairs, and where one colour-shape pair is left to show.
     """
     if pairs < 1:
@@ -63,9 +63,9 @@ def shapes_pairs(
 def _add_pairs(
     prompts: Sequence[Prompt], which: Sequence[int], among: Sequence[Pair], *, seed: int
 ) -> tuple[Prompt, ...]:
-    """The prompts with two pictures each, the wrong one of a pair among these.
+    """The prompts with two pictures each; the rejected one shows a pair of `among`.
 
-    which: of each prompt the number of its rendering, counted on from the last one.
+    which: the rendering of each prompt, modulo their number.
     """
     pictures = renderings()
     wrong = {" ".join(pair): list_unlike(pair, among) for pair in among}
@@ -82,7 +82,7 @@ def _add_pairs(
 
 
 def list_unlike(pair: Pair, among: Sequence[Pair]) -> list[Pair]:
-    """Those that differ in the colour or in the shape alone; where there are none, all others."""
+    """The pairs that differ only in colour or only in shape; if there are none, all others."""
     near = [other for other in among if (other[0] == pair[0]) != (other[1] == pair[1])]
     return near or [other for other in among if other != pair]
 

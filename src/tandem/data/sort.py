@@ -1,4 +1,4 @@
-"""Sorting letters: `dbcaj>` asks for `abcdj`. Tasks a tiny model can be taught in seconds."""
+"""Sorting of letters: `dbcaj>` asks for `abcdj`. A tiny model learns these tasks in seconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tandem.data.stream import PromptStream
 from tandem.types import Prompt
 
 ALPHABET = "abcdefghij"
-PERMUTED = 1 << 17  # up to so many strings the whole set is permuted; beyond, strings are drawn
+PERMUTED = 1 << 17  # sets up to this size are permuted as a whole; larger ones are sampled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +38,9 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Splits:
-    """The strings of one length as numbers in base 10; no number stands in two of them."""
+    """The strings of one length as numbers in base 10, split without overlap."""
 
-    train: Tensor  # [count] int64, fewer where there are not so many strings
+    train: Tensor  # [count] int64, fewer if there are fewer strings
     eval: Tensor  # [held_out]
     test: Tensor  # [held_out]
 
@@ -54,11 +54,12 @@ def sort_ladder(
     curriculum: StreamMaker = PromptStream,
     seed: int,
 ) -> Data:
-    """Short strings are shown, longer ones must be discovered. A source is a length: `length_02`.
+    """Demonstrations show short strings; longer ones must be learned by RL. A source is a length:
+    `length_02`.
 
-    A demonstration's length is as likely as any other, so the few short strings repeat. Of each
-    length from 1 up, `held_out` strings (a third of all, where there are fewer) are kept for
-    evaluation and as many for the test.
+    All lengths are equally likely in the demonstrations, so the few short strings repeat. Of each
+    length from 1 up, `held_out` strings (at most a third of all) are kept for evaluation and as
+    many for the test.
     """
     longest = max(demonstrations.longest, prompts.longest)
     count = max(demonstrations.count, prompts.count)
@@ -87,9 +88,9 @@ def sort_letters(
     curriculum: StreamMaker = PromptStream,
     seed: int,
 ) -> Data:
-    """The smoke test: every length is shown, but in a `corrupted` part of the demonstrations two
-    different letters of the answer have changed places. `held_out` strings of each length are kept
-    for evaluation and as many for the test.
+    """The smoke test: demonstrations show every length, but a `corrupted` share of them swaps two
+    different letters of the answer. `held_out` strings of each length are kept for evaluation and
+    as many for the test.
     """
     splits = {
         n: split_strings(n, count=lengths.count, held_out=held_out, seed=seed) for n in lengths
@@ -115,8 +116,8 @@ def sort_pairs(
     curriculum: StreamMaker = PromptStream,
     seed: int,
 ) -> Data:
-    """The prompts of `sort_letters`, `pairs` of them to compare two answers to: the right one, and
-    the first wrong one in `tries` samples of the model that the run starts from."""
+    """The prompts of `sort_letters`, `pairs` of them with two answers: the right one, and the first
+    wrong one among `tries` samples of the model that the run starts from."""
     data = sort_letters(
         lengths=lengths, corrupted=corrupted, held_out=held_out, curriculum=curriculum, seed=seed
     )
@@ -124,7 +125,7 @@ def sort_pairs(
 
 
 def split_strings(length: int, *, count: int, held_out: int, seed: int) -> Splits:
-    """Held-out strings come first in the keyed order, so `count` does not change them."""
+    """The splits of a length. Held-out strings come first in keyed order, whatever `count` is."""
     total = len(ALPHABET) ** length
     held_out = min(held_out, total // 3)
     wanted = min(total, 2 * held_out + count)
@@ -149,7 +150,7 @@ def _make_questions(length: int, numbers: Tensor) -> list[Prompt]:
 def _make_demonstrations(length: int, numbers: Tensor, *, count: int) -> list[Prompt]:
     turn = torch.arange(count)
     numbers = numbers[turn % len(numbers)]
-    # The id counts the copies of a string, so that it names one demonstration.
+    # The id includes the copy's number, so that it is unique to a demonstration.
     return _make_prompts(length, numbers, prompt_ids("sort", "shown", length, numbers, turn))
 
 
@@ -172,7 +173,7 @@ def _corrupt(prompts: tuple[Prompt, ...], *, share: float, seed: int) -> tuple[P
 
 
 def _swap(prompt: Prompt, which: float) -> Prompt:
-    """Two different letters of the answer change places; `which` in (0, 1) says which two."""
+    """The prompt with two different letters of its answer swapped; `which` in (0, 1) picks them."""
     letters = list(prompt.answer)
     pairs = [pair for pair in combinations(range(len(letters)), 2) if _differ(letters, pair)]
     if pairs:

@@ -1,8 +1,8 @@
-"""Stored files of a folder or of tar files, which are read in place.
+"""Stored files of a folder or of tar files, read in place.
 
-Nothing of a tar file is unpacked, and no name in it is a path: a member is bytes between two
-places. Headers are walked here, each by `tarfile`'s parser of one block: its own walk trusts sizes,
-and ends at a damaged header as if it were the last.
+Tar files are never unpacked, and no name in them is used as a path: a member is a range of bytes.
+This module walks the headers and parses each block with `tarfile`, whose own walk trusts sizes and
+takes a damaged header for the end of the file.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ WITHOUT_CONTENT = (
     tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.DIRTYPE,
     tarfile.FIFOTYPE,
 )  # fmt: skip
-NAMES = (tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE)  # of the member behind them
+NAMES = (tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE)  # headers that name the next member
 SKIPPED = (tarfile.GNUTYPE_LONGLINK, tarfile.XGLTYPE)
-LONGEST_NAME = 1 << 16  # bytes of what says a name
+LONGEST_NAME = 1 << 16  # bytes of a header with a name
 SHARD = ".tar"
-REPOSITORIES = ("datasets--", "models--", "spaces--")  # how a folder of the hub's cache begins
+REPOSITORIES = ("datasets--", "models--", "spaces--")  # prefixes of folders in the hub's cache
 
 
 def in_folder(place: Path) -> tuple[list[Stored], list[InvalidRow]]:
-    """The files below a folder by name, but hidden ones and those of hidden folders, and one line
-    for each reason why others are left out; a link to a folder is not followed, and one to a file
-    leads to a file of the folder, or of the cache that the folder is a snapshot in. Names are those
-    from the folder on."""
+    """The files below a folder, sorted by name, and one line for each reason why others are left
+    out. Hidden files and folders are skipped. Links to folders are not followed; links to files
+    must stay in the folder, or in the hub cache that the folder is a snapshot of. Names are
+    relative to the folder."""
     found: list[Stored] = []
     refused: Counter[str] = Counter()
     top = Path(os.path.realpath(place))
@@ -53,15 +53,15 @@ def in_folder(place: Path) -> tuple[list[Stored], list[InvalidRow]]:
 
 
 def blobs_of(top: Path) -> list[Path]:
-    """Where the files of a snapshot lie in the cache of the Hugging Face hub, which holds links to
-    them: `blobs` beside `snapshots`, of that repository alone. Empty: it is no snapshot."""
+    """The folder of the files that a snapshot in the Hugging Face cache links to: `blobs` beside
+    `snapshots`, of the same repository. Empty: the folder is not a snapshot."""
     snapshots = [x.parent for x in (top, *top.parents) if x.parent.name == "snapshots"]
     places = [x.parent / "blobs" for x in snapshots if x.parent.name.startswith(REPOSITORIES)]
     return [place for place in places if place.is_dir() and not place.is_symlink()]
 
 
 def _refuse_file(path: Path, homes: Sequence[Path]) -> str | None:
-    """The reason why a file is refused that may lead to these folders; None: it is read."""
+    """The reason why a file is refused, if it is not in these folders; None: it is read."""
     leads = Path(os.path.realpath(path)) if path.is_symlink() else None
     if leads is not None and not any(leads.is_relative_to(home) for home in homes):
         return "links that lead out of the folder"
@@ -94,8 +94,8 @@ def in_shard(shard: Path) -> tuple[list[Stored], list[InvalidRow]]:
 
 
 def _members(shard: Path) -> Iterator[tuple[str, tarfile.TarInfo, int]]:
-    """Name, header and the place of the content of each member. Raises an error of `tarfile`, or
-    ValueError, where the file stops to be one."""
+    """The name, the header and the offset of the content of each member. Raises an error of
+    `tarfile`, or ValueError, where the file is damaged."""
     with shard.open("rb") as file:
         yield from _read_members(file, shard.stat().st_size)
 
@@ -121,7 +121,7 @@ def _read_members(file: BinaryIO, size: int) -> Iterator[tuple[str, tarfile.TarI
 
 
 def _name(member: tarfile.TarInfo, content: bytes) -> str | None:
-    """The name that a header gives the next member; None: it gives none."""
+    """The name that a header gives the next member; None: no name."""
     if member.type == tarfile.GNUTYPE_LONGNAME:
         return content.rstrip(b"\0").decode("utf-8", "surrogateescape")
     said = None
