@@ -44,7 +44,7 @@ class Module:
     name: str
     text: str
     tree: ast.Module
-    paths: dict[str, str] = field(default_factory=dict)  # of functions that it defines or imports
+    paths: dict[str, str] = field(default_factory=dict)  # of functions defined or imported in it
     constants: dict[str, ast.expr] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -84,7 +84,7 @@ def init_of(node: ast.ClassDef) -> list[ast.FunctionDef]:
 
 
 def _facts(call: ast.Call, module: Module) -> dict[str, ast.expr]:
-    """The facts that a decorator declares, `**SHARED` among them."""
+    """The facts that a decorator declares, including those of `**SHARED`."""
     said = [(keyword.arg, keyword.value) for keyword in call.keywords]
     return dict(_spelled_out(said, module))
 

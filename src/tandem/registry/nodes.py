@@ -23,7 +23,7 @@ IN_UNITS: Mapping[str, str] = {
 
 
 def node_of(group: str, name: str, component: Callable) -> Node | None:
-    """The YAML of an option; None: the options of its group are files."""
+    """The YAML of an option; None: options of this group are files."""
     make = NODES.get(group)
     return None if make is None else make(name, component)
 
@@ -65,7 +65,7 @@ def kl_node(name: str, component: Callable) -> Node:
 
 
 def dynamics_node(name: str, kernel: Callable) -> Node:
-    """As in conf/dynamics: steps of a flow, some of them random."""
+    """As in conf/dynamics: the steps of a flow, some of them stochastic."""
     defaults = ["_random", "_self_"]
     return {"defaults": defaults, "name": name, "kernel": bound_call(name, kernel)}
 
@@ -77,7 +77,7 @@ def engine_node(name: str, engine: Callable) -> Node:
 
 
 def dynamics_of(group: str, component: Callable) -> Node | None:
-    """As in conf/dynamics/_of: what dynamics=auto selects; None: the default of tokens."""
+    """As in conf/dynamics/_of: the dynamics that `dynamics=auto` selects; None: that of tokens."""
     if group != "rollout" or component.samples == "tokens":
         return None
     return {"defaults": ["/dynamics/flow_sde@_global_.dynamics"]}
@@ -92,7 +92,7 @@ def data_node(name: str, component: Callable) -> Node:
 
 
 def model_node(name: str, build: Callable) -> Node:
-    """As in conf/model: a language model that a function makes, with its tokenizer."""
+    """As in conf/model: a language model and its tokenizer, made by a function."""
     call = {**made_call(name, build), "_partial_": True}
     return {"defaults": ["_language", "_self_"], "model": {"path": None, "build": call}}
 
@@ -159,7 +159,7 @@ NODES: Mapping[str, Callable[[str, Callable], Node]] = {
     "model/quantization": made_call,
     "model/family": family_node,
 }
-# Group of components -> its group of options, if the names differ.
+# Group of components -> group of its options, if the names differ.
 OFFERED_AS: Mapping[str, str] = {"model/family": "model"}
 # Groups whose options also choose options of other groups.
 GLOBAL = ("model",)

@@ -1,4 +1,4 @@
-"""Scoring of a client's rows: a number, or a reason why there is none."""
+"""Scoring of a client's rows: a number, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def make_scorer(rewards: Rewards) -> Scorer:
 
 
 def explain_missing(reasons: Mapping[str, str | None]) -> Missing | None:
-    """The first failure among what rewards said of a sample without a score; None: no opinion."""
+    """The first failure of the rewards of a sample without a score; None: all abstained."""
     failed = [(name, reason) for name, reason in reasons.items() if reason not in (None, ABSTAINED)]
     if not failed:
         return None

@@ -24,7 +24,7 @@ from tandem.rewards.signature import compares
 
 TOKEN = "TANDEM_REWARD_TOKEN"
 SHORTEST_TOKEN = 8  # characters
-GRACE = 10.0  # seconds for requests that are being answered when the server is told to end
+GRACE = 10.0  # seconds for open requests to finish after a signal to stop
 COMPOSED = ("reward", "plugins")
 HELP = """\
 Serve rewards over HTTP: python -m tandem serve reward=option [key=value] ...
@@ -50,7 +50,7 @@ Environment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """The address that a server listens on."""
+    """The listening address of a server."""
 
     host: str = "127.0.0.1"
     port: int = 8123
@@ -78,7 +78,7 @@ KEYS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve the rewards that a command line asks for, until it is told to stop."""
+    """Serve the rewards of a command line until a signal stops the server."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or {"-h", "--help"} & set(words):
         print(make_help(), end="")
@@ -130,7 +130,7 @@ def _record(kind: type, given: Mapping[str, object]) -> Any:
 
 
 def compose_rewards(overrides: Sequence[str]) -> Mapping[str, Any]:
-    """The rewards that a command line asks for, as train.py composes them.
+    """The rewards of a command line, composed as in train.py.
 
     Raises ConfigError for one that cannot be served.
     """
@@ -140,7 +140,7 @@ def compose_rewards(overrides: Sequence[str]) -> Mapping[str, Any]:
 
 
 def build_rewards(nodes: Mapping[str, Any]) -> Rewards:
-    """The rewards, built as in train.py from nodes that are already composed.
+    """The rewards, built as in train.py from composed nodes.
 
     Raises ConfigError for a reward that does not bind.
     """

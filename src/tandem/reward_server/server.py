@@ -1,4 +1,4 @@
-"""A server that answers `POST /score` with rewards of samples, and `GET /health`."""
+"""A server that answers `POST /score` with the rewards of samples, and `GET /health`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ PATHS = "supported: GET /health and POST /score"
 
 
 class ScoreServer(Server):
-    """Many clients, one reward, which is called in one thread at a time: most rewards need that.
+    """A server of one reward for many clients. Calls are serialized: few rewards are thread-safe.
 
-    `token` is what `Authorization: Bearer` must hold; None: no token is needed.
+    `token` must match `Authorization: Bearer`; None: no token is needed.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class ScoreServer(Server):
     def scored(self, rows: Sequence[Row], client: socket.socket) -> list[Number]:
         """The scores of rows. Raises ConnectionAbortedError if the client has disconnected."""
         with self.turn:
-            if has_hung_up(client):  # it will retry: its rows would be scored twice
+            if has_hung_up(client):  # it will retry, so its rows would be scored twice
                 print(f"{len(rows)} samples dropped: the client disconnected", flush=True)
                 raise ConnectionAbortedError
             start = time.monotonic()
@@ -43,7 +43,7 @@ class ScoreServer(Server):
 
 
 class ScoreHandler(Handler):
-    """A connection of a client that wants scores."""
+    """A connection of a client that requests scores."""
 
     server: ScoreServer
 
