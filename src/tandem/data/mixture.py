@@ -62,7 +62,7 @@ def mixture(*, of: Mapping[str, Dataset], seed: int) -> Data:
         quarantine=(*bad, *left_out),
         curriculum=_stream(of, lambda data: data.curriculum),
         given=_stream(of, lambda data: data.given),
-        asks_again=True,  # held-out prompts are already left out above
+        asks_again=True,  # training prompts that another dataset holds out are already removed
     )
 
 

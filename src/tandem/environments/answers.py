@@ -76,7 +76,7 @@ def _is_number(value: object) -> bool:
 
 
 def _is_text(value: object) -> bool:
-    """Whether it can be encoded: an unpaired surrogate cannot."""
+    """Whether a value is text that can be encoded: an unpaired surrogate cannot."""
     if not isinstance(value, str):
         return False
     try:

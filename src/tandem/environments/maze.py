@@ -36,8 +36,8 @@ class Maze:
 
 @register_environment("maze_shown")
 class MazeShown(Maze):
-    """The maze in pictures, with the position in red and the goal in green. A move is one of 1 2
-    3 4, for up, down, left and right; walls are visible, but never reported in words."""
+    """The maze in pictures, with the position in red and the goal in green. A move is 1, 2, 3 or 4,
+    for up, down, left and right; walls are visible, but never reported in words."""
 
     def describe(self) -> About:
         return About(gives_states=True, shows=True)

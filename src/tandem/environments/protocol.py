@@ -43,7 +43,7 @@ class About:
 class Said:
     """The world's answer to a move, or its opening before the first move."""
 
-    messages: Sequence[Message] = ()  # of a user or a tool; ignored once the episode is over
+    messages: Sequence[Message] = ()  # of a user or a tool; not read by the policy if `over`
     reward: float | None = None  # of the move just made; None: it has no reward of its own
     over: bool = False  # the episode has ended
     state: str | None = None  # before the next move; equal names are equal states
