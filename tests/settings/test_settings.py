@@ -31,7 +31,7 @@ def test_where_a_run_lies_matters_for_nothing(key):
     assert not key_of(key).weights and not key_of(key).compared and not key_of(key).mirrored
 
 
-def test_one_fact_reaches_every_reader(tmp_path, monkeypatch):
+def test_one_fact_reaches_every_reader(tmp_path, monkeypatch, request):
     """A key that is declared anew is resumed, compared, mirrored and shared anew."""
     config = {"group_size": 8, "plugins": [], "choices": dict.fromkeys(CHOSEN, "x"), "replaced": {}}
     config |= {group: {"_target_": "x"} for group in CHOSEN}
@@ -43,6 +43,8 @@ def test_one_fact_reaches_every_reader(tmp_path, monkeypatch):
     assert "group_size" in facts_of(run) and "group_size=4" in labels.group(config)
     other = Key(resumable=True, shared=True, compared=False, mirrored=False)
     monkeypatch.setitem(KEYS, "group_size", other)
+    key_of.cache_clear()
+    request.addfinalizer(key_of.cache_clear)
     assert resume_config(tmp_path, ["group_size=2"]).group_size == 2
     assert "group_size" not in facts_of(run) and "group_size" not in labels.group(config)
     assert "group_size" not in labels.settings(config)

@@ -237,7 +237,7 @@ def test_a_sampler_that_disagrees_is_named_with_likely_causes(tmp_path):
     loop.policy.sample = lambda *args, **kw: replace(
         sample(*args, **kw), behaviour_logp=sample(*args, **kw).behaviour_logp - 0.3
     )
-    with pytest.raises(Stop, match=r"disagree by 0\.3 nats .*: another temperature"):
+    with pytest.raises(Stop, match=r"disagree by 0\.3 nats .*: different temperatures"):
         loop.go()
 
 
