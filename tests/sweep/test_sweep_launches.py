@@ -114,7 +114,9 @@ def test_more_values_run_the_new_ones_and_a_foreign_run_is_left_alone(sweep, tmp
     ],
 )
 def test_a_signal_reaches_the_runs_and_the_same_command_goes_on(sweep, tmp_path, launcher, number):
+    inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has it ignored
     process = begin(tmp_path, "finish,wait,last", launcher)
+    signal.signal(signal.SIGHUP, inherited)
     wait_for(tmp_path / "waiting", process)
     wait_for(tmp_path / "sweep" / "do=finish" / "job.json", process)
     if number is signal.SIGINT:
