@@ -19,7 +19,7 @@ def shares_of_texts():
     )
     said = []
     for look in (lambda x: x.outputs[0], lambda x: len(x.prompts), lambda x: list(x.outputs)):
-        with pytest.raises(Stop, match="outputs and prompts of rows stay on their rank") as told:
+        with pytest.raises(Stop, match="outputs and prompts stay on their rank") as told:
             with_all_rows(lambda x, look=look: look(x), rows)
         said.append(str(told.value))
     return said, with_all_rows(lambda x: x.mask.sum(1, keepdim=True), rows)

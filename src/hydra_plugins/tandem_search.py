@@ -17,7 +17,7 @@ REFUSED = 2
 
 
 class Search(Sweeper):
-    """What is swept is searched: see conf/hydra/sweeper/search.yaml for its numbers."""
+    """Search over the swept values; conf/hydra/sweeper/search.yaml has its settings."""
 
     # Hydra hands over the numbers of an option as arguments.
     def __init__(

@@ -52,7 +52,7 @@ sys.path[:] = [
 
 
 def train(*overrides: str) -> Result:
-    """What `python train.py OVERRIDES` does, from Python: the final metrics and the run directory.
+    """`python train.py OVERRIDES` from Python: the final metrics and the run directory.
 
     Raises:
         ConfigError: an override that does not fit, with the nearest one that does.
@@ -66,7 +66,7 @@ def train(*overrides: str) -> Result:
 
 
 def __getattr__(name: str) -> object:
-    """The decorators, when they are asked for: importing the package imports nothing else."""
+    """The decorators, imported on first use: importing the package imports nothing else."""
     if not name.startswith("register_"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from tandem import registry

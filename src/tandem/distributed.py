@@ -1,7 +1,7 @@
 """Collectives over ranks; with one rank every function here is the identity.
 
-Pure functions never know of ranks: `with_all_rows` hands them the rows of all ranks and gives each
-rank its own rows of the answer.
+Pure functions never depend on ranks: `with_all_rows` calls them with the rows of all ranks and
+returns to each rank its own rows of the result.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ from torch import distributed as dist
 from tandem.stop import Stop
 from tandem.types import Record, Rollout, Scores, map_fields, pad_steps
 
-# Of a process among those of its run: all three are 0 for the first one alone. torchrun tells RANK,
-# Lightning the other two.
+# Environment variables that place a process in its run; all are 0 only for the first process.
+# torchrun sets RANK, Lightning the other two.
 PLACES = ("RANK", "NODE_RANK", "LOCAL_RANK")
-CLOSE = 1e-4  # of a checksum, below which two of them are rounded alike
+CLOSE = 1e-4  # relative difference of checksums that rounding explains
 
 
 class Elsewhere(tuple):
-    """Texts, pictures and prompts of the rows of all ranks. They do not travel: whoever looks at
-    them would see none, and give every row the number of nothing."""
+    """Placeholder for the texts, images and prompts of other ranks' rows, which are not gathered.
+
+    Reading it raises Stop: a component would otherwise see empty outputs for every row."""
 
     __slots__ = ()
 
     def _refuse(self, *_: object) -> NoReturn:
         raise Stop(
-            "outputs and prompts of rows stay on their rank, and here the rows of all ranks are "
-            "compared, by tensors alone; let a reward look at them, weight=0 and Scores.named "
-            "give its number, or train on one rank: trainer.devices=1"
+            "outputs and prompts stay on their rank, and here the rows of all ranks are compared, "
+            "by tensors alone; read them in a reward (weight=0, read by Scores.named) or train on "
+            "one rank: trainer.devices=1"
         )
 
     __len__ = __iter__ = __getitem__ = __contains__ = __bool__ = _refuse
@@ -49,7 +50,7 @@ def is_running(process: int) -> bool:
         os.kill(process, 0)  # signal 0 only asks
     except ProcessLookupError:
         return False
-    except PermissionError:  # somebody else's
+    except PermissionError:  # a process of another user
         return True
     return True
 
@@ -63,15 +64,16 @@ def rank() -> int:
 
 
 def is_first() -> bool:
-    """Whether this process speaks and writes; also before the ranks know of each other."""
+    """Whether this process prints and writes files; valid before the process group exists."""
     return rank() == 0 and all(int(os.environ.get(name, 0)) == 0 for name in PLACES)
 
 
 def with_all_rows(function: Callable[..., Tensor], *records: Record) -> Tensor:
-    """`function` over the rows of all ranks; every rank gets its own rows of the result back.
+    """`function` of the rows of all ranks; every rank gets its own rows of the result.
 
-    The records must start with a tensor field of B rows; tuples (texts, prompts) do not travel. It
-    takes tensors [B, ...] and gives one. Raises Stop, on all ranks, if it depends on the rank.
+    The records must start with a tensor field of B rows; tuples (texts, prompts) are not gathered.
+    `function` takes and returns tensors [B, ...]. Raises Stop on all ranks if the result depends on
+    the rank.
     """
     if world_size() == 1:
         return function(*records)
@@ -84,21 +86,23 @@ def with_all_rows(function: Callable[..., Tensor], *records: Record) -> Tensor:
 
 
 def _refuse_unlike(result: Tensor) -> None:
-    """Raise Stop for a result, of any shape [...], that another rank does not have."""
+    """Raise Stop for a result, of any shape [...], that differs between ranks."""
     values = result.detach().double().flatten()
-    places = torch.arange(1, len(values) + 1, device=values.device)  # an order counts too
+    places = torch.arange(
+        1, len(values) + 1, device=values.device
+    )  # weighted, so that order matters
     total, size = values @ places.double(), values.abs() @ places.double()
     high, low, size = all_max(torch.stack([total, -total, size])).tolist()
     if high + low > CLOSE * size:
         raise Stop(
-            "a function of the rows of all ranks (an advantage, weights or a statistic) has other "
-            "values on another rank; let it depend on its arguments alone, and draw from the keys "
-            "of rows: tandem.rng.uniform(rollout.key)"
+            "a function of the rows of all ranks (an advantage, weights or a statistic) differs "
+            "between ranks; let it depend on its arguments alone, and draw from the keys of rows: "
+            "tandem.rng.uniform(rollout.key)"
         )
 
 
 def gather(record: Record) -> Record:
-    """The rows of all ranks in rank order. Shorter T are padded with 0 on the right."""
+    """The rows of all ranks in rank order, padded with 0 on the right to the longest T."""
     if world_size() == 1:
         return record
     return map_fields(
@@ -107,8 +111,8 @@ def gather(record: Record) -> Record:
 
 
 def group_of_threads() -> dist.ProcessGroup | None:
-    """A group for threads beside the one that trains, which meet in an order of their own, and
-    wait as long as it does. All ranks make it together; None: there is one rank."""
+    """A process group for background threads, whose collectives run in an order of their own, with
+    the timeout of the main group. All ranks create it together; None with one rank."""
     if world_size() == 1:
         return None
     home = "cuda" if dist.get_backend() == "nccl" else "cpu"
@@ -117,7 +121,7 @@ def group_of_threads() -> dist.ProcessGroup | None:
 
 
 def all_gather_object(own: list, group: dist.ProcessGroup | None = None) -> list:
-    """The things of all ranks in rank order, of whatever kind: slow, for a few of them."""
+    """The picklable objects of all ranks in rank order. Slow: for a few small objects."""
     if world_size() == 1:
         return own
     parts: list[list] = [[] for _ in range(world_size())]
@@ -145,7 +149,7 @@ def is_sharded(value: Tensor) -> bool:
 
 
 def full_tensor(value: Tensor) -> Tensor:
-    """All of a tensor that is cut over ranks, which meet here; any other one as it is.
+    """The whole of a sharded tensor, gathered by all ranks; any other tensor unchanged.
 
     Of any shape [...].
     """
@@ -153,7 +157,7 @@ def full_tensor(value: Tensor) -> Tensor:
 
 
 def part_of_this_rank(value: Tensor) -> tuple[Tensor, int]:
-    """Of a tensor that is cut over ranks by rows: the rows that lie here, and the first row.
+    """This rank's rows of a tensor that is sharded by rows, and the index of the first of them.
 
     Of any shape [...].
     """
@@ -165,7 +169,7 @@ def part_of_this_rank(value: Tensor) -> tuple[Tensor, int]:
 
 
 def gather_on_first(value: Tensor) -> Tensor | None:
-    """The same on the first rank, where it will be written, on its CPU if it was cut; else None.
+    """The full tensor on the first rank, on the CPU if it was sharded; None on other ranks.
 
     Of any shape [...].
     """
@@ -176,9 +180,9 @@ def gather_on_first(value: Tensor) -> Tensor | None:
 
 
 def shard_like(present: Tensor, value: Tensor) -> Tensor:
-    """This rank's part of what all ranks have whole, if what is there now is cut; else all.
+    """`value` sharded as `present` is, without communication; unchanged if `present` is whole.
 
-    `value` has the whole shape [...] of `present`.
+    All ranks have the same `value`, of the full shape [...] of `present`.
     """
     if not is_sharded(present):
         return value
@@ -229,12 +233,12 @@ def _reduce(value: Tensor, operation: dist.ReduceOp) -> Tensor:
 
 
 def _to_backend(value: Tensor) -> Tensor:
-    """The tensor where the backend can reach it: NCCL knows GPUs only."""
+    """The tensor on a device of the backend: NCCL needs a GPU."""
     return value.cuda() if dist.get_backend() == "nccl" else value
 
 
 def _narrow(result: Tensor, records: tuple[Record, ...]) -> Tensor:
-    """Drop the steps that other ranks' longer samples added."""
+    """Drop the padding for longer samples of other ranks."""
     masks = [getattr(record, "mask", record) for record in records]
     widths = [mask.shape[1] for mask in masks if isinstance(mask, Tensor) and mask.ndim == 2]
     return result[:, : widths[0]] if widths and result.ndim == 2 else result

@@ -1,5 +1,5 @@
-"""Rows that are ready to be trained on, and their cut: into updates by whole groups, and those into
-micro-batches by memory alone."""
+"""Experience: rows ready for training, split into updates of whole groups, and those into
+micro-batches that fit in memory."""
 
 from __future__ import annotations
 
@@ -26,39 +26,41 @@ from tandem.types import (
     take,
 )
 
-FIRST = torch.zeros(1, dtype=torch.int64)  # the row that a rank without any takes part with
+FIRST = torch.zeros(
+    1, dtype=torch.int64
+)  # a rank without rows takes part with its first, at weight 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experience(Shaped):
-    """Rows that are ready to be trained on."""
+    """Rows that are ready for training."""
 
     axes: ClassVar = {
         **dict.fromkeys(("rollout.mask", "advantages", "returns", "weights"), "BT"),
         "gates": "B",
-        "statistics": "BT*",  # a loss may find several numbers for a step, along further axes
+        "statistics": "BT*",  # several numbers per step are further axes
     }
 
     rollout: Rollout
     scores: Scores
     advantages: Tensor  # [B, T]
-    returns: Tensor | None = None  # [B, T] what a critic learns; None: there is none
-    # Of one update, by term: how much each step counts, and what its loss found in all rows.
+    returns: Tensor | None = None  # [B, T] targets of the critic; None: no critic
+    # Per loss term, for one update: the weight of each step, and the term's batch statistics.
     weights: Mapping[str, Tensor] = field(default_factory=dict)  # [B, T]
     statistics: Mapping[str, Tensor] = field(default_factory=dict)  # [B, T, ...]
-    # By term, the rows that it holds, [B] bool; a term that is not named holds all.
+    # Per loss term, the rows that it applies to, [B] bool; all rows for a term without an entry.
     gates: Mapping[str, Tensor] = field(default_factory=dict)
-    # What the policy said of them, with gradient, if it was asked before the cut.
+    # The policy's forward pass with gradient, if it ran before the split into micro-batches.
     record: CoupledBatch | DecoupledBatch | MatchingBatch | None = None
 
 
 def select_rows(experience: Experience, rows: Tensor) -> Experience:
-    """The chosen rows, without the steps that none of them has. `rows`: [N] int64."""
+    """The chosen rows, cut to their longest row. `rows`: [N] int64."""
     chosen = take(experience, rows)
     rollout, returns = chosen.rollout, chosen.returns
     painted = 0 if rollout.segment is None else rollout.segment.sum(1)  # denoising steps
     column = torch.arange(rollout.mask.shape[1], device=rollout.mask.device)
-    trained = (rollout.mask * (column + 1)).amax(1)  # up to the last step that is
+    trained = (rollout.mask * (column + 1)).amax(1)  # up to the last trained step
     steps = max(int(torch.maximum(rollout.length + painted, trained).max()), 1)
     if steps >= rollout.mask.shape[1]:
         return chosen
@@ -76,16 +78,16 @@ def select_rows(experience: Experience, rows: Tensor) -> Experience:
 
 
 def unmask(rollout: Rollout) -> Rollout:
-    """The same rows without a trained step: they weigh nothing and join no group's cut."""
+    """The same rows without trained steps: their weight is 0, and `split_groups` ignores them."""
     return replace(rollout, mask=torch.zeros_like(rollout.mask))
 
 
 def split_groups(experience: Experience, num_minibatches: int, key: int) -> Iterator[Experience]:
-    """The rows of each update: a keyed shuffle of whole groups, cut evenly.
+    """The rows of each update: a keyed shuffle of whole groups, split evenly.
 
-    The groups are those that have a trained step on any rank, so every rank finds the same cut. If
-    they are fewer than minibatches (a filter or a mask took the others) they are that many updates.
-    A rank that has no row of an update takes part with one without a trained step.
+    Only groups with a trained step on any rank are split, so every rank finds the same split. If
+    they are fewer than `num_minibatches` (a filter or a mask removed the others), each group is one
+    update. A rank without rows of an update takes part with a row without trained steps.
     """
     rollout = experience.rollout
     trained = distributed.gather(rollout.trained.any(1))
@@ -110,7 +112,8 @@ def even_parts(
     zero_at_zero_advantage: bool,
     whole_groups: bool,
 ) -> list[Experience]:
-    """The rows that count, cut to the budget; as many parts on every rank, idle ones at weight 0.
+    """Micro-batches of the rows that count, within the budget; every rank has the same number of
+    them, padded with idle ones of weight 0.
 
     cost: [B] steps that a forward pass reads of each row.
     """
@@ -122,7 +125,7 @@ def even_parts(
     sizes = [sizes[row] for row in rows.tolist()] if len({*sizes}) > 1 else ()
     cut = budget.cut(cost[rows], group if whole_groups else None, sizes)
     count = max(1, int(distributed.all_max(torch.tensor(len(cut)))))
-    # A graph that several parts shared would be gone after the first backward.
+    # The first backward would free a graph that several micro-batches share.
     assert count == 1 or minibatch.record is None
     parts = [select_rows(minibatch, rows[part.to(rows.device)]) for part in cut]
     idle = parts[0] if parts else select_rows(minibatch, FIRST)
@@ -133,10 +136,10 @@ def even_parts(
 def counting_rows(
     experience: Experience, *, zero_at_zero_advantage: bool, whole_groups: bool
 ) -> Tensor:
-    """Indices of the rows of which some step counts in some term of the update.
+    """Indices of the rows that have a step with a weight in any term of the update.
 
-    `zero_at_zero_advantage`: those without advantage do not; `whole_groups`: with one row counts
-    its group. Shape: [N] int64.
+    `zero_at_zero_advantage`: rows without an advantage do not count; `whole_groups`: if one row
+    counts, its whole group does. Shape: [N] int64.
     """
     weights = experience.weights.values()
     counts = torch.stack([weight.ne(0).any(1) for weight in weights]).any(0)
@@ -150,8 +153,8 @@ def counting_rows(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Steps, or rows. A padded row takes as many steps as the longest row beside it, a packed one
-    its own."""
+    """Size limits of a micro-batch, in steps and rows. A padded row costs as many steps as the
+    longest row of its micro-batch, a packed row its own."""
 
     max_tokens: int | None = None
     rows: int | None = None
@@ -160,9 +163,9 @@ class Budget:
     def cut(self, cost: Tensor, group: Tensor | None = None, sizes: Sequence = ()) -> list[Tensor]:
         """Row indices of each micro-batch. cost: [N] steps of a row.
 
-        Padded rows are cut with similar lengths together; packed ones into parts of nearly equal
-        sums. With `group` [N] the rows of a group stay together, be they more than the budget; rows
-        of pictures of several `sizes` never are.
+        Padded rows of similar lengths go together; packed rows are dealt into parts of nearly
+        equal sums. With `group` [N] a group's rows stay together, even above the budget; images of
+        different `sizes` are never mixed.
         """
         if len({*sizes}) > 1:
             own = [(rows, None if group is None else group.cpu()[rows]) for rows in alike(sizes)]
@@ -181,7 +184,8 @@ class Budget:
         return [torch.isin(unit, part).nonzero()[:, 0] for part in parts]
 
     def _cut(self, cost: Tensor, rows: int) -> list[Tensor]:
-        """Indices of units of at most so many rows each. cost: [N] steps of a unit's row."""
+        """Unit indices of each part, padded. cost: [N] steps of a unit's longest row; `rows`: rows
+        of the largest unit."""
         order = cost.argsort(descending=True, stable=True).cpu()
         parts, start = [], 0
         while start < len(order):
@@ -191,14 +195,15 @@ class Budget:
                 limits.append(self.rows // rows)
             if self.max_tokens is not None:
                 limits.append(self.max_tokens // max(longest * rows, 1))
-            # Even parts, not full ones and a rest: one row alone takes another code path in BLAS.
+            # Even parts, not full ones and a remainder: BLAS computes a single row differently.
             size = math.ceil(left / math.ceil(left / max(1, min(limits))))
             parts.append(order[start : start + size])
             start += size
         return parts
 
     def _share_out(self, cost: Tensor, rows: int) -> list[Tensor]:
-        """Indices of units of at most so many rows each. cost: [N] steps of a whole unit."""
+        """Unit indices of each part, packed. cost: [N] steps of a whole unit; `rows`: rows of the
+        largest unit."""
         sizes = cost.tolist()
         most = max(len(sizes) if self.rows is None else self.rows // rows, 1)
         room = sum(sizes) if self.max_tokens is None else self.max_tokens
@@ -209,7 +214,7 @@ class Budget:
 
 
 def _fewest(sizes: Sequence[int], *, room: int, most: int) -> list[list[int]]:
-    """As few parts as there can be with no more than `room` in a part, and `most` units."""
+    """The fewest parts that hold at most `room` steps and `most` units each."""
     least = max(math.ceil(sum(sizes) / max(room, 1)), math.ceil(len(sizes) / most), 1)
     for count in range(least, len(sizes)):
         parts = shares(sizes, count, most)
@@ -219,10 +224,10 @@ def _fewest(sizes: Sequence[int], *, room: int, most: int) -> list[list[int]]:
 
 
 def shares(sizes: Sequence[int], count: int, most: int | None = None) -> list[list[int]]:
-    """Indices dealt into `count` parts of nearly equal sums: the largest first, each to the part
-    that holds least so far. No part is empty, nor larger than `most`.
+    """Indices in `count` parts of nearly equal sums: the largest first, each into the part with
+    the smallest sum so far. No part is empty or has more than `most` units.
 
-    The fullest part exceeds the mean by less than its last and smallest unit.
+    The largest sum exceeds the mean by less than its last and smallest unit.
     """
     parts: list[list[int]] = [[] for _ in range(count)]
     held = [(0, part) for part in range(count)]

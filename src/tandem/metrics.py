@@ -1,4 +1,4 @@
-"""Metrics: sums, maxima and minima, alike for any cut of a batch, and numbers of an iteration."""
+"""Metrics: sums, maxima and minima that do not depend on micro-batching, and iteration metrics."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tandem import distributed
 from tandem.contracts import metrics_of
 from tandem.types import SEGMENTS, TEXT, CoupledBatch, Rollout, Scores
 
-ROUNDING = 1e-12  # of a sum of squares in float64 that values of float32 went into
+ROUNDING = 1e-12  # relative error of a float64 sum of squares of float32 values
 
 
-# A metric is a tuple of scalars, each of which joins with its like over any cut and over ranks.
-# `edge`: 1 of a largest value, -1 of a smallest, 0 of sums, whose `value` is made of them.
+# A metric is a tuple of scalars; each is joined over micro-batches and over ranks.
+# `edge`: 1 for a maximum, -1 for a minimum, 0 for sums, from which `value` is computed.
 class Sum(NamedTuple):
-    """A mean in the making: total / count."""
+    """A mean, as total / count."""
 
     total: Tensor
     count: Tensor
@@ -49,7 +49,7 @@ class Min(NamedTuple):
 
 
 class EffectiveSize(NamedTuple):
-    """Of weights: (sum)^2 / sum of squares / count, 1 where all are alike."""
+    """Relative effective sample size of weights, (sum)^2 / (sum of squares * count); 1 if equal."""
 
     total: Tensor
     squares: Tensor
@@ -63,10 +63,10 @@ class EffectiveSize(NamedTuple):
 
 
 class Correlation(NamedTuple):
-    """Of pairs (x, y), by Pearson; of no two different x, or y, there is none."""
+    """Pearson correlation of pairs (x, y); None if x or y is constant."""
 
     count: Tensor
-    x: Tensor  # and below the sums of x, y and their products, in float64
+    x: Tensor  # sums of x, y and their products, in float64
     y: Tensor
     xx: Tensor
     yy: Tensor
@@ -76,7 +76,7 @@ class Correlation(NamedTuple):
 
     @staticmethod
     def value(count: float, x: float, y: float, xx: float, yy: float, xy: float) -> float | None:
-        """Pearson's coefficient from five sums; None where x or y is constant."""
+        """The coefficient from the count and five sums; None if x or y is constant."""
         if not count:
             return None
         of_x, of_y = xx - x * x / count, yy - y * y / count
@@ -89,7 +89,7 @@ Metric = Sum | Max | Min | EffectiveSize | Correlation
 
 
 def reduce_metrics(metrics: Mapping[str, Metric]) -> dict[str, float]:
-    """The numbers over all ranks, in two collectives and one wait for the device; a mean over
+    """The values over all ranks, with two collectives and one device synchronisation; a mean over
     nothing is left out."""
     edges = {name: m for name, m in metrics.items() if m.edge}
     sums = {name: m for name, m in metrics.items() if not m.edge}
@@ -103,12 +103,12 @@ def reduce_metrics(metrics: Mapping[str, Metric]) -> dict[str, float]:
     numbers = iter(torch.cat(joined).tolist())
     found = {name: m.value(*islice(numbers, len(m))) for name, m in sums.items()}
     edge_of = zip(edges, signs, numbers, strict=True)
-    found |= {n: None if x == -math.inf else s * x for n, s, x in edge_of}  # of nothing: none
+    found |= {n: None if x == -math.inf else s * x for n, s, x in edge_of}  # None: no values
     return {name: found[name] for name in metrics if found[name] is not None}
 
 
 def merge_metrics(into: dict[str, Metric], more: Mapping[str, Metric]) -> None:
-    """Join metrics of the same name, number by number."""
+    """Join metrics of the same name."""
     for name, metric in more.items():
         known = into.get(name)
         joined = metric if known is None else type(metric)(*map(metric.join, known, metric))
@@ -121,20 +121,20 @@ def masked_mean(x: Tensor, mask: Tensor) -> Sum:
 
 
 def correlation(x: Tensor, y: Tensor, mask: Tensor) -> Correlation:
-    """Over the steps of the mask. All are [B, T]."""
+    """Correlation of x and y over the steps of the mask. All are [B, T]."""
     x, y = (torch.where(mask, value, 0).double() for value in (x, y))
     products = (x * x, y * y, x * y)
     return Correlation(mask.sum(), *(part.sum() for part in (x, y, *products)))
 
 
 def own_metrics(loss: Callable, batch: CoupledBatch, *statistics: Tensor) -> dict[str, Metric]:
-    """The metrics that a loss declared, under the numbers bound to the loss."""
+    """The metrics that a loss declares, computed with the arguments bound to the loss."""
     metrics = metrics_of(loss)
     return {} if metrics is None else metrics(batch, *statistics)
 
 
 def advantage_metrics(advantages: Tensor, mask: Tensor) -> dict[str, float]:
-    """Over the steps of the mask; the standard deviation is the population's. Both are [B, T]."""
+    """Mean and population standard deviation over the steps of the mask. Both are [B, T]."""
     kept = advantages[mask].double()
     if not len(kept):
         return {}
@@ -142,7 +142,7 @@ def advantage_metrics(advantages: Tensor, mask: Tensor) -> dict[str, float]:
 
 
 def reward_metrics(scores: Scores, rollout: Rollout) -> dict[str, float]:
-    """Over all that was sampled, before any filter: [B] rows of all ranks."""
+    """Reward statistics of all samples, before any filter: [B] rows of all ranks."""
     metrics = {"reward/missing": 1 - scores.scored.double().mean().item()}
     for name, part in {"": scores.total, **scores.all_parts}.items():
         known = part[scores.scored & part.isfinite()].double()
@@ -159,16 +159,16 @@ def reward_metrics(scores: Scores, rollout: Rollout) -> dict[str, float]:
 
 
 def _right_metrics(scores: Scores, rollout: Rollout) -> dict[str, float]:
-    """By the first reward, of which 1 or more is right and 0 or less wrong.
+    """Correctness metrics by the first reward: 1 or more is right, 0 or less is wrong.
 
-    Shares of the groups with a score: all samples right, all wrong, one right (pass@k of the k
-    samples of a group). And mean lengths in steps of right and of wrong samples.
+    Shares of scored groups with all samples right, all wrong, and at least one right (pass@k for k
+    samples per group); mean lengths in steps of right and of wrong samples.
     """
     first = next(iter(scores.all_parts.values()))
     known = scores.scored & first.isfinite()
     right, wrong = known & (first >= 1), known & (first <= 0)
     if not (right | wrong).any():
-        return {}  # a score that knows nothing but degrees
+        return {}  # a graded reward, never right or wrong
     lengths = {"right": rollout.own_length[right], "wrong": rollout.own_length[wrong]}
     metrics = {
         f"response/length_{name}": length.double().mean().item()
@@ -191,8 +191,8 @@ def _right_metrics(scores: Scores, rollout: Rollout) -> dict[str, float]:
 
 
 def response_metrics(rollout: Rollout) -> dict[str, float]:
-    """Lengths in steps, entropy in nats per step of the distribution that was sampled from, and how
-    old samples are where they may be."""
+    """Lengths in steps, entropy of the sampling distribution in nats per step, and, if samples may
+    be stale, their age."""
     length, truncated = rollout.own_length.double(), rollout.truncated
     metrics = {
         "response/length_mean": length.mean().item(),
@@ -204,7 +204,7 @@ def response_metrics(rollout: Rollout) -> dict[str, float]:
         metrics["response/length_finished"] = length[~truncated].mean().item()
     if rollout.entropy is not None:
         known = rollout.mask
-        if rollout.segment is not None:  # a denoising step has none
+        if rollout.segment is not None:  # denoising steps have no entropy
             known = known & (rollout.segment == SEGMENTS.index(TEXT))
         if (entropy := rollout.entropy[known].double()).numel():
             metrics["actor/entropy"] = entropy.mean().item()
@@ -212,8 +212,7 @@ def response_metrics(rollout: Rollout) -> dict[str, float]:
 
 
 def staleness_metrics(rollout: Rollout) -> dict[str, float]:
-    """Iterations from the weights of a sample's oldest step to those it is trained on, and the
-    share of the trained steps of each age."""
+    """Age of each sample's oldest step in iterations, and the share of trained steps per age."""
     oldest = torch.where(rollout.mask, rollout.version_gap, 0).amax(1).double()
     ages = rollout.version_gap[rollout.trained]
     shares = {

@@ -1,9 +1,9 @@
 """Keyed randomness: every draw is a function of its key, never of a generator's state.
 
 A key names the draw (seed, purpose, iteration, slot, sample, step), so a run repeats bit for bit,
-resumes without generator state, and batch size, padding and ranks move nothing. The integers come
-from the SplitMix64 finaliser (Steele, Lea & Flood 2014) in wrap-around int64 arithmetic, hence the
-same bits on any device.
+resumes without generator state, and does not depend on batch size, padding or ranks. The integers
+come from the SplitMix64 finaliser (Steele, Lea & Flood 2014) in wrap-around int64 arithmetic, hence
+the same bits on any device.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 Key = int | Tensor  # 64 bits; a tensor holds one key per row
 
-# As int64 has them, which both tensors and Python's integers can be multiplied by.
+# As signed 64-bit values, for products with tensors and with Python integers.
 GOLDEN = 0x9E3779B97F4A7C15 - 2**64
 STEPS = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))  # shift, multiply
 
@@ -49,7 +49,7 @@ def bits(keys: Key, shape: tuple[int, ...] = (), device: torch.device | str = "c
 
 def at(keys: Tensor, index: Tensor) -> Tensor:
     """The draw of each index under each key, int64; the two broadcast: [...]."""
-    # As `key`, but in place: the noise of pictures is long, and copies cost more than sums.
+    # As in `key`, but in place: image noise is large, and copies cost more than arithmetic.
     drawn = keys + (index + 1) * GOLDEN
     for by, multiplier in STEPS:
         drawn.bitwise_xor_(_shift(drawn, by)).mul_(multiplier)
@@ -95,5 +95,5 @@ def _shift(z: Key, by: int) -> Key:
 
 
 def _signed(z: Key) -> Key:
-    """The lowest 64 bits as a Python int in int64's range; a tensor has no more."""
+    """The lowest 64 bits as a Python int in the range of int64; tensors are int64 already."""
     return z if isinstance(z, Tensor) else (z + 2**63) % 2**64 - 2**63
