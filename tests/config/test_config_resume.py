@@ -37,7 +37,7 @@ def test_a_run_goes_on_as_it_was(run_dir):
 def test_nothing_is_written_where_a_link_in_a_run_leads(run_dir, tmp_path, name):
     (run_dir / name).parent.mkdir(parents=True, exist_ok=True)
     (run_dir / name).symlink_to(tmp_path / "mine")
-    with pytest.raises(ConfigError, match=rf"{name} is a link to .*/mine; put what it names here"):
+    with pytest.raises(ConfigError, match=rf"{name} is a link to .*/mine; replace it with a copy of its target"):
         resume_config(run_dir, [])
 
 
@@ -56,14 +56,14 @@ def test_a_config_that_is_a_link_is_refused_unread(run_dir, tmp_path):
 def test_what_is_no_plain_file_is_refused_unopened(run_dir, name, make):
     (run_dir / name).parent.mkdir(exist_ok=True)
     make(run_dir / name)
-    with pytest.raises(ConfigError, match=rf"\(ValueError: {name} is no plain file\)"):
+    with pytest.raises(ConfigError, match=rf"\(ValueError: {name} is not a regular file\)"):
         resume_config(run_dir, [])
 
 
 def test_a_lock_that_is_another_file_too_is_refused(run_dir, tmp_path):
     (tmp_path / "mine").write_text("dear")
     os.link(tmp_path / "mine", run_dir / "run.lock")
-    with pytest.raises(ConfigError, match=r"run\.lock is another name of a file elsewhere; delete"):
+    with pytest.raises(ConfigError, match=r"run\.lock is a hard link to a file elsewhere; delete"):
         resume_config(run_dir, [])
 
 
@@ -95,8 +95,8 @@ def test_arithmetic_in_a_run_neither_hangs_nor_fills_the_memory(run_dir, value):
 @pytest.mark.parametrize(
     ("key", "value", "said"),
     [
-        ("model", None, "it cannot be read as a run .*model is no mapping"),
-        ("algorithm", [1], "it cannot be read as a run .*algorithm is no mapping"),
+        ("model", None, "it cannot be read as a run .*model is not a mapping"),
+        ("algorithm", [1], "it cannot be read as a run .*algorithm is not a mapping"),
         ("choices", {}, "it cannot be read as a run .*choices lacks model"),
         ("optimizer._target_", ["a"], r"optimizer: \['a'\] is not among the targets"),
     ],

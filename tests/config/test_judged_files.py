@@ -143,8 +143,8 @@ def test_folders_that_nothing_judged_are_not_searched(study):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (b"x: &a [y]\nz: [*a, *a]", "odd.yaml has an alias, and none is read"),
-        (b"guards: &a {judges: *a}", "odd.yaml has an alias, and none is read"),
+        (b"x: &a [y]\nz: [*a, *a]", "odd.yaml has a YAML alias, which is not allowed"),
+        (b"guards: &a {judges: *a}", "odd.yaml has a YAML alias, which is not allowed"),
         (b"x: " + b"[" * 3000 + b"]" * 3000, "odd.yaml is more than 100 levels deep"),
         (b"".join(b" " * i + b"x:\n" for i in range(300)), "odd.yaml is more than 100 levels deep"),
         (b"x:\n" + b"- " * 300 + b"y", "odd.yaml is more than 100 levels deep"),

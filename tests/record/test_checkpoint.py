@@ -114,7 +114,7 @@ def test_a_missing_file_sends_resume_to_the_checkpoint_before(tmp_path, name):
 def test_weights_that_are_not_finite_are_not_published(tmp_path, value):
     save(tmp_path, 40)
     broken = {"policy": {"fine": torch.ones(2), "layer": torch.tensor([1.0, value])}}
-    with pytest.raises(CheckpointError, match="1 weights are not finite, layer for one"):
+    with pytest.raises(CheckpointError, match="1 weights are not finite, such as layer"):
         publish(tmp_path, 80, broken, {}, keep=1)
     assert names(tmp_path) == ["step_000040"]
 
@@ -127,7 +127,7 @@ def test_a_whole_checkpoint_of_weights_that_are_not_finite_is_passed_over(tmp_pa
     monkeypatch.undo()
     found = find_newest_whole(tmp_path)
     assert found.step == 40
-    assert "1 weights are not finite, layer for one" in found.skipped[0]
+    assert "1 weights are not finite, such as layer" in found.skipped[0]
 
 
 def test_a_manifest_of_another_checkpoint_does_not_pass(tmp_path):

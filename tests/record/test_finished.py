@@ -49,7 +49,7 @@ def test_what_is_to_change_is_left_to_the_run(run):
     [
         ("metrics.jsonl", "{}", "line 1 is damaged .its iteration is None"),
         ("timing.jsonl", "3", "timing.jsonl: line 1 is damaged"),
-        ("samples/iteration_000002.jsonl", None, "iteration_000002.jsonl is no plain file"),
+        ("samples/iteration_000002.jsonl", None, "iteration_000002.jsonl is not a regular file"),
     ],
 )
 def test_what_cannot_be_read_of_it_is_one_line(run, name, line, said):

@@ -34,14 +34,14 @@ def test_lines_without_the_folder_of_checkpoints_are_refused(tmp_path, lines):
 
 
 def test_more_lines_than_a_run_has_before_its_first_checkpoint_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"put the checkpoints back, or remove metrics\.jsonl"):
+    with pytest.raises(ValueError, match=r"restore the checkpoints, or remove metrics\.jsonl"):
         check_resumable(written(tmp_path, lines=25), every=20)
 
 
 def test_a_renamed_checkpoint_is_refused_and_never_used(tmp_path):
     folder = written(tmp_path, lines=45, steps=(20, 40)) / "checkpoints"
     (folder / "step_000040").rename(folder / "step_000060")
-    with pytest.raises(ValueError, match=r"step_000060 is refused: it holds step 40; give it back"):
+    with pytest.raises(ValueError, match=r"step_000060 is refused: it holds step 40; rename it"):
         check_resumable(tmp_path, every=20)
     found = find_newest_whole(folder)
     assert (found.step, len(found.skipped)) == (20, 1)

@@ -143,7 +143,7 @@ def test_a_search_that_cannot_be_is_refused_before_anything_runs(tmp_path):
     from tandem.sweep.words import parse_sweep
 
     refused = {
-        ("optimizer.lr=interval(0,1)",): "only hydra/sweeper=search takes interval()",
+        ("optimizer.lr=interval(0,1)",): "interval() requires hydra/sweeper=search",
         ("hydra/sweeper=search", "seed=0,1"): "nothing to search",
         ("hydra/sweeper=search", "seed=0", "iterations=1,2", "hydra.sweeper.n_trials=0"): (
             "hydra.sweeper.n_trials=0: must be positive"

@@ -151,7 +151,7 @@ def test_a_run_outlives_a_sweep_that_was_killed_and_is_not_started_twice(sweep, 
     process.kill()
     process.communicate()
     code, said = sweep("wait")
-    assert code == 75 and "another launch is at it" in said
+    assert code == 75 and "another launch is running it" in said
     pid = json.loads((tmp_path / "sweep" / "do=wait" / "job.json").read_text())["pid"]
     os.kill(pid, signal.SIGTERM)
     (tmp_path / "mended").touch()

@@ -120,7 +120,7 @@ def _read_record(folder: Path) -> DictConfig:
             if group not in cfg.choices:
                 raise ValueError(f"choices lacks {group}")
             if not isinstance(cfg.get(group), DictConfig):
-                raise ValueError(f"{group} is no mapping")
+                raise ValueError(f"{group} is not a mapping")
     _refuse_older(folder, cfg)
     return cfg
 

@@ -87,14 +87,14 @@ def _find_displaced(path: Path, step: int) -> list[str]:
     if path.is_symlink():
         return [f"it is a link to {path.readlink()}; replace it with a copy of the checkpoint"]
     if step != _step(path):
-        return [f"it holds step {step}; give it back its name step_{step:06d}"]
+        return [f"it holds step {step}; rename it to step_{step:06d}"]
     return []
 
 
 def _find_broken(paths: Sequence[Path]) -> list[str]:
     """The fault of weights that are as they were written."""
     names = [name for path in paths for name in list_not_finite(load_file(path))]
-    return [f"{len(names)} weights are not finite, {names[0]} for one"] if names else []
+    return [f"{len(names)} weights are not finite, such as {names[0]}"] if names else []
 
 
 def list_not_finite(weights: Mapping[str, Tensor]) -> list[str]:
@@ -138,7 +138,7 @@ def _flaw(path: Path, want: Mapping) -> str | None:
     try:
         if path.stat().st_size != want["bytes"]:
             return f"{path.name} has {path.stat().st_size} bytes instead of {want['bytes']}"
-        return None if _hash(path) == want["sha256"] else f"{path.name} has another sha256"
+        return None if _hash(path) == want["sha256"] else f"{path.name} does not match its sha256"
     except OSError as error:
         return f"{path.name} cannot be read ({error.strerror})"
 

@@ -26,13 +26,13 @@ UNREADABLE = (
 
 
 def check_file(path: Path, most: int) -> None:
-    """Raise ValueError for what is there and is no plain file: to open a FIFO waits for ever."""
+    """Raise ValueError for what is there and is not a regular file: to open a FIFO waits for ever."""
     try:
         found = path.stat()
     except FileNotFoundError:
         return
     if not stat.S_ISREG(found.st_mode):
-        raise ValueError(f"{path.name} is no plain file")
+        raise ValueError(f"{path.name} is not a regular file")
     if found.st_size > most:
         raise ValueError(f"{path.name} has {found.st_size:,} bytes, more than {most:,}")
 
@@ -53,11 +53,11 @@ def _check_place(place: Path, folder: Path) -> None:
     name = place.relative_to(folder)
     if place.is_symlink():
         if not _is_of_wandb(place, folder):
-            raise ValueError(f"{name} is a link to {place.readlink()}; put what it names here")
+            raise ValueError(f"{name} is a link to {place.readlink()}; replace it with a copy of its target")
     elif not place.is_file() and (not place.is_dir() or place.suffix in FILES):
-        raise ValueError(f"{name} is no plain file")
+        raise ValueError(f"{name} is not a regular file")
     elif place.suffix == ".lock" and place.stat().st_nlink > 1:  # it is written in place
-        raise ValueError(f"{name} is another name of a file elsewhere; delete it")
+        raise ValueError(f"{name} is a hard link to a file elsewhere; delete it")
 
 
 def _is_of_wandb(place: Path, folder: Path) -> bool:
@@ -91,7 +91,7 @@ def read_config(path: Path) -> dict[str, Any]:
     check_yaml(raw, path.name)
     config = yaml.load(raw, Loader=LOADER)
     if not isinstance(config, dict):
-        raise ValueError(f"{path.name} is no mapping")
+        raise ValueError(f"{path.name} is not a mapping")
     return present_config(config)
 
 
@@ -103,7 +103,7 @@ def check_yaml(raw: bytes | str, name: str) -> None:
         opens = isinstance(event, yaml.CollectionStartEvent)
         depth += opens - isinstance(event, yaml.CollectionEndEvent)
         if isinstance(event, yaml.AliasEvent):
-            raise ValueError(f"{name} has an alias, and none is read")
+            raise ValueError(f"{name} has a YAML alias, which is not allowed")
         if depth > DEEPEST:
             raise ValueError(f"{name} is more than {DEEPEST} levels deep")
         if values > MOST_VALUES:

@@ -208,7 +208,7 @@ def read_shown(table: Path, rows: Rows) -> Iterator[tuple[Mapping, str | Tensor]
         if where["file"] not in tiles:
             place = table.parent / where["file"]
             if not place.resolve().is_relative_to(table.parent.resolve()):
-                raise ValueError(f"{table}: {where['file']} lies elsewhere")
+                raise ValueError(f"{table}: {where['file']} is outside the run directory")
             check_file(place, JSON_BYTES)
             pixels = pictures.load(place)
             tiles[where["file"]] = pictures.cut_tiles(pixels, tuple(where["size"]))

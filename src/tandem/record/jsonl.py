@@ -70,7 +70,7 @@ def _object(path: Path, number: int, line: bytes) -> dict:
     except (ValueError, RecursionError) as error:
         raise Damaged(path, number, str(error)) from None
     if not isinstance(row, dict):
-        raise Damaged(path, number, "it is no JSON object")
+        raise Damaged(path, number, "it is not a JSON object")
     return row
 
 

@@ -111,7 +111,7 @@ class Writing:
         if reason := next(filter(None, (*others, of_first)), None):
             raise CheckpointError(
                 f"checkpoint {self.target} was not written: {reason}; those before it are "
-                f"untouched, so free some space or mend the disk, and {self.how_to_go_on}"
+                f"untouched, so free some space or repair the disk, and {self.how_to_go_on}"
             ) from self.error
 
     def join(self, seconds: float | None = None) -> None:
@@ -126,7 +126,7 @@ class Writing:
         if broken := [name for _, names in told for name in names]:
             return None, (
                 f"checkpoint {self.target} was not written: {len(broken)} weights are not finite, "
-                f"{broken[0]} for one; those before it are untouched"
+                f"such as {broken[0]}; earlier checkpoints are untouched"
             )
         folder, place = self.target.parent, _temporary(self.target)
         try:
@@ -137,7 +137,7 @@ class Writing:
         except OSError as error:
             return None, (
                 f"checkpoint {self.target} was not written: {error}; those before it are "
-                f"untouched, so free some space or mend the disk, and {self.how_to_go_on}"
+                f"untouched, so free some space or repair the disk, and {self.how_to_go_on}"
             )
         return str(place), None
 

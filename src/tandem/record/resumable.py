@@ -25,7 +25,7 @@ def check_resumable(run_dir: Path, *, every: int) -> None:
     if lines and lost:
         raise ValueError(
             f"resume={run_dir}: its logs have {lines} lines, and there is no checkpoint in "
-            f"{folder} to go on from; put the checkpoints back, or remove {METRICS} and the other "
+            f"{folder} to go on from; restore the checkpoints, or remove {METRICS} and the other "
             "logs to begin the run again"
         )
 

@@ -84,4 +84,4 @@ def stop_where_full(run_dir: Path, *, stays: bool = True) -> Iterator[None]:
     else:
         return
     how = how_to_go_on(run_dir, stays=stays and (run_dir / "config.yaml").exists())
-    raise Stop(f"{reason}; free some space or mend the disk, and {how}") from cause
+    raise Stop(f"{reason}; free some space or repair the disk, and {how}") from cause

@@ -118,7 +118,7 @@ def finish_job(task: Task) -> Job | None:
         return None
     with status.lock_folder(task.folder) as lock:
         if lock is None:
-            task.say("another launch is at it")
+            task.say("another launch is running it")
             return None
         found = status.judge_job(task.folder, task.overrides, running=False)
         if found.state in ("finished", "taken"):

@@ -81,7 +81,7 @@ def refuse_what_cannot_be_searched(sweep: Sweep) -> None:
         return check(sweep.hydra.sweeper, list_hydra_overrides(sweep))
     for key, values in sweep.space.items():
         if "interval(" in values:
-            raise ConfigError(f"{key}={values}: only hydra/sweeper=search takes interval()")
+            raise ConfigError(f"{key}={values}: interval() requires hydra/sweeper=search")
 
 
 def conclude(folder: Path, plan: SweepPlan, launch: str) -> int:
