@@ -57,7 +57,7 @@ def find_newest_whole(folder: Path) -> Found:
 
 
 def find_newest_step(folder: Path) -> int | None:
-    """Of the checkpoints that were published, whole or not; None: there is none."""
+    """The newest published step, whole or torn; None if there is none."""
     steps = [step for step, _ in list_published(folder)]
     return max(steps, default=None)
 
@@ -160,7 +160,7 @@ def list_published(folder: Path) -> list[tuple[int, Path]]:
 
 
 def newest_until(published: Sequence[tuple[int, Path]], step: int) -> Path | None:
-    """Of checkpoints, oldest first, the newest of at most so many steps; None: there is none."""
+    """The newest checkpoint of at most `step` steps; None if there is none. Oldest first."""
     return next((path for own, path in reversed(published) if own <= step), None)
 
 

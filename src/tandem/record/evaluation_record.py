@@ -36,7 +36,7 @@ class EvaluationRecord:
         return self.run_dir / f"evaluation_{self.split}.jsonl"
 
     def write(self, iteration: int, metrics: Mapping[str, float], rows: Sequence[Mapping]) -> None:
-        """What was found of the weights after so many iterations."""
+        """Write the metrics and rows of the weights after so many iterations."""
         name = f"evaluation_{self.split}"
         table = self.table
         table.parent.mkdir(parents=True, exist_ok=True)

@@ -53,7 +53,9 @@ def _check_place(place: Path, folder: Path) -> None:
     name = place.relative_to(folder)
     if place.is_symlink():
         if not _is_of_wandb(place, folder):
-            raise ValueError(f"{name} is a link to {place.readlink()}; replace it with a copy of its target")
+            raise ValueError(
+                f"{name} is a link to {place.readlink()}; replace it with a copy of its target"
+            )
     elif not place.is_file() and (not place.is_dir() or place.suffix in FILES):
         raise ValueError(f"{name} is not a regular file")
     elif place.suffix == ".lock" and place.stat().st_nlink > 1:  # it is written in place

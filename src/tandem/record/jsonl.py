@@ -49,7 +49,7 @@ def read(path: Path) -> list[dict]:
 
 
 def read_iterations(path: Path) -> list[int]:
-    """Of all whole lines. Raises Damaged for one without."""
+    """The iterations of all whole lines. Raises Damaged for a line without one."""
     rows = [row.get("iteration") for row in read(path)]
     for number, own in enumerate(rows, 1):
         if type(own) is not int:

@@ -78,7 +78,7 @@ class Mirrors:
 
 
 def lines(folder: Path) -> list[dict]:
-    """Those of both logs of a record, an iteration each."""
+    """The lines of both logs of a record, joined by iteration."""
     timing = {line["iteration"]: line for line in jsonl.read(folder / "timing.jsonl")}
     metrics = jsonl.read(folder / "metrics.jsonl")
     return [line | timing.get(line["iteration"], {}) for line in metrics]

@@ -28,7 +28,7 @@ def next_commands(run_dir: Path, *, iterations: int) -> str:
 
 
 def how_to_go_on(run_dir: Path, *, stays: bool) -> str:
-    """What is typed once a run was stopped, or, where nothing of it stays, instead of it."""
+    """The advice for a stopped run: its resume command, or the same command if nothing was kept."""
     if not stays:
         return "give the same command again"
     return f"go on with: {command_to_resume(run_dir)}"

@@ -90,7 +90,7 @@ PANELS = (
 
 
 def panels_of(lines: Lines) -> list[Panel]:
-    """Those there is data of, for what was sampled."""
+    """The panels with data, for the kind of samples in the lines."""
     known = {name for line in lines for name, value in line.items() if value is not None}
     kinds = (None, PAINTED in known)
     panels = [*PANELS[:1], *panels_of_parts(known), *PANELS[1:]]

@@ -67,7 +67,7 @@ class RunRecord:
 
     @property
     def how_to_go_on(self) -> str:
-        """What is typed once it was stopped: nothing stays of a warm start."""
+        """The advice if it is stopped; nothing is kept of a warm start."""
         return how_to_go_on(self.folder, stays=self.job == "train")
 
     @property
@@ -116,12 +116,12 @@ class RunRecord:
     def prompts(
         self, iteration: int, asked: Sequence[Prompt], values: Mapping[str, Sequence[float]]
     ) -> None:
-        """What an evaluation found of each prompt: seeds differ, and so do prompts."""
+        """Append an evaluation's values per prompt, for the variance between prompts."""
         which = {"prompts": [one.id for one in asked], "sources": [one.source for one in asked]}
         jsonl.append(self.folder / EVALUATIONS, {"iteration": iteration, **which, **values})
 
     def evaluations(self) -> list[dict]:
-        """What `prompts` was told, evaluation by evaluation."""
+        """The lines that `prompts` wrote, one per evaluation."""
         return jsonl.read(self.folder / EVALUATIONS)
 
     def samples(self, iteration: int, rows: Sequence[Mapping]) -> None:
@@ -134,8 +134,8 @@ class RunRecord:
         self.mirrors.samples(iteration, rows)
 
     def distance_to_start(self, rows: Sequence[Mapping]) -> float | None:
-        """Of the pictures in rows of an evaluation from those of the run's first one, [-1, 1] ->
-        root mean square; of texts the mean of `text_distance`. None: there was none before
+        """The distance of an evaluation's samples from those before training: root mean square of
+        images in [-1, 1], mean `text_distance` of texts. None without an evaluation before
         training."""
         start = self._samples_at(0)
         if (found := galleries.distance_to_start(rows, start)) is not None:

@@ -23,7 +23,7 @@ RULE, TITLE, NAMED, WARNING = "dim", "bold", "bold cyan", "bold yellow"
 
 @cache
 def console() -> Console:
-    """Of stdout, whatever that is by then. NO_COLOR and TERM=dumb are heard."""
+    """The console of stdout at the first call; it respects NO_COLOR and TERM=dumb."""
     return Console(highlight=False, markup=False, emoji=False)
 
 

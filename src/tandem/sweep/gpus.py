@@ -45,7 +45,7 @@ def share(number: int, wanted: int | None) -> Iterator[Share]:
 
 
 def visible() -> list[str]:
-    """As CUDA names them: what the variable lists, or all that the driver finds."""
+    """GPU names as CUDA has them: those that the variable lists, or all that the driver finds."""
     if VISIBLE in os.environ:
         return [name for name in os.environ[VISIBLE].split(",") if name]
     command = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]

@@ -86,7 +86,7 @@ class Task:
 
 
 def name_launch() -> str:
-    """Of this process, which may launch several sweeps."""
+    """A unique name of a launch: one process may launch several sweeps."""
     return f"{_describe_process()}-{secrets.token_hex(4)}"
 
 
@@ -167,7 +167,7 @@ def start_run(task: Task, lock: IO, before: Start | None) -> None:
 
 
 def start_process(task: Task, share: Share, lock: IO) -> subprocess.Popen:
-    """Of a session of its own, so that a Ctrl-C meant for the sweep is passed on once."""
+    """Start the run in its own session, so that Ctrl-C on the sweep reaches it only once."""
     with (task.folder / LOG).open("ab") as log:
         return subprocess.Popen(
             [sys.executable, task.launch.program, *list_words(task)],

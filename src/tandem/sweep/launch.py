@@ -149,8 +149,8 @@ def _hydra_key(key: str) -> str:
 
 
 def configuration(sweep: Sweep, order: Launch) -> DictConfig:
-    """What Hydra reads for a sweep, and writes to the sweep's folder: who launches and who sweeps,
-    and of the Launch what is no secret.
+    """The configuration that Hydra reads for a sweep and writes to its folder: launcher, sweeper, and
+    the parts of the Launch that are not secret.
     """
     chosen = {
         group: option

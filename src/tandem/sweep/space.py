@@ -22,8 +22,9 @@ Space = Mapping[str, BaseDistribution]  # key as Hydra is told it -> what its va
 
 
 def read(arguments: Sequence[str]) -> tuple[Space, list[str]]:
-    """What is searched, and the lines of the seeds that each trial is run with, [""] if there are
-    none. Raises ConfigError where nothing is searched.
+    """The search space, and the seed overrides of each trial's runs, [""] if there are none.
+
+    Raises ConfigError if nothing is searched.
     """
     parts = {part.get_key_element(): part for part in parse(arguments)}
     seeds = [key for key in parts if key.lstrip("+") == SEED]
@@ -38,10 +39,10 @@ def read(arguments: Sequence[str]) -> tuple[Space, list[str]]:
 
 
 def make_distribution(part: Override) -> BaseDistribution:
-    """Of `interval(a,b)` all numbers between, of `int(interval(a,b))` the whole ones, tagged `log`
-    or not; of a rising range of whole numbers these; of everything else the values as words.
+    """The distribution of an override: numbers for `interval(a,b)`, integers for `int(interval(a,b))`,
+    either tagged `log` or not; integers for a rising range of them; else the values as words.
 
-    Raises ConfigError for what no sampler can draw from.
+    Raises ConfigError for an override that cannot be sampled.
     """
     sweep = part.value()
     if isinstance(sweep, IntervalSweep):

@@ -99,7 +99,7 @@ def _add_plan(folder: Path, before: SweepPlan, own: SweepPlan) -> SweepPlan:
 
 
 def read_plan(folder: Path) -> SweepPlan:
-    """Of every command so far. Raises ValueError for a folder that is none of a sweep."""
+    """The plan of every command so far. Raises ValueError for a folder without a sweep."""
     try:
         kept = json.loads((folder / PLAN).read_bytes())
         jobs = {name: present_overrides(words) for name, words in (kept.pop("jobs") or {}).items()}
@@ -156,7 +156,7 @@ def try_lock(file: IO) -> bool:
 
 
 def read_jobs(folder: Path, plan: SweepPlan) -> list[Job]:
-    """Those that are planned, in that order; of a search, those that were started."""
+    """The planned jobs in order; for a search, those that were started."""
     planned = [read_job(folder / name, overrides) for name, overrides in plan.jobs.items()]
     if not plan.searches:
         return planned

@@ -68,7 +68,7 @@ def tell(study: optuna.Study, trial: Trial, tasks: Sequence[Task], asked: Asked)
 
 
 def score_of(folder: Path, metric: str | None) -> float | None:
-    """Of a finished run."""
+    """The score of a finished run; None if it has none."""
     if metric is None:
         found = status.score_of(folder)
         return None if found is None else found[1]

@@ -129,7 +129,7 @@ def _list_first(overrides: Sequence[str]) -> list[str]:
 
 
 def _expand(overrides: Sequence[str], hydra: DictConfig) -> list[str]:
-    """What files sweep, where the command line does not say another thing, and the rest of it."""
+    """The overrides with the swept values of files added, unless the command line sets the key."""
     given = {part.key_or_group: part for part in parse(overrides)}
     params = OmegaConf.to_container(hydra.sweeper).get("params") or {}
     if "experiment" in given and given["experiment"].is_sweep_override():
@@ -154,7 +154,7 @@ def _lines(part: Override) -> list[str]:
 
 
 def _values(part: Override) -> list[str]:
-    """Of a search between two numbers, its ends."""
+    """The values that a part sweeps; for an interval, its two ends."""
     sweep = part.value()
     if isinstance(sweep, Glob):
         found = list(sweep.filter(list(list_options(make_loader()).get(part.key_or_group, ()))))
@@ -188,7 +188,7 @@ def _refuse_what_a_run_has(overrides: Sequence[str]) -> None:
 
 
 def _refuse_a_key_twice(overrides: Sequence[str]) -> None:
-    """Of two the last one counts, and the order of a command line is to say nothing."""
+    """Raise ConfigError for a key that is swept twice: the last one would win silently."""
     for one, other in itertools.combinations(parse(overrides), 2):
         if _sets(one, other) or _sets(other, one):
             raise ConfigError(f"{one.input_line} {other.input_line}: a sweep takes a key once")

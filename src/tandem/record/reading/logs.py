@@ -51,7 +51,7 @@ class Log:
         self._numbers: dict[tuple[str, bytes], NDArray] = {}  # the curves of a page share places
 
     def names(self) -> set[str]:
-        """Of the numbers that the first two lines and the last one have: an evaluation is there."""
+        """Names of the metrics in the first two lines and the last one, which include an evaluation."""
         pairs = [*zip(self._starts.tolist(), self._ends.tolist(), strict=True)]
         return {name for a, b in {*pairs[:2], *pairs[-1:]} for name in json.loads(self._text[a:b])}
 
@@ -98,7 +98,7 @@ class Log:
             raise ValueError(f"{self.path} has {key.decode()}that is no number") from None
 
     def _as_ours(self, line: bytes) -> bytes:
-        """As the record writes it, whoever wrote it: what is not finite is null."""
+        """The line in the record's own form, whichever program wrote it: non-finite values are null."""
         try:
             found = json.loads(line)
             whole = {"iteration": found["iteration"], **found}
@@ -139,7 +139,7 @@ def is_plain(text: bytes, starts: NDArray, ends: NDArray) -> bool:
 
 
 def key_of(name: str) -> bytes:
-    """As it stands before its number."""
+    """The key as it is written before its number."""
     return json.dumps(name).encode() + b": "
 
 
@@ -149,7 +149,7 @@ def whole_lines(path: Path) -> list[bytes]:
 
 
 def lines_of(text: bytes) -> list[bytes]:
-    """Those that end as lines do: a carriage return alone ends none."""
+    """The lines that end in a newline; a lone carriage return does not end a line."""
     return [line for line in text.splitlines(keepends=True) if line.endswith(b"\n")]
 
 

@@ -59,11 +59,11 @@ def _read_last_write(folder: Path) -> float:
 
 
 def describe_state(state: State, runs: int) -> str:
-    """As a verb for so many runs."""
+    """The state as a verb for so many runs."""
     return "go on" if state == "goes on" and runs > 1 else state
 
 
 def count_states(states: Sequence[State]) -> str:
-    """Of those that are not finished how many there are of each: "2 died, 1 goes on"."""
+    """Counts of the unfinished states, as in "2 died, 1 goes on"."""
     many = {state: states.count(state) for state in UNFINISHED}
     return ", ".join(f"{n} {describe_state(state, n)}" for state, n in many.items() if n)
