@@ -68,7 +68,7 @@ def test_a_full_disk_is_one_line_with_the_file_and_how_to_go_on(tmp_path):
         raise error
     said = str(stopped.value)
     assert said.startswith(f"{tmp_path}/metrics.jsonl: No space left on device; free some space")
-    assert said.endswith("or repair the disk, and give the same command again")  # there is no run yet
+    assert said.endswith("or repair the disk, and give the same command again")  # no run yet
     (tmp_path / "config.yaml").touch()
     said = pytest.raises(Stop, match=f"go on with: {command_to_resume(tmp_path)}$")
     with said, stop_where_full(tmp_path):

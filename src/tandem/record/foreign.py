@@ -26,7 +26,7 @@ UNREADABLE = (
 
 
 def check_file(path: Path, most: int) -> None:
-    """Raise ValueError for what is there and is not a regular file: to open a FIFO waits for ever."""
+    """Raise ValueError for an existing path that is not a regular file: a FIFO would block."""
     try:
         found = path.stat()
     except FileNotFoundError:

@@ -63,7 +63,7 @@ def _git(*arguments: str) -> str | None:
 
 @functools.cache
 def _versions() -> dict[str, str]:
-    """Versions of the installed PACKAGES, looked up by name: a full scan reads hundreds of files."""
+    """Versions of installed PACKAGES, looked up by name: a full scan reads hundreds of files."""
     return {name: found.version for name in PACKAGES for found in metadata.distributions(name=name)}
 
 

@@ -107,8 +107,8 @@ class Wandb:
             self.write(iteration, {k: value for k, value in line.items() if value is not None})
 
     def _drop_former(self) -> None:
-        """Delete offline copies of earlier starts: this one contains them, and their upload would replace
-        it."""
+        """Delete offline copies of earlier starts: this one contains them, and their later upload
+        would replace it."""
         own = Path(self.run.settings.sync_dir).resolve()
         for log_file in self.source.folder.glob(f"wandb/offline-run-*/run-{self.source.id}.wandb"):
             if log_file.parent.resolve() != own:

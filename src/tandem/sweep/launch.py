@@ -149,8 +149,8 @@ def _hydra_key(key: str) -> str:
 
 
 def configuration(sweep: Sweep, order: Launch) -> DictConfig:
-    """The configuration that Hydra reads for a sweep and writes to its folder: launcher, sweeper, and
-    the parts of the Launch that are not secret.
+    """The configuration that Hydra reads for a sweep and writes to its folder: launcher, sweeper,
+    and the parts of the Launch that are not secret.
     """
     chosen = {
         group: option

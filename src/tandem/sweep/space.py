@@ -39,8 +39,9 @@ def read(arguments: Sequence[str]) -> tuple[Space, list[str]]:
 
 
 def make_distribution(part: Override) -> BaseDistribution:
-    """The distribution of an override: numbers for `interval(a,b)`, integers for `int(interval(a,b))`,
-    either tagged `log` or not; integers for a rising range of them; else the values as words.
+    """The distribution of an override: numbers for `interval(a,b)`, integers for
+    `int(interval(a,b))`, either tagged `log` or not; integers for a rising range of them; else the
+    values as words.
 
     Raises ConfigError for an override that cannot be sampled.
     """

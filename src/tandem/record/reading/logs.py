@@ -51,7 +51,7 @@ class Log:
         self._numbers: dict[tuple[str, bytes], NDArray] = {}  # the curves of a page share places
 
     def names(self) -> set[str]:
-        """Names of the metrics in the first two lines and the last one, which include an evaluation."""
+        """Names of metrics in the first two lines and the last one, which include an evaluation."""
         pairs = [*zip(self._starts.tolist(), self._ends.tolist(), strict=True)]
         return {name for a, b in {*pairs[:2], *pairs[-1:]} for name in json.loads(self._text[a:b])}
 
@@ -98,7 +98,7 @@ class Log:
             raise ValueError(f"{self.path} has {key.decode()}that is no number") from None
 
     def _as_ours(self, line: bytes) -> bytes:
-        """The line in the record's own form, whichever program wrote it: non-finite values are null."""
+        """The line in the record's form, whatever program wrote it: non-finite values are null."""
         try:
             found = json.loads(line)
             whole = {"iteration": found["iteration"], **found}
