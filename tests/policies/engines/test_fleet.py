@@ -133,7 +133,7 @@ def test_where_none_is_left_each_says_why():
     fleet = fleet_of(Engine(dies_after=1), Engine(dies_after=2))
     with pytest.raises(EngineUnavailable, match="no engine is left: killed; killed"):
         asked(fleet)
-    with pytest.raises(EngineUnavailable, match="it does not answer; it does not answer"):
+    with pytest.raises(EngineUnavailable, match="it does not respond; it does not respond"):
         fleet.sync(None, "a-2")
 
 

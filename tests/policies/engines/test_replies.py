@@ -62,18 +62,18 @@ def spoilt(path, value, reply=REPLY):
 
 CHOICE, LOGP = ("choices", 0), ("choices", 0, "logprobs", "token_logprobs")
 FAULTS = {
-    "no choices came": spoilt(("choices",), None),
-    "2 choices came": spoilt(("choices",), REPLY["choices"] * 2),
-    "one of model other": spoilt(("model",), "other"),
+    "the reply has no choices": spoilt(("choices",), None),
+    "2 choices in a reply": spoilt(("choices",), REPLY["choices"] * 2),
+    "from model other, not from base": spoilt(("model",), "other"),
     "another prompt": spoilt((*CHOICE, "prompt_token_ids"), [5, 7]),
-    "no token_ids came": spoilt((*CHOICE, "token_ids"), None),
-    "an answer of 0 tokens": spoilt((*CHOICE, "token_ids"), []),
-    "an answer of 4 tokens": spoilt((*CHOICE, "token_ids"), [7, 7, 7, END]),
-    "10 is no token id": spoilt((*CHOICE, "token_ids"), [10, END]),
-    "-1 is no token id": spoilt((*CHOICE, "token_ids"), [-1, END]),
-    "True is no token id": spoilt((*CHOICE, "token_ids"), [True, END]),
-    "goes on behind an end": spoilt((*CHOICE, "token_ids"), [END, 7]),
-    "ends with token 7, which is no end": {
+    "the reply has no token_ids": spoilt((*CHOICE, "token_ids"), None),
+    "the answer has 0 tokens": spoilt((*CHOICE, "token_ids"), []),
+    "the answer has 4 tokens": spoilt((*CHOICE, "token_ids"), [7, 7, 7, END]),
+    "10 is not a token id": spoilt((*CHOICE, "token_ids"), [10, END]),
+    "-1 is not a token id": spoilt((*CHOICE, "token_ids"), [-1, END]),
+    "True is not a token id": spoilt((*CHOICE, "token_ids"), [True, END]),
+    "continues after an end": spoilt((*CHOICE, "token_ids"), [END, 7]),
+    "ends with token 7, which is not an end": {
         **REPLY,
         "choices": [
             REPLY["choices"][0]
@@ -83,13 +83,13 @@ FAULTS = {
     },
     "not finished: abort": spoilt((*CHOICE, "finish_reason"), "abort"),
     "--max-model-len is too small": spoilt((*CHOICE, "finish_reason"), "length"),
-    "no logprobs came": spoilt((*CHOICE, "logprobs"), None),
-    "1 log-probabilities came for 2 tokens": spoilt(LOGP, [-0.5]),
-    "None is no log-probability": spoilt(LOGP, [None, -0.5]),
-    "nan is no log-probability": spoilt(LOGP, [float("nan"), -0.5]),
-    "0.5 is no log-probability of a token": spoilt(LOGP, [-0.5, 0.5]),
-    "-9999.0 is no log-probability of a token": spoilt(LOGP, [-0.5, -9999.0]),
-    "of other tokens": spoilt((*CHOICE, "logprobs", "tokens"), ["token_id:7", "token_id:2"]),
+    "the reply has no logprobs": spoilt((*CHOICE, "logprobs"), None),
+    "1 log-probabilities for 2 tokens": spoilt(LOGP, [-0.5]),
+    "None is not a log-probability": spoilt(LOGP, [None, -0.5]),
+    "nan is not a log-probability": spoilt(LOGP, [float("nan"), -0.5]),
+    "0.5 is not the log-probability of a sampled token": spoilt(LOGP, [-0.5, 0.5]),
+    "-9999.0 is not the log-probability of a sampled token": spoilt(LOGP, [-0.5, -9999.0]),
+    "not those of its": spoilt((*CHOICE, "logprobs", "tokens"), ["token_id:7", "token_id:2"]),
 }  # fmt: skip
 
 
@@ -110,16 +110,16 @@ def test_what_is_no_answer_is_refused_with_what_came(said):
 CONTENT, SPANS = (*CHOICE, "logprobs", "content"), (*CHOICE, "weight_versions")
 OF_TOKENS = {
     "another prompt": (("prompt_token_ids",), [5, 7]),
-    "no prompt_token_ids came": (("prompt_token_ids",), None),
-    "no logprobs came": ((*CHOICE, "logprobs"), None),
-    "no content came": (CONTENT, None),
-    "1 log-probabilities came for 2 tokens": (CONTENT, [{"token_id": 7, "logprob": -0.5}]),
-    "no logprob came": ((*CONTENT, 0, "logprob"), None),
-    "-9999.0 is no log-probability of a token": ((*CONTENT, 0, "logprob"), -9999.0),
-    "of other tokens": ((*CONTENT, 0, "token_id"), 8),
-    "not those of all its tokens": ((*SPANS, 1, "end"), 3),
-    "the versions that came": ((*SPANS, 1, "start"), 0),
-    "no version came": ((*SPANS, 0, "version"), None),
+    "the reply has no prompt_token_ids": (("prompt_token_ids",), None),
+    "the reply has no logprobs": ((*CHOICE, "logprobs"), None),
+    "the reply has no content": (CONTENT, None),
+    "1 log-probabilities for 2 tokens": (CONTENT, [{"token_id": 7, "logprob": -0.5}]),
+    "the reply has no logprob": ((*CONTENT, 0, "logprob"), None),
+    "-9999.0 is not the log-probability of a sampled token": ((*CONTENT, 0, "logprob"), -9999.0),
+    "not those of its tokens": ((*CONTENT, 0, "token_id"), 8),
+    "do not cover all its tokens": ((*SPANS, 1, "end"), 3),
+    "the version spans do not cover": ((*SPANS, 1, "start"), 0),
+    "the reply has no version": ((*SPANS, 0, "version"), None),
 }
 
 
@@ -149,7 +149,7 @@ def test_rows_carry_the_number_of_the_handover_of_each_token_where_all_say_it():
 @pytest.mark.parametrize("question", [COMPLETION, GENERATION])
 @pytest.mark.parametrize("reply", [None, [], "ok", 3, {}, {"choices": 1}])
 def test_what_is_no_reply_to_a_question_is_refused(question, reply):
-    with pytest.raises(ValueError, match="no choices came"):
+    with pytest.raises(ValueError, match="the reply has no choices"):
         question.row(reply)
 
 

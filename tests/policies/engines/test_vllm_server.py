@@ -352,7 +352,7 @@ def test_a_row_that_went_wrong_is_asked_for_again_and_comes_out_the_same(hosted,
 SAID = {
     "500": r"/v1/generate: .*500.*boom",
     "half a JSON": "the reply of 23 bytes is not JSON",
-    "another prompt": "the answer is one to another prompt",
+    "another prompt": "the reply is to another prompt",
     "1 GB": "exceeds 65536",
 }
 

@@ -36,7 +36,7 @@ class AddressFile:
         return self.folder / f"servers-{socket.gethostname()}-{os.getpid()}.json"
 
     def write(self, *, ready: bool) -> None:
-        """Whole, or not there. ready: whether all of them answer."""
+        """Write the file atomically. ready: whether all servers answer."""
         self.folder.mkdir(parents=True, exist_ok=True)
         own = {"host": socket.gethostname(), "pid": os.getpid(), "parent": os.getppid()}
         said = own | {"urls": list(self.urls)}
@@ -45,7 +45,7 @@ class AddressFile:
         arriving.rename(self.path)
 
     def touch(self) -> None:
-        """Say that the servers are still looked after, where that was not said just now."""
+        """Mark the file as current, unless that was done recently."""
         with suppress(FileNotFoundError):  # somebody removed it
             if time.time() - self.path.stat().st_mtime > BEAT:
                 os.utime(self.path)
@@ -56,7 +56,7 @@ class AddressFile:
 
 @contextmanager
 def judged_by(judge: Callable[[str], None]) -> Iterator[None]:
-    """While the block lasts, an address that is found is believed if `judge` does not raise."""
+    """A context in which an address is accepted if `judge` does not raise."""
     JUDGES.append(judge)
     try:
         yield
@@ -98,7 +98,7 @@ def _wait_for_urls(folder: Path, *, patience: float, own: bool) -> list[str]:
 
 
 def read(path: Path) -> dict | None:
-    """What a file says; None if its writer is no more, who may have left it behind."""
+    """The content of an address file; None if its writer is dead or it is stale."""
     try:
         said, age = json.loads(path.read_text()), time.time() - path.stat().st_mtime
     except FileNotFoundError:  # just removed
@@ -114,12 +114,12 @@ def read(path: Path) -> dict | None:
 
 @cache
 def tell_stale(path: Path) -> None:
-    """Once for each file."""
-    log.warning("%s is left out: nobody has touched it for %.0f s", path, STALE)
+    """Warn once per file."""
+    log.warning("%s is ignored: it was not updated for %.0f s", path, STALE)
 
 
 def is_own(said: dict) -> bool:
-    """Whether the first process of this run wrote it: this one, its parent, or a brother."""
+    """Whether the first process of this run wrote it: this process, its parent, or a sibling."""
     if said["host"] != socket.gethostname():
         return False
     if distributed.is_first():

@@ -27,7 +27,7 @@ MASSES = 400  # values of top_p that are tried
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """What engine and trainer say of the same N tokens, in R rows of T steps."""
+    """Log-probabilities of the same N tokens by engine and trainer, in R rows of T steps."""
 
     engine: Tensor  # [R, T] nats
     mask: Tensor  # [R, T] bool, N of them True
@@ -53,7 +53,7 @@ class Seen:
 
 
 class Fit(NamedTuple):
-    """An explanation."""
+    """A candidate explanation of the difference."""
 
     left: float  # nats per token that it leaves unexplained, on average
     cause: str
@@ -72,7 +72,7 @@ Hypothesis = Callable[[Seen], Iterator[Fit]]
 
 
 def diagnose(seen: Seen) -> str:
-    """The cause that leaves least of the difference, and what to do about it."""
+    """The cause that leaves the smallest residual, and its remedy."""
     gap = _mean(seen.reported - seen.trainer)
     fits = [fit for explain in HYPOTHESES for fit in explain(seen)]
     best = min(fits, key=lambda fit: fit.left)
@@ -82,7 +82,7 @@ def diagnose(seen: Seen) -> str:
 
 
 def of_temperature(seen: Seen) -> Iterator[Fit]:
-    """The temperature that would explain the difference best, and what it leaves of it."""
+    """The temperature that fits the difference best, and its residual."""
 
     def left(log_temperature: float) -> float:
         logp = (seen.logits / torch.tensor(log_temperature).exp()).log_softmax(-1)
@@ -95,7 +95,7 @@ def of_temperature(seen: Seen) -> Iterator[Fit]:
     temperature = float(torch.tensor(found).exp())
     raw = abs(temperature - 1) < 0.01
     advice = (
-        "the server ignores the temperature, or reports what is before it: start it with "
+        "the server ignores the temperature or reports raw log-probabilities: start it with "
         "--logprobs-mode processed_logprobs"
         if raw
         else f"set rollout.temperature={temperature:.3g}, or find who sets it on the way"
@@ -108,7 +108,7 @@ def of_temperature(seen: Seen) -> Iterator[Fit]:
 
 
 def of_truncation(seen: Seen) -> Iterator[Fit]:
-    """What is left after a cut is higher by the log of its mass, token by token."""
+    """Truncation raises each remaining token's log-probability by the log of the kept mass."""
     above = (seen.reported - seen.trainer)[:, None]
     mass = seen.logp.sort(dim=-1, descending=True).values.exp().cumsum(-1)  # [N, V]
     by_count = (above + mass.clamp(max=1).log()).abs().mean(0)
@@ -123,14 +123,14 @@ def of_truncation(seen: Seen) -> Iterator[Fit]:
 
 def _cut(setting: str) -> str:
     return (
-        f"the engine's log-probabilities are higher by the mass of a tail that was cut off, and "
-        f"fit {setting}: it samples from another distribution than the one that is trained; start "
-        "it with --generation-config vllm, and without sampling defaults of its own"
+        f"the engine's log-probabilities are higher by the mass of a truncated tail, and "
+        f"fit {setting}: it samples from another distribution than the trained one; start "
+        "it with --generation-config vllm and without its own sampling defaults"
     )
 
 
 def of_order(seen: Seen) -> Iterator[Fit]:
-    """Numbers of the neighbour before or behind."""
+    """Log-probabilities shifted by one token, in either direction."""
     trainer = torch.zeros_like(seen.engine)
     trainer[seen.mask] = seen.trainer
     for shift, place in ((1, "before"), (-1, "behind")):
@@ -141,7 +141,7 @@ def of_order(seen: Seen) -> Iterator[Fit]:
             yield Fit(
                 left,
                 f"the engine's log-probabilities are shifted by one token: they fit the token "
-                f"{place}; whoever passes them on cuts off one too few or one too many",
+                f"{place}; check the slice of the log-probabilities for an off-by-one",
             )
 
 
@@ -157,29 +157,28 @@ HYPOTHESES: tuple[Hypothesis, ...] = (of_temperature, of_truncation, of_order, o
 
 
 def of_the_remainder(seen: Seen) -> str:
-    """Of a difference that nothing else explains: rounding, a cut of another kind, or weights."""
+    """The advice for an unexplained difference: rounding, another truncation, or other weights."""
     above = seen.reported - seen.trainer
     gap, mean = _mean(above), float(above.mean())
     if gap <= SMALL and abs(mean) <= ONE_SIDED * gap:
         return (
             f"the differences are small and on both sides of 0 ({gap:.2g} nats a token): a lower "
-            "dtype on one side, such as bfloat16; algorithm/importance_sampling=token_tis weighs "
-            "them, and "
-            "model.dtype and the server's --dtype can be made the same"
+            "dtype on one side, such as bfloat16; algorithm/importance_sampling=token_tis "
+            "corrects for them, or set model.dtype and the server's --dtype to the same value"
         )
     if float(above.min()) >= -EXPLAINED * gap:
         return (
-            "the engine's log-probabilities are higher throughout, as where a tail is cut off: "
+            "the engine's log-probabilities are higher throughout, as with a truncated tail: "
             "look for min_p or another filter among the server's sampling defaults"
         )
     return (
-        "neither a temperature, a truncated tail, a shift by one token nor the weights before "
-        "explain them: the engine has other weights; serve the very model that the run starts from"
+        "neither a temperature, a truncated tail, a shift by one token nor older weights "
+        "explains them: the engine has other weights; serve the model that the run starts from"
     )
 
 
 def golden_section(value: Callable[[float], float], low: float, high: float) -> float:
-    """Where a function of one valley is lowest between two points."""
+    """The minimum of a unimodal function between two points."""
     for _ in range(STEPS):
         span = GOLDEN * (high - low)
         if value(high - span) < value(low + span):

@@ -42,7 +42,7 @@ class Fleet(RolloutEngine):
 
     @property
     def handover_modes(self) -> frozenset[Handover]:
-        """What all of them can."""
+        """The modes that all engines support."""
         return frozenset.intersection(*(engine.handover_modes for engine in self.engines))
 
     @property
@@ -92,8 +92,10 @@ class Fleet(RolloutEngine):
         *,
         version: str | None = None,
     ) -> Answers:
-        """The answers to `count` groups of `size` rows, by whichever engine takes each; version:
-        what is asked for, and handed over again where it is missing; None: the newest."""
+        """Answers to `count` groups of `size` rows, each by the next free engine.
+
+        version: the weights to use, handed over again to an engine that lacks them; None: the
+        newest."""
         groups = Groups(count)
 
         def serve(engine: RolloutEngine) -> None:
@@ -129,8 +131,8 @@ class Fleet(RolloutEngine):
 
     @contextmanager
     def _by_load(self, rows: int) -> Iterator[list[RolloutEngine]]:
-        """Those that are there, first the one that has the fewest rows to answer for other calls;
-        it counts these too while it is first."""
+        """The live engines, the one with the fewest rows first; `rows` are added to its load for
+        the duration."""
         with self.counting:
             engines = sorted(self.living, key=self.rows.__getitem__)
             first = engines[:1]
@@ -144,7 +146,7 @@ class Fleet(RolloutEngine):
                 self.rows.subtract(first * rows)
 
     def sync(self, weights: Weights, version: str) -> None:
-        """To every engine that is there, those among them that were gone before."""
+        """Hand over to every live engine, including those that came back."""
         self.newest = weights, version
         self.faults.clear()
         self._each(lambda engine: engine.sync(weights, version))
@@ -169,12 +171,12 @@ class Fleet(RolloutEngine):
         self._each(lambda engine: engine.wake(tag))
 
     def _each(self, ask: Callable[[RolloutEngine], object]) -> list[object]:
-        """What those that are there say, all asked at once. Raises EngineUnavailable: none is."""
+        """Replies of the live engines, in parallel. Raises EngineUnavailable if none is live."""
 
         def asked(engine: RolloutEngine) -> object:
             try:
                 if not engine.is_there():
-                    raise EngineUnavailable("it does not answer")
+                    raise EngineUnavailable("it does not respond")
                 return ask(engine)
             except EngineUnavailable as error:
                 self.faults[engine] = str(error)
@@ -189,7 +191,7 @@ class Fleet(RolloutEngine):
     def _renewed(
         self, engine: RolloutEngine, error: Exception, renewals: int, version: str | None
     ) -> bool:
-        """Whether it has the weights again, and may go on."""
+        """Whether the engine has the weights again and can continue."""
         if isinstance(error, Forgotten) and renewals <= RENEWALS and self.newest is not None:
             weights, newest = self.newest
             try:

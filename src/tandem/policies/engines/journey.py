@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Journey:
-    """At most one is under way; its fault is raised where its end is waited for."""
+    """A background handover: at most one at a time; `wait` raises its error."""
 
     def __init__(self) -> None:
         self.group: ProcessGroup | None = None  # of the threads of all ranks
@@ -28,13 +28,13 @@ class Journey:
         self._fault: BaseException | None = None  # of the last one that was waited for
 
     def begin(self, travel: Callable[[], None]) -> None:
-        """In a thread."""
+        """Start the handover in a thread."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="handover")
         self._travelling = self._pool.submit(travel)
 
     def end(self) -> None:
-        """Wait until it is over. Raises what it raised."""
+        """Wait until it ends. Raises its error."""
         travelling, self._travelling = self._travelling, None
         if travelling is None:
             return
@@ -42,7 +42,7 @@ class Journey:
         travelling.result()
 
     def check(self) -> None:
-        """Raise what the last one raised, if it is over by now."""
+        """Raise the error of the last handover, if it has ended."""
         if self.is_over:
             self.end()
         if self._fault is not None:
@@ -50,7 +50,7 @@ class Journey:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is on its way."""
+        """Whether no handover is running."""
         return self._travelling is None or self._travelling.done()
 
     @contextmanager
@@ -69,19 +69,19 @@ class Journey:
 
     @contextmanager
     def arriving(self) -> Iterator[None]:
-        """Weights arrive within it, for which rows may wait."""
+        """A context in which weights arrive; waiting rows are notified at its end."""
         with self._changed:
             yield
             self._changed.notify_all()
 
     def close(self) -> None:
-        """No row is begun until `emptied` ends."""
+        """Start no row until `emptied` ends."""
         with self._changed:
             self._closed = True
 
     @contextmanager
     def emptied(self) -> Iterator[None]:
-        """With no row of this rank under way."""
+        """A context in which no row of this rank is in flight."""
         with self._changed:
             self._changed.wait_for(lambda: not self._rows)
         try:
@@ -92,7 +92,7 @@ class Journey:
                 self._changed.notify_all()
 
     def meet(self, fault: str) -> None:
-        """The threads of all ranks. Raises EngineUnavailable for the fault of any."""
+        """Synchronise the threads of all ranks. Raises EngineUnavailable for a fault on any."""
         faults = [said for said in distributed.all_gather_object([fault], self.group) if said]
         if faults:
             raise EngineUnavailable(faults[0])

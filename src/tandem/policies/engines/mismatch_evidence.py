@@ -40,7 +40,7 @@ def collect_mismatch_evidence(policy: EngineMixin, rows: Rollout) -> Seen:
 
 
 def _under_others(policy: EngineMixin, rows: Rollout, mask: Tensor) -> dict[str, Tensor]:
-    """What other weights say, those that an engine may have kept: name -> [R, T]."""
+    """Log-probabilities under other weights that an engine may still have: name -> [R, T]."""
 
     def said() -> Tensor:
         return policy.scorer.in_parts(rows.sample, mask).logp
@@ -60,8 +60,8 @@ def _under_others(policy: EngineMixin, rows: Rollout, mask: Tensor) -> dict[str,
 def _under_old_head(
     policy: EngineMixin, rows: Rollout, mask: Tensor, folder: Path
 ) -> dict[str, Tensor]:
-    """What the layers of now say with the head of an older handover, which may be the embedding of
-    now as well."""
+    """Log-probabilities of the present layers with the head of an older handover, which may also be
+    tied to the embedding."""
     model, places = policy.scorer.model, TokenIndex.of(rows.sample, mask)
     head = model.get_output_embeddings()
     (name,) = [n for n, p in policy.network.named_parameters() if p is head.weight] or [""]

@@ -68,14 +68,14 @@ class Paged(EngineOption):
     def host(self, policy: Hostable) -> Engine:
         if not isinstance(policy.model, PreTrainedModel):
             raise ValueError(
-                f"rollout=paged batches models of transformers, and {type(policy.model).__name__} "
-                "is none; set rollout=local"
+                f"rollout=paged needs a transformers model, and {type(policy.model).__name__} "
+                "is not one; set rollout=local"
             )
         return PagedSampler(policy.model, policy.precision, self)
 
 
 class PagedSampler:
-    """An engine without weights of its own; its cache is there during a call alone."""
+    """An engine on the trained weights; its cache exists only during a call."""
 
     def __init__(self, model: PreTrainedModel, precision: Precision, option: Paged) -> None:
         self.model, self.precision, self.option = model, precision, option
@@ -84,7 +84,7 @@ class PagedSampler:
     def answer(
         self, prompts: Sequence[list[int]], keys: Tensor, *, sampling: Sampling, endings: Endings
     ) -> Answers:
-        """As any engine does. keys: [P, G] int64."""
+        """See `Engine.answer`. keys: [P, G] int64."""
         rows = PagedRows(prompts, keys, sampling, endings)
         in_flight = min(keys.numel(), sampling.max_rows)
         with self.precision.on(keys.device), own_attention(self.model):
@@ -130,20 +130,20 @@ class PagedSampler:
         flash = "flash" in self.model.config._attn_implementation
         if flash and self.model.dtype == torch.float32:
             raise ValueError(
-                "rollout=paged attends by flash attention here, which takes no float32; set "
+                "rollout=paged uses flash attention here, which does not support float32; set "
                 "model.dtype=bfloat16, or rollout=local"
             )
         if not flash and self.model.device.type == "cuda":
             log.warning(
-                "rollout=paged without flash attention: every row looks at the pages of all rows, "
-                "which costs more than rollout=local; install flash-attn or kernels"
+                "rollout=paged without flash attention: each row attends to the pages of all rows, "
+                "which is slower than rollout=local; install flash-attn or kernels"
             )
         return flash
 
 
 @contextmanager
 def own_attention(model: PreTrainedModel) -> Iterator[None]:
-    """Afterwards the model attends as before: a paged attention serves no training."""
+    """A context that restores the model's attention: the paged kernel cannot train."""
     before = model.config._attn_implementation
     try:
         yield

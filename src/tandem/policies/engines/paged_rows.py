@@ -16,7 +16,7 @@ from tandem.policies.language.sampling import draw
 
 
 class PagedRows:
-    """Rows that are being written, and what was drawn for them."""
+    """Rows in progress and the tokens drawn for them."""
 
     def __init__(
         self, prompts: Sequence[list[int]], keys: Tensor, sampling: Sampling, endings: Endings
@@ -61,9 +61,9 @@ class PagedRows:
         )
 
     def step(self, processor: ContinuousBatchProcessor, model: PreTrainedModel) -> list[int]:
-        """One pass: the next token of the rows that fit into it. The rows that began are told."""
+        """One pass: the next token of the rows that fit. Returns the rows that started."""
         if not processor.prepare_next_batch():
-            raise RuntimeError("the paged cache has room for no row; raise rollout.engine.memory")
+            raise RuntimeError("the paged cache has no room for a row; raise rollout.engine.memory")
         batch = processor.inputs_and_outputs.requests_in_batch
         states = [one.state for one in batch if one.has_new_token]  # others still read prompts
         rows = [int(state.request_id) for state in states]
@@ -92,7 +92,7 @@ class PagedRows:
         self.drawn[1, :count].copy_(drawn.entropy)
 
     def keep(self, token: Tensor, row: Tensor, place: Tensor) -> None:
-        """What a pass drew, [N] each, goes where it belongs."""
+        """Store the tokens that a pass drew, [N] each, in their rows."""
         self.tokens[row, place] = token.long()
         self.logp[row, place], self.entropy[row, place] = self.drawn[:, : len(row)]
         self.length[row] = place + 1
@@ -100,7 +100,7 @@ class PagedRows:
             self.stopped[row] = self.find_stopped(row, place)
 
     def find_stopped(self, row: Tensor, place: Tensor) -> Tensor:
-        """Whether a stop string stands at the end of these rows: [N] bool."""
+        """Whether these rows end with a stop string: [N] bool."""
         tail = self.endings.tail
         window = place[:, None] + torch.arange(1 - tail, 1, device=place.device)
         written = self.tokens[row[:, None], window.clamp(min=0)].tolist()

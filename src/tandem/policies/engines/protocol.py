@@ -1,10 +1,10 @@
-"""The protocol of a rollout engine: whoever samples token ids for a policy.
+"""The protocol of rollout engines, which sample token ids for a policy.
 
-An engine with a copy of the weights subclasses `RolloutEngine` and writes two methods, `sync` and
-`answer`. One that samples ahead without being emptied at each handover says so by `handover_modes`,
-and writes `answer_as` and `keep` for "pinned", `swap` for "in_flight".
-`@register_rollout_engine("name")` above the class makes it `rollout=name`; what stands in its
-constructor with a default is set by `rollout.engine.KEY=...`.
+An engine with its own copy of the weights subclasses `RolloutEngine` and implements `sync` and
+`answer`. One that samples ahead without draining at each handover lists the modes it supports in
+`handover_modes`, and implements `answer_as` and `keep` for "pinned", `swap` for "in_flight".
+`@register_rollout_engine("name")` makes it `rollout=name`; constructor arguments with a default are
+set by `rollout.engine.KEY=...`.
 """
 
 from __future__ import annotations
@@ -25,114 +25,117 @@ if TYPE_CHECKING:
 
 
 class Engine(Protocol):
-    """All that a policy wants of whoever samples."""
+    """The one method that a policy calls to sample."""
 
     def answer(
         self, prompts: Sequence[list[int]], keys: Tensor, *, sampling: Sampling, endings: Endings
     ) -> Answers:
-        """keys.shape[1] answers to every prompt, prompt by prompt. keys: [P, G] int64.
+        """Sample G answers to each of P prompts, ordered by prompt. keys: [P, G] int64.
 
-        A row ends with the end token, or with the token that completes a stop string, and its
+        A row ends with the end token or with the token that completes a stop string. Its
         log-probabilities are those of the distribution that it was sampled from.
         """
 
 
 class Weights(Protocol):
-    """What an engine with weights of its own is given."""
+    """The weights that are handed to an engine with its own copy."""
 
-    adapter: bool  # low-rank adapters alone, for the weights that it has
+    adapter: bool  # low-rank adapters only, for base weights that the engine has
 
-    is_sharded: bool  # each rank holds a part: only a copy can be saved
-    nbytes: int  # of the files, about
+    is_sharded: bool  # each rank has a shard: only `copied` can be saved
+    nbytes: int  # approximate size of the files
 
     def save(self, folder: Path) -> None:
-        """In Hugging Face format, or in peft's if they are adapters."""
+        """Save in Hugging Face format; adapters in peft's format."""
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """What the files would hold, in their order. Of any shape [...]."""
+        """The tensors of the files, in file order. Of any shape [...]."""
 
     def copied(self) -> Weights:
-        """The same as they are now, in host memory. Ranks with a part each meet here, and the first
-        one has the whole."""
+        """A snapshot in host memory. Ranks with shards call it together; the first one gets the
+        full weights."""
 
 
 class Hostable(Protocol):
-    """What an engine may want to know of the policy that it samples for."""
+    """The properties of a policy that an engine may read."""
 
-    vocabulary: int  # token ids are below it
-    model: nn.Module  # whose weights are trained, adapters in their places and not merged
-    precision: Precision  # that it samples in
+    vocabulary: int  # token ids are below this
+    model: nn.Module  # the trained network, with adapters unmerged
+    precision: Precision  # of sampling
 
 
 class EngineOption(ABC):
-    """What `rollout.engine` makes, before any weight is there."""
+    """The object that `rollout.engine` configures, before weights are loaded."""
 
-    samples: ClassVar[Literal["tokens", "flow"]] = "tokens"  # the kind of policy it is for
-    sleeps: ClassVar[bool] = False  # during training, so that the accelerator's memory is free
-    shares_weights: ClassVar[bool] = False  # it samples from those that are trained: none travel
+    samples: ClassVar[Literal["tokens", "flow"]] = "tokens"  # the kind of policy it serves
+    sleeps: ClassVar[bool] = False  # frees the accelerator's memory during training
+    shares_weights: ClassVar[bool] = (
+        False  # samples from the trained weights themselves, so none are sent
+    )
     reports_entropy: ClassVar[bool] = False  # of the distribution that each token was sampled from
-    # It looks at pictures: its prompts are `PromptIds`, whose `images` stand among their tokens.
+    # Reads images: its prompts are `PromptIds`, with `images` among their tokens.
     sees: ClassVar[bool] = False
-    samples_mixed: ClassVar[bool] = True  # under autocast, where the trainer computes so
+    samples_mixed: ClassVar[bool] = True  # under autocast if the trainer computes under autocast
 
-    def check(self, sampling: Sampling, lora: Lora | None) -> None:  # noqa: B027, none is a choice
-        """Whether it is there and can do what is wanted. Raises ValueError."""
+    def check(self, sampling: Sampling, lora: Lora | None) -> None:  # noqa: B027, optional
+        """Raise ValueError if the engine is unavailable or does not support these settings."""
 
     @abstractmethod
     def host(self, policy: Hostable) -> Engine:
-        """The engine of a policy whose weights are there: a RolloutEngine, but where it shares
-        them."""
+        """The engine for a policy with loaded weights; a RolloutEngine unless it shares them."""
 
 
 class WeightHolder(EngineOption):
-    """An engine that holds a copy of the weights: `sync` is enough for one that never sleeps."""
+    """An engine with a copy of the weights. Only `sync` is required of one that never sleeps."""
 
-    capacity: int = 256  # rows that it has room for at once
-    handovers: Sequence[Path] = ()  # folders of the newest weights, oldest first, to compare with
-    handover_modes: frozenset[Handover] = frozenset({"drain"})  # of rollout.handover
+    capacity: int = 256  # rows in flight at most
+    handovers: Sequence[Path] = ()  # folders of the newest weights, oldest first, for diagnosis
+    handover_modes: frozenset[Handover] = frozenset(
+        {"drain"}
+    )  # values of rollout.handover that it supports
 
     @abstractmethod
     def sync(self, weights: Weights, version: str) -> None:
-        """Take these weights; from now on the answers are theirs.
+        """Load these weights; later answers use them.
 
-        With `drain` no row is under way. With `pinned` rows of older versions go on as they are.
+        With `drain` no row is in flight. With `pinned` rows of older versions continue unchanged.
         """
 
     def swap(self, weights: Weights, version: str) -> None:
-        """Take these weights under the rows that are under way: with `in_flight`. `answer` says of
-        each token which version took it."""
-        raise NotImplementedError(f"{type(self).__name__} changes no weights under its rows")
+        """Replace the weights while rows are in flight, with `in_flight`. `answer` then reports the
+        version that sampled each token."""
+        raise NotImplementedError(f"{type(self).__name__} cannot swap weights with rows in flight")
 
     def keep(self, versions: int) -> None:
-        """So many of the newest versions stay at hand for rows that were begun with them."""
+        """Keep this many of the newest versions for rows that started with them."""
 
     def renew(self, weights: Weights, version: str) -> None:
-        """Take those that were handed over last again, unless another process has seen to it."""
+        """Load the newest weights again, unless another process already did."""
         self.sync(weights, version)
 
     def follow(self, weights: Weights, version: str) -> None:
-        """Another process has handed these over; the answers that count are theirs."""
+        """Use the weights of this version, which another process handed over."""
         self.sync(weights, version)
 
     def is_there(self) -> bool:
-        """Whether it answers, found out in seconds: of several engines one may be gone."""
+        """Whether it responds, decided within seconds: one of several engines may be down."""
         return True
 
     def is_asleep(self) -> bool:
-        """Whether somebody left it so."""
+        """Whether an earlier process left it asleep."""
         return False
 
     def sleep(self, *, keep: bool) -> None:
-        """Free the accelerator's memory. `keep`: remember the weights elsewhere."""
+        """Free the accelerator's memory. `keep`: keep the weights in host memory."""
 
     def wake(self, tag: str) -> None:
-        """Take memory again: for "weights", or for the "kv_cache"."""
+        """Allocate memory again, for "weights" or "kv_cache"."""
 
 
 class RolloutEngine(WeightHolder):
-    """An engine of tokens that holds a copy of the weights: `sync` and `answer` are enough.
+    """A token engine with a copy of the weights. `sync` and `answer` are required.
 
-    `answer` may raise Forgotten where its copy is not the one that was handed over last.
+    `answer` may raise Forgotten if the engine no longer has the newest weights.
     """
 
     def host(self, policy: Hostable) -> RolloutEngine:
@@ -147,40 +150,40 @@ class RolloutEngine(WeightHolder):
         sampling: Sampling,
         endings: Endings,
     ) -> Answers:
-        """The answers of a version that it keeps: with `pinned`. keys: [P, G] int64."""
-        raise NotImplementedError(f"{type(self).__name__} keeps no older weights")
+        """Answers of a kept version, with `pinned`. keys: [P, G] int64."""
+        raise NotImplementedError(f"{type(self).__name__} does not keep older weights")
 
     @abstractmethod
     def answer(
         self, prompts: Sequence[list[int]], keys: Tensor, *, sampling: Sampling, endings: Endings
     ) -> Answers:
-        """As any engine does. keys: [P, G] int64."""
+        """See `Engine.answer`. keys: [P, G] int64."""
 
 
 def check_kind(engine: EngineOption, kind: Literal["tokens", "flow"]) -> None:
-    """Raise ValueError for an engine of another kind of policy."""
+    """Raise ValueError for an engine that serves another kind of policy."""
     made = {"tokens": "tokens", "flow": "pictures"}
     if engine.samples != kind:
         raise ValueError(
             f"rollout.engine={type(engine).__name__} samples {made[engine.samples]}, and this "
-            f"policy makes {made[kind]}; leave rollout as the model chooses it"
+            f"policy makes {made[kind]}; remove rollout=, so that the model chooses it"
         )
 
 
 def number_of(version: str) -> int:
-    """How many handovers of its run there were, this one included: a version is `RUN-NUMBER`."""
+    """The number of handovers in its run, including this one: a version is `RUN-NUMBER`."""
     return int(version.rpartition("-")[2])
 
 
 def run_of(version: str) -> str:
-    """The run that handed it over."""
+    """The run of a version."""
     return version.rpartition("-")[0]
 
 
 def follows(version: str, other: str) -> bool:
-    """Whether it is the other one, or a later one of the same run."""
+    """Whether a version equals the other one, or is a later one of the same run."""
     return run_of(version) == run_of(other) and number_of(version) >= number_of(other)
 
 
 class Forgotten(RuntimeError):
-    """An engine does not hold the weights that it was given: it was started again, say."""
+    """The engine no longer has the weights it was given, for example after a restart."""

@@ -29,7 +29,7 @@ NEVER = -9999.0  # what vLLM writes for minus infinity, which JSON has no word f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question(ABC):
-    """One row as it is asked for."""
+    """The request for one row."""
 
     prompt: list[int]
     seed: int  # in 0 ... 2^63 - 1
@@ -47,11 +47,11 @@ class Question(ABC):
 
     @abstractmethod
     def payload(self) -> dict[str, object]:
-        """Every number is sent: a server fills in what is missing from the model's own files."""
+        """All sampling parameters: a server takes missing ones from the model's files."""
 
     @abstractmethod
     def row(self, reply: object) -> Row:
-        """What the reply says. Raises ValueError where it is none, or one to another question."""
+        """The row in a reply. Raises ValueError for an invalid reply, or one to another request."""
 
     def _numbers(self) -> dict[str, object]:
         return {
@@ -74,36 +74,36 @@ class Question(ABC):
         }
 
     def _choice(self, reply: object) -> object:
-        """The only one. Raises ValueError for several, and for those of another model."""
+        """The only choice. Raises ValueError for several, and for another model's."""
         choices = part(reply, "choices", list)
         if len(choices) != 1:
-            raise ValueError(f"{len(choices)} choices came where one was asked for")
+            raise ValueError(f"{len(choices)} choices in a reply to a request for one")
         served = part(reply, "model", str)
         if served != self.model:
-            raise ValueError(f"the answer is one of model {served}, not of {self.model}")
+            raise ValueError(f"the reply is from model {served}, not from {self.model}")
         return choices[0]
 
     def _check_prompt(self, whole: object) -> None:
-        """Of a prompt with pictures the server put in their tokens: as many as we count."""
+        """Raise ValueError unless the server's prompt, with image tokens, equals the trainer's."""
         read = part(whole, "prompt_token_ids", list)
         if read != self.prompt and self.images:
             raise ValueError(
                 f"the server reads {len(read)} tokens where the trainer reads {len(self.prompt)}, "
-                "or others: its processor makes other tokens of a picture; serve the folder of "
-                "model.path, with the transformers of the trainer"
+                "or different ones: its processor tokenises images differently; serve the folder "
+                "model.path with the trainer's transformers version"
             )
         if read != self.prompt:
-            raise ValueError("the answer is one to another prompt")
+            raise ValueError("the reply is to another prompt")
 
     def _tokens(self, tokens: list[object]) -> list[int]:
         limit = self.sampling.max_new_tokens
         if not 1 <= len(tokens) <= limit:
-            raise ValueError(f"an answer of {len(tokens)} tokens came, and 1 to {limit} are right")
+            raise ValueError(f"the answer has {len(tokens)} tokens; 1 to {limit} are allowed")
         odd = [t for t in tokens if type(t) is not int or not 0 <= t < self.vocabulary]
         if odd:
-            raise ValueError(f"{odd[0]!r} is no token id of a vocabulary of {self.vocabulary}")
+            raise ValueError(f"{odd[0]!r} is not a token id of a vocabulary of {self.vocabulary}")
         if any(token in self.ends for token in tokens[:-1]):
-            raise ValueError("the answer goes on behind an end token")
+            raise ValueError("the answer continues after an end token")
         return tokens
 
     def _truncated(self, choice: object, tokens: list[int]) -> bool:
@@ -118,7 +118,7 @@ class Question(ABC):
         if reason != "stop":
             raise ValueError(f"an answer was not finished: {reason}")
         if tokens[-1] not in self.ends and not self.sampling.stop:
-            raise ValueError(f"an answer ends with token {tokens[-1]}, which is no end")
+            raise ValueError(f"an answer ends with token {tokens[-1]}, which is not an end token")
         return False
 
 
@@ -135,7 +135,7 @@ def shown_part(picture: Picture, version: str) -> dict[str, str]:
 
 
 class Generation(Question):
-    """By vLLM's token endpoint, 0.32 or later with --enable-scale-out."""
+    """vLLM's token endpoint (0.32 or later with --enable-scale-out)."""
 
     __slots__ = ()
     path = "/inference/v1/generate"
@@ -160,13 +160,13 @@ class Generation(Question):
         said = part(part(choice, "logprobs", dict), "content", list)
         logp = logp_of([part(each, "logprob", int | float) for each in said], len(tokens))
         if [part(each, "token_id", int) for each in said] != tokens:
-            raise ValueError("its log-probabilities are of other tokens than its answer has")
+            raise ValueError("its log-probabilities are not those of its tokens")
         spans = _spans(part(choice, "weight_versions", list | None), len(tokens))
         return Row(tokens, logp, self._truncated(choice, tokens), spans)
 
 
 class Completion(Question):
-    """By the endpoint of texts."""
+    """vLLM's text endpoint."""
 
     __slots__ = ()
     path = "/v1/completions"
@@ -189,51 +189,51 @@ class Completion(Question):
         said = part(choice, "logprobs", dict)
         logp = logp_of(part(said, "token_logprobs", list), len(tokens))
         if part(said, "tokens", list) != [f"token_id:{token}" for token in tokens]:
-            raise ValueError("its log-probabilities are of other tokens than its answer has")
+            raise ValueError("its log-probabilities are not those of its tokens")
         return Row(tokens, logp, self._truncated(choice, tokens))
 
 
 def logp_of(said: list[object], count: int) -> list[float]:
     if len(said) != count:
-        raise ValueError(f"{len(said)} log-probabilities came for {count} tokens")
+        raise ValueError(f"{len(said)} log-probabilities for {count} tokens")
     for value in said:
         if not isinstance(value, int | float) or not math.isfinite(value):
-            raise ValueError(f"{value!r} is no log-probability")
+            raise ValueError(f"{value!r} is not a log-probability")
         if not NEVER < value <= POSITIVE:
-            raise ValueError(f"{value!r} is no log-probability of a token that was sampled")
+            raise ValueError(f"{value!r} is not the log-probability of a sampled token")
     return [float(value) for value in said]
 
 
 def _spans(said: list[object] | None, count: int) -> list[Span]:
-    """One behind the other, over all tokens; none where nothing was said."""
+    """Version spans that cover all tokens in order; empty if the server reported none."""
     spans = [
         Span(part(each, "version", str), part(each, "start", int), part(each, "end", int))
         for each in said or ()
     ]
     ends = [0, *(span.end for span in spans)]
     if spans and (ends[-1] != count or [span.start for span in spans] != ends[:-1]):
-        raise ValueError("the versions that came are not those of all its tokens")
+        raise ValueError("the version spans do not cover all its tokens")
     return spans
 
 
 def part(whole: object, name: str, kind: type | UnionType) -> object:
-    """The part of a JSON object, of that kind."""
+    """A field of a JSON object, of the given type."""
     if not isinstance(whole, Mapping) or not isinstance(whole.get(name), kind):
-        raise ValueError(f"no {name} came")
+        raise ValueError(f"the reply has no {name}")
     return whole[name]
 
 
 def refuse_pictures(prompts: Sequence[list[int]]) -> None:
-    """Raise ValueError for pictures, which the endpoint of texts is not given."""
+    """Raise ValueError for images, which the text endpoint does not accept."""
     if any(isinstance(prompt, PromptIds) and prompt.images for prompt in prompts):
         raise ValueError(
-            "rollout.engine: prompts show pictures, and the server has no token endpoint; start it "
+            "rollout.engine: prompts have images, and the server has no token endpoint; start it "
             "with --enable-scale-out (vLLM 0.32 or later)"
         )
 
 
 def shown_in(prompt: list[int]) -> dict[str, Sequence]:
-    """What a question has beside the ids of a prompt that may show pictures."""
+    """Request fields beside the token ids, for a prompt that may have images."""
     if not isinstance(prompt, PromptIds):
         return {}
     return {"images": prompt.images, "marked": prompt.marked, "banned": prompt.banned}

@@ -12,7 +12,7 @@ from tandem.policies.language.records import Answers
 
 
 class Span(NamedTuple):
-    """Tokens that one version of the weights took."""
+    """A span of tokens sampled by one version of the weights."""
 
     version: str
     start: int
@@ -20,7 +20,7 @@ class Span(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One answer."""
+    """An answer."""
 
     tokens: list[int]  # its end token too
     logp: list[float]  # nats of each
@@ -29,12 +29,12 @@ class Row(NamedTuple):
 
     @property
     def versions(self) -> list[int]:
-        """The handover of each token; none: the server did not say."""
+        """The handover number of each token; empty if the server did not report it."""
         return [number_of(span.version) for span in self.spans for _ in range(span.start, span.end)]
 
 
 def stack_rows(rows: Sequence[Row], device: torch.device) -> Answers:
-    """Answers in the order of the rows; what replies do not say is left out."""
+    """Answers in row order; fields that replies lack are None."""
     width = max(len(row.tokens) for row in rows)
 
     def padded(values: Sequence[float]) -> list[float]:

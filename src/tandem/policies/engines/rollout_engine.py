@@ -28,7 +28,7 @@ NOTICED = 1e-3  # nats per token on average: above it people hear of it, though 
 
 
 class EngineMixin(Policy):
-    """A policy of tokens that an engine samples for: our own loop, or a server."""
+    """A token policy whose sampling is done by an engine: the local loop or a server."""
 
     sampling: Sampling
     network: nn.Module
@@ -41,7 +41,7 @@ class EngineMixin(Policy):
     measured = False
 
     def host(self) -> Engine:
-        """The engine of the weights that were loaded."""
+        """The engine of the loaded weights."""
         option = self.sampling.engine
         if option is None:
             from tandem.policies.language.decoding import Local  # it asks for transformers
@@ -62,7 +62,7 @@ class EngineMixin(Policy):
 
     @property
     def model(self) -> nn.Module:
-        """The network without the hull of its adapters, which are in their places."""
+        """The network without peft's wrapper; adapters stay in place."""
         return self.scorer.model
 
     @property
@@ -85,12 +85,12 @@ class EngineMixin(Policy):
             self.supply.outdated()
 
     def sampled_weights(self) -> dict[str, Tensor]:
-        """All that learns but the critic. Of any shape [...]."""
+        """All trained parameters except the critic's. Of any shape [...]."""
         return {n: p for n, p in self.trainable().items() if not n.startswith("critic.")}
 
     @contextmanager
     def lagging(self) -> Iterator[int]:
-        """An engine gets older weights, and afterwards the live ones before it is asked again."""
+        """Sample with older weights; the engine gets the live ones before its next call."""
         with super().lagging() as gap:
             if gap and self.supply is not None:
                 self.supply.outdated()
@@ -101,8 +101,8 @@ class EngineMixin(Policy):
     # Whether it says what training says.
 
     def compare_with_sampler(self, rollout: Rollout) -> None:
-        """As of any policy; an engine computes in ways of its own, so that it is judged by the mean
-        alone."""
+        """Compare as for any policy. An engine uses other kernels, so only the mean difference is
+        checked."""
         super().compare_with_sampler(rollout)
         if self.supply is None:
             return
@@ -151,10 +151,10 @@ class EngineMixin(Policy):
         return distributed.all_gather_object([own])[0]
 
     def state(self) -> dict[str, Tensor]:
-        """What the policy remembers beside its weights. Scalars."""
+        """State beside the weights. Scalars."""
         return {"sampler": self.sampler} | self.lagged.state()
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Put back what `state` gave. Scalars."""
+        """Restore the result of `state`. Scalars."""
         self.sampler.copy_(state["sampler"])
         self.lagged.load_state(state)

@@ -31,14 +31,14 @@ class Served:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """How a server is started: `words` follow the program."""
+    """The command line of a server: `words` follow the program."""
 
     words: Sequence[str]
     environment: Mapping[str, str]
 
 
 class ServerOption(EngineOption):
-    """An engine whose servers `tandem engines` can start. A plugin's can be one, too."""
+    """An engine whose servers `tandem engines` can start; a plugin can be one."""
 
     starts: ClassVar[bool] = False  # by the run itself, on its own devices
     program: str  # that is started, such as vllm
@@ -47,7 +47,7 @@ class ServerOption(EngineOption):
 
     @abstractmethod
     def command(self, served: Served, sampling: Sampling, lora: Lora | None) -> Command:
-        """With all that the client of this engine needs; `GET /health` answers 200 once it is up.
+        """The command with all options this client needs; `GET /health` answers 200 once it is up.
 
         Raises ValueError for what no server can do.
         """

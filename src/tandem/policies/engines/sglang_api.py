@@ -15,7 +15,7 @@ ALL, NO_LIMIT = ("weights", "kv_cache"), -1
 
 
 class SglangRow(Question):
-    """By /generate: token ids in and out, with the version of the weights at its end."""
+    """The /generate endpoint: token ids in and out, with the weight version at its end."""
 
     __slots__ = ()
     path = "/generate"
@@ -38,12 +38,12 @@ class SglangRow(Question):
         }
 
     def row(self, reply: object) -> Row:
-        """What the reply says. Raises ValueError where it is none."""
+        """The row in a reply. Raises ValueError for an invalid reply."""
         meta = part(reply, "meta_info", dict)
         tokens = self._tokens(part(reply, "output_ids", list))
         said = part(meta, "output_token_logprobs", list)
         if [each[1] for each in said] != tokens:
-            raise ValueError("its log-probabilities are of other tokens than its answer has")
+            raise ValueError("its log-probabilities are not those of its tokens")
         logp = logp_of([each[0] for each in said], len(tokens))
         reason = {"finish_reason": part(part(meta, "finish_reason", dict), "type", str)}
         spans = [Span(part(meta, "weight_version", str), 0, len(tokens))]
@@ -51,7 +51,7 @@ class SglangRow(Question):
 
 
 class SglangApi(VllmApi):
-    """What `VllmClient` asks for, in SGLang's words."""
+    """SGLang's endpoints behind the interface of `VllmApi`."""
 
     def takes_tokens(self) -> bool:
         return True
@@ -61,7 +61,7 @@ class SglangApi(VllmApi):
         return None if said is None else str(said.get("weight_version"))
 
     def is_sleeping(self) -> bool:
-        """It does not tell."""
+        """None: SGLang does not report it."""
         return False
 
     def load_adapter(self, name: str, folder: Path, *, in_place: bool = False) -> None:
@@ -72,10 +72,12 @@ class SglangApi(VllmApi):
             # Of an attempt whose answer was lost, the adapter is there.
             if name not in self.models():
                 hint = "start the server with --enable-lora --max-lora-rank and target modules"
-                raise EngineUnavailable(f"the engine took no adapter: {error}; {hint}") from None
+                raise EngineUnavailable(
+                    f"the engine did not load the adapter: {error}; {hint}"
+                ) from None
 
     def unload_adapter(self, name: str) -> None:
-        """Nothing happens if it is not there."""
+        """Unload an adapter, if it is loaded."""
         try:
             self._send("/unload_lora_adapter", {"lora_name": name})
         except Rejected as error:

@@ -61,7 +61,7 @@ class SglangServer(VllmServer):
 
 
 def server_info(endpoint: Endpoint) -> Mapping[str, object]:
-    """What the server says of its own options."""
+    """The server's own options."""
     said = endpoint.get("/server_info")
     return said if isinstance(said, dict) else {}
 

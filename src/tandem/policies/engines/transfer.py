@@ -110,7 +110,7 @@ class VllmSender:
 
 
 def trainer_info(backend: str, api: VllmApi) -> object:
-    """What vLLM's trainer half of a backend is made with."""
+    """The configuration of the trainer's side of a vLLM transfer backend."""
     if backend == "ipc":
         from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
 
@@ -142,7 +142,7 @@ SENDERS: Mapping[str, Callable[[VllmApi, float], Sender]] = {
 
 
 def meeting_place(api: VllmApi) -> dict[str, str | int]:
-    """Where the server finds this process, and how many they are together."""
+    """Address of this process for the server, and the world size of the transfer."""
     host = urlsplit(api.endpoint.url).hostname
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))  # sends nothing: it asks the way

@@ -19,7 +19,7 @@ ADAPTERS, DEVELOPMENT = (
 
 
 def ignored(reply: Reply) -> None:
-    """Of endpoints that answer with a status alone."""
+    """Ignore the body of an endpoint that only returns a status."""
 
 
 class VllmApi:
@@ -81,13 +81,13 @@ class VllmApi:
         self._post("/collective_rpc", {"method": "reload_weights", "kwargs": files})
 
     def transfer_backend(self) -> str | None:
-        """Of vLLM's own transfer of weights; None: the server was started without."""
+        """The backend of vLLM's weight transfer; None if the server was started without."""
         config = configuration(self.endpoint) or {}
         transfer = config.get("weight_transfer_config")
         return transfer.get("backend") if isinstance(transfer, dict) else None
 
     def world_size(self) -> int:
-        """How many workers take part in a transfer."""
+        """The number of workers in a transfer."""
         return int((self._get("/get_world_size") or {"world_size": 1})["world_size"])
 
     def init_weight_transfer(self, meeting: Mapping[str, object]) -> None:
@@ -142,8 +142,7 @@ class VllmApi:
             raise unavailable(error) from None
 
     def _post(self, path: str, payload: object, *, optional: bool = False) -> dict | None:
-        """What comes back, empty if nothing does; None: there is no such endpoint, and it was
-        optional."""
+        """The reply, {} if it is empty; None if the endpoint is optional and absent."""
         try:
             return self._send(path, payload)
         except Rejected as error:
@@ -165,7 +164,7 @@ class VllmApi:
 
 
 def configuration(endpoint: Endpoint) -> Mapping[str, object] | None:
-    """What the server says of its own options; None: it is not in development mode."""
+    """The server's own options; None outside development mode."""
     try:
         said = endpoint.get("/server_info?config_format=json")
     except Rejected as error:
@@ -184,7 +183,7 @@ def as_mapping(reply: Reply) -> dict:
 
 
 def said_if_any(reply: Reply) -> dict:
-    """What was done may be told with nothing, or with a sentence; the status counts."""
+    """The JSON of a reply; {} for an empty body or plain text, where only the status counts."""
     try:
         return as_mapping(reply)
     except ValueError:
@@ -192,7 +191,7 @@ def said_if_any(reply: Reply) -> dict:
 
 
 def names(reply: Reply) -> list[str]:
-    """Of the models on a list of vLLM's, of which there is at least one.
+    """Names in vLLM's list of models, which has at least one.
 
     Raises ValueError for any other reply.
     """

@@ -28,7 +28,7 @@ def served(models: object, name: str | None) -> Mapping[str, object]:
 
 
 def cards_of(models: object) -> dict[str, Mapping[str, object]]:
-    """What a server says of each model that it serves, by its name; nothing in another reply."""
+    """The server's card of each served model by name; {} for an invalid reply."""
     data = models.get("data") if isinstance(models, Mapping) else None
     return {card["id"]: card for card in data or () if isinstance(card, Mapping) and "id" in card}
 
@@ -45,7 +45,7 @@ def check_room(card: Mapping[str, object], sampling: Sampling) -> None:
 
 
 def check_options(config: Mapping[str, object], *, sleeps: bool) -> None:
-    """Of the server's own configuration; what it does not tell is not held against it.
+    """Check the server's options; those it does not report are not checked.
 
     Raises ValueError for an option that is missing.
     """

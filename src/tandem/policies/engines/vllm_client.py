@@ -189,7 +189,7 @@ class VllmClient(RolloutEngine):
         self._has(weights, version)
 
     def _loading(self, weights: Weights, version: str) -> Callable[[], None]:
-        """What takes the place of older weights, and all that can be done before."""
+        """Prepare a handover; the returned function replaces the older weights."""
         if self.broadcast is not None and not weights.adapter:
             met = self.api.weight_version() == self.newest
             return partial(self.broadcast.send, weights, met=met)

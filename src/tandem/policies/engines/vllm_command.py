@@ -17,7 +17,7 @@ ON_CPU = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
 
 def serve(option: VllmServer, served: Served, sampling: Sampling, lora: Lora | None) -> Command:
-    """As `option` asks for it. Raises ValueError for a name that would be read as a flag."""
+    """The command for an `option`. Raises ValueError for a name that looks like a flag."""
     refuse_flag("model.path", served.path)
     refuse_flag("model.dtype", served.dtype)
     refuse_flag("rollout.engine.model", option.model)

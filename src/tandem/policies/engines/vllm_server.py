@@ -82,14 +82,14 @@ class VllmServer(ServerOption):
 
     @property
     def urls(self) -> Sequence[str]:
-        """Where they are; waits for those that write their addresses themselves."""
+        """Addresses of the servers; with url=auto, waits for `tandem engines` to write them."""
         if self.url == AUTO:
             folder = Path(self.folder).expanduser()
             return find_urls(folder, patience=self.patience, own=self.starts)
         return (self.url,) if isinstance(self.url, str) else tuple(self.url)
 
     def command(self, served: Served, sampling: Sampling, lora: Lora | None) -> Command:
-        """As `tandem engines` starts one; vLLM 0.32 or later."""
+        """The command by which `tandem engines` starts a server; vLLM 0.32 or later."""
         return serve(self, served, sampling, lora)
 
     def endpoint(self, url: str, *, patience: float | None = None) -> Endpoint:

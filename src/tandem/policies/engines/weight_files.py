@@ -34,7 +34,7 @@ class CopiedWeights:
         save(self.network, folder, adapter=self.adapter, tensors=self.own)
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """What the files would hold. Of any shape [...]."""
+        """The tensors of the files. Of any shape [...]."""
         return as_in_files(self.network, self.own)
 
     def copied(self) -> CopiedWeights:
@@ -65,7 +65,7 @@ class WeightFiles:
         save(self.network, folder, adapter=self.adapter)
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """What the files would hold. Of any shape [...]."""
+        """The tensors of the files. Of any shape [...]."""
         own = {name: p.detach() for name, p in self._own().items()}
         return as_in_files(self.network, own)
 

@@ -85,13 +85,13 @@ class WeightStore:
         return self._home(version) / version
 
     def _home(self, version: str) -> Path:
-        """Where the run hands over: another process may have chosen."""
+        """The handover folder of the run; another process may have created it."""
         name = f"run-{run_of(version)}"
         in_memory = self.memory is not None and (self.memory / name).is_dir()
         return (self.memory if in_memory else self.folder) / name
 
     def _claim(self, home: Path) -> None:
-        """As one step: a folder that is not locked belongs to nobody."""
+        """Create and lock the folder in one step: an unlocked folder is abandoned."""
         home.parent.mkdir(parents=True, exist_ok=True)
         sweep(home.parent)
         arriving = home.parent / f"new-{secrets.token_hex(4)}"

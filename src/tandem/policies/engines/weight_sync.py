@@ -144,8 +144,8 @@ class WeightSync:
         )
 
     def renewing(self, ask: Callable[[], Answers], version: str | None = None) -> Answers:
-        """What is said, by an engine that is given the weights again where it has lost them: those
-        of a version, or the newest."""
+        """The answers; an engine that lost its weights gets those of `version`, or the newest, and
+        is called again."""
         for _ in range(STARTS):
             try:
                 return ask()
@@ -159,7 +159,7 @@ class WeightSync:
 
     @property
     def version(self) -> str:
-        """What the engine calls the weights that it was given last."""
+        """The engine's name of the newest weights."""
         return f"{self.run}-{self.given}"
 
     def _prepare(self, behind: bool) -> None:
