@@ -190,7 +190,7 @@ def test_what_a_dead_host_left_is_no_address_after_a_minute(tmp_path, caplog):
     far.write_text(json.dumps({"host": "elsewhere", "pid": 1, "urls": ["x"], "ready": False}))
     os.utime(far, (time.time() - 61, time.time() - 61))
     assert find_urls(tmp_path, patience=0) == ["http://a:1"]
-    assert f"{far} is left out" in caplog.text
+    assert f"{far} is ignored" in caplog.text
 
 
 def test_a_touched_address_stays_one(tmp_path):
