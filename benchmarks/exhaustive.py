@@ -14,15 +14,13 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from freshness import CODE, ROOT, changed_since, git
+
 KEPT = ROOT / "benchmarks" / "results" / "status.json"
 PAGE = ROOT / "docs" / "status.md"
-CODE = ("src", "conf")
 SET_CHILD_SUBREAPER = 36  # of prctl(2), in linux/prctl.h
 LEFT_OUT = r"(?:, \d+ (?:deselected|warnings?))*"
 PYTEST_SAYS = rf"^=* ?(\d+ (?:passed|failed|skipped|error).*?){LEFT_OUT} in [\d.]+s.*$"
@@ -30,7 +28,8 @@ INTRODUCTION = """# Status: the last run of each check
 
 `make exhaustive` runs every part below and writes this page; `make exhaustive ARGS="kills parity"`
 runs only those two, and `make status` rewrites the page. A result is **stale** if sources or
-configuration that it measures have changed since its commit. Figures in the README come from here.
+configuration that it measures have changed since its commit; comments and docstrings do not count.
+Figures in the README come from here.
 The gate (`make test`) runs before every change and is not listed.
 """
 
@@ -209,28 +208,13 @@ def row(name: str, part: Part, found: dict | None) -> str:
         return f"| {name} | {what} | not run yet | | | |\n"
     outcome = Outcome(**found)
     result = outcome.result if outcome.ok else f"**failed**: {outcome.result}"
-    if changes := since(outcome.commit, part.measures):
-        result += f" (**stale**: {changes} {'commit' if changes == 1 else 'commits'} since)"
+    if changed := changed_since(outcome.commit, part.measures):
+        files = "file" if len(changed) == 1 else "files"
+        result += f" (**stale**: {len(changed)} {files} changed since)"
     return (
         f"| {name} | {what} | {result} | {outcome.commit} | {outcome.date} | "
         f"{outcome.cpu_seconds:.0f} |\n"
     )
-
-
-def since(measured: str, paths: Sequence[str]) -> int:
-    """Commits that touched these paths after the one that was measured.
-
-    All of them where that commit is not known here: it was never merged as it was.
-    """
-    measured = measured.removesuffix("+")
-    known = git("rev-parse", "--verify", "--quiet", f"{measured}^{{commit}}", check=False)
-    span = f"{measured}..HEAD" if known else "HEAD"
-    return len(git("log", "--format=%h", span, "--", *paths).split())
-
-
-def git(*line: str, check: bool = True) -> str:
-    done = subprocess.run(["git", *line], cwd=ROOT, capture_output=True, text=True, check=check)
-    return done.stdout.strip()
 
 
 if __name__ == "__main__":

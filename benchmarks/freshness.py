@@ -1,0 +1,55 @@
+"""Whether code that a result measured has changed since; comments and docstrings do not count."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+CODE = ("src", "conf")
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def changed_since(measured: str, paths: Sequence[str]) -> list[str]:
+    """Files below these paths whose code is not what it was at the measured commit.
+
+    All of them where that commit is not known here: it was never merged as it was.
+    """
+    measured = measured.removesuffix("+")
+    if not git("rev-parse", "--verify", "--quiet", f"{measured}^{{commit}}", check=False):
+        return git("ls-files", "--", *paths).split()
+    touched = git("diff", "--no-renames", "--name-only", measured, "HEAD", "--", *paths).split()
+    return [name for name in touched if code(measured, name) != code("HEAD", name)]
+
+
+@cache
+def code(commit: str, name: str) -> str:
+    """What a file says at a commit without comments and docstrings; "" where it is missing."""
+    text = git("show", f"{commit}:{name}", check=False)
+    read = {".py": without_docstrings, ".yaml": without_comments}
+    return read.get(Path(name).suffix, str)(text)
+
+
+def without_docstrings(source: str) -> str:
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, DOCUMENTED) and ast.get_docstring(node) is not None:
+            del node.body[0]
+    return ast.dump(tree)
+
+
+def without_comments(text: str) -> str:
+    """The values, and the comment that Hydra reads: `# @package`."""
+    package = re.findall(r"^# *@package.*$", text, re.M)
+    return repr((package, yaml.safe_load(text)))
+
+
+def git(*line: str, check: bool = True) -> str:
+    done = subprocess.run(["git", *line], cwd=ROOT, capture_output=True, text=True, check=check)
+    return done.stdout.strip()
