@@ -1,8 +1,8 @@
 """The trainer's busy share with rollouts ahead, beside a simulation: `python benchmarks/ahead.py`.
 
 The queue and its threads sample groups whose rows take log-normal times, and a trainer sleeps for
-the time of an iteration; no model takes part. The simulation plays the same latencies through the
-same queue in virtual time, without a thread. `--save` writes benchmarks/results/ahead.md.
+the time of an iteration; no model is involved. The simulation runs the same latencies through the
+same queue in virtual time, without threads. `--save` writes benchmarks/results/ahead.md.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ WITHIN = 5.0  # points, between measured and simulated
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """An iteration: groups of rows, of which the last one to end makes the group whole."""
+    """An iteration: groups of rows, each complete when its last row ends."""
 
     iterations: int = 30
     groups: int = 16
@@ -39,7 +39,7 @@ class Workload:
     training: float = 0.3  # seconds of an iteration
 
     def latency(self, ticket: Ticket) -> float:
-        """Seconds of a group: the same in both."""
+        """Seconds of a group; equal in measurement and simulation."""
         draws = random.Random(f"{ticket.iteration}-{ticket.slot}")
         middle = -(self.sigma**2) / 2  # so that the mean is 1
         return self.row * max(draws.lognormvariate(middle, self.sigma) for _ in range(self.rows))
@@ -75,7 +75,7 @@ def measured(work: Workload, *world: object) -> float:
 
 
 def simulated(work: Workload, *world: object) -> float:
-    """The same in virtual time."""
+    """The same percentage in virtual time."""
     queue, now = work.queue(*world), 0.0
     under_way: list[tuple[float, Ticket]] = []
 
@@ -100,7 +100,7 @@ def simulated(work: Workload, *world: object) -> float:
 
 
 def table(work: Workload) -> tuple[str, float]:
-    """A line for each world, and the largest gap in points."""
+    """One line per workload, and the largest gap in percentage points."""
     lines = [
         "| order | staleness | ahead | measured, percent busy | simulated |",
         "|---|---|---|---|---|",

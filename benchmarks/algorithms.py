@@ -46,7 +46,7 @@ CHAIN = ("model=tiny_chain", "iterations=20", "evaluation.every=5")
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """What is trained, how long, and by which algorithms."""
+    """What is trained, for how long, and with which algorithms."""
 
     overrides: tuple[str, ...]
     algorithms: str  # names, between spaces
@@ -121,7 +121,7 @@ def measure(words: tuple[str, ...], teacher: str | None) -> dict[str, object]:
 
 
 def trained_teacher(name: str) -> Path:
-    """The run that distillation learns from, trained once."""
+    """The run that serves as teacher in distillation, trained once."""
     folder = CACHE / name
     if not (folder / "model").exists():
         tandem.train(*TEACHERS[name], "seed=0", f"run_dir={folder}")
@@ -140,7 +140,7 @@ def read_lines(path: Path) -> list[dict]:
 
 
 def save(kept: Mapping[str, object]) -> None:
-    """The whole file anew, put in place at once: a kill leaves the old one or the new one."""
+    """Replace the file atomically: a kill leaves the old or the new one."""
     beside = KEPT.with_suffix(".part")
     rows = ",\n".join(f'"{name}": {json.dumps(kept[name])}' for name in sorted(kept))
     beside.write_text(f"{{\n{rows}\n}}\n")

@@ -1,9 +1,9 @@
-"""Whether the statistics of `tandem.compare` keep what they promise, on experiments whose truth is
-known: `python benchmarks/coverage.py [--experiments 2000] [--save]`.
+"""The coverage of the statistics of `tandem.compare`, on experiments whose truth is known:
+`python benchmarks/coverage.py [--experiments 2000] [--save]`.
 
-Every cell simulates so many experiments, and asks the functions that make a report. Scores of seeds
-are normal; or skewed (lognormal); or normal, but one run in ten collapses to 0. What is promised is
-asked of normal seeds alone; on the other two the figure is printed as it is.
+Every cell simulates that many experiments and applies the functions that make a report. Scores of
+seeds are normal, skewed (lognormal), or normal with one run in ten collapsing to 0. Guarantees are
+tested on normal seeds alone; for the other two the figure is printed without a test.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def skewed(random: np.random.Generator, shape: tuple[int, ...]) -> NDArray:
 
 
 def collapsing(random: np.random.Generator, shape: tuple[int, ...]) -> NDArray:
-    """One run in ten ends at 0."""
+    """Normal scores, of which one in ten is 0."""
     return np.where(random.uniform(size=shape) < 0.1, 0.0, normal(random, shape))
 
 
@@ -66,7 +66,7 @@ KINDS: dict[str, tuple[Draw, float, float]] = {
 
 
 def coverage(draw: Draw, mean: float, n: int, experiments: int) -> float:
-    """Share of experiments whose interval holds the mean."""
+    """Share of experiments whose interval contains the mean."""
     random = np.random.default_rng(n)
     found = [estimate(scores) for scores in draw(random, (experiments, n))]
     # Seeds that all died agree, and have no interval.
@@ -80,9 +80,9 @@ def share(those: Iterable[bool]) -> float:
 def false_claims(
     n: int, variants: int, experiments: int, *, shared: bool, stream: tuple[int, ...] = ()
 ) -> float:
-    """Share of reports on equal variants in which any "A beats B" stands.
+    """Share of reports on equal variants that claim any "A beats B".
 
-    shared: a seed moves all variants alike, and the report pairs them.
+    shared: a seed shifts all variants alike, and the report pairs them.
     """
     random = np.random.default_rng((n, variants, *stream))
     one, other = np.triu_indices(variants, 1)
@@ -100,10 +100,10 @@ def equal(random: np.random.Generator, n: int, variants: int, shared: bool) -> N
 
 
 def claimed(a: NDArray, b: NDArray, *, shared: bool) -> NDArray:
-    """[reports] bool: whether any claim stands among pairs, [reports, pairs, n] on either side.
+    """[reports] bool: whether a report claims any pair; a and b are [reports, pairs, n].
 
-    One does if that of the smallest p does. SciPy finds which pair this is; the functions of a
-    report judge it, among all the others.
+    It does if it claims the pair with the smallest p. SciPy finds this pair; the functions of a
+    report judge it among all the others.
     """
     every = (
         stats.ttest_rel(a, b, axis=-1)
@@ -125,7 +125,7 @@ LEVELS = {  # true means of variants, in standard deviations of a seed
 
 
 def at_once(n: int, experiments: int, *, shared: bool, true: Sequence[float]) -> float:
-    """Share of reports in which the interval of every pair holds its true difference."""
+    """Share of reports in which every pair's interval contains its true difference."""
     random = np.random.default_rng((n, len(true)))
     test, means, held = paired if shared else welch, 0.05 * np.array(true), 0
     pairs = list(zip(*np.triu_indices(len(true), 1), strict=True))
@@ -163,14 +163,14 @@ def leaving(n: int, experiments: int) -> float:
 
 
 def medians(draw: Draw, median: float, n: int, experiments: int) -> float:
-    """Share of experiments whose interval of the median, made of places in order, holds it."""
+    """Share of experiments whose interval of the median, of order statistics, contains it."""
     random = np.random.default_rng(n)
     found = [reaching(places) for places in draw(random, (experiments, n)).tolist()]
     return share(one.low <= median <= one.high for one in found)
 
 
 def middles(tasks: int, n: int, experiments: int) -> float:
-    """Share of experiments whose bootstrap holds the interquartile mean of endless seeds."""
+    """Share of experiments whose bootstrap interval contains the true interquartile mean."""
     random = np.random.default_rng((tasks, n))
     levels = np.linspace(0.3, 0.6, tasks)[:, None]
     truth = float(iqm((levels + normal(random, (tasks, 250_000))).ravel()))
@@ -187,7 +187,7 @@ NOISES = {"seeds larger": (0.1, 0.2, 0.2), "prompts larger": (0.02, 0.4, 0.2)}
 
 
 def answers(random: np.random.Generator, kind: str, n: int, *, shared: bool) -> NDArray:
-    """[n, PROMPTS]; sources are as far apart as can be."""
+    """Answers [n, PROMPTS], with very different means of the sources."""
     seed, prompt, rest = NOISES[kind]
     prompts = random.normal(0, prompt, (1 if shared else n, PROMPTS))
     level = np.arange(PROMPTS) % SOURCES
@@ -195,8 +195,8 @@ def answers(random: np.random.Generator, kind: str, n: int, *, shared: bool) -> 
 
 
 def apart(kind: str, n: int, experiments: int, *, same: bool) -> tuple[float, ...]:
-    """What is found of the variances by seeds and by prompts, as a share of the truth, on the mean;
-    and how often the interval for any evaluation set holds the mean of all."""
+    """The estimated variances by seeds and by prompts over the true ones, on average, and how often
+    the interval for any evaluation set contains the true mean."""
     random = np.random.default_rng((n, same))
     sources = [str(i % SOURCES) for i in range(PROMPTS)]
     found: list[VarianceComponents] = []
@@ -258,7 +258,7 @@ def more_claims(n: int, variants: int, experiments: int, *, shared: bool) -> flo
 
 
 def again_with_more(again: Sequence[tuple[str, int, float]], experiments: int) -> Table:
-    """Figures above what is promised, from other random numbers and more of them."""
+    """Figures above their nominal value, simulated again with more and other random numbers."""
     said = [f"{name} at n = {n}: {x:.1%} ± {error(x, experiments)}" for name, n, x in again]
     many = f"What is above {ALPHA:.0%} once more, with {experiments} experiments: "
     return [f"{many}{'; '.join(said)}.", ""] if said else []

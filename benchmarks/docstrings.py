@@ -1,16 +1,15 @@
-"""The check of public docstrings: `python benchmarks/docstrings.py [--all]` prints who lacks what.
+"""The check of public docstrings: `python benchmarks/docstrings.py [--all]` lists what is missing.
 
-Public is a function, a class or a method without a leading underscore, at the top of a module or
-of a public class. Its docstring, or the one of the method that it stands for (of a base class, or
-of a protocol by name and parameters), must say
+A function, class or method is public if it has no leading underscore and is at the top of a module
+or of a public class. Its docstring, or that of the method it implements (of a base class, or of a
+protocol by name and parameters), must exist and state the following. A body of one statement needs
+none, unless one of these rules applies:
 
-* something: there is one. A body of one statement may go without (its name and body say it all),
-  unless one of the lines below asks for more;
-* shapes, where tensors come in or go out: `Tensor` in the signature asks for a `[...]` or `scalar`;
-* units: a number called timeout, pause or ..._seconds asks for seconds; what is called kl, entropy,
-  logp or log_ratio and gives a tensor or a float asks for nats;
-* errors: a `raise` in the body asks for "raise" or "refuse";
-* the source of a formula: an option of an algorithm or a dynamics asks for an arXiv number, an
+* shapes, if tensors go in or out: `Tensor` in the signature requires a `[...]` or `scalar`;
+* units: a number called timeout, pause or ..._seconds requires seconds; kl, entropy, logp or
+  log_ratio as a tensor or a float requires nats;
+* errors: a `raise` in the body requires "raise" or "refuse";
+* the source of a formula: an option of an algorithm or a dynamics requires an arXiv number, an
   address, "Source:" or "Tandem's own".
 """
 
@@ -57,7 +56,7 @@ class Public:
 
     @property
     def lacks(self) -> list[str]:
-        """What its docstring should say and does not."""
+        """What the docstring must state and does not."""
         wanted = list(wanted_of(self.node))
         if not self.doc:
             return ["docstring"] if wanted or not is_plain(self.node) else []
@@ -66,7 +65,7 @@ class Public:
 
 @functools.cache
 def publics(package: Path = PACKAGE) -> list[Public]:
-    """All of a package, in the order of its files."""
+    """The public definitions of a package, in the order of its files."""
     trees = {}
     for path in sorted(package.rglob("*.py")):
         parts = path.relative_to(package.parent).with_suffix("").parts
@@ -79,7 +78,7 @@ def publics(package: Path = PACKAGE) -> list[Public]:
 def publics_in(
     tree: ast.Module | ast.ClassDef, module: str, inside: tuple[str, ...], told: Told
 ) -> Iterator[Public]:
-    """Those of a module or of a class; `inside`: the classes around it."""
+    """The public definitions of a module or a class; `inside`: the classes around it."""
     for node in tree.body:
         if isinstance(node, Definition) and not node.name.startswith("_"):
             names = (*inside, node.name)
@@ -95,7 +94,7 @@ def publics_in(
 
 
 def documented_methods(tree: ast.Module) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Those of the classes of a module, by class and name; of a protocol also by what they take."""
+    """The methods of a module's classes, by class and name; of a protocol also by parameters."""
     for node in tree.body:
         for method in node.body if isinstance(node, ast.ClassDef) else ():
             if isinstance(method, ast.FunctionDef) and (doc := ast.get_docstring(method)):
@@ -105,13 +104,13 @@ def documented_methods(tree: ast.Module) -> Iterator[tuple[tuple[str, ...], str]
 
 
 def call_of(method: ast.FunctionDef) -> tuple[str, ...]:
-    """The name of a method and those of its parameters: what makes it one of a protocol."""
+    """The name of a method and its parameters, which identify a method of a protocol."""
     given = method.args
     return (method.name, *(one.arg for one in [*given.args, *given.kwonlyargs]))
 
 
 def inherited(module: str, names: tuple[str, ...]) -> str | None:
-    """The docstring of the method that a method stands for."""
+    """The docstring of the method that this method implements."""
     try:
         return inspect.getdoc(reduce(getattr, names, importlib.import_module(module)))
     except (ImportError, AttributeError):  # a library that is not here, or another checkout
@@ -119,7 +118,7 @@ def inherited(module: str, names: tuple[str, ...]) -> str | None:
 
 
 def wanted_of(node: Definition) -> Iterator[str]:
-    """What the signature, the body and the decorators of a definition ask its docstring for."""
+    """What the signature, the body and the decorators of a definition require of its docstring."""
     if any(FORMULAS.search(ast.unparse(one)) for one in node.decorator_list):
         yield "source"
     if isinstance(node, ast.ClassDef):
@@ -138,7 +137,7 @@ def wanted_of(node: Definition) -> Iterator[str]:
 
 
 def statements(node: ast.AST) -> Iterator[ast.AST]:
-    """All of a function's own body: not of functions inside it."""
+    """The statements of a function, without those of functions inside it."""
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, Definition | ast.Lambda):
             yield child
@@ -146,7 +145,7 @@ def statements(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def is_refusal(node: ast.AST) -> bool:
-    """Whether it raises something of its own: not again what it caught."""
+    """Whether it raises a new exception, not the one that it caught."""
     return isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call)
 
 
@@ -156,7 +155,7 @@ def is_plain(node: Definition) -> bool:
 
 
 def share(found: list[Public]) -> float:
-    """The part of all that lacks nothing, in percent."""
+    """The percentage of definitions that lack nothing."""
     return 100 * sum(not one.lacks for one in found) / len(found)
 
 

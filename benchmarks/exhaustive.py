@@ -1,7 +1,8 @@
-"""All that is too long for the gate: `make exhaustive`, or `python benchmarks/exhaustive.py NAME`.
+"""The runner of everything that is too long for the gate: `make exhaustive`, or
+`python benchmarks/exhaustive.py NAME`.
 
 Each part is one command. Its result, commit, date and CPU-seconds are kept in results/status.json
-and shown in docs/status.md, where a result is marked that is older than the code it measures.
+and shown in docs/status.md, which marks a result that is older than the code it measures.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of a part."""
+    """The result of a part."""
 
     ok: bool
     result: str
@@ -145,7 +146,7 @@ def main() -> int:
 
 
 def run(part: Part) -> Outcome:
-    """The command to its end; its output is shown as it comes."""
+    """Run the command to its end, and show its output as it comes."""
     before, lines = os.times(), []
     line = [sys.executable, *part.command]
     environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
@@ -170,9 +171,9 @@ def run(part: Part) -> Outcome:
 
 
 def adopt_orphans() -> None:
-    """Linux: what a part leaves behind, a fork server with all its runs, becomes our child.
+    """Linux: make processes that a part leaves behind, such as a fork server, our children.
 
-    Its CPU-seconds are counted when it is waited for, and those of nobody's child are lost.
+    Their CPU-seconds are counted when they are waited for; those of orphans would be lost.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)

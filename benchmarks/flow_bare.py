@@ -1,4 +1,4 @@
-"""The transformer alone: the calls of a training step, and nothing else around them."""
+"""The bare transformer: the calls of a training step and nothing around them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tandem.training.collect import Clock
 
 
 class CpuClock(Clock):
-    """Seconds of all threads beside those of the wall."""
+    """A clock of the CPU-seconds of all threads, beside wall seconds."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class CpuClock(Clock):
 
 
 class Bare:
-    """A copy of the weights, AdamW, and inputs that lie ready."""
+    """A copy of the weights, AdamW, and prepared inputs."""
 
     def __init__(self, network: nn.Module, adapter: Adapter, work: Work) -> None:
         self.network, self.adapter, self.work = copy.deepcopy(network), adapter, work
@@ -52,7 +52,7 @@ class Bare:
             self.inputs[rows] = (x, sigma, condition)
 
     def step(self) -> None:
-        """Samples by Euler's steps, then updates."""
+        """Samples by Euler steps, then updates."""
         with self.clock.phase("sample"):
             self.sample()
         with self.clock.phase("train"):
@@ -68,7 +68,7 @@ class Bare:
             x = x - self.velocity(x, sigma, condition) / self.work.steps
 
     def update(self) -> None:
-        """A loss of one number for each row; that of the reference is a pass without gradient."""
+        """One number of loss per row; the pass of the reference has no gradient."""
         inputs, wanted = self.inputs[self.work.rows], 0.0
         if self.work.referred:
             with torch.no_grad():

@@ -1,4 +1,4 @@
-"""A flow model of SD3's kind at the size of its latents, made in code."""
+"""A flow model of SD3's architecture on latents, built in code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TEXT_TOKENS, TEXT_WIDTH, POOLED_WIDTH = 77, 4096, 2048  # the widths are those o
 class Latents:
     """An SD3 transformer with random weights, without encoders and VAE.
 
-    Random numbers stand for texts, and the first channels of a latent for its picture.
+    Random numbers replace text embeddings, and the first channels of a latent are its image.
     """
 
     lora_targets = ATTENTION
@@ -85,6 +85,6 @@ class Latents:
 
 
 def grey() -> tuple[Prompt, ...]:
-    """Eight texts, and a picture for each."""
+    """Eight prompts with an image each."""
     picture = show(torch.full((SIDE, SIDE, 3), 128, dtype=torch.uint8))
     return tuple(Prompt(id=i, source="grey", text=f"grey {i}", media=picture) for i in range(8))

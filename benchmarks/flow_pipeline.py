@@ -40,7 +40,7 @@ Report = dict[str, object]
 
 
 def sections(checkout: Path | None, python: Path, *, rounds: int | None, save: bool) -> list[str]:
-    """The report of what is measured now; without a checkout of what was saved last, if any."""
+    """The report of this measurement; without a checkout the saved one, if any."""
     if checkout is None:
         print("no --flow-factory DIR is given: its comparison is left out, or stays as saved")
         found = json.loads(KEPT.read_text()) if KEPT.exists() else []
@@ -52,7 +52,7 @@ def sections(checkout: Path | None, python: Path, *, rounds: int | None, save: b
 
 
 def compared(checkout: Path, python: Path, *, rounds: int) -> list[Report]:
-    """Without and with guidance."""
+    """Both programs without and with guidance."""
     found = []
     for name, scale in GUIDANCE.items():
         with tempfile.TemporaryDirectory() as folder:
@@ -64,7 +64,7 @@ def compared(checkout: Path, python: Path, *, rounds: int) -> list[Report]:
 def taken_in_turns(
     folder: Path, checkout: Path, python: Path, scale: float, *, rounds: int
 ) -> dict[str, list[Lap]]:
-    """Tandem first in every round, and also at the start: it writes the numbers that both take."""
+    """Tandem goes first in every round and starts first: it writes the numbers that both read."""
     import step_pictures  # it imports heavy packages
 
     prepare(folder)
@@ -83,7 +83,7 @@ def taken_in_turns(
 
 
 def flow_factory(connection: Connection, folder: Path, checkout: Path, python: Path) -> None:
-    """This process becomes one of the other interpreter."""
+    """Replace this process by one of the other interpreter."""
     script = Path(__file__).with_name("step_flow_factory.py")
     os.set_inheritable(connection.fileno(), True)
     found_by = os.environ | {"PYTHONPATH": str(checkout / "src")}
@@ -92,7 +92,7 @@ def flow_factory(connection: Connection, folder: Path, checkout: Path, python: P
 
 
 def prepare(folder: Path) -> None:
-    """The pipeline of the tests, with four blocks of a VAE as Stable Diffusion 3 has them."""
+    """The pipeline of the tests, with a VAE of four blocks as in Stable Diffusion 3."""
     sys.path.append(str(ROOT / "tests"))
     from policies.flow.tiny_sd3 import write_pipeline
 
@@ -135,8 +135,8 @@ def report(laps: Laps) -> Report:
 
 
 def same_rows(laps: Laps) -> dict[str, dict[str, int]]:
-    """What the networks were asked in an iteration. Raises SystemExit where one side asks more
-    rows, or where that is not the same in all iterations."""
+    """The rows that the networks compute in an iteration. Raises SystemExit if the two sides or two
+    iterations differ."""
     rows = {side: own[0].rows for side, own in laps.items()}
     if any(lap.rows != rows[side] for side, own in laps.items() for lap in own):
         raise SystemExit("an iteration asked other rows than the one before it")

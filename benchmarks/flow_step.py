@@ -1,7 +1,7 @@
-"""What a training step of a flow costs beside the bare transformer doing the same calls.
+"""The cost of a training step of a flow, beside the bare transformer with the same calls.
 
-Both are in one process and take turns, one training step each, so that a busy machine slows both.
-With `--flow-factory` a whole iteration is measured beside Flow-Factory's too.
+Both run in one process and take turns, one training step each, so a busy machine slows both. With
+`--flow-factory` a whole iteration is also compared with Flow-Factory's.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Report = dict[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lap:
-    """One turn of one side: seconds of the CPU and of the wall, by part."""
+    """One turn of one side: CPU and wall seconds, by part."""
 
     cpu: dict[str, float]
     wall: dict[str, float]
@@ -92,7 +92,7 @@ def arguments() -> argparse.Namespace:
 
 
 def measured(workload: Workload, name: str, algorithm: Algorithm, *, rounds: int | None) -> Report:
-    """Tandem first in every round. Both must make the least calls that there are."""
+    """Tandem goes first in every round. Both must make the minimal number of calls."""
     work = Work.of(workload, algorithm)
     rounds = rounds or (workload.shown_rounds if work.imitates else workload.rounds)
     with tempfile.TemporaryDirectory() as folder:
@@ -146,7 +146,7 @@ class TakingTurns(Callback):
         self.begin(self.clock)
 
     def begin(self, clock: CpuClock) -> None:
-        """In the last round what was freed goes back first, or its use would not be seen."""
+        """Start a lap; before the last one return freed memory, so that its peak is measured."""
         gc.collect()
         if len(self.laps["bare"]) == self.rounds - 1:
             ctypes.CDLL("libc.so.6").malloc_trim(0)
@@ -168,7 +168,7 @@ class TakingTurns(Callback):
 
 
 def counted(*networks: nn.Module) -> Counter[tuple[int, bool]]:
-    """(rows, with gradient) -> calls, from now on."""
+    """(rows, with gradient) -> number of calls from now on."""
     calls: Counter[tuple[int, bool]] = Counter()
 
     def count(_: nn.Module, args: tuple, given: dict[str, torch.Tensor]) -> None:
@@ -180,13 +180,13 @@ def counted(*networks: nn.Module) -> Counter[tuple[int, bool]]:
 
 
 def parts(phases: dict[str, float], whole: float) -> dict[str, float]:
-    """Seconds of sampling, of all that updates cost, and of the step with what lies between."""
+    """Seconds of sampling, of all updates, and of the whole step."""
     updating = phases.get("complete", 0.0) + phases.get("train", 0.0)
     return {"picture": phases.get("sample", 0.0), "update": updating, "step": whole}
 
 
 def medians(laps: list[Lap], count: dict[str, int]) -> dict[str, float]:
-    """Seconds, by clock and part, of one of so many."""
+    """Median seconds per item, by clock and part; `count`: items in a lap."""
     return {
         f"{clock}_{part}": median(getattr(lap, clock)[part] for lap in laps) / number
         for clock in CLOCKS
@@ -195,7 +195,7 @@ def medians(laps: list[Lap], count: dict[str, int]) -> dict[str, float]:
 
 
 def ratios(ours: list[Lap], bare: list[Lap], of: tuple[str, ...]) -> dict[str, float]:
-    """The median of those of the rounds: what slows a round slows both of its turns."""
+    """Medians of the ratios of each round: a slow round slows both of its turns."""
     return {
         f"{clock}_{part}": median(
             getattr(a, clock)[part] / getattr(b, clock)[part]

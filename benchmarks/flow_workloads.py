@@ -1,4 +1,4 @@
-"""What is measured of flows: two transformers, three algorithms, and the calls of a step."""
+"""The workloads of flows: two transformers, three algorithms, and the calls of a step."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """The least calls of a transformer that an iteration needs."""
+    """The minimal calls of a transformer in an iteration."""
 
     pictures: int  # sampled together, a forward pass at each of `steps`
     steps: int
@@ -103,7 +103,7 @@ class Work:
 
     @property
     def calls(self) -> Counter[tuple[int, bool]]:
-        """(rows, with gradient) -> how many."""
+        """(rows, with gradient) -> number of calls."""
         training = Counter({(self.rows, True): self.updates})
         without = Counter({(self.pictures, False): self.steps})
         without += Counter({(self.rows, False): self.updates * self.referred})
@@ -113,7 +113,7 @@ class Work:
 def module_of(
     workload: Workload, algorithm: Algorithm, folder: Path, *, iterations: int
 ) -> PostTraining:
-    """Every update is one forward pass, and so is every step of all pictures."""
+    """The module of a run in which every update, and every denoising step, is one forward pass."""
     work = Work.of(workload, algorithm)
     most = max(work.pictures, work.rows)
     sampling = FlowSampling(steps=workload.steps, kernel=flow_sde, max_rows=most)
@@ -145,7 +145,7 @@ adamw = partial(torch.optim.AdamW, lr=1e-5, weight_decay=0.0, fused=True)
 
 
 def brightness(output: Tensor, prompt: Prompt) -> float:
-    """How bright a picture [H, W, 3] is, from 0 to 1."""
+    """Brightness of an image [H, W, 3], from 0 to 1."""
     return float(output.double().mean()) / 255
 
 

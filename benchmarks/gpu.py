@@ -1,7 +1,8 @@
 """Tandem at real sizes on one GPU: random weights of Qwen3-0.6B, Qwen3-8B and SD3.5-M.
 
-Every section is measured in a process of its own, so one that fails or is late costs no other; what
-was measured is written after each. A second call with the same --out goes on where the first ended.
+Every section is measured in its own process, so one that fails or is late does not affect the
+others; the report is written after each. A second call with the same --out continues where the
+first ended.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Report = dict[str, object]
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """How many sections failed."""
+    """Returns the number of failed sections."""
     chosen = arguments(given)
     if chosen.section is not None:
         measure(chosen)
@@ -79,7 +80,7 @@ def kept(file: Path) -> Report:
 
 
 def joined(report: Report, facts: dict[str, str], file: Path) -> None:
-    """Add what holds for all sections, which are of one machine and one commit."""
+    """Add facts that must be equal for all sections: the machine and the commit."""
     for name, value in facts.items():
         if report.setdefault(name, value) != value:
             raise SystemExit(f"{file} is of {name} {report[name]}, this is {value}: choose --out")
@@ -102,7 +103,7 @@ def commit(chosen: argparse.Namespace) -> str:
 def measured(
     todo: Sequence[Section], chosen: argparse.Namespace, *, until: float
 ) -> Iterator[tuple[Section, Report]]:
-    """Section by section; while one is measured, the process of the next imports what it needs."""
+    """Section by section; meanwhile the process of the next one imports its libraries."""
     waiting = [Measurement(section, chosen) for section in todo[:1]]
     try:
         for number, section in enumerate(todo):
@@ -135,7 +136,7 @@ class Measurement:
         )
 
     def result(self, limit: float) -> Report:
-        """What was found, or why nothing was."""
+        """The result, or the reason why there is none."""
         began, why = time.monotonic(), "it ended without a result"
         try:
             self.process.communicate("go\n", timeout=limit)
@@ -161,13 +162,13 @@ class Measurement:
 
 
 def measure(chosen: argparse.Namespace) -> None:
-    """The process of one section: all is imported, then its turn comes, then there is a file."""
+    """The process of one section: it imports, waits for its turn and writes a file."""
     section = next(s for s in sizes(chosen).sections if s.name == chosen.section)
     chosen.out.write_text(json.dumps(attempted(section, chosen)))
 
 
 def attempted(section: Section, chosen: argparse.Namespace) -> Report:
-    """What it found, or the traceback that ended it."""
+    """The result, or the traceback that ended it."""
     try:
         import torch
 
@@ -194,7 +195,7 @@ def machine(device: torch.device) -> dict[str, str]:
 
 
 def said(section: Section, found: Report) -> str:
-    """A line for people while they wait; of a failure, all that is known."""
+    """A progress line; for a failure, everything that is known."""
     head = f"{section.name}: {found['took_seconds']} s"
     return (
         f"{head}, FAILED: {found['failed']}\n{found.get('log', '')}" if "failed" in found else head

@@ -1,9 +1,9 @@
-"""Floating-point operations that a model needs, and what a device can do: MFU is their ratio.
+"""Floating-point operations that a model needs and that a device can do: MFU is their ratio.
 
     MFU = operations that the algorithm needs / seconds / operations that the device can do
 
-What is computed a second time to save memory (`gradient_checkpointing`, chunks of the head) takes
-seconds and adds no operation. A multiplication with an addition is two operations.
+Recomputation that saves memory (`gradient_checkpointing`, chunks of the head) takes seconds and
+adds no operations. A multiplication with an addition is two operations.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PASSES = {"full": 3, "lora": 2}
 
 
 def layer_weights(config: Qwen3Config) -> int:
-    """Numbers in the matrices of all layers."""
+    """Number of elements in the matrices of all layers."""
     heads = config.num_attention_heads * config.head_dim
     shared = config.num_key_value_heads * config.head_dim
     one = config.hidden_size * (2 * heads + 2 * shared + 3 * config.intermediate_size)
@@ -48,13 +48,13 @@ def language_forward(config: Qwen3Config, read: Tensor, trained: int) -> float:
 
 
 def decoded_bytes(config: Qwen3Config, size: int) -> int:
-    """The least that a step of decoding reads: every matrix once. size: bytes of a number."""
+    """The bytes that one decoding step must read: every matrix once. size: bytes of a number."""
     return size * (layer_weights(config) + head_weights(config))
 
 
 def flow_forward(network: nn.Module, call: Callable[[nn.Module], object]) -> float:
-    """Of `call` on a network like this one, counted operation by operation where there are no
-    numbers: there, attention is made of matrices on every machine."""
+    """Operations of `call` on a meta copy of the network, counted one by one; there attention
+    consists of matrix products on every machine."""
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
         call(type(network).from_config(network.config))
     return float(counter.get_total_flops())

@@ -1,4 +1,4 @@
-"""What a run takes on its device: seconds and memory of every phase, and where it waits."""
+"""The resources of a run on its device: seconds and memory of every phase, and its waits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Lap:
 
 
 class SyncedClock(Clock):
-    """Waits for the device at both ends of a phase, and remembers what it held at most."""
+    """A clock that waits for the device at both ends of a phase and records its peak memory."""
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
@@ -53,14 +53,14 @@ class SyncedClock(Clock):
 
 
 class Meter(Callback):
-    """Measures every iteration of a run."""
+    """The measurements of every iteration of a run."""
 
     def __init__(self) -> None:
         self.laps: list[Lap] = []
         self.asked: Counter[str] = Counter()
 
     def count(self, rows: int) -> None:
-        """Rows that a flow's network is asked for now."""
+        """Count the rows of a flow's network from now on."""
         if not torch.is_grad_enabled():
             self.asked[self.clock.now] += rows
 
@@ -91,11 +91,11 @@ class Meter(Callback):
         return self.laps[WARM_UP:]
 
     def seconds(self, *phases: str) -> float:
-        """The median over iterations of what these phases took together."""
+        """The median over iterations of the total of these phases."""
         return median(sum(lap.seconds.get(name, 0.0) for name in phases) for lap in self.counted)
 
     def most(self, *phases: str) -> int:
-        """Bytes at most in any of these phases, of any iteration."""
+        """Peak bytes of these phases over all iterations."""
         return max(lap.peak.get(name, 0) for lap in self.laps for name in phases)
 
 
@@ -122,13 +122,13 @@ def forget_peak(device: torch.device) -> None:
 
 
 def peak(device: torch.device) -> int:
-    """Bytes of tensors; 0 where the device does not count them."""
+    """Bytes of tensors; 0 if the device does not count them."""
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
 
 
 @contextmanager
 def waits(device: torch.device) -> Iterator[Counter[str]]:
-    """How often the program waits for the device, by file and line: filled at the end."""
+    """How often the program waits for the device, by file and line; filled when the block ends."""
     found: Counter[str] = Counter()
     if device.type != "cuda":
         yield found

@@ -1,7 +1,6 @@
-"""Models of real shapes with random weights, made where they are used: parts of a configuration.
+"""Models of real sizes with random weights, created on the device: parts of a configuration.
 
-The weights are random; the layers, their sizes and every line of code that runs are those of the
-model they are named after.
+The weights are random; layers, sizes and the code that runs are those of the named model.
 """
 
 from __future__ import annotations
@@ -74,8 +73,8 @@ def qwen3_config(shape: str) -> Qwen3Config:
 def qwen3(
     *, shape: str, dtype: str, device: str
 ) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
-    """A Qwen3, and a tokenizer whose every token is a word. One token of all ends an answer, so
-    nearly every one is as long as it may be."""
+    """A Qwen3 and a tokenizer in which every token is a word. Only one token ends an answer, so
+    nearly all answers have the maximum length."""
     from transformers import AutoModelForCausalLM
 
     config = qwen3_config(shape)
@@ -101,8 +100,8 @@ def word(token: int) -> str:
 
 
 class RandomSD3(SD3):
-    """Stable Diffusion 3.5: its transformer and its VAE. Random numbers stand for its texts, as
-    encoders run once for a prompt and then lie in a cache."""
+    """Stable Diffusion 3.5: its transformer and its VAE. Random numbers replace text embeddings,
+    because encoders run once per prompt and are then cached."""
 
     def __init__(
         self,

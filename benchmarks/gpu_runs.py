@@ -1,4 +1,4 @@
-"""Runs of Tandem at the sizes that are measured, built as `python train.py` builds them."""
+"""Runs of Tandem at the measured sizes, built as by `python train.py`."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def overrides(section: Section, place: Place) -> list[str]:
 
 
 def of_answers(section: Section, place: Place) -> list[str]:
-    """All rows at once while sampling; two updates, so that log-probabilities are compared."""
+    """All rows are sampled at once; two updates, so that log-probabilities are compared."""
     size, file = section.size, place.folder / "prompts.jsonl"
     file.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in questions(size)))
     return [
@@ -97,7 +97,7 @@ def of_answers(section: Section, place: Place) -> list[str]:
 
 
 def questions(size: Answers) -> list[str]:
-    """Of random words and lengths."""
+    """Prompts of random words and lengths."""
     chance, vocabulary = random.Random(0), QWEN3[size.shape]["vocab_size"]
     lengths = [chance.randint(size.shortest, size.longest) for _ in range(NUM_PROMPTS)]
     return [" ".join(word(chance.randrange(3, vocabulary)) for _ in range(n)) for n in lengths]
@@ -120,7 +120,7 @@ def of_paintings(section: Section, place: Place) -> list[str]:
 
 
 def memory(run: Run, meter: Meter, place: Place) -> dict[str, int]:
-    """Bytes: the most that tensors held in each phase, and what `estimate=true` says of it."""
+    """Bytes: the peak of tensor memory in each phase, and the result of `estimate=true`."""
     folder = place.folder / "configuration"
     qwen3_config(run.cfg.model.build.shape).save_pretrained(folder)
     cfg = run.cfg.copy()

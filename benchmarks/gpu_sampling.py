@@ -1,4 +1,4 @@
-"""Ways to sample the same rows: ours, transformers' own, and forward passes and nothing else."""
+"""Ways to sample the same rows: Tandem's, transformers' own, and bare forward passes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Report = dict[str, object]
 
 
 def compared(policy: LanguagePolicy, size: Answers, *, rows: int) -> Report:
-    """Seconds for a step of all rows, by way; one that fails says why."""
+    """Seconds for a step of all rows, by method; a failed one gives its reason."""
     own = replace(policy.sampling, max_rows=rows)
     texts = questions(size)[: max(rows // size.group, 1)]
     even = [" ".join(text.split()[: size.shortest]) for text in texts]
@@ -42,7 +42,7 @@ def compared(policy: LanguagePolicy, size: Answers, *, rows: int) -> Report:
 
 
 def taken(way: Callable[[], object], device: torch.device, steps: int) -> float | str:
-    """Seconds of one token of every row."""
+    """Seconds per token of all rows."""
     try:
         return timed(way, device, rounds=ROUNDS) / steps
     except (RuntimeError, ValueError, torch.OutOfMemoryError) as error:
@@ -55,7 +55,7 @@ def ours(policy: LanguagePolicy, texts: Sequence[str], size: Answers, own: objec
 
 
 def paged(policy: LanguagePolicy, texts: Sequence[str], size: Answers, own: object) -> None:
-    """transformers' continuous batching over the same weights, as that option has it."""
+    """transformers' continuous batching over the same weights, as in `rollout=paged`."""
     before, option = policy.engine, Paged()
     policy.engine = option.host(policy)
     try:
@@ -65,7 +65,7 @@ def paged(policy: LanguagePolicy, texts: Sequence[str], size: Answers, own: obje
 
 
 def padded_rows(policy: LanguagePolicy, texts: Sequence[str], rows: int) -> tuple[Tensor, Tensor]:
-    """Every prompt as often as there are rows for it."""
+    """Every prompt, once per row."""
     prompts = [Prompt(id=i, source="random", text=text) for i, text in enumerate(texts)]
     ids = [torch.tensor(own) for own in policy.chat.encode(prompts)]
     padded = partial(pad_sequence, batch_first=True, padding_side="left")
@@ -77,7 +77,7 @@ def padded_rows(policy: LanguagePolicy, texts: Sequence[str], rows: int) -> tupl
 
 @torch.no_grad()
 def forwards(model: nn.Module, tokens: Tensor, mask: Tensor, steps: int) -> None:
-    """The likeliest token each time: no noise, no log-probability, no end."""
+    """Greedy decoding: no noise, no log-probabilities, no end."""
     position, cache = (mask.cumsum(1) - 1).clamp(min=0), None
     for _ in range(steps):
         out = model(
@@ -95,7 +95,7 @@ def forwards(model: nn.Module, tokens: Tensor, mask: Tensor, steps: int) -> None
 
 @torch.no_grad()
 def generated(model: nn.Module, tokens: Tensor, mask: Tensor, steps: int, *, cache: str) -> None:
-    """transformers compiles the forward of a static cache by itself, on a GPU."""
+    """On a GPU transformers compiles the forward pass of a static cache by itself."""
     model.generate(
         input_ids=tokens,
         attention_mask=mask,

@@ -1,4 +1,4 @@
-"""The measurements of `gpu.py`: real runs of Tandem, and the bare work beside them."""
+"""The measurements of `gpu.py`: real runs of Tandem, and bare passes for comparison."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COPIED = {"cuda": 2**31, "cpu": 2**16}  # bytes of the tensor that shows how fas
 
 
 def ceilings(section: Section, place: Place) -> Report:
-    """What this device does at its best: a product of random matrices, and a copy."""
+    """The limits of this device: a product of random matrices, and a copy."""
     side, device = place.matrix, place.device
     report: Report = {}
     for name, dtype in {"bfloat16": torch.bfloat16, "float32": torch.float32}.items():
@@ -53,7 +53,7 @@ def tokens(section: Section, place: Place) -> Report:
 
 
 def pictures(section: Section, place: Place) -> Report:
-    """A run of a flow model: what is painted, and the steps that are trained."""
+    """A run of a flow model: sampling and training of images."""
     run = started(section, place)
     policy, meter = run.module.policy, Meter()
     policy.adapter.asked = meter.count
@@ -72,7 +72,7 @@ def pictures(section: Section, place: Place) -> Report:
 
 
 def of_a_row(policy: FlowPolicy) -> float:
-    """Operations of the transformer for one latent picture and one text."""
+    """Operations of the transformer for one latent and one text."""
     adapter, text = policy.adapter, next(iter(policy.library.recent.values()))
 
     def call(network: torch.nn.Module) -> object:
@@ -84,7 +84,7 @@ def of_a_row(policy: FlowPolicy) -> float:
 
 
 def sampling(section: Section, place: Place) -> Report:
-    """Our own loop beside transformers' `generate` and beside forward passes and nothing else."""
+    """Tandem's loop beside transformers' `generate` and bare forward passes."""
     run, size = started(section, place), section.size
     run.module.policy.to(place.device)
     read = decoded_bytes(qwen3_config(size.shape), size=2)
@@ -105,7 +105,7 @@ def waiting(section: Section, place: Place) -> Report:
 
 
 def loading(section: Section, place: Place) -> Report:
-    """A checkpoint from disk to the device, by the code that loads any other."""
+    """A checkpoint from disk to the device, by the usual loading code."""
     run, folder = started(section, place), place.folder / "checkpoint"
     began = time.perf_counter()
     run.module.policy.save(folder)
@@ -127,7 +127,7 @@ def loading(section: Section, place: Place) -> Report:
 
 
 def common(meter: Meter) -> Report:
-    """Seconds of each phase of an iteration, and what the run itself reported."""
+    """Seconds of each phase of an iteration, and the run's own metrics."""
     names = dict.fromkeys(name for lap in meter.counted for name in lap.seconds)
     last = meter.counted[-1].report
     return {

@@ -1,4 +1,4 @@
-"""What is measured on a GPU: the sections in the order of their worth, and how large they are."""
+"""The sections of the GPU benchmark in order of importance, and their sizes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Sizes:
 
 
 def sections(sizes: Sizes) -> list[Section]:
-    """What a preset does not say stands in `overrides`."""
+    """All sections; `overrides` holds what a preset leaves open."""
     small, large, painted = sizes.small, sizes.large, sizes.painted
     mixed = "trainer.precision=bf16-mixed"
     wide = ("model.dtype=float32", "model.lora=null", "model.gradient_checkpointing=false")

@@ -1,4 +1,4 @@
-"""The report of `gpu.py` for people."""
+"""The Markdown report of `gpu.py`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def head(report: Report) -> str:
 
 
 def peak(found: Mapping[str, Report], report: Report) -> float | None:
-    """Operations a second of bfloat16: by the datasheet, else as measured here."""
+    """bfloat16 operations per second: from the datasheet, otherwise as measured here."""
     measured = found.get("ceilings", {}).get("bfloat16_flops_per_second")
     return DATASHEET.get(report.get("device"), measured)
 
@@ -91,7 +91,7 @@ def of_pictures(found: Mapping[str, Report], report: Report) -> str:
 
 
 def of_sampling(found: Mapping[str, Report]) -> str:
-    """Against the time that reading every weight once takes at the measured speed of a copy."""
+    """Compared with the time of reading every weight once at the measured copy speed."""
     speed = found.get("ceilings", {}).get("copied_bytes_per_second")
     rows = []
     for name, x in found.items():

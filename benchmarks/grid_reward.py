@@ -8,5 +8,5 @@ from tandem.types import Prompt
 
 @register_reward
 def by_text(output: str, prompt: Prompt) -> float:
-    """A number in [0, 1) that follows from the answer's text; 0 where the group is to tie."""
+    """A number in [0, 1) derived from the answer's text; 0 in groups that must tie."""
     return score(output, prompt.answer)

@@ -1,7 +1,7 @@
 """Advantages by group beside a bare reshape of groups of one size; `--save` writes results.
 
-`group_relative` (also called `grpo_vectorized`) takes any ids, in rising order as samplers leave
-them, or shuffled. The reshape knows neither missing scores nor ties. All must agree.
+`group_relative` (also called `grpo_vectorized`) accepts any ids, in ascending order as from
+samplers or shuffled. The reshape handles neither missing scores nor ties. All results must agree.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def measured(prompts: int, group_size: int, steps: int) -> dict[str, float]:
-    """Median CPU microseconds of a call of each, which take turns."""
+    """Median CPU microseconds per call of each; they take turns."""
     scores, rollout = rows(prompts, group_size, steps)
     order = torch.randperm(len(rollout.mask), generator=torch.Generator().manual_seed(1))
     mixed = (take(scores, order), take(rollout, order))
@@ -66,7 +66,7 @@ def measured(prompts: int, group_size: int, steps: int) -> dict[str, float]:
 
 
 def reshaped(scores: Scores, rollout: Rollout, *, group_size: int, eps: float = 1e-6) -> Tensor:
-    """(R - mean) / (std + eps) of consecutive groups of one size, all of whose samples scored."""
+    """(R - mean) / (std + eps) of consecutive groups of one size without missing scores."""
     total = scores.total.double().view(-1, group_size)
     relative = (total - total.mean(1, keepdim=True)) / (total.std(1, keepdim=True) + eps)
     return spread_over_steps(relative.view(-1).to(scores.total.dtype), rollout.mask)

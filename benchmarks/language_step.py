@@ -77,7 +77,7 @@ def workload(name: str, folder: Path, rounds: int | None) -> Workload:
 
 
 def measured(workload: Workload, folder: Path) -> Report:
-    """Tandem first in every round: the bare model and `generate` repeat the work of its step."""
+    """Tandem goes first in every round: the bare model and `generate` repeat its step."""
     runners: dict[str, Runner] = {}
     try:
         for name, start in programs(workload, folder).items():
@@ -101,7 +101,7 @@ def measured(workload: Workload, folder: Path) -> Report:
 
 
 def programs(workload: Workload, folder: Path) -> dict[str, Callable[[], Runner]]:
-    """Started in this order: what Tandem starts from is what the others read."""
+    """The programs in starting order: Tandem writes the weights that the others read."""
     import step_bare  # they import heavy packages: in the processes that measure, and here once
     import step_generate
     import step_tandem
@@ -121,14 +121,14 @@ def programs(workload: Workload, folder: Path) -> dict[str, Callable[[], Runner]
 
 
 def by_round(runners: dict[str, Runner], name: str) -> float:
-    """The median of the ratios of CPU seconds, round by round; sampling alone over `generate`."""
+    """Median ratio of CPU seconds per round; for `generate`, of sampling alone."""
     pairs = zip(runners["tandem"].laps[WARM_UP:], runners[name].laps[WARM_UP:], strict=True)
     alone = name == "generate"
     return median((ours.sampling if alone else ours.cpu) / theirs.cpu for ours, theirs in pairs)
 
 
 def weight_gap(folder: Path) -> float:
-    """Largest difference of any weight: the bare steps did the whole work if it is rounding."""
+    """Largest difference of any weight: rounding proves that the bare steps did all the work."""
     import torch
 
     ours, bare = (torch.load(folder / name) for name in ("end.pt", "bare_end.pt"))
@@ -137,7 +137,7 @@ def weight_gap(folder: Path) -> float:
 
 
 def sgemm_rate(size: int = 1024, tries: int = 10) -> float:
-    """Floating-point operations a CPU second of one square product in float32."""
+    """Floating-point operations per CPU second of one square product in float32."""
     import torch
 
     torch.set_num_threads(1)

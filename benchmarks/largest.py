@@ -1,7 +1,7 @@
-"""Which preset trains on how many GPUs: `python benchmarks/largest.py [--save]`.
+"""Presets and the GPUs that they need: `python benchmarks/largest.py [--save]`.
 
-By `estimate=true`, from the shapes that the models have on the hub: no weight is read, and nothing
-of it was run. The fewest devices whose memory holds the run, and what one of them then holds.
+Computed by `estimate=true` from the models' shapes on the hub: no weight is read and nothing was
+run. The table gives the smallest number of devices that hold the run, and the memory used on each.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ WAYS = {
 
 
 def print_table(lines: Iterable[str], file: str, description: str) -> None:
-    """Print the lines of a table, which `--save` also writes into that file of the results."""
+    """Print the lines of a table; `--save` also writes them to that file of the results."""
     parser = argparse.ArgumentParser(description=description.partition("\n")[0])
     parser.add_argument("--save", action="store_true", help="write benchmarks/results")
     chosen = parser.parse_args()
@@ -71,7 +71,7 @@ def lines() -> Iterator[str]:
 
 
 def cell(preset: str, words: tuple[str, ...]) -> str:
-    """`devices x GiB`, of the fewest that hold the run."""
+    """`devices x GiB` for the smallest number of devices that hold the run."""
     for devices in DEVICES:
         held = held_by_each(preset, words, devices)
         if held <= ROOM:
@@ -80,7 +80,7 @@ def cell(preset: str, words: tuple[str, ...]) -> str:
 
 
 def held_by_each(preset: str, words: tuple[str, ...], devices: int) -> float:
-    """GiB on each of so many devices."""
+    """GiB on each of `devices`."""
     with TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(configuration(preset)))
         on = words if devices > 1 else tuple(w for w in words if not w.startswith("trainer="))

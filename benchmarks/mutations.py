@@ -1,9 +1,10 @@
-"""Whether the tests notice bugs that others had: `python benchmarks/mutations.py [--save]`.
+"""Mutation tests: whether the tests detect published bugs:
+`python benchmarks/mutations.py [--save]`.
 
-Each mutant of `mutants/*.toml` is a published bug of another project, or one of our own making
+Each mutant of `mutants/*.toml` is a published bug of another project, or one of our own
 (`own.toml`), as an edit of one file of src. It is planted in a copy of the checkout, where the
-tests that know the file best run first and, if they see nothing, all quick ones. Ends with 1 if
-a mutant survives.
+tests closest to the file run first and, if they pass, all quick ones. Exits with 1 if a mutant
+survives.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ PATIENCE = 900  # seconds of one run of tests
 
 
 class Refused(Exception):
-    """A mutant, or what was asked for, that means nothing."""
+    """An invalid mutant or request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """A bug, and the edit that plants it here."""
+    """A bug, and the edit that plants it."""
 
     name: str
     issue: str | None = None  # owner/repository#number of a public issue or pull request
@@ -122,7 +123,7 @@ def named(names: Sequence[str] | None) -> list[Mutant]:
 
 
 def judged(mutants: Sequence[Mutant], processes: int, *, committed: bool) -> list[Verdict]:
-    """Every mutant's fate, in their order. Each process has a copy of its own."""
+    """The verdict on every mutant, in order. Each process has its own copy."""
     with tempfile.TemporaryDirectory() as folder:
         copies: Queue[Path] = Queue()
         for number in range(processes):
@@ -149,7 +150,7 @@ def judged(mutants: Sequence[Mutant], processes: int, *, committed: bool) -> lis
 
 
 def copied(folder: Path, *, committed: bool) -> Path:
-    """A copy of the checkout: what git knows or would add, or what HEAD holds."""
+    """A copy of the checkout: tracked and untracked files, or those of HEAD."""
     folder.mkdir()
     if committed:
         archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, capture_output=True)
@@ -163,14 +164,14 @@ def copied(folder: Path, *, committed: bool) -> Path:
 
 
 def check(mutant: Mutant, copy: Path) -> None:
-    """Raise if its text or its tests are no longer there."""
+    """Raise if the mutant's text or tests no longer exist."""
     mutant.planted((copy / mutant.path).read_text())
     if missing := [x for x in mutant.tests if not (copy / x.partition("::")[0]).exists()]:
         raise Refused(f"{mutant.name}: there is no {missing[0]}; mend it")
 
 
 def check_healthy(copy: Path, mutants: Sequence[Mutant]) -> None:
-    """A mutant is caught by nothing if the tests fail without it, or read other code."""
+    """Raise if the tests fail without a mutant, or import other code."""
     where = python(copy, "-c", "import tandem; print(tandem.__file__)").stdout.strip()
     if not Path(where).is_relative_to(copy):
         raise Refused(f"the tests would read {where}, not the copy in {copy}")
@@ -215,7 +216,7 @@ def first_failure(copy: Path, paths: Sequence[str], marker: str) -> str | None:
 
 
 def python(copy: Path, *line: str) -> subprocess.CompletedProcess[str]:
-    """Python on the sources of that copy. Compiled files of another mutant must not be found."""
+    """Run Python on the sources of that copy, without compiled files of other mutants."""
     own = {"PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     own["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # none is needed, and loading them takes a second
     command, settings = [sys.executable, *line], {"cwd": copy, "env": os.environ | own}
@@ -226,7 +227,7 @@ def python(copy: Path, *line: str) -> subprocess.CompletedProcess[str]:
 
 
 def state(*, committed: bool) -> str:
-    """What is judged, in words: notes and results may lie about."""
+    """The judged code in words; changes of notes and results do not matter."""
     name = f"commit {git('rev-parse', '--short', 'HEAD').strip()}"
     changed = git("status", "--porcelain", "--", *JUDGED)
     return name if committed or not changed else f"{name} with changes"
@@ -249,7 +250,7 @@ def as_text(verdicts: Sequence[Verdict], commit: str) -> str:
 
 
 def linked(issue: str) -> str:
-    """GitHub leads from an issue's address to the pull request of that number."""
+    """A link to the issue; GitHub redirects it if the number is a pull request."""
     repository, _, number = issue.partition("#")
     return f"[{issue}](https://github.com/{repository}/issues/{number})"
 

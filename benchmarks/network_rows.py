@@ -1,4 +1,4 @@
-"""Rows that the networks of a pipeline are asked about; Tandem and Flow-Factory both count so."""
+"""Counts of the rows that a pipeline's networks compute, for Tandem and Flow-Factory alike."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 
 def counted(*, transformer: nn.Module, vae: nn.Module) -> Counter[str]:
-    """The rows of all calls from now on: of the transformer without and with gradient, of the
-    decoder; and the calls of the first."""
+    """Rows of all calls from now on: of the transformer without and with gradient, of the decoder;
+    and the number of the transformer's calls."""
     rows: Counter[str] = Counter()
 
     def denoises(_: nn.Module, __: tuple, given: dict[str, Tensor]) -> None:

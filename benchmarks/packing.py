@@ -1,6 +1,6 @@
-"""What packing and token budgets save on rows of very different lengths, beside padded rows.
+"""The savings of packing and token budgets on rows of very different lengths.
 
-The same update in one process: forward and backward of every row, cut in four ways that take turns.
+One update in one process: forward and backward of every row, cut in four ways that take turns.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def measured(rounds: int) -> Report:
 
 
 class Clock:
-    """CPU seconds of this process, beyond what is done under it."""
+    """CPU seconds of the blocks that run under it."""
 
     def __init__(self, laps: list[float]) -> None:
         self.laps = laps
@@ -107,7 +107,7 @@ def policy_that(*, packs: bool) -> LanguagePolicy:
 
 
 def rows_of_tokens() -> tuple[TokenSample, Tensor]:
-    """Answers whose lengths are log-normal, behind short prompts."""
+    """Answers of log-normal lengths after short prompts."""
     noise = torch.Generator().manual_seed(0)
     steps = torch.randn(ROWS, generator=noise) * LENGTH["std"] + LENGTH["mean"]
     length = steps.exp().long().clamp(4, LONGEST - PROMPT)
@@ -121,7 +121,7 @@ def rows_of_tokens() -> tuple[TokenSample, Tensor]:
 
 
 def update(policy: LanguagePolicy, sample: TokenSample, mask: Tensor, budget: Budget) -> None:
-    """As a training step does it: every row once, in parts; the budget's cut is measured too."""
+    """As in a training step: every row once, in parts; the cost of cutting is included."""
     for part in budget.cut(sample.prompt_length + mask.sum(1) - 1):
         evidence = policy.scorer(take(sample, part), mask[part])
         (evidence.logp.sum() / mask.sum()).backward()
@@ -139,7 +139,7 @@ def by_round(laps: list[float], base: list[float]) -> float:
 
 
 def gap(own: list[Tensor], other: list[Tensor]) -> float:
-    """Largest difference of any entry, by the largest entry there is."""
+    """Largest difference of any entry over the largest entry."""
     largest = max(float(x.abs().max()) for x in other)
     return max(float((x - y).abs().max()) for x, y in zip(own, other, strict=True)) / largest
 

@@ -185,7 +185,7 @@ def compared(name: str, folder: Path, *, updates: int, seed: int) -> Result:
 
 
 def shared(folder: Path) -> tuple[str, ...]:
-    """Of all cases: the model in its own float64, the rewards, the batch."""
+    """Overrides of all cases: the model in its own float64, the rewards, the batch."""
     return (
         "model=hf",
         f"model.path={folder / 'start'}",
@@ -218,7 +218,7 @@ def save_model(folder: Path, seed: int) -> None:
 
 
 def save_rows(path: Path, seed: int) -> None:
-    """Prompts, and two answers to each for who wants pairs."""
+    """Prompts, with two answers each for losses on pairs."""
     chance = random.Random(seed)
 
     def text(longest: int) -> str:
@@ -237,7 +237,7 @@ def apart(ours: Tensors, theirs: Tensors) -> float:
 
 
 def worst_apart(ours: Tensors, theirs: Tensors) -> float:
-    """The same of the parameter that fares worst, each measured by its own largest value."""
+    """The same for the worst parameter, relative to its own largest value."""
     return max(apart({name: ours[name]}, {name: x}) for name, x in theirs.items())
 
 

@@ -1,7 +1,7 @@
-"""Tandem's side of parity: a whole run, as `python train.py` does it, on rows that TRL gets too.
+"""Tandem's side of parity: a whole run, as by `python train.py`, on rows that TRL gets too.
 
-Only `policy.sample` is replaced, by one that hands out answers of a fixed generator; pairs come
-from the data.
+Only `policy.sample` is replaced, by one that returns answers of a fixed generator; pairs come from
+the data.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OLD = frozenset({"old_logp"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What both sides are given for one update."""
+    """The inputs of both sides for one update."""
 
     prompts: list[str]  # the text of every row, or of every pair
     answers: list[list[int]]  # token ids of every row; empty where there are pairs
@@ -38,7 +38,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trail:
-    """What Tandem did."""
+    """The record of Tandem's updates."""
 
     given: list[Given]  # of each update
     weights: list[Tensors]  # before each update, and after the last
@@ -47,7 +47,7 @@ class Trail:
 
 
 def trail(cfg: DictConfig, folder: Path, *, lag: int, seed: int) -> Trail:
-    """`lag`: updates between the drawing of answers, which makes them old, and their own."""
+    """`lag`: updates between the drawing of answers and their own, which makes them old."""
     torch.set_num_threads(1)
     settings = check(cfg)
     module, _ = assemble(cfg, settings, build(cfg.data), folder / "run", None)
@@ -62,7 +62,7 @@ def trail(cfg: DictConfig, folder: Path, *, lag: int, seed: int) -> Trail:
 
 
 class Script:
-    """What every update is given, and a `sample` that hands it out."""
+    """The inputs of every update, and a `sample` that returns them."""
 
     def __init__(self, module: PostTraining, *, lag: int, seed: int) -> None:
         self.module, self.lag, plan = module, lag, module.plan
@@ -128,7 +128,7 @@ def pairs_of(prompts: Sequence[Prompt]) -> Given:
 
 
 def answers_to(prompts: Sequence[Prompt], module: PostTraining, chance: torch.Generator) -> Given:
-    """A group for every prompt: 1 to `rollout.max_new_tokens` tokens; the longest are cut off."""
+    """A group per prompt: 1 to `rollout.max_new_tokens` tokens; the longest are truncated."""
     tokenizer, limit = module.policy.chat.tokenizer, module.policy.sampling.max_new_tokens
     texts = [prompt.text for prompt in prompts for _ in range(module.plan.group_size)]
     plain = torch.tensor([i for i in range(len(tokenizer)) if i not in tokenizer.all_special_ids])
@@ -141,7 +141,7 @@ def answers_to(prompts: Sequence[Prompt], module: PostTraining, chance: torch.Ge
 
 
 class Recording(Callback):
-    """Weights before, and the gradient of, every update."""
+    """Records the weights before every update, and its gradient."""
 
     def __init__(self) -> None:
         self.weights: list[Tensors] = []

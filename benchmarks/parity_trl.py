@@ -28,7 +28,7 @@ PLAIN = {  # whatever would change what is computed is off
 
 
 class Sampled:
-    """GRPO and RLOO. Only the sampling of tokens is replaced, by one that hands out given rows."""
+    """GRPO and RLOO. Only the sampling of tokens is replaced, by given rows."""
 
     def __init__(self, trainer: GRPOTrainer | RLOOTrainer, given: Sequence[Given]) -> None:
         self.trainer, self.model, self.given = trainer, trainer.model, given
@@ -36,7 +36,7 @@ class Sampled:
         trainer.current_gradient_accumulation_steps = 1  # `train` would set it
 
     def inputs(self, update: int) -> Inputs:
-        """Rewards, advantages and old log-probabilities under the weights of now."""
+        """Rewards, advantages and old log-probabilities under the current weights."""
         rows = self.given[update]
         self.trainer._generate_single_turn = self.handing_out(rows.answers)
         return self.trainer._generate_and_score_completions([{"prompt": p} for p in rows.prompts])
@@ -50,7 +50,7 @@ class Sampled:
 
 
 class Paired:
-    """DPO. The trainer encodes the pairs and asks its own frozen copy."""
+    """DPO. The trainer encodes the pairs and evaluates its own frozen copy."""
 
     def __init__(self, trainer: DPOTrainer, given: Sequence[Given]) -> None:
         self.trainer, self.model, self.size = trainer, trainer.model, len(given[0].pairs)
@@ -122,7 +122,7 @@ def gradients(side: Side, weights: Sequence[Tensors], *, lag: int) -> Iterator[T
 
 
 def trained(side: Side, start: Tensors, optimizer: Optimizer, *, updates: int, lag: int) -> Tensors:
-    """The weights after all updates on TRL's own way."""
+    """The weights after all updates by TRL alone."""
     put(side.model, start)
     steps = optimizer(side.model.parameters())
     ready: list[Inputs] = []

@@ -1,4 +1,4 @@
-"""The reward of the pipeline beside Flow-Factory, as a plugin: `plugins=[picture_reward]`."""
+"""The reward of the comparison with Flow-Factory, a plugin: `plugins=[picture_reward]`."""
 
 from torch import Tensor
 
@@ -8,5 +8,5 @@ from tandem.types import Prompt
 
 @register_reward(judges="pictures")
 def brightness(output: Tensor, prompt: Prompt) -> float:
-    """How bright a picture [H, W, 3] is, from 0 to 1."""
+    """Brightness of an image [H, W, 3], from 0 to 1."""
     return float(output.double().mean()) / 255

@@ -1,7 +1,7 @@
 """Published recipes of flows, and their memory: `python benchmarks/published.py [--save]`.
 
-By `estimate=true`, from the shapes that the models have on the hub: no weight is read, and nothing
-of it was run. The fewest devices whose memory holds the run, and what one of them then holds.
+Computed by `estimate=true` from the models' shapes on the hub: no weight is read and nothing was
+run. The table gives the smallest number of devices that hold the run, and the memory used on each.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ UNIFIED = ("reward=unified_reward", f"{CHAT}.url=http://127.0.0.1:8000/v1",
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """One recipe: its command, and what its authors reached by it."""
+    """One recipe: its command, and its authors' result."""
 
     task: str
     model: str
@@ -49,12 +49,12 @@ class Published:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """On one device."""
+        """The command for one device."""
         given = any(word.startswith("data=") for word in self.words)
         return (f"model={self.model}", *self.words, *(() if given else ("data=folder",)))
 
     def on(self, devices: int) -> tuple[str, ...]:
-        """The command of that many devices."""
+        """The command for that many devices."""
         several = ("trainer=fsdp2", f"trainer.devices={devices}") if devices > 1 else ()
         return (*self.command, *several)
 
@@ -171,7 +171,7 @@ def lines() -> Iterator[str]:
 
 
 def fewest(paper: Published) -> tuple[int, str]:
-    """The fewest devices that hold the run, and `devices x GiB`."""
+    """The smallest number of devices that hold the run, and `devices x GiB`."""
     with TemporaryDirectory() as folder:
         write(paper.model, Path(folder))
         for devices in DEVICES:
@@ -182,13 +182,13 @@ def fewest(paper: Published) -> tuple[int, str]:
 
 
 def held_by_each(paper: Published, folder: Path, devices: int) -> float:
-    """GiB on each of so many devices."""
+    """GiB on each of `devices`."""
     cfg = compose([*paper.on(devices), f"model.path={folder}", "data.path=prompts"])
     return peak(parts_of_a_rank(cfg, check(cfg), devices)) / GIB
 
 
 def write(model: str, folder: Path) -> None:
-    """A pipeline of that size without a weight."""
+    """Write a pipeline of that size without weights."""
     pipeline, parts = SHAPES[model]
     index: dict[str, object] = {"_class_name": pipeline}
     for name, (library, kind, shape) in parts.items():

@@ -1,7 +1,7 @@
-"""How long a newcomer waits: `python benchmarks/startup.py [--save]`.
+"""Start-up times: `python benchmarks/startup.py [--save]`.
 
-To the first finished optimiser step without a warm start and what of it is imports; to the help;
-to the refusal of a misspelt word and of a value that binds to nothing.
+Seconds until the first finished optimiser step without a warm start, and the share of imports;
+until the help; until a misspelt word and a value that binds to nothing are refused.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def started(arguments: tuple[str, ...], status: int) -> tuple[float, float]:
-    """Wall seconds until the first line of the record, or the end; CPU seconds of the whole."""
+    """Wall seconds until the first line of the record, or the end; CPU seconds in total."""
     with tempfile.TemporaryDirectory() as folder:
         before, began = os.times(), time.perf_counter()
         line = command(arguments, folder)
@@ -85,7 +85,7 @@ def as_text(seconds: dict[str, list[tuple[float, float]]]) -> str:
 
 
 def imports_of_first_step() -> str:
-    """Seconds that each package's own modules took to import, of `python -X importtime`."""
+    """Import seconds of each package's own modules, by `python -X importtime`."""
     with tempfile.TemporaryDirectory() as folder:
         line = command(FIRST_STEP, folder, "-X", "importtime")
         done = subprocess.run(line, env=environment(), capture_output=True, text=True, check=True)

@@ -1,7 +1,7 @@
-"""The least that GRPO needs of a model, and nothing else: no reward, no record, no checks.
+"""The minimal computation of GRPO: no reward, no record, no checks.
 
-A step repeats the work of Tandem's last one: the same prompts, answers as long, the same rows
-trained, so that its weights follow Tandem's.
+A step repeats the work of Tandem's last one: the same prompts, answers of the same lengths, the
+same trained rows, so its weights follow Tandem's.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def steps(connection: Connection, folder: Path) -> None:
 
 @torch.no_grad()
 def sample(model: nn.Module, work: Work, *, group_size: int) -> None:
-    """One prefill per group, then cached decoding of the rows that are not finished."""
+    """One prefill per group, then cached decoding of the unfinished rows."""
     first = slice(None, None, group_size)
     mask, tokens = left_padded(work["tokens"][first], work["prompt_length"][first])
     position = (mask.cumsum(1) - 1).clamp(min=0)
@@ -95,7 +95,7 @@ def forward(
 def train(
     model: nn.Module, optimizer: torch.optim.Optimizer, work: Work, numbers: dict[str, Any]
 ) -> None:
-    """One forward and backward of the rows that carry signal, and one step, per minibatch."""
+    """Per minibatch: one forward and backward of the rows with signal, and one optimiser step."""
     for group in optimizer.param_groups:
         group["lr"] = work["lr"]
     for update in work["updates"]:

@@ -1,7 +1,7 @@
 """Flow-Factory's side: its GRPO trainer on the same pipeline, prompts, sizes and numbers.
 
-It runs under the interpreter that Flow-Factory's imports were installed for, and imports nothing of
-Tandem's: `flow_pipeline.py` starts it.
+It runs under the interpreter with Flow-Factory's dependencies and imports nothing of Tandem:
+`flow_pipeline.py` starts it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def settings(numbers: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Tandem's numbers in float32; whatever only costs time or memory is off."""
+    """Tandem's numbers in float32; options that only cost time or memory are off."""
     pictures = numbers["prompts"] * numbers["group_size"]
     return {
         "mixed_precision": "no",
@@ -103,7 +103,7 @@ def settings(numbers: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 class Brightness(PointwiseRewardModel):
-    """How bright a picture [3, H, W] in [0, 1] is."""
+    """Brightness of an image [3, H, W] in [0, 1]."""
 
     required_fields = ("image",)
     use_tensor_inputs = True
@@ -113,7 +113,7 @@ class Brightness(PointwiseRewardModel):
 
 
 class TakingTurns:
-    """A turn is all between two questions of its loop whether to go on."""
+    """A turn lasts from one call of `should_continue_training` to the next."""
 
     def __init__(self, connection: Connection, trainer: BaseTrainer) -> None:
         self.sampling, self.began, self.sample = 0.0, False, trainer.sample

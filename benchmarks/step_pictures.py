@@ -1,4 +1,4 @@
-"""Tandem's side of the pipeline beside Flow-Factory: the loop of `python train.py`."""
+"""Tandem's side of the comparison with Flow-Factory: the loop of `python train.py`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class CountingTurns(TakingTurns):
 
 
 def share_numbers(module: PostTraining, folder: Path) -> None:
-    """What Flow-Factory must train by."""
+    """Write the numbers that Flow-Factory must train with."""
     plan, sampling = module.plan, module.policy.sampling
     loss = module.algorithm.loss.keywords
     (group,) = module.configure_optimizers().param_groups

@@ -27,7 +27,7 @@ WARM = partial(run, job="warm_start")
 
 
 def prepare(connection: Connection, folder: Path, overrides: Sequence[str]) -> None:
-    """Train or find the warm start, in a process of its own: its memory is not a step's."""
+    """Train or find the warm start in a separate process, so that its memory is not counted."""
     starting_weights(configuration(overrides), WARM)
     connection.send(0)
 
@@ -43,7 +43,7 @@ def run_loop(
     share: Callable[[PostTraining, Path], None],
     turns: Callback,
 ) -> PostTraining:
-    """`share`: writes what the others start from, before the first step."""
+    """`share`: writes the inputs of the other programs before the first step."""
     torch.set_num_threads(1)
     cfg = configuration(overrides)
     settings = check(cfg)
@@ -65,7 +65,7 @@ def run_loop(
 
 
 class TakingTurns(Callback):
-    """A turn is everything between two steps' ends: drawing prompts, the step, the record."""
+    """A turn lasts from the end of one step to the next: prompts, the step, the record."""
 
     def __init__(self, connection: Connection, folder: Path) -> None:
         self.connection, self.folder = connection, folder
@@ -98,7 +98,7 @@ class TakingTurns(Callback):
 
 
 def share_start(module: PostTraining, folder: Path) -> None:
-    """What the baselines start from: weights, tokenizer, the prompts of each step, numbers."""
+    """Write the inputs of the baselines: weights, tokenizer, prompts of each step, numbers."""
     module.policy.save(folder / "start")
     plan, sampling = module.plan, module.policy.sampling
     prompts = [module.stream.draw(i, plan.prompts_per_step) for i in range(plan.iterations)]
@@ -122,7 +122,7 @@ def share_start(module: PostTraining, folder: Path) -> None:
 
 
 def work_of(module: PostTraining) -> dict[str, object]:
-    """What the step just done had to do: tokens, lengths, advantages, the rows of each update."""
+    """The work of the last step: tokens, lengths, advantages, the rows of each update."""
     rollout, plan = module.rollout, module.plan
     key = rng.key(plan.seed, "minibatches", module.iteration - 1, 0)
     experience = module.algorithm.experience(module.scores, rollout)

@@ -45,7 +45,7 @@ def steps(connection: Connection, folder: Path, reward: str) -> None:
 
 
 def settings(numbers: dict[str, Any], folder: Path) -> GRPOConfig:
-    """Tandem's numbers; whatever only costs time or memory is off."""
+    """Tandem's numbers; options that only cost time or memory are off."""
     rows = numbers["prompts_per_step"] * numbers["group_size"]
     return GRPOConfig(
         output_dir=str(folder),

@@ -62,7 +62,7 @@ def measured(root: Path) -> dict[str, object]:
 
 
 def apart(root: Path, part: str) -> dict[str, object]:
-    """One measurement in a process of its own, over the sources of the checkout."""
+    """One measurement in its own process, on the sources of that checkout."""
     path = os.pathsep.join([str(root / "src"), str(root)])
     threads = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
@@ -75,7 +75,7 @@ def apart(root: Path, part: str) -> dict[str, object]:
 
 
 def of_tree(root: Path) -> dict[str, object]:
-    """What the sources and YAMLs say without being run."""
+    """Figures of the sources and YAML files, without running them."""
     package = root / "src" / "tandem"
     files = sorted(package.rglob("*.py"))
     trees = {path: ast.parse(path.read_text()) for path in files}
@@ -116,7 +116,7 @@ def probed(tree: ast.Module) -> int:
 
 
 def name_lists(path: Path, tree: ast.Module, names: set[str]) -> Iterator[str]:
-    """Constants of a module whose words are mostly names of functions that can be chosen."""
+    """Module constants whose words are mostly names of selectable functions."""
     for node in tree.body:
         if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
             continue
@@ -128,7 +128,7 @@ def name_lists(path: Path, tree: ast.Module, names: set[str]) -> Iterator[str]:
 
 
 def nesting(function: ast.FunctionDef) -> int:
-    """The most blocks around a statement of its body."""
+    """The depth of blocks around the innermost statement."""
     blocks = (ast.If, ast.For, ast.While, ast.With, ast.Try)
 
     def depth(node: ast.AST) -> int:
@@ -147,7 +147,7 @@ def of_steps() -> dict[str, object]:
 
 
 def entered(overrides: Sequence[str]) -> tuple[int, int, int]:
-    """Files and functions of the package that the one step of a run enters, and its calls."""
+    """Files and functions of the package that the only step of a run enters, and its calls."""
     import threading
 
     import tandem
@@ -184,7 +184,7 @@ def entered(overrides: Sequence[str]) -> tuple[int, int, int]:
 
 
 def of_command() -> dict[str, object]:
-    """How often one command composes, and what a composed run of tokens shows its user."""
+    """Compositions per command, and the keys of a composed run of tokens."""
     import runpy
 
     from tandem.config import compose
@@ -209,8 +209,8 @@ def of_command() -> dict[str, object]:
 
 
 def user_keys(cfg: Any) -> list[str]:
-    """The keys with a value that a user may set, as `tandem.config.plain` lists them: here too,
-    for older checkouts have no such list."""
+    """The keys with a value that a user may set, as in `tandem.config.plain`; repeated here because
+    older checkouts lack that list."""
     from tandem.config import plain
 
     leaves = first_of(plain, "iterate_leaves", "leaves")
@@ -224,7 +224,7 @@ def user_keys(cfg: Any) -> list[str]:
 
 
 def of_composition() -> tuple[ModuleType, Callable]:
-    """The module and the function that every composition goes through once."""
+    """The module and function that every composition goes through once."""
     try:
         from tandem.config import loading
     except ImportError:  # a checkout from before files were merged by Tandem's own loader
@@ -235,12 +235,12 @@ def of_composition() -> tuple[ModuleType, Callable]:
 
 
 def first_of(module: ModuleType, *names: str) -> Callable:
-    """A function by the first of its names that a checkout has: older ones had others."""
+    """The function by the first name that the checkout has; older ones used others."""
     return next(getattr(module, name) for name in names if hasattr(module, name))
 
 
 def of_swaps() -> dict[str, object]:
-    """Losses in the place of a preset's own, as anybody would type it."""
+    """Losses put in place of a preset's own, as a user would type it."""
     from tandem.config import ConfigError, check, compose, composition, overrides
 
     list_options = first_of(overrides, "list_options", "menu")
@@ -271,7 +271,7 @@ def commit(root: Path) -> str:
 
 
 def as_text(columns: dict[str, dict[str, object]]) -> str:
-    """A table with one column for each commit."""
+    """A table with one column per commit."""
     lines = [f"| | {' | '.join(columns)} |", f"|---|{'---|' * len(columns)}"]
     for name in dict.fromkeys(name for rows in columns.values() for name in rows):
         cells = (str(rows.get(name, "")) for rows in columns.values())

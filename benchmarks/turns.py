@@ -1,4 +1,4 @@
-"""Several programs take turns on one machine: each waits while another one is measured."""
+"""Turns of several programs on one machine: each waits while another one is measured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from statistics import median
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lap:
-    """What one turn took."""
+    """The measurements of one turn."""
 
     wall: float  # seconds
     cpu: float  # seconds, of all threads of the process
@@ -28,7 +28,7 @@ class Turns:
     """The side of a program that is measured: `wait`, `start`, work, `stop`, `finish`; again."""
 
     def __init__(self, connection: Connection) -> None:
-        """All is loaded, and the first turn can come."""
+        """Everything is loaded, and the first turn can start."""
         self.connection = connection
         forget_peak()
         self.connection.send(memory("VmRSS"))
@@ -41,7 +41,7 @@ class Turns:
         self.began = time.perf_counter(), time.process_time()
 
     def stop(self) -> None:
-        """Nothing after this is counted."""
+        """Stop measuring."""
         ended = time.perf_counter(), time.process_time()
         self.took = ended[0] - self.began[0], ended[1] - self.began[1], memory("VmHWM")
 
@@ -52,7 +52,7 @@ class Turns:
 
 
 class Runner:
-    """The side that gives the turns to one program, in a process of its own."""
+    """The side that gives turns to one program, in its own process."""
 
     def __init__(self, program: Callable[..., None], *arguments: object) -> None:
         context = get_context("spawn")
@@ -68,7 +68,7 @@ class Runner:
         self.laps.append(self.connection.recv())
 
     def close(self) -> None:
-        """Whoever still waits for a turn ends."""
+        """End the program, if it still waits for a turn."""
         self.connection.close()
         self.process.join()
 
@@ -88,7 +88,7 @@ class Runner:
 
 
 def memory(field: str) -> int:
-    """Bytes of this process: VmRSS is now, VmHWM the peak since `forget_peak`. Linux only."""
+    """Bytes of this process: VmRSS now, VmHWM the peak since `forget_peak`. Linux only."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:"))
 

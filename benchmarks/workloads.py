@@ -1,4 +1,4 @@
-"""What is measured: the embedded model, and a grid of random Qwen3s with prompts of their own."""
+"""The workloads: the embedded model, and a grid of random Qwen3s with their own prompts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A place of the grid."""
+    """A cell of the grid."""
 
     size: str
     lengths: str
@@ -55,7 +55,7 @@ CELLS = {
 
 
 def embedded(folder: Path, *, steps: int) -> Workload:
-    """The embedded model and its recipe; prompts drawn uniformly, so that all see the same."""
+    """The embedded model and its recipe; prompts are drawn uniformly, equal for all programs."""
     return Workload(
         name="tiny_lm",
         says="the embedded model and recipe (0.31 M parameters, 64 prompts x 8, 2 minibatches)",
@@ -66,7 +66,7 @@ def embedded(folder: Path, *, steps: int) -> Workload:
 
 
 def in_grid(cell: Cell, folder: Path, *, steps: int) -> Workload:
-    """A Qwen3 with random weights, made here and loaded like any other."""
+    """A Qwen3 with random weights, created here and loaded like any other."""
     model, prompts, asked = folder / "model", folder / "prompts.jsonl", PROMPTS_PER_STEP[cell.size]
     save_model(model, cell)
     save_prompts(prompts, cell)
@@ -91,12 +91,12 @@ def in_grid(cell: Cell, folder: Path, *, steps: int) -> Workload:
 
 
 def score(text: str, answer: str) -> float:
-    """A number in [0, 1) that two answers hardly share; 0 where the group is to tie."""
+    """A number in [0, 1) that differs between answers; 0 in groups that must tie."""
     return 0.0 if answer == FLAT else zlib.crc32(text.encode()) / 2**32
 
 
 def silent(folder: Path, steps: int) -> tuple[str, ...]:
-    """Training steps and the record alone: no evaluation, no checkpoint but the last."""
+    """Training steps and the record only: no evaluation, no checkpoint but the last."""
     return (
         f"iterations={steps}",
         "evaluation.every=null",
@@ -108,7 +108,7 @@ def silent(folder: Path, steps: int) -> tuple[str, ...]:
 
 
 def save_model(folder: Path, cell: Cell) -> None:
-    """Random weights, and a tokenizer whose every token is a word."""
+    """Random weights, and a tokenizer in which every token is a word."""
     import torch
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
