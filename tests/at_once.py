@@ -1,10 +1,10 @@
-"""Rewards that tests write by themselves, asked as a training step asks."""
+"""Rewards written in tests, called as a training step calls them."""
 
 from functools import partial
 
 
 class AtOnce:
-    """A subclass scores (outputs, prompts); nothing of it waits, and it compares nobody."""
+    """Rewards of (outputs, prompts) by a subclass, without waiting and without comparisons."""
 
     waits = False
 

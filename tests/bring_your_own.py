@@ -1,4 +1,4 @@
-"""Parts from outside the package: what chooses each, and the page that shows it."""
+"""Parts from outside the package: the overrides that choose each, and the page that shows it."""
 
 from pathlib import Path
 
@@ -47,5 +47,5 @@ def chosen(part: str) -> tuple[str, ...]:
 
 
 def page(part: str) -> str:
-    """The text of the page that shows it."""
+    """The text of the page that shows the part."""
     return (HOWTO / f"{PARTS[part][0]}.md").read_text(encoding="utf-8")

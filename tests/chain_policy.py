@@ -1,4 +1,4 @@
-"""Chains without a network, and one with two small ones."""
+"""Chains without a network, and with small ones."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TableChain(ChainPolicy):
 
 
 def small(algorithm: Algorithm | None = None, *, seed: int = 0, **sampling) -> ChainPolicy:
-    """Of a layer each, loaded; `sampling` is of the pictures."""
+    """A chain of two one-layer models, loaded; `sampling` is that of the images."""
     build = partial(tiny_lm, seed=seed, reads="words", **SMALL)
     policy = ChainPolicy(
         text=LanguagePolicy(build=build, packing=False, share_prompts=False),
@@ -56,7 +56,7 @@ def small(algorithm: Algorithm | None = None, *, seed: int = 0, **sampling) -> C
 def unified(
     algorithm: Algorithm | None = None, *, seed: int = 0, lora: Lora | None = None, **sampling
 ) -> UnifiedPolicy:
-    """Two layers that write and paint, loaded; `sampling` is of the pictures."""
+    """Two layers that write and paint, loaded; `sampling` is that of the images."""
     build = partial(tiny_lm, seed=seed, reads="words", tied=False, **SMALL | {"num_layers": 2})
     policy = UnifiedPolicy(
         text=LanguagePolicy(build=build, packing=False, share_prompts=False, lora=lora),

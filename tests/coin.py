@@ -1,4 +1,4 @@
-"""A reward of 0 and 1 for anything, which hardly ever ties: `plugins=[coin] reward=coin`."""
+"""A plugin with a reward of 0 or 1 that hardly ever ties: `plugins=[coin] reward=coin`."""
 
 from zlib import crc32
 
@@ -10,6 +10,6 @@ from tandem.types import Prompt
 
 @register_reward
 def coin(output: str | Tensor, prompt: Prompt) -> float:
-    """Heads or tails by the bytes of the answer or the picture."""
+    """0 or 1 by the bytes of the answer or the image."""
     seen = output.encode() if isinstance(output, str) else output.cpu().numpy().tobytes()
     return float(crc32(seen) % 2)

@@ -1,4 +1,4 @@
-"""Of every test: nothing is fetched, threads do not spin, reference values are at hand."""
+"""Settings of all tests: nothing is fetched, threads do not spin, reference values are fixtures."""
 
 import gc
 import os
@@ -28,7 +28,7 @@ gc.disable()  # until all is collected, which stays: looking through it for rubb
 
 @pytest.hookimpl(optionalhook=True)  # there may be no xdist
 def pytest_xdist_auto_num_workers() -> int:
-    """One more than there are cores: some tests wait for a process or a clock."""
+    """One more than the number of cores: some tests wait for a process or a clock."""
     return 1 + os.cpu_count()
 
 
@@ -37,7 +37,7 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that start processes come first: one that comes last leaves the other cores idle."""
+    """Files that start processes come first: a late one leaves the other cores idle."""
     long = {item.path for item in items if item.get_closest_marker("system")}
     items.sort(key=lambda item: item.path not in long)
 
@@ -56,7 +56,7 @@ def free_port() -> int:
 
 @pytest.fixture(scope="session", autouse=True)
 def _unpainted() -> Iterator[None]:
-    """Runs choose what to draw and draw nothing, which takes longer than a short run."""
+    """Runs choose their panels without drawing them: drawing takes longer than a short run."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(plots, "draw_run", _choose_panels)
         yield
@@ -69,7 +69,7 @@ def _choose_panels(run_dir: Path) -> None:
 
 @pytest.fixture
 def unregistered(monkeypatch):
-    """Functions that were registered before are unknown to the test, and its own to later ones."""
+    """Hide registered functions from the test, and the test's own from later ones."""
     before = dict(list_own_options())
     for key in before:
         del REGISTERED[key]

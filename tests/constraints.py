@@ -1,7 +1,7 @@
-"""The versions that CI installs: `make constraints` writes constraints.txt, `make stale` judges it.
+"""The versions that CI installs: `make constraints` writes constraints.txt, `make stale` checks it.
 
-Without an argument it writes what is installed here: of what pyproject.toml names for development,
-and of all that this needs in its turn. With --stale it says what a fresh install would change.
+Without an argument it writes the installed versions of all development requirements in
+pyproject.toml and of their dependencies. With --stale it lists what a fresh install would change.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def project() -> dict:
 
 
 def named(extra: str = EXTRA) -> Iterator[Requirement]:
-    """The direct requirements, with those of an extra and of the extras that it names."""
+    """The direct requirements, with those of an extra and of the extras that it includes."""
     known = project()
     texts = known["dependencies"] if extra == EXTRA else ()
     for text in (*texts, *known["optional-dependencies"][extra]):
@@ -61,7 +61,7 @@ def pinned() -> dict[str, SpecifierSet]:
 
 
 def needed(*extras: str) -> dict[str, str]:
-    """Name -> installed version, of the direct requirements of extras and of what they need."""
+    """Name -> installed version, of the requirements of extras and of their dependencies."""
     found: dict[str, str] = {}
     left = [(one, frozenset({""})) for extra in extras for one in named(extra)]
     while left:
@@ -89,7 +89,7 @@ def text_of(versions: Mapping[str, str]) -> str:
 
 
 def stale(versions: Mapping[str, str]) -> list[str]:
-    """What these versions have that constraints.txt does not admit, a line each."""
+    """Installed versions that constraints.txt does not admit, a line each."""
     admitted = pinned()
     found = []
     for name in sorted(versions):
@@ -101,7 +101,7 @@ def stale(versions: Mapping[str, str]) -> list[str]:
 
 
 def contradictions() -> list[str]:
-    """Direct requirements that no version admitted by constraints.txt fulfils, a line each."""
+    """Direct requirements that no version in constraints.txt satisfies, a line each."""
     admitted = pinned()
     found = []
     for one in (one for extra in INSTALLED for one in named(extra)):

@@ -1,4 +1,4 @@
-"""Advantages once more, as loops over the scored samples of one group in plain numbers."""
+"""Oracles of the advantages: loops over the scored samples of one group in plain numbers."""
 
 from dataclasses import replace
 from functools import partial
@@ -76,7 +76,7 @@ def win_rate_of(rewards):
 
 
 def wd1_of(rewards, psi):
-    """Times the size of the group: the published loss is a sum over it."""
+    """Times the group size, because the published loss is a sum over the group."""
     up = [exp(psi * (r - mean_of(rewards))) for r in rewards]
     down = [exp(-psi * (r - mean_of(rewards))) for r in rewards]
     return [len(rewards) * (u / sum(up) - d / sum(down)) for u, d in zip(up, down, strict=True)]
@@ -105,7 +105,7 @@ def case(binary=False, **known):
 
 
 def by_group(oracle, judged):
-    """The oracle group by group, 0 where there is no score: [B]."""
+    """The oracle applied to each group, 0 without a score: [B]."""
     want = torch.zeros(16, dtype=torch.float64)
     for group in set(GROUP):
         rows = [i for i in range(16) if GROUP[i] == group and KNOWN[i]]
@@ -137,7 +137,7 @@ def test_an_advantage_is_what_a_loop_over_one_group_says(name):
 
 
 def otb_of(rewards, tokens):
-    """`tokens`: of each sample (p, sum p^2) of its trained steps, in order."""
+    """`tokens`: (p, sum p^2) of each sample's trained steps, in order."""
     energy = [
         [sum(1 - 2 * p + squares for p, squares in own[: t + 1]) for t in range(len(own))]
         for own in tokens
@@ -173,14 +173,14 @@ def test_a_token_baseline_is_what_a_loop_over_samples_and_steps_says():
 
 
 def beaten_of(values, row):
-    """The share of its group, itself counted, that a row beats. A sample that has no score at all
-    is out, also where an auxiliary reward judged it."""
+    """The share of its group, itself included, that a row beats. Samples without any score are left
+    out, even if an auxiliary reward scored them."""
     rows = [i for i in range(16) if GROUP[i] == GROUP[row] and KNOWN[i] and values[i] is not None]
     return sum(values[row] > values[i] for i in rows) / len(rows)
 
 
 def test_a_gate_and_the_pay_for_distance_are_what_a_loop_over_samples_says():
-    """GARDO: three rewards and a distance, each of which misses other samples."""
+    """GARDO: three rewards and a distance, each missing for other samples."""
     generator = torch.Generator().manual_seed(4)
     values = torch.rand(4, 16, generator=generator, dtype=torch.float64)
     values[0, ~KNOWN] = values[1, [0, 12]] = values[2, [0, 3]] = values[3, [4, 8]] = torch.nan

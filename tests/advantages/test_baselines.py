@@ -1,4 +1,4 @@
-"""Baselines that remember, and baselines that are sampled: reference values and laws."""
+"""Moving and greedy baselines: reference values and laws."""
 
 from dataclasses import replace
 
@@ -79,7 +79,7 @@ def test_a_decay_outside_its_range_is_refused(decay):
 
 
 def with_greedy(total, greedy, known=None):
-    """The samples of two prompts, then the greedy answer to either."""
+    """The samples of two prompts, then the greedy answer to each."""
     rows = rollout(
         torch.cat([LONG, LONG[:2]]), torch.cat([GROUPS, torch.tensor([0, 1])]),
         baseline=torch.arange(8) >= 6,

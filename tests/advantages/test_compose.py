@@ -1,4 +1,4 @@
-"""Advantages made of advantages."""
+"""Advantages that are composed of others."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""An estimator of rewards and a mask sees what was scored and trained, and answers for it alone."""
+"""`from_rewards`: an estimator of rewards and a mask gets only scored, trained steps."""
 
 from dataclasses import replace
 

@@ -1,5 +1,5 @@
-"""The parts of GARDO, each by itself: a gate of the KL, a reference that follows, pay for being
-unlike the others."""
+"""The parts of GARDO, each by itself: a gate of the KL, a moving reference, a bonus for
+diversity."""
 
 from dataclasses import replace
 from functools import partial
@@ -31,7 +31,7 @@ def rows(group=ONE):
 
 
 def judged(axis):
-    """The proxy is the score; two auxiliary rewards are named beside it."""
+    """The score is the proxy; two auxiliary rewards are named beside it."""
     parts = dict(zip(NAMES, axis("gardo/auxiliary"), strict=True))
     return replace(scores(axis("gardo/proxy")), parts=parts)
 
@@ -83,7 +83,7 @@ def test_a_distance_that_is_not_known_changes_nothing_and_neither_does_a_group_o
 
 
 def judged_in_part():
-    """Two sources: the second one is judged by the score alone."""
+    """Two sources; the second has no auxiliary rewards."""
     group = torch.tensor([0, 0, 0, 1, 1])
     own = rollout(torch.ones(5, 2, dtype=torch.bool), group)
     prompts = [replace(prompt, rewards=("score", "far")[: 2 - prompt.id]) for prompt in own.prompts]

@@ -1,4 +1,4 @@
-"""Group advantages against the reference vectors, and laws they obey."""
+"""Group advantages against the reference vectors, and their laws."""
 
 from functools import partial
 

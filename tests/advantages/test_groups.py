@@ -1,4 +1,4 @@
-"""Sums over groups: whoever stands where."""
+"""Sums over groups, whatever the order of their rows."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def test_a_sum_is_that_of_a_loop_wherever_the_rows_stand(order):
 
 
 def test_groups_in_rising_order_are_not_sorted_again(monkeypatch):
-    """Sorting the ids costs as much as all the rest of a comparison."""
+    """Sorting the ids costs as much as the rest of a comparison."""
     monkeypatch.setattr(torch, "unique", None)
     ids, row = number_groups(torch.tensor(ORDERS["rising"]))
     assert (ids.tolist(), row.tolist()) == ([2, 5, 7], [0, 0, 0, 1, 1, 2])
@@ -35,6 +35,6 @@ def test_groups_in_rising_order_are_not_sorted_again(monkeypatch):
 
 
 def test_grpo_vectorized_is_another_name_of_group_relative():
-    """Dynamic sampling leaves rows out, which neither minds."""
+    """Both accept the unequal groups that dynamic sampling leaves."""
     made = build(compose(["algorithm=dapo", "algorithm/advantage=grpo_vectorized"]).algorithm)
     assert made.advantage.func is group_relative

@@ -1,4 +1,4 @@
-"""Moves compared with moves: worked examples, oracles with loops, and laws with GRPO."""
+"""Advantages that compare moves: worked examples, oracles with loops, and laws with GRPO."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ EPS = 1e-6
 
 
 def played(turns, states, rewards, *, group=None, scored=None):
-    """Rows of moves of two tokens and one of the world between; states and rewards are by turn."""
+    """Rows of two-token moves separated by one observation token; states and rewards by turn."""
     width = 3 * max(turns)
     place = torch.arange(width)
     counts = torch.tensor(turns)[:, None]
@@ -52,7 +52,7 @@ def random_case(seed=0, rows=12):
 
 
 def by_loops(scores, rollout, name_of, gamma):
-    """(G - mean) / (std + eps) among the moves of one group and name, in a dictionary."""
+    """(G - mean) / (std + eps) over the moves of one group and state, in a dictionary."""
     moves, found = {}, torch.zeros_like(scores.per_step)
     for row in range(len(rollout.mask)):
         if not scores.scored[row]:
@@ -130,7 +130,7 @@ def test_every_move_counts_alike_however_long_it_is():
 
 
 def weighed(mask, turn):
-    """As an objective weighs the rows of an episode; turn None: of no environment."""
+    """The weights that an objective gives the rows; turn None: no environment."""
     zero = torch.zeros(len(mask))
     rollout = rows_of(mask, torch.zeros(len(mask), dtype=torch.int64), turn=turn)
     scores = Scores(total=zero, parts={}, scored=zero == 0)
@@ -140,7 +140,7 @@ def weighed(mask, turn):
 
 
 def test_moves_of_a_silent_world_without_a_template_are_told_apart():
-    """Nothing stands between them; and a token in a move that is not trained parts it in none."""
+    """No token separates the moves, and an untrained token inside a move does not split it."""
     turn = torch.tensor([[1, 1, 2, 2, 2, 2], [1, 1, 1, 1, 0, 0]])
     mask = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 0, 0, 1, 0, 0]]).bool()
     want = torch.tensor([[1 / 2, 1 / 2, *4 * [1 / 4]], [1 / 2, 0, 0, 1 / 2, 0, 0]]) / 3

@@ -1,4 +1,4 @@
-"""Rewards that are compared one by one."""
+"""Advantages that compare the rewards one by one."""
 
 from functools import partial
 
@@ -68,7 +68,7 @@ def test_a_group_that_ties_in_every_part_gets_exactly_nothing():
 
 
 def test_rewards_whose_sums_tie_are_still_told_apart():
-    """What GDPO is for: GRPO sees 1 + 0 and 0 + 1 as the same."""
+    """The purpose of GDPO: to GRPO 1 + 0 and 0 + 1 are equal."""
     split = two(right=(1, 0, 0, 1, 0, 1), short=(0.0, 1, 0.5, 0, 1, 0.5))
     got = gdpo(split, one_step(), weights={"right": 2.0, "short": 1.0})[:, 0]
     assert got[0] > got[1]

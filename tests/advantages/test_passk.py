@@ -1,4 +1,4 @@
-"""The best of k samples against all subsets, one by one."""
+"""The advantages for the best of k samples, against all subsets one by one."""
 
 from itertools import combinations
 from math import comb

@@ -1,4 +1,4 @@
-"""Who is preferred to whom: by hand, against a loop, and where there is nobody to prefer."""
+"""Win rates within a group: by hand, against a loop, and without opponents."""
 
 from dataclasses import replace
 
@@ -88,7 +88,7 @@ def test_a_win_rate_is_that_of_a_loop_over_all_pairs(seed):
 
 
 def test_how_far_scores_are_apart_within_a_group_counts_for_nothing():
-    """Nor does an outlier: the others keep their distances."""
+    """An outlier does not matter either: only the order of the scores does."""
     near, far = ([0.50, 0.51, 0.52, 0.0, 1.0, 9.0], [0.1, 0.2, 0.9, 0.0, 1.0, 1000.0])
     got = [win_rate(scores(torch.tensor(x)), rows())[:, 0] for x in (near, far)]
     assert got[0].tolist() == got[1].tolist() == pytest.approx([-1, 0, 1, -1, 0, 1], abs=1e-5)

@@ -1,4 +1,4 @@
-"""What is done to truncated and overlong answers."""
+"""The handling of truncated and overlong answers."""
 
 from dataclasses import replace
 
@@ -47,7 +47,7 @@ def test_penalised_answers_lose_a_constant_and_a_missing_score_stays_missing():
 
 
 def test_a_penalty_is_paid_by_the_last_step_where_a_score_is_spread_over_steps():
-    """Whoever reads the steps sees it, and the steps still add up to the total."""
+    """Readers of the steps see it, and the steps still add up to the total."""
     before = scores(torch.ones(2), torch.tensor([True, True]))
     before = replace(before, per_step=torch.tensor([[0.75, 0.25], [1.0, 0.0]]))
     after, _ = shaping.penalise(before, rows([2, 2], [False, True]), penalty=0.5)
@@ -56,7 +56,7 @@ def test_a_penalty_is_paid_by_the_last_step_where_a_score_is_spread_over_steps()
 
 
 def test_what_a_world_says_makes_no_answer_overlong():
-    """Six steps are in use, and the policy wrote two of them."""
+    """Six steps are in use, of which the policy wrote two."""
     turn = torch.tensor([[1, 0, 0, 0, 0, 2]])
     played = rollout(
         turn > 0, torch.zeros(1, dtype=torch.int64), length=torch.tensor([6]), turn=turn

@@ -1,4 +1,4 @@
-"""Advantages of a teacher, against their reference values and the law that they stand on."""
+"""Advantages from a teacher, against their reference values and the law behind them."""
 
 from dataclasses import replace
 from functools import partial
@@ -32,7 +32,7 @@ def rollout_of(mask, **others):
 
 @pytest.fixture
 def case(axis):
-    """Two rows of the reference, NaN on the step that is not trained."""
+    """Two rows of the reference, with NaN on the untrained step."""
     read = partial(axis)
     return rollout_of(
         read("opd_sampled/mask"),
@@ -60,7 +60,7 @@ def test_a_student_is_led_beyond_its_teacher_as_in_the_reference(axis, case):
 
 
 def test_a_task_adds_its_advantage_to_every_step(axis, case):
-    """Whose mean over samples is 0 here, and no statistic of the teacher's part is taken."""
+    """Here its mean over samples is 0; the teacher's part is not normalised."""
     task = axis("opd_sampled/task_advantage")
     shares = {"task": Share(of=batch_relative), "teacher": Share(of=from_teacher)}
     got = Combined(shares)(scored(2, task), case)

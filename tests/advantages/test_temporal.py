@@ -1,4 +1,4 @@
-"""Sums over later steps, with holes, against the reference vectors and loops."""
+"""Sums over later steps, with holes in the mask, against the reference vectors and loops."""
 
 from dataclasses import replace
 from functools import partial
@@ -27,7 +27,7 @@ def inputs(vectors, dtype, mask="in/M"):
 
 
 def less_kl(vectors, dtype, coef):
-    """Rewards after a penalty of k1 at every step."""
+    """Rewards minus a k1 penalty at every step."""
     rewards, _, mask = inputs(vectors, dtype)
     return rewards - coef * ((vectors["in/OLD"] - vectors["in/REF"]).to(dtype) * mask)
 

@@ -1,4 +1,4 @@
-"""What rounding leaves of a tie: a mean of equal numbers need not be that number in float32."""
+"""Ties under rounding: a mean of equal float32 numbers need not equal them."""
 
 from functools import partial
 

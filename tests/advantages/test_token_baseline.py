@@ -1,4 +1,4 @@
-"""The optimal baseline of each token: against reference values, and as the least of a variance."""
+"""The optimal baseline of each token: reference values, and the minimum of a variance."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ def close(got, want):
 
 
 def of_axis(axis, *, before=0):
-    """The reference rows; `before`: steps that were taken ahead of the first row's, untrained."""
+    """The reference rows; `before`: untrained steps ahead of those of the first row."""
     mask, probability = axis("otb/mask").bool(), axis("otb/prob_of_token")
     known = {"old_logp": probability.log(), "sum_pi_squared": axis("otb/sum_of_squared_probs")}
     if before:  # the first row moves right, and garbage stands where it was

@@ -1,4 +1,4 @@
-"""What an algorithm binds beside advantage and loss: KL, critic, correction, memory, drift."""
+"""The parts of an algorithm besides advantage and loss: KL, critic, correction, state, drift."""
 
 from dataclasses import replace
 from functools import partial
@@ -106,7 +106,7 @@ def test_a_kl_is_paid_in_one_place():
 
 
 def test_group_advantages_see_what_the_kl_took(tmp_path):
-    """RLOO of the score less the KL of the whole sample."""
+    """RLOO of the score minus the KL of the whole sample."""
     paying = replace(GRPO, advantage=leave_one_out, kl=KLInReward(coef=0.3))
     rows = sampled()
     known = scores(torch.tensor([1.0, 0.5]))
@@ -181,7 +181,7 @@ def test_a_module_that_says_nothing_is_remembered_all_the_same(tmp_path):
 
 
 class Counting(torch.nn.Module):
-    """An advantage of somebody's own, with a state and without metrics."""
+    """A custom advantage with state and without metrics."""
 
     def __init__(self):
         super().__init__()
@@ -237,7 +237,7 @@ def test_updates_end_once_the_policy_has_drifted_past_its_target(tmp_path):
 
 
 def aged(loop, gap: int):
-    """The loop's sampler hands out rows as if they were of older weights."""
+    """A loop whose sampler marks rows as sampled by older weights."""
     sample = loop.policy.sample
 
     def older(*args, **kw):
@@ -314,7 +314,7 @@ def test_a_survey_sees_the_update_before_any_cut(budget, tmp_path):
 
 @declare(zero_at_zero_advantage=True, whole_groups=True)
 def between_rows(batch):
-    """Raises where a group is not whole."""
+    """Asserts that every group is whole."""
     same = batch.group[:, None] == batch.group
     assert (same.sum(1) == 4).all() or len(batch.group) == 1
     total = same.to(batch.logp) @ batch.logp.sum(1, keepdim=True)

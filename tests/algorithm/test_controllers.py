@@ -1,4 +1,4 @@
-"""Coefficients that move, against the reference and by hand."""
+"""Controllers of coefficients, against the reference and by hand."""
 
 from math import isclose
 

@@ -1,4 +1,4 @@
-"""Runs in processes of their own, whose reward does not come back from its n-th call."""
+"""Runs in separate processes, whose reward never returns from its n-th call."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def in_python() -> None:
 
 
 def in_c() -> None:
-    """Locks a mutex twice: no signal ends that, and Python's lock is free meanwhile."""
+    """Lock a mutex twice: no signal ends that, and Python's lock is free meanwhile."""
     library, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
     library.pthread_mutex_lock(mutex)
     library.pthread_mutex_lock(mutex)
 
 
 def in_c_with_the_lock() -> None:
-    """A pattern that backtracks, for longer than anybody waits; no thread of Python runs."""
+    """Match a backtracking pattern: it takes practically forever, and no Python thread runs."""
     re.match("(a+)+$", "a" * 60 + "b")
 
 
@@ -47,7 +47,7 @@ def hangs_at(call: int, how: Callable[[], None], hanging: Path | None = None) ->
 
 
 def started(folder: Path, **how: object) -> BaseProcess:
-    """A run in a child, whose standard error is the file `said` beside the folder."""
+    """A run in a child process, whose standard error goes to the file `said` beside the folder."""
     child = FORK.Process(target=functools.partial(_run, folder, **how))
     child.start()
     return child

@@ -1,4 +1,4 @@
-"""A run whose reward is hacked: it ends or warns, and what it was before is kept."""
+"""Runs whose reward is hacked: they end or warn, and keep an earlier checkpoint."""
 
 import logging
 from dataclasses import replace
@@ -19,7 +19,7 @@ AGAINST = {"judge": Reward(lambda o, p: 1 - share_of_threes(o, p), weight=0.0)}
 
 @groupwise
 def near_a_sixth(outputs, prompt):
-    """A judge that turns on the way: it likes threes up to a sixth of the answers to a prompt."""
+    """A judge that first rises, then falls: it prefers a share of threes near a sixth."""
     mean = sum(share_of_threes(output, prompt) for output in outputs) / len(outputs)
     return [-abs(mean - 1 / 6)] * len(outputs)
 
@@ -63,7 +63,7 @@ def test_a_guard_waits_for_as_many_evaluations_as_it_says():
 
 
 def test_a_reward_that_nobody_calls_a_judge_accuses_nobody(tmp_path, caplog):
-    """Shorter answers, or smaller files, may be what is wanted."""
+    """Shorter answers, or smaller files, may be intended."""
     with caplog.at_level(logging.WARNING, logger="tandem"):
         run(tmp_path, judges=AGAINST, guards=Guards(), **OPTIONS | {"iterations": 4})
     assert not [said for said in caplog.messages if "judge fell" in said]

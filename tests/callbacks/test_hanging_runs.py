@@ -1,4 +1,4 @@
-"""What hangs is ended: by a second signal at once, and by the watchdog when nobody looks."""
+"""Hanging runs end: at once by a second signal, and by the watchdog otherwise."""
 
 import os
 import signal
@@ -40,7 +40,7 @@ def test_a_second_signal_ends_a_run_at_once_with_what_was_published(tmp_path, ho
 
 
 def test_one_signal_does_not_wait_for_the_time_outs_of_a_reward(tmp_path, monkeypatch):
-    """Three rounds of 300 s. The iteration is given up as a whole, and done again later."""
+    """Three rounds of 300 s. The iteration is abandoned and repeated later."""
     monkeypatch.setattr("tandem.rewards.concurrency.GRACE", 0.5)
     folder, hanging, straight = (tmp_path / name for name in ("run", "hanging", "straight"))
     child = started(folder, reward=hangs_at(FOURTH, in_python, hanging), timeout=300.0)

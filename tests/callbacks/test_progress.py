@@ -1,4 +1,4 @@
-"""What stands in the line of a run."""
+"""The progress line of a run."""
 
 from types import SimpleNamespace
 
@@ -41,7 +41,7 @@ def test_what_an_evaluation_found_says_of_which_weights():
 
 @pytest.mark.parametrize(("iteration", "known"), [(1, False), (2, False), (3, True), (150, True)])
 def test_the_time_that_is_left_is_told_from_the_third_iteration_on(monkeypatch, iteration, known):
-    """The first one was evaluated and took 90 s, each of the others 2."""
+    """The first iteration includes an evaluation and took 90 s, each of the others 2."""
     shown = progress(KNOWN)
     shown.first, shown.began, shown.paced = 0, 0.0, 90.0
     now = 90.0 + 2.0 * (iteration - 1)

@@ -1,4 +1,4 @@
-"""Whole runs: what they write, and that ending one anywhere changes nothing in the end."""
+"""Whole runs: their files, and that interrupting one anywhere does not change its result."""
 
 import logging
 import multiprocessing
@@ -28,7 +28,7 @@ FORK = multiprocessing.get_context("fork")
 
 @pytest.fixture(autouse=True)
 def a_hangup_is_heard():
-    """Also where the tests themselves were started by nohup."""
+    """Restores SIGHUP, which nohup ignores."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
@@ -36,7 +36,7 @@ def a_hangup_is_heard():
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory):
-    """A run that nobody disturbs."""
+    """A run without interruption."""
     folder = tmp_path_factory.mktemp("straight")
     run(folder)
     return folder
@@ -151,7 +151,7 @@ MOMENTS = {"first evaluation": 10, "first iteration": 50, "evaluation 2": 100, "
 
 
 def signals_at(call: int, *numbers: signal.Signals):
-    """A reward during whose n-th call the process is sent signals."""
+    """A reward that signals the process in its n-th call."""
     calls = iter(range(10**6))
 
     def reward(output, prompt) -> float:
@@ -256,7 +256,7 @@ def child_of(folder, *, resume: bool = False):
 def test_after_an_update_a_run_leaves_at_once_only_where_a_checkpoint_of_before_lies(
     tmp_path, straight, monkeypatch, every, finished
 ):
-    """Heard in the first update of iteration 3; a checkpoint of before lies there or not."""
+    """A signal in the first update of iteration 3, with or without a checkpoint before it."""
     backwards = iter(range(10**6))
 
     def signalling(module, loss, *args):
@@ -274,7 +274,7 @@ def test_after_an_update_a_run_leaves_at_once_only_where_a_checkpoint_of_before_
 
 
 class Signalling(MovingAverage):
-    """Whose run is asked to leave as it has seen the scores of its third iteration."""
+    """Signals the process after the scores of the third iteration."""
 
     def forward(self, scores, rollout):
         advantages = super().forward(scores, rollout)
@@ -284,7 +284,7 @@ class Signalling(MovingAverage):
 
 
 def test_scores_that_a_moving_average_has_seen_are_not_seen_again(tmp_path):
-    """No checkpoint could hold the start of the iteration, so it ends first."""
+    """The average has already changed, so the iteration ends before the run does."""
     straight, cut = tmp_path / "straight", tmp_path / "cut"
     run(straight, algorithm=replace(GRPO, advantage=MovingAverage(decay=0.5)))
     with pytest.raises(Interrupted):

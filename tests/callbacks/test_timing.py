@@ -1,4 +1,4 @@
-"""Seconds that a run took, over all its starts and all its devices."""
+"""The seconds of a run, over all its starts and devices."""
 
 import pytest
 from toy_run import ITERATIONS, run

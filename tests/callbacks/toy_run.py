@@ -35,7 +35,7 @@ SETTINGS = Answers(
 
 
 class Policy(TablePolicy):
-    """With weights to save and answers to evaluate."""
+    """A policy with weights to save and answers to evaluate."""
 
     def __init__(self) -> None:
         super().__init__(dtype=torch.float32)
@@ -65,8 +65,8 @@ class Policy(TablePolicy):
 
 
 class Stream(nn.Module):
-    """Prompts by number; remembers how often it heard of a success. It may end a run as a user
-    does, by what nothing catches."""
+    """Prompts by number; counts the reported successes. It may end a run as a user does, by an
+    exception that nothing catches."""
 
     def __init__(self, *, dies_at: int | None = None) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Stream(nn.Module):
 
 
 class Loader:
-    """The prompts of the iterations that are left."""
+    """The prompts of the remaining iterations."""
 
     def __init__(self, module: PostTraining) -> None:
         self.module = module
@@ -134,7 +134,7 @@ def run(
     folder: Path, *, resume: bool = False, evaluation: Evaluation = SETTINGS, mirrors=(),
     devices: int = 1, checkpoint_every: int = EVERY, **of_module,
 ) -> PostTraining:  # fmt: skip
-    """Train in `folder`, or go on there."""
+    """Train in `folder`, or resume there."""
     module = module_in(folder, **of_module)
     record = RunRecord(folder, mirrors=mirrors)
     record.begin("", seed=0, command=["train.py"])

@@ -26,7 +26,7 @@ PATIENCE = 60.0  # seconds for any answer
 
 
 class Chromium:
-    """One page of one browser. `events` are all that it told unasked, in order."""
+    """One page of one browser. `events`: all unsolicited messages, in order."""
 
     def __init__(self) -> None:
         self.events: list[dict] = []
@@ -42,7 +42,7 @@ class Chromium:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters) -> dict:
-        """The answer. Raises RuntimeError for a refusal, TimeoutError for none."""
+        """The answer. Raises RuntimeError for an error reply, TimeoutError for none."""
         self._count += 1
         message = {"id": self._count, "method": method, "params": parameters}
         if self._session:
@@ -77,7 +77,7 @@ class Chromium:
             time.sleep(0.05)
 
     def look(self, width: int, height: int, scheme: str) -> None:
-        """A screen of this size, light or dark."""
+        """Set the screen size, light or dark."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             **{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600},
@@ -87,7 +87,7 @@ class Chromium:
         self.run("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def screenshot(self, path: Path) -> None:
-        """The whole page, however long."""
+        """The whole page at its full length."""
         found = self.call("Page.captureScreenshot", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(found["data"]))
 
@@ -127,7 +127,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 
 def start(home: str) -> tuple[subprocess.Popen, int, int]:
-    """The process, where it is written to and where it is read."""
+    """The process, its input and its output."""
     theirs_in, ours_out = high(os.pipe())
     ours_in, theirs_out = high(os.pipe())
     given = [sys.executable, "-ESc", GIVE, str(theirs_in), str(theirs_out)]
@@ -144,7 +144,7 @@ def start(home: str) -> tuple[subprocess.Popen, int, int]:
 
 
 def high(ends: tuple[int, int]) -> list[int]:
-    """The same pipe under numbers that are out of the way of 3 and 4."""
+    """The same pipe under a number above 3 and 4."""
     moved = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in ends]
     for end in ends:
         os.close(end)

@@ -1,6 +1,6 @@
-"""Run directories that look like real ones: what the page is looked at with, and tested with.
+"""Realistic run directories, to look at the report page and to test it.
 
-`PYTHONPATH=tests/compare:src python -m showcase FOLDER` writes all kinds to look at.
+`PYTHONPATH=tests/compare:src python -m showcase FOLDER` writes all kinds.
 """
 
 import sys
@@ -27,7 +27,7 @@ MOMENTS = 4  # at which pictures are shown
 
 
 def curve(algorithm, seed, kind):
-    """Scores at every evaluation: from 0.08 they saturate, with the noise of 128 prompts."""
+    """Scores of every evaluation: saturating from 0.08, with the noise of 128 prompts."""
     end, half, apart = kind[algorithm]
     random = np.random.default_rng([seed, *algorithm.encode()])
     end += apart * random.normal()
@@ -37,7 +37,7 @@ def curve(algorithm, seed, kind):
 
 
 def language(folder: Path, seeds: int = 10) -> Path:
-    """Four algorithms; the last seed of the last one dies on its way."""
+    """Four algorithms; the last seed of the last one dies before its end."""
     for algorithm in LANGUAGE:
         for seed in range(seeds):
             place = folder / f"{algorithm}-{seed}"
@@ -81,7 +81,7 @@ def flows(folder: Path, seeds: int = 5) -> Path:
 
 
 def write_pictures(place: Path, scores, size: int = 16) -> None:
-    """Circles that come out of noise."""
+    """Images of circles that emerge from noise."""
     record = RunRecord(place)
     random = np.random.default_rng(0)
     y, x = np.mgrid[:size, :size]
@@ -108,7 +108,7 @@ def shown(clean, score, random) -> torch.Tensor:
 
 
 def newcomers(folder: Path) -> Path:
-    """New runs of two of the algorithms: one fails, and one has another learning rate."""
+    """New runs of two of the algorithms: one fails, one has another learning rate."""
     common = {"every": EVERY, "iterations": ITERATIONS}
     for algorithm in ("grpo", "reinforce"):
         for seed in (20, 21):

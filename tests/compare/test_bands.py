@@ -19,7 +19,7 @@ SPREAD = 0.03
 
 
 def curve(seed, *, shift=0.0, points=6):
-    """From 0, which all seeds share, upwards; a seed is better or worse throughout."""
+    """From 0, shared by all seeds, upwards; a seed is better or worse throughout."""
     random = np.random.default_rng(seed)
     height = 0.6 + shift + SPREAD * random.normal()
     rise = np.linspace(0, 1, points) * (height + 0.01 * random.normal(size=points))
@@ -47,7 +47,7 @@ def judged(tmp_path, kept, own, **changes):
 
 
 def test_what_is_kept_is_the_band_of_its_definition(kept):
-    """At the five points at which seeds differ; at the first one all are 0."""
+    """At the five points where seeds differ; at the first all are 0."""
     y = np.array([curve(seed) for seed in range(10)])
     edge = stats.t.ppf(1 - 0.025 / 5, 9) * math.sqrt(1 + 1 / 10)
     band = kept.variants[0].band
@@ -112,7 +112,7 @@ def test_a_share_ends_at_one_and_a_reward_does_not():
 
 
 def test_a_long_curve_is_judged_at_few_points(tmp_path):
-    """Each more would widen the band for all of them."""
+    """Each further point would widen the band for all of them."""
     write_run(tmp_path, np.linspace(0, 1, 101).tolist())
     (variant,) = group_runs([read(tmp_path)])
     kept = expected_bands.describe_variant(variant, METRIC)["x"]
@@ -120,7 +120,7 @@ def test_a_long_curve_is_judged_at_few_points(tmp_path):
 
 
 def test_of_a_run_that_goes_on_no_band_is_kept(tmp_path):
-    """What it shows would be expected of all that come after it."""
+    """Its metrics would be expected of all later runs."""
     for seed in range(3):
         own = curve(seed)[: 6 - (seed == 2)]
         write_run(tmp_path / str(seed), own, seed=seed, iterations=5, going=True)

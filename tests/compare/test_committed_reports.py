@@ -1,4 +1,4 @@
-"""The reports beside experiments are what this code makes of the runs that are kept there."""
+"""The reports beside experiments equal those of this code on the archived runs."""
 
 import tarfile
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a table claims, and what it does not claim."""
+"""The claims of a comparison table, and the claims that it does not make."""
 
 import csv
 import io
@@ -34,7 +34,7 @@ def test_a_difference_that_is_there_is_claimed(tmp_path):
 
 
 def spread_of(n, gap=0.02, noise=0.03):
-    """Two variants, n seeds each, whose differences scatter about the gap."""
+    """Two variants, n seeds each, whose differences scatter around the gap."""
     random = np.random.default_rng(n)
     rloo = random.normal(0.7, 0.05, n)
     grpo = rloo + gap + random.normal(0, noise, n)
@@ -42,7 +42,7 @@ def spread_of(n, gap=0.02, noise=0.03):
 
 
 def test_a_difference_that_is_not_comes_with_a_range_of_seeds(tmp_path):
-    """From the least to the largest spread that the chi-square law of so few seeds allows."""
+    """From the smallest to the largest spread that the chi-square law allows for so few seeds."""
     (pair,) = compare_all(table(tmp_path, spread_of(6, gap=0.0)), METRIC)
     gaps = np.subtract(*(side.scores for side in (pair.better, pair.other)))
     edges = [gaps.std(ddof=1) * np.sqrt(5 / stats.chi2.ppf(q, 5)) for q in (0.975, 0.025)]
@@ -72,7 +72,7 @@ def test_a_difference_that_was_named_has_its_power_from_three_seeds_on(tmp_path)
 
 
 def test_two_seeds_have_no_interval_no_p_and_no_r(tmp_path):
-    """Student's interval of two reaches 12.7 standard errors to either side."""
+    """Student's interval of two seeds is 12.7 standard errors wide on either side."""
     finals = {"grpo": [0.8, 0.81], "rloo": [0.5, 0.52]}
     one, other = table(tmp_path, finals)
     assert (one.estimate.low, other.estimate.high) == (None, None)
@@ -84,7 +84,7 @@ def test_two_seeds_have_no_interval_no_p_and_no_r(tmp_path):
 
 
 def test_a_claim_stands_where_the_simultaneous_interval_leaves_out_0(tmp_path):
-    """Of many random tables; the interval of a pair alone may leave it out and claim nothing."""
+    """Over many random tables; the interval of a pair alone may exclude 0 without a claim."""
     random, alone = np.random.default_rng(3), 0
     for i in range(12):
         finals = {name: random.normal(0.5 + 0.02 * j, 0.03, 4) for j, name in enumerate("abcd")}
@@ -114,7 +114,7 @@ def test_the_design_decides_what_is_paired(tmp_path):
 
 
 def test_a_lost_run_takes_its_own_pair_and_no_other(tmp_path):
-    """The verdict is that of the pairs that are left, though seeds differ more than variants."""
+    """The verdict uses the remaining pairs, although seeds differ more than variants."""
     rloo = [0.80, 0.20, 0.50, 0.35, 0.65, 0.40]
     gaps = [0.02, 0.03, 0.025, 0.02, 0.03, 0.02]
     grpo = [score + gap for score, gap in zip(rloo, gaps, strict=True)]
@@ -132,7 +132,7 @@ def test_pairs_that_are_fewer_than_half_of_a_side_are_not_all_that_is_known(tmp_
 
 
 def test_what_the_pairs_say_is_said_of_the_right_one(tmp_path):
-    """The mean over all seeds may say the opposite: one side was lucky in the seed it has alone."""
+    """The mean over all seeds may say the opposite: the extra seed of one side was a lucky one."""
     grpo, rloo = [0.51, 0.41, 0.61, 0.31], [0.50, 0.401, 0.60, 0.301, 0.99]
     (pair,) = compare_all(table(tmp_path, {"rloo": rloo, "grpo": grpo}), METRIC)
     assert pair.verdict == "grpo beats rloo" and pair.difference.mean > 0
@@ -149,7 +149,7 @@ def test_a_partner_that_died_without_a_score_leaves_no_pairs(tmp_path):
 
 
 def test_p_values_hold_for_the_whole_table(tmp_path):
-    """Each counts as often as there are pairs."""
+    """Each is multiplied by the number of pairs."""
     random = np.random.default_rng(0)
     finals = {name: random.normal(0.5, 0.05, 4).tolist() for name in ("a", "b", "c", "d")}
     found = compare_all(table(tmp_path, finals), METRIC)
@@ -186,7 +186,7 @@ def test_a_run_without_the_metric_of_the_others_is_named_and_does_not_count(tmp_
 
 
 def test_while_a_run_goes_on_nothing_is_claimed(tmp_path, monkeypatch, capsys):
-    """Neither in the table nor on the page, and the pairs of whole runs keep theirs."""
+    """Neither in the table nor on the page; pairs of finished runs keep their claims."""
     write_sweep(tmp_path, FAR | {"ppo": [0.1, 0.11, 0.12]}, every=9)
     write_run(tmp_path / "ppo-3", [0.1], seed=3, algorithm="ppo", iterations=9, going=True)
     run_command(monkeypatch, tmp_path, f"out={tmp_path / 'out'}")
@@ -251,7 +251,7 @@ def test_a_wrong_option_is_one_line(tmp_path, monkeypatch, capsys, arguments, li
 
 
 def test_seeds_that_all_agree_prove_nothing(tmp_path):
-    """Though 0.2 - 0.1 differs from 0.3 - 0.2 in the last digit."""
+    """Even if 0.2 - 0.1 differs from 0.3 - 0.2 in the last digit."""
     (pair,) = compare_all(
         table(tmp_path, {"grpo": [0.2, 0.3, 0.7], "rloo": [0.1, 0.2, 0.6]}), METRIC
     )

@@ -1,4 +1,4 @@
-"""The table of curves and that of pass@k, on runs whose numbers are known."""
+"""The tables of curves and of pass@k, on runs with known numbers."""
 
 import pytest
 from written_runs import wordy, write_run
@@ -52,7 +52,7 @@ def test_nothing_that_rose_has_no_threshold(tmp_path):
 
 
 def test_areas_end_where_the_shortest_variant_does(tmp_path):
-    """A run twice as long as the others has not learned more on the way."""
+    """A run twice as long has not learned more on the way."""
     write_run(tmp_path / "a", [0.0, 0.4, 0.4, 0.4, 0.4], algorithm="grpo")
     write_run(tmp_path / "b", [0.0, 0.4, 0.4], algorithm="rloo")
     table = table_curves(variants_of(tmp_path), METRIC, "iterations")
@@ -60,7 +60,7 @@ def test_areas_end_where_the_shortest_variant_does(tmp_path):
 
 
 def test_an_area_is_of_each_seed_on_its_own_places_up_to_where_the_first_one_ends(tmp_path):
-    """At 1,280 tokens one seed has 0.4, and the one that writes ten times as much 0.12."""
+    """At 1,280 tokens one seed has 0.4, and the one with ten times as many tokens per step 0.12."""
     write_run(tmp_path / "0", [0.0, 0.2, 0.4], seed=0)
     wordy(write_run(tmp_path / "1", [0.0, 0.6, 0.8], seed=1), 10)
     found = cells(table_curves(variants_of(tmp_path), METRIC, "tokens"))

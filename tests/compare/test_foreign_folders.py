@@ -1,4 +1,4 @@
-"""A folder of somebody else's, read beside one's own: named, left out, and never obeyed."""
+"""An untrusted folder read beside one's own: named, left out, and never obeyed."""
 
 import csv
 import io

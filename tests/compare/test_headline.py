@@ -1,4 +1,4 @@
-"""What stands on top of a comparison: the same on the page and on a terminal, and what to run."""
+"""The headline of a comparison: equal on the page and on a terminal, with the command to run."""
 
 import shutil
 
@@ -44,7 +44,7 @@ def test_a_claim_of_the_headline_comes_with_its_size(tmp_path):
 
 @pytest.mark.parametrize("columns", [40, 60, 80, 120])
 def test_no_line_of_a_table_is_wider_than_the_terminal(tmp_path, monkeypatch, columns):
-    """Nor is a number broken, or a cell lost."""
+    """No number is broken and no cell is lost."""
     monkeypatch.setenv("COLUMNS", str(columns))
     assert shutil.get_terminal_size().columns == columns
     finals = {name: [0.5 + i / 50, 0.6, 0.55] for i, name in enumerate(("grpo", "rloo", "dapo"))}
@@ -107,7 +107,7 @@ def test_nothing_is_left_to_run_where_all_is_told_apart(tmp_path):
 
 
 def two(folder, **changes):
-    """Two algorithms, the second with changes of its own."""
+    """Two algorithms; `changes` apply to the second."""
     for seed in range(3):
         write_run(folder / f"grpo{seed}", [0.1], seed=seed, schedule={"warmup": 5}, group_size=8)
         own = {"schedule": {"warmup": 5}, "group_size": 8} | changes

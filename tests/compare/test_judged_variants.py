@@ -1,4 +1,4 @@
-"""Whether a judge that nothing is trained on rose as well: said of each variant, with intervals."""
+"""Whether an untrained judge rose as well: for each variant, with intervals."""
 
 import numpy as np
 import pytest
@@ -80,6 +80,6 @@ def test_a_run_that_kept_no_prompts_claims_nothing(tmp_path):
 
 
 def test_a_reward_that_nobody_calls_a_judge_is_none(tmp_path):
-    """Of its weight of 0 alone nobody knows whether more of it is better."""
+    """A weight of 0 alone does not mean that higher is better."""
     run = read(write(tmp_path, "grpo", 0, [0.2, 0.8], [0.5, 0.3], judges=()))
     assert find_judges(run) == []

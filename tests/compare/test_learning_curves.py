@@ -1,4 +1,4 @@
-"""Curves of all seeds at the same iterations, and those that died."""
+"""Curves of all seeds at the same iterations, including runs that died."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def test_a_run_that_died_goes_on_with_the_score_it_had(tmp_path):
 
 
 def test_on_another_axis_each_seed_is_where_it_was_and_the_mean_is_between_them(tmp_path):
-    """Answers of other lengths: seeds end at 1,280 and at 12,800 tokens."""
+    """Answers of different lengths: seeds end at 1,280 and at 12,800 tokens."""
     write_run(tmp_path / "0", [0.0, 0.2, 0.4], seed=0)
     wordy(write_run(tmp_path / "1", [0.0, 0.6, 0.8], seed=1), 10)
     runs = [read(tmp_path / name) for name in "01"]
@@ -35,7 +35,7 @@ def test_on_another_axis_each_seed_is_where_it_was_and_the_mean_is_between_them(
 
 
 def test_a_run_that_goes_on_moves_no_seed(tmp_path):
-    """What was drawn of the others stays where it was when one of them has written more."""
+    """The points of other seeds stay in place when one run writes more."""
     short = write_run(tmp_path / "0", [0.0, 0.2], seed=0, iterations=3)
     wordy(write_run(tmp_path / "1", [0.0, 0.6, 0.8, 0.9], seed=1), 10)
     read_all = lambda: [read(tmp_path / name) for name in "01"]  # noqa: E731

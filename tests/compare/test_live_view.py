@@ -1,4 +1,4 @@
-"""The report while runs go on: what is new is there, and nothing half-written breaks it."""
+"""The report while runs continue: it updates, and half-written lines do not break it."""
 
 import json
 import os
@@ -151,7 +151,7 @@ def test_prompts_of_an_evaluation_and_a_selection_are_news(tmp_path):
 
 
 def test_a_bug_is_told_to_whoever_looks_and_printed_once(tmp_path, capsys):
-    """It is no reader's affair, and the next line may end it."""
+    """The server keeps going, since the next line of a run may resolve it."""
     write_sweep(tmp_path, {"grpo": [0.5]}, iterations=9)
 
     def broken(runs):
@@ -184,7 +184,7 @@ def test_a_reader_that_leaves_is_no_error_and_all_else_is_printed(tmp_path, caps
 
 @pytest.mark.parametrize("host", ["evil.example:80", "evil.example", "127.0.0.1.evil.example:80"])
 def test_a_name_that_points_here_is_refused(tmp_path, host):
-    """Else any page that is open in the browser could read the runs."""
+    """Otherwise any page that is open in the browser could read the runs (DNS rebinding)."""
     write_sweep(tmp_path, {"grpo": [0.5]})
     with served(watched(tmp_path)) as server:
         status, said = answer(server, "/data.json", host=host)

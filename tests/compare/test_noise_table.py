@@ -1,4 +1,4 @@
-"""Which noise is the larger one, from run directories."""
+"""The table of the larger noise, from run directories."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ METRIC = "eval/accuracy"
 
 
 def written(folder, algorithm, answers, *, ids=None, sources=None, **common):
-    """A run of each row of answers: [n, P]."""
+    """A run for each row of answers: [n, P]."""
     for seed, values in enumerate(answers):
         place = folder / f"{algorithm}-{seed}"
         write_run(place, [0.0, float(np.mean(values))], seed=seed, algorithm=algorithm, **common)
@@ -54,7 +54,8 @@ def test_numbers_of_one_variant_and_what_to_buy(tmp_path):
 
 
 def test_a_difference_is_decomposed_itself(tmp_path):
-    """Both find the same prompts hard: apart prompts are the larger noise, in the gap seeds are."""
+    """Prompts are the larger noise in each variant, but equally hard for both: in the gap seeds
+    are."""
     a = answers(4, 10, seed=0.05, prompt=0.3)
     b = a - 0.1 + np.array([[0.08], [-0.03], [-0.06], [0.01]])
     written(tmp_path, "grpo", a)
@@ -77,8 +78,8 @@ def test_without_pairs_prompts_are_still_shared(tmp_path):
 
 
 def test_a_lost_run_takes_its_own_pair_and_no_other(tmp_path):
-    """Each seed draws prompts of its own, and both variants find the same ones hard: apart they
-    seem to need more prompts; pair by pair seeds are what differs."""
+    """Each seed draws its own prompts, and both variants find the same ones hard: apart they seem
+    to need more prompts; in pairs the difference is by seed."""
     a = np.stack([answers(1, 20, seed=0, prompt=0.3, stream=s)[0] for s in range(6)])
     b = a - 0.1 + np.array([0.05, -0.04, 0.06, -0.05, 0.03, -0.05])[:, None]
     ids = [range(20 * s, 20 * s + 20) for s in range(6)]
@@ -92,7 +93,7 @@ def test_a_lost_run_takes_its_own_pair_and_no_other(tmp_path):
 
 
 def test_prompts_that_are_shared_without_pairs_are_not_counted_twice(tmp_path):
-    """One run of the pairs died before its score, and each seed has prompts of its own."""
+    """One run of the pairs died before its score, and each seed has its own prompts."""
     ids = [range(10 * s, 10 * s + 10) for s in range(3)]
     y = answers(3, 10, seed=0.05, prompt=0.3)
     written(tmp_path, "grpo", y, ids=ids)
@@ -113,7 +114,7 @@ def test_seeds_that_were_asked_other_prompts_count_them_already(tmp_path):
 
 
 def test_all_prompts_that_there_are_leave_nothing_to_chance(tmp_path):
-    """Each source has one prompt, which any other set would ask too: there is nothing to tell."""
+    """Each source has one prompt, which any other set would contain too: no table."""
     every, one = ["a", "b", "c", "d"], ["a", "a", "b", "b"]
     written(tmp_path / "all", "grpo", answers(3, 4, seed=0.1, prompt=0.1), sources=every)
     assert table_of(tmp_path / "all") is None
@@ -136,7 +137,7 @@ def test_runs_that_kept_no_prompts_have_no_such_table(tmp_path):
 
 
 def test_the_evaluation_of_the_score_is_read_and_no_other(tmp_path):
-    """Also where a later one was torn, or belongs to an iteration that was never logged."""
+    """Even if a later one is torn, or belongs to an iteration that was never logged."""
     place = write_run(tmp_path / "run", [0.0, 0.5])
     for iteration, values in enumerate(([0.0, 0.0], [0.25, 0.75], [1.0, 1.0])):
         write_prompts(place, values, iteration=iteration, ids=[7, 8])

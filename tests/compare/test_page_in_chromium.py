@@ -1,6 +1,6 @@
-"""The page as people see it: opened in Debian's Chromium, read, clicked, and looked at.
+"""The report page as users see it: opened in Debian's Chromium, read, clicked, photographed.
 
-`TANDEM_SCREENSHOTS=FOLDER pytest -q tests/compare/test_page_in_chromium.py` keeps the pictures.
+`TANDEM_SCREENSHOTS=FOLDER pytest -q tests/compare/test_page_in_chromium.py` keeps the images.
 """
 
 import os
@@ -42,7 +42,7 @@ def page(folder, name, **asked):
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
-    """Texts with a band that a run leaves, pictures, and several tasks."""
+    """Texts with a band that a run leaves, images, and several tasks."""
     folder = tmp_path_factory.mktemp("pages")
     showcase.language(folder / "language", seeds=10)
     showcase.flows(folder / "flows", seeds=2)
@@ -74,7 +74,7 @@ def browser():
 
 
 def complaints(browser):
-    """What went wrong in the page, and what it asked for beside itself and its own pictures."""
+    """Errors in the page, and requests for anything but itself and its images."""
     said = ("Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded")
     found = [event for event in browser.events if event.get("method") in said]
     for event in browser.events:
@@ -92,7 +92,7 @@ def opened(browser, url):
 
 @pytest.mark.parametrize("name", ["language", "flows", "newcomers", "tasks", "many"])
 def test_it_looks_right_light_and_dark_wide_and_narrow(browser, pages, name):
-    """Nothing reaches over the edge, no chart has a number that is none, nothing is asked for."""
+    """Nothing overflows the edge, no chart contains NaN, nothing is requested."""
     opened(browser, pages[name])
     papers = set()
     for width, scheme in FORMS:
@@ -138,7 +138,7 @@ def test_seeds_end_at_their_own_tokens_and_the_mean_between_them(browser, tmp_pa
 
 
 def test_a_chart_of_very_many_points_is_drawn(browser, pages):
-    """Handed over as arguments of one call they would be too many."""
+    """As arguments of one call they would be too many."""
     opened(browser, pages["language"])
     many = "Array.from({ length: 300000 }, (_, i) => i)"
     place = "document.getElementById('curve')"
@@ -174,7 +174,7 @@ def texts(browser, selector):
 
 
 def test_a_claim_is_drawn_clear_of_0_and_what_is_open_across_it(browser, pages):
-    """By the thick interval, of all pairs at once; each row has the thin one too, and one axis."""
+    """By the thick, simultaneous interval; each row also has the thin one, and a shared axis."""
     opened(browser, pages["language"])
     assert count(browser, ".pairs li.claim, .pairs li.open") == 6
     assert count(browser, ".difference .together") == 6

@@ -1,4 +1,4 @@
-"""Runs are read from their directories alone, torn lines and dead runs too."""
+"""Runs are read from their directories alone, including torn lines and dead runs."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def test_a_run_that_died_has_the_score_it_had(tmp_path):
 
 
 def states(folder):
-    """As the folder is now, and an hour after its last line."""
+    """The state of the folder now, and an hour after its last line."""
     now = read(folder).state
     for file in folder.iterdir():
         os.utime(file, (time.time() - 3600,) * 2)
@@ -79,7 +79,7 @@ def test_a_torn_line_is_left_out_and_null_is_no_number(tmp_path):
 
 
 def test_where_a_run_comes_from_names_the_code_of_every_start(tmp_path):
-    """It went on with other code, or with files that no commit has."""
+    """It was resumed with other code, or with uncommitted files."""
     folder = write_run(tmp_path / "run", [0.1, 0.3])
     codes = [("a" * 40, False), ("b" * 40, True), ("a" * 40, True), (None, None)]
     starts = [{"code": {"commit": commit, "dirty": dirty}} for commit, dirty in codes]
@@ -89,7 +89,7 @@ def test_where_a_run_comes_from_names_the_code_of_every_start(tmp_path):
 
 
 def test_a_run_that_a_sweep_planned_and_that_left_no_record_is_missed(tmp_path, capsys):
-    """One crashed before its record began, one never started; all others are there."""
+    """One crashed before its record began, one never started; all others are present."""
     sweep = tmp_path / "sweep"
     jobs = {f"seed={seed}": [f"seed={seed}"] for seed in range(4)}
     for seed in (0, 1):
@@ -143,7 +143,8 @@ def test_a_configuration_runs_no_code(tmp_path):
 
 
 def test_tables_load_neither_torch_nor_distributions_nor_plots():
-    """Each takes a third of a second or more, of what reading twenty long runs takes one."""
+    """Each import takes a third of a second or more, and reading twenty long runs takes one
+    second."""
     ask = "import sys, tandem.compare.__main__; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
     assert not {"torch", "scipy.stats", "matplotlib", "lightning"} & {*done.stdout.split()}

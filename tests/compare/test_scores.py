@@ -1,4 +1,4 @@
-"""Of which metrics more is better, over all names that training and evaluation write."""
+"""Whether a higher value is better, for all metric names of training and evaluation."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ PICTURES = Pictures(
 
 
 def evaluated(settings, own, parts):
-    """The names that such an evaluation writes."""
+    """The metric names of such an evaluation."""
     prompts = [Prompt(id=i, source=source, text="?") for i, source in enumerate(("std", "a/b"))]
     sums = {name: torch.ones(2, dtype=torch.float64) for name in PromptMetrics(parts).names}
     passes = settings.passes(own, full=True)
@@ -27,7 +27,7 @@ def evaluated(settings, own, parts):
 
 
 def trained():
-    """The names that an iteration writes of its rewards and responses."""
+    """The metric names of an iteration's rewards and responses."""
     group = torch.tensor([0, 0, 1, 1])
     sampled = rollout(torch.ones(4, 3, dtype=torch.bool), group)
     rewards = reward_metrics(scores(torch.tensor([1.0, 0.0, 1.0, 1.0])), sampled)

@@ -1,4 +1,4 @@
-"""Run directories as training writes them, without the training."""
+"""Run directories as training writes them, without training."""
 
 import json
 import os
@@ -26,9 +26,9 @@ def write_run(
 ) -> Path:
     """A run whose eval/accuracy is `curve`, one value every so many iterations.
 
-    `also`: other metrics of its evaluations, a number or None at each. `changes`: top-level keys
-    of its configuration. A curve that ends before `iterations` is of a run that died, `going`
-    of one that somebody works on.
+    `also`: other metrics of its evaluations, a number or None at each. `changes`: top-level keys of
+    its configuration. A curve that ends before `iterations` is that of a dead run, or with `going`
+    of a running one.
     """
     last = (len(curve) - 1) * every
     config = {
@@ -59,7 +59,7 @@ def write_run(
 
 
 def wordy(run: Path, times: int) -> Path:
-    """The run with so many times the tokens."""
+    """Multiply the tokens of the run."""
     lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     grown = [line | {"tokens": times * line["tokens"]} for line in lines]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in grown))
@@ -67,14 +67,14 @@ def wordy(run: Path, times: int) -> Path:
 
 
 def die(folder: Path) -> None:
-    """As a run of a sweep does: nobody holds its lock, and it wrote its last line an hour ago."""
+    """Make the run look dead: its lock is free, and its last line is an hour old."""
     (folder / LOCK).touch()
     for file in folder.iterdir():
         os.utime(file, (time.time() - 3600,) * 2)
 
 
 def write_prompts(folder: Path, values, *, iteration=1, ids=None, sources=None) -> None:
-    """What an evaluation of a run found of each prompt."""
+    """The results of an evaluation for each prompt."""
     ids = range(len(values)) if ids is None else ids
     sources = ["letters"] * len(values) if sources is None else sources
     asked = [Prompt(id=i, source=s, text="?") for i, s in zip(ids, sources, strict=True)]
@@ -82,7 +82,7 @@ def write_prompts(folder: Path, values, *, iteration=1, ids=None, sources=None) 
 
 
 def write_sweep(folder: Path, finals: dict[str, list[float]], **common) -> Path:
-    """One run for each algorithm and seed, straight from 0 to its last score."""
+    """One run per algorithm and seed, linear from 0 to its last score."""
     for algorithm, scores in finals.items():
         for seed, score in enumerate(scores):
             place = folder / f"{algorithm}-{seed}"
@@ -91,7 +91,7 @@ def write_sweep(folder: Path, finals: dict[str, list[float]], **common) -> Path:
 
 
 def write_task(folder, task, finals, *, reward="math_verify", **data):
-    """One run of each algorithm and seed."""
+    """One run per algorithm and seed."""
     for algorithm, scores in finals.items():
         for seed, score in enumerate(scores):
             write_run(

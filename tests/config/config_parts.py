@@ -1,4 +1,4 @@
-"""Targets of every shape that a configuration may name: a plugin of the tests."""
+"""A plugin of the tests: targets of every kind that a configuration may name."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Arguments that no file names: keys of a command line as those of files are."""
+"""Arguments that no file names work as keys of a command line, like those of files."""
 
 import inspect
 import re

@@ -1,4 +1,4 @@
-"""Arithmetic of configurations: numbers alone, and small ones."""
+"""The arithmetic of configurations: numbers only, and small ones."""
 
 import pytest
 from omegaconf import OmegaConf

@@ -1,4 +1,4 @@
-"""A number, a name or a shape that its function cannot take stops before anything is called."""
+"""A number, a name or a shape that its function cannot take is refused before any call."""
 
 import functools
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is read of a command line before Hydra sees it."""
+"""What Tandem reads of a command line before Hydra does."""
 
 import subprocess
 import sys
@@ -210,7 +210,7 @@ def test_help_knows_a_key_that_is_at_its_default_and_a_group_that_nothing_is_cho
 
 
 def test_help_offers_no_key_that_the_command_line_refuses():
-    """A seed that only the caller of a stream knows."""
+    """The seed of a stream is set by its caller."""
     assert "data.curriculum.floor=" in help_of(["data.curriculum", "data=sort_ladder"])
     assert ".seed=" not in help_of(["data.curriculum", "data=sort_ladder"])
 

@@ -1,4 +1,4 @@
-"""Who wins: the command line, then the recipe, the model, the algorithm, the defaults."""
+"""Precedence: the command line, then the recipe, the model, the algorithm, the defaults."""
 
 import sys
 from pathlib import Path
@@ -231,7 +231,7 @@ RECIPES = [  # but those of papers, which tests/test_published.py takes as their
 
 
 def company(option):
-    """What it is checked beside."""
+    """The other choices that an option is checked with."""
     return BESIDE.get(option, FITTING.get(option.split("=")[0], []))
 
 
@@ -264,7 +264,7 @@ def test_a_snapshot_of_ones_own_is_added_by_its_name():
 
 
 def beside(algorithm, model):
-    """What a recipe's pair leaves to the user; its model is chosen already."""
+    """The choices that a recipe's pair leaves to the user, besides the model."""
     if algorithm.removeprefix("algorithm=") in matrix.OF_PAIRS:
         return [f"data={matrix.PAIRS[model]}"]
     asked = [*BESIDE.get(algorithm, []), *BESIDE.get(f"model={model}", [])]
@@ -349,7 +349,7 @@ def test_a_misspelt_choice_inside_a_file_is_named_with_the_file(plugin):
 
 @pytest.fixture
 def plugin(tmp_path, monkeypatch):
-    """The package `my_idea` in the working directory, gone again afterwards."""
+    """The package `my_idea` in the working directory, removed afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "my_idea").mkdir()

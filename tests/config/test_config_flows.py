@@ -1,4 +1,4 @@
-"""What a composition of a flow refuses, each with its one line, and what its units come to."""
+"""Compositions of flows that are refused, each with its line, and the values of units."""
 
 import shlex
 
@@ -94,7 +94,7 @@ WRONG = {
 
 
 def words_of(line):
-    """A command line on the embedded flow, of an algorithm with random steps if it names none."""
+    """A command line on the embedded flow; its default is an algorithm with random steps."""
     own = [] if "algorithm=" in line else ["algorithm=tempflow_grpo"]
     return ["model=tiny_flow", "~recipe", *own, *shlex.split(line)]
 

@@ -1,4 +1,4 @@
-"""What makes no sense of what is trained on: each refusal with the one line that answers it."""
+"""Parts that are meaningless for what is trained on: each is refused with its line."""
 
 import re
 import shlex
@@ -138,7 +138,7 @@ LINES = [(model, *line) for model, lines in MODELS.items() for line in lines.ite
 
 
 def checked(model, line):
-    """Of pictures, an algorithm of sampled steps if the line names none."""
+    """Check the line; for images the default is an algorithm of sampled steps."""
     steps = model == "tiny_flow" and "algorithm=" not in line
     own = ["algorithm=tempflow_grpo"] if steps else []
     check(compose([f"model={model}", "~recipe", *own, *shlex.split(line)]))

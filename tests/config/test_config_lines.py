@@ -1,4 +1,4 @@
-"""Misspelt and contradictory command lines, each with the one line that answers it."""
+"""Misspelt and contradictory command lines, each with its one-line message."""
 
 import functools
 import os

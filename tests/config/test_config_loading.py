@@ -1,4 +1,4 @@
-"""Files that are read once per process, and merged to what Hydra makes of them."""
+"""Files are read once per process and merged as Hydra merges them."""
 
 import importlib.util
 import os
@@ -22,7 +22,7 @@ LINES = (
 
 
 def hydras_own_list():
-    """The module of Hydra as it is installed."""
+    """A fresh copy of Hydra's installed module."""
     found = importlib.util.find_spec(loading.hydras_list.__name__)
     fresh = importlib.util.module_from_spec(found)
     found.loader.exec_module(fresh)

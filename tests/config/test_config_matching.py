@@ -1,4 +1,4 @@
-"""What a generator asks of its networks, its dynamics and its settings, one line each."""
+"""The requirements of a generator for its networks, dynamics and settings, one line each."""
 
 import shlex
 from dataclasses import replace
@@ -96,7 +96,7 @@ WRONG = {
 
 
 def composed(words):
-    """As of a command line."""
+    """The configuration of a command line."""
     cfg = compose(words)
     cfg.overrides = words
     return cfg

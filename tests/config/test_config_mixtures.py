@@ -1,4 +1,4 @@
-"""What a mixture of datasets and its rewards ask of one another, one line each."""
+"""The requirements between a mixture of datasets and its rewards, one line each."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a loss of preferences, its rows and its data ask of one another, one line each."""
+"""The requirements between a preference loss, its rows and its data, one line each."""
 
 import shlex
 

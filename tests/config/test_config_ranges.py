@@ -1,4 +1,4 @@
-"""Numbers of what is trained on pictures as a whole that no run can have, one line each."""
+"""Numbers outside their range, for algorithms on finished images, one line each."""
 
 import shlex
 

@@ -1,4 +1,4 @@
-"""What training on whole pictures asks of losses, snapshots, noise and teachers, one line each."""
+"""The requirements of algorithms on finished images for losses, snapshots, noise and teachers."""
 
 import shlex
 

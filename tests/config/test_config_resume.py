@@ -1,4 +1,4 @@
-"""A run that goes on keeps what it is; only what does not make it another run may change."""
+"""A resumed run keeps its identity; only settings that do not define it may change."""
 
 import os
 from pathlib import Path
@@ -219,7 +219,7 @@ def test_a_run_of_an_older_version_is_refused_in_one_line(run_dir, change, sign)
 
 @pytest.fixture
 def hiding(run_dir):
-    """A run whose record hides two numbers of a reward."""
+    """A run whose record hides two values of a reward."""
     own = {"token": "a", "note": "ask by sk-abc123abc123abc", "words": ["password=b", "c"]}
     path = run_dir / "config.yaml"
     cfg = OmegaConf.merge(OmegaConf.load(path), {"reward": {"own": own}})

@@ -1,4 +1,4 @@
-"""A configuration names parts of the package and a short list of library classes, nothing else."""
+"""A configuration may name parts of the package and a short list of library classes only."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Teachers and those who ask them: each refusal with the one line that answers it."""
+"""Teachers and the parts that use them: each refusal with its one-line message."""
 
 import shlex
 

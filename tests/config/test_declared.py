@@ -1,4 +1,4 @@
-"""Options that are made of the source of their functions, without importing it."""
+"""Options read from the source of their functions, without importing it."""
 
 import importlib
 import subprocess

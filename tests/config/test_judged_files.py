@@ -1,4 +1,4 @@
-"""What a file says to Hydra is refused before Hydra acts on it, whoever chooses the file."""
+"""A file that configures Hydra itself is refused before Hydra acts on it."""
 
 import os
 import subprocess
@@ -72,7 +72,7 @@ def write(study: Path, text: str, name: str = "experiment/odd") -> None:
 
 
 def load(study: Path) -> None:
-    """As `compose` does, of a configuration that is nothing but the experiment."""
+    """Load, as `compose` does, a configuration of the experiment alone."""
     write(study, "defaults: [_self_, experiment: odd]", "config")
     source = Loader(create_config_search_path(str(study)))
     source.load_configuration("config", [], RunMode.RUN)

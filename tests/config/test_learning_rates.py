@@ -1,4 +1,4 @@
-"""One table of learning rates: the issue's numbers, every preset, and what the table cannot say."""
+"""The table of learning rates: its numbers, every preset, and what it does not cover."""
 
 import math
 from pathlib import Path

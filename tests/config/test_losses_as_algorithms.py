@@ -1,4 +1,4 @@
-"""A loss without a preset stands over the parts that losses with its facts take."""
+"""A loss without a preset is combined with the parts that losses with its facts take."""
 
 import pytest
 

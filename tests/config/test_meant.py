@@ -1,4 +1,4 @@
-"""A choice that names a file or a model of the hub is answered with the words to type."""
+"""A choice that names a file or a hub model is answered with the words to type."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Of Tandem's own a configuration names what its options name; what lies beside it is refused."""
+"""Of Tandem's own code a configuration may name what its options name, and nothing else."""
 
 import importlib
 import pkgutil
@@ -29,7 +29,7 @@ DANGEROUS = [
 
 
 def named_in(node):
-    """An oracle that parses: every `_target_` in a tree."""
+    """An oracle that parses: every `_target_` of a tree."""
     if isinstance(node, dict):
         own = [node["_target_"]] if "_target_" in node else []
         return own + [x for value in node.values() for x in named_in(value)]

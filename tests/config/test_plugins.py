@@ -1,4 +1,4 @@
-"""What a plugin's author is told: one line with the file and the line, and a page that lists it."""
+"""Messages for a plugin's author: one line with file and line number, and a page of its parts."""
 
 import re
 import sys

@@ -1,4 +1,4 @@
-"""Parts that are put in place of others, and what becomes of the numbers of the others."""
+"""Replaced parts, and what happens to the numbers of the old ones."""
 
 import functools
 import re
@@ -160,7 +160,7 @@ def option_groups() -> dict[str, list[str]]:
 
 
 def beside(algorithm: str) -> list[str]:
-    """A model that the preset is for, and the data that it cannot do without."""
+    """A model that fits the preset, and the data that it requires."""
     text = (conf_folder() / "algorithm" / f"{algorithm}.yaml").read_text()
     of_flows = re.search(r"dynamics|denoising|advantage: \w*flow_grpo|loss: (flow|grpo_g)", text)
     given = re.search("override teachers: [tv]", text)
@@ -196,7 +196,7 @@ PRESETS = sorted(path.stem for path in (conf_folder() / "algorithm").glob("[!_]*
 
 @pytest.mark.parametrize("place", range(len(PRESETS)))
 def test_some_swaps_of_each_preset_run_or_are_refused_for_a_reason_of_mathematics(place):
-    """Each option is tried with one preset or more; the next test tries them all."""
+    """Each option is tried with at least one preset; the next test tries all."""
     assert not refusals_of(PRESETS[place], swaps(PRESETS[place], place, len(PRESETS)))
 
 

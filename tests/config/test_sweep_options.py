@@ -1,4 +1,4 @@
-"""What each option of conf/sweep means for a model: its runs by name, or one line against it."""
+"""The options of conf/sweep for each model: its runs by name, or a refusal in one line."""
 
 from pathlib import Path
 

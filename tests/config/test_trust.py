@@ -1,4 +1,4 @@
-"""A run directory of somebody else is not code, and sends nothing of the user's anywhere."""
+"""An untrusted run directory runs no code and sends none of the user's data anywhere."""
 
 import json
 import subprocess
@@ -29,7 +29,7 @@ JUDGED = OmegaConf.to_yaml(compose(JUDGE), resolve=True)
 
 @pytest.fixture(autouse=True)
 def fresh(tmp_path, monkeypatch):
-    """Nothing was said before, in a working directory that is empty."""
+    """An empty working directory in which nothing was printed before."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -45,7 +45,7 @@ def fresh(tmp_path, monkeypatch):
 
 
 def run_of(folder, text=PLAIN, **changed):
-    """A run directory whose configuration says this."""
+    """A run directory with this configuration."""
     folder.mkdir(exist_ok=True)
     cfg = OmegaConf.merge(OmegaConf.create(text), changed)
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(cfg))
@@ -268,7 +268,7 @@ def test_a_recipe_sends_no_variable_either(tmp_path, monkeypatch):
 
 
 def test_this_machine_is_asked_without_a_word_but_sent_no_variable(tmp_path, monkeypatch):
-    """Whoever wrote a run directory may listen here too."""
+    """The author of a run directory may have a listener on this machine."""
     text = JUDGED.replace("https://evil.example", "http://127.0.0.1:8000")
     run = run_of(tmp_path / "run", text)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
@@ -351,7 +351,7 @@ def test_an_engine_that_a_run_of_ones_own_started_is_started_again_with_its_mode
 
 
 def admitted(folder, *, cfg):
-    """What a run of this configuration finds and may ask."""
+    """The servers that a run of this configuration finds and may ask."""
     with judged_by(partial(admit_address, cfg)):
         return find_urls(folder, patience=0)
 
@@ -415,7 +415,7 @@ def test_a_program_that_a_run_of_ones_own_started_is_started_again_and_no_other(
 
 
 def test_a_program_is_another_one_in_another_folder(tmp_path, monkeypatch):
-    """`python agent.py` of a repository that somebody else wrote is not mine."""
+    """`python agent.py` in a cloned repository is not the user's own program."""
     config = {"environment": {"world": {"command": ["python", "agent.py"]}}}
     trust.remember(config, {})
     trust.refuse_unsaid(config, recorded=True)
@@ -464,7 +464,7 @@ TEACHER_KEY = "algorithm.teachers.server.api_key_env"
 
 
 def taught(*addresses, variable=None):
-    """A configuration of teachers at these addresses."""
+    """A configuration with teachers at these addresses."""
     folders = dict(zip(("others", "sums"), addresses, strict=False))
     return {"algorithm": {"teachers": {"folders": folders, "server": {"api_key_env": variable}}}}
 

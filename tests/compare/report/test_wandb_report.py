@@ -1,4 +1,4 @@
-"""The report on W&B: its panels, its runs, our tables in it, and what it says if it cannot be."""
+"""The report on W&B: its panels, its runs, our tables in it, and its error messages."""
 
 import json
 
@@ -28,7 +28,7 @@ def sweep(tmp_path_factory):
 
 @pytest.fixture
 def nobody(tmp_path, monkeypatch):
-    """A client that knows of no settings or credentials of the user's."""
+    """A client without the user's settings or credentials."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)  # where the client puts its own log
     for name in ("WANDB_MODE", "WANDB_API_KEY", "WANDB_BASE_URL"):

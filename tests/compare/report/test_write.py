@@ -1,4 +1,4 @@
-"""The page holds what the tables say, fetches nothing, and runs nothing of what it shows."""
+"""The report page: equal to the tables, without network access, running nothing that it shows."""
 
 import errno
 import json
@@ -97,7 +97,7 @@ def gallery_of(folder):
 
 
 def test_samples_are_of_the_smallest_seed_of_which_all_variants_have_some(tmp_path):
-    """Data that draw prompts by seed ask each seed another one, and one run kept none."""
+    """Prompts differ by seed, and one run kept no samples."""
     write_sweep(tmp_path, {"grpo": [0.5, 0.6, 0.7], "rloo": [0.5, 0.6, 0.7]})
     for seed in range(3):
         asked(tmp_path / f"grpo-{seed}", f"prompt of {seed}")
@@ -138,7 +138,7 @@ def test_the_headline_claims_what_the_pairs_do(sweep, tmp_path):
 
 
 def test_an_axis_that_one_seed_lacks_is_not_drawn(tmp_path):
-    """On it the mean would be that of other seeds."""
+    """Its mean would be that of other seeds."""
     write_sweep(tmp_path, {"grpo": [0.8, 0.6]})
     timing = tmp_path / "grpo-1" / "timing.jsonl"
     timing.write_text(timing.read_text().replace("time/total", "time/other"))
@@ -218,7 +218,7 @@ def test_out_writes_everything_with_where_it_comes_from(sweep, tmp_path):
 
 
 def test_the_first_sample_is_one_on_which_the_variants_differ(tmp_path):
-    """By reward, then by what was said; the others follow."""
+    """By reward, then by text; the others follow."""
     prompts = ("same", "said otherwise", "scored otherwise")
     for name in ("grpo", "rloo"):
         place = write_run(tmp_path / name, [0.0, 0.2], algorithm=name)

@@ -40,7 +40,7 @@ def test_from_ten_seeds_on_wins_have_an_interval():
 
 
 def test_an_interval_of_wins_holds_the_truth_as_often_as_it_says():
-    """At the edge too, where all games are won and a bootstrap would be certain."""
+    """Also at the edge, where all games are won and a bootstrap has no width."""
     random = np.random.default_rng(3)
     for gap in (0.0, 1.5):
         truth = stats.norm.cdf(gap / np.sqrt(2))
@@ -62,7 +62,7 @@ def test_the_interquartile_mean_leaves_a_quarter_out_on_each_side():
 
 
 def test_the_bootstrap_draws_within_tasks():
-    """Tasks without any spread leave nothing to resample, however far apart they are."""
+    """Tasks without spread leave nothing to resample, however different they are."""
     fixed = {str(i): [float(i)] * 5 for i in range(4)}
     found = interquartile_mean(fixed)
     assert (found.low, found.value, found.high) == (None, 1.5, None)  # no width is no certainty
@@ -72,7 +72,7 @@ def test_the_bootstrap_draws_within_tasks():
 
 
 def test_the_bootstrap_is_that_of_its_definition():
-    """Three scores in each of three tasks, two of them drawn: all 9^3 resamples, each as likely."""
+    """Three tasks of three scores, two of them drawn: all 9^3 resamples, each equally likely."""
     tasks = {"a": [0.1, 0.3, 0.35], "b": [0.2, 0.9, 0.6], "c": [0.4, 0.5, 0.0]}
     every = []
     for drawn in itertools.product(*(itertools.product(x, repeat=2) for x in tasks.values())):
@@ -92,21 +92,21 @@ def test_the_bootstrap_is_that_of_its_definition():
 
 
 def test_a_profiles_band_is_the_middle_of_shares_that_are_drawn():
-    """Eleven runs with six above a threshold, ten drawn: binomial, and so its quantiles."""
+    """Eleven runs, six above a threshold, ten drawn: a binomial and its quantiles."""
     found = performance_profile({"a": [0.1] * 5 + [0.6] * 6}, [0.5])
     assert found.low[0] == stats.binom.ppf(0.025, 10, 6 / 11) / 10
     assert found.high[0] == stats.binom.ppf(0.975, 10, 6 / 11) / 10
 
 
 def test_what_is_drawn_spreads_as_runs_do():
-    """The mean of a task of three: s^2 / n, the unbiased one."""
+    """The mean of a task of three has variance s^2 / n, with the unbiased s^2."""
     tasks = {"a": [0.1, 0.4, 0.9]}
     drawn = resampled(tasks, lambda scores: scores.mean(-1))
     assert drawn.var() == pytest.approx(np.var(tasks["a"], ddof=1) / 3, rel=0.1)
 
 
 def test_the_interval_of_wins_is_that_of_its_definition():
-    """By walking along all probabilities, and keeping those that the wins do not contradict."""
+    """A scan over all probabilities keeps those that the wins do not contradict."""
     random = np.random.default_rng(6)
     for gap, n, m in ((0.0, 10, 10), (0.8, 12, 17), (2.0, 10, 30)):
         found = count_wins(random.normal(gap, 1, n), random.normal(0, 1, m))
@@ -149,7 +149,7 @@ def test_wins_of_pairs_are_counted_seed_by_seed():
 
 
 def test_the_interval_of_paired_wins_is_that_of_shares_that_the_wins_do_not_contradict():
-    """By walking along all shares: those within 1.96 of their own standard errors."""
+    """A scan over all shares: those within 1.96 of their own standard errors."""
     a, b = np.arange(10.0), np.full(10, 2.5)
     found = count_paired_wins(a, b)
     shares = np.linspace(0, 1, 100_001)

@@ -32,7 +32,7 @@ def test_a_threshold_is_reached_between_two_points():
 
 
 def test_reaching_and_area_are_those_of_their_definitions():
-    """Walking along the curve in small steps."""
+    """Computed along the curve in small steps."""
     random = np.random.default_rng(5)
     for _ in range(20):
         x = np.cumsum(random.uniform(0.5, 2, 6))
@@ -65,10 +65,10 @@ def test_a_seed_that_never_gets_there_is_counted_and_not_left_out():
 
 @pytest.mark.parametrize("n", [6, 7, 12, 20])
 def test_the_interval_of_a_median_is_that_of_coins(n):
-    """Its ends are as far in as the chance of too many seeds on one side allows, and no further."""
+    """Its ends are as far inside as a fair binomial allows, and no further."""
 
     def outside(k):
-        """Chance that the median lies below the k-th of n seeds or above the one opposite."""
+        """Probability that the median lies outside the k-th order statistics from either end."""
         return 2 * sum(math.comb(n, heads) for heads in range(k)) / 2**n
 
     found = reaching(range(1, n + 1))
@@ -87,7 +87,7 @@ def test_a_curve_that_saturates_gives_its_numbers_back():
 
 
 def test_the_fit_is_the_one_with_the_fewest_squares_left():
-    """Against a search of all half times and both ends, in loops."""
+    """Against a search over all half times and both ends, in loops."""
     x = [0.0, 1.0, 2.0, 4.0, 6.0, 9.0, 12.0]
     y = [0.11, 0.32, 0.41, 0.62, 0.66, 0.71, 0.78]
 

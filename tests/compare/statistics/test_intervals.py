@@ -21,7 +21,7 @@ A, B = [0.61, 0.66, 0.72, 0.69], [0.55, 0.58, 0.62]
 
 
 def t_quantile(p, freedom):
-    """By bisection of an integral of the density, with no table of Student's t."""
+    """By bisection of an integral of the density, without tables of Student's t."""
     norm = math.gamma((freedom + 1) / 2) / math.gamma(freedom / 2) / math.sqrt(freedom * math.pi)
     low, high = 0.0, 1000.0
     for _ in range(80):
@@ -48,7 +48,7 @@ def test_an_interval_is_that_of_its_definition():
 
 
 def test_one_seed_has_no_interval_and_neither_have_seeds_that_agree():
-    """An interval of no width would claim to know the mean of all seeds."""
+    """An interval of width 0 would claim to know the mean of all seeds."""
     assert (estimate([0.5]).low, estimate([0.5, 0.6]).low) == (None, None)
     assert (estimate([0.3, 0.1 + 0.2]).low, estimate([0.0, 0.0, 0.0]).high) == (None, None)
     assert (welch([0.5], B).p, welch([0.5, 0.6], B).p) == (None, None)
@@ -87,7 +87,7 @@ def test_pairs_are_judged_by_their_differences():
 
 
 def test_equal_scores_of_all_seeds_are_no_proof():
-    """Seeds that agree but for rounding have no spread: nothing can be said, not p = 0."""
+    """Seeds that are equal up to rounding have no spread: no statement, rather than p = 0."""
     for size in (50, 64, 100, 200, 500):
         a = np.random.default_rng(size).integers(size // 2, size, 3)
         for gap in range(1, size // 4):
@@ -105,7 +105,7 @@ def test_a_side_that_is_swapped_turns_the_sign_alone():
 
 
 def test_bonferroni_by_hand():
-    """Three of four are known, and each counts four times."""
+    """Three of four p-values are known, and each is multiplied by four."""
     assert bonferroni([0.04, 0.01, None, 0.3]) == pytest.approx([0.16, 0.04, None, 1.0])
 
 
@@ -123,7 +123,7 @@ def test_intervals_that_hold_together_leave_out_0_where_the_p_of_all_says_so():
 
 @pytest.mark.parametrize("pairs", [False, True])
 def test_the_seeds_that_are_needed_have_the_power_and_one_less_has_not(pairs):
-    """By simulation of t tests, not by the noncentral t that the answer comes from."""
+    """By simulation of t tests; the function itself uses the noncentral t."""
     n = find_seeds_needed(1.0, 1.0, paired=pairs)
     random = np.random.default_rng(1)
 
@@ -148,7 +148,7 @@ def test_seeds_needed_fall_with_the_difference():
 
 
 def test_the_spread_of_all_seeds_lies_within_its_bounds_as_often_as_they_say():
-    """The bounds of spreads seen, of samples of five whose true spread is 1."""
+    """Bounds from samples of five whose true spread is 1."""
     spreads = np.random.default_rng(2).normal(size=(4000, 5)).std(axis=1, ddof=1)
     edges = [bound_spread(s, 4) for s in spreads]
     assert np.mean([low <= 1 <= high for low, high in edges]) == pytest.approx(0.95, abs=0.011)

@@ -1,4 +1,4 @@
-"""Seeds and prompts told apart, against loops over the sums of squares of textbooks."""
+"""The variances by seeds and by prompts, against loops over textbook sums of squares."""
 
 import math
 import statistics
@@ -24,8 +24,8 @@ def experiment(random, n, prompts, *, seed=0.05, prompt=0.3, rest=0.2, effects=N
 
 
 def test_two_seeds_and_two_prompts_by_hand():
-    """Cells 1 0 / 3 4. Seeds' means 0.5 and 3.5: s^2 = 4.5. Within seeds +-0.5, so that prompts'
-    means agree and what is left is 4 * 0.5^2 = 1 with one degree of df."""
+    """Cells 1 0 / 3 4. Seeds' means 0.5 and 3.5: s^2 = 4.5. Within seeds +-0.5, so prompts' means
+    agree and the rest is 4 * 0.5^2 = 1 with one degree of freedom."""
     found = estimate_shared(np.array([[1.0, 0.0], [3.0, 4.0]]), ["a", "a"])
     assert found.mean == 2.0
     assert found.on_these == pytest.approx(4.5 / 2)
@@ -35,7 +35,7 @@ def test_two_seeds_and_two_prompts_by_hand():
 
 
 def test_seeds_and_prompts_that_add_up_are_given_back():
-    """Without a rest every number is that of the two margins."""
+    """Without a residual every number is that of the two margins."""
     seeds, prompts = [0.1, 0.5, 0.3], [0.0, 0.2, 0.7, 0.1]
     found = estimate_shared(np.add.outer(seeds, prompts), ONE[:4])
     assert found.seeds == found.on_these == pytest.approx(statistics.variance(seeds) / 3)
@@ -45,7 +45,7 @@ def test_seeds_and_prompts_that_add_up_are_given_back():
 
 
 def components(y, sources):
-    """(seed, prompt, rest), each a variance, by the analysis of variance in loops."""
+    """(seed, prompt, residual), each a variance, by the analysis of variance in loops."""
     n, kinds = len(y), sorted(set(sources))
     of = {kind: [p for p in range(len(sources)) if sources[p] == kind] for kind in kinds}
     df = len(sources) - len(kinds)
@@ -102,7 +102,7 @@ def test_answers_that_all_score_the_same_show_no_noise():
 
 
 def test_sources_are_no_noise():
-    """However far apart they are: another set would ask as many of each."""
+    """Differences between sources do not count: another set has as many prompts of each."""
     y = experiment(np.random.default_rng(0), 3, 6)
     sources = ["a", "a", "b", "b", "b", "b"]
     apart = y + np.where(np.array(sources) == "a", 5.0, 0.0)
@@ -136,7 +136,7 @@ def test_one_seed_shows_its_prompts_alone():
 
 
 def test_what_two_variants_find_hard_alike_leaves_their_difference():
-    """Prompts as far apart as can be, and the same for both: another set moves both alike."""
+    """Prompts differ widely but equally for both, so another set shifts both alike."""
     random = np.random.default_rng(2)
     hard = random.normal(0, 3, 40)
     a, b = (experiment(random, n, 40, effects=hard) for n in (5, 4))
@@ -159,7 +159,7 @@ def test_a_difference_without_pairs_is_that_of_its_definition():
 
 
 def test_the_prompts_that_are_enough_halve_the_seeds_error():
-    """So many prompts, and the same components: half the error by seeds, and one less is more."""
+    """That many prompts, with the same components, halve the error by seeds; one fewer does not."""
     y = experiment(np.random.default_rng(4), 6, 30, seed=0.1)
     found, components_of = estimate_shared(y, ONE[:30]), components(y.tolist(), ONE[:30])
     seed, prompt, rest = components_of
