@@ -1,4 +1,4 @@
-"""Whole runs on the pretended device: `make waits` counts how often each of them waits for it."""
+"""Whole runs on the pretended device: `make waits` counts how often each waits for it."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ PIPELINE = (
 
 
 def of_preset(name: str) -> Lines:
-    """An algorithm on the embedded model that it fits, with the numbers of its recipe."""
+    """An algorithm on a suitable embedded model, with the numbers of its recipe."""
     if name in OF_PAIRS:
         return ((f"algorithm={name}", f"data={PAIRS['tiny_lm']}"),)
     if name in OF_EPISODES:
@@ -164,7 +164,7 @@ RUNS: dict[str, Lines] = (
 
 
 def write_models(folder: Path) -> Path:
-    """What the runs read."""
+    """Write the models that the runs read."""
     write_world(folder)
     write_qwen3(folder / "qwen3")
     write_pipeline(folder / "sd3_5_medium", channels=16, blocks=(8, 8, 8, 8))
@@ -189,13 +189,13 @@ def placed(word: str, places: Mapping[str, str]) -> str:
 
 
 def served(names: Sequence[str], world: Path) -> AbstractContextManager[str]:
-    """The address of a server, if one of the runs asks one."""
+    """The address of a server, if one of the runs needs one."""
     asked = any("rollout=vllm_server" in RUNS[name][0] for name in names)
     return serving(Loopback(str(world / "qwen3"))) if asked else nullcontext("")
 
 
 def on_the_device(names: Sequence[str], world: Path, runs: Path) -> dict[str, dict]:
-    """What was told of each run, all in one process of their own, and as "mixed" of two tensors."""
+    """The report of each run, all in one separate process, and "mixed": of two tensors."""
     with served(names, world) as url:
         lines = {name: lines_of(name, world, runs / str(i), url) for i, name in enumerate(names)}
         path = os.pathsep.join([str(ROOT / "tests"), *sys.path])
@@ -214,7 +214,7 @@ def on_the_device(names: Sequence[str], world: Path, runs: Path) -> dict[str, di
 
 
 def by_function(waits: Mapping[str, int]) -> Counter[str]:
-    """Waits of steps by file and function: a line may move."""
+    """Waits of steps by file and function, because line numbers move."""
     found: Counter[str] = Counter()
     for place, count in waits.items():
         if not place.startswith(WRITING):
@@ -266,7 +266,7 @@ def row(name: str, waits: Mapping[str, int]) -> str:
 
 
 def main(names: Sequence[str]) -> None:
-    """Counts of some runs, or of all, beside those that are kept."""
+    """Count the waits of some runs, or of all, and merge them with the stored ones."""
     kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     with TemporaryDirectory() as place:
         world = Path(place) / "world"

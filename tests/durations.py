@@ -1,7 +1,7 @@
-"""CPU seconds of every test, its processes included: where the minutes of a gate go.
+"""CPU seconds of every test, including its processes.
 
-A plugin of tests/conftest.py. The whole list lies in .cache/durations.tsv after each run; the files
-that take the most are printed.
+A plugin of tests/conftest.py. The complete list is in .cache/durations.tsv after each run; the
+files that take the most are printed.
 """
 
 from __future__ import annotations

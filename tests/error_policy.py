@@ -1,5 +1,5 @@
-"""Policies that are asked for velocity errors, without a network: of pictures as a whole, and
-where a teacher says what the velocity is."""
+"""Policies without a network that provide velocity errors: of finished images, and against a
+teacher's velocity."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class PictureSample:
 
 
 class ErrorPolicy(GaussianPolicy):
-    """Samples by Gaussian steps, and forgets them: each noise level of a picture is a step."""
+    """Samples by Gaussian steps and discards them: each noise level of an image is a step."""
 
     def __init__(self, algorithm: Algorithm, dtype: torch.dtype = torch.float64) -> None:
         super().__init__(dtype=dtype)
@@ -50,7 +50,7 @@ class ErrorPolicy(GaussianPolicy):
         return renew_noise(rollout, epoch)
 
     def errors(self, rollout: Rollout, needs: frozenset[str]) -> Mapping[str, Tensor]:
-        """Outside the mask a record may hold anything, and gets NaN."""
+        """Outside the mask, where a record may hold anything, values are NaN."""
         self.rows_seen.append(len(rollout.mask))
         _, sigma, target = self.points(rollout)
 
@@ -62,7 +62,7 @@ class ErrorPolicy(GaussianPolicy):
         return {"error": error(self.table), "sigma": sigma} | others
 
     def points(self, rollout: Rollout) -> tuple[Tensor, Tensor, Tensor]:
-        """x and the true velocity there [B, T, D], and between them sigma [B, T]."""
+        """x and the true velocity [B, T, D] at the noise levels; in the middle sigma [B, T]."""
         levels = linear_shift(self.steps, 0)
         return self.regression.noised(rollout.sample.x0, rollout.sample.key, levels)
 
@@ -88,7 +88,7 @@ class ErrorPolicy(GaussianPolicy):
 
 
 class TaughtPolicy(GaussianPolicy):
-    """Every step that it takes is judged by a teacher: another field of its own family."""
+    """A teacher, another field of the same family, gives the velocity at every sampled step."""
 
     def __init__(self, dtype: torch.dtype = torch.float64) -> None:
         super().__init__(dtype=dtype)
@@ -99,7 +99,7 @@ class TaughtPolicy(GaussianPolicy):
         return replace(sampled, behaviour_logp=None)
 
     def errors(self, rollout: Rollout, needs: frozenset[str]) -> Mapping[str, Tensor]:
-        """Outside the mask a record may hold anything, and gets NaN."""
+        """Outside the mask, where a record may hold anything, values are NaN."""
         self.rows_seen.append(len(rollout.mask))
         sample = kept(rollout.sample, rollout.mask)
         target = self.velocity_at(sample, self.teacher)

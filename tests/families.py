@@ -93,7 +93,7 @@ EVERY = FAMILIES | VARIANTS
 
 @dataclass(frozen=True, kw_only=True)
 class Beside:
-    """The same prompts from the same noise by Tandem and by a family's own pipeline."""
+    """The same prompts and noise by Tandem and by the family's own pipeline."""
 
     scale: float  # of guidance; 1: there is none
     latents: tuple[Tensor, Tensor]
@@ -101,7 +101,7 @@ class Beside:
 
 
 def compared(name: str, folder: Path) -> Iterator[Beside]:
-    """By the folder's own noise levels, without guidance and with it; no squares."""
+    """With the folder's own noise levels, with and without guidance, on non-square images."""
     family = EVERY[name]
     torch.manual_seed(0)
     pipeline = family.pipeline()
@@ -136,7 +136,7 @@ def compared(name: str, folder: Path) -> Iterator[Beside]:
 
 
 def row(name: str, place: Path) -> str:
-    """One family, with what is measured of it."""
+    """The table row of one family, with its measurements."""
     from launch.test_estimate_of_pictures import held_in_an_update
 
     gaps = [f"{gap(*one.latents):.0e}" for one in compared(name, place / f"{name}_beside")]
@@ -151,7 +151,7 @@ def gap(ours: Tensor, theirs: Tensor) -> float:
 
 
 def flow_pipelines() -> set[str]:
-    """Folders of diffusers' pipelines whose code names a scheduler of flows."""
+    """Folders of diffusers' pipelines whose code names a flow-matching scheduler."""
     import diffusers.pipelines
 
     (home,) = diffusers.pipelines.__path__

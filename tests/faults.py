@@ -1,4 +1,4 @@
-"""What rewards do wrong, what comes of it, and the table of both in docs/rewards.md."""
+"""Faults of rewards, their consequences, and the table of both in docs/rewards.md."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GOOD = [0.0, 1.0, 2.0, 3.0]  # what the reward would give, and beside it another
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """A reward of four samples, what it says of which, and why others have no score."""
+    """A reward of four samples with a fault, its scores, and why the others have none."""
 
     does: str
     function: Callable
@@ -37,7 +37,7 @@ class Fault:
     options: Mapping[str, object] = field(default_factory=dict)
 
     def scores(self) -> tuple[Scores, dict[str, int]]:
-        """In a sum with another reward, which nothing may touch."""
+        """In a sum with another reward, which must stay unaffected."""
         other = Reward(lambda output, prompt: 10.0 if prompt.fields["known"] else None)
         rewards = Rewards({"odd": Reward(self.function, **self.options), "fine": other})
         group = torch.tensor([0, 0, 1, 1])
@@ -45,7 +45,7 @@ class Fault:
 
 
 def second(how: Callable[[], object]) -> Callable:
-    """A function of a sample that does it at the second one."""
+    """A function of a sample that calls `how` for the second one."""
     return lambda output, prompt: how() if prompt.id == 1 else float(prompt.id)
 
 
@@ -54,7 +54,7 @@ def giving(value: object) -> Callable:
 
 
 def of_two(how: Callable[[list[float]], object]) -> Callable:
-    """A function of lists that does it to what it would give of the batch with the second one."""
+    """A batched function that applies `how` to the scores of the batch with the second sample."""
 
     @batched
     def function(outputs, prompts):
@@ -86,7 +86,7 @@ def say_nothing() -> float:
 
 
 class Small(float):
-    """A number that calls itself small, whatever it is."""
+    """A number whose absolute value claims to be 0."""
 
     def __abs__(self) -> float:
         return 0.0
@@ -141,7 +141,7 @@ def fine(does: str, function: Callable, comes: str, gives: Sequence[float], **ho
 
 
 def at(function: Callable) -> str:
-    """Where a function of two lines, the second of which raises, does so."""
+    """The location of the failing line of a two-line function."""
     return f" at tests/faults.py:{inspect.getsourcelines(function)[1] + 1}"
 
 
@@ -261,7 +261,7 @@ def table() -> str:
 
 
 def page() -> str:
-    """docs/rewards.md with this table between its marks."""
+    """docs/rewards.md with this table between its markers."""
     text = PAGE.read_text(encoding="utf-8")
     before, rest = text.split(BEGIN)
     return before + BEGIN + table() + END + rest.split(END)[1]

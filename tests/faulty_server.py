@@ -1,4 +1,4 @@
-"""A server on loopback that answers wrongly on purpose; tests say how, request by request."""
+"""A loopback server that answers wrongly on purpose, as tests specify for each request."""
 
 import json
 import threading
@@ -14,7 +14,7 @@ JSON = "application/json"
 class FaultyServer(ThreadingHTTPServer):
     """`script` holds behaviours for the next requests, `behaviour` is that of all others.
 
-    A behaviour is a function of the handler and of the body that came.
+    A behaviour is a function of the handler and of the request body.
     """
 
     daemon_threads = True
@@ -35,8 +35,8 @@ class FaultyServer(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def count_requests(self, least: int, seconds: float = 9.0) -> int:
-        """Requests that came, once there are `least`: a client that gives up early on a busy
-        machine may be gone before its request is read."""
+        """The number of requests, once it is at least `least`: a client that gives up early on a
+        busy machine may be gone before its request is read."""
         end = time.monotonic() + seconds
         while len(self.seen) < least and time.monotonic() < end:
             time.sleep(0.01)
@@ -102,7 +102,7 @@ def slow(seconds: float, then: Callable | None = None) -> Callable:
 
 
 def drips(handler: Handler, body: bytes) -> None:
-    """A byte now and then, each well within any bound on a single read; no length is announced."""
+    """A byte now and then, each within any timeout of a single read; no length is announced."""
     handler.close_connection = True
     handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n[")
     while not handler.server.stopping.wait(0.02):
@@ -117,7 +117,7 @@ def drips_headers(handler: Handler, body: bytes) -> None:
 
 
 def half_json(handler: Handler, body: bytes) -> None:
-    """The length of a whole reply, and half of it."""
+    """The length of a complete reply, and half of it."""
     whole = json.dumps({"scores": list(range(100))}).encode()
     handler.close_connection = True
     handler.send_response(200)
@@ -132,7 +132,7 @@ def hangs_up(handler: Handler, body: bytes) -> None:
 
 
 def huge(size: int = 1 << 30, announced: bool = False) -> Callable:
-    """So many bytes of JSON, of which 64 kB are ever held; `sent` counts what the client took."""
+    """That many bytes of JSON, at most 64 kB in memory; `sent` counts what the client took."""
 
     def behave(handler: Handler, body: bytes) -> None:
         handler.close_connection = True

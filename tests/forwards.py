@@ -1,4 +1,4 @@
-"""How often an update asks the transformer: `make forwards` writes docs/forwards.md."""
+"""Transformer passes per update of each preset: `make forwards` writes docs/forwards.md."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ NOTES = """
 
 
 class Watch:
-    """Counts the rows of forward passes by whose weights answered them."""
+    """Counts the rows of forward passes by the weights that computed them."""
 
     def __init__(self, policy: FlowPolicy) -> None:
         self.rows: Counter = Counter()
@@ -89,14 +89,14 @@ class Watch:
         policy.adapter.velocity = velocity  # of its copies too, which teachers have
 
     def taken(self) -> tuple[int, ...]:
-        """Rows of each set of weights since this was asked last."""
+        """Rows of each set of weights since the last call."""
         rows, self.rows = tuple(self.rows.values()), Counter()
         return rows
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """One update: its points, whom it should ask there, and how often whoever was asked."""
+    """One update: its points, the networks that it should evaluate there, and the rows of each."""
 
     points: int
     names: tuple[str, ...]
@@ -109,7 +109,7 @@ class Asked:
 
 
 class Rows(torch.nn.Module):
-    """Four prompts, each with a picture and a pair of them."""
+    """Four prompts, each with an image and a pair of images."""
 
     def draw(self, iteration, count, *, round=0):
         pictures = torch.arange(2 * count, dtype=torch.uint8).mul(20).view(-1, 2)
@@ -124,7 +124,7 @@ class Rows(torch.nn.Module):
 
 
 class Counting(Alone):
-    """Few pictures of one preset. Whoever is asked between two updates is asked for the latter."""
+    """A few images of one preset. A pass between two updates counts for the second."""
 
     def __init__(
         self, algorithm: Published, policy, sampling, folder: Path, budget: Budget
@@ -183,7 +183,7 @@ class Counting(Alone):
         super().update(minibatch)
 
     def names(self) -> tuple[str, ...]:
-        """Whose velocities the loss reads, and whose weights are not the live ones."""
+        """The networks whose velocities the loss reads, without those that equal the live one."""
         read = {OF[name] for name in self.algorithm.training_objective.needs if name in OF}
         model = self.policy.model
         averages = [own for own in model.averages.values() if own.following]
@@ -226,7 +226,7 @@ def row(name: str) -> str:
 
 
 def statistics() -> list[str]:
-    """The presets whose losses look at all rows first."""
+    """The presets whose losses first compute statistics over all rows."""
     return [
         name
         for name in OF_ERRORS

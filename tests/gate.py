@@ -1,4 +1,4 @@
-"""Which of many alike cases the gate runs."""
+"""The selection of parametrised cases for the gate."""
 
 from collections.abc import Iterable
 
@@ -7,7 +7,7 @@ from _pytest.mark import ParameterSet
 
 
 def each(count: int, cases: Iterable[object]) -> list[ParameterSet]:
-    """Each `count`-th case as the gate's, by its place; all others as those of long tests."""
+    """Every `count`-th case for the gate; all others are marked slow."""
     return [
         pytest.param(
             *(case if isinstance(case, tuple) else (case,)),

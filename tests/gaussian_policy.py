@@ -35,7 +35,7 @@ class GaussianSample:
 
 
 class GaussianPolicy(Policy):
-    """velocity = x + sum_k w_k f_k(x, sigma, prompt), by the kernels that flows have."""
+    """velocity = x + sum_k w_k f_k(x, sigma, prompt), sampled by the kernels of flows."""
 
     exact = True
 
@@ -59,7 +59,7 @@ class GaussianPolicy(Policy):
         slots: Sequence[int],
         sampling: int | None = None,
     ) -> Rollout:
-        """`sampling`: the only step that is random; None: all but the last are."""
+        """`sampling`: the only random step; None: all but the last are random."""
         group = torch.tensor(list(slots)).repeat_interleave(group_size)
         rows = rng.key(key, group, torch.arange(group_size).repeat(len(prompts)))
         owners = tuple(p for p in prompts for _ in range(group_size))
@@ -87,7 +87,7 @@ class GaussianPolicy(Policy):
         return list(range(self.steps - 1))
 
     def rollout(self, sample, x0: Tensor, group: Tensor, prompts, key: Tensor) -> Rollout:
-        """A picture is shown as the digits of its pixels; dark ones end it."""
+        """The output is the digits of the pixels; it ends at a dark pixel."""
         mask = torch.ones_like(sample.sigma, dtype=torch.bool)
         digits = (50 * x0[:, :3]).abs().long() % 6
         outputs = tuple("".join(map(str, row)).split("0")[0] for row in digits.tolist())
@@ -104,7 +104,7 @@ class GaussianPolicy(Policy):
         return x + REACH * (table * features).sum(1)
 
     def step(self, sample: GaussianSample, table: Tensor) -> Step:
-        """Of all rows and steps, flat."""
+        """The step of all rows and steps, flattened."""
         x, sigma, next_sigma, question = (
             tensor.flatten(0, 1)
             for tensor in (sample.x, sample.sigma, sample.next_sigma, sample.question)
@@ -132,7 +132,7 @@ class GaussianPolicy(Policy):
         return replace(rollout, **known)
 
     def evidence(self, rollout: Rollout, needs: frozenset[str]) -> Evidence:
-        """Outside the mask a record may hold anything, and gets NaN."""
+        """NaN outside the mask, where a record may hold anything."""
         self.rows_seen.append(len(rollout.mask))
         sample = kept(rollout.sample, rollout.mask)
         step = self.step(sample, self.table)
@@ -165,7 +165,7 @@ class GaussianPolicy(Policy):
 
 
 def kept(sample: GaussianSample, mask: Tensor) -> GaussianSample:
-    """What is no step becomes a harmless one: a kernel divides by its levels."""
+    """Steps outside the mask become harmless ones, because a kernel divides by its levels."""
 
     def column(tensor: Tensor, harmless: float) -> Tensor:
         tensor = tensor[:, : mask.shape[1]]

@@ -1,4 +1,4 @@
-"""Tiny random language models as the hub has them: configuration, weights, tokenizer, template."""
+"""Tiny random language models in the hub's format: configuration, weights, tokenizer, template."""
 
 import json
 from pathlib import Path
@@ -44,7 +44,7 @@ SIZE = {
 
 
 def byte_pieces(special: list[str]) -> Tokenizer:
-    """Bytes and no merges: reads any text."""
+    """Bytes without merges: it encodes any text."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {symbol: i for i, symbol in enumerate([*alphabet, *special])}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
@@ -54,7 +54,7 @@ def byte_pieces(special: list[str]) -> Tokenizer:
 
 
 def write_qwen3(folder: Path, *, tied: bool = True, head_dim: int = SIZE["head_dim"]) -> Path:
-    """Ends in two ways, pads with one of them, samples by numbers of its own unless told."""
+    """It has two end tokens, pads with one of them, and has its own sampling numbers by default."""
     from transformers import GenerationConfig, PreTrainedTokenizerFast, Qwen3Config
     from transformers import Qwen3ForCausalLM as Model
 
@@ -82,7 +82,7 @@ def write_qwen3(folder: Path, *, tied: bool = True, head_dim: int = SIZE["head_d
 
 
 def write_llama3(folder: Path) -> Path:
-    """No padding token, a begin of its own, and turns that end otherwise than texts."""
+    """It has no padding token, a begin token, and a separate end token for turns."""
     from transformers import GenerationConfig, LlamaConfig, PreTrainedTokenizerFast
     from transformers import LlamaForCausalLM as Model
 
@@ -113,7 +113,7 @@ def written(model: type, config, tokenizer, own, folder: Path) -> Path:
 
 
 def write_rows(path: Path, count: int = 12) -> Path:
-    """Questions with a right answer, and a better and a worse one."""
+    """Questions with a correct answer, a better and a worse one."""
     rows = [
         {
             "messages": [{"role": "user", "content": f"say {n}"}],

@@ -1,7 +1,7 @@
-"""Runs that are killed by SIGKILL at random moments and resumed, beside one that was left alone.
+"""Runs killed by SIGKILL at random moments and resumed, compared with uninterrupted runs.
 
-`make kills` kills 20 runs of tokens and 20 of pictures, goes on after one that differs, and counts
-how many were equal bit for bit: `PYTHONPATH=tests python -m kills [COUNT] [WORLD ...]`.
+`make kills` kills 20 runs of tokens and 20 of images, continues after a difference, and counts
+bit-for-bit equal results: `PYTHONPATH=tests python -m kills [COUNT] [WORLD ...]`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Kill:
 
 
 def whole_run(world: str, folder: Path) -> float:
-    """A run that nobody disturbs, and how many seconds it trained."""
+    """An uninterrupted run, and its training time in seconds."""
     process = start_training(*RUNS[world], f"run_dir={folder}", output=said_in(folder))
     began = wait_for(folder / "manifest.json", process)
     finish(process, folder)
@@ -80,7 +80,7 @@ def whole_run(world: str, folder: Path) -> float:
 
 
 def kills(world: str, count: int, whole: Path, seconds: float, places: Path) -> Iterator[Kill]:
-    """At moments of the whole run but its last tenth, the same ones for the same count."""
+    """At moments in the first nine tenths of the run, equal for equal counts."""
     moments = random.Random(count)
     for number in range(count):
         folder = places / f"{world}-{number}"
@@ -89,7 +89,7 @@ def kills(world: str, count: int, whole: Path, seconds: float, places: Path) -> 
 
 
 def kill_and_resume(world: str, folder: Path, moment: float) -> bool:
-    """Whether the kill came before the end."""
+    """Returns whether the kill came before the end."""
     process = start_training(*RUNS[world], f"run_dir={folder}", output=said_in(folder))
     wait_for(folder / "manifest.json", process)
     time.sleep(moment)

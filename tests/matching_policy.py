@@ -54,7 +54,7 @@ class MatchingPolicy(GaussianPolicy):
     def matching(
         self, rollout: Rollout, needs: frozenset[str], *, rests: bool
     ) -> tuple[Mapping[str, Tensor], Mapping[str, NetworkAnswer]]:
-        """Outside the mask a record may hold anything, and gets NaN."""
+        """Outside the mask, where a record may hold anything, values are NaN."""
         self.rows_seen.append(len(rollout.mask))
         sample = kept(rollout.sample, rollout.mask)
         x, before, after, question = (

@@ -1,4 +1,4 @@
-"""Facts that name what is not there: a value, a domain, a number of the function."""
+"""Facts that name something missing: a value, a domain, a number of the function."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What components may return: a plugin's and a built-in's go through the same code."""
+"""Return values of components: plugins and built-in ones go through the same code."""
 
 from dataclasses import dataclass, replace
 from functools import partial

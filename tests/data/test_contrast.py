@@ -1,4 +1,4 @@
-"""What a model says wrong becomes the rejected answer."""
+"""Wrong answers of a model become the rejected ones."""
 
 import torch
 
@@ -12,7 +12,7 @@ SAID = ("right", "wrong", "wrong too", " ", "right", "cut off")
 
 
 class Speaker:
-    """Says one of six things by keyed chance; prompt 7 it always gets right."""
+    """Gives one of six answers by keyed chance; prompt 7 is always answered correctly."""
 
     sampling = Sampling(max_new_tokens=4, max_rows=16)
 

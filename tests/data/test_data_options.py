@@ -1,4 +1,4 @@
-"""conf/data: each option says what it is, and composes into a call of its function."""
+"""conf/data: each option has a description and composes into a call of its function."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Stored pictures become pixels as a person sees them, or say why they do not."""
+"""Stored images are decoded as a person sees them, or the error says why not."""
 
 import io
 import struct
@@ -25,7 +25,7 @@ def one_colour(mode, colour):
 
 
 def lying_png(width, height):
-    """A PNG whose header names that size, with a few bytes of pixels."""
+    """A PNG whose header claims that size, with a few bytes of pixels."""
 
     def chunk(name, data):
         return (

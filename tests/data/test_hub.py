@@ -1,4 +1,4 @@
-"""Data sets by name: a local folder stands in for the hub."""
+"""Data sets by name; a local folder replaces the hub."""
 
 import io
 import json
@@ -184,7 +184,7 @@ def test_a_part_that_no_column_has_is_named_with_those_that_there_are(tmp_path, 
 
 
 def pictured(path, shown):
-    """A split of questions that are all the same, each about pictures of its own."""
+    """A split of identical questions, each about its own images."""
     path.mkdir()
     pixels = [[Image.new(mode, (6, 4), colour) for mode, colour in row] for row in shown]
     feature = {"problem": datasets.Value("string"), "images": datasets.List(datasets.Image())}
@@ -222,7 +222,7 @@ def test_a_column_without_pictures_is_refused(tmp_path):
 
 
 def test_columns_of_pictures_answer_and_compare(tmp_path):
-    """Of the feature of pictures, and of bytes alone."""
+    """Columns of the image feature, and of plain bytes."""
     encoded = [io.BytesIO() for _ in range(2)]
     for file, colour in zip(encoded, (RED, BLUE), strict=True):
         Image.new("RGB", (6, 4), colour).save(file, format="PNG")

@@ -1,4 +1,4 @@
-"""Pictures with captions beside them, in folders and in tar files: what is read, what is not."""
+"""Images with captions in folders and tar files: the rows that are read and those that are not."""
 
 import io
 import json
@@ -280,7 +280,7 @@ def test_of_a_hostile_shard_the_good_rows_are_read_and_the_rest_is_counted(tmp_p
 
 
 def broken(path, info):
-    """A shard with one good row, then that header, and its good rows again behind it."""
+    """A shard with one good row, then that header, then the good rows again."""
     good = pack(path, [("a.png", png(RED)), ("a.txt", b"red")]).read_bytes()
     body = good[: 4 * tarfile.BLOCKSIZE]
     path.write_bytes(body + info + good)
@@ -288,7 +288,7 @@ def broken(path, info):
 
 
 def sized(size):
-    """A header that says so, in the base 256 of large numbers."""
+    """A header with that size, in the base 256 of large numbers."""
     info = header("b.png", size=0).tobuf()
     field = (0x80 << 88 | size) if size >= 0 else (1 << 96) + size
     block = bytearray(info)
@@ -375,7 +375,7 @@ def test_links_out_of_the_folder_and_special_files_are_counted_and_not_read(tmp_
 
 
 def cached(place, files, revision="abc123"):
-    """As the cache of the hub lays out a repository: files by hash, and links by name."""
+    """The layout of a repository in the hub's cache: files by hash, and links by name."""
     snapshot = place / "snapshots" / revision
     for number, (name, content) in enumerate(files.items()):
         lay(place, {f"blobs/{number:040x}": content})

@@ -1,4 +1,4 @@
-"""Rows whose questions show pictures: found beside the file, one for each mark, or left out."""
+"""Rows whose questions show images: found beside the file, one per marker, or left out."""
 
 import json
 from pathlib import Path

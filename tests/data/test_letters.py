@@ -1,4 +1,4 @@
-"""Letters drawn in code: what is drawn, what is asked for, and that an OCR reward knows it."""
+"""The letters drawn in code: images, prompts, and that an OCR reward reads them."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Several datasets in one: how often each is drawn, and that each stays itself."""
+"""Mixtures of datasets: how often each is drawn, and that each stays unchanged."""
 
 import json
 from collections import Counter
@@ -30,7 +30,7 @@ def small(name, count=40, **options):
 
 
 def two(**options):
-    """One set of 40 prompts, and one of 12 that is drawn three times as often."""
+    """A set of 40 prompts, and one of 12 that is drawn three times as often."""
     many, few = (options.get(name, {}) for name in ("many", "few"))
     return mixture(
         of={

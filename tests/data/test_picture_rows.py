@@ -1,4 +1,4 @@
-"""Rows that name pictures, and folders of them: what is read, and what is listed with a reason."""
+"""Rows that name images, and folders of them: rows that are read, and rejects with a reason."""
 
 import json
 

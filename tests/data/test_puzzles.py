@@ -1,4 +1,4 @@
-"""reasoning-gym: questions of a task, the same in every process, and errors before a run."""
+"""reasoning-gym: the questions of a task, equal in every process, and errors before a run."""
 
 import importlib.util
 

@@ -1,4 +1,4 @@
-"""Data of a function: what is refused of its splits and prompts, and how."""
+"""Data of a function: which splits and prompts are refused, and how."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""Rows of a file: what is a prompt, what is quarantined, and which of them are held out."""
+"""Rows of a file: prompts, quarantined rows, and held-out ones."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The coloured shapes: what is drawn, what is shown, and that a seed says it all."""
+"""The coloured shapes: images, demonstrations, and that the seed determines everything."""
 
 from collections import Counter
 
@@ -18,7 +18,7 @@ def world(count=1296, corrupted=0.0, held_out=NEVER, seed=0):
 
 
 def of_picture():
-    """Bytes of a picture -> the prompt that it answers."""
+    """Bytes of an image -> the prompt that it answers."""
     return {p.numpy().tobytes(): text for text, all in renderings().items() for p in all}
 
 

@@ -1,4 +1,4 @@
-"""Questions about coloured shapes: what is shown, what is kept, and what demonstrations say."""
+"""Questions about coloured shapes: images, held-out pairs, and demonstrations."""
 
 from collections import Counter
 from functools import cache
@@ -22,7 +22,7 @@ drawn_pairs = cache(renderings)
 
 
 def pictured(prompt):
-    """Which pair the picture of a prompt is a rendering of, found by looking at all of them."""
+    """The pair that a prompt's image renders, found by comparison with all renderings."""
     pixels = prompt.images[0].load()
     (pair,) = [
         name for name, drawn in drawn_pairs().items() if (drawn == pixels).all((1, 2, 3)).any()

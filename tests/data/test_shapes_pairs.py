@@ -1,4 +1,4 @@
-"""Pairs of coloured shapes: what is preferred to what, and what is never shown."""
+"""Pairs of coloured shapes: which image is preferred, and which are never shown."""
 
 from collections import Counter
 from dataclasses import replace
@@ -21,7 +21,7 @@ def world(pairs=1296, held_out=NEVER, seed=0):
 
 
 def named():
-    """Bytes of a picture -> the prompt that it answers, and its number."""
+    """Bytes of an image -> its prompt and its number."""
     return {
         picture.numpy().tobytes(): (text, number)
         for text, all in renderings().items()
@@ -30,7 +30,7 @@ def named():
 
 
 def seen(prompts):
-    """(what was asked, chosen, rejected, number of the rendering) of each prompt."""
+    """(asked, chosen, rejected, number of the rendering) of each prompt."""
     known = named()
     found = []
     for prompt in prompts:

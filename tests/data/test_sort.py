@@ -1,4 +1,4 @@
-"""The sorting tasks: what is shown, what is held out, and that a seed says it all."""
+"""The sorting tasks: demonstrations, held-out strings, and that the seed determines everything."""
 
 from collections import Counter
 

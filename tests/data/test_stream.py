@@ -1,4 +1,4 @@
-"""Which prompts an iteration gets is a function of seed, iteration, round and slot alone."""
+"""The prompts of an iteration depend on seed, iteration, round and slot alone."""
 
 from collections import Counter
 
@@ -11,7 +11,7 @@ from tandem.types import Prompt
 
 
 def prompts(sources):
-    """sources: name -> how many prompts it has."""
+    """sources: name -> number of prompts."""
     return [
         Prompt(id=place, source=source, text=f"{source} {place}")
         for source, count in sources.items()

@@ -1,4 +1,4 @@
-"""Prompts of a plain text file, and what guidance is to lead away from."""
+"""Prompts of a plain text file, and the negative prompt of guidance."""
 
 import json
 from pathlib import Path

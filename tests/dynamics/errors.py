@@ -1,4 +1,4 @@
-"""The four pictures of the reference as velocity errors at one level each, and random ones."""
+"""Velocity errors: the four images of the reference at one level each, and random ones."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ GIVEN = {"error": "v", "old_error": "v_old", "ref_error": "v_ref"}
 
 
 def reference_errors(flow, dtype=torch.float64) -> tuple[Tensor, DecoupledBatch]:
-    """The live velocity [4, 2], and its errors beside those of the others: [4, 1, 2].
+    """The live velocity [4, 2], and the errors of all velocities: [4, 1, 2].
 
-    The reference has its fast average at the old velocity.
+    In the reference the fast average equals the old velocity.
     """
     velocity = {name: flow(f"fixture/{of}", dtype) for name, of in GIVEN.items()}
     velocity["error"].requires_grad_()
@@ -66,7 +66,7 @@ def random_errors(
 
 
 def found(loss, batch) -> tuple[Tensor, ...]:
-    """What a loss finds in all rows, as it is called with it; nothing for most."""
+    """The statistics that a loss computes over all rows; most losses have none."""
     find = batch_statistics_of(loss)
     with torch.no_grad():
         return () if find is None else (find(summarised(loss, batch)),)
@@ -77,7 +77,7 @@ def mean_loss(loss, batch) -> Tensor:
 
 
 def likelihoods(batch: DecoupledBatch, weighting: Weighting) -> CoupledBatch:
-    """The same pictures with the log-probabilities that their errors stand for."""
+    """The same images with the log-probabilities that correspond to their errors."""
 
     def logp(error: Tensor) -> Tensor:
         return -weighting(batch.sigma, energy(error))

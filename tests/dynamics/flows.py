@@ -41,7 +41,7 @@ def random_steps(
 
 
 def reference_step(kernel, flow, velocity: Tensor, dtype: torch.dtype = torch.float64) -> Step:
-    """The step from 0.6 to 0.4 that the losses of the reference are computed on: [4, 2]."""
+    """The step from 0.6 to 0.4 on which the reference computes its losses: [4, 2]."""
     x = flow("grpo/x", dtype)
     return kernel(x, velocity, levels(0.6, x), levels(0.4, x))
 
@@ -80,7 +80,7 @@ def batch(flow, logp, old_logp, dtype, transition=None):
 
 
 def described(step: Step, old: Step, sigma: Tensor, next_sigma: Tensor) -> Transition:
-    """What a policy says of single steps, [B, 1]; only the KL carries a gradient."""
+    """The transition of single steps, [B, 1]; only the KL carries a gradient."""
     facts = {
         "std": step.std,
         "sigma": sigma,

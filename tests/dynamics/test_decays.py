@@ -1,4 +1,4 @@
-"""Decay schedules of moving averages against the reference rows, and what they must never do."""
+"""Decay schedules of moving averages: the reference rows, and the bounds that they keep."""
 
 from functools import partial
 

@@ -25,7 +25,7 @@ DTYPES = pytest.mark.parametrize("dtype", PRECISION, ids=str)
 
 
 def near(dtype):
-    """Absolute, and beside 1 relative: a loss of 100 has no more digits than one of 1."""
+    """Absolute up to 1, relative above: a loss of 100 has as many digits as one of 1."""
     return {"atol": PRECISION[dtype], "rtol": PRECISION[dtype], "check_dtype": False}
 
 
@@ -55,7 +55,7 @@ def test_nft_has_the_reference_loss_gradient_and_branches(flow, beta, dtype):
 
 
 def test_beyond_the_clip_a_picture_is_no_better_and_no_worse(flow):
-    """Optimality is a share: beyond 1 the weight of the other branch would be below 0."""
+    """Optimality is a share: beyond 1 the other branch would have a negative weight."""
     far = torch.tensor([-9.0, -5.0, 0.0, 2.5, 5.0, 9.0])
     assert kl.optimality(far, advantage_clip=5.0).tolist() == [0.0, 0.0, 0.5, 0.75, 1.0, 1.0]
     _, batch = reference_errors(flow)
@@ -133,7 +133,7 @@ def test_crd_is_centred_inside_groups_by_itself(flow, dtype):
 
 @pytest.mark.parametrize("adaptive", [True, False])
 def test_agreement_is_not_counted_where_the_implied_reward_is_rounding(flow, adaptive):
-    """Of four rows, two differ from the old policy by their last bits: either sign is chance."""
+    """Two of four rows differ from the old policy only by rounding, so their sign is random."""
     _, batch = reference_errors(flow, torch.float32)
     last_bits = torch.tensor([1 + 2e-7, 1 - 2e-7, 0.9, 1.1])[:, None, None]
     near = replace(batch, error=batch.old_error * last_bits)

@@ -1,4 +1,4 @@
-"""What every loss on velocity errors obeys, whoever cuts, orders or pads the rows."""
+"""The laws of every loss on velocity errors, under any cut, order or padding of the rows."""
 
 from dataclasses import replace
 from functools import partial
@@ -94,7 +94,7 @@ def test_levels_outside_the_mask_give_and_get_nothing(loss):
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_row_without_advantage_adds_nothing_if_the_loss_says_so(name):
-    """Once the policy has left the one that sampled; the others have something to say of it."""
+    """Away from the sampling policy; the other losses do add something."""
     loss, batch = LOSSES[name], random_errors()
     quiet = (batch.advantages == 0).all(1)
     assert quiet.sum() == 4
@@ -105,7 +105,7 @@ def test_a_row_without_advantage_adds_nothing_if_the_loss_says_so(name):
 
 @every_loss
 def test_a_loss_reads_what_it_declares_and_nothing_else(loss):
-    """The others are not there when nobody asks for them."""
+    """Undeclared fields are missing in a run."""
     batch = random_errors()
     names = ("old_error", "ref_error", "fast_error", "velocity_gain", "std")
     unread = {name: None for name in names if name not in facts_of(loss).reads}

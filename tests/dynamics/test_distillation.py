@@ -1,4 +1,4 @@
-"""Distillation by the reference: the student has the live velocity, its teacher is v_ref."""
+"""Distillation in the reference: the student has the live velocity, the teacher v_ref."""
 
 from dataclasses import replace
 from functools import partial
@@ -18,7 +18,7 @@ DTYPES = pytest.mark.parametrize("dtype", PRECISION, ids=str)
 
 
 def taught(flow, dynamics, dtype=torch.float64):
-    """The live velocity, and its difference to the teacher's on the four steps from 0.6 to 0.4."""
+    """The live velocity, and its gap to the teacher's on the four steps from 0.6 to 0.4."""
     own, step, _ = reference_pair(flow, dynamics, dtype)
     ones = torch.ones(4, 1, dtype=dtype)
     return own, DecoupledBatch(
@@ -53,7 +53,7 @@ def test_the_loss_is_the_reference_one(flow, target, dynamics, dtype):
 
 @pytest.mark.parametrize("dynamics", KERNELS)
 def test_the_target_xt_is_the_distance_of_the_means_of_a_step(flow, dynamics):
-    """By the steps themselves, whose means a velocity gain stands for."""
+    """Compared with the steps themselves, whose means the velocity gain replaces."""
     own, batch = taught(flow, dynamics)
     step, other = (reference_step(KERNELS[dynamics], flow, v) for v in (own, flow("fixture/v_ref")))
     want = (step.mean - other.mean).square().mean(1)
@@ -66,7 +66,7 @@ def test_the_target_xt_is_the_distance_of_the_means_of_a_step(flow, dynamics):
 
 
 def test_a_normalised_loss_is_a_distance():
-    """Twice as far off costs twice, and each dimension pulls as hard however far off the row is."""
+    """Three times the error costs three times as much, and the gradient does not grow with it."""
     batch = random_errors()
     loss = partial(distillation, target=velocity, self_normalize=True)
     near, far = loss(batch), loss(replace(batch, error=3 * batch.error))

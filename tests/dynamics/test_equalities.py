@@ -1,4 +1,4 @@
-"""What makes one set of functions enough: AWM is PPO, DPO is DGPO, and x0 is known by its error."""
+"""Equalities that make one set of functions enough: AWM is PPO, DPO is DGPO, x0 has one error."""
 
 import math
 from dataclasses import replace
@@ -49,7 +49,7 @@ def gradient_of(value, of):
 
 
 def test_the_loss_of_nft_is_that_of_the_pictures_it_expects(flow):
-    """Written in x0, as published: from the noised picture, with two velocities of its own."""
+    """Written in x0, as published: from the noised image, with both of its velocities."""
     own, batch = reference_errors(flow)
     x, x0, sigma, old = (flow(f"fixture/{name}") for name in ("x_t", "x0", "sigma", "v_old"))
     wanted = (flow("fixture/A").clamp(-5, 5) / 10 + 0.5).tolist()
@@ -95,7 +95,7 @@ def test_awm_is_ppo(flow, case, weighting, dtype):
 
 
 def test_fpo_is_ppo_on_the_mean_over_levels_of_the_errors(axis):
-    """And so GSPO's ratio of a picture whose steps are its noise levels."""
+    """This is GSPO's ratio of an image whose steps are its noise levels."""
     error = axis("fpo/error").sqrt()[..., None].requires_grad_()
     ones = torch.ones(2, 2, dtype=torch.float64)
     batch = DecoupledBatch(
@@ -115,7 +115,7 @@ def test_fpo_is_ppo_on_the_mean_over_levels_of_the_errors(axis):
 
 
 def test_the_penalties_of_awm_stand_beside_its_loss(flow):
-    """Each pulls by 2 coef (v - v') / (4 rows x 2 dimensions)."""
+    """Each adds a gradient of 2 coef (v - v') / (4 rows x 2 dimensions)."""
     own, batch = reference_errors(flow)
     policy = mean_loss(partial(ppo, clip_low=0.05, clip_high=0.05), likelihoods(batch, plain))
     penalties = ((1e-3, kl.regressed), (1.0, kl.to_ema))
@@ -130,7 +130,7 @@ def test_the_penalties_of_awm_stand_beside_its_loss(flow):
 
 
 def preferring(batch):
-    """+1 and -1 in place of the advantages."""
+    """The batch with +1 and -1 as advantages."""
     return replace(batch, advantages=batch.advantages.sign())
 
 
@@ -179,7 +179,7 @@ def test_swapped_arms_turn_the_margin_around():
 
 
 def test_equal_arms_say_nothing():
-    """One picture twice, at the very same noise: log 2, and no gradient."""
+    """The same image twice with the same noise: log 2, and no gradient."""
     batch = random_pairs()
     own = torch.randn(3, 1, 5, dtype=torch.float64, requires_grad=True)
     same = replace(batch, error=own[batch.group], ref_error=(own.detach() + 0.1)[batch.group])
@@ -191,7 +191,7 @@ def test_equal_arms_say_nothing():
 @pytest.mark.parametrize("beta", [1.0, 30.0])
 @pytest.mark.parametrize("seed", range(3))
 def test_dgpo_has_the_gradient_of_a_preference_of_groups(beta, seed):
-    """At one noise level, by its own beta, and wherever nothing is clipped."""
+    """At one noise level, up to the factor beta, and without clipping."""
     batch = random_errors(levels=1, seed=seed)
     by_error = mean_loss(partial(dgpo, beta=beta, **NO_CLIP), batch)
     by_likelihood = mean_loss(partial(group_preference, beta=beta), likelihoods(batch, plain))
@@ -224,7 +224,7 @@ def test_a_fresh_nft_pulls_by_how_good_a_picture_is_whatever_its_beta():
 
 
 def test_a_perfect_picture_is_matched_by_nft():
-    """r = 1, beta = 1: c times flow matching in x0 over the size of the error, whoever was old."""
+    """r = 1, beta = 1: flow matching in x0 times c / |error|, whatever the old policy."""
     batch = random_errors()
     perfect = replace(batch, advantages=torch.full_like(batch.advantages, 5.0))
     level = batch.sigma[..., None] * batch.error
@@ -237,7 +237,7 @@ def test_a_perfect_picture_is_matched_by_nft():
 
 @pytest.mark.parametrize("beta", [1.0, 30.0])
 def test_dgpo_has_the_gradient_of_its_objective(beta):
-    """The mean over groups and levels of softplus(S), group by group."""
+    """The mean over groups and levels of softplus(S), computed group by group."""
     batch = random_errors()
     batch = replace(batch, mask=torch.ones_like(batch.mask))  # all groups have all levels
     scores = []
@@ -254,7 +254,7 @@ def test_dgpo_has_the_gradient_of_its_objective(beta):
 
 
 def shifted_rewards(batch):
-    """A constant of each prompt on the given rewards, and one on the implicit ones."""
+    """The batch with a constant per prompt added to the given and to the implicit rewards."""
     constant = 0.3 * (1 + batch.group[:, None].double()) * batch.mask
     given = replace(batch, advantages=batch.advantages + constant)
     old = energy(batch.old_error)[..., None]

@@ -1,4 +1,4 @@
-"""Advantages that a group of pictures shares over its denoising steps."""
+"""Advantages of groups of images, which all denoising steps of a row share."""
 
 from functools import partial
 
@@ -38,7 +38,7 @@ def test_the_unbiased_scale_is_that_of_dancegrpo(flow):
 
 
 def parts_of(flow, dtype=torch.float64):
-    """Two rewards of eight pictures to two prompts, and their weights."""
+    """Two rewards of eight images for two prompts, and their weights."""
     parts = {"first": flow("adv.sum/r1", dtype), "second": flow("adv.sum/r2", dtype)}
     weights = dict(zip(parts, flow("adv.sum/weights").tolist(), strict=True))
     total = sum(weights[name] * part for name, part in parts.items())
@@ -142,7 +142,7 @@ def test_an_easier_prompt_changes_nothing(scale):
 
 @pytest.mark.parametrize("scale", OF_ALL)
 def test_with_the_std_over_all_prompts_it_makes_every_advantage_smaller(scale):
-    """The reference asks for invariance of every scale; its own global_std does not have it."""
+    """The reference asks for scale invariance, which its own global_std does not have."""
     before, after = with_and_without_a_bonus(scale)
     shrink = after / before
     assert_close(shrink, shrink[:1, :1].expand_as(shrink))
@@ -151,7 +151,7 @@ def test_with_the_std_over_all_prompts_it_makes_every_advantage_smaller(scale):
 
 @SCALES
 def test_equal_rewards_give_exactly_nothing_whatever_they_are(scale):
-    """A variance in one pass, E[x^2] - E[x]^2, falls below 0 for many of these."""
+    """A one-pass variance, E[x^2] - E[x]^2, is below 0 for many of these."""
     for percent in range(1, 100):
         total = torch.full((24,), percent / 100)
         assert (group_relative(scores(total), pictures(3, 8), scale=scale) == 0).all()

@@ -1,4 +1,4 @@
-"""Flow-DPPO, and losses that weigh steps by their noise: on the four steps of the reference."""
+"""Flow-DPPO and losses that weight steps by their noise, on the four steps of the reference."""
 
 from dataclasses import replace
 from functools import partial
@@ -83,7 +83,7 @@ def test_steps_that_are_alike_weigh_the_same(flow):
 
 
 def test_sapo_narrows_with_the_dynamics_and_keeps_its_first_gradient(flow):
-    """Two widths off, the gate is as far shut, however wide it is."""
+    """At two widths the gate is equally closed, for any width."""
     _, batch = reference_batch(flow, "Flow-SDE")
     for unit in (1.0, 0.01):
         fresh = replace(batch, logp=batch.old_logp.clone().requires_grad_())

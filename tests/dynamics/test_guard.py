@@ -1,4 +1,4 @@
-"""GRPO-Guard's log-ratio, and what weighs steps alike: both follow from a step's three numbers."""
+"""GRPO-Guard's log-ratio and the weights that balance steps, from a step's three numbers."""
 
 import math
 from functools import partial
@@ -71,7 +71,7 @@ def test_a_guarded_clip_counts_in_its_own_ratio(flow):
 
 
 def guard_case(kernel, logp):
-    """noise . (mean - mean_old), and what is to equal it: [B] each."""
+    """noise . (mean - mean_old), and the value that it must equal: [B] each."""
     x, velocity, sigma, next_sigma = random_steps(rows=40, size=(6,), seed=2)
     old = kernel(x, velocity, sigma, next_sigma)
     step = kernel(x, velocity + 0.2 * torch.sin(x), sigma, next_sigma)
@@ -119,12 +119,12 @@ def test_only_the_guarded_log_ratio_is_zero_on_average_over_the_noise(name):
 
 
 def imbalance(weights):
-    """The largest over the smallest."""
+    """The largest weight over the smallest."""
     return (weights.max() / weights.min()).item()
 
 
 def course(name):
-    """A row of twelve steps of one length, sigma from 0.96 to 0.08: [1, 12]."""
+    """A row of twelve steps of equal length, sigma from 0.96 to 0.08: [1, 12]."""
     sigma = torch.linspace(0.96, 0.08, 12, dtype=torch.float64)
     next_sigma, x = sigma - 0.07, torch.zeros(12, 1, dtype=torch.float64)
     step = NOISY[name](x, x, sigma, next_sigma)
@@ -134,12 +134,12 @@ def course(name):
 
 
 def test_the_weight_that_balances_guarded_steps_is_one_over_the_gain():
-    """`delta` of the reference does it for Flow-SDE below sigma = 1. For Dance-SDE it squares what
-    it was to mend: at eta = 0.3 the last steps pull 2.29 times as hard as the first, not 1.51.
+    """`delta` of the reference balances Flow-SDE below sigma = 1. For Dance-SDE it squares the
+    imbalance: at eta = 0.3 the last steps have 2.29 times the gradient of the first, not 1.51.
 
     The gradient of a guarded log-ratio by the velocity is gain x noise / D, so weight x |gain|
-    ought not to depend on the step. The reference multiplies by Dance-SDE's
-    (1 + eta^2 (1 - sigma) / (2 sigma)) / -dt, whose bracket |gain| has already.
+    should not depend on the step. The reference multiplies by Dance-SDE's (1 + eta^2 (1 - sigma) /
+    (2 sigma)) / -dt, but |gain| already contains this bracket.
     """
     pull = {name: -course(name).velocity_gain * inverse_time(course(name)) for name in NOISY}
     assert imbalance(pull["Flow-SDE"]) == pytest.approx(1, abs=1e-12)

@@ -1,4 +1,4 @@
-"""Guidance: the line through two velocities, and no silent way around a missing one."""
+"""Guidance: the line through two velocities, and an error if one is missing."""
 
 import pytest
 import torch

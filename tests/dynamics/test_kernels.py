@@ -1,4 +1,4 @@
-"""One step of each kernel: reference values, its algebra, and the traps at both ends."""
+"""One step of each kernel: reference values, its algebra, and the special cases at both ends."""
 
 import math
 

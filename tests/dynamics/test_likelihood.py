@@ -1,4 +1,4 @@
-"""Log-probabilities of steps, their ratios, and the distances between two policies on a step."""
+"""Log-probabilities of steps, their ratios, and the distances of two policies on a step."""
 
 from types import SimpleNamespace
 

@@ -1,8 +1,8 @@
-"""Whether a rollout under the exact velocity ends with the spread that its data has.
+"""The spread at the end of a rollout under the exact velocity equals that of the data.
 
 x0 ~ N(0, variance) has a linear velocity, so every x is Gaussian and its variance follows from the
-gains of the steps alone. variance=0 is a point mass. From sigma = 0.95 down to 0.05, where x_sigma
-starts with the right spread.
+gains of the steps alone. variance=0 is a point mass. Steps go from sigma = 0.95, where x_sigma
+starts with the correct spread, to 0.05.
 """
 
 from itertools import pairwise
@@ -16,7 +16,7 @@ from tandem.rng import key, normal
 
 
 def ratio(kernel, variance, steps):
-    """std at the end / the true one."""
+    """The final standard deviation over the true one."""
     sigmas = torch.linspace(0.95, 0.05, steps + 1, dtype=torch.float64)
     so_far = spread(sigmas[0], variance)
     one = torch.ones(1, 1, dtype=torch.float64)

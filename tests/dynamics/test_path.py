@@ -1,4 +1,4 @@
-"""The path, and the four things that one prediction says."""
+"""The path, and the four quantities that follow from one prediction."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Where pictures are regressed on: the reference's levels, which can be drawn, and their noise."""
+"""The noise levels of training on images: the reference's levels, their candidates and noise."""
 
 from functools import partial
 
@@ -40,7 +40,7 @@ def range_of(flow):
 
 
 def test_logit_normal_levels_are_the_reference_ones(flow):
-    """Flow-Factory's quantiles run toward data, so they are 1 - u here."""
+    """Flow-Factory's quantiles run toward data, so u here is 1 - u there."""
     u, (span, back) = quantiles(flow), range_of(flow)
     for shift, name in ((1.0, "ff_shift1"), (back, "ff")):
         got = logit_normal(1 - u, TEN, **span, shift=shift)[0]
@@ -57,7 +57,7 @@ def test_uniform_levels_are_the_reference_ones(flow):
 
 
 def test_discrete_levels_are_the_reference_ones(flow):
-    """Its edges end at M, which it never draws, and ours at M + 1; its draws are the same ones."""
+    """Its edges end at M, which it never draws, and ours at M + 1; the draws are equal."""
     schedule = torch.cat([flow("time.discrete/timesteps") / 1000, torch.zeros(1)])
     assert_close(schedule, TEN, **CLOSE)
     start, end = flow("time.discrete/range").tolist()
@@ -85,7 +85,7 @@ def test_an_edge_of_a_range_is_inside(schedule):
 
 
 def drawn(strategy, count, among=by_index, rows=500):
-    """The indices that each of many draws takes: [rows, count]"""
+    """The indices of many draws: [rows, count]"""
     u = (torch.arange(rows, dtype=torch.float64)[:, None] + 0.5) / rows
     u = torch.cat([u.roll(7 * column) for column in range(count)], 1)
     levels = strategy(u, TEN, among=among)
@@ -95,7 +95,7 @@ def drawn(strategy, count, among=by_index, rows=500):
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 9, 12, 20])
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda f: f.__name__)
 def test_every_candidate_is_drawn(strategy, count):
-    """All of the first nine steps, and evenly; none twice unless there are fewer than asked for."""
+    """All of the first nine steps, evenly; none twice unless fewer exist than are requested."""
     index = drawn(strategy, count)
     assert index.shape[1] == count
     with_init = strategy is discrete_with_init
@@ -112,7 +112,7 @@ def test_every_candidate_is_drawn(strategy, count):
 
 
 def test_a_whole_schedule_is_drawn_once_each():
-    """As many levels as steps are those steps, whatever u: DiffusionNFT trains on all of them."""
+    """As many levels as steps gives each step once, for any u, as in DiffusionNFT."""
     assert (drawn(discrete, 9) == torch.arange(9)).all()
     assert (drawn(discrete_without_init, 8) == torch.arange(1, 9)).all()
     assert (drawn(discrete_with_init, 9) == torch.arange(9)).all()
@@ -211,7 +211,7 @@ def test_numbers_below_one_are_refused(name):
 
 
 def test_a_part_of_the_steps_is_what_it_is_by_hand():
-    """Of 100 steps 0.29 are 29, for levels as for teachers; float multiplies to less."""
+    """0.29 of 100 steps are 29, for levels and for teachers; a float product is smaller."""
     assert int(100 * 0.29) == 28
     assert by_index(linear_shift(100, 0), end=0.29).tolist() == list(range(29))
     assert VelocityTeachers(folders={"others": "x"}, fraction=0.29).kept(100) == range(29)

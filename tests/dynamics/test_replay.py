@@ -1,4 +1,4 @@
-"""Training finds the rollout as it was: the first ratio is 1, and after an update it is not."""
+"""Replay of a rollout in training: the first ratio is 1, and after an update it is not."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ class Net(nn.Module):
 
 @torch.no_grad()
 def rollout(net, kernel, logp, storage):
-    """What training keeps of the stochastic steps: x, next x, sigma, next sigma, logp, by step."""
+    """The stored parts of the stochastic steps: x, next x, sigma, next sigma, logp, by step."""
     sigmas = linear_shift(STEPS, 0)
     noisy, kept = every_step(STEPS, 0, 0), []
     x = normal(key(0, "start"), (ROWS, SIZE)).to(storage).float()
@@ -121,7 +121,7 @@ def test_the_kl_is_zero_before_an_update_and_pulls_after_it(name):
 
 
 def test_rounding_of_float32_stays_below_the_smallest_published_clip():
-    """GRPO-Guard clips at 2e-6: a log-ratio, a difference of numbers near 1, must be finer."""
+    """GRPO-Guard clips at 2e-6: a log-ratio, a difference of numbers near 1, must be more exact."""
     worst = {}
     for name, kernel in NOISY.items():
         x, velocity, shift = normal(key(0, name), (3, 256, 768)).double()

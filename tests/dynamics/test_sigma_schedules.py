@@ -1,4 +1,4 @@
-"""Sigma schedules: the reference rows, and the numbers diffusers itself gives."""
+"""Sigma schedules: the reference rows, and the numbers of diffusers itself."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Which steps are stochastic: windows, draws, and never the last."""
+"""The stochastic steps: windows and draws, which never include the last step."""
 
 from collections import Counter
 from functools import partial
@@ -86,7 +86,7 @@ def test_windows_may_follow_one_another_without_overlap():
 
 
 def published_starts(steps, iterations, stay):
-    """MixGRPO's counter, over the windows that are whole before the last step."""
+    """MixGRPO's counter over the complete windows before the last step."""
     start = passed = 0
     for _ in range(iterations):
         yield start

@@ -1,4 +1,4 @@
-"""Foreign agents for tests, which import nothing of Tandem: `python agents.py NAME` plays one."""
+"""External agents for tests, which import nothing of Tandem: `python agents.py NAME` runs one."""
 
 import json
 import os
@@ -11,7 +11,7 @@ TOOL = {"type": "function", "function": {"name": "add", "description": "", "para
 
 
 def ask(messages, timeout=60, **options):
-    """The message that comes back, and the tokens that it was made of."""
+    """The reply message and its token usage."""
     asked = {"model": os.environ["OPENAI_MODEL"], "messages": messages, **options}
     headers = {"Authorization": f"Bearer {os.environ['OPENAI_API_KEY']}"}
     url = f"{os.environ['OPENAI_BASE_URL']}/chat/completions"
@@ -22,13 +22,13 @@ def ask(messages, timeout=60, **options):
 
 
 def say(messages, content):
-    """The conversation after a turn of the policy, and what is said to it."""
+    """The conversation after a turn of the policy and the next user message."""
     message, _ = ask(messages)
     return [*messages, message, {"role": "user", "content": content}]
 
 
 def hilo(messages, fields):
-    """Number guessing, as `environment=hilo` plays it."""
+    """Number guessing with the rules of `environment=hilo`."""
     for _ in range(fields["guesses"]):
         message, _ = ask(messages)
         if not re.fullmatch(r"\d\d", message["content"]):
@@ -86,7 +86,7 @@ def rewrites(messages, fields):
 
 
 def asks_a_second_agent(messages, fields):
-    """Whose conversation stands between two turns of the first, and is summed up at the end."""
+    """A second conversation comes between two turns of the first, which ends with a summary."""
     messages = say(messages, "+")
     say([{"role": "system", "content": "be brief"}, {"role": "user", "content": "2?"}], "-")
     messages = say(messages, "+")
@@ -102,7 +102,7 @@ def makes_calls_up(messages, fields):
 
 
 def forgets_a_thought_of_a_tool(messages, fields):
-    """It sums up what was asked, and shows the call as it was made."""
+    """It replaces the prompt by a summary and shows the call without the text around it."""
     message, _ = ask(messages, tools=[TOOL])
     summary = {"role": "user", "content": "summed up"}
     (call,) = message["tool_calls"]

@@ -4,5 +4,5 @@ from small_language import small, trained
 
 @pytest.fixture(scope="session")
 def learned():
-    """Weights of a small policy after a few steps."""
+    """The weights of a small policy after a few steps."""
     return {name: value.clone() for name, value in trained(small()).weights().items()}

@@ -1,4 +1,4 @@
-"""An environment as OpenEnv's users write one: `python openenv_app.py PORT SESSIONS` serves it.
+"""An OpenEnv environment as its users write one: `python openenv_app.py PORT SESSIONS` serves it.
 
 It runs in the Python of `real_openenv`, which has OpenEnv and nothing of Tandem.
 """
@@ -23,7 +23,7 @@ class Counted(Observation):
 
 
 class Counter(Environment):
-    """The last of `turns` moves is worth 1; "!" ends the server's patience."""
+    """The last of `turns` moves is worth 1; "!" raises an error."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 

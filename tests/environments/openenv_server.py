@@ -1,4 +1,4 @@
-"""A server of OpenEnv's protocol in this process: what it was told, and every fault it can have."""
+"""A server of OpenEnv's protocol in this process: it records requests and can have any fault."""
 
 import json
 import threading
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Server:
-    """The last of three moves is worth 1. `fault` is asked before each answer: what it gives is
+    """The last of three moves is worth 1. `fault` is called before each answer, and its result is
     sent."""
 
     fault: Callable = lambda connection, message, told: None

@@ -1,6 +1,6 @@
 """Real clients of agents: `python -m real_agents FOLDER` installs them, apart from Tandem.
 
-verifiers needs an older openai than the other two have, so it stands apart in FOLDER/verifiers.
+verifiers needs an older openai than the other two, so it is installed in FOLDER/verifiers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ OF_VERIFIERS = ("verifiers==0.4.0", "uv>=0.9")  # its chat is a script that uv r
 
 
 def install(home: Path) -> None:
-    """Two environments with agents' packages and nothing of Tandem's."""
+    """Two environments with the agents' packages and nothing of Tandem's."""
     for place, packages in ((home, PACKAGES), (home / "verifiers", OF_VERIFIERS)):
         subprocess.run([sys.executable, "-m", "venv", place], check=True)
         pip = (place / "bin/python", "-m", "pip", "--quiet", "--disable-pip-version-check")

@@ -26,7 +26,7 @@ def install(home: Path) -> None:
 
 @contextmanager
 def serving(home: Path, log: Path, *, sessions: int) -> Iterator[str]:
-    """The address of a server of so many sessions on a free port; what it prints is in `log`."""
+    """The address of a server of so many sessions on a free port; its output goes to `log`."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

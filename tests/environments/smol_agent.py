@@ -1,4 +1,4 @@
-"""A CodeAgent of smolagents, as its users write one: it adds numbers by a tool of its own."""
+"""A CodeAgent of smolagents as its users write one: it adds numbers with its own tool."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A foreign program that owns its loop is trained by the tokens that were sampled for it."""
+"""An external program with its own loop is trained on the tokens that were sampled for it."""
 
 import errno
 import os
@@ -43,7 +43,7 @@ def environment(name, *, attempts=1, max_turns=8, **options):
 
 
 def lost(name, **options):
-    """Why the episode of a prompt is lost, after two moves at most."""
+    """The reason why a prompt's episode is lost, after at most two moves."""
     world = environment(name, **options)
     play = Play(Prompt(id=0, source="x", text=">"), key=5)
     world.begin([play])
@@ -55,7 +55,7 @@ def lost(name, **options):
 
 
 def test_a_program_gives_the_rows_of_an_embedded_world_that_says_the_same(learned):
-    """Bit for bit: a client's messages go back and forth, and no token of a move is made anew."""
+    """Bit for bit: messages go back and forth, and no token of a move is encoded again."""
     prompts = questions()[:2]
     want = sampled(playing(asked(Counting(turns=3)), weights=learned), prompts, 2)
     got = sampled(playing(environment("counting"), weights=learned), prompts, 2)
@@ -104,7 +104,7 @@ def test_a_program_is_begun_once_more_with_the_same_seed_and_then_its_row_is_los
 
 
 def conversations(rows, row=0):
-    """What stands in each context of a row, in the words of its messages."""
+    """The tokens of each context of a row."""
     tokens, before = rows.sample.tokens[row].tolist(), int(rows.sample.prompt_length[row])
     length = int(rows.length[row])
     found = {0: tokens[:before]}
@@ -115,7 +115,7 @@ def conversations(rows, row=0):
 
 
 def test_an_agent_that_rewrites_its_history_is_one_row_of_two_contexts():
-    """Each reads what the agent showed, and no move is made anew of its text."""
+    """Each context contains what the agent showed, and no move is encoded again from its text."""
     policy = playing(environment("rewrites"), build=chatting, sampling=Sampling(max_new_tokens=3))
     rows = sampled(policy, [talk("37+46?"), talk("1?", id=1)], group_size=2)
     assert rows.mask.shape[0] == 4 and rows.group.tolist() == [0, 0, 1, 1]
@@ -132,7 +132,7 @@ def test_an_agent_that_rewrites_its_history_is_one_row_of_two_contexts():
 
 @pytest.mark.parametrize("packing", ["auto", "off"])
 def test_training_reads_each_context_by_itself_as_sampling_did(packing):
-    """The law of exact histories, of every token of the policy in any context."""
+    """The law of exact histories, for every token of the policy in any context."""
     world = environment("asks_a_second_agent")
     policy = playing(world, build=chatting, packing=packing, sampling=Sampling(max_new_tokens=4))
     rows = sampled(policy, [talk("37+46?"), talk("1?", id=1)], group_size=2)
@@ -293,7 +293,7 @@ def test_programs_of_a_trainer_that_is_gone_are_killed():
 
 
 def test_no_group_is_signalled_or_named_once_its_number_may_be_that_of_another(monkeypatch):
-    """As long as nobody asked how a process ended, its number is taken."""
+    """A process id stays reserved until its exit status has been read."""
     kill, told, ends = os.killpg, [], queue.SimpleQueue()
 
     def tell(number, what):

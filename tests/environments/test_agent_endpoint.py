@@ -1,4 +1,4 @@
-"""The endpoint of agents refuses what is no call, and answers each call once."""
+"""The endpoint of agents refuses invalid calls and answers each call once."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def session(endpoint):
 
 
 def call(session, body=BODY, *, path="/chat/completions", token=None, url=None):
-    """Status and answer of a call."""
+    """The status and the answer of a call."""
     headers = {"Authorization": f"Bearer {session.token if token is None else token}"}
     data = body.encode() if isinstance(body, str) else body
     request = urllib.request.Request((url or session.url) + path, data, headers)
@@ -52,7 +52,7 @@ def call(session, body=BODY, *, path="/chat/completions", token=None, url=None):
 
 
 def calling(session, body=BODY):
-    """A call under way, and the list that its answer comes into."""
+    """A call in progress, and the list that receives its answer."""
     answers = []
     thread = threading.Thread(target=lambda: answers.append(call(session, body)))
     thread.start()
@@ -79,7 +79,7 @@ def test_a_call_waits_for_the_move_and_gets_it(session):
 
 
 def streamed(session, **options):
-    """The events of a call, read as a client reads them."""
+    """The events of a call, read as by a client."""
     body = json.dumps({"model": "m", "messages": [USER], "stream": True} | options).encode()
     headers = {"Authorization": f"Bearer {session.token}"}
     request = urllib.request.Request(f"{session.url}/chat/completions", body, headers)
@@ -242,7 +242,7 @@ def test_texts_in_parts_and_developers_are_read_as_any(session):
 
 
 def test_as_many_rows_are_answered_as_the_system_has_descriptors_for():
-    """Also beyond the first 1024, which `select` knows alone."""
+    """Also beyond descriptor 1024, the limit of `select`."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = min(before[1], MOST_FILES)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))

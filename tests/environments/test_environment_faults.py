@@ -1,4 +1,4 @@
-"""Whatever a world does costs its own episodes, with a reason that can be counted."""
+"""A fault of an environment costs only its own episodes, with a reason that is counted."""
 
 import threading
 
@@ -104,7 +104,7 @@ def test_an_end_or_a_reward_before_the_first_move_is_a_fault(given):
 
 
 def test_openings_are_asked_side_by_side_and_given_up_as_any_call():
-    """Two that wait for each other both speak; one that hangs is given up."""
+    """Two openings that wait for each other both finish; one that hangs is abandoned."""
     both = threading.Barrier(2, timeout=5)
 
     def meets(prompt, moves):
@@ -135,7 +135,7 @@ def test_an_episode_whose_opening_raises_is_closed():
 
 @pytest.mark.parametrize("waits", ["begin", "opening"])
 def test_an_episode_that_begins_too_late_is_closed(waits):
-    """Whether the world was late with the episode, or with what it says first."""
+    """The environment was late with the episode or with its opening."""
     late, closed = threading.Event(), threading.Event()
 
     class Slow(Counting):

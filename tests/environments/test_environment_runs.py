@@ -30,7 +30,7 @@ def trained(folder, *words):
 
 @pytest.mark.slow
 def test_a_world_of_one_move_changes_no_metric_and_no_weight_of_a_run(tmp_path):
-    """Bit for bit, and nothing but its own metrics is added."""
+    """Bit for bit; only the metrics of the environment are added."""
     want, weights = trained(tmp_path / "alone", *FEW, *SCORED)
     played = ("plugins=[one_move]", "environment=one_move")
     got, moved = trained(tmp_path / "played", *FEW, *SCORED, *played)
@@ -55,7 +55,7 @@ def test_algorithms_of_answers_train_episodes(algorithm, tmp_path):
 
 @pytest.mark.slow
 def test_an_engine_with_a_copy_of_the_weights_plays_what_our_own_loop_does(tmp_path):
-    """Wave by wave, by the calls that every engine has."""
+    """Wave by wave, through the calls that every engine supports."""
     engine = ("plugins=[coin,experiments.bring_your_own.rollout_engine]", "rollout=copying")
     own, _ = trained(tmp_path / "own", *MAZE)
     got, _ = trained(tmp_path / "copied", *MAZE, *engine)

@@ -1,4 +1,4 @@
-"""An environment of gymnasium is told in words, and draws by the keys of Tandem."""
+"""A gymnasium environment is described in words and draws by Tandem's keys."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def lake(**options):
 
 
 def played(world, texts, *, key=5, keys=None):
-    """What is said to each move."""
+    """The observation after each move."""
     episode, heard = world.begin(ASKED, key), []
     for number, text in enumerate(texts):
         move_key = 100 + number if keys is None else keys[number]

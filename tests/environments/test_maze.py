@@ -1,4 +1,4 @@
-"""Mazes: trees, in which the way that a search finds is the way that the world lets pass."""
+"""Mazes are trees: the path that a search finds is the path that the environment allows."""
 
 import pytest
 
@@ -10,7 +10,7 @@ DATA = maze(seed=0, mazes=8, held_out=30, demonstrations=30)
 
 
 def way(doors, start, goal):
-    """The moves of the shortest way, by a search in breadth."""
+    """The moves of the shortest path, by breadth-first search."""
     paths = {start: ""}
     for cell in (waiting := [start]):
         for move, behind in doors[cell].items():

@@ -1,4 +1,4 @@
-"""An OpenEnv server answers as an embedded world does, and its faults cost their own episodes."""
+"""An OpenEnv server answers like an embedded environment; its faults cost its own episodes."""
 
 import json
 import threading

@@ -1,4 +1,4 @@
-"""Agents of openai, smolagents and verifiers are trained: `build/agents` has all three."""
+"""Agents of openai, smolagents and verifiers are trained; they are installed in `build/agents`."""
 
 import json
 import os
@@ -58,7 +58,7 @@ __all__ = ["Words"]
 
 
 def trained(folder, *words):
-    """The lines of the iterations, and the weights."""
+    """The metrics of the iterations, and the weights."""
     tandem.train(*words, f"run_dir={folder}")
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return lines, load_file(folder / "model" / "model.safetensors")
@@ -70,7 +70,7 @@ def command(*words):
 
 @pytest.fixture(scope="module")
 def embedded(tmp_path_factory):
-    """Number guessing without any program."""
+    """Number guessing without an external program."""
     folder = tmp_path_factory.mktemp("hilo") / "run"
     return trained(folder, "data=hilo", *QUICK, f"warm_start={SHOWN}")
 
@@ -87,7 +87,7 @@ PLAYERS = {
 def test_a_program_that_plays_a_game_trains_the_weights_of_the_embedded_game(
     embedded, tmp_path, player
 ):
-    """Bit for bit, in three iterations of several turns."""
+    """Bit for bit, over three iterations of several turns."""
     want, weights = embedded
     words = ("data=hilo", *PAYS, command(*PLAYERS[player]), *QUICK, f"warm_start={SHOWN}")
     got, own = trained(tmp_path / "run", *words)
@@ -107,7 +107,7 @@ def save_chat_model(folder):
 
 @installed
 def test_an_agent_of_smolagents_is_trained_for_three_iterations(tmp_path):
-    """It changes what the policy wrote, by a closing tag: the sampled tokens are trained."""
+    """It appends a closing tag to the policy's text; the sampled tokens are trained."""
     save_chat_model(tmp_path / "model")
     rows = [{"prompt": f"What is {a}+{b}?", "answer": str(a + b)} for a in (3, 4) for b in (5, 6)]
     (tmp_path / "sums.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -131,7 +131,7 @@ def test_an_agent_of_smolagents_is_trained_for_three_iterations(tmp_path):
     not VERIFIERS.is_dir(), reason="no verifiers: `make build/agents/ready` installs it"
 )
 def test_a_taskset_of_verifiers_is_trained_for_three_iterations(tmp_path, monkeypatch):
-    """Its own chat asks the policy, and its own functions say what that was worth."""
+    """Its own chat loop calls the policy, and its own functions score the result."""
     save_chat_model(tmp_path / "model")
     (tmp_path / "short_words.py").write_text(TASKSET)
     rows = [{"prompt": f"task {i}", "taskset": "short_words", "index": i} for i in range(4)]

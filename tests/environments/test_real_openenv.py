@@ -1,4 +1,4 @@
-"""A real OpenEnv server answers episodes, and a run trains on them: `build/openenv` holds it."""
+"""A real OpenEnv server, installed in `build/openenv`, and a run that trains on its episodes."""
 
 import json
 import os

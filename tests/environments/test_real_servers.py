@@ -1,4 +1,4 @@
-"""Episodes whose tokens a real vLLM writes, answered by a real OpenEnv server and by a program."""
+"""Episodes sampled by a real vLLM and answered by a real OpenEnv server and by a program."""
 
 import json
 import os

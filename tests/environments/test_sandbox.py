@@ -1,4 +1,4 @@
-"""Programs of a policy run in a sandbox that walls them off, or not at all."""
+"""Programs of a policy run in a sandbox that isolates them, or not at all."""
 
 import json
 import socket
@@ -26,7 +26,7 @@ WALLED = ["unshare", "-rnpmf", "--mount-proc", "sh", "-c", f"{COVER} && exec pyt
 
 
 def walls():
-    """Whether the system lets a user build them."""
+    """Whether the system allows a user to create namespaces."""
     try:
         said = subprocess.run(WALLED, input=b"print(7)", capture_output=True, timeout=20)
     except OSError:
@@ -40,7 +40,7 @@ def call(code):
 
 
 def answers(code, **options):
-    """What a policy reads that wrote this program."""
+    """The observation of a policy that wrote this program."""
     world = PythonTools(command=BARE, **options)
     episode = world.begin(Prompt(id=0, source="x", text=">"), 5)
     return episode.act(Move(text=call(code), number=1, key=3)).messages[0]["content"]

@@ -1,4 +1,4 @@
-"""Tools: what is called well is answered by the tool, and what is not by what was wrong."""
+"""Tools: a valid call is answered by the tool, an invalid one by its error."""
 
 import json
 import re

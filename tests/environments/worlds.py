@@ -1,4 +1,4 @@
-"""Worlds for tests: one that counts, and one with every fault that a world can have."""
+"""Environments for tests: one that counts moves, and one with every possible fault."""
 
 import threading
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from tandem.environments import About, Environment, Said
 
 @dataclass
 class Counting:
-    """`turns` moves, the last of which is worth 1; says how many there were."""
+    """`turns` moves, the last of which is worth 1; the state is the number of moves."""
 
     turns: int = 3
     says: str = "+"
@@ -43,7 +43,7 @@ class CountingEpisode:
 
 
 class Faulty(Counting):
-    """A fault for some of its episodes, by their place: `faults` holds a function of the move."""
+    """Some episodes fail, by prompt id: `faults` holds a function of the move."""
 
     def __init__(self, faults, *, turns=3, only_first=False):
         super().__init__(turns=turns)

@@ -22,7 +22,7 @@ KEY = rng.key(0, "eval")
 
 
 class Skilled:
-    """Answers right, wrong, or with a question mark that no reward can judge, by keyed chance."""
+    """Answers right, wrong, or with a question mark that no reward can score, by keyed chance."""
 
     def __init__(self, unclear: float = 0.0) -> None:
         self.sampling = Sampling(max_new_tokens=9, max_rows=64)
@@ -100,7 +100,7 @@ def test_pass_at_more_than_was_tried_is_unknown():
 
 
 def test_the_numbers_are_those_of_the_answers():
-    """Counted again from the texts themselves, sample by sample."""
+    """Recounted from the texts, sample by sample."""
     policy, asked = Skilled(), prompts()
     answers = {
         p.id: policy.sample([p], 4, key=KEY, slots=[p.id], sampling=policy.sampling).outputs

@@ -1,4 +1,4 @@
-"""What pictures lose while a reward rises is measured, and said."""
+"""Degradation of images while a reward rises is measured and reported."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A hacked reward is told from noise, by a rule that a table can be checked against."""
+"""A hacked reward is distinguished from noise by a rule with verifiable error rates."""
 
 import math
 
@@ -12,7 +12,7 @@ PROMPTS = list(range(40))
 
 
 def line(iteration, trained, judge, *, seed=0, noise=0.1):
-    """An evaluation of these means, each prompt with noise of its own."""
+    """An evaluation with these means; each prompt has its own noise."""
     random = np.random.default_rng([seed, iteration])
     return {
         "iteration": iteration,
@@ -64,7 +64,7 @@ def test_a_judge_that_was_never_heard_accuses_nobody():
 
 
 def test_prompts_that_all_moved_alike_are_as_sure_as_their_signs():
-    """Three of three go one way in an eighth of cases, ten of ten in a thousandth."""
+    """Three of three have one sign in an eighth of cases, ten of ten in a thousandth."""
     for prompts in (3, 6, 10):
         alike = Change(mean=-0.1, error=0.0, prompts=prompts, moved=prompts)
         chance = stats.binomtest(0, prompts, alternative="less").pvalue
@@ -85,7 +85,7 @@ def test_a_change_of_rounding_is_no_change():
 
 
 def test_both_are_compared_over_the_prompts_that_the_judge_scores():
-    """In a mixture the trained reward rises in the dataset that the judge is not asked about."""
+    """In a mixture the trained reward rises in the dataset that the judge does not score."""
     lines = [line(i, 0.5, 0.5 - 0.2 * i) for i in range(3)]
     for i, one in enumerate(lines):
         one["eval/reward"][20:] = [i / 2] * 20
@@ -103,7 +103,7 @@ def test_of_several_judges_the_one_that_fell_furthest_is_named():
 
 
 def test_looking_often_at_noise_accuses_one_run_in_hundreds_at_most():
-    """Of runs whose reward truly rises and whose judge stays where it is, over 12 evaluations."""
+    """Runs whose reward truly rises and whose judge stays constant, over 12 evaluations."""
     accused = 0
     for run in range(100):
         lines = [line(i, 0.2 + 0.05 * i, 0.5, seed=run) for i in range(12)]

@@ -1,4 +1,4 @@
-"""What answers turn into while a reward rises."""
+"""Drift of answers while a reward rises."""
 
 import pytest
 

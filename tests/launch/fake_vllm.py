@@ -1,5 +1,5 @@
-"""A `vllm` that answers /health after a moment, has a process of its own as vLLM has its engine,
-and appends what it was started with to the file that FAKE_VLLM names."""
+"""A fake `vllm` that answers /health after a moment, has a child process like vLLM's engine, and
+appends its arguments to the file that FAKE_VLLM names."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The banner of a run: what was chosen."""
+"""The banner of a run and its choices."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The command `tandem`: its words, its version, and a word that it does not know."""
+"""The command `tandem`: its subcommands, its version, and an unknown word."""
 
 import importlib
 import os

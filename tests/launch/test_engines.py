@@ -1,4 +1,4 @@
-"""`tandem engines`: servers that are started with the right words, watched, and ended."""
+"""`tandem engines`: servers are started with the right arguments, watched, and ended."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def planned(tmp_path, *words, run=RUN):
 
 
 def follows(words, flag):
-    """What stands behind a flag, which stands there once."""
+    """The value behind a flag that occurs once."""
     assert words.count(flag) == 1
     return dict(pairwise(words))[flag]
 
@@ -233,7 +233,7 @@ def test_what_a_killed_command_left_is_no_address(tmp_path):
 
 @pytest.fixture
 def port():
-    """The first of two free ones."""
+    """The first of two free ports."""
     with socket.socket() as first, socket.socket() as second:
         while True:
             first.bind(("127.0.0.1", 0))
@@ -243,7 +243,7 @@ def port():
 
 
 def fake(root: Path, ports, *flags) -> Watcher:
-    """Two servers, the second of which may be given flags."""
+    """Two servers; the second may be given flags."""
     said = []
     servers = [
         EngineProcess(
@@ -271,7 +271,7 @@ def started(root):
 
 
 def lives(pid):
-    """Whether it runs; what ended and nobody has asked for yet does not."""
+    """Whether a process runs; a zombie does not."""
     status = Path(f"/proc/{pid}/stat")
     try:
         return status.read_text().rpartition(")")[2].split()[0] != "Z"
@@ -280,7 +280,7 @@ def lives(pid):
 
 
 def assert_gone(pids):
-    """What was killed may take a moment."""
+    """A killed process may take a moment to disappear."""
     end = time.monotonic() + SOON
     left = list(pids)
     while left:
@@ -330,7 +330,7 @@ def test_a_server_that_falls_silent_is_started_again(tmp_path, port, monkeypatch
 
 
 class Command:
-    """A running `tandem engines` of two fake servers."""
+    """A running `tandem engines` with two fake servers."""
 
     def __init__(self, root: Path, ports, *words):
         self.starts, self.folder = root / "starts", root / "engine"

@@ -1,4 +1,4 @@
-"""`estimate=true` of models of pictures beside what a small policy really holds."""
+"""`estimate=true` of image models beside the memory that a small policy really uses."""
 
 import json
 from dataclasses import replace
@@ -56,7 +56,7 @@ def estimated(cfg):
 
 
 def held_in_an_update(model, folders):
-    """Bytes of activations as estimated, with what is said of them, and as measured."""
+    """Bytes of activations as estimated, with the message, and as measured."""
     cfg = compose([*words_of(model, folders), "max_tokens_per_microbatch=1000000"])
     policy, request, parts = estimated(cfg)
     # The longest text: some families read no more of a text than there is.

@@ -1,5 +1,4 @@
-"""What a run is refused for before a weight is loaded: where it starts, who teaches it, and what
-it would run on."""
+"""Refusals before weights are loaded: of starting points, teachers and devices."""
 
 import pytest
 import torch

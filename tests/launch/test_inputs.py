@@ -1,4 +1,4 @@
-"""Data, rewards and folders are judged before Lightning is imported or a directory is made."""
+"""Data, rewards and folders are checked before Lightning is imported or a directory is made."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""`estimate=true` beside what a small run really holds, as torch's allocator reports it."""
+"""`estimate=true` beside the memory that a small run really uses, by torch's allocator."""
 
 from dataclasses import replace
 from functools import partial
@@ -29,7 +29,7 @@ PROMPT, NEW, ROWS = 16, 48, 16
 
 
 def medium(*, hidden=128, layers=3, vocabulary=2048):
-    """A few MB of weights, an order more of activations."""
+    """A few MB of weights, ten times as much in activations."""
     config = Qwen3Config(
         vocab_size=vocabulary, hidden_size=hidden, intermediate_size=3 * hidden,
         num_hidden_layers=layers, num_attention_heads=4, num_key_value_heads=2,
@@ -66,7 +66,7 @@ def composed(options, *words):
 
 
 def rows_of_tokens(lengths):
-    """Prompts of a quarter of each row, and answers behind them."""
+    """Prompts of a quarter of each row, followed by answers."""
     tokens = torch.randint(2, 30, (len(lengths), max(lengths)))
     prompt = torch.tensor([length // 4 for length in lengths])
     mask = torch.arange(max(lengths)) < (torch.tensor(lengths) - prompt)[:, None]
@@ -75,7 +75,7 @@ def rows_of_tokens(lengths):
 
 
 def most_allocated(work):
-    """Bytes that the allocator handed out at once while `work` ran."""
+    """Peak bytes of the allocator while `work` ran."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         work()
     events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
@@ -155,7 +155,7 @@ def test_a_critic_is_counted(critic):
 
 
 def test_the_cache_of_sampling_holds_what_was_estimated():
-    """Keys and values in 2 of 4 heads of 32, in float32, twice 3 layers."""
+    """Keys and values of 2 of 4 heads of 32, in float32, twice 3 layers."""
     cfg = composed({})
     policy = build(cfg.model)
     policy.build = medium
@@ -188,7 +188,7 @@ def test_ranks_share_what_a_strategy_shards_and_copy_the_rest():
 
 @pytest.fixture
 def folder(tmp_path):
-    """A configuration, and no weight beside it."""
+    """A configuration without weights."""
     write_qwen3(tmp_path / "whole")
     (tmp_path / "model").mkdir()
     (tmp_path / "whole" / "config.json").rename(tmp_path / "model" / "config.json")
@@ -245,7 +245,7 @@ def test_a_kind_that_says_nothing_of_its_memory_is_refused():
 
 
 def test_an_episode_has_room_for_what_the_world_says():
-    """Up to the limit of the environment, or what the model holds."""
+    """Up to the environment's limit, or the model's context length."""
     cfg = compose(["data=hilo", "rollout.max_prompt_tokens=4"])
     policy = build(cfg.model)
     request = build(cfg.algorithm).request(build(cfg.rollout))

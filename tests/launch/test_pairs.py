@@ -1,4 +1,4 @@
-"""Pairs on their way to a policy: completed once, admitted whole, and preferred when held out."""
+"""Pairs on their way to a policy: completed once, admitted whole, and measured when held out."""
 
 from dataclasses import replace
 from functools import partial
