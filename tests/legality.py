@@ -1,4 +1,4 @@
-"""Which functions make sense of which domain: `make legality` writes the page."""
+"""The functions that are legal in each domain: `make legality` writes the page."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def page() -> str:
 
 
 def rows(group: str) -> list[tuple[str, list[Callable]]]:
-    """(option, what it calls) of all that is registered, in the order of the functions in their
-    files. The same code lists what a plugin registered, once it is imported; not on this page."""
+    """(option, its functions) of all registered options, in source order, without those of
+    plugins."""
     found = options_of(f"algorithm/{group}").items()
     own = [item for item in found if item[1].__module__.startswith("tandem.")]
     calls = [(name, list(parts_of(component))) for name, component in own]

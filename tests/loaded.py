@@ -1,11 +1,11 @@
-"""The policy of a configuration, with its weights."""
+"""The policy of a configuration with its weights."""
 
 from tandem.config import build
 from tandem.policies.request import Request
 
 
 def request_of(cfg, needs=frozenset()):
-    """To sample as the configuration says, and to fill `needs`."""
+    """A request to sample as configured and to fill `needs`."""
     return Request(sampling=build(cfg.rollout), needs=needs)
 
 

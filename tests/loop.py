@@ -1,4 +1,4 @@
-"""The training loop without a trainer; one over the policy that is a table."""
+"""The training loop without a trainer, and one over the table policy."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -50,7 +50,7 @@ class ShareOfThrees(AtOnce):
 
 
 class EndsInTwo(ShareOfThrees):
-    """1 for few outputs, so that many groups tie."""
+    """1 for few outputs, so many groups tie."""
 
     def __call__(self, outputs, prompts) -> Scores:
         return ShareOfThrees([float(o.endswith("20")) for o in outputs])(outputs, prompts)
@@ -71,7 +71,7 @@ class Stream(torch.nn.Module):
 
 
 class Alone(PostTraining):
-    """The module without a trainer: one optimiser of one rate, plain backward, all its reports."""
+    """The module without a trainer: one optimiser, a constant rate, plain backward, all reports."""
 
     def __init__(self, **options) -> None:
         super().__init__(schedule=lambda iteration, iterations: 1.0, **options)
@@ -101,7 +101,7 @@ class Alone(PostTraining):
 
 
 class Loop(Alone):
-    """A table, and a memory for its gradients."""
+    """A table policy that records its gradients."""
 
     def __init__(self, *, algorithm=GRPO, plan=PLAN, folder, rewards=None, guards=None) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""A generator without a network, and the networks that learn beside it: tables of one linear field
+"""A generator without a network and the networks trained beside it: tables of one linear field
 along the path of an ODE."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tandem.types import OF_SNAPSHOTS, NetworkAnswer, Rollout, map_fields
 
 
 class MatchingPolicy(GaussianPolicy):
-    """What the table is to a generator, `beside` are to the networks that learn beside it."""
+    """`table` is the generator's weight, `beside` those of the networks trained beside it."""
 
     def __init__(self, algorithm: Algorithm, dtype: torch.dtype = torch.float64) -> None:
         super().__init__(dtype=dtype, kernel=ode)
@@ -38,7 +38,7 @@ class MatchingPolicy(GaussianPolicy):
         }
 
     def rollout(self, sample, x0: Tensor, group: Tensor, prompts, key: Tensor) -> Rollout:
-        """At a shared key all samples of a group are asked by the same noise at each level."""
+        """With a shared key all samples of a group get the same noise at each level."""
         sampled = super().rollout(sample, x0, group, prompts, key)
         level = (1000 * sample.sigma).round().long()
         shared = rng.key("query", self.iteration, group[:, None], level)
@@ -48,7 +48,7 @@ class MatchingPolicy(GaussianPolicy):
         return replace(sampled, sample=sample, mask=mask, behaviour_logp=None)
 
     def logp_under(self, sample, table: Tensor) -> Tensor:
-        """Steps of an ODE have none: [B, T] of 0."""
+        """Steps of an ODE have no log-probabilities: [B, T] of 0."""
         return torch.zeros_like(sample.sigma)
 
     def matching(

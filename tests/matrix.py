@@ -1,4 +1,4 @@
-"""Which preset trains which model under which dynamics: `make matrix` writes docs/matrix.md."""
+"""The presets, models and dynamics that can be combined: `make matrix` writes docs/matrix.md."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ share a transformer, has the same table as `tiny_chain`.
 
 
 def write_world(folder: Path) -> Path:
-    """What the flows read: the weights of the tiny Stable Diffusion, prompts that name colours, and
-    a teacher of each family, who knows other things than the student."""
+    """Write the files of flows: weights of the tiny Stable Diffusion, prompts that name colours,
+    and a teacher of each family with different weights."""
     write_pipeline(folder / "sd3")
     write_pipeline(folder / "sd3_teacher", seed=1)
     adapter = TinyUNetFlow(seed=1)
@@ -88,7 +88,7 @@ def chosen(model: str, preset: str, dynamics: str, world: Path) -> list[str]:
 
 
 def refusal(model: str, preset: str, dynamics: str, world: Path) -> str | None:
-    """What the command line says to a cell; None: it trains."""
+    """The refusal of a cell's command line; None: it trains."""
     try:
         cfg = compose([*chosen(model, preset, dynamics, world), "warm_start=null"])
         settings = check(cfg)
@@ -100,13 +100,13 @@ def refusal(model: str, preset: str, dynamics: str, world: Path) -> str | None:
 
 
 def shortened(said: str, preset: str, dynamics: str) -> str:
-    """Without what the row and the column say already."""
+    """The reason without what the row and the column already state."""
     place = f" on (rows of data under )?dynamics={dynamics}(?=:)"
     return re.sub(place, "", said).replace(f"algorithm={preset} ", "it ")
 
 
 def section(model: str, world: Path) -> str:
-    """The part of the page about one model."""
+    """The section of the page about one model."""
     reasons: list[str] = []
     rows = []
     for preset in PRESETS:
@@ -137,13 +137,13 @@ def page(world: Path) -> str:
 
 
 def written() -> dict[str, str]:
-    """model -> its section of the page as it stands."""
+    """model -> its current section of the page."""
     parts = PAGE.read_text(encoding="utf-8").split("\n## ")[1:]
     return {part.partition("\n")[0]: f"## {part.rstrip()}\n" for part in parts}
 
 
 def answers() -> Iterator[tuple[tuple[str, str, str], str]]:
-    """(model, preset, dynamics) of every cell of the page, and its tick or its reason."""
+    """(model, preset, dynamics) of every cell of the page, and its tick or reason."""
     for model, text in written().items():
         reasons = dict(re.findall(r"^(\d+)\. (.*)", text, flags=re.M))
         for line in re.findall(r"^\| (\w+ \|.*) \|$", text, flags=re.M)[1:]:
@@ -153,7 +153,7 @@ def answers() -> Iterator[tuple[tuple[str, str, str], str]]:
 
 
 def ticks() -> list[tuple[str, str, str]]:
-    """(model, preset, dynamics) of what the page says trains."""
+    """(model, preset, dynamics) of every cell that trains according to the page."""
     return [cell for cell, said in answers() if said == YES]
 
 

@@ -1,4 +1,4 @@
-"""A plugin: a world whose episodes end after the first move, `environment=one_move`."""
+"""A plugin: an environment whose episodes end after the first move, `environment=one_move`."""
 
 from tandem import register_environment
 from tandem.environments import Said

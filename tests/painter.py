@@ -1,4 +1,4 @@
-"""Pictures by a copy of the weights: `plugins=[painter] rollout=painter`, as from outside."""
+"""A plugin that samples images with a copy of the weights: `plugins=[painter] rollout=painter`."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory

@@ -1,4 +1,4 @@
-"""Processes that torchrun or srun started for one run, before they can speak to one another."""
+"""Processes that torchrun or srun started for one run, before their process group exists."""
 
 import os
 import threading

@@ -68,7 +68,7 @@ def straight(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def chat_folder(tmp_path_factory) -> Path:
-    """A small Qwen3 as the hub has them: weights, tokenizer, chat template."""
+    """A small Qwen3 in the hub's format: weights, tokenizer, chat template."""
     folder = tmp_path_factory.mktemp("qwen3")
     for part in chat_model():
         part.save_pretrained(folder)
@@ -162,7 +162,7 @@ def test_the_whole_configuration_of_dapo_on_qwen3_8b_is_printed():
 
 
 def test_micro_batches_change_nothing_but_memory(tmp_path):
-    """Through Lightning, on one device: several backwards, one of which would talk to ranks."""
+    """Through Lightning, on one device: several backward passes per update."""
     pattern = "reward.format.function.pattern='[^a-j].*'"
     binary = (*QUICK, *FEW, "reward=format", pattern, "iterations=1")
     whole, cut = (
@@ -215,7 +215,7 @@ def test_a_run_can_be_evaluated_alone(straight, capsys):
 
 
 def test_the_average_of_a_run_can_be_evaluated_alone(tmp_path):
-    """One that keeps nothing of the past is the live weights."""
+    """With decay 0 the average equals the live weights."""
     tandem.train(
         *QUICK, "model=tiny_flow", "reward=colour_share", "~recipe", f"run_dir={tmp_path}",
         "model/ema=constant", "model.ema.decay=0.0", "rollout.steps=3", "optimizer.lr=0.01",
@@ -427,7 +427,7 @@ def test_a_disk_that_is_full_at_the_start_is_one_line(tmp_path, monkeypatch):
 def test_a_disk_that_fills_in_a_warm_start_names_a_command_that_goes_on(
     tmp_path, monkeypatch, where
 ):
-    """Its folder is gone by then."""
+    """The folder of the warm start no longer exists."""
 
     def refuse(path, _):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))

@@ -16,7 +16,7 @@ from tandem.types import Prompt
 
 
 def untrained(folder, *overrides):
-    """A run directory with an untrained model at its end."""
+    """A run directory with an untrained model."""
     cfg = compose(overrides)
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
     policy = loaded(cfg)
@@ -78,7 +78,7 @@ def test_pictures_go_into_a_file_and_are_those_of_the_seed(painter, tmp_path, ca
 
 @pytest.mark.parametrize("weights", ["live", "ema"])
 def test_pictures_are_of_the_weights_that_were_evaluated(weights, tmp_path, capsys):
-    """Whichever sampled in training."""
+    """Whatever weights sampled in training."""
     own = (
         "model=tiny_flow", "algorithm=nft", "model.adapter.channels=[16]", "rollout.steps=2",
         "model/ema=constant", "model.ema.decay=1.0", f"evaluation.weights={weights}",

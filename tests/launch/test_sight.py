@@ -1,4 +1,4 @@
-"""Prompts with pictures and a policy that is to see them: no run trains a question blind."""
+"""Prompts with images require a policy that sees them: no run trains without them."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""What names a warm start: all that it used, and nothing that it did not."""
+"""The name of a warm start: a hash of everything that it used, and of nothing else."""
 
 import subprocess
 import sys
@@ -37,7 +37,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def start(*words):
-    """Of a run that trains a loss of its own after imitation."""
+    """The warm start of a run that trains a custom loss after imitation."""
     given = ["plugins=[own_loss,own_data]", "algorithm/loss=mine", *words]
     cfg = compose(given)
     cfg.overrides = given
@@ -61,7 +61,7 @@ def test_editing_what_it_uses_or_imports_changes_its_name(folder, edited):
 
 
 def test_what_lies_in_the_cache_or_around_the_run_is_no_part_of_it(folder):
-    """A flow keeps its prompts there, and an empty text is no path to the folder one is in."""
+    """A flow caches prompts there, and an empty text is not a path to the working directory."""
     asked = ("model=tiny_flow", "cache_dir=cache", "model.negative_prompt=''")
     given = [*asked, "warm_start=['algorithm=sft']"]
     cfg = compose(given)
@@ -74,14 +74,14 @@ def test_what_lies_in_the_cache_or_around_the_run_is_no_part_of_it(folder):
 
 
 def used(*words):
-    """Files of Tandem behind a warm start's name."""
+    """Files of Tandem in the name of a warm start."""
     cfg = compose(words)
     cfg.overrides = list(words)
     return {file for file in made_of(warm_configuration(cfg)).files if file.startswith("tandem/")}
 
 
 def test_of_tandem_counts_what_a_start_goes_through_and_nothing_else():
-    """Read off by hand: imitation of letters asks neither pictures nor pages of a report."""
+    """Chosen by hand: imitation of letters uses neither images nor report pages."""
     files = used("data=sort_letters")
     through = ("training/module", "policies/language/policy", "data/sort", "losses/policy")
     beside = (
@@ -100,7 +100,7 @@ def test_of_tandem_counts_what_a_start_goes_through_and_nothing_else():
 
 @pytest.mark.slow
 def test_nothing_that_a_start_imports_is_missing_from_its_name():
-    """All that Python has loaded of the rooms that make weights, but what is loaded for others."""
+    """All modules that Python loads from the packages that affect weights."""
     code = (
         "import sys, tandem.launch.assembly, tandem.training.module\n"
         "print(*[m.__file__ for n, m in sys.modules.items() if n.startswith('tandem.')])"

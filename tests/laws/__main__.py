@@ -1,4 +1,4 @@
-"""`make laws` writes the table of what holds of which algorithm."""
+"""The program of `make laws`: it writes the table of laws that hold for each algorithm."""
 
 from laws.matrix import PAGE, page
 

@@ -1,7 +1,7 @@
-"""Any algorithm on a policy without a network, through the real loop, without a trainer.
+"""Any algorithm on a policy without a network, in the real loop, without a trainer.
 
-A policy of tokens is a table; one of Gaussian steps has a linear velocity field, and so have those
-that are asked for velocity errors.
+A policy of tokens is a table; a policy of Gaussian steps, or of velocity errors, has a linear
+velocity field.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def names() -> list[str]:
 
 
 def of_errors(preset: Path) -> bool:
-    """Whether it is trained on velocity errors, or on pictures that networks expect."""
+    """Whether a preset is trained on velocity errors or on images predicted by networks."""
     return OmegaConf.load(preset).get("objective") in ON_ERRORS
 
 
@@ -83,7 +83,7 @@ def _built(name: str) -> Algorithm:
 
 @dataclass(frozen=True, kw_only=True)
 class Published(Algorithm):
-    """An algorithm beside the numbers that its file publishes of a run."""
+    """An algorithm with the batch numbers that its file publishes."""
 
     group_size: int
     num_minibatches: int
@@ -98,7 +98,7 @@ def published(cfg: DictConfig) -> Published:
 
 
 def of_steps(algorithm: Algorithm) -> bool:
-    """Whether it trains Gaussian steps: something in it makes no sense of tokens."""
+    """Whether it trains Gaussian steps: one of its parts refuses tokens."""
     parts = (algorithm.loss, getattr(algorithm.kl, "loss", None))
     every = [facts_of(part) for part in parts]
     return any("tokens" in facts.refused and not facts.of_bounds for facts in every)
@@ -119,15 +119,15 @@ def policy_of(algorithm: Algorithm, dtype: torch.dtype) -> nn.Module:
 
 
 def preset(name: str) -> Algorithm:
-    """A preset with the numbers it published, and a memory of its own."""
+    """A preset with its published numbers and its own state."""
     return copy.deepcopy(_built(name))
 
 
 class Digits(AtOnce):
-    """Two rewards of a text: 0, 1/2 or 1 for what its characters add up to, and 1/4 if it is short.
+    """Two rewards of a text: 0, 1/2 or 1 by the sum of its characters, and 1/4 if it is short.
 
-    A text of three or more that begins with 4 has no score, and to every fifth prompt all answers
-    are right. `binary` leaves scores of 0 and 1.
+    A text of three or more characters that begins with 4 has no score; every answer to each fifth
+    prompt is right. `binary` keeps only scores of 0 and 1.
     """
 
     def __init__(self, binary: bool, dtype: torch.dtype) -> None:
@@ -170,7 +170,7 @@ class Numbered(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What a law varies; the defaults are what the others are compared with."""
+    """The settings that a law varies; the defaults are the baseline."""
 
     budget: Budget = WHOLE
     change: Change | None = None  # of the rows, once all about them is known
@@ -183,7 +183,7 @@ class Setting:
 
 
 class Bench(Alone):
-    """Plain SGD, and a memory for gradients and statistics."""
+    """Plain SGD that records gradients and statistics."""
 
     def __init__(self, algorithm: Algorithm, setting: Setting | None = None) -> None:
         setting = setting or Setting()
@@ -211,7 +211,7 @@ class Bench(Alone):
         super().update(minibatch)
 
     def first_rows(self) -> Experience:
-        """The rows of the first update, whole, with weights and what was found in them."""
+        """All rows of the first update, with weights and statistics."""
         prompts = self.stream.draw(0, self.plan.prompts_per_step)
         rollout, scores = self.algorithm.sampling_strategy(self.source, dict(enumerate(prompts)))
         rollout = self.policy.complete(rollout, self.needs)
@@ -221,7 +221,7 @@ class Bench(Alone):
 
 
 def plan_of(algorithm: Algorithm, setting: Setting) -> BatchPlan:
-    """An odd number of groups, about 24 rows, and the preset's own cut into updates."""
+    """An odd number of groups, about 24 rows, and the preset's own number of updates."""
     return BatchPlan(
         seed=setting.seed,
         iterations=2,
@@ -235,7 +235,7 @@ def plan_of(algorithm: Algorithm, setting: Setting) -> BatchPlan:
 
 
 def changed(algorithm: Algorithm, change: Change | None) -> Algorithm:
-    """Rows are changed where all about them is known, and before they are compared."""
+    """The algorithm with `change` applied to complete rows, before they are compared."""
     algorithm = copy.deepcopy(algorithm)
     if change is None:
         return algorithm
@@ -248,9 +248,9 @@ def changed(algorithm: Algorithm, change: Change | None) -> Algorithm:
 
 
 def disagreeing(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
-    """A sampler that is a little off, so that corrections have something to do.
+    """A slightly different sampler, which gives corrections something to do.
 
-    What it adds is a function of the step, as of any network: steps that are one are off by one.
+    The difference is a function of the step, as for any network: equal steps get the same one.
     """
     if rollout.behaviour_logp is None:
         return scores, rollout
@@ -259,7 +259,7 @@ def disagreeing(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
 
 
 def _taken(sample: GaussianSample | TableSample | ChainSample) -> Tensor:
-    """[B, T] int64, a name of each step."""
+    """[B, T] int64, an identifier of each step."""
     if isinstance(sample, ChainSample):
         return torch.cat([_taken(sample.picture), _taken(sample.text)], 1)
     return (
@@ -268,7 +268,7 @@ def _taken(sample: GaussianSample | TableSample | ChainSample) -> Tensor:
 
 
 def run(algorithm: Algorithm, iterations: int = 1, **varied) -> Bench:
-    """So many iterations under a setting, with a sampler that is a little off."""
+    """That many iterations under a setting, with a slightly different sampler."""
     change = varied.pop("change", None)
 
     def both(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
@@ -279,7 +279,7 @@ def run(algorithm: Algorithm, iterations: int = 1, **varied) -> Bench:
 
 
 def agree(got: Bench, want: Bench, **tolerance: float) -> None:
-    """The same gradients, update by update, and the same report; and there is one to compare."""
+    """Assert equal gradients in every update, equal reports, and that some gradient is not 0."""
     assert any(bool(gradient.any()) for gradient in want.gradients)
     assert_close(got.gradients, want.gradients, **(tolerance or EXACT))
     assert_close(got.report, want.report, **(tolerance or EXACT))

@@ -1,5 +1,5 @@
-"""What a gradient is: of the first update, of a KL in expectation, of a pair turned around; and
-what guards say of a trainer at another temperature."""
+"""Laws of gradients: of the first update, of a KL in expectation, of exchanged pairs; and guards
+that detect a different temperature of the trainer."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ OF_TWO = "a chain has two policies, and of either this is a law of its own prese
 
 
 def prefers(algorithm: Algorithm) -> bool:
-    """Whether answers are preferred to others, in pairs or one by one."""
+    """Whether it learns from preferences, in pairs or one by one."""
     return reward_of(algorithm.loss) is not None
 
 
@@ -85,7 +85,7 @@ def first_step(algorithm: Algorithm) -> None:
 
 
 def logp_of(bench: Bench, rows: Experience) -> Tensor:
-    """[B, T] of steps, or what velocity errors say of noise levels."""
+    """Log-probabilities of steps, or those implied by velocity errors: [B, T]."""
     policy = bench.policy
     if not bench.algorithm.reads_errors:
         return policy.logp_under(rows.rollout.sample, policy.table)[:, : rows.rollout.mask.shape[1]]
@@ -95,7 +95,7 @@ def logp_of(bench: Bench, rows: Experience) -> Tensor:
 
 
 def weight_of_steps(bench: Bench, rows: Experience) -> Tensor | float:
-    """What a loss multiplies each step by, from its noise and its time alone."""
+    """The factor of a loss for each step, from its noise and its time alone."""
     loss, numbers = kind(bench.algorithm.loss), unwrap_partial(bench.algorithm.loss)[1]
     if loss not in (weighted_ppo, grpo_guard):
         return 1.0
@@ -122,7 +122,7 @@ def no_temperature(algorithm: Algorithm) -> str | None:
 
 
 def temperature(algorithm: Algorithm) -> None:
-    """Sampler and trainer divide the logits by one number, and guards tell if they do not."""
+    """Sampler and trainer divide the logits by the same number, and guards detect a difference."""
     cool = Sampling(max_new_tokens=8, temperature=COOL)
     policy = trained(small(algorithm.needs, sampling=cool))  # at random weights logits are alike
     policy.teachers = Doubter({})
@@ -150,13 +150,13 @@ def temperature(algorithm: Algorithm) -> None:
 
 
 def in_one_turn(source: object, prompts: object, *, collect: object) -> tuple[Rollout, Scores]:
-    """Answers as episodes of one move, all of them begun in one state."""
+    """Answers as episodes of one move, all from the same state."""
     rollout, scores = collect(source, prompts)
     return replace(rollout, turn=rollout.mask.long(), state=rollout.mask.long()), scores
 
 
 class Doubter(LoadedTokenTeachers):
-    """Thinks every token less likely than its student does, and says nothing of other tokens."""
+    """A teacher that gives each token a nat less than the student, without other tokens."""
 
     def logp(self, rollout: Rollout) -> Tensor:
         return rollout.old_logp - 1.0
@@ -167,7 +167,7 @@ class Doubter(LoadedTokenTeachers):
 
 @torch.no_grad()
 def logp_at(temperature: float, policy: LanguagePolicy, rollout: Rollout) -> Tensor:
-    """log softmax(logits / temperature) of what was taken, [B, T], by a forward pass of all."""
+    """log softmax(logits / temperature) of the sampled tokens, [B, T], by one forward pass."""
     sample = rollout.sample
     logits = policy.network(input_ids=sample.tokens).logits / temperature
     steps = sample.prompt_length[:, None] + torch.arange(rollout.mask.shape[1])
@@ -178,7 +178,7 @@ def logp_at(temperature: float, policy: LanguagePolicy, rollout: Rollout) -> Ten
 
 
 def forgetful(source, prompts, *, collect) -> tuple[Rollout, Scores]:
-    """Samples as they are, but nobody is told at which temperature."""
+    """The samples without their temperature."""
     rollout, scores = collect(source, prompts)
     ones = torch.ones_like(rollout.sample.temperature)
     return replace(rollout, sample=replace(rollout.sample, temperature=ones)), scores
@@ -197,10 +197,10 @@ def no_kl(algorithm: Algorithm) -> str | None:
 
 
 def kl_gradient(algorithm: Algorithm) -> None:
-    """Over all samples of a small vocabulary the KL has the gradient it promises.
+    """The KL has the promised gradient in expectation over all samples of a small vocabulary.
 
-    In the loss it is that of each state's own KL; in the reward that of whole samples. Of Gaussian
-    steps and of velocities it is known without a sum.
+    In the loss it is that of each state's own KL; in the reward that of whole samples. For Gaussian
+    steps and velocities it is known without a sum.
     """
     if algorithm.reads_errors:
         return regressed_kl_gradient(algorithm)
@@ -231,7 +231,7 @@ def kl_gradient(algorithm: Algorithm) -> None:
 
 
 def gaussian_kl_gradient(algorithm: Algorithm) -> None:
-    """That of the squared distance to the mean of the reference, in the unit that was named."""
+    """The gradient of the squared distance to the reference's mean, in the unit of the KL."""
     bench = Bench(without_penalties(algorithm, kl=0.3))
     rows = bench.first_rows()
     sample, policy = rows.rollout.sample, bench.policy
@@ -252,7 +252,7 @@ def gaussian_kl_gradient(algorithm: Algorithm) -> None:
 
 
 def regressed_kl_gradient(algorithm: Algorithm) -> None:
-    """That of the squared distance to the velocity of the reference, at the points of the loss."""
+    """The gradient of the squared distance to the reference's velocity at the loss's points."""
     bench = Bench(without_penalties(algorithm, kl=0.3))
     rows, policy = bench.first_rows(), bench.policy
     own, other = (policy.velocity_at(rows.rollout, x) for x in (policy.table, policy.reference))
@@ -269,7 +269,7 @@ def regressed_kl_gradient(algorithm: Algorithm) -> None:
 
 
 def every_sample(policy: TablePolicy) -> Rollout:
-    """All that the policy can answer to one prompt, each once, with all that is known of it."""
+    """All possible answers to one prompt, each once, with all fields filled in."""
     every = itertools.product(range(policy.vocab), repeat=policy.steps)
     ended = [(*itertools.takewhile(lambda token: token != STOP, row), STOP) for row in every]
     rows = sorted({(*row, *[STOP] * policy.steps)[: policy.steps] for row in ended})
@@ -282,7 +282,7 @@ def every_sample(policy: TablePolicy) -> Rollout:
 
 
 def of_states(policy: TablePolicy, *, reverse: bool) -> Tensor:
-    """KL(policy || reference) of the next token in each state, or of the two exchanged: [V]"""
+    """KL(policy || reference) of the next token in each state; else KL(reference || policy). [V]"""
     own, other = policy.table.log_softmax(-1), policy.reference.log_softmax(-1)
     first, second = (own, other) if reverse else (other, own)
     return (first.exp() * (first - second)).sum(-1)
@@ -297,8 +297,8 @@ def blank(rollout: Rollout) -> Scores:
 def charged(
     penalty: KLInReward, policy: TablePolicy, rollout: Rollout, probability: Tensor
 ) -> list[Tensor]:
-    """-A log p per unit of the coefficient: A the total that is left of a reward of 0, then what
-    is left from each step on."""
+    """-A log p per unit of the coefficient, where A is the total after the charge to a reward of 0,
+    then the return from each step on."""
     scores = penalty.charge(blank(rollout), rollout)
     whole = scores.total[:, None].expand_as(rollout.mask)
     logp = torch.where(rollout.mask, policy.logp_under(rollout.sample, policy.table), 0)
@@ -314,12 +314,12 @@ def no_preference(algorithm: Algorithm) -> str | None:
 
 
 def turned(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
-    """What was chosen is rejected."""
+    """Chosen and rejected exchanged."""
     return replace(scores, total=-scores.total), rollout
 
 
 def antisymmetry(algorithm: Algorithm) -> None:
-    """Chosen and rejected exchanged: their numbers are exchanged, and every margin changes sign.
+    """Exchanging chosen and rejected exchanges their metrics and changes the sign of margins.
 
     At the reference itself the gradient changes sign too.
     """
@@ -342,7 +342,7 @@ def antisymmetry(algorithm: Algorithm) -> None:
 
 
 def at_the_reference(algorithm: Algorithm, change) -> Tensor:
-    """The first gradient of a policy that is its reference."""
+    """The first gradient of a policy that equals its reference."""
     bench = Bench(algorithm, Setting(change=change))
     bench.policy.table.data.copy_(bench.policy.reference)
     outcome = bench.objective(bench.policy, bench.first_rows())

@@ -1,7 +1,7 @@
-"""What changes nothing: how rows are cut, padded, ordered, shifted, rounded and spread over ranks.
+"""Laws of invariance: rows may be cut, padded, ordered, shifted, rounded and spread over ranks.
 
-A law is a function of an algorithm that raises where it is broken. Beside it stands what says why
-it does not hold for some: a reason in one sentence, or None.
+A law is a function of an algorithm that raises if it is broken. A second function gives the reason
+why it does not hold for some, in one sentence, or None.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ Law = Callable[[Algorithm], None]
 
 
 def always(algorithm: Algorithm) -> None:
-    """No reason against it: it holds for all."""
+    """No reason: the law holds for all."""
 
 
 def kind(component: Callable) -> Callable | type:
-    """The function of a component, or the class of one with a memory."""
+    """The function of a component, or the class of a stateful one."""
     function = unwrap_partial(component)[0]
     return function if hasattr(function, "__name__") else type(function)
 
@@ -61,7 +61,7 @@ def finds_nothing(algorithm: Algorithm) -> str | None:
 
 
 def find_alike(algorithm: Algorithm) -> None:
-    """What a loss found in the rows of an update is the same in every cut of them."""
+    """The statistics that a loss computes over an update are equal for every cut."""
     whole = run(algorithm)
     assert any(found.any() for update in whole.statistics for found in update.values())
     for budget in CUTS:
@@ -82,16 +82,16 @@ def shuffled_rows(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
 
 
 def permutation(algorithm: Algorithm) -> None:
-    """The order of the rows of an iteration moves nothing, groups torn apart or not."""
+    """The order of the rows does not matter, even if groups are torn apart."""
     want = run(algorithm)
     agree(run(algorithm, change=shuffled_rows), want)
     agree(run(algorithm, change=reversed_rows), want)
 
 
 def padded(scores: Scores, rollout: Rollout, *, left: int, right: int) -> tuple[Scores, Rollout]:
-    """Steps that are not trained on either side, and NaN in every number that no step has.
+    """Untrained steps on either side, and NaN in every value outside the mask.
 
-    Steps on the left were taken, so they count in the length; those on the right were not.
+    Steps on the left were sampled, so they count in the length; those on the right were not.
     """
 
     def wider(value: Tensor | tuple) -> Tensor | tuple:
@@ -118,14 +118,14 @@ def no_padding(algorithm: Algorithm) -> str | None:
 
 
 def padding(algorithm: Algorithm) -> None:
-    """NaN outside the mask, in records of their own width and in wider ones."""
+    """NaN outside the mask, in records of the original width and in wider ones."""
     want = run(algorithm)
     for right in (0, 3):
         agree(run(algorithm, change=partial(padded, left=0, right=right)), want)
 
 
 def prefix(algorithm: Algorithm) -> None:
-    """Steps that were taken but are not trained, before the others."""
+    """Untrained steps that were sampled, before the others."""
     want = run(algorithm)
     agree(run(algorithm, change=partial(padded, left=2, right=1)), want)
 
@@ -169,7 +169,7 @@ def a_group_up(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
 
 
 def shift(algorithm: Algorithm) -> None:
-    """A bonus for a whole group moves nothing."""
+    """A bonus for a whole group changes nothing."""
     moved, want = run(algorithm, change=with_parts(a_group_up)), run(algorithm)
     if kind(algorithm.loss) in OF_NO_SCORE:  # but the report has them
         assert_close(moved.gradients, want.gradients, **EXACT)
@@ -178,7 +178,7 @@ def shift(algorithm: Algorithm) -> None:
 
 
 def with_parts(change: Callable) -> Callable:
-    """Rows that were shown have no parts; they get their total as one."""
+    """Demonstrations have no reward parts; their total becomes one."""
 
     def on_parts(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
         parts = scores.parts or {"given": scores.total}
@@ -188,7 +188,7 @@ def with_parts(change: Callable) -> Callable:
 
 
 def shift_matters(algorithm: Algorithm) -> None:
-    """Where a bonus is said to matter, it does, or is refused."""
+    """For algorithms exempt from this law, a bonus changes the gradient or is refused."""
     refused = moved = None
     try:
         moved = run(algorithm, change=with_parts(a_group_up))
@@ -205,7 +205,7 @@ def shift_matters(algorithm: Algorithm) -> None:
 
 
 def float32(algorithm: Algorithm) -> None:
-    """Single precision gives the numbers of double precision, to a part in ten thousand."""
+    """Single precision agrees with double precision to a part in ten thousand."""
     got = run(algorithm, dtype=torch.float32)
     want = run(algorithm)
     assert got.rollout.outputs == want.rollout.outputs
@@ -216,7 +216,7 @@ def float32(algorithm: Algorithm) -> None:
 
 
 def without_penalties(algorithm: Algorithm, **kept: float) -> Algorithm:
-    """The same, its coefficients 0 but for those that are given; that of the KL to an EMA too."""
+    """Penalty coefficients of 0 except those given, including that of the KL to an EMA."""
     coefs = {"kl": 0.0, "entropy": 0.0} | kept
     own = {
         part: replace(getattr(algorithm, part), coef=coef, **_STILL[part])
@@ -233,7 +233,7 @@ _STILL = {"kl": {"kl_target": None}, "entropy": {"target": None}}
 
 
 def coefficient(algorithm: Algorithm) -> None:
-    """A penalty of coefficient 0 asks for nothing and is nothing, as one is that is near 0."""
+    """A penalty of coefficient 0 reads nothing and adds nothing, like one near 0."""
     silent = without_penalties(algorithm)
     assert set(silent.training_objective.terms) <= {"policy", "value", *algorithm.networks}
     alike = {"policy": partial(policy_of, algorithm, torch.float64)}
@@ -262,11 +262,11 @@ def one_rank(algorithm: Algorithm) -> Bench:
 
 
 def two_ranks(algorithm: Algorithm) -> Bench:
-    """What each of two ranks runs; their rows are cut besides."""
+    """The run of each of two ranks, whose rows are also cut."""
     return run(algorithm, iterations=rounds(algorithm), budget=Budget(rows=3))
 
 
 def rounds(algorithm: Algorithm) -> int:
-    """Iterations that show all it does: what it remembers acts in the second, and a policy that
-    rests learns in the last."""
+    """Enough iterations to show everything: state acts in the second, and a policy that pauses
+    trains in the last."""
     return max(2 if algorithm.memory else 1, algorithm.policy_every)

@@ -17,7 +17,7 @@ TICK = "✓"
 
 @dataclass(frozen=True, kw_only=True)
 class Law:
-    """What holds of an algorithm."""
+    """A law of algorithms."""
 
     says: str
     check: Callable[[Algorithm], None]  # raises where it is broken
@@ -97,7 +97,7 @@ LAWS = {
 
 
 def reasons() -> dict[tuple[str, str], str | None]:
-    """Why a law does not hold for a preset, or None: it holds. Nothing is run to know it."""
+    """The reason why a law does not hold for a preset, or None. Nothing is run to find it."""
     presets = {name: preset(name) for name in names()}
     return {
         (name, law): LAWS[law].reason(algorithm)
@@ -107,7 +107,7 @@ def reasons() -> dict[tuple[str, str], str | None]:
 
 
 def ticked() -> dict[tuple[str, str], bool]:
-    """Whether a law holds for a preset, as docs/laws.md says: no preset is built to know it."""
+    """Whether a law holds for a preset according to docs/laws.md, without building the preset."""
     cells = [line.strip("| ").split(" | ") for line in PAGE.read_text(encoding="utf-8").split("\n")]
     rows = [row for row in cells if len(row) == len(LAWS) + 1][1:]  # the first one has the laws
     return {

@@ -1,4 +1,4 @@
-"""The pairs of the reference (llm_math.md, section 11) as rows, and random ones."""
+"""The pairs of the reference (llm_math.md, section 11) as rows, and random pairs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ REJECTED = {"logp": [-11.0, -7.5, -14], "ref_logp": [-10.8, -7.9, -12.5], "lengt
 
 
 def reference_pairs(dtype: torch.dtype = torch.float64) -> CoupledBatch:
-    """Six rows, chosen and rejected by turns, whose steps add up to the sums of the reference.
+    """Six rows, alternately chosen and rejected, whose steps add up to the reference's sums.
 
-    The steps of a row differ, so that a formula cannot read one of them for the others.
+    The steps of a row differ, so a formula that reads only one of them is wrong.
     """
     both = {name: [x for two in zip(CHOSEN[name], REJECTED[name], strict=True) for x in two]
             for name in CHOSEN}  # fmt: skip
@@ -32,7 +32,7 @@ def reference_pairs(dtype: torch.dtype = torch.float64) -> CoupledBatch:
 
 
 def random_pairs(pairs: int = 8, steps: int = 6, seed: int = 0) -> CoupledBatch:
-    """Pairs in shuffled order, one more group without a preference. float64"""
+    """Pairs in shuffled order, and a group without a preference. float64"""
     generator = torch.Generator().manual_seed(seed)
     rows = 2 * pairs + 2
     noise = torch.randn(2, rows, steps, generator=generator, dtype=torch.float64)

@@ -21,7 +21,7 @@ gradient = torch.autograd.grad
 
 
 def split(values, length):
-    """A bound of each row, split unevenly over its positions: [B] -> [B, length]."""
+    """A bound per row, split unevenly over its positions: [B] -> [B, length]."""
     shares = torch.arange(1, length + 1, dtype=torch.float64)
     return values[:, None] * shares / shares.sum()
 

@@ -1,4 +1,4 @@
-"""A group told apart by the ratios of its samples, against reference values and a loop."""
+"""The classification loss of a group's samples by ratio, against reference values and a loop."""
 
 import math
 from dataclasses import replace
@@ -62,7 +62,7 @@ def test_whole_groups_may_be_cut_from_one_another_and_metrics_add_up():
 
 
 def test_on_fresh_samples_a_rare_kind_pulls_as_hard_as_a_frequent_one_almost():
-    """One right sample of eight: its gradient is 1 / (2 tau), those of the others 1 / (8 tau)."""
+    """One right sample of eight has the gradient 1 / (2 tau), the others 1 / (8 tau)."""
     zeros = torch.zeros(8, 1, dtype=torch.float64)
     labels = -torch.ones_like(zeros)
     labels[0] = 1

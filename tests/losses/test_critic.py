@@ -94,7 +94,7 @@ def test_where_all_returns_are_alike_there_is_nothing_to_explain():
 
 
 def test_rounding_is_not_counted_as_a_clip(vectors):
-    """old + (V - old) need not be V: values that moved by less than the clip are not held."""
+    """old + (V - old) need not equal V: values that moved by less than the clip are not clipped."""
     batch, chance = judged(vectors, torch.float32), torch.Generator().manual_seed(0)
     differ = 0
     for _ in range(20):

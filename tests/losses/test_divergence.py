@@ -1,4 +1,4 @@
-"""Divergences from a teacher, against their reference values and by what must hold of them."""
+"""Divergences from a teacher, against their reference values and laws."""
 
 from dataclasses import replace
 from functools import partial
@@ -73,7 +73,7 @@ def test_all_tokens_are_as_many_as_there_are_and_all_but_one_with_a_tail(of):
 
 @every
 def test_the_gradient_is_that_of_autograd(of):
-    """Of the plain sum, as papers write it."""
+    """Of the plain sum, as in papers."""
     generator = torch.Generator().manual_seed(2)
     draw = partial(torch.randn, 20, 7, generator=generator, dtype=torch.float64)
     logits, t = draw().requires_grad_(), draw().softmax(-1)
@@ -125,7 +125,7 @@ def test_the_sampled_divergence_is_the_reference_one(axis):
 
 
 def taught(**changes):
-    """Four rows of one step at the ratios 0.5, 1, 3 and 1, of which the last is not judged."""
+    """Four rows of one step with ratios 0.5, 1, 3 and 1; the last has no divergence."""
     old = torch.tensor([-2.0, -1.5, -3.0, -1.0], dtype=torch.float64)
     moved = torch.tensor([0.5, 1.0, 3.0, 1.0], dtype=torch.float64).log()
     distance = torch.tensor([1.0, 2.0, 4.0, 0.0], dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Losses that pick steps of an update: against the reference vectors, and whoever cuts the rows."""
+"""Losses that select steps of an update: against the reference vectors, under any cut."""
 
 from dataclasses import replace
 from functools import partial
@@ -45,7 +45,7 @@ def unsure(vectors, dtype=torch.float64):
 
 
 def random_update(seed=0, rows=40):
-    """Of whole groups of 4, with entropies; some rows have no advantage."""
+    """Whole groups of 4, with entropies; some rows have no advantage."""
     batch = random_batch(rows=rows, seed=seed)
     entropy = torch.rand(batch.mask.shape, generator=torch.Generator().manual_seed(seed))
     quiet = batch.group[:, None] % 3 == 0

@@ -1,4 +1,4 @@
-"""Losses for samples that the policy has left behind, against their reference values."""
+"""Losses for samples far from the policy, against their reference values."""
 
 from dataclasses import replace
 from functools import partial
@@ -21,7 +21,7 @@ close = partial(assert_close, atol=1e-6, rtol=0)
 
 
 def batch_of(logp, advantages, **others):
-    """Rows of one step, or of as many as there are. 1-D tensors are rows."""
+    """Rows of one step from 1-D tensors, or of several."""
     wide = {name: x if x.dim() == 2 else x[:, None] for name, x in others.items()}
     logp = logp.clone().requires_grad_()
     mask = wide.pop("mask", torch.ones_like(logp if logp.dim() == 2 else logp[:, None])).bool()

@@ -1,4 +1,4 @@
-"""Preferences of whole groups: against their formula, DPO's pairs, and whoever cuts the rows."""
+"""Preferences of whole groups: against their formula, DPO's pairs, and under any cut."""
 
 from dataclasses import replace
 from functools import partial

@@ -1,4 +1,4 @@
-"""Weights of steps that another policy sampled: reference values, worked examples, laws."""
+"""Corrections of steps that another policy sampled: reference values, worked examples, laws."""
 
 from dataclasses import replace
 from functools import partial
@@ -37,7 +37,7 @@ ALL = [
 
 
 def batch_of(old, behaviour, mask, gap=None):
-    """Only what a correction reads; the gap is one per sample."""
+    """Only the fields that a correction reads; one version gap per sample."""
     gap = None if gap is None else gap[:, None].expand(mask.shape).float()
     return CoupledBatch(
         logp=old, advantages=torch.zeros_like(old), mask=mask, group=torch.zeros(len(mask)),

@@ -1,4 +1,4 @@
-"""KL estimates: reference values, and the gradient each has in expectation, by enumeration."""
+"""KL estimates: reference values, and each gradient in expectation, by enumeration."""
 
 import math
 from dataclasses import replace
@@ -40,7 +40,7 @@ def test_on_fresh_samples_the_ratio_counts_in_the_gradient_alone(vectors):
 
 
 def test_the_unbiased_estimate_has_the_gradient_of_k1_as_a_score(vectors):
-    """Of sg(w k1) log p; w k1 itself differs from it by the score, whose mean is 0."""
+    """The gradient of sg(w k1) log p; that of w k1 differs by the score, whose mean is 0."""
     batch = coupled(vectors)
     weight = token_mean(batch.mask)
     ratio = torch.where(batch.mask, (batch.logp - batch.old_logp).exp(), 0)

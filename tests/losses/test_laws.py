@@ -1,4 +1,4 @@
-"""What every policy loss obeys: rows are independent, padding is nothing, fresh samples agree."""
+"""Laws of every policy loss: rows are independent, padding has no effect, fresh samples agree."""
 
 from dataclasses import replace
 from functools import partial

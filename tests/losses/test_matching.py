@@ -43,7 +43,7 @@ def batch_of(flow, x, sigma_of_state, query, sigma, importance=None):
 
 
 def expecting(batch, **x0):
-    """The same, but for the pictures that these networks expect."""
+    """The same batch with the images predicted by these networks."""
     known = batch.networks["fake"]
     networks = {name: replace(known, x0=x) for name, x in x0.items()}
     return replace(batch, networks=batch.networks | networks)
@@ -147,7 +147,7 @@ def test_the_surrogate_is_the_reference_one(flow):
 
 
 def test_what_has_run_away_keeps_no_gradient():
-    """Good and better than the reference by more than `farthest`, or bad and worse than it."""
+    """Good samples already better than the reference by more than `farthest`, or bad ones worse."""
     error = torch.tensor([0.1, 0.9, 0.9, 0.1]).double().requires_grad_()
     ones = torch.ones(4, 1, dtype=torch.float64)
     batch = DecoupledBatch(

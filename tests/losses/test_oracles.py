@@ -1,4 +1,4 @@
-"""The losses once more, written as loops over one sample in plain numbers."""
+"""Oracles of the losses: loops over one sample in plain numbers."""
 
 from dataclasses import replace
 from functools import partial
@@ -144,7 +144,7 @@ def slope_at(function, point, h=1e-4):
 
 
 def with_holes(batch):
-    """Steps that are not trained between those that are, and a sample of none."""
+    """Untrained steps between trained ones, and a sample without any."""
     generator = torch.Generator().manual_seed(5)
     mask = batch.mask & (torch.rand(batch.mask.shape, generator=generator) < 0.8)
     mask[3] = False
@@ -173,7 +173,7 @@ def test_a_loss_and_its_gradient_are_what_a_loop_over_one_sample_says(oracle, lo
 
 
 def m2po_of(updated, old, advantages, kept):
-    """The mean over all steps of an update; `kept`: those whose second moment is small enough."""
+    """The mean over all steps of an update; `kept`: those with a small enough second moment."""
     steps = zip(updated, old, advantages, range(len(old)), strict=True)
     return [-a * exp(n) / exp(o) / len(old) if t in kept else 0.0 for n, o, a, t in steps]
 
@@ -188,7 +188,7 @@ def kept_of(now, old, advantages, spread):
 
 
 class Told:
-    """A policy that says of each row, told by its key, what was written for it."""
+    """A policy whose log-probabilities of each row, found by its key, are given."""
 
     def __init__(self, logp):
         self.evidence = lambda rows, needs: Evidence(logp=logp[rows.key][:, : rows.mask.shape[1]])
@@ -223,7 +223,7 @@ def test_a_second_moment_is_that_of_the_whole_update_however_it_is_cut(budget):
 
 
 def spg_of(said, masks, length, a, omega=0.3, beta=1.5):
-    """`said`: log p of every position at one state after the other; `masks`: those it hides."""
+    """`said`: log p of every position, state by state; `masks`: the positions that each hides."""
     width = len(said) // len(masks)
     own = [dict(zip(range(width), said[s * width :], strict=False)) for s in range(len(masks))]
     lower = sum(sum(own[s][i] for i in m) / len(m) for s, m in enumerate(masks)) / len(masks)
@@ -275,7 +275,7 @@ LAMBDA = 0.7
 
 
 def chain_of(new, old, advantages, kinds, rows):
-    """The mean over samples of the mean over their tokens, and LAMBDA times that of their steps."""
+    """The mean over samples of their token means, plus LAMBDA times that of their step means."""
     total = 0.0
     for kind, share in ((0, 1.0), (1, LAMBDA)):
         means = []
@@ -294,7 +294,7 @@ def chain_of(new, old, advantages, kinds, rows):
 
 @pytest.mark.parametrize("budget", [Budget(), Budget(rows=2)], ids=str)
 def test_a_chain_is_a_mean_of_texts_and_one_of_pictures_however_it_is_cut(budget):
-    """One sample wrote nothing, one painted nothing, and of one nothing is trained."""
+    """One sample has no trained token, one no trained step, and one neither."""
     batch = with_holes(random_batch(rows=8, steps=7))
     segment = (torch.arange(7) < 2).to(torch.int8).expand(8, 7)
     mask = batch.mask.clone()

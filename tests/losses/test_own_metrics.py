@@ -1,4 +1,4 @@
-"""What the losses say of themselves, by hand and against the reference."""
+"""The metrics of the losses, by hand and against the reference."""
 
 from dataclasses import replace
 from functools import partial
@@ -26,7 +26,7 @@ def measured(loss, batch):
 
 
 def by_hand() -> CoupledBatch:
-    """Three samples: ratios 2, 2 and good; 1/4, 1 and bad; 4 and bad. The last row has no step."""
+    """Three samples: ratios 2 and 2, good; 1/4 and 1, bad; 4, bad. The last row has no step."""
     ratio = torch.tensor([[2.0, 2.0], [0.25, 1.0], [4.0, 1.0], [1.0, 1.0]], dtype=torch.float64)
     mask = torch.tensor([[True, True], [True, True], [True, False], [False, False]])
     old = torch.where(mask, torch.tensor(0.125).double().log(), 0)

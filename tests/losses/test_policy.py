@@ -1,4 +1,4 @@
-"""Policy losses against the reference vectors, and laws they obey."""
+"""Policy losses against the reference vectors, and their laws."""
 
 from functools import partial
 

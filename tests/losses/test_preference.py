@@ -1,4 +1,4 @@
-"""Preference losses: the reference values, formulas of one pair once more, and their laws."""
+"""Preference losses: the reference values, formulas of single pairs, and laws."""
 
 from dataclasses import replace
 from functools import partial
@@ -68,7 +68,7 @@ def test_values_are_the_reference_ones(vectors, name, loss, dtype):
 
 
 def test_margins_are_the_reference_ones(vectors):
-    """Of the summed log ratios, so the reward of DPO at beta 1."""
+    """Margins of summed log ratios, the reward of DPO at beta 1."""
     batch = reference_pairs()
     reward = reward_of(partial(dpo, beta=1.0))(batch)
     chosen, rejected = (side[::2, 0].detach() for side in of_pairs(reward, batch))
@@ -301,7 +301,7 @@ def test_evaluation_reads_the_reward_that_a_loss_trains():
 
 
 def with_mismatched(logp):
-    """The reference pairs and a mismatched row of each group, of that log ratio."""
+    """The reference pairs and, for each group, a mismatched row with that log ratio."""
     batch = reference_pairs()
     odd = map_fields(take(batch, torch.tensor([0, 2, 4])), torch.clone)
     steps = odd.mask.sum(1, keepdim=True)

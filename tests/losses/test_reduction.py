@@ -1,4 +1,4 @@
-"""Weights: micro-batches add up to the full batch, and padding does not matter."""
+"""Step weights: micro-batches add up to the full batch, and padding does not matter."""
 
 from functools import partial
 
@@ -61,7 +61,7 @@ def test_dropping_a_sample_by_its_mask_counts_as_the_reference_says(vectors):
 
 
 def test_of_samples_of_one_length_all_means_are_one():
-    """A flow takes as many steps for each picture, so how its steps are averaged is no choice."""
+    """All images of a flow have the same number of steps, so their averages agree."""
     mask = torch.ones(6, 7, dtype=torch.bool)
     for weigh in (sequence_mean, partial(constant_length, length=7)):
         assert_close(weigh(mask), token_mean(mask))

@@ -1,4 +1,4 @@
-"""A loss that averages itself is the same number and the same gradient, or is refused."""
+"""A loss that averages itself gives the same value and gradient, or is refused."""
 
 from dataclasses import replace
 from functools import partial
@@ -17,7 +17,7 @@ from tandem.types import take
 
 
 def averaged(old_logp, logp, advantages, mask, *, clip=0.2, **more):
-    """PPO over the token mean, as other libraries write it."""
+    """PPO averaged over tokens, as other libraries write it."""
     ratio = (logp - old_logp).exp()
     loss = -torch.minimum(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
     far = ((ratio - 1).abs() > clip) & mask

@@ -1,4 +1,4 @@
-"""Losses of samples that are written and then painted, against reference values and by law."""
+"""Losses of samples with a text and an image, against reference values and by laws."""
 
 from dataclasses import replace
 from functools import partial
@@ -30,7 +30,7 @@ SAME = {"text": Segment(), "picture": Segment()}
 
 
 def objective(loss, weigh=sequence_mean, **segments):
-    """`text` and `picture`: how each counts; 1 where nothing is said."""
+    """`text` and `picture`: the weight of each segment, 1 by default."""
     return Segmented(
         {"policy": Term(loss=loss, coef=1.0, weights=weigh)},
         old_policy=importance.recompute,
@@ -39,7 +39,7 @@ def objective(loss, weigh=sequence_mean, **segments):
 
 
 class Known:
-    """A policy that says what it was told."""
+    """A policy with given log-probabilities."""
 
     def __init__(self, logp, **more):
         self.evidence = lambda rows, needs: Evidence(logp=logp[: len(rows.mask)], **more)
@@ -56,7 +56,7 @@ def weighed(own, rows):
 
 
 def case(rows=6, seed=0):
-    """Two denoising steps, then one to four tokens; the steps move a thousandth as far."""
+    """Two denoising steps, then one to four tokens; log-ratios of steps are 1/1000 as large."""
     generator = torch.Generator().manual_seed(seed)
     length = torch.randint(1, 5, (rows, 1), generator=generator)
     mask = torch.arange(6) < 2 + length
@@ -111,7 +111,7 @@ def test_one_clip_holds_in_the_units_of_each_segment(axis):
 
 
 def transition_of(axis, case, kl, std, gain):
-    """A step in the first column and a token in the second, of two rows."""
+    """A step in the first column and a token in the second, for two rows."""
     zero = torch.zeros(2, 1, dtype=torch.float64)
     wide = {
         name: torch.cat([x.view(2, 1), zero], 1)
@@ -168,7 +168,7 @@ def test_velocity_distance_is_unigrpos_and_of_steps_alone(axis):
 
 @pytest.mark.parametrize("loss", [ppo, gspo, cispo, reinforce])
 def test_a_segment_alone_says_what_it_says_beside_the_other(loss):
-    """Ratios and means of one segment see nothing of the other: an oracle of two runs."""
+    """Ratios and means of a segment ignore the other one: two separate runs are the oracle."""
     logp, rows = case()
     own = objective(loss, picture=Segment(weight=0.5, clip_scale=1e-3, sequence_scale=1e-3))
     both = own(Known(logp), weighed(own, rows))

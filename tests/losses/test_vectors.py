@@ -58,7 +58,7 @@ def test_value_and_gradient_are_the_reference_ones(vectors, loss, weigh, name, d
 @pytest.mark.parametrize("dtype", PRECISION, ids=str)
 @pytest.mark.parametrize("kl", ["k2", "k3"])
 def test_the_preset_grpo_weighs_its_kl_as_its_loss(vectors, kl, dtype):
-    """Inside the mean over each sample, as published and as TRL has it."""
+    """Inside the mean over each sample, as published and in TRL."""
     beside = ("algorithm.kl.coef=0.04", "algorithm.entropy.coef=0", "~recipe")
     cfg = compose(["algorithm=grpo", f"algorithm/kl={kl}", *beside])
     batch, terms = coupled(vectors, dtype), build(cfg.algorithm).training_objective.terms
