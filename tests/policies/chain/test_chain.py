@@ -1,4 +1,4 @@
-"""A chain: one sample that is written and then painted."""
+"""Chains: one sample that is a text and then its image."""
 
 from dataclasses import replace
 
@@ -40,7 +40,7 @@ def outcome_of(algorithm, policy, rows):
 
 
 def with_kl(algorithm):
-    """Both segments are compared with the reference."""
+    """A KL to the reference for both segments."""
     loss = BySegment(text=k3, picture=gaussian)
     return replace(algorithm, kl=KLInLoss(coef=0.1, loss=loss))
 
@@ -64,7 +64,7 @@ def test_rewards_see_the_question_the_text_and_the_picture():
 
 
 def test_a_picture_is_that_of_its_text_and_not_of_the_question():
-    """The same text written twice under other noise is painted by one condition."""
+    """The same text sampled twice with different noise is painted from one condition."""
     policy = small()
     painted = part(sampled(policy))["picture"]
     assert [p.text for p in painted.prompts] == list(part(sampled(policy))["text"].outputs)
@@ -123,7 +123,7 @@ def test_the_sampler_of_either_is_trusted_by_itself():
 
 
 def test_what_one_finds_on_its_way_is_not_taken_for_the_others():
-    """The writer says log p of its tokens beside their KL, and the painter the KL alone."""
+    """The text policy returns log p of its tokens with their KL, the flow policy the KL alone."""
     policy = small(replace(grpo(), kl=KLInReward(coef=0.05)))
     rollout = policy.complete(sampled(policy), frozenset({"behaviour_logp", "old_kl_to_ref"}))
     assert rollout.old_kl_to_ref is not None

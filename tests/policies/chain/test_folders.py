@@ -1,4 +1,4 @@
-"""The chain of two folders: a chat model that rewrites prompts for Stable Diffusion, both tiny."""
+"""A chain of two folders: a chat model that rewrites prompts for Stable Diffusion, both tiny."""
 
 import json
 

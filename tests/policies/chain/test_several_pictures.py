@@ -1,4 +1,4 @@
-"""Several pictures of one text: it is written once, painted M times, and learns from their mean."""
+"""Several images per text: it is written once, painted M times, and learns from their mean."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ HALF = 0.5**0.5  # of two values each is so many standard deviations from their 
 
 
 def of_texts(policy, each, rows):
-    """A policy that paints `each` pictures of every text, and its samples."""
+    """A policy that paints `each` images of every text, and its samples."""
     sampling = replace(policy.request.sampling, pictures_per_text=each)
     policy.request = replace(policy.request, sampling=sampling)
     return policy.sample(riddles(), rows, key=7, slots=[0, 1])
@@ -52,7 +52,7 @@ def test_a_second_picture_of_a_text_changes_neither_the_text_nor_the_first(make)
 
 
 def advantages(within, reward, scored=None):
-    """Of each row, of its text and of its picture: [B, 2]."""
+    """Advantages of each row's text and image: [B, 2]."""
     algorithm = grpo(picture=replace(BOTH["picture"], within=within))
     rollout = of_texts(small(algorithm), 2, 4)
     given = scores(torch.tensor(reward))

@@ -1,4 +1,4 @@
-"""A chain of one transformer: what writes also paints."""
+"""A chain of one transformer for the text and the image."""
 
 from dataclasses import replace
 from functools import partial
@@ -38,7 +38,7 @@ def test_every_weight_has_one_name_and_is_in_one_group():
 
 
 def test_the_gradient_of_a_shared_weight_is_the_sum_of_those_of_the_segments():
-    """Of two backward passes by themselves, each with a graph of its own."""
+    """Compared with two separate backward passes, each with its own graph."""
     algorithm = with_kl(grpo(picture=Segment(weight=3.0, clip_scale=1e-3)))
     policy = unified(algorithm)
     with torch.no_grad():  # off the reference, so that its KL pulls too

@@ -1,4 +1,4 @@
-"""Runs of a chain of one transformer: gone on with, and estimated."""
+"""Runs of a chain of one transformer: resumed, and estimated."""
 
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,7 @@
 """A plugin of vLLM: weights come from the trainer over gloo, which needs no GPU.
 
-It runs in vLLM's own environment, which has no tandem. `write_entry_point` makes a folder by which
-vLLM finds it, next to this one on PYTHONPATH.
+It runs in vLLM's own environment, which has no tandem. `write_entry_point` writes a folder, next to
+this one on PYTHONPATH, in which vLLM finds it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ WAIT = timedelta(seconds=120)
 
 
 def register() -> None:
-    """By vLLM, in each of its processes."""
+    """Called by vLLM in each of its processes."""
     import torch
     from torch import distributed as dist
     from vllm.distributed.weight_transfer import WeightTransferEngine, WeightTransferEngineFactory
@@ -58,7 +58,7 @@ def register() -> None:
             finalize_layerwise_reload(self.model, self.model_config)
 
         def update_weights(self, update_info: dict) -> None:
-            """Without the synchronisation of an accelerator, which there is none of."""
+            """Without synchronisation of an accelerator, which does not exist here."""
             self.receive_weights(self.parse_update_info(update_info))
 
         def receive_weights(self, info: Update) -> None:
@@ -74,7 +74,7 @@ def register() -> None:
 
 
 def write_entry_point(folder: Path) -> None:
-    """What makes a plugin of this module."""
+    """Write the entry point that makes this module a plugin."""
     place = folder / "gloo_transfer-0.dist-info"
     place.mkdir()
     (place / "METADATA").write_text("Metadata-Version: 2.1\nName: gloo-transfer\nVersion: 0\n")

@@ -1,7 +1,7 @@
-"""A small server that answers vLLM's endpoints in vLLM's words, and misbehaves where it is told to.
+"""A small server that answers vLLM's endpoints in vLLM's format and misbehaves on request.
 
-The model is a real one, read from a folder; adapters are read by peft from the folder they are
-handed over in. Nothing is stored between requests but weights, their version, and what was asked.
+The model is a real one from a folder; peft reads adapters from the folder in which they are handed
+over. Between requests it stores only weights, their version, and the requests.
 """
 
 import json
@@ -24,7 +24,7 @@ ROWS = ("/inference/v1/generate", "/v1/completions")
 
 @dataclass
 class Habits:
-    """How it departs from what it was asked for; as it is, it does not."""
+    """Deviations from a correct server; there are none by default."""
 
     temperature: float | None = None  # samples and reports at this one
     raw: bool = False  # reports what is before the temperature
@@ -68,17 +68,17 @@ class Loopback:
         self.start()
 
     def start(self) -> None:
-        """As after a start: the weights of the folder, no adapters, no version."""
+        """The state after a start: the weights of the folder, no adapters, no version."""
         self.model = AutoModelForCausalLM.from_pretrained(self.path, dtype=self.habits.dtype).eval()
         self.adapters: dict[str, str] = {}
         self.version = "default"
 
     def paths(self, prefix: str = "") -> list[str]:
-        """Of all that was asked for so far."""
+        """The paths of all requests so far."""
         return [path for path, _ in self.asked if path.startswith(prefix)]
 
     def rows(self) -> list[dict]:
-        """Payloads of all rows that were asked for so far."""
+        """The payloads of all requests for rows so far."""
         return [payload for path, payload in self.asked if path in ROWS and payload]
 
     # The endpoints: payload, query -> (status, reply).
@@ -257,7 +257,7 @@ class Loopback:
 
     @torch.no_grad()
     def judge(self, payload):
-        """How likely the ids of a prompt are, and the likeliest at their places."""
+        """Log-probabilities of a prompt's ids, and of the most likely ones at their positions."""
         ids, most = payload["prompt"], payload["prompt_logprobs"]
         if most > self.habits.max_logprobs:
             message = f"Requested prompt logprobs of {most}, which is greater than max allowed"
@@ -276,7 +276,7 @@ class Loopback:
     # Sampling, as the payload and the habits say.
 
     def sampled(self, payload):
-        """Tokens, log-probabilities, why it ended, and the version that took each token."""
+        """Tokens, log-probabilities, the finish reason, and the version that sampled each token."""
         generator = torch.Generator().manual_seed(payload["seed"])
         ids, tokens, logp, taken = list(payload["prompt"]), [], [], []
         while len(tokens) < payload["max_tokens"]:
@@ -306,7 +306,7 @@ class Loopback:
         return out.logits[0, -1].float()
 
     def distribution(self, logits, payload):
-        """Log-probabilities that are sampled from, and those that are reported."""
+        """The log-probabilities that are sampled from, and those that are reported."""
         habits, raw = self.habits, logits.log_softmax(-1)
         temperature = payload["temperature"] if habits.temperature is None else habits.temperature
         said = (logits / (temperature or 1.0)).log_softmax(-1)
@@ -323,7 +323,7 @@ class Loopback:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One connection, for as many exchanges as there are."""
+    """One connection with any number of requests."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True  # head and body are written one by one
@@ -391,7 +391,7 @@ def url_of_rows(path):
 
 
 def spans(taken):
-    """Of tokens that one version took, one behind the other."""
+    """Consecutive tokens that one version sampled."""
     starts = [i for i, version in enumerate(taken) if i == 0 or version != taken[i - 1]]
     ends = [*starts[1:], len(taken)]
     return [
@@ -416,7 +416,7 @@ def serving(state: Loopback, port: int = 0, handler=Handler):
 
 
 def slowly(seconds: float):
-    """A `spoil` that keeps completions waiting."""
+    """A `spoil` that delays completions."""
 
     def spoil(path, said):
         if path in ROWS:

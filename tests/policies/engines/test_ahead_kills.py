@@ -1,5 +1,5 @@
-"""Runs with rows in flight whose process or engines are killed: the metrics are those of a run that
-was left alone."""
+"""Runs with rows in flight whose process or engines are killed: metrics equal those of an
+uninterrupted run."""
 
 import random
 import time
@@ -27,7 +27,7 @@ def slow(path, said):
 
 
 def run(folder, place, *, way=None, moment=0.0):
-    """A run on two engines, of which what `way` says is killed at a moment."""
+    """A run on two engines; `way` names what is killed at `moment`."""
     states = [Loopback(folder, Habits(spoil=slow)) for _ in range(2)]
     with ExitStack() as stack:
         urls = ",".join(stack.enter_context(serving(state)) for state in states)

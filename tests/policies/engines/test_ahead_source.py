@@ -1,4 +1,4 @@
-"""Rows that a server samples ahead of training: the same run, whatever comes when."""
+"""Rows that a server samples ahead of training: the same run for any order of arrival."""
 
 import copy
 import random
@@ -49,7 +49,7 @@ PROMPTS = [
 
 
 class Lengths(AtOnce):
-    """Short answers score; beginnings are counted."""
+    """Short answers score; calls of `begin` are counted."""
 
     def __init__(self):
         self.begun, self.lock = 0, threading.Lock()
@@ -65,7 +65,7 @@ class Lengths(AtOnce):
 
 
 def late(seconds, seed=0):
-    """A `spoil` that answers rows in an order of its own."""
+    """A `spoil` that answers rows in random order."""
     draws = random.Random(seed)
 
     def spoil(path, said):
@@ -78,8 +78,8 @@ def late(seconds, seed=0):
 @contextmanager
 def runs(folder, tmp_path, staleness, *, queue=True, algorithm=ONCE, spoil=None, stream=None,
          servers=1, urls=(), patience=8.0, **sampling):  # fmt: skip
-    """A training loop, beside it the server; `queue`: samples ahead, or waits for each iteration
-    with older weights handed over."""
+    """A training loop with its server; `queue`: samples ahead, otherwise waits for each iteration
+    with older weights."""
     with ExitStack() as stack:
         states = [Loopback(folder, Habits(spoil=spoil)) for _ in range(0 if urls else servers)]
         urls = list(urls) or [stack.enter_context(serving(state)) for state in states]
@@ -99,7 +99,7 @@ def runs(folder, tmp_path, staleness, *, queue=True, algorithm=ONCE, spoil=None,
 
 
 def go(loop, iterations=PLAN.iterations):
-    """As the loader and Lightning would."""
+    """Run iterations as the loader and Lightning would."""
     for _ in range(iterations):
         prompts = loop.source.stream.draw(loop.iteration, loop.plan.prompts_per_step)
         loop.training_step(prompts, 0)

@@ -1,4 +1,4 @@
-"""Every cause of a difference between engine and trainer, planted in numbers and named again."""
+"""Diagnosis of a mismatch between engine and trainer: every cause, simulated, is named."""
 
 from dataclasses import replace
 
@@ -11,7 +11,7 @@ ROWS, STEPS, VOCABULARY = 6, 20, 60
 
 
 def seen(temperature=1.0, seed=0):
-    """An engine that says what the trainer says; rows of several lengths."""
+    """An engine that agrees with the trainer; rows of several lengths."""
     generator = torch.Generator().manual_seed(seed)
     length = torch.tensor([20, 13, 20, 4, 17, 1])
     mask = torch.arange(STEPS) < length[:, None]
@@ -35,7 +35,7 @@ def noise(seen, size):
 
 
 def resampled(seen, logp):
-    """Other tokens, that an engine took from another distribution and reports as such."""
+    """Tokens that an engine sampled from another distribution, and reports as such."""
     token = logp.exp().multinomial(1, generator=torch.Generator().manual_seed(2))[:, 0]
     return saying(replace(seen, token=token), chosen(logp, token))
 

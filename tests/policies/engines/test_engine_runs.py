@@ -1,4 +1,4 @@
-"""Whole runs whose samples come from a server that this process starts: nothing but it is faked."""
+"""Whole runs whose samples come from a server of this process; only the server is fake."""
 
 import json
 import logging
@@ -34,7 +34,7 @@ LORA = "model.lora={r: 2, alpha: 4, target_modules: all-linear}"
 
 @pytest.fixture
 def train(folder, tmp_path):
-    """A run that a server samples for, in `habits`."""
+    """A run with samples from a server with this state."""
 
     def run(state, *overrides, name="run"):
         with serving(state) as url:

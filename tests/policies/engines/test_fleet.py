@@ -1,4 +1,4 @@
-"""Several engines as one: who answers decides nothing but the time, and one may be gone."""
+"""Several engines as one: the number of engines affects only the time, and one may be missing."""
 
 import threading
 import time
@@ -25,7 +25,7 @@ PROMPTS = [[i] * (i + 1) for i in range(8)]
 
 
 class Engine(RolloutEngine):
-    """Says of each row its key and its prompt; waits, forgets and goes as it is told."""
+    """Answers each row with its key and its prompt; waits, forgets and dies on request."""
 
     def __init__(self, *, wait=0.0, dies_after=None, forgets=0):
         self.wait, self.dies_after, self.forgets = wait, dies_after, forgets
@@ -162,7 +162,7 @@ def test_versions_are_kept_where_all_say_them():
 
 @contextmanager
 def hosted(folder, place, count):
-    """(servers, a policy that they sample for)."""
+    """(servers, a policy that samples from them)."""
     with ExitStack() as stack:
         states = [Loopback(folder) for _ in range(count)]
         urls = [stack.enter_context(serving(state)) for state in states]

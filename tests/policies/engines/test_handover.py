@@ -1,4 +1,4 @@
-"""Weights that travel while rows are under way: which rows wait, which go on, and as what."""
+"""Weight handovers with rows in flight: which rows wait, which continue, and under what version."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +28,7 @@ WAIT = 20  # seconds, of what takes none
 
 @pytest.fixture
 def hosted(folder, tmp_path):
-    """(handover, ...) -> servers, and a policy that they sample for."""
+    """(handover, ...) -> servers, and a policy that samples from them."""
 
     @contextmanager
     def host(handover, *, lora=None, staleness=1, count=1):
@@ -65,14 +65,14 @@ def published(policy):
 
 
 def asked(policy, engine):
-    """Rows, as an engine gives them."""
+    """Rows as an engine returns them."""
     endings = Endings(tokens=(), strings=(), decode=policy.chat.decode_all)  # all are six long
     prompts = policy.chat.encode(questions()[:3])
     return engine.answer(prompts, KEYS, sampling=SAMPLING, endings=endings)
 
 
 def fits(policy, answers):
-    """Of each token, whether the trainer's weights say of it what the engine said."""
+    """For each token, whether the trainer's log-probability equals the engine's."""
     own = policy.ask(questions()[:3], range(3), group_size=2, key=0, sampling=SAMPLING)
     rows = as_rollout(own, answers, policy.chat)
     return (policy.evidence(rows, NOTHING).logp - answers.logp).abs() < 1e-5
@@ -80,7 +80,7 @@ def fits(policy, answers):
 
 @contextmanager
 def standing_at(state, count):
-    """Rows that wait before a token, until they are let go: (all wait, let them go)."""
+    """Rows that wait before a token until released: (wait for all, release)."""
     there, go = threading.Barrier(7), threading.Event()
 
     def wait(tokens):

@@ -1,4 +1,4 @@
-"""`rollout=paged`: the tokens of the local engine, by transformers' continuous batching."""
+"""`rollout=paged`: the tokens of the local engine by transformers' continuous batching."""
 
 import json
 from dataclasses import replace
@@ -51,7 +51,7 @@ def of_both(policy, option=PAGES_OF_4, **sampling):
 
 
 def tokens_read(policy, option):
-    """By all passes, and what was sampled."""
+    """The number of tokens in all passes, and the samples."""
     count = []
     hook = policy.model.register_forward_pre_hook(
         lambda *call: count.append(call[2]["input_ids"].numel()), with_kwargs=True
@@ -149,7 +149,7 @@ def test_what_it_cannot_do_is_refused_in_one_line(words, said, tmp_path):
 
 
 def lines(folder):
-    """Of the iterations; the last one is of the end."""
+    """The lines of the iterations; the last one is the final one."""
     return [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()][:-1]
 
 

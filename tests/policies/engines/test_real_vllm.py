@@ -1,6 +1,6 @@
 """Whole runs whose samples come from a real vLLM on the CPU: `make engines` installs and runs it.
 
-Untied embeddings: vLLM packs a tied head for the CPU and leaves it as it was at a reload.
+Embeddings are untied: vLLM packs a tied head for the CPU and does not update it at a reload.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def server(folder, tmp_path_factory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def teacher(folder, tmp_path_factory) -> Iterator[str]:
-    """Without adapters, with which vLLM 0.32 ends of `prompt_logprobs`."""
+    """A server without adapters: with them vLLM 0.32 crashes on `prompt_logprobs`."""
     with serving(HOME, folder, tmp_path_factory.mktemp("teacher") / "log") as url:
         yield url
 
@@ -117,7 +117,7 @@ def test_a_real_server_teaches_as_the_same_weights_here_do(teacher, folder, need
 
 
 def train(folder: Path, url: str, run_dir: Path, *options: str) -> list[dict]:
-    """The lines of the iterations; a process of its own, as ranks are started by the command."""
+    """The lines of the iterations, in a separate process: the command starts the ranks."""
     places = (f"model.path={folder}", f"rollout.engine.url={url}", f"run_dir={run_dir}")
     subprocess.run(
         [sys.executable, ROOT / "train.py", *QUICK, *places, *options], check=True, timeout=600
@@ -130,7 +130,7 @@ def post(url: str, path: str, **payload: object) -> httpx.Response:
 
 
 def test_every_endpoint_answers_as_the_client_reads_it(server):
-    """First of the file: after it the server has an adapter less and the weights that it had."""
+    """First in the file: it ends with one adapter less and the initial weights."""
     assert httpx.get(f"{server}/health").status_code == 200
     (card,) = httpx.get(f"{server}/v1/models").json()["data"]
     assert card["max_model_len"] == 256
@@ -227,7 +227,7 @@ def test_weights_that_are_published_arrive_while_rows_are_under_way(
 
 
 def test_an_adapter_on_the_weights_of_another_run_is_refused(server, folder, tmp_path):
-    """Last of the file: the server has the whole weights of the run before."""
+    """Last in the file: the server has the whole weights of the previous run."""
     with pytest.raises(subprocess.CalledProcessError):
         train(folder, server, tmp_path / "run", LORA)
 

@@ -1,4 +1,4 @@
-"""What of a reply is believed: nothing that is not an answer to the very question."""
+"""Validation of replies: only an answer to the exact request is accepted."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""`rollout=sglang_server` against a server that answers as SGLang's source does: none was run."""
+"""`rollout=sglang_server` against a server written from SGLang's source; SGLang was not run."""
 
 import json
 from dataclasses import replace
@@ -45,7 +45,7 @@ def sample(policy, **sampling):
 
 
 def gap(policy, rows):
-    """The largest difference from the training forward, nats."""
+    """The largest difference from the training forward pass, nats."""
     with torch.no_grad():
         logp = policy.evidence(rows, NOTHING).logp
     return float((logp - rows.behaviour_logp)[rows.mask].abs().max())

@@ -1,4 +1,4 @@
-"""Weights of which each of two ranks has a part, as a server gets them: whole, bit for bit."""
+"""Weights sharded over two ranks reach a server whole, bit for bit."""
 
 from functools import partial
 
@@ -21,7 +21,7 @@ CASES = {"whole": (None, "in_flight"), "adapter": (ADAPTERS, "pinned")}
 
 
 def moved(policy):
-    """By the same of every weight on both ranks, whatever part a rank has."""
+    """Change every weight equally on both ranks, whatever its shard."""
     with torch.no_grad():
         for place, parameter in enumerate(policy.trainable().values()):
             parameter.mul_(1.1 + 0.01 * place).add_(0.01)
@@ -30,7 +30,7 @@ def moved(policy):
 
 
 def gap(policy, rank, key):
-    """What engine and trainer differ by: ranks of unequally many rows."""
+    """The difference between engine and trainer; ranks have different numbers of rows."""
     mine = questions()[: 2 - rank]
     rollout = policy.sample(mine, 2, key=key, slots=range(len(mine)))
     logp = policy.complete(rollout, frozenset({"old_logp"})).old_logp
@@ -38,7 +38,7 @@ def gap(policy, rank, key):
 
 
 def host(folder, place, url, lora, handover):
-    """(differences of engine and trainer, the trained weights, whole)"""
+    """(differences of engine and trainer, the trained weights, gathered)"""
     from torch.distributed.device_mesh import init_device_mesh
 
     server = VllmServer(url=url, folder=place, timeout=30.0, patience=60.0, concurrency=4)

@@ -1,4 +1,4 @@
-"""A teacher on a server: asked about the student's own ids, once, and believed about those."""
+"""A teacher on a server: queried once about the student's ids, and trusted only about those."""
 
 import json
 from contextlib import contextmanager
@@ -25,7 +25,7 @@ ROW = "/v1/completions"
 
 @pytest.fixture
 def taught(folder):
-    """(needs, ...) -> a server, and a student whose weights went another way since."""
+    """(needs, ...) -> a server, and a student with different weights."""
 
     @contextmanager
     def teach(needs, *, habits=None, sampling=None, **divergence):
@@ -164,15 +164,15 @@ def test_a_row_leaves_room_for_the_token_that_the_teacher_is_asked_to_write():
 
 
 def said_of(place, top_k):
-    """What is read of the last of two tokens, 4 and 7."""
+    """The parsed reply for the last of two tokens, 4 and 7."""
     choice = {"prompt_token_ids": [4, 7], "prompt_logprobs": [None, place]}
     reply = Reply(body=json.dumps({"choices": [choice]}).encode(), kind="application/json")
     return likely_tokens(reply, ids=[4, 7], columns=[1], top_k=top_k)
 
 
 def test_likeliest_tokens_are_told_by_their_log_probabilities_whatever_ranks_say():
-    """Of 9 and 8, which tie, both are the second where only likelier ones are counted, and the
-    third where equal ones are."""
+    """Tokens 9 and 8 tie: both rank second if only likelier ones count, and third if equal ones do
+    too."""
     logp = {"7": -5.0, "9": -1.0, "3": -0.5, "8": -1.0}
     for ranks in ((4, 2, 1, 2), (4, 3, 1, 3), (None,) * 4):
         place = {
@@ -217,7 +217,7 @@ def test_a_server_that_counts_the_written_token_among_the_likeliest_is_refused(p
     ],
 )
 def test_a_reply_of_another_form_is_asked_for_again_and_ends_nothing(choices):
-    """An AttributeError would end the run where a ValueError is a bad reply."""
+    """An AttributeError would end the run; a ValueError marks a bad reply."""
     reply = Reply(body=json.dumps({"choices": choices}).encode(), kind="application/json")
     with pytest.raises(ValueError, match="the reply has no "):
         likely_tokens(reply, ids=[4], columns=[0], top_k=0)

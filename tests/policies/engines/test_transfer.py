@@ -1,4 +1,4 @@
-"""Weights that travel by vLLM's own transfer: every tensor arrives, and nothing is written."""
+"""Weights sent by vLLM's own transfer: every tensor arrives, and nothing is written to disk."""
 
 from contextlib import contextmanager
 
@@ -21,7 +21,7 @@ ADAPTERS = Lora(r=2, alpha=4)
 
 @pytest.fixture
 def hosted(folder, tmp_path):
-    """A server that takes weights by gloo, and a policy that it samples for."""
+    """A server that receives weights by gloo, and a policy that samples from it."""
 
     @contextmanager
     def host(handover="drain"):

@@ -1,4 +1,4 @@
-"""A policy whose answers come from a server: what is asked, believed, and handed over."""
+"""A policy with answers from a server: requests, validation of replies, and weight handover."""
 
 import os
 import time
@@ -28,7 +28,7 @@ ADAPTERS = Lora(r=2, alpha=4)
 
 @pytest.fixture
 def hosted(folder, tmp_path):
-    """(habits, ...) -> a server in those habits, and a policy that it samples for."""
+    """(habits, ...) -> a server with those habits, and a policy that samples from it."""
 
     @contextmanager
     def host(habits=None, *, lora=None, sampling=None, **options):
@@ -49,7 +49,7 @@ def sampled(policy, key=5, count=2):
 
 
 def moved(policy, by=0.05):
-    """As after an iteration of training."""
+    """The policy after an iteration of training."""
     torch.manual_seed(0)
     with torch.no_grad():
         for parameter in policy.trainable().values():
@@ -59,7 +59,7 @@ def moved(policy, by=0.05):
 
 
 def matches(policy, rollout):
-    """Whether the trainer says what the engine said."""
+    """Whether the trainer's log-probabilities equal the engine's."""
     again = policy.evidence(rollout, NOTHING).logp
     return (again - rollout.behaviour_logp).abs().max().item() < 1e-5
 
@@ -205,7 +205,7 @@ def test_an_adapter_travels_alone_and_takes_the_place_of_the_one_before(hosted, 
 
 
 class Mute(RolloutEngine):
-    """An engine that is asked nothing."""
+    """An engine that must not be called."""
 
     def sync(self, weights, version):
         raise AssertionError
@@ -214,13 +214,13 @@ class Mute(RolloutEngine):
 
 
 class Live:
-    """Weights that nobody saves."""
+    """Weights that must not be saved."""
 
     adapter = is_sharded = False
 
 
 def test_a_run_is_named_once_its_ranks_know_of_each_other(monkeypatch):
-    """They load before the process group is there, and would each name it for itself."""
+    """Ranks load before the process group exists, and each would choose its own name."""
     named = WeightSync(Mute(), Live())
     monkeypatch.setattr(distributed, "all_gather_object", lambda own: ["of the first rank", *own])
     monkeypatch.setattr(named, "_prepare", lambda behind: None)
@@ -321,7 +321,7 @@ def test_a_server_that_was_left_asleep_is_woken(hosted):
 
 
 def spoiling(times, *spoilt):
-    """The first completions get other replies in place of theirs: (status, body)."""
+    """A `spoil` that replaces the first completions by these replies: (status, body)."""
     left = iter(spoilt * times)
     return lambda path, said: next(left, None) if path in ROWS else None
 

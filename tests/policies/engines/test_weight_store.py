@@ -1,4 +1,4 @@
-"""Weights on disk on their way to an engine: whole, few, and gone with their run."""
+"""Weights on disk on their way to an engine: complete, few, and removed with their run."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from tandem.stop import EngineUnavailable
 
 
 class Slow:
-    """Weights in two files, with time in between for others to look."""
+    """Weights in two files; `between` is called between them."""
 
     adapter = False
 

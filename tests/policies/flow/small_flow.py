@@ -1,4 +1,4 @@
-"""Small flow policies that are quick to make, and what they are asked for."""
+"""Small flow policies that are quick to build, and prompts for them."""
 
 from dataclasses import fields
 from functools import partial
@@ -32,7 +32,7 @@ def asked(texts=TEXTS, **brought):
 
 
 class Brightness(AtOnce):
-    """How bright a picture is, from 0 to 1."""
+    """Brightness of an image, from 0 to 1."""
 
     def __call__(self, outputs, prompts):
         total = torch.stack(list(outputs)).double().mean((1, 2, 3)) / 255
@@ -74,7 +74,7 @@ def gap_to_sampler(policy, rollout):
 
 
 def step_on(policy, loss, lr=1e-3):
-    """One step of plain gradient descent; what the gradients were."""
+    """One step of plain gradient descent; returns the gradients."""
     loss.backward()
     assert all(p.grad is not None for p in policy.trainable().values()), "ranks wait for each other"
     gradients = {name: p.grad.clone() for name, p in policy.trainable().items()}

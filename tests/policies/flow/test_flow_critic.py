@@ -1,4 +1,4 @@
-"""What a flow expects to earn, before each of its steps."""
+"""The critic of a flow: the expected reward before each step."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ VALUES = frozenset({"values", "old_values"})
 
 
 def critical(**options):
-    """A critic that has an opinion: a new one says 0."""
+    """A critic with nonzero values; a new one returns 0."""
     policy = small(VALUES, **options)
     with torch.no_grad():
         policy.model.critic.head.weight += rng.normal(3, (1, 64))

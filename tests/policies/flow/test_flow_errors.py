@@ -1,4 +1,4 @@
-"""Velocity errors of pictures and of paths: the policy's own, and those it is compared with."""
+"""Velocity errors of images and of paths: the policy's own, and those that it is compared with."""
 
 import copy
 from dataclasses import replace
@@ -35,7 +35,7 @@ EVERYWHERE = pytest.mark.parametrize("kernel", ["ode", *KERNELS])
 
 
 def regressing(needs=OTHERS, **options):
-    """A policy of three steps that is asked about pictures as a whole."""
+    """A policy of three steps that is trained on finished images."""
     own = {
         "sampling": {"kernel": ode},
         "timesteps": TWO_LEVELS,
@@ -58,13 +58,13 @@ def moved(policy, by=0.05):
 
 
 def frozen(policy):
-    """The field of the weights as they are now."""
+    """The velocity field of the current weights."""
     return VelocityModel(copy.deepcopy(policy.model.network), policy.adapter, precision=Precision())
 
 
 @torch.no_grad()
 def by_hand(policy, rollout, field, *, scale=1.0):
-    """Level by level: the velocity at (1 - s) x0 + s e, less e - x0. [B, T, D]"""
+    """Level by level: the velocity at (1 - s) x0 + s e, minus (e - x0). [B, T, D]"""
     x0, key = rollout.sample.x0, rollout.sample.key
     noise = rng.normal(rng.key(key, "noise"), (2, 3, 16, 16))
     asked = policy.library.rows(rollout.prompts, policy.device, guided=scale > 1)
@@ -112,7 +112,7 @@ def test_each_error_is_that_of_its_own_weights(lora):
 
 
 class Counted(TinyFlow):
-    """Counts the rows that its networks are asked about."""
+    """Counts the rows of its networks' passes."""
 
     rows = 0
 
@@ -249,7 +249,7 @@ def written(folder, seed, *, run=False):
 
 
 def by_teachers(folder, **folders):
-    """Options of a policy that is taught; by one other network unless folders are named."""
+    """Options of a policy with teachers; one other network by default."""
     if not folders:
         written(folder / "one", 1)
         folders = {"others": str(folder / "one")}

@@ -1,4 +1,4 @@
-"""Flow policies are evaluated under the ODE and as they are trained, always by the same noise."""
+"""Flow policies are evaluated with the ODE and with the training sampler, on the same noise."""
 
 from dataclasses import replace
 from functools import partial
@@ -57,7 +57,7 @@ def measured(policy, settings=SETTINGS, *, full=False, prompts=PROMPTS):
 
 
 def by_hand(policy, sampling, samples=3):
-    """The pictures of each prompt, asked for one prompt at a time."""
+    """The images of each prompt, sampled one prompt at a time."""
     return {
         p.text: policy.sample([p], samples, key=KEY, slots=[p.id], sampling=sampling)
         for p in PROMPTS
@@ -125,7 +125,7 @@ def scores_of(rollout):
 
 
 def test_evaluations_differ_by_the_weights_alone():
-    """Not by the iteration, though it chooses the random steps of training."""
+    """Not by the iteration, although it determines the random steps in training."""
     policy = small(sampling={"stochastic": partial(random_steps, num_sde_steps=2)}, steps=8)
     once = measured(policy)
     policy.iteration = 7
@@ -146,7 +146,7 @@ def test_evaluations_differ_by_the_weights_alone():
 
 @pytest.mark.parametrize("weights", ["live", "ema"])
 def test_the_weights_are_those_of_evaluation_whichever_sample_in_training(weights):
-    """Live, averaged and old weights are three; training samples by the old ones."""
+    """Live, averaged and old weights differ; training samples with the old ones."""
     following = {"old": EmaSchedule(decay=partial(constant, decay=0.5))}
     policy = small(
         sampling={"weights": "old"}, snapshots=following, ema=partial(constant, decay=1.0)

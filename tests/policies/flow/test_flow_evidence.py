@@ -1,4 +1,4 @@
-"""What training asks of a flow: log-probabilities, transitions, regressions, their gradients."""
+"""What training reads from a flow: log-probabilities, transitions, regressions, gradients."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ FACTS = ("std", "sigma", "next_sigma", "velocity_gain")
 
 
 def moved(policy, rollout):
-    """A visible step away from where the policy was."""
+    """A noticeable update."""
     step_on(policy, policy.evidence(rollout, NOTHING).logp.sum(), lr=1e-2)
 
 
@@ -86,7 +86,7 @@ def test_a_reward_pays_the_log_ratio_of_whole_steps_before_the_update(kernel):
 
 
 def test_the_spread_of_the_log_ratio_is_that_of_the_kl():
-    """A policy that moved for reasons of its own: log r + KL = <z d> / S over 768 numbers z, so
+    """The policy moved independently of the noise z: log r + KL = <z d> / S over 768 numbers, so
     its variance is 2 KL / 768."""
     policy = small(ALL)
     rollout = policy.complete(sampled(policy, 16), ALL)
@@ -111,7 +111,7 @@ def test_old_means_are_the_samplers_and_found_again_where_it_kept_none():
 
 
 def test_old_means_and_log_probabilities_are_of_one_origin():
-    """What a sampler says that is not believed is left out whole."""
+    """A sampler whose log-probabilities are rejected loses its means too."""
     policy = small(ALL)
     rollout = sampled(policy)
     kept = rollout.sample.trajectory

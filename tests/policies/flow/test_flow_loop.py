@@ -1,4 +1,4 @@
-"""The one training step over a flow: nothing in it knows that a step is not a token."""
+"""The one training step over a flow: nothing in it depends on whether a step is a token."""
 
 from dataclasses import replace
 from functools import partial
@@ -32,7 +32,7 @@ PLAN = BatchPlan(
 
 
 def guards_of(model):
-    """As a run of this model has them."""
+    """The guards of a run of this model."""
     overrides = [f"model={model}", "algorithm=flow_grpo"]
     overrides += ["model.path=sd3"] * (model != "tiny_flow")
     return Guards(**to_plain(compose(overrides).guards))
@@ -85,7 +85,7 @@ def test_a_branch_parts_from_one_course_at_its_own_step(tmp_path):
 
 @pytest.mark.parametrize("model", ["tiny_flow", "sd3_5_medium"])
 def test_rounding_that_is_believed_does_not_end_a_run(model, tmp_path):
-    """One row a pass in sampling and eight in training: float32 tells them apart."""
+    """One row per pass in sampling and eight in training differ by float32 rounding."""
     guards = guards_of(model)
     assert guards.first_update_ratio >= SAME
     policy = small(GRPO.needs, sampling={"kernel": KERNELS["dance_sde"], "max_rows": 1})

@@ -1,4 +1,4 @@
-"""Low-rank adapters in a flow: what is trained, what the reference is, what is written."""
+"""Low-rank adapters of a flow: training, the reference, and saving."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ LORA = Lora(r=4, alpha=8, target_modules="attention")
 
 @pytest.fixture
 def adapted():
-    """Adapters as if they had learnt something: the second factor starts at 0."""
+    """Adapters with random values; the second factor of new ones is 0."""
     policy = small(NEEDS, lora=LORA)
     with torch.no_grad():
         for number, parameter in enumerate(policy.trainable().values()):

@@ -1,5 +1,5 @@
-"""A generator of few steps beside its fake score and the surrogate of a reward: one transformer
-each, in one loop."""
+"""A few-step generator with its fake score and a reward surrogate: one transformer each, in one
+loop."""
 
 import copy
 from dataclasses import fields, replace
@@ -106,7 +106,7 @@ def test_while_the_policy_rests_the_others_learn_alone(tmp_path):
 
 
 def of_two_iterations(folder):
-    """Per update whether ranks need not wait for a gradient, and the weights in the end."""
+    """For each update whether every parameter has a gradient, and the final weights."""
     complete = []
 
     class Watched(Loop):
@@ -145,7 +145,7 @@ def test_one_state_of_a_path_is_drawn_or_all_are_taken():
 
 
 def flat(said, networks):
-    """What is said, and what each network says as NAME.FIELD."""
+    """The outputs of the policy, and those of each network as NAME.FIELD."""
     own = {
         f"{name}.{one.name}": getattr(answer, one.name)
         for name, answer in networks.items()
@@ -224,7 +224,7 @@ def test_guidance_of_the_reference_is_what_a_prompt_adds_and_none_of_the_others_
 
 
 def test_a_teacher_may_stand_for_the_reference(tmp_path):
-    """A student of few steps goes on, and what it matches is the model of many."""
+    """A few-step student continues to train towards a many-step model."""
     adapter = TinyFlow(seed=1, num_layers=1)
     adapter.save(adapter.load(None, None), tmp_path)
     algorithm = often("tdm")
@@ -334,13 +334,13 @@ def test_the_surrogate_is_compared_with_an_average_of_itself_alone(tmp_path):
 
 @declare(reads={"real_x0"}, networks={"fake", "taste"}, matches=True, taught=True)
 def led_by_taste(batch):
-    """A loss of one's own: TDM's, and a pull to what a third network expects."""
+    """A custom loss: that of TDM, plus the distance to a third network's prediction."""
     return tdm(batch) + energy(batch.x0 - batch.networks["taste"].x0)
 
 
 @declare(reads={"fast_error"}, on_errors=True, taught=True)
 def steady(batch):
-    """What that network learns: the pictures of the policy, near an average of itself."""
+    """The custom loss of that network: the policy's images, near its own average."""
     return energy(batch.error) + energy(batch.error - batch.fast_error)
 
 

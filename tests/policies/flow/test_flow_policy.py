@@ -1,4 +1,4 @@
-"""A flow policy as training sees it: what it takes in, learns, remembers and writes."""
+"""A flow policy as training uses it: admission, learning, state and saving."""
 
 import re
 from dataclasses import replace
@@ -22,7 +22,7 @@ REFERENCE = frozenset({"ref_logp"})
 
 
 def squares(count=8, **changes):
-    """Bright squares on black, of a size each."""
+    """Bright squares of several sizes on black."""
     examples = []
     for i in range(count):
         picture = torch.zeros(16, 16, 3, dtype=torch.uint8)

@@ -1,4 +1,4 @@
-"""Prompts are encoded once, and found again under a hash of what encoded them."""
+"""Prompts are encoded once and cached under a hash of their encoders."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A reference that is renewed: the policy as it was then, by a copy of what is trained alone."""
+"""A renewed reference: an earlier policy, stored as a copy of the trained weights alone."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ def distance(policy, rollout):
 
 @torch.no_grad()
 def move(policy, seed):
-    """As if something had been learnt; adapters too, of which the second factor starts at 0."""
+    """Change all weights; the second factor of new adapters is 0."""
     for number, parameter in enumerate(policy.trainable().values()):
         parameter += 0.05 * rng.normal(rng.key(seed, number), tuple(parameter.shape))
     policy.notify("update")

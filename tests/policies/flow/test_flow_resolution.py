@@ -1,4 +1,4 @@
-"""Pictures are evaluated at a size of their own, where a family has others."""
+"""Evaluation at another resolution, for families that support it."""
 
 from dataclasses import replace
 from functools import partial
@@ -46,7 +46,7 @@ def make(folder, tmp_path_factory):
 
 
 def test_a_policy_of_another_size_paints_what_one_of_that_size_paints(make):
-    """Its noise, and its noise levels, which follow from the tokens of the picture."""
+    """With the noise and the noise levels of that size, which follow from the number of tokens."""
     small_one, large = make(16), make(24)
     assert (small_one.adapter.tokens[0], large.adapter.tokens[0]) == (16, 36)
     clean = SETTINGS.noiseless(small_one.sampling)

@@ -1,4 +1,4 @@
-"""Rows that ask for pictures of several sizes: each has the numbers that it has alone."""
+"""Batches with several image sizes: each row has the values that it has alone."""
 
 import itertools
 from dataclasses import replace
@@ -33,7 +33,7 @@ CLOSE = {"atol": 2e-6, "rtol": 0}
 
 
 class AnySize(TinyFlow):
-    """The embedded transformer, of pictures whose sides are multiples of 4 up to 32."""
+    """The embedded transformer for images whose sides are multiples of 4 up to 32."""
 
     def __init__(self, height=16, width=16):
         super().__init__(seed=0, num_layers=1)
@@ -79,7 +79,7 @@ def sampled(policy, prompts, slots):
 
 
 def alone(prompt, slot, **options):
-    """The policy whose own pictures are of that size, and its rows of the prompt."""
+    """A policy of that image size, and its rows of the prompt."""
     policy = make(*(prompt.size or (16, 16)), **options)
     return policy, sampled(policy, [replace(prompt, size=None)], [slot])
 
@@ -204,7 +204,7 @@ class Sized(Stream):
 
 
 class Red(AtOnce):
-    """The mean of the red of each picture by itself, from 0 to 1."""
+    """The mean red value of each image, from 0 to 1."""
 
     def __call__(self, outputs, prompts):
         total = torch.tensor([float(x[..., 0].double().mean()) / 255 for x in outputs])
@@ -212,7 +212,7 @@ class Red(AtOnce):
 
 
 def learns(name, rows, folder):
-    """A run of the preset over prompts of all sizes, so many rows in a micro-batch at most."""
+    """A run over prompts of all sizes; `rows`: the largest micro-batch."""
     if name == "grpo":
         algorithm, policy = GRPO, make(needs=GRPO.needs)
     else:
@@ -308,7 +308,7 @@ def test_records_of_latents_of_several_sizes_join_and_no_others_do():
 
 
 def test_random_steps_need_no_size_of_their_own():
-    """The embedded model has one size, which a row may ask for."""
+    """The embedded model has one size, which a row may name."""
     policy = small(sampling={"kernel": KERNELS["cps"]})
     own, other = asked(((16, 16), (16, 24)))
     kept, dropped = policy.admit([replace(own, text="red circle"), replace(other, text="x")])

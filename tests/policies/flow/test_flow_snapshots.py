@@ -1,4 +1,4 @@
-"""Averages and older states of the weights, by name."""
+"""Named averages and older states of the weights."""
 
 from dataclasses import replace
 from functools import partial
@@ -74,7 +74,7 @@ def test_a_ramp_counts_updates_and_follows_after_iterations():
 
 
 def on_another_device(snapshots):
-    """What moves a module moves its parameters alone."""
+    """Moving a module moves its parameters alone."""
     snapshots.live = {
         name: nn.Parameter(torch.empty_like(p, device="meta")) for name, p in snapshots.live.items()
     }

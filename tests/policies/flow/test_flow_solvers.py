@@ -1,4 +1,4 @@
-"""Solvers of second order: nearer to the truth for the same number of calls."""
+"""Second-order solvers: more accurate for the same number of calls."""
 
 from dataclasses import replace
 from functools import partial
@@ -75,7 +75,7 @@ def test_it_has_no_log_probability():
 
 @EACH
 def test_its_noise_levels_are_those_that_a_picture_is_noised_to(name):
-    """Of each step the level where it starts; the schedule that it replaces has others."""
+    """The level at which each step starts; the replaced schedule has others."""
     solver = partial(SOLVERS[name], shift=1.7)
     policy = small(
         steps=6,
@@ -94,7 +94,7 @@ def test_its_noise_levels_are_those_that_a_picture_is_noised_to(name):
 
 @EACH
 def test_it_goes_through_the_levels_of_the_schedule_unless_it_has_a_shift(name):
-    """Even where they are shifted twice and where they are stretched."""
+    """Including schedules that are shifted twice or stretched."""
     stretched = partial(exponential_dynamic_shift, terminal=0.02)
     for schedule in (partial(linear_shift, shift=7.3), diffusers_default, stretched):
         sampling = FlowSampling(steps=6, kernel=ode, schedule=schedule)

@@ -1,4 +1,4 @@
-"""What is sampled: its noise, its record, its log-probabilities."""
+"""Sampled trajectories: noise, records and log-probabilities."""
 
 import math
 from functools import partial
@@ -32,12 +32,12 @@ STORAGE = pytest.mark.parametrize("storage", ["float32", "bfloat16"])
 
 
 def picked(*steps):
-    """Just these steps are random."""
+    """Exactly these steps are random."""
     return lambda count, iteration, seed: steps
 
 
 def test_the_log_probability_is_the_density_of_the_step_written_out():
-    """Flow-SDE by hand, on the network's own forward: the mean of log N(x'; m, S)."""
+    """Flow-SDE by hand, on the network's own forward pass: the mean of log N(x'; m, S)."""
     policy = small()
     rollout = sampled(policy, 2)
     taken, network = rollout.sample.trajectory, policy.model.network
@@ -60,8 +60,8 @@ def test_the_log_probability_is_the_density_of_the_step_written_out():
 @EACH_KERNEL
 @STORAGE
 def test_the_first_ratio_is_one_and_the_second_is_not(kernel, storage):
-    """One but for the last bits of float32, which depend on how many rows a matrix product has.
-    A state that was rounded after its use would leave a hundred times as much, see below."""
+    """One up to float32 rounding, which depends on the number of rows of a matrix product. A state
+    rounded after its use would differ a hundred times as much, see below."""
     policy = small(sampling={"kernel": KERNELS[kernel], "storage": storage})
     rollout = sampled(policy)
     for rows in (1, 8, 13, 16, 63, 64):  # however steps x pictures are cut

@@ -1,4 +1,4 @@
-"""Engines of pictures: a plugin makes them for a flow policy, with a copy of its weights."""
+"""Rollout engines for images: a plugin builds them for a flow policy with copied weights."""
 
 import json
 

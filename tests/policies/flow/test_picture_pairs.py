@@ -1,4 +1,4 @@
-"""Pairs of pictures: which are admitted, what their rows share, and what is compared."""
+"""Pairs of images: admission, shared noise of their rows, and comparison."""
 
 from dataclasses import replace
 from functools import partial
@@ -42,7 +42,7 @@ def policy():
 
 
 class Source:
-    """Shows what a live source would, without a loop around it."""
+    """The rows that a live source would return, without a loop."""
 
     def __init__(self, policy, prompts):
         self.policy, self.iteration_prompts = policy, prompts

@@ -1,4 +1,4 @@
-"""Networks other than the transformer that a flow policy trains."""
+"""Training of networks other than the transformer of a flow policy."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ def make(folder, needs=NOTHING, **options):
 
 
 def test_an_encoder_alone_learns_and_is_what_the_next_policy_reads_with(folder, tmp_path):
-    """By itself, through guidance too; the transformer stays as it was."""
+    """It trains alone, also under guidance; the transformer stays unchanged."""
     plain = make(folder, sampling={"guidance_scale": 2.0})
     policy = make(
         folder, frozenset({"ref_logp"}), target_components=["text_encoder"],
@@ -81,7 +81,7 @@ def test_adapters_are_saved_of_those_transformers_alone_that_have_them(tmp_path)
 
 
 def test_weights_of_an_encoder_that_no_pass_uses_have_a_gradient_of_0(tmp_path):
-    """Z-Image reads the states before the last layer; under DDP each rank waits for all weights."""
+    """Z-Image reads states before the last layer; DDP waits for the gradient of every weight."""
     tiny_z_image.pipeline().save_pretrained(tmp_path)
     adapter = ZImage(resolution=32, max_sequence_length=64)
     policy = small(steps=2, adapter=adapter, path=str(tmp_path), target_components=["text_encoder"])

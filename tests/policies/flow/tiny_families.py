@@ -1,4 +1,4 @@
-"""Every family of pipelines on random weights, and how its own pipeline is asked for the same."""
+"""Every family of pipelines on random weights, and the call of its own pipeline."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ GUIDER = "guider"  # a part of the pipeline that guides
 
 @dataclass(frozen=True, kw_only=True)
 class TinyFamily:
-    """`scale`: the keyword of guidance; `offset`: what it is less than ours."""
+    """`scale`: the keyword of guidance; `offset`: how much its values are below Tandem's."""
 
     pipeline: Callable
     adapter: type[Pipeline]
@@ -60,13 +60,13 @@ class TinyFamily:
     words: tuple[str, ...] = ()  # of the command line, beside the preset
 
     def write(self, folder):
-        """As `save_pretrained` leaves it."""
+        """Write a folder by `save_pretrained`."""
         torch.manual_seed(0)
         self.pipeline().save_pretrained(folder)
         return folder
 
     def parts(self, folder):
-        """What this machine cannot read as the index says: torchvision is not there."""
+        """Parts that need a custom reader here, because torchvision is not installed."""
         adapter = self.make()
         adapter.folder = folder
         return adapter.own_readers()
@@ -76,7 +76,7 @@ class TinyFamily:
         return self.adapter(**self.options, **options)
 
     def painted(self, pipeline, texts, starts, *, scale, steps, size, images=()):
-        """The latents of its own pipeline after the last step, and what it shows, from 0 to 1."""
+        """The final latents of its own pipeline, and the decoded images from 0 to 1."""
         own = dict(self.call)
         if self.scale == GUIDER:
             pipeline.guider.guidance_scale = scale
@@ -114,7 +114,7 @@ class TinyFamily:
 
 
 def as_given(pictures):
-    """Pictures, uint8 [H, W, 3], as a pipeline takes them."""
+    """Images, uint8 [H, W, 3], in a pipeline's input format."""
     shown = [Image.fromarray(picture.numpy()) for picture in pictures]
     return {"image": shown[0] if len(shown) == 1 else shown} if shown else {}
 

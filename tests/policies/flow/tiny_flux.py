@@ -5,7 +5,7 @@ from policies.flow.tiny_sd3 import clip, clip_tokenizer, t5, t5_tokenizer, vae
 
 
 def write_flux(folder, seed=0, **options):
-    """As `save_pretrained` leaves it."""
+    """Write the folder by `save_pretrained`."""
     torch.manual_seed(seed)
     pipeline(**options).save_pretrained(folder)
     return folder

@@ -11,7 +11,7 @@ TOKENS = 40
 
 
 class FewLetters(HunyuanVideo):
-    """A text between quotation marks has no more of them."""
+    """Quoted texts have 12 tokens instead of 256."""
 
     letters = 12
 
@@ -86,7 +86,7 @@ def byt5():
 
 
 def ask(pipeline, *, start, output_type, **own):
-    """Latents and what is shown, of a pipeline that shows nobody its steps."""
+    """Latents and decoded frames of a pipeline without a callback for its steps."""
     own |= {"latents": start[None], "return_dict": False}
     (latents,) = pipeline(output_type="latent", **own)
     film = pipeline.vae.decode(latents / pipeline.vae.config.scaling_factor).sample

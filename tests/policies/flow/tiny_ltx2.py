@@ -31,7 +31,7 @@ def pipeline():
 
 
 def ask(pipeline, *, start, output_type, **own):
-    """Latents of a film and of its sound as one row of tokens, and what is shown."""
+    """Latents of a video and its sound as one row of tokens, and the decoded frames."""
     pixels, scale = own["height"] * own["width"], pipeline.vae_spatial_compression_ratio
     frames = (own["num_frames"] - 1) // pipeline.vae_temporal_compression_ratio + 1
     film = frames * pixels // scale**2

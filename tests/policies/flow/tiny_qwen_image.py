@@ -11,7 +11,7 @@ SPECIAL += ["<|vision_start|>", "<|vision_end|>"]
 
 
 def write_qwen_image(folder, seed=0):
-    """As `save_pretrained` leaves it."""
+    """Write the folder by `save_pretrained`."""
     torch.manual_seed(seed)
     pipeline().save_pretrained(folder)
     return folder
@@ -24,7 +24,7 @@ def pipeline():
 
 
 def edit():
-    """Qwen-Image-Edit, whose processor is here without its part for films."""
+    """Qwen-Image-Edit with a processor without its video part."""
     from diffusers import QwenImageEditPlusPipeline
     from transformers import Qwen2VLProcessor
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
@@ -115,7 +115,7 @@ WORDS = (
 
 
 def qwen_tokenizer(words=WORDS, **options):
-    """Letters, and the words of a pipeline's template, whose first tokens it leaves out."""
+    """Letters and the words of a pipeline's template, whose first tokens the pipeline drops."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
     from transformers import Qwen2Tokenizer
 

@@ -6,14 +6,14 @@ SPECIAL = ["<|startoftext|>", "<|endoftext|>"]
 
 
 def write_pipeline(folder, seed=0, **options):
-    """As `save_pretrained` leaves it."""
+    """Write the folder by `save_pretrained`."""
     torch.manual_seed(seed)
     pipeline(**options).save_pretrained(folder)
     return folder
 
 
 def pipeline(*, channels=4, blocks=(8, 16)):
-    """`channels`, `blocks`: of the VAE; that of Stable Diffusion 3 has 16, and four."""
+    """`channels`, `blocks`: of the VAE; Stable Diffusion 3 has 16 channels and four blocks."""
     from diffusers import (
         FlowMatchEulerDiscreteScheduler,
         SD3Transformer2DModel,

@@ -1,4 +1,4 @@
-"""Tokenizers and encoders of a few thousand random weights that several pipelines read with."""
+"""Tokenizers and text encoders of a few thousand random weights, shared by several pipelines."""
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 TEMPLATE = (
@@ -30,7 +30,7 @@ def letters(**options):
 
 
 def qwen3(kind, layers=2, width=16):
-    """`kind`: of transformers' classes of Qwen3."""
+    """`kind`: one of transformers' Qwen3 classes."""
     from transformers import Qwen3Config
 
     return kind(

@@ -1,5 +1,5 @@
-"""Wan pipelines of random weights: of a text and of a picture, with one transformer and with two;
-times of the small one of 2.2 are of tokens."""
+"""Wan pipelines of random weights: from text and from an image, with one transformer or two; the
+small one of 2.2 has timesteps per token."""
 
 from types import SimpleNamespace
 
@@ -9,7 +9,7 @@ BOUNDARY = 0.7  # between the noise levels of the two transformers
 
 
 def pipeline(*, second=False, expand_timesteps=False, **options):
-    """Of a text."""
+    """Text to video."""
     from diffusers import WanPipeline
 
     return WanPipeline(
@@ -22,7 +22,7 @@ def pipeline(*, second=False, expand_timesteps=False, **options):
 
 
 def of_picture(*, sees=False, second=False, expand_timesteps=False):
-    """`sees`: through a CLIP too."""
+    """Image to video; `sees`: also through a CLIP."""
     from diffusers import WanImageToVideoPipeline
     from diffusers.pipelines.wan import pipeline_wan_i2v
     from transformers import CLIPImageProcessorPil

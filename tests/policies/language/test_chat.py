@@ -53,7 +53,7 @@ def test_prompts_of_both_kinds_keep_their_order():
 
 
 def test_a_template_writes_its_own_first_token():
-    """A tokenizer that begins plain text with a token must not begin a template's text with it."""
+    """A tokenizer that adds a first token to plain text must not add one to a template's text."""
     from tokenizers.processors import TemplateProcessing
 
     tokenizer = byte_tokenizer()

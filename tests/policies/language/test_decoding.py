@@ -111,7 +111,7 @@ def test_what_stands_left_of_a_prompt_is_not_read(policy):
 
 
 def test_rows_that_are_dropped_leave_the_others_alone(policy):
-    """Finished rows go only once they are many; the rest must not notice."""
+    """Finished rows are removed in batches, without effect on the others."""
     rows = Rows(policy.network, policy.chat.encode(questions()), torch.zeros(8, 1).long(), 2)
     token = torch.full((8,), 5)
     rows.advance(token)
@@ -147,7 +147,7 @@ def test_answers_that_are_alike_so_far_share_a_row(monkeypatch):
 @pytest.mark.parametrize("stop", [(), tuple(str(number) for number in range(10, 100))])
 @pytest.mark.parametrize("every", [2, 3, 5, 100])
 def test_how_often_rows_are_looked_at_changes_nothing(monkeypatch, every, stop):
-    """An accelerator is waited for once in a block of tokens, and rows end within it."""
+    """An accelerator is synchronised once per block of tokens, and rows end within it."""
     policy = small()
     want = sample(policy, group_size=16, stop=stop)
     monkeypatch.setattr(decoding, "LOOK_EVERY", {"cpu": every})

@@ -1,5 +1,4 @@
-"""The divergence of each state from a teacher: its value, its memory, and teachers that are the
-policy itself."""
+"""The divergence from a teacher in each state: its value, its memory, and self-teachers."""
 
 from dataclasses import replace
 from functools import partial
@@ -39,7 +38,7 @@ def gradients(policy, loss):
 
 
 def moved(policy, by=0.05):
-    """Other weights than it was loaded with."""
+    """The policy with weights other than it was loaded with."""
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
         for parameter in policy.trainable().values():
@@ -88,7 +87,7 @@ def test_a_teacher_with_the_weights_of_the_student_is_at_0_exactly(tmp_path, of,
 
 
 class Widest(TorchDispatchMode):
-    """The most logits of a tensor that anything made: numbers in rows of a vocabulary."""
+    """The largest number of logits in any tensor: elements whose rows are a vocabulary long."""
 
     def __init__(self, vocabulary):
         super().__init__()
@@ -137,7 +136,7 @@ def test_each_source_is_compared_with_its_own_teacher(tmp_path):
 
 
 def test_rows_beyond_the_tokenizer_of_either_side_are_left_out(tmp_path):
-    """Of a student with 40 rows of logits and a teacher with 48."""
+    """A student with 40 logits and a teacher with 48."""
     model, tokenizer = tiny_lm(seed=1, **NARROW)
     plain = written(tmp_path / "plain", 1)
     model.resize_token_embeddings(48, mean_resizing=False)
@@ -154,7 +153,7 @@ def test_rows_beyond_the_tokenizer_of_either_side_are_left_out(tmp_path):
 
 
 def told(rollout, words, rows=None):
-    """More in the prompt of some rows, the others without a teacher."""
+    """More words in the prompts of some rows; the others have no teacher."""
     rows = range(len(rollout.prompts)) if rows is None else rows
     prompts = [
         replace(prompt, text=f"{words} {prompt.text}") if row in rows else None

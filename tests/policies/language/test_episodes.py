@@ -1,4 +1,4 @@
-"""Episodes as rows: laws that hold of any world."""
+"""Episodes as rows: laws for any environment."""
 
 import sys
 from functools import partial
@@ -39,7 +39,7 @@ def test_a_world_that_ends_after_one_move_gives_the_rows_of_today_bit_for_bit(le
 
 
 def test_every_history_begins_with_the_prompt_and_the_moves_before_it(learned):
-    """Nothing that was sampled is decoded and encoded again: an engine that is asked says so."""
+    """No sampled token is decoded and encoded again, as the requests to the engine show."""
     policy = playing(asked(Counting(turns=3)), weights=learned)
     histories, answer = {}, policy.engine.answer
 
@@ -72,7 +72,7 @@ def test_training_finds_the_log_probabilities_of_the_sampler_at_every_token_of_t
 
 @pytest.mark.parametrize("packing", [False, True])
 def test_observations_carry_no_gradient_and_moves_do(learned, packing):
-    """A weight of the loss on an observation changes nothing; one on a move does."""
+    """A loss weight on an observation changes nothing; one on a move does."""
     policy = playing(asked(Counting(turns=3)), weights=learned, packing=packing)
     rows = sampled(policy, group_size=1)
 
@@ -127,7 +127,7 @@ def test_what_a_world_draws_in_a_turn_differs_by_sample_unless_noise_is_shared(
 
 
 def test_company_and_cuts_move_no_token(learned):
-    """The rows of a few prompts are those of many, and those of small passes."""
+    """Rows depend neither on the other prompts nor on the size of passes."""
     policy = playing(asked(Counting(turns=3)), weights=learned)
     many, few = sampled(policy), sampled(policy, questions()[:2])
     small_passes = sampled(policy, max_rows=5)
@@ -212,7 +212,7 @@ def test_episodes_are_closed_where_sampling_fails(learned):
 
 
 def test_the_record_of_an_episode_has_a_message_as_it_was_read(learned):
-    """And not the megabytes that a world said, over and over."""
+    """Not the megabytes that the environment sent."""
     policy = playing(asked(Counting(says="+" * 100_000), max_observation_tokens=8), weights=learned)
     rows = sampled(policy, questions()[:2], group_size=1)
     said = [t["content"] for row in rows.prompts for t in row.episode["turns"] if "turn" not in t]
@@ -221,7 +221,7 @@ def test_the_record_of_an_episode_has_a_message_as_it_was_read(learned):
 
 
 def test_rows_near_their_limit_are_asked_in_one_call_and_cut(learned):
-    """A call for each wave; what is cut is what a call of its own would have written."""
+    """One call per wave; truncated rows equal those of separate calls."""
     policy = playing(asked(Counting(turns=9), max_tokens=9), weights=learned)
     calls, answer = [], policy.engine.answer
 
@@ -249,7 +249,7 @@ def test_a_world_that_hangs_is_given_up(learned):
 
 
 def test_every_turn_of_a_demonstration_is_trained_by_the_ids_that_sampling_would_have():
-    """A demonstration of what was sampled is the row that was sampled."""
+    """A demonstration with sampled moves is encoded like the sampled row."""
     data = hilo(seed=0, demonstrations=4)
     policy = playing(
         asked(HiLo()), build=partial(tiny_lm, seed=0), sampling=Sampling(max_new_tokens=3)
@@ -290,7 +290,7 @@ def test_anything_but_two_digits_ends_the_game(text):
     ids=["whole", "cut in the middle"],
 )
 def test_a_tool_that_is_called_answers_in_the_history(limit, heard, ends):
-    """A call that the limit of tokens cut is the policy's own mistake, and the episode goes on."""
+    """A call cut by the token limit is the policy's mistake, and the episode continues."""
     policy = playing(
         asked(Tools({"calculator": calculator})), build=partial(chatting, WITH_TOOLS),
         sampling=Sampling(max_new_tokens=limit),

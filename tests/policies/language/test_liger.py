@@ -1,4 +1,4 @@
-"""`model.liger=true` is refused before anything is loaded where its kernels could not run."""
+"""`model.liger=true` is refused before anything is loaded if its kernels cannot run."""
 
 import pytest
 import torch

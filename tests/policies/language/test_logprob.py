@@ -37,7 +37,7 @@ def test_a_uniform_model_gives_minus_log_of_the_vocabulary():
 
 
 def test_rows_that_are_alike_are_read_once_and_count_each(policy, monkeypatch):
-    """One answer of three is another's, one is cut a step earlier, and one is read warmer."""
+    """Three answers, one with equal rows, one cut a step earlier, one at another temperature."""
     rollout = take(shown(policy), torch.tensor([0, 1, 0, 2, 1, 0, 0]))
     mask, temperature = rollout.mask.clone(), torch.ones(7)
     mask[5, 0], temperature[6] = False, 0.5
@@ -65,7 +65,7 @@ def test_rows_that_are_alike_are_read_once_and_count_each(policy, monkeypatch):
 
 
 def test_a_model_that_knows_the_next_token_gives_zero():
-    """One place off, every log-probability would be about -100."""
+    """Shifted by one position, every log-probability would be about -100."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     config = Qwen3Config(
@@ -262,7 +262,7 @@ def test_narrow_weights_give_wide_numbers():
 
 
 class Casts(TorchDispatchMode):
-    """How often a float32 tensor of a shape was cast."""
+    """Counts the casts of a float32 tensor of a shape."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -297,8 +297,8 @@ def test_autocast_casts_a_head_once_for_all_chunks_and_their_recomputation(learn
 
 
 def test_a_head_in_bfloat16_loses_no_precision_with_the_number_of_chunks():
-    """Against float64: what 128 chunks add to the rounding of one is that of their own gradients,
-    and not of 128 sums in bfloat16, which lost two bits of the weight's and three of the bias's."""
+    """Compared with float64: 128 chunks add the rounding of their own gradients to that of one, not
+    that of 128 sums in bfloat16, which lost two bits of the weight's and three of the bias's."""
     number, width, vocabulary = 512, 32, 100
     head, steps = nn.Linear(width, vocabulary).bfloat16(), torch.arange(number)
     states, weight = torch.randn(number, width).bfloat16(), torch.rand(number)

@@ -1,4 +1,4 @@
-"""A mixture of environments: each dataset is played in its own, and none is moved by another."""
+"""A mixture of environments: each dataset uses its own and is unaffected by the others."""
 
 import sys
 from dataclasses import replace
@@ -54,7 +54,7 @@ def test_a_dataset_without_an_environment_has_the_rows_that_it_has_alone(learned
 
 
 def test_groups_go_to_the_environment_of_their_source_and_stay_in_their_slots(learned):
-    """Two worlds and none, in turn: every group is that of a run of its dataset alone."""
+    """Two environments and none, in turn: every group equals that of a run of its dataset alone."""
     worlds = {"two": asked(Counting(turns=2)), "four": asked(Counting(turns=4)), "plain": None}
     policy = playing(Mixture(worlds), weights=learned)
     prompts = [
@@ -106,7 +106,7 @@ def test_a_prompt_of_no_dataset_is_named():
 
 
 def test_rows_that_a_world_lost_join_those_of_an_engine_that_says_no_entropy(learned):
-    """A row that never moved has no entropy to lack, wherever its dataset stands."""
+    """A row without moves needs no entropy, whatever the order of its dataset."""
 
     class Refuses(Counting):
         def begin(self, prompt, key):

@@ -1,4 +1,4 @@
-"""Rows that share a row of the pass: the same numbers and gradients, and nothing read next door."""
+"""Packed rows: the same values and gradients as unpacked ones, without leaks between rows."""
 
 from dataclasses import replace
 from functools import cache, partial
@@ -44,7 +44,7 @@ class Words(Stream):
 
 
 class EarlyA(AtOnce):
-    """How near the front the first `a` is: few outputs tie."""
+    """A higher score for an earlier first `a`: few outputs tie."""
 
     def __call__(self, outputs, prompts) -> Scores:
         total = torch.tensor([1 / (1 + len(o.partition("a")[0])) for o in outputs]).double()
@@ -55,7 +55,7 @@ class EarlyA(AtOnce):
 
 
 class Remembering(Alone):
-    """One iteration, and the gradient of its update."""
+    """One iteration that records the gradient of its update."""
 
     def update(self, minibatch):
         self.gradient = {n: p.grad for n, p in self.policy.trainable().items()}
@@ -110,7 +110,7 @@ def shown(policy):
 
 @pytest.mark.parametrize("critic", ["head", "separate"])
 def test_nothing_of_a_neighbour_reaches_a_row(critic):
-    """Other tokens of the same number next to it leave every bit of a row as it was."""
+    """Equally many other tokens in a neighbour leave every bit of a row unchanged."""
     values = frozenset({"values"})
     policy = small(values, critic=critic, packing=True)
     torch.nn.init.normal_(policy.critic.head.weight)
@@ -199,7 +199,7 @@ def packs(family, dtype):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.filterwarnings("ignore:model.packing=auto")
 def test_a_leak_is_told_from_rounding_in_any_dtype(dtype):
-    """At random weights a convolution passes on less than rounding makes of a packed row."""
+    """With random weights a convolution leaks less than the rounding of a packed row."""
     assert [packs(family, dtype) for family in PLAIN] == [True] * len(PLAIN)
     assert [packs(family, dtype) for family in REMEMBERING] == [False] * len(REMEMBERING)
 
@@ -216,7 +216,7 @@ def test_a_family_that_remembers_in_another_way_is_found_when_it_is_loaded():
 
 
 def test_attention_that_reads_past_the_start_of_a_row_is_found(monkeypatch):
-    """A mask of the model's own making, as some remote code has it, knows no restarts."""
+    """A custom mask, as in some remote code, ignores the restarts of positions."""
     from transformers.models.qwen3 import modeling_qwen3
 
     own = modeling_qwen3.create_causal_mask

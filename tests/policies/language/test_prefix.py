@@ -1,4 +1,4 @@
-"""Prompts that a training pass reads once: the same numbers and gradients, for whom it can."""
+"""Prompts read once per training pass: the same values and gradients, for supported models."""
 
 from dataclasses import replace
 

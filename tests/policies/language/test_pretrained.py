@@ -26,7 +26,7 @@ def folder(tmp_path):
 
 
 def refusal(path):
-    """The line that a path is refused with: one, and not too long."""
+    """The message that refuses a path: a single line of limited length."""
     with pytest.raises(ValueError, match=r"model\.path") as caught:
         load(path)
     line = str(caught.value)

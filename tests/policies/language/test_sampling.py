@@ -42,7 +42,7 @@ def test_a_large_vocabulary_is_drawn_from_its_softmax(scale):
 
 
 def test_the_noise_of_a_block_is_not_that_of_a_token():
-    """With one noise for both, token 0 would come in 68 times as often."""
+    """With shared noise token 0 would be 68 times as frequent."""
     tokens = drawn(torch.zeros(68 * 64), 6000)
     assert (tokens < 64).sum() > 60
     assert (tokens == 0).sum() < 9

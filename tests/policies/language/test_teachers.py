@@ -1,4 +1,4 @@
-"""Teachers of tokens: who is asked, what they say, and whom a policy does not listen to."""
+"""Teachers of tokens: which one judges a prompt, their log-probabilities, and refused teachers."""
 
 from dataclasses import replace
 from functools import partial
@@ -108,7 +108,7 @@ def test_logits_beyond_the_tokenizer_are_left_out_and_that_is_said(tmp_path, cap
 
 
 def renamed(**changes):
-    """The tokenizer of the policy with other names for some tokens."""
+    """The policy's tokenizer with other names for some tokens."""
     tokenizer = character_tokenizer()
     state = tokenizer.backend_tokenizer.to_str()
     for old, new in changes.items():

@@ -1,4 +1,4 @@
-"""Log-probabilities of taken tokens, chunk by chunk over the head."""
+"""Log-probabilities of sampled tokens, chunk by chunk over the head."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from tandem.policies.language.logprob import token_logp
 
 
 class Waits(TorchDispatchMode):
-    """How often a number is asked for, for which a GPU must be waited for."""
+    """Counts the reads of a number for which a GPU would be synchronised."""
 
     count = 0
 

@@ -1,4 +1,4 @@
-"""Ways of pictures through a VAE: several at once, one by one, or in tiles."""
+"""Decoding of images by a VAE: batched, one by one, or in tiles."""
 
 import pytest
 import torch
@@ -20,8 +20,8 @@ class Own(Autoencoded):
 
 @pytest.fixture
 def latents():
-    """Of pictures of 64 pixels: several tiles, for one has 32. All look alike: norms of a VAE go
-    by the statistics of what they see, and random weights rely on them."""
+    """Latents of images of 64 pixels, several tiles of 32. They repeat one pattern: norms of a VAE
+    use the statistics of their input, on which random weights depend."""
     noise = torch.randn(10, 4, 4, 4, generator=torch.Generator().manual_seed(1))
     return noise.repeat(1, 1, 8, 8)
 

@@ -1,4 +1,4 @@
-"""Pictures that prompts show to families that edit."""
+"""Input images of prompts for families that edit."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Every family on a random checkpoint, held to diffusers' own pipeline."""
+"""Every family on a random checkpoint, compared with its diffusers pipeline."""
 
 import pytest
 from families import ADAPTED, EVERY, PAGE, REMAINING, compared, flow_pipelines
@@ -13,7 +13,7 @@ CELLS = [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name 
 @pytest.mark.filterwarnings("ignore:.*:FutureWarning")
 @pytest.mark.parametrize("name", CELLS)
 def test_it_paints_what_its_own_pipeline_paints(name, tmp_path):
-    """By the folder's own noise levels, from the same noise, with and without guidance."""
+    """With the folder's own noise levels, from the same noise, with and without guidance."""
     for one in compared(name, tmp_path):
         ours, theirs = one.latents
         assert theirs.std() > 0.1

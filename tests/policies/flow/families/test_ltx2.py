@@ -1,4 +1,4 @@
-"""LTX-2 tells the size of a film by the number of its tokens."""
+"""LTX-2 gives the size of a video by its number of tokens."""
 
 from types import SimpleNamespace
 
@@ -8,7 +8,7 @@ from tandem.policies.flow.families.ltx2 import LTX2
 
 
 def of_sizes(**options):
-    """The family as far as it counts tokens, of the published checkpoint's numbers."""
+    """The token counts of the family, with the numbers of the published checkpoint."""
     adapter = LTX2(**options)
     adapter.folder = "ltx"
     of_sound = {"audio_sampling_rate": 16000, "audio_hop_length": 160, "audio_scale_factor": 4}

@@ -1,4 +1,4 @@
-"""FLUX.1 and Qwen-Image from folders: the same policy, held to diffusers' own pipelines."""
+"""FLUX.1 and Qwen-Image from folders, compared with their diffusers pipelines."""
 
 import gc
 import shutil
@@ -37,7 +37,7 @@ def adapter_of(name, resolution=32):
 
 @dataclass
 class World:
-    """A folder of each family, and a place for what encoders said."""
+    """A folder of each family, and a cache for encoded prompts."""
 
     folders: dict
     cache: str
@@ -71,7 +71,7 @@ def pipeline_of(name, folder):
 
 
 def with_diffusers(name, folder, *, scale=1.0, lora=None, side=32, output_type="latent"):
-    """The same prompts and starts through a plain pipeline, one by one."""
+    """The same prompts and initial noise through a plain pipeline, one by one."""
     pipeline = pipeline_of(name, folder)
     if lora is not None:
         pipeline.load_lora_weights(lora)

@@ -1,4 +1,4 @@
-"""Folders of other pipelines than the chosen family's, and of distilled ones."""
+"""Folders of another pipeline than the chosen family's, and of distilled models."""
 
 import importlib
 import inspect

@@ -1,4 +1,4 @@
-"""A folder's own scheduler beside the schedule that was chosen."""
+"""The folder's own scheduler compared with the chosen schedule."""
 
 import json
 import warnings
@@ -88,7 +88,7 @@ def test_the_schedule_of_flux2_is_that_of_its_pipeline(tokens):
 
 
 def asking(folder, *, others=None, **options):
-    """What is said of a Z-Image in that folder; `others`: the solvers of an evaluation."""
+    """The warnings for a Z-Image in that folder; `others`: the solvers of an evaluation."""
     adapter = ZImage()
     adapter.folder = folder
     adapter.canvas = lambda resolution: Canvas(latent_shape=(16, 64, 64), tokens=TOKENS)
@@ -136,7 +136,7 @@ def test_a_solver_of_evaluation_is_compared_as_that_of_training_is(tmp_path):
 
 
 def test_a_solver_of_equal_distances_may_stand_for_a_pipeline_of_others(tmp_path, monkeypatch):
-    """DiffusionNFT's, published for SD 3.5, whose own levels are shifted twice."""
+    """DiffusionNFT's solver, published for SD 3.5, whose own levels are shifted twice."""
     monkeypatch.setattr(ZImage, "even", False)
     by_dpm = {"kernel": ode, "solver": partial(dpm_solver, shift=3.0)}
     folder = written(tmp_path, {"shift": 3.0})

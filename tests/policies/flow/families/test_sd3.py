@@ -1,4 +1,4 @@
-"""Stable Diffusion 3 from a folder: the same policy, held to diffusers' own pipeline."""
+"""Stable Diffusion 3 from a folder, compared with its diffusers pipeline."""
 
 import gc
 from dataclasses import replace
@@ -56,7 +56,7 @@ def make(folder, cache):
 
 
 def with_diffusers(folder, rollout, scale, *, lora=None, output_type="latent"):
-    """The same prompts and starts through a plain pipeline."""
+    """The same prompts and initial noise through a plain pipeline."""
     from diffusers import StableDiffusion3Pipeline
 
     pipeline = StableDiffusion3Pipeline.from_pretrained(folder)

@@ -1,4 +1,4 @@
-"""The transformer of Stable Diffusion 3 without the queries that its last block throws away."""
+"""The transformer of Stable Diffusion 3 without the queries that its last block discards."""
 
 import copy
 

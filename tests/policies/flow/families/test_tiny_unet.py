@@ -1,4 +1,4 @@
-"""The embedded U-Net: what it predicts, how words add up, and that a policy can use it."""
+"""The embedded U-Net: its predictions, its embedding of words, and its use in a policy."""
 
 import pytest
 import torch

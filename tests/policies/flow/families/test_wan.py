@@ -1,4 +1,4 @@
-"""Films: how long they may be, and the transformers and pictures of Wan."""
+"""Videos: their lengths, and the transformers and input images of Wan."""
 
 import json
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ from tandem.policies.flow.families.wan_image import WanImage
 
 
 def unloaded(kind, **options):
-    """An adapter that knows the shapes of its networks and nothing else."""
+    """An adapter that knows only the shapes of its networks."""
     adapter = kind(resolution=32, **options)
     adapter.folder = "wan"
     sizes = {"scale_factor_temporal": 4, "scale_factor_spatial": 8, "block_out_channels": (8,) * 4}
@@ -50,7 +50,7 @@ def test_a_width_that_does_not_fit_is_named():
 
 
 def with_index(folder, adapter, **said):
-    """The adapter of a folder that says so."""
+    """The adapter of a folder with this index."""
     (folder / "model_index.json").write_text(json.dumps(said))
     adapter.folder = folder
     adapter.fit(adapter.network)
@@ -58,7 +58,7 @@ def with_index(folder, adapter, **said):
 
 
 def answer(part, rows):
-    """Which part was asked, and about which rows."""
+    """A value that identifies the called network and its rows."""
     return part.weight.mean() * torch.ones(len(rows), 2) + rows[:, None]
 
 
@@ -70,7 +70,7 @@ def two_parts():
 
 
 def asked_by(parts, sigma):
-    """The weight of each part that is asked, and about how many rows."""
+    """The weight of each called network, and its number of rows."""
     seen = []
 
     def ask(part, rows):
