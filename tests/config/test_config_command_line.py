@@ -38,7 +38,7 @@ def test_a_sweep_over_a_pattern_names_the_options():
 
     assert values("optimizer=glob(s*)") == ["sgd"]
     assert values("optimizer=glob(a*)") == ["adam", "adamw", "adamw_8bit"]
-    with pytest.raises(ConfigError, match=r"^optimizer=glob\(x\*\): names nothing$"):
+    with pytest.raises(ConfigError, match=r"^optimizer=glob\(x\*\): gives no values$"):
         values("optimizer=glob(x*)")
 
 
@@ -61,24 +61,24 @@ def test_a_sweep_starts_if_each_value_can_run_beside_some_other(line):
         (["-m", "seed=0,one"], "seed: expected int, got 'one'"),
         (
             ["-m", "resume=runs/x", "seed=0,1"],
-            "resume: -m starts runs, and the same command goes on with those that are not finished",
+            "resume: -m starts runs; repeat the command of a sweep to continue its unfinished runs",
         ),
         (
             ["-m", "run_dir=x", "seed=0,1"],
-            "run_dir: the runs of a sweep lie in one folder; set sweep_dir",
+            "run_dir: the runs of a sweep share one folder; set sweep_dir",
         ),
-        (["-m", "hydra.sweep.dir=x", "seed=0,1"], "hydra.sweep.dir: write sweep_dir"),
+        (["-m", "hydra.sweep.dir=x", "seed=0,1"], "hydra.sweep.dir: set sweep_dir instead"),
         (
             ["-m", "sweep=seeds,group_size"],
             "sweep=seeds,group_size: write sweep=[seeds,group_size]",
         ),
         (
             ["-m", "iterations=5", "iterations=6", "seed=0,1"],
-            "iterations=5 iterations=6: a sweep takes a key once",
+            "iterations=5 iterations=6: give each key once",
         ),
         (
             ["-m", "guards.no_signal=1", "guards={no_signal:2}", "seed=0,1"],
-            "guards.no_signal=1 guards={no_signal:2}: a sweep takes a key once",
+            "guards.no_signal=1 guards={no_signal:2}: give each key once",
         ),
         (["sweep=sedes"], "unknown option of sweep 'sedes': did you mean 'seeds'?"),
         (

@@ -50,8 +50,7 @@ def test_of_a_sweep_with_runs_to_come_nothing_is_chosen(tmp_path):
     with pytest.raises(ValueError, match="3 of 4") as refused:
         select(sweep, None, 1, program=tmp_path / "train.py")
     assert str(refused.value) == (
-        "3 of 4 runs are still to come (1 stopped, 2 waiting): run the sweep's command first: "
-        + COMMAND
+        "3 of 4 runs are pending (1 stopped, 2 waiting); first run the sweep's command: " + COMMAND
     )
     assert not (sweep / "selection.json").exists()
 

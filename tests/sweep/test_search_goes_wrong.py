@@ -40,7 +40,7 @@ def states(folder):
 def test_a_second_launch_is_refused_and_the_first_one_loses_nothing(tmp_path, capsys):
     class Disturbed(Runs):
         def __call__(self, rows, first):
-            with pytest.raises(ConfigError, match="another launch searches"):
+            with pytest.raises(ConfigError, match="another launch is searching in"):
                 go(Runs(tmp_path, near_1e_4), n_trials=2)
             super().__call__(rows, first)
 
@@ -85,7 +85,7 @@ def test_a_trial_without_a_number_that_others_have_fails_and_says_which(tmp_path
     runs = Recorded(tmp_path, lambda given: None if len(runs.rows) == 2 else 0.5)
     go(runs, n_trials=3, metric="eval/accuracy")
     assert states(tmp_path) == ["COMPLETE", "FAIL", "COMPLETE"]
-    assert "has no number as eval/accuracy" in capsys.readouterr().out
+    assert "has no value of eval/accuracy" in capsys.readouterr().out
 
 
 def test_a_run_that_failed_before_it_wrote_anything_is_a_failed_trial(tmp_path):
@@ -99,7 +99,7 @@ def test_trials_of_another_experiment_are_no_trials_of_this_search(tmp_path):
     go(first, n_trials=1)
     assert "hidden" not in (tmp_path / JOURNAL).read_text()
     second.launch = replace(second.launch, shared=["data.token=hidden", "iterations=100"])
-    with pytest.raises(ConfigError, match=r"another rest of the command line, .*iterations=50"):
+    with pytest.raises(ConfigError, match=r"another rest of the command line: .*iterations=50"):
         go(second, n_trials=2)
     assert second.rows == []
 
@@ -133,5 +133,5 @@ def test_what_a_search_refuses_is_one_line(tmp_path):
         )  # fmt: skip
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert line.startswith("another launch searches ")
+    assert line.startswith("another launch is searching in ")
     assert not list(Path(tmp_path, "sweep").glob("*/starts"))

@@ -97,15 +97,15 @@ def test_the_winners_curse_stands_in_the_table():
 
 def test_only_prompts_that_nothing_has_read_are_reported_on(tmp_path):
     said = count_unread(TINY, 5, [0, 1])  # of 6561 strings each seed draws twenty for eval and test
-    assert said is None or "are eval prompts of seeds that were chosen by" in said
+    assert said is None or "are eval prompts of seeds used for the choice" in said
     assert count_unread([*TINY, "data.seed=0"], 5, [0, 1]) is None
-    assert "the world has no others" in count_unread(["model=tiny_flow"], 5, [])
+    assert "the data has no others" in count_unread(["model=tiny_flow"], 5, [])
     rows = tmp_path / "rows.jsonl"
     rows.write_text("\n".join(json.dumps({"prompt": f"p{i}", "answer": "a"}) for i in range(40)))
     of_rows = ["algorithm=grpo", "data=jsonl", f"data.path={rows}"]
     with pytest.raises(ValueError, match="data=jsonl has no test prompts to report on: set data"):
         count_unread(of_rows, 5, [])
-    with pytest.raises(ValueError, match="40 of 40 test prompts are trained on or evaluated"):
+    with pytest.raises(ValueError, match="40 of 40 test prompts are also used in training or eval"):
         count_unread([*of_rows, f"data.test_path={rows}"], 5, [])
 
 
@@ -199,7 +199,9 @@ def test_a_choice_that_would_be_another_now_is_not_overwritten(tmp_path):
         fresh=[],
     )
     selection.write(place, before)
-    with pytest.raises(ValueError, match="holds rloo, chosen by eval/accuracy, and now it would"):
+    with pytest.raises(
+        ValueError, match="holds rloo, chosen by eval/accuracy, but the choice would now be grpo"
+    ):
         select(place, None, 1, program=PROGRAM)
 
 

@@ -68,7 +68,7 @@ def test_each_run_ends_alone_and_the_table_says_how(sweep, tmp_path, launcher):
     assert table["do=finish"][2:] == ["0.750", ""]
     assert table["do=crash"][2:] == ["0.250", "ValueError: it broke"]
     assert table["do=guard"][3] == "stopped: every group ties"
-    assert table["do=die"][3] == "killed by SIGKILL, as the system does when memory runs out"
+    assert table["do=die"][3] == "killed by SIGKILL, which the system sends when memory runs out"
     assert table["do=refuse"][3] == "refused: unknown key 'lr': did you mean 'optimizer.lr'?"
     assert "1 finished, 4 failed, of 5 runs" in said
     assert f"python -m tandem.compare {tmp_path}/sweep" in said
@@ -83,7 +83,7 @@ def test_the_same_command_runs_what_is_missing_and_nothing_else(sweep, tmp_path)
     assert code == 1, said
     assert {path: path.stat().st_mtime_ns for path in finished.iterdir()} == before
     assert [row[0] for row in rows(tmp_path).values()] == [
-        "there already", "finished", "failed", "finished",
+        "already finished", "finished", "failed", "finished",
     ]  # fmt: skip
     whole = ["seed=0", "do=refuse", f"run_dir='{tmp_path}/sweep/do=refuse'"]
     whole += [f"sweep_dir='{tmp_path}/sweep'", "hydra.mode=RUN"]
@@ -92,7 +92,7 @@ def test_the_same_command_runs_what_is_missing_and_nothing_else(sweep, tmp_path)
     )  # it left no half run to go on with
     for name in ("do=crash", "do=die"):
         assert starts(tmp_path, name)[1:] == [f"resume='{tmp_path}/sweep/{name}'"]
-    assert "output.log" in said and "runs what is missing (1)" in said
+    assert "output.log" in said and "to run what is missing (1)" in said
 
 
 def test_more_values_run_the_new_ones_and_a_foreign_run_is_left_alone(sweep, tmp_path):
@@ -101,8 +101,10 @@ def test_more_values_run_the_new_ones_and_a_foreign_run_is_left_alone(sweep, tmp
     foreign.write_text(foreign.read_text().replace("seed=0", "seed=7"))
     code, said = sweep("one,two,three")
     assert code == 1, said
-    assert [row[0] for row in rows(tmp_path).values()] == ["left out", "there already", "finished"]
-    assert "another run lies there: seed=7 do=one; give another sweep_dir" in said
+    assert [row[0] for row in rows(tmp_path).values()] == [
+        "skipped", "already finished", "finished",
+    ]  # fmt: skip
+    assert "the folder holds another run: seed=7 do=one; set another sweep_dir" in said
     assert [len(starts(tmp_path, f"do={x}")) for x in ("one", "two", "three")] == [1, 1, 1]
 
 

@@ -70,14 +70,14 @@ def test_one_crashes_and_one_is_killed_and_the_same_command_completes_the_two(tm
     assert first.returncode == 1, said
     assert "1 finished, 2 failed, of 3 runs" in said
     assert ": RuntimeError: it broke in its second update\n" in said
-    assert ": killed by SIGKILL, as the system does when memory runs out\n" in said
+    assert ": killed by SIGKILL, which the system sends when memory runs out\n" in said
     before = {path: path.stat().st_mtime_ns for path in whole.rglob("*")}
 
     (tmp_path / "mended").touch()
     second = begin(tmp_path)
     said, _ = second.communicate(timeout=300)
     assert second.returncode == 0, said
-    assert "2 finished, 1 there already, of 3 runs" in said
+    assert "2 finished, 1 already finished, of 3 runs" in said
     assert {path: path.stat().st_mtime_ns for path in whole.rglob("*")} == before
     assert [job_file(folder)["number"] for folder in (whole, crashed, killed)] == [1, 2, 2]
     runs = [read(folder) for folder in find([tmp_path / "sweep"])]

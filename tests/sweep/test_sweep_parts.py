@@ -101,7 +101,9 @@ def test_an_option_of_sweep_says_what_is_swept_and_no_more(tmp_path, monkeypatch
     (tmp_path / package / "conf" / "sweep" / "wide.yaml").write_text(f"# @package _global_\n{text}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ConfigError, match=f"^sweep=wide: it may set .*, and {answer}; what runs"):
+    with pytest.raises(
+        ConfigError, match=f"^sweep=wide: its file must set .*, but it {answer}; put"
+    ):
         parse_sweep([f"plugins=[{package}]", "sweep=wide"], multirun=False)
 
 
@@ -158,13 +160,13 @@ def test_the_table_is_read_from_folders_while_the_sweep_goes_on(tmp_path):
     rows = [row for row in text.splitlines() if row.startswith("| ")][2:]
     assert rows == [
         "| done | finished | 61 | 0.500 |  |",
-        "| old | there already | 61 |  |  |",
-        "| dead | stopped | 61 |  | the sweep was killed while it ran |",
+        "| old | already finished | 61 |  |  |",
+        "| dead | stopped | 61 |  | the sweep was killed during this run |",
         "| busy | running | 61 |  |  |",
         "| broke | failed | 61 |  | ValueError: it \\| broke |",
         "| later | waiting |  |  |  |",
     ]
-    assert "The same command runs what is missing (3):\n\n    python train.py -m x=1" in text
+    assert "Repeat the command to run what is missing (3):\n\n    python train.py -m x=1" in text
 
 
 def test_a_launch_answers_for_its_own_runs_and_the_folder_keeps_all_that_was_planned(
@@ -179,7 +181,7 @@ def test_a_launch_answers_for_its_own_runs_and_the_folder_keeps_all_that_was_pla
     said = capsys.readouterr().out
     assert "1 finished, 1 failed, of 2 runs" in said and "\n    mine\n" in said
     assert conclude(tmp_path, other, "a") == 1
-    assert "1 finished, 1 left out, of 2 runs" in capsys.readouterr().out
+    assert "1 finished, 1 skipped, of 2 runs" in capsys.readouterr().out
     whole = status.read_plan(tmp_path)
     assert whole.jobs == {"a": ["x=1"], "b": ["x=2"], "c": ["x=4"]}
     assert whole.commands == {"mine": ["a", "b"], "yours": ["b", "c"]}
@@ -229,7 +231,7 @@ def test_a_run_that_outlived_its_killed_sweep_is_finished_once_its_record_says_s
     assert (done.state, done.reason) == ("finished", None)
     write_run(tmp_path / "short", [0.25, 0.5], iterations=2)
     start(tmp_path / "short")
-    assert status.read_job(tmp_path / "short").reason == "the sweep was killed while it ran"
+    assert status.read_job(tmp_path / "short").reason == "the sweep was killed during this run"
 
 
 def test_a_dry_run_checks_every_combination_and_starts_nothing(tmp_path, capsys):
@@ -240,8 +242,8 @@ def test_a_dry_run_checks_every_combination_and_starts_nothing(tmp_path, capsys)
     start(tmp_path / begun, code=75, overrides=sweep.jobs[begun])
     assert launch(sweep, ["train.py"]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "1 of 4  num_minibatches=1,prompts_per_step=64: there already"
-    assert lines[1].endswith(": would go on") and lines[2].endswith(": would start")
+    assert lines[0] == "1 of 4  num_minibatches=1,prompts_per_step=64: already finished"
+    assert lines[1].endswith(": would continue") and lines[2].endswith(": would start")
     assert ": would be refused: num_minibatches=64 needs as many groups, but" in lines[3]
     assert {path.name for path in tmp_path.iterdir()} == {done, begun}
     assert not parse_sweep(command[:2], multirun=True).dry_run

@@ -1,1 +1,1 @@
-"""Many runs of one command line, each in a process of its own, and what became of them."""
+"""Sweeps: many runs of one command line, each in its own process, and the table of their ends."""

@@ -1,4 +1,4 @@
-"""`python -m tandem.sweep FOLDER`: what became of the runs of a sweep, also while it goes on."""
+"""`python -m tandem.sweep FOLDER`: the status of a sweep's runs, also while they run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tandem.sweep.table import summarise
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print what each run of a sweep is doing, or the plan of one."""
+    """Print the table of a sweep's runs, or the usage. Exits with 2 without a sweep."""
     if len(arguments) != 1 or {"-h", "--help"} & {*arguments}:
         print(__doc__)
         return

@@ -1,4 +1,4 @@
-"""Choose the best of a sweep that has come to its end, on eval prompts."""
+"""Choice of a finished sweep's best configuration, by scores on eval prompts."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from tandem.record.reading.runs import Run
 from tandem.sweep import status
 from tandem.sweep.status import Job, SweepPlan
 
-OWN = ("seed", "run_dir", "sweep_dir", "sweep", "resume")  # what a run has of its own
+OWN = ("seed", "run_dir", "sweep_dir", "sweep", "resume")  # keys that are not part of a choice
 
 
 def list_whole_runs(sweep: Path) -> list[Job]:
-    """All runs that were planned; []: nobody planned them.
+    """All planned runs; [] if the folder has no plan.
 
-    Raises ValueError while there is more of one to come: a best would be one of those that came
-    first.
+    Raises ValueError while runs are pending: the best would be chosen among the fastest only.
     """
     if not (sweep / status.PLAN).is_file():
         return []
@@ -33,23 +32,24 @@ def list_whole_runs(sweep: Path) -> list[Job]:
     states = Counter(job.state for job in left)
     counted = ", ".join(f"{count} {state}" for state, count in states.items())
     raise ValueError(
-        f"{len(left)} of {len(jobs)} runs are still to come ({counted}): run the sweep's command "
-        f"first: {find_command(left[0], plan)}"
+        f"{len(left)} of {len(jobs)} runs are pending ({counted}); first run the sweep's command: "
+        f"{find_command(left[0], plan)}"
     )
 
 
 def find_command(job: Job, plan: SweepPlan) -> str:
-    """The one that means this run; of a search, the search's."""
+    """The last command that plans this run; for a run of a search, the search's command."""
     meaning = [
         command
         for command, names in plan.commands.items()
         if (job.name in names if names is not None else job.name not in plan.jobs)
     ]
-    return [*plan.commands, *meaning][-1]  # a file that it names may mean others by now
+    # No command plans the run if the command's sweep file has changed: the last one is given.
+    return [*plan.commands, *meaning][-1]
 
 
 def choose(sweep: Path, jobs: Sequence[Job], found: Sequence[Run], metric: str) -> Selection:
-    """The best of the runs that were found; no seed is fresh yet."""
+    """The best configuration of these runs, without fresh seeds yet."""
     scored, silent = selection.ranked(found, metric)
     return Selection(
         metric=metric,
@@ -61,7 +61,7 @@ def choose(sweep: Path, jobs: Sequence[Job], found: Sequence[Run], metric: str) 
 
 
 def list_never_began(sweep: Path, jobs: Sequence[Job], found: Sequence[Run]) -> list[str]:
-    """Configurations of which all runs ended before they had a record, by what sets them apart."""
+    """Configurations of which no run left a record, named by the overrides that not all share."""
     begun = {run.folder.resolve() for run in found}
     of_jobs = {
         job.name: select_choices(job.start.overrides) for job in jobs if job.start is not None
@@ -73,12 +73,12 @@ def list_never_began(sweep: Path, jobs: Sequence[Job], found: Sequence[Run]) -> 
 
 
 def select_choices(overrides: Sequence[str]) -> frozenset[str]:
-    """Lines of a command line that say what a run is."""
+    """The overrides that define a configuration."""
     return frozenset(x for x in overrides if x.lstrip("+~").partition("=")[0] not in OWN)
 
 
 def list_shared(run: Run) -> list[str]:
-    """The command line of a run without what is its own."""
+    """The recorded overrides of a run that define its configuration."""
     return [
         part.input_line
         for part in parse([str(line) for line in run.config["overrides"]])
@@ -87,15 +87,15 @@ def list_shared(run: Run) -> list[str]:
 
 
 def keep_choice(before: Selection | None, now: Selection, sweep: Path) -> Selection:
-    """Keep the choice that was made: fresh seeds that are looked at choose nothing.
+    """The current choice with the fresh seeds that the earlier selection holds.
 
-    Raises ValueError where another choice was tested already.
+    Raises ValueError if the earlier choice was another one: fresh scores must not affect it.
     """
     if before is None:
         return now
     if before.metric == now.metric and sorted(before.overrides) == sorted(now.overrides):
         return replace(now, asked_again=before.asked_again, fresh=before.fresh)
     raise ValueError(
-        f"{sweep / selection.FILE} holds {before.best.name}, chosen by {before.metric}, and now it "
-        f"would be {now.best.name} by {now.metric}; move it away to choose anew"
+        f"{sweep / selection.FILE} holds {before.best.name}, chosen by {before.metric}, but the "
+        f"choice would now be {now.best.name} by {now.metric}; move the file away to choose again"
     )

@@ -10,17 +10,17 @@ from tandem.sweep import status
 
 MEANT: Mapping[status.State, str] = {
     "waiting": "would start",
-    "stopped": "would go on",
-    "failed": "would go on",
-    "finished": "there already",
+    "stopped": "would continue",
+    "failed": "would continue",
+    "finished": "already finished",
     "running": "is running",
 }
 
 
 def rehearse(folder: Path, jobs: Mapping[str, Sequence[str]] | None) -> int:
-    """Print a line for each run. How many could not run. `jobs`: None of a search."""
+    """Print a line for each run and return how many cannot run. `jobs`: None for a search."""
     if jobs is None:
-        print("a search: which runs there will be is decided while it goes on")
+        print("a search chooses its runs as it proceeds: there are none to check yet")
         return 0
     said = [_said(folder / name, overrides) for name, overrides in jobs.items()]
     for number, (name, (_, text)) in enumerate(zip(jobs, said, strict=True), start=1):
@@ -29,10 +29,10 @@ def rehearse(folder: Path, jobs: Mapping[str, Sequence[str]] | None) -> int:
 
 
 def _said(folder: Path, overrides: Sequence[str]) -> tuple[bool, str]:
-    """Whether it could not run, and what would become of it."""
+    """Whether the run is impossible, and the text of its line."""
     found = status.read_job(folder, overrides)
     if found.state == "taken":
-        return True, f"would be left out: {found.reason}"
+        return True, f"would be skipped: {found.reason}"
     try:
         check(compose(overrides))
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""Reason for which a process ended, in one line: from its exit code and its last line."""
+"""Reason why a process ended, in one line, from its exit code and its output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXCEPTION = re.compile(r"^[\w.]+(Error|Exception|Stop|Away)\b")
 
 
 def reason_of(code: int, said: str) -> str | None:
-    """`code`: as subprocess has it, below 0 a signal; `said`: what it printed. None: no fault."""
+    """`code`: as in subprocess, negative for a signal; `said`: the output. None: it succeeded."""
     if code == 0:
         return None
     if code == INTERRUPTED:
@@ -32,12 +32,12 @@ def reason_of(code: int, said: str) -> str | None:
 
 
 def _killed(by: signal.Signals) -> str:
-    why = ", as the system does when memory runs out" if by is signal.SIGKILL else ""
+    why = ", which the system sends when memory runs out" if by is signal.SIGKILL else ""
     return f"killed by {by.name}{why}"
 
 
 def last_line(log: Path) -> str | None:
-    """The last line that a run printed, without secrets; None: nothing."""
+    """The last line of a run's log that is not blank, without secrets; None: there is none."""
     with log.open("rb") as file:
         file.seek(max(0, log.stat().st_size - LOOKED_AT))
         lines = file.read().decode(errors="replace").splitlines()

@@ -1,4 +1,4 @@
-"""Shares of a machine's GPUs, where several runs share the machine."""
+"""Shares of a machine's GPUs for runs that share the machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """The devices of a run: variables for its process, and files that it holds while it lives."""
+    """The devices of a run: variables for its process, and lock files that it holds to its end."""
 
     environment: Mapping[str, str]
     held: tuple[IO, ...]
@@ -27,10 +27,10 @@ class Share:
 
 @contextmanager
 def share(number: int, wanted: int | None) -> Iterator[Share]:
-    """`wanted` of the GPUs that nobody holds; with too few of them, those that are `number`'s turn.
+    """`wanted` GPUs that no other run holds; if too few are free, GPUs in turn by run `number`.
 
-    Nothing is taken where all that are visible are wanted anyway: on a machine with one GPU, or
-    where SLURM or Ray has chosen already. `wanted`: None for as many as there are.
+    Nothing is assigned if a run wants all visible GPUs, as on a machine with one GPU or after an
+    assignment by SLURM or Ray. `wanted`: None for all of them.
     """
     seen = visible() if wanted else []
     if not wanted or len(seen) <= wanted:
@@ -45,7 +45,7 @@ def share(number: int, wanted: int | None) -> Iterator[Share]:
 
 
 def visible() -> list[str]:
-    """GPU names as CUDA has them: those that the variable lists, or all that the driver finds."""
+    """GPU names in CUDA_VISIBLE_DEVICES, or all that the driver reports if it is not set."""
     if VISIBLE in os.environ:
         return [name for name in os.environ[VISIBLE].split(",") if name]
     command = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]

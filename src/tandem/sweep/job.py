@@ -1,6 +1,6 @@
-"""One run of a sweep: the command line that one would type for it alone, in a process of its own.
+"""One run of a sweep: the command line of a single run, in its own process.
 
-What a run does to its process (an exception, a guard, a signal, too much memory) ends there.
+An exception, a guard, a signal or an out-of-memory kill ends that process and no other.
 """
 
 from __future__ import annotations
@@ -35,39 +35,39 @@ from tandem.sweep.words import name_job
 
 LAUNCH = "launch_of_a_sweep"  # the key of Hydra's configuration that holds the Launch
 
-TOLD_EVERY = 30.0  # seconds between two lines of what a run is doing
+TOLD_EVERY = 30.0  # seconds between progress lines of a run
 
-# The whole of an exception in a run's log, and lines in the order in which they were written.
+# Full tracebacks in a run's log, and lines in the order in which they were printed.
 LOUD = {"HYDRA_FULL_ERROR": "1", "PYTHONUNBUFFERED": "1"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """The settings that all runs of a sweep share; plain, so that they travel to other machines."""
+    """The settings that all runs of a sweep share; plain values that can go to other machines."""
 
     id: str
     folder: str
     cwd: str
     program: str  # train.py
     shared: list[str]
-    spelled: dict[str, str]  # key as Hydra is told it -> as it was typed
-    jobs: int | None  # how many there are; None: nobody knows yet
-    gpus: int | None  # of each run; None: all that it finds
-    environment: dict[str, str] = field(default_factory=dict)  # what each run is told beside it
+    spelled: dict[str, str]  # key as given to Hydra -> as it was typed
+    jobs: int | None  # number of runs; None: not known yet
+    gpus: int | None  # of each run; None: all visible ones
+    environment: dict[str, str] = field(default_factory=dict)  # additional variables of each run
 
     @property
     def stop_file(self) -> Path:
-        """It is there once the launch was asked to stop."""
+        """A file that exists once the launch was asked to stop."""
         return Path(self.folder) / f".stop-{self.id}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One run, and where it stands in its launch."""
+    """One run of a launch."""
 
     launch: Launch
-    number: int  # from 0
-    own: Sequence[str]  # overrides that set it apart
+    number: int  # in the launch, from 0
+    own: Sequence[str]  # overrides of this run only
 
     @property
     def name(self) -> str:
@@ -95,14 +95,14 @@ def _describe_process() -> str:
 
 
 def job(launch: Launch) -> float | None:
-    """Do what is left to do of the run that Hydra is at. Its score, if it has one by then."""
+    """Start or continue Hydra's current run. Returns its score, or None without one."""
     hydra = HydraConfig.get()
     done = finish_job(make_task(hydra.overrides.task, int(hydra.job.num), launch))
     return None if done is None or done.score is None else done.score[1]
 
 
 def make_task(lines: Sequence[str], number: int, launch: Launch) -> Task:
-    """The run that Hydra's lines mean."""
+    """The run of Hydra's overrides."""
     own = replace_words(launch.shared, [_restore_word(line, launch) for line in lines])
     return Task(launch=launch, number=number, own=own)
 
@@ -113,7 +113,8 @@ def _restore_word(line: str, launch: Launch) -> str:
 
 
 def finish_job(task: Task) -> Job | None:
-    """The run as it stands when there is nothing more to do for it; None: it was not looked at."""
+    """Run a task unless it is finished, and return its status; None: the launch is stopping, or
+    another launch is running it."""
     if task.launch.stop_file.exists():
         return None
     with status.lock_folder(task.folder) as lock:
@@ -122,7 +123,8 @@ def finish_job(task: Task) -> Job | None:
             return None
         found = status.judge_job(task.folder, task.overrides, running=False)
         if found.state in ("finished", "taken"):
-            task.say("there already" if found.state == "finished" else f"left out: {found.reason}")
+            finished = found.state == "finished"
+            task.say("already finished" if finished else f"skipped: {found.reason}")
             return found
         start_run(task, lock, found.start)
         done = status.judge_job(task.folder, task.overrides, running=False)
@@ -139,7 +141,7 @@ def describe_end(done: Job) -> str:
 
 def start_run(task: Task, lock: IO, before: Start | None) -> None:
     """Start the run's process, and write down how it ended."""
-    task.say("starts" if before is None else "goes on")
+    task.say("starts" if before is None else "continues")
     log = task.folder / LOG
     said_before = log.stat().st_size if log.exists() else 0
     began = time.monotonic()
@@ -188,28 +190,28 @@ def make_environment(task: Task, share: Share) -> dict[str, str]:
 
 
 def list_words(task: Task) -> list[str]:
-    """A run that left a record goes on; where it has no checkpoint it begins again."""
+    """The arguments of a run. A recorded run resumes, or restarts if it has no checkpoint."""
     if all((task.folder / name).is_file() for name in (CONFIG, MANIFEST)):
         return [f"resume={quote(task.folder)}", *list_confirmed(task.overrides)]
     places = {"run_dir": task.folder, "sweep_dir": Path(task.launch.folder)}
     own = [f"{key}={quote(folder)}" for key, folder in places.items()]
-    return [*task.overrides, *own, "hydra.mode=RUN"]  # an experiment's file may say MULTIRUN
+    return [*task.overrides, *own, "hydra.mode=RUN"]  # an experiment's file may set MULTIRUN
 
 
 def wait_for(process: subprocess.Popen, task: Task) -> None:
-    """Until it has ended, also if this process is told to end: the run keeps a checkpoint then."""
+    """Wait until the run has ended. If this process is asked to stop, the run saves a checkpoint
+    first."""
     try:
         with pass_signals_on(process, task.launch):
-            if (
-                task.launch.stop_file.exists()
-            ):  # whoever wrote it may not have seen this process yet
+            # The launch may have written the file before it knew of this process.
+            if task.launch.stop_file.exists():
                 process.terminate()
             told(process, task)
     finally:
         if process.poll() is None:
             process.terminate()
             process.wait()
-        with suppress(ProcessLookupError):  # ranks and workers that it left behind
+        with suppress(ProcessLookupError):  # ends ranks and workers that the run left behind
             os.killpg(process.pid, signal.SIGKILL)
 
 
@@ -227,12 +229,13 @@ def told(process: subprocess.Popen, task: Task) -> None:
 
 @contextmanager
 def pass_signals_on(process: subprocess.Popen, launch: Launch) -> Iterator[None]:
-    """SIGTERM to a worker of the launcher is meant for the run; the launch has ways of its own."""
+    """Forward SIGTERM from a worker of the launcher to its run; the launch itself handles its own
+    signals."""
     in_main = threading.current_thread() is threading.main_thread()
     if launch.id.startswith(f"{_describe_process()}-") or not in_main:
         yield
         return
-    # For good: Ctrl-C reaches all processes of a terminal, and the launch says what comes of it.
+    # Permanently: Ctrl-C reaches all processes of a terminal, and the launch handles it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     before = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
     try:
@@ -242,5 +245,5 @@ def pass_signals_on(process: subprocess.Popen, launch: Launch) -> Iterator[None]
 
 
 def _read_code(process: subprocess.Popen) -> int:
-    """A run that was told to end before it could listen lost nothing either."""
+    """The exit code; INTERRUPTED also for a run that was stopped before it could handle signals."""
     return INTERRUPTED if process.returncode == -signal.SIGTERM else process.returncode

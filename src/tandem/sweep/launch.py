@@ -1,8 +1,7 @@
-"""A sweep from its command line to its table.
+"""Launch of a sweep, from its command line to its table.
 
-Hydra enumerates the runs and its launchers start them, here or elsewhere; what a run is made of is
-none of its business. It composes nothing but what is swept, which any value may be: a combination
-that cannot run is refused by the run's own process.
+Hydra enumerates the runs and its launchers start them, here or elsewhere. It composes the swept
+keys only and accepts any value: an invalid combination is refused by the run's own process.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ FAILED = 1
 
 
 def launch(sweep: Sweep, argv: Sequence[str]) -> int:
-    """Run what is missing and say what became of all of it. The exit code of the command line."""
+    """Run what is missing, print the table of all runs, and return the command's exit code."""
     refuse_what_cannot_be_searched(sweep)
     jobs = sweep.jobs
     if sweep.dry_run:
@@ -70,7 +69,7 @@ def launch(sweep: Sweep, argv: Sequence[str]) -> int:
 
 
 def refuse_what_cannot_be_searched(sweep: Sweep) -> None:
-    """Raise ConfigError for a search over choices that no sampler can draw."""
+    """Raise ConfigError for an invalid search, and for interval() outside a search."""
     if sweep.hydra.runtime.choices["hydra/sweeper"] == "search":
         try:
             from tandem.sweep.search import check
@@ -85,7 +84,7 @@ def refuse_what_cannot_be_searched(sweep: Sweep) -> None:
 
 
 def conclude(folder: Path, plan: SweepPlan, launch: str) -> int:
-    """Print the table of what was asked for and keep it, whoever else works in the folder."""
+    """Print and save the table of this command's runs, and return the exit code."""
     summary = summarise(folder, plan, launch)
     durable.replace(folder / TABLE, f"{summary.markdown()}\n".encode())
     print(f"\n{summary.text(shutil.get_terminal_size().columns)}", flush=True)
@@ -96,7 +95,7 @@ def conclude(folder: Path, plan: SweepPlan, launch: str) -> int:
 
 
 def _hand_to_hydra(sweep: Sweep, order: Launch) -> bool:
-    """Whether the launcher itself broke; it said why."""
+    """Let Hydra run the sweep. True: its launcher failed and printed why."""
     node = configuration(sweep, order)
     ConfigStore.instance().store(name="sweep", node=node)
     if sweep.searches:  # an option of conf/, which Hydra does not see here
@@ -114,13 +113,13 @@ def _hand_to_hydra(sweep: Sweep, order: Launch) -> bool:
     except KeyboardInterrupt:
         return False
     finally:
-        (sweep.folder / "multirun.yaml").unlink(missing_ok=True)  # sweep.json says it all
+        (sweep.folder / "multirun.yaml").unlink(missing_ok=True)  # sweep.json is the record
     return False
 
 
 def make_task_function(order: Launch) -> Callable[[DictConfig], float | None]:
-    """A function that Hydra calls for each run: it carries what Hydra's configuration must not
-    hold."""
+    """The function that Hydra calls for each run. It holds the secrets of the Launch, which Hydra's
+    configuration must not contain."""
 
     def run(_: DictConfig) -> float | None:
         return job(order)
@@ -129,7 +128,7 @@ def make_task_function(order: Launch) -> Callable[[DictConfig], float | None]:
 
 
 def make_environment(sweep: Sweep) -> dict[str, str]:
-    """The variables of `hydra.job.env_set` and `env_copy`, of which Hydra would keep the values."""
+    """The variables of `hydra.job.env_set` and `env_copy`, which Hydra would write to disk."""
     said = OmegaConf.to_container(sweep.hydra.job, resolve=True)
     copied = {name: os.environ[name] for name in said["env_copy"] if name in os.environ}
     return copied | {name: str(value) for name, value in said["env_set"].items()}
@@ -140,8 +139,7 @@ def list_hydra_overrides(sweep: Sweep) -> list[str]:
 
 
 def _hydra_key(key: str) -> str:
-    """A name that Hydra takes for a plain key: a group that it knows it would look an option up in,
-    and a place of a group is no key."""
+    """A name that Hydra treats as a plain key, neither as a config group nor as `group@package`."""
     name = key.lstrip("+")
     if ConfigStore.instance().get_type(name) is ObjectType.GROUP:
         return f"swept/{name}"
@@ -171,14 +169,14 @@ def configuration(sweep: Sweep, order: Launch) -> DictConfig:
 
 @contextmanager
 def listen_for_stop(order: Launch) -> Iterator[None]:
-    """The first of these signals lets the runs end with a checkpoint; the second one ends all."""
+    """The first stop signal lets the runs end with a checkpoint; the second ends the launch."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         if order.stop_file.exists():
             raise KeyboardInterrupt
         order.stop_file.touch()
         name = signal.Signals(number).name
-        os.write(2, f"\n{name}: the sweep stops, runs keep a checkpoint\n".encode())
+        os.write(2, f"\n{name}: stopping the sweep; its runs save a checkpoint\n".encode())
         for pid in list_running(order):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)

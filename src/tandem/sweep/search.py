@@ -1,8 +1,8 @@
-"""A search: which runs there will be is decided by what came of those before (Optuna's TPE).
+"""Search over configurations: the scores of earlier runs determine the next ones (Optuna's TPE).
 
-search.journal in the sweep's folder is Optuna's own record of it, and search.lock is held by the
-one launch that searches. The same command again first finishes trials that were cut short or
-failed, then goes on until there are `n_trials`.
+search.journal in the sweep's folder is Optuna's record, and the launch that searches holds
+search.lock. Repeating the command first continues interrupted trials and retries failed ones, then
+adds trials up to `n_trials`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tandem.sweep.job import LAUNCH, Launch, make_task
 from tandem.sweep.trials import Asked, best, complete, tell
 
 JOURNAL, LOCK = "search.journal", "search.lock"
-AGAIN = "again"  # of a trial: the number of the failed one whose parameters it tries once more
+AGAIN = "again"  # attribute of a retry: the number of the failed trial
 LaunchRows = Callable[[Sequence[Sequence[str]], int], None]  # overrides of each run, first number
 
 
 def check(numbers: DictConfig, arguments: Sequence[str]) -> None:
-    """Raises ConfigError for a search that cannot be, before anything is run for it."""
+    """Raises ConfigError for invalid numbers or an invalid space, before any run starts."""
     Asked(**{field.name: numbers[field.name] for field in fields(Asked)})
     space.read(arguments)
 
@@ -38,9 +38,9 @@ def check(numbers: DictConfig, arguments: Sequence[str]) -> None:
 def search(
     arguments: Sequence[str], asked: Asked, config: DictConfig, launch_rows: LaunchRows
 ) -> None:
-    """Run trials until there are enough, or the sweep is told to stop.
+    """Run trials until there are `n_trials` or the sweep is asked to stop.
 
-    Raises ConfigError where another launch searches, or another search lies there.
+    Raises ConfigError if another launch is searching, or if the folder holds another search.
     """
     launch = Launch(**OmegaConf.to_container(config[LAUNCH]))
     with close_abandoned(Path(launch.folder)):
@@ -50,13 +50,13 @@ def search(
 
 @contextmanager
 def close_abandoned(folder: Path) -> Iterator[None]:
-    """Close what is open in the journal: it is then of a launch that has ended.
+    """Hold the lock of the search: open trials then belong to launches that have ended.
 
-    Raises ConfigError while another launch searches there.
+    Raises ConfigError while another launch is searching.
     """
     with (folder / LOCK).open("a") as file:
         if not status.try_lock(file):
-            raise ConfigError(f"another launch searches {folder}; start this one when it has ended")
+            raise ConfigError(f"another launch is searching in {folder}; wait until it has ended")
         yield
 
 
@@ -67,7 +67,7 @@ def run_trials(
     launch: Launch,
     launch_rows: LaunchRows,
 ) -> None:
-    """Run trials until there are as many as were asked for."""
+    """Run trials until there are `n_trials` or the launch is asked to stop."""
     searched, seeds = space.read(arguments)
     number = 0
     for trials in iterate_rounds(study, searched, asked):
@@ -76,7 +76,7 @@ def run_trials(
         launch_rows(flat, number)
         number += len(flat)
         if launch.stop_file.exists():
-            return  # what was cut short stays open
+            return  # interrupted trials stay open
         for trial in trials:
             tell(study, trial, [make_task(row, 0, launch) for row in rows[trial.number]], asked)
     print(best(study, asked, launch.folder, len(seeds)), flush=True)
@@ -87,7 +87,7 @@ def make_rows(params: Mapping[str, object], seeds: Sequence[str]) -> list[list[s
 
 
 def open_study(launch: Launch, arguments: Sequence[str], asked: Asked) -> optuna.Study:
-    """The search of this folder, as far as it came. Raises ConfigError if it is another one."""
+    """The new or existing search in this folder. Raises ConfigError if it is another one."""
     folder = Path(launch.folder)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(
@@ -104,10 +104,10 @@ def open_study(launch: Launch, arguments: Sequence[str], asked: Asked) -> optuna
     }
     before = study.user_attrs.get("meant", meant)
     if not complete(study):
-        before = before | {"metric": asked.metric}  # nothing was measured by it yet
+        before = before | {"metric": asked.metric}  # no trial was measured by the old one
     if differing := [name for name, value in meant.items() if before.get(name) != value]:
         raise ConfigError(
-            f"{folder} holds a search of another {differing[0]}, {before.get(differing[0])}; give "
+            f"{folder} holds a search with another {differing[0]}: {before.get(differing[0])}; set "
             "another sweep_dir"
         )
     study.set_user_attr("meant", meant)
@@ -117,7 +117,7 @@ def open_study(launch: Launch, arguments: Sequence[str], asked: Asked) -> optuna
 def iterate_rounds(
     study: optuna.Study, searched: space.Space, asked: Asked
 ) -> Iterator[list[Trial]]:
-    """Trials to run together: first what is left of earlier launches, then new ones."""
+    """Trials to run together: first those left by earlier launches, then new ones."""
     for left in [*list_cut_short(study), *list_failed(study, searched)]:
         yield [left]
     while (left := asked.n_trials - count_fresh(study)) > 0:
@@ -125,13 +125,13 @@ def iterate_rounds(
 
 
 def list_cut_short(study: optuna.Study) -> list[Trial]:
-    """Open since a launch was killed or stopped; their runs go on where they were."""
+    """Trials left open by a launch that was killed or stopped; their runs resume."""
     running = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
     return [Trial(study, trial._trial_id) for trial in running]
 
 
 def list_failed(study: optuna.Study, searched: space.Space) -> Iterator[Trial]:
-    """Trials that failed, each to be tried once more."""
+    """Retries of failed trials, one for each."""
     trials = study.get_trials(deepcopy=False)
     tried_again = {trial.user_attrs.get(AGAIN) for trial in trials}
     for trial in trials:
@@ -141,12 +141,12 @@ def list_failed(study: optuna.Study, searched: space.Space) -> Iterator[Trial]:
 
 
 def count_fresh(study: optuna.Study) -> int:
-    """How many there are, but for second tries."""
+    """The number of trials without retries."""
     return sum(AGAIN not in trial.user_attrs for trial in study.get_trials(deepcopy=False))
 
 
 def choose_trial(study: optuna.Study, searched: space.Space, seed: int) -> Trial:
-    """The next one. Its draws are its own, so that a search that was cut short goes on alike."""
+    """The next trial. Its draws are keyed by its number: an interruption does not change them."""
     (key,) = np.random.SeedSequence([seed, len(study.get_trials(deepcopy=False))]).generate_state(1)
     study.sampler = optuna.samplers.TPESampler(seed=int(key), constant_liar=True)
     return study.ask(dict(searched))

@@ -1,4 +1,4 @@
-"""Train the best of a sweep on fresh seeds, and ask the test prompts once."""
+"""Retraining of a sweep's best configuration on fresh seeds, and its evaluation on test prompts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tandem.types import Prompt
 
 ANSWER = "evaluation_test.json"  # in a run's directory
 PAGE = "selection.md"
-SPLIT = {  # option of data -> what gives it a third split
+SPLIT = {  # option of data -> how to give it test prompts
     "hub": "set data.split.test to the name of a split",
     "jsonl": "set data.test_path to a file",
     "text": "set data.test_path to a file",
@@ -39,34 +39,34 @@ SPLIT = {  # option of data -> what gives it a third split
 
 
 def choose_seeds(sweep: Path, count: int, before: Sequence[int]) -> list[int]:
-    """`count` seeds that the sweep has not used: those of an earlier start, then the next ones.
+    """`count` seeds that the sweep has not used: those of an earlier selection, then the next ones.
 
-    Raises ValueError where the sweep has come to use one of the earlier ones.
+    Raises ValueError if the sweep has since used one of the earlier selection's seeds.
     """
     used = {runs.read(folder).seed for folder in runs.find([sweep])}
     if seen := sorted(used & {*before}):
         raise ValueError(
-            f"seed {seen[0]} was fresh when {sweep / selection.FILE} was written, and the sweep "
-            "has it now; move the file away to choose anew"
+            f"seed {seen[0]} was fresh when {sweep / selection.FILE} was written, but the sweep "
+            "has used it since; move the file away to choose again"
         )
     first = max(used | {*before}) + 1
     return [*before, *range(first, first + count)][: max(count, len(before))]
 
 
 def choose_folder(sweep: Path, overrides: Sequence[str]) -> Path:
-    """Beside the sweep: in it, fresh seeds would count among those that were chosen from.
+    """The folder of the fresh runs, beside the sweep: inside it they would count as candidates.
 
-    Of each choice its own, so that what another one trained and asked stays as it is.
+    Each choice has its own folder, so the runs of an earlier choice remain untouched.
     """
     name = hashlib.sha256("\n".join(sorted(overrides)).encode()).hexdigest()[:8]
     return sweep.with_name(f"{sweep.name}-selected-{name}")
 
 
 def count_unread(overrides: Sequence[str], seed: int, chosen_by: Sequence[int]) -> str | None:
-    """The number of test prompts that a run shares with those it trains on or was chosen by.
+    """A sentence on test prompts that also served training or the choice; None: there are none.
 
-    None: nothing. Raises ValueError where there are none, or where they are no others although
-    they should be.
+    Raises ValueError if the data has no test prompts, or if they overlap with its other prompts
+    although the data could hold others.
     """
     cfg = compose([*overrides, f"seed={seed}"], recorded=True)
     check(cfg)
@@ -77,28 +77,29 @@ def count_unread(overrides: Sequence[str], seed: int, chosen_by: Sequence[int]) 
         raise ValueError(f"data={option} has no test prompts to report on: {how}")
     own = count_shared(data.test, [*data.train, *data.eval, *data.demonstrations, *data.pairs])
     if own and data.asks_again:
-        return f"{own} are those of training, under noise of their own: the world has no others."
+        return f"{own} are also training prompts, with different noise: the data has no others."
     if own:
         raise ValueError(
-            f"{own} are trained on or evaluated; give data={cfg.choices.data} others for the test"
+            f"{own} are also used in training or evaluation; give data={cfg.choices.data} other "
+            "test prompts"
         )
     looked_at = count_shared(data.test, [p for other in chosen_by for p in reseed(cfg, other).eval])
     if looked_at is None:
         return None
     return (
-        f"{looked_at} of seed {seed} are eval prompts of seeds that were chosen by: the seed draws "
-        "the split, and data.seed=0 gives all runs the same."
+        f"{looked_at} of seed {seed} are eval prompts of seeds used for the choice: the seed draws "
+        "the split, and data.seed=0 gives all runs the same one."
     )
 
 
 def reseed(cfg: DictConfig, seed: int) -> Data:
-    """The same data as a run of another seed has it."""
+    """The data of the same run with another seed."""
     cfg.seed = seed
     return build(cfg.data)
 
 
 def count_shared(test: Sequence[Prompt], others: Sequence[Prompt]) -> str | None:
-    """How many of the test prompts are among the others; None: no one."""
+    """The number of test prompts that are among the others, in words; None: no overlap."""
     seen = {hash_prompt(prompt) for prompt in others}
     again = sum(hash_prompt(prompt) in seen for prompt in test)
     return f"{again} of {len(test)} test prompts" if again else None
@@ -109,7 +110,7 @@ def hash_prompt(prompt: Prompt) -> str:
 
 
 def carry_out(found: Selection, sweep: Path, seeds: Sequence[int], program: Path) -> Selection:
-    """Train what is missing, ask what was not asked yet, and keep both files up to date."""
+    """Train the missing runs, evaluate those without test scores, and update both files."""
     order = Launch(
         id=name_launch(),
         folder=str(choose_folder(sweep, found.overrides).absolute()),
@@ -118,7 +119,7 @@ def carry_out(found: Selection, sweep: Path, seeds: Sequence[int], program: Path
         shared=list(found.overrides),
         spelled={},
         jobs=len(seeds),
-        gpus=None,  # one run after the other
+        gpus=None,  # one run at a time, so each may use all
     )
     tasks = [Task(launch=order, number=i, own=[f"seed={s}"]) for i, s in enumerate(seeds)]
     command = f"tandem select {sweep}"
@@ -127,7 +128,7 @@ def carry_out(found: Selection, sweep: Path, seeds: Sequence[int], program: Path
     with listen_for_stop(order):
         for seed, task in zip(seeds, tasks, strict=True):
             if status.read_job(task.folder, task.overrides).state in OPEN:
-                (task.folder / ANSWER).unlink(missing_ok=True)  # it was not asked at the end
+                (task.folder / ANSWER).unlink(missing_ok=True)  # evaluated before the run's end
             finish_job(task)
             if order.stop_file.exists():
                 break
@@ -138,7 +139,7 @@ def carry_out(found: Selection, sweep: Path, seeds: Sequence[int], program: Path
 
 
 def _read_fresh(seed: int, task: Task, metric: str) -> Fresh:
-    """Numbers are those of a run that has ended, and is the one that was meant."""
+    """The scores of a fresh seed; None unless the planned run has ended."""
     state = status.read_job(task.folder, task.overrides).state
     found = Fresh(seed=seed, folder=str(task.folder), state=state, eval=None, test=None)
     if state not in ENDED or not (task.folder / runs.CONFIG).is_file():
@@ -148,9 +149,9 @@ def _read_fresh(seed: int, task: Task, metric: str) -> Fresh:
 
 
 def run_test(task: Task) -> dict[str, float]:
-    """The scores of a run on the test prompts, asked in a process of its own; {}: no answer.
+    """The scores of a run on the test prompts, from a separate process; {}: the evaluation failed.
 
-    Of one that died, of its newest checkpoint. It is asked once: what is there is read.
+    A failed run is evaluated at its newest checkpoint. Saved scores are read, not measured again.
     """
     answer = task.folder / ANSWER
     if not answer.is_file():
@@ -169,6 +170,6 @@ def run_test(task: Task) -> dict[str, float]:
 
 
 def keep(found: Selection, sweep: Path) -> None:
-    """Write the selection and its table beside the sweep."""
+    """Write the selection and its table to the sweep's folder."""
     selection.write(sweep, found)
     durable.replace(sweep / PAGE, f"{selection.table(found).markdown()}\n".encode())

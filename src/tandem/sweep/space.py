@@ -16,9 +16,9 @@ from tandem.config.names import ConfigError
 from tandem.config.overrides import parse
 
 SEED = "seed"  # never searched: the seeds of a trial are its replicates
-DIGITS = 6  # of a number between two others; folders are named by it
+DIGITS = 6  # significant digits of a number from an interval, also in a folder's name
 
-Space = Mapping[str, BaseDistribution]  # key as Hydra is told it -> what its values may be
+Space = Mapping[str, BaseDistribution]  # key as given to Hydra -> distribution of its values
 
 
 def read(arguments: Sequence[str]) -> tuple[Space, list[str]]:
@@ -40,8 +40,8 @@ def read(arguments: Sequence[str]) -> tuple[Space, list[str]]:
 
 def make_distribution(part: Override) -> BaseDistribution:
     """The distribution of an override: numbers for `interval(a,b)`, integers for
-    `int(interval(a,b))`, either tagged `log` or not; integers for a rising range of them; else the
-    values as words.
+    `int(interval(a,b))`, both optionally tagged `log`; integers for an increasing range of
+    integers; otherwise the values as strings.
 
     Raises ConfigError for an override that cannot be sampled.
     """
@@ -58,10 +58,10 @@ def make_distribution(part: Override) -> BaseDistribution:
 
 def _between(sweep: IntervalSweep, line: str) -> BaseDistribution:
     if unknown := sorted(sweep.tags - {"log"}):
-        raise ConfigError(f"{line}: unknown tag {unknown[0]!r}: there is log")
+        raise ConfigError(f"{line}: unknown tag {unknown[0]!r}; the only tag is log")
     log = "log" in sweep.tags
     if not sweep.start < sweep.end or (log and sweep.start <= 0):
-        raise ConfigError(f"{line}: must rise{', from above 0' if log else ''}")
+        raise ConfigError(f"{line}: must be increasing{' and positive' if log else ''}")
     whole = isinstance(sweep.start, int) and isinstance(sweep.end, int)
     kind = IntDistribution if whole else FloatDistribution
     return kind(sweep.start, sweep.end, log=log)

@@ -1,12 +1,12 @@
 """The status of each run of a sweep, read from the sweep's folder alone.
 
-sweep.json              every command that was launched here, and the runs that it means
-sweep.lock              held while that is written
-sweep.md                the table of them, as it was when a launch ended
+sweep.json              every command that was launched here, and its runs
+sweep.lock              held while sweep.json is written
+sweep.md                the table at the end of the last launch
 seed=0/job.json         the last start of a run: its command line, its process, how it ended
 seed=0/job.lock         held for as long as a process works in the folder
 seed=0/output.log       what the run printed
-seed=0/...              the run itself
+seed=0/...              the run directory
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from tandem.stop import INTERRUPTED
 
 PLAN_LOCK = "sweep.lock"
 LOG = "output.log"
-MODEL = "model"  # what a run saves last, once it is through
+MODEL = "model"  # saved last, at the end of training
 HEADLINES = ("eval/accuracy", "eval/reward")  # the first one that a run has
-GLANCE = 0.5  # seconds, far more than it takes to look whether a folder is locked
+GLANCE = 0.5  # seconds, far more than a process needs to check a lock
 # taken: its folder holds a run of another command line.
 State = Literal["waiting", "running", "finished", "stopped", "failed", "taken"]
-TO_COME = ("waiting", "running", "stopped")  # of such a run there is more to come
+TO_COME = ("waiting", "running", "stopped")  # states of pending runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,18 +45,18 @@ class Start:
     """The last start of a run: `code` is None until its process has ended."""
 
     overrides: Sequence[str]
-    launch: str  # of the sweep that started it
+    launch: str  # id of the launch that started it
     number: int  # 1 for the first start
     host: str
     pid: int
     seconds: float  # of all starts
     code: int | None  # of its process; below 0 the signal that killed it
-    reason: str | None  # why it is not finished; None: it is, or nobody knows yet
+    reason: str | None  # why it did not finish; None: it did, or has not ended yet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One run of a sweep as it stands."""
+    """The current status of one run of a sweep."""
 
     name: str  # of its folder
     state: State
@@ -69,7 +69,7 @@ class Job:
 class SweepPlan:
     """The runs of one command, or of all that were launched in a folder."""
 
-    commands: Mapping[str, Sequence[str] | None]  # -> its runs; None: a search's are those started
+    commands: Mapping[str, Sequence[str] | None]  # -> names of its runs; None: a search
     jobs: Mapping[str, Sequence[str]]  # name of a run's folder -> its overrides
 
     @property
@@ -78,7 +78,7 @@ class SweepPlan:
 
 
 def write_plan(folder: Path, command: str, jobs: Mapping[str, Sequence[str]] | None) -> SweepPlan:
-    """Add a command to those that were launched in this folder. What it alone means."""
+    """Add a command to the plan of this folder, and return the plan of this command alone."""
     folder.mkdir(parents=True, exist_ok=True)
     own = SweepPlan(
         commands={scrub(command, os.environ): None if jobs is None else list(jobs)},
@@ -92,7 +92,7 @@ def write_plan(folder: Path, command: str, jobs: Mapping[str, Sequence[str]] | N
 
 
 def _add_plan(folder: Path, before: SweepPlan, own: SweepPlan) -> SweepPlan:
-    """A run that began stays the one that it was planned as."""
+    """Both plans. A run that has started keeps the overrides that it was planned with."""
     begun = {name for name in before.jobs if (folder / name / JOB).exists()}
     new = {name: job for name, job in own.jobs.items() if name not in begun}
     return SweepPlan(commands={**before.commands, **own.commands}, jobs={**before.jobs, **new})
@@ -106,7 +106,7 @@ def read_plan(folder: Path) -> SweepPlan:
         return SweepPlan(jobs=jobs, **kept)
     except (OSError, ValueError, TypeError, LookupError) as error:
         raise ValueError(
-            f"{folder}: there is no {PLAN} in it; give the folder of a sweep"
+            f"{folder}: it has no readable {PLAN}; give the folder of a sweep"
         ) from error
 
 
@@ -135,19 +135,19 @@ def scrub_overrides(overrides: Sequence[str]) -> list[str]:
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[IO | None]:
-    """The file that says somebody works here; None: somebody else does.
+    """The locked file of a run's folder; None: another process holds the lock.
 
-    A process that inherits it holds it too, so that a run outlives the sweep that started it.
+    A process that inherits the file holds the lock too, so a run that outlives its sweep keeps it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK).open("a") as file:
         if not try_lock(file):
-            time.sleep(GLANCE)  # it may be somebody who only looked
+            time.sleep(GLANCE)  # another process may only be checking the lock
         yield file if try_lock(file) else None
 
 
 def try_lock(file: IO) -> bool:
-    """Whether the lock is ours now: until the file is closed, here and in whoever inherited it."""
+    """Whether the lock was taken. It is held until every process that shares the file closes it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -165,12 +165,12 @@ def read_jobs(folder: Path, plan: SweepPlan) -> list[Job]:
 
 
 def read_job(folder: Path, overrides: Sequence[str] | None = None) -> Job:
-    """`overrides`: what the run is meant to be; None: whatever it is."""
+    """The status of a run. `overrides`: those planned for it; None: any."""
     return judge_job(folder, overrides, running=is_locked(folder))
 
 
 def judge_job(folder: Path, overrides: Sequence[str] | None, *, running: bool) -> Job:
-    """The same for who knows by himself whether somebody works there."""
+    """As `read_job`, for a caller that knows whether the run is running."""
     start = read_start(folder)
     state = _state(folder, start, overrides, running)
     reason = None if start is None else _explain(start, state)
@@ -187,12 +187,12 @@ def _state(
     if start is None:
         return "waiting"
     if start.code is None and _is_through(folder):
-        return "finished"  # it outlived the sweep that would have written it down
+        return "finished"  # it outlived the sweep that would have recorded its exit code
     return {0: "finished", INTERRUPTED: "stopped", None: "stopped"}.get(start.code, "failed")
 
 
 def _is_through(folder: Path) -> bool:
-    """Whether a run whose end nobody saw is through, by its record."""
+    """Whether a run without a recorded exit code is complete according to its own record."""
     with suppress(ValueError):  # a folder without a record
         return read(folder).finished and (folder / MODEL).is_dir()
     return False
@@ -200,9 +200,9 @@ def _is_through(folder: Path) -> bool:
 
 def _explain(start: Start, state: State) -> str | None:
     if state == "taken":
-        return f"another run lies there: {' '.join(start.overrides)}; give another sweep_dir"
+        return f"the folder holds another run: {' '.join(start.overrides)}; set another sweep_dir"
     if state == "stopped" and start.code is None:
-        return "the sweep was killed while it ran"
+        return "the sweep was killed during this run"
     return start.reason
 
 

@@ -1,4 +1,4 @@
-"""Swept words of the configuration (`${learning_rate:low}`), as a number of each run."""
+"""Swept interpolations (`${learning_rate:low}`), resolved to the number of each run."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tandem.config.plain import shorten_reason
 
 
 def replace_words(shared: Sequence[str], own: Sequence[str]) -> list[str]:
-    """The lines that set one run apart, with numbers in place of words.
+    """The overrides of one run, with interpolations resolved.
 
-    They are what this run alone would find under these keys, so that folders and tables are named
-    by what was really set. Where they make no number they stay words, which the run refuses.
+    The values are those that the run itself would compose, so folders and tables show the numbers
+    that were used. Overrides that do not resolve stay as they are, and the run refuses them.
     """
     asked = {line: part for line, part in zip(own, parse(own), strict=True) if is_open(part)}
     if not asked:
@@ -35,8 +35,8 @@ def replace_words(shared: Sequence[str], own: Sequence[str]) -> list[str]:
 
 
 def explain_no_number(row: Sequence[str]) -> str | None:
-    """The reason why words of a command line make no number; None: they do, or the rest of it is at
-    fault."""
+    """Why an interpolation in a command line does not resolve; None: it does, or the rest is
+    invalid."""
     words = {part.input_line: part for part in parse(row) if is_open(part)}
     try:
         cfg = _compose([line for line in row if line not in words])
@@ -44,7 +44,7 @@ def explain_no_number(row: Sequence[str]) -> str | None:
         return None
     for part in words.values():
         OmegaConf.update(cfg, part.key_or_group, part.value(), force_add=True)
-    for part in reversed(words.values()):  # what is swept comes last, and others may read it
+    for part in reversed(words.values()):  # swept keys come last, and other keys may read them
         try:
             OmegaConf.select(cfg, part.key_or_group)
         except OmegaConfBaseException as error:
@@ -53,7 +53,7 @@ def explain_no_number(row: Sequence[str]) -> str | None:
 
 
 def _compose(overrides: Sequence[str]) -> DictConfig:
-    """Once for all seeds of a variant: nothing is chosen by a seed, it only stands in its place."""
+    """The configuration, composed once for all seeds: a seed changes only its own key."""
     parts = parse(overrides)
     seeds = [part.value() for part in parts if is_seed(part)]
     cfg = copy.deepcopy(_settle(tuple(p.input_line for p in parts if not is_seed(p))))
@@ -72,7 +72,7 @@ def is_seed(part: Override) -> bool:
 
 
 def is_open(part: Override) -> bool:
-    """Whether its value is left to the rest of the configuration."""
+    """Whether the value is an interpolation."""
     value = None if part.is_delete() or part.is_sweep_override() else part.value()
     return isinstance(value, str) and "${" in value
 

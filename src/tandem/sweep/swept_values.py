@@ -1,7 +1,7 @@
-"""Values of a sweep that no run could have, refused before the first run starts.
+"""Checks of swept values: a value with which no run is valid is refused before any run starts.
 
-Not every combination is a run: a value is refused only where it cannot run beside any of the
-partners that it is tried with, and what else cannot run is refused by its own process.
+Some combinations may be invalid: a value is refused only if every combination in which it is tried
+fails. Any other invalid combination is refused by its own process.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tandem.config.overrides import parse
 from tandem.sweep.swept_numbers import explain_no_number, is_open
 from tandem.sweep.words import Sweep
 
-TRIES = 8  # combinations that a value is tried in, each of which takes a third of a second
+TRIES = 8  # combinations tried per value, each of which takes a third of a second
 
 Lines = tuple[str, ...]
-Judge = Callable[[Lines], str | None]  # why a command line cannot run; None: it can
+Judge = Callable[[Lines], str | None]  # why a command line is invalid; None: it is valid
 
 
 def find_one_that_runs(sweep: Sweep, check: Callable[[DictConfig], object]) -> Lines:
-    """The command line of a run. Raises ConfigError for a value that none can have."""
+    """The command line of a valid run. Raises ConfigError for a value without one."""
     judge: Judge = functools.cache(functools.partial(_explain_refusal, check))
     values = [f"{key}={value}" for key, values in sweep.swept.items() for value in values]
     found = [_run_with(value, sweep, judge) for value in values or [""]]
@@ -34,7 +34,7 @@ def find_one_that_runs(sweep: Sweep, check: Callable[[DictConfig], object]) -> L
 
 
 def _run_with(value: str, sweep: Sweep, judge: Judge) -> Lines | None:
-    """None: it would run beside other words than those that are swept."""
+    """A valid command line with this value; None: only swept interpolations make it invalid."""
     rows = [(*sweep.shared, *row) for row in combine(sweep.swept, value)]
     run = next((row for row in rows if judge(row) is None), None)
     if run is None and judge(_drop_words(rows[0], value, sweep)) is not None:
@@ -43,17 +43,16 @@ def _run_with(value: str, sweep: Sweep, judge: Judge) -> Lines | None:
 
 
 def _name_run(value: str, reason: str | None) -> str:
-    """A refusal, and the swept value that no run of the sweep can have, where it names neither
-    its key nor what it is set to."""
+    """The reason, after the swept `key=value` unless it names both."""
     words = value.split("=", 1)
     named = all(re.search(rf"(?<!\w){re.escape(word)}(?!\w)", f"{reason}") for word in words)
     return f"{reason}" if named else f"{value}: {reason}"
 
 
 def combine(swept: Mapping[str, Sequence[str]], value: str) -> list[Lines]:
-    """Combinations with a value, each other value once before any of them twice.
+    """Combinations with a value, in which every other value occurs once before any occurs twice.
 
-    Which seed it is makes no run impossible.
+    Only the first seed is tried: no seed makes a run invalid.
     """
     lines = {key: [f"{key}={x}" for x in values] for key, values in swept.items()}
     own = [[value] if value in x else x[:1] if key == "seed" else x for key, x in lines.items()]
@@ -64,7 +63,8 @@ def combine(swept: Mapping[str, Sequence[str]], value: str) -> list[Lines]:
 
 
 def _drop_words(row: Lines, value: str, sweep: Sweep) -> Lines:
-    """Words that make no number beside a value are no fault of it: they are tried themselves."""
+    """The row without interpolations, unless they are not swept or are the value: those that do
+    not resolve beside a value are refused when they are tried themselves."""
     words = {part.input_line for part in parse(row) if is_open(part)}
     swept = words & {*row[len(sweep.shared) :]}
     if not swept or value in swept:

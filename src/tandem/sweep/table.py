@@ -1,4 +1,4 @@
-"""The table of a sweep: what ran, what was there already, what failed and why, what to do next."""
+"""Table of a sweep: the state and the score of each run, reasons of failures, the next command."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from tandem.sweep.status import Job, SweepPlan, read_jobs
 
 SAID = {
     "finished": "finished",
-    "there already": "there already",
+    "there already": "already finished",
     "failed": "failed",
-    "taken": "left out",
+    "taken": "skipped",
     "stopped": "stopped",
     "running": "running",
     "waiting": "waiting",
 }
-OPEN = ("failed", "stopped", "waiting")  # what the same command runs
+OPEN = ("failed", "stopped", "waiting")  # repeating the command runs these
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepSummary:
-    """The fate of the runs, which of them is better, and what to type next."""
+    """The states of the runs, the headline of their comparison, and the next commands."""
 
     table: Table
     notes: Sequence[str]
 
     def markdown(self) -> str:
-        # Commands stand in blocks of their own, which a note of a table cannot hold.
+        # A note of a table cannot hold the code blocks of commands.
         return "\n\n".join([self.table.markdown(), *self.notes])
 
     def text(self, width: int) -> str:
-        """For a terminal of so many columns; a command is not broken."""
+        """The summary for a terminal of `width` columns; commands are not wrapped."""
         lines = [line for note in self.notes for line in note.split("\n\n")]
         said = [line if line.startswith(" ") else fill(line, width) for line in lines]
         return "\n\n".join([fit_table(self.table, width), *said])
 
 
 def summarise(folder: Path, plan: SweepPlan, launch: str | None = None) -> SweepSummary:
-    """`launch`: by which one to tell what ran from what was there already."""
+    """`launch`: the one whose runs are new; finished runs of others are "already finished"."""
     jobs = read_jobs(folder, plan)
     words = [_word(job, launch) for job in jobs]
     counts = Counter(words)
@@ -71,28 +71,28 @@ def _row(job: Job, said: str, metrics: Sequence[str]) -> Sequence[str]:
 
 def _notes(folder: Path, plan: SweepPlan, jobs: Sequence[Job]) -> list[str]:
     left = {job.name for job in jobs if job.state in OPEN}
-    notes = [f"What a run printed is in {folder}/RUN/output.log."] if left else []
+    notes = [f"The output of each run is in {folder}/RUN/output.log."] if left else []
     for command, names in plan.commands.items():
         missing = left - {*plan.jobs} if names is None else left & {*names}
         if missing:
-            runs = f"The same command runs what is missing ({len(missing)})"
+            runs = f"Repeat the command to run what is missing ({len(missing)})"
             notes.append(f"{runs}:\n\n    {command}")
     if any(job.score is not None for job in jobs):
         notes += write_headlines(folder)
-        notes.append(f"All of it:\n\n    python -m tandem.compare {folder} out=report")
+        notes.append(f"Full report:\n\n    python -m tandem.compare {folder} out=report")
     return notes
 
 
 def write_headlines(folder: Path) -> list[str]:
     """The headlines of a comparison of the runs."""
-    # These import torch, which takes seconds that a sweep has no use for while it runs.
+    # These import torch, which takes seconds and which a sweep needs only here.
     from tandem.compare.comparison import Request, compare_scores
     from tandem.compare.headline import write_headline, write_next, write_warnings
 
     try:
         runs, _ = read_all(find([folder]))
         found = compare_scores(runs, Request())
-    except ValueError as error:  # runs without a metric in common, say: there is no headline
+    except ValueError as error:  # for example runs without a common metric
         return [f"No comparison: {error}"]
     sentence, *commands = write_next(found) or [""]
     following = [f"Next: {sentence}"] if sentence else []

@@ -1,4 +1,4 @@
-"""Trials of a search: the question, and the outcome of each."""
+"""Trials of a search: their numbers and results."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ def complete(study: optuna.Study) -> list[FrozenTrial]:
 
 
 def tell(study: optuna.Study, trial: Trial, tasks: Sequence[Task], asked: Asked) -> None:
-    """The mean over its runs; it stays open while there is more of one to come.
+    """Report the mean score of a trial's runs to Optuna. With pending runs the trial stays open.
 
-    Raises ConfigError, and leaves it open, where the metric is none that runs of this search have.
+    Raises ConfigError, and leaves the trial open, if runs of this search do not have the metric.
     """
     jobs = {task.folder: status.read_job(task.folder, task.overrides) for task in tasks}
     if left := [job for job in jobs.values() if job.state in status.TO_COME]:
@@ -76,7 +76,7 @@ def score_of(folder: Path, metric: str | None) -> float | None:
 
 
 def refuse_unknown(metric: str | None, folder: Path) -> None:
-    """Raises ConfigError where this finished run, without a number of it, has no such name."""
+    """Raises ConfigError if this finished run has no metric of this name."""
     names = runs.read(folder).names()
     if names & {*([metric] if metric else status.HEADLINES)}:
         return
@@ -92,26 +92,27 @@ def refuse_unknown(metric: str | None, folder: Path) -> None:
 def missing(job: Job, asked: Asked) -> str:
     """The metric that a run lacks, in words."""
     if job.state == "finished":
-        return f"{job.name} has no number as {asked.metric or ' or '.join(status.HEADLINES)}"
+        return f"{job.name} has no value of {asked.metric or ' or '.join(status.HEADLINES)}"
     return f"{job.name} {job.state}" + (f" ({job.reason})" if job.reason else "")
 
 
 def best(study: optuna.Study, asked: Asked, folder: str, seeds: int) -> str:
-    """The best trial, and that it was found by looking."""
+    """The best trial, with the warning that its score was selected."""
     done = complete(study)
     if not done:
-        return "no trial came to an end"
+        return "no trial was completed"
     top = study.best_trial
     where = " ".join(line.lstrip("+") for line in space.make_overrides(top.params))
     found = f"{asked.metric or 'score'} {top.value:.4g} (n = {seeds})"
     return (
         f"\nbest of k = {len(done)} trials: {where}, {found}\n"
-        f"It was chosen by looking; fresh seeds say how good it is:{next_step(asked, folder)}"
+        "The score of the best of several trials is too good on average; measure it on fresh "
+        f"seeds:{next_step(asked, folder)}"
     )
 
 
 def next_step(asked: Asked, folder: str) -> str:
-    """How to train them: a selection takes the highest score of a sweep and nothing else."""
+    """How to train fresh seeds; `tandem select` can choose only the highest value of a score."""
     highest = asked.direction == "maximize"
     if highest and (asked.metric is None or is_score(asked.metric)):
         metric = [] if asked.metric is None else [f"metric={asked.metric}"]

@@ -1,4 +1,4 @@
-"""Command lines of a sweep: from one that means many runs to that of each."""
+"""Command lines of a sweep: from the one that was typed to those of its runs."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from tandem.config.names import ConfigError
 from tandem.config.overrides import list_options, parse
 from tandem.sweep.swept_numbers import replace_words
 
-LONGEST = 100  # characters of a folder's name that people still read
-FILES = ("sweep", "experiment")  # groups whose options may say what is swept
-# What a run has of its own, and a sweep in its place.
+LONGEST = 100  # characters of a readable folder name
+FILES = ("sweep", "experiment")  # groups whose options may contain swept values
+# Keys of a single run -> what to do in a sweep instead.
 INSTEAD = {
-    "resume": "-m starts runs, and the same command goes on with those that are not finished",
-    "run_dir": "the runs of a sweep lie in one folder; set sweep_dir",
-    "hydra.run.dir": "the runs of a sweep lie in one folder; set sweep_dir",
-    "hydra.sweep.dir": "write sweep_dir",
-    "hydra.sweep.subdir": "a run's folder is named by what is swept; set sweep_dir",
+    "resume": "-m starts runs; repeat the command of a sweep to continue its unfinished runs",
+    "run_dir": "the runs of a sweep share one folder; set sweep_dir",
+    "hydra.run.dir": "the runs of a sweep share one folder; set sweep_dir",
+    "hydra.sweep.dir": "set sweep_dir instead",
+    "hydra.sweep.subdir": "the swept values name the folder of a run; set sweep_dir",
 }
-OF_RANKS = ("TORCHELASTIC_RUN_ID", "LOCAL_RANK")  # set by what starts a process for each device
+OF_RANKS = ("TORCHELASTIC_RUN_ID", "LOCAL_RANK")  # set by launchers of one process per device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +38,11 @@ class Sweep:
 
     folder: Path
     shared: Sequence[str]  # overrides of every run
-    swept: Mapping[str, Sequence[str]]  # key as it was typed -> its values as they are typed
-    space: Mapping[str, str]  # the same key -> all of its values in Hydra's words, `range(0,3)`
-    hydra: DictConfig  # launcher and sweeper, as command line and files want them
-    gpus: int | None  # of each run; None: all that it finds
-    dry_run: bool  # only say what would run
+    swept: Mapping[str, Sequence[str]]  # key as typed -> its values as typed
+    space: Mapping[str, str]  # the same key -> its values in Hydra's grammar, `range(0,3)`
+    hydra: DictConfig  # launcher and sweeper, as set by command line and files
+    gpus: int | None  # of each run; None: all visible ones
+    dry_run: bool  # only print what would run
 
     @property
     def searches(self) -> bool:
@@ -50,7 +50,7 @@ class Sweep:
 
     @property
     def jobs(self) -> dict[str, list[str]] | None:
-        """Name of its folder -> overrides; None: see `searches`."""
+        """Folder name -> overrides of each run; None for a search."""
         if self.searches:
             return None
         pairs = [[f"{key}={value}" for value in values] for key, values in self.swept.items()]
@@ -59,7 +59,7 @@ class Sweep:
 
 
 def parse_sweep(overrides: Sequence[str], *, multirun: bool) -> Sweep | None:
-    """The sweep of a command line: as -m, `sweep=` or an experiment's file says. None: nothing."""
+    """The sweep that -m, `sweep=` or an experiment's file asks for; None: a single run."""
     if not multirun and not (_list_chosen(overrides) & {*FILES}):
         return None
     if multirun:
@@ -88,19 +88,19 @@ def parse_sweep(overrides: Sequence[str], *, multirun: bool) -> Sweep | None:
 
 
 def searches(hydra: DictConfig) -> bool:
-    """Whether it is decided while it goes on which runs there will be."""
+    """Whether a sweeper chooses the runs while the sweep proceeds."""
     return hydra.runtime.choices["hydra/sweeper"] != "basic"
 
 
 def _gpus(trainer: DictConfig) -> int | None:
-    """A list names some of those that a run sees, so it has to see all."""
+    """The number of GPUs of a run; None for a list, whose indices refer to all visible GPUs."""
     if trainer.accelerator == "cpu":
         return 0
     return trainer.devices if isinstance(trainer.devices, int) else None
 
 
 def name_job(own: Sequence[str]) -> str:
-    """A folder's name for what is swept, whatever the order; what cannot stand in it is hashed."""
+    """The folder name of a run: its swept values, sorted; shortened or unsafe names get a hash."""
     text = ",".join(sorted(line.lstrip("+") for line in own)) or "run"
     name = re.sub(r"_*([,=])_*", r"\1", re.sub(r"[^\w.,=+-]+", "_", text)).strip("_")
     if name == text and len(name) <= LONGEST:
@@ -109,7 +109,7 @@ def name_job(own: Sequence[str]) -> str:
 
 
 def name_folder(shared: Sequence[str], swept: Mapping[str, str]) -> str:
-    """The same for the same runs, in whatever order they were typed, and for no others."""
+    """The default folder of a sweep: the same for the same runs in any order, and for no others."""
     words = sorted(re.split(r"[./@]", key)[-1].lstrip("+") for key in swept)
     whole = sorted([*shared, *(f"{key}={values}" for key, values in swept.items())])
     return f"runs/sweeps/{'-'.join(words)[:40] or 'run'}-{_digest(' '.join(whole))}"
@@ -124,7 +124,7 @@ def _list_chosen(overrides: Sequence[str]) -> set[str]:
 
 
 def _list_first(overrides: Sequence[str]) -> list[str]:
-    """One command line of the sweep, as far as the command line itself says it."""
+    """The command line of the first run, without values that files sweep."""
     return [_lines(part)[0] for part in parse(overrides)]
 
 
@@ -133,7 +133,7 @@ def _expand(overrides: Sequence[str], hydra: DictConfig) -> list[str]:
     given = {part.key_or_group: part for part in parse(overrides)}
     params = OmegaConf.to_container(hydra.sweeper).get("params") or {}
     if "experiment" in given and given["experiment"].is_sweep_override():
-        params = {}  # each of them may say another thing
+        params = {}  # each experiment may sweep other keys
     by_files = [f"{key}={values}" for key, values in params.items() if _strip_key(key) not in given]
     return [*by_files, *overrides]
 
@@ -143,7 +143,7 @@ def _strip_key(key: str) -> str:
 
 
 def _is_aside(part: Override) -> bool:
-    """Whether a word says how the runs are started, and nothing of any of them."""
+    """Whether an override concerns only how runs are started."""
     return part.key_or_group in ("sweep", "sweep_dir", "dry_run") or part.is_hydra_override()
 
 
@@ -163,7 +163,7 @@ def _values(part: Override) -> list[str]:
     else:
         found = list(part.sweep_string_iterator())
     if not found:
-        raise ConfigError(f"{part.input_line}: names nothing")
+        raise ConfigError(f"{part.input_line}: gives no values")
     return [str(name) for name in found]
 
 
@@ -179,11 +179,11 @@ def _refuse_what_a_run_has(overrides: Sequence[str]) -> None:
         if part.key_or_group == "sweep" and part.is_sweep_override():
             raise ConfigError(f"{part.input_line}: write sweep=[{','.join(_values(part))}]")
         if part.key_or_group == "sweep_dir" and part.is_sweep_override():
-            raise ConfigError(f"{part.input_line}: give one folder; quote a name that has commas")
+            raise ConfigError(f"{part.input_line}: give one folder; quote a name with commas")
     if started := [name for name in OF_RANKS if name in os.environ]:
         raise ConfigError(
-            f"-m where {started[0]} is set: each rank would start the whole sweep; start it by "
-            "python train.py -m, each run starts its own ranks"
+            f"{started[0]} is set: each rank would start the whole sweep; start it once with "
+            "python train.py -m, and each run starts its own ranks"
         )
 
 
@@ -191,18 +191,18 @@ def _refuse_a_key_twice(overrides: Sequence[str]) -> None:
     """Raise ConfigError for a key that is swept twice: the last one would win silently."""
     for one, other in itertools.combinations(parse(overrides), 2):
         if _sets(one, other) or _sets(other, one):
-            raise ConfigError(f"{one.input_line} {other.input_line}: a sweep takes a key once")
+            raise ConfigError(f"{one.input_line} {other.input_line}: give each key once")
 
 
 def _sets(one: Override, other: Override) -> bool:
-    """The same key, or one in the mapping that is given for it."""
+    """Whether `one` sets the key of `other`, directly or in a mapping."""
     key, below = (part.get_key_element().lstrip("+~") for part in (one, other))
     is_mapping = not one.is_delete() and isinstance(one.value(), dict)
     return key == below or (is_mapping and below.startswith(f"{key}."))
 
 
 def _refuse_more_than_a_sweep(overrides: Sequence[str]) -> None:
-    """Raise for what else an option of `sweep` sets: a run gets what is swept and no more."""
+    """Raise ConfigError for an option of `sweep` that sets anything but swept values."""
     chosen = [part.value() for part in parse(overrides) if part.key_or_group == "sweep"]
     names = [name for value in chosen for name in (value if isinstance(value, list) else [value])]
     for name in names:
@@ -211,6 +211,6 @@ def _refuse_more_than_a_sweep(overrides: Sequence[str]) -> None:
         if others or not OmegaConf.select(node, "hydra.sweeper.params"):
             found = f"sets {others[0]}" if others else "sets none"
             raise ConfigError(
-                f"sweep={name}: it may set hydra.sweeper.params, what is swept, and {found}; what "
-                "runs share is an experiment"
+                f"sweep={name}: its file must set hydra.sweeper.params and nothing else, but it "
+                f"{found}; put what all runs share into an experiment"
             )
