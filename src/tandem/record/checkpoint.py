@@ -3,8 +3,8 @@
 `record/publishing.py` writes them. Nothing in one is ever unpickled or instantiated.
 
     step_000040/
-      policy.safetensors  optimizer.safetensors  ...   one file for each group of tensors, or, of
-      policy.00003.safetensors  ...                    several ranks, one of each rank
+      policy.safetensors  optimizer.safetensors  ...   one file per group of tensors or, with
+      policy.00003.safetensors  ...                    several ranks, one per group and rank
       state.json                                       numbers and names
       manifest.json                                    size and sha256 of each file, and its own
 """
@@ -34,7 +34,7 @@ TEMPORARY = re.compile(r"step_\d{6,}\.tmp-(?P<host>.+)\.(?P<pid>\d+)\.[0-9a-f]{3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """The newest whole checkpoint, and why each newer one was passed over."""
+    """The newest whole checkpoint, and why each newer one was skipped."""
 
     path: Path | None  # None: there is no whole one
     step: int  # 0 if there is none
@@ -42,9 +42,9 @@ class Found:
 
 
 def find_newest_whole(folder: Path) -> Found:
-    """The newest checkpoint all of whose bytes are as they were written.
+    """The newest checkpoint whose bytes are all as they were written.
 
-    Ranks that are together begin it together: each reads its share of the files, once.
+    Collective: each rank reads its share of the files, once.
     """
     skipped: list[str] = []
     for step, path in reversed(list_published(folder)):
@@ -65,7 +65,7 @@ def find_newest_step(folder: Path) -> int | None:
 def find_flaws(path: Path, *, rank: int = 0, ranks: int = 1) -> list[str]:
     """Reasons why a checkpoint must not be used, [] if it is whole.
 
-    Reads every byte of it, or of every `ranks`-th file from that of the rank on.
+    Reads every byte of it, or of every `ranks`-th file, starting at file `rank`.
     """
     try:
         raw = (path / MANIFEST).read_bytes()
@@ -83,7 +83,7 @@ def find_flaws(path: Path, *, rank: int = 0, ranks: int = 1) -> list[str]:
 
 
 def _find_displaced(path: Path, step: int) -> list[str]:
-    """The fault of a whole checkpoint's place: a run finds the step by the name."""
+    """The flaw of a link or a wrong folder name, by which a run finds the step."""
     if path.is_symlink():
         return [f"it is a link to {path.readlink()}; replace it with a copy of the checkpoint"]
     if step != _step(path):
@@ -92,30 +92,29 @@ def _find_displaced(path: Path, step: int) -> list[str]:
 
 
 def _find_broken(paths: Sequence[Path]) -> list[str]:
-    """The fault of weights that are as they were written."""
+    """The flaw of weights that were written intact but are not finite."""
     names = [name for path in paths for name in list_not_finite(load_file(path))]
     return [f"{len(names)} weights are not finite, such as {names[0]}"] if names else []
 
 
 def list_not_finite(weights: Mapping[str, Tensor]) -> list[str]:
-    """The names of those that hold an infinity, or what is no number. Of any shape [...]."""
+    """The names of weights that hold an infinity or a NaN. Of any shape [...]."""
     return [name for name, x in weights.items() if not bool(x.isfinite().all())]
 
 
 def check_places(folder: Path) -> None:
-    """Raise ValueError for a checkpoint that somebody renamed or linked: whether it is one of the
-    run's own nobody knows."""
+    """Raise ValueError for a renamed or linked checkpoint: it may belong to another run."""
     for named, path in list_published(folder):
         try:
             step = json.loads((path / MANIFEST).read_bytes())["step"]
         except (OSError, ValueError, KeyError, TypeError):
-            step = named  # torn, which `newest_whole` sees
+            step = named  # torn, which `find_newest_whole` reports
         if reasons := _find_displaced(path, step):
             raise ValueError(f"checkpoint {path} is refused: {reasons[0]}")
 
 
 def read(path: Path) -> tuple[dict[str, dict[str, Tensor]], dict]:
-    """Groups of tensors, on the CPU, and the state. Tensors may lie anywhere: copy out of them.
+    """Groups of tensors on the CPU, and the state. Copy the tensors: their alignment is arbitrary.
 
     Of any shape [...].
     """
@@ -125,7 +124,7 @@ def read(path: Path) -> tuple[dict[str, dict[str, Tensor]], dict]:
 
 
 def manifest_of(step: int, files: Mapping) -> bytes:
-    """The one spelling of a manifest: any other byte in it is damage."""
+    """The only valid bytes of a manifest: any difference is damage."""
     body = {"files": files, "format": FORMAT, "step": step}
     return to_json({**body, "sha256": hash_of(to_json(body))})
 
@@ -160,7 +159,7 @@ def list_published(folder: Path) -> list[tuple[int, Path]]:
 
 
 def newest_until(published: Sequence[tuple[int, Path]], step: int) -> Path | None:
-    """The newest checkpoint of at most `step` steps; None if there is none. Oldest first."""
+    """The newest checkpoint up to `step`; None if there is none. `published`: oldest first."""
     return next((path for own, path in reversed(published) if own <= step), None)
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 
 def write(path: Path, content: bytes) -> None:
-    """Its bytes are on the disk when this returns, its name once the folder is synced."""
+    """Write a file: its bytes are on disk on return, its name once the folder is synced."""
     path.unlink(missing_ok=True)
-    with path.open("xb") as file:  # never through a link that somebody left there
+    with path.open("xb") as file:  # never through a link in its place
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -22,7 +22,7 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def replace_all(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """The same of several files; where there is no room for all of them, all keep the old bytes."""
+    """As `replace`, for several files; if there is no room for all, all keep the old bytes."""
     # In the same folder: a rename between file systems is a copy, and a copy can be torn.
     # One name for all attempts: what a kill leaves behind is overwritten by the next one.
     temporary = {name: folder / f"{name}.tmp" for name in contents}

@@ -1,8 +1,8 @@
-"""The record of an evaluation by itself, beside the run that it is about.
+"""Record of a separate evaluation, in the directory of its run.
 
-evaluation_test.json    the numbers
+evaluation_test.json    the metrics
 evaluation_test.jsonl   rows of samples, their pictures beside it
-evaluation_test/        what mirrors keep in files; for W&B it is a run of its own
+evaluation_test/        files of mirrors; for W&B it is a separate run
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tandem.record.secrets import scrub_config
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationRecord:
-    """The files of an evaluation that stands alone, beside the run that it is of."""
+    """The files of a separate evaluation, in the directory of its run."""
 
     run_dir: Path
     split: str  # of the data
@@ -32,11 +32,11 @@ class EvaluationRecord:
 
     @property
     def table(self) -> Path:
-        """Rows of samples; the numbers lie beside it, in .json."""
+        """Rows of samples; the metrics are beside it, in .json."""
         return self.run_dir / f"evaluation_{self.split}.jsonl"
 
     def write(self, iteration: int, metrics: Mapping[str, float], rows: Sequence[Mapping]) -> None:
-        """Write the metrics and rows of the weights after so many iterations."""
+        """Write the metrics and rows of the weights after that iteration."""
         name = f"evaluation_{self.split}"
         table = self.table
         table.parent.mkdir(parents=True, exist_ok=True)

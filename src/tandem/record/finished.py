@@ -1,4 +1,4 @@
-"""State of a run that may have nothing left to do, from its directory alone: no heavy import."""
+"""Completeness of a run, read from its directory alone, without heavy imports."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ ITERATIONS = re.compile(r"^iterations: (\d+)$", re.M)
 
 
 def finished(run_dir: Path) -> int | None:
-    """The iterations of a run that went to its end and left a model and curves; None: it did not.
+    """The number of iterations of a complete run, with a model and curves; None: it is incomplete.
 
-    Its curves are drawn last.
+    The curves are drawn last.
     """
     wanted = planned(run_dir)
     left = (f"{CHECKPOINTS}/step_{wanted or 0:06d}", "model", "curves.png")

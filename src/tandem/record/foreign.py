@@ -1,4 +1,4 @@
-"""Files of a run directory that may be anybody's: read within limits, or refused in one line."""
+"""Files of an untrusted run directory: read within limits, or refused in one line."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import yaml
 
 from tandem.settings.renamed import present_config
 
-# libyaml's parts know no tags either, and are ten times as fast where they were built.
+# libyaml's loader is as safe and ten times as fast, where it is installed.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 MIB = 1 << 20
 CONFIG_BYTES, JSON_BYTES, LOG_BYTES = 4 * MIB, 64 * MIB, 4096 * MIB
-FILES = {".json", ".jsonl", ".yaml", ".lock"}  # by the ends of their names
-DEEPEST = 100  # mappings and lists in one another
+FILES = {".json", ".jsonl", ".yaml", ".lock"}  # suffixes of files, which no folder may have
+DEEPEST = 100  # nested mappings and lists
 MOST_VALUES = 50_000  # keys and values of a configuration
-# What a file that is not ours may make a reader raise, whatever stands in it.
+# The exceptions that reading an untrusted file may raise.
 UNREADABLE = (
     *(OSError, yaml.YAMLError, ValueError, TypeError, LookupError),
     *(AttributeError, ArithmeticError, RecursionError),
@@ -38,9 +38,9 @@ def check_file(path: Path, most: int) -> None:
 
 
 def check_files(folder: Path) -> None:
-    """Raise ValueError for what in a run directory is not to be opened or written to: a link
-    anywhere, for what goes on would write, or prune, where it leads; a FIFO, a folder in the place
-    of a file, and a file that is too large."""
+    """Raise ValueError for entries of a run directory that must not be opened or written: a link,
+    as a resumed run would write or delete at its target; a FIFO, a folder in place of a file, and
+    a file that is too large."""
     for home, folders, files in os.walk(folder, onerror=_raise):
         for place in (Path(home) / name for name in (*folders, *files)):
             _check_place(place, folder)
@@ -63,11 +63,11 @@ def _check_place(place: Path, folder: Path) -> None:
 
 
 def _is_of_wandb(place: Path, folder: Path) -> bool:
-    """Whether W&B makes such a link, from `wandb` to its newest start there, or to the log of its
-    service, which is written in the user's cache and never by this name."""
+    """Whether W&B makes this link: to its newest start in `wandb`, or to the log of its service,
+    which it writes in the user's cache and never under this name."""
     name = place.relative_to(folder)
     home = Path(os.path.realpath(folder)) / "wandb"
-    inside = Path(os.path.realpath(place)).is_relative_to(home)  # takes a link to itself
+    inside = Path(os.path.realpath(place)).is_relative_to(home)  # accepts a link to itself
     return name.parts[0] == "wandb" and (inside or name.match("wandb/*/logs/debug-core.log"))
 
 
@@ -84,10 +84,10 @@ def read_bytes(path: Path, most: int) -> bytes:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """A configuration as a record holds it, under present names: a mapping of plain values.
+    """A recorded configuration under the present names of keys: a mapping of plain values.
 
-    Raises ValueError for one that is too deep or has too much, and for aliases, a few of which mean
-    gigabytes.
+    Raises ValueError for one that is too deep or too large, and for aliases: a few of them can
+    expand to gigabytes.
     """
     raw = read_bytes(path, CONFIG_BYTES)
     check_yaml(raw, path.name)
@@ -98,7 +98,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def check_yaml(raw: bytes | str, name: str) -> None:
-    """Raise ValueError for a text that is too deep or has too much, and for aliases."""
+    """Raise ValueError for a text that is too deep or has too many values, and for aliases."""
     depth = values = 0
     for event in yaml.parse(raw, Loader=LOADER):
         values += isinstance(event, yaml.ScalarEvent)

@@ -1,12 +1,12 @@
 """The pictures of a sample table: their pixels in a file beside it, and grids to look at.
 
     samples/iteration_000020.jsonl             rows; a picture is a file and the place in it
-    samples/iteration_000020.png               what evaluation saw: a titled row for each prompt
-    samples/iteration_000020_sampled.png       the same by the sampling that is trained
-    samples/iteration_000020_best.png          of training, the best first; and the worst
-    samples/pixels/iteration_000020_eval.png   the very pixels, a file for each kind of row
+    samples/iteration_000020.png               evaluation samples: a titled row for each prompt
+    samples/iteration_000020_sampled.png       the same with the sampling of training
+    samples/iteration_000020_best.png          the best training samples; _worst.png: the worst
+    samples/pixels/iteration_000020_eval.png   the exact pixels, a file for each kind of row
 
-The same prompts and the same noise at every evaluation: what differs is what was learnt.
+Every evaluation has the same prompts and the same noise, so differences are due to training.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from tandem.types import WRITTEN
 Rows = Sequence[Mapping]
 
 FIRST = "eval"  # the kind of row that is titled, and followed through training
-FOLLOWED = 12  # prompts of which a sample is
+FOLLOWED = 12  # most prompts of which a sample is followed
 
 
 def write_pictures(rows: Rows, table: Path) -> list[dict]:
-    """Rows of a table to be written there: their pictures go into files, and the rows say where.
+    """The rows to write to a table: pictures are saved to files, which the rows name.
 
     Texts stay as they are.
     """
@@ -53,7 +53,7 @@ def write_pictures(rows: Rows, table: Path) -> list[dict]:
 
 
 def split_by_kind(rows: Rows) -> dict[str, list[Mapping]]:
-    """The rows that show a picture."""
+    """The rows with a picture, by kind."""
     found: dict[str, list[Mapping]] = {}
     for row in rows:
         if isinstance(row["output"], Tensor):
@@ -62,15 +62,15 @@ def split_by_kind(rows: Rows) -> dict[str, list[Mapping]]:
 
 
 def lay_out(rows: Rows) -> Tensor:
-    """All pictures of one kind, about as many in a row as in a column. uint8 [H, W, 3]."""
+    """A roughly square grid of all pictures of one kind. uint8 [H, W, 3]."""
     shown = [row["output"] for row in rows]
     return pictures.lay_out_grid(shown, math.ceil(math.sqrt(len(shown))))
 
 
 def draw_grid(rows: Rows, path: Path) -> None:
-    """A grid for the eye, of rows of one kind: a row for each prompt, its samples as columns.
+    """Draw a grid for viewing, of rows of one kind: a row for each prompt, its samples as columns.
 
-    Titles take twenty times as long as pictures, so one grid has them for all.
+    Titles take twenty times as long as pictures, so only the grid of FIRST has them.
     """
     of_prompts: dict[str, list[Tensor]] = {}
     written: dict[str, list[str]] = {}
@@ -137,8 +137,8 @@ def distance(pictures: Tensor, others: Tensor) -> Tensor:
 
 
 def distance_to_start(rows: Rows, start: Path) -> float | None:
-    """How far pictures have come from those in the table of the first evaluation, which had the
-    same prompts and the same noise: the mean over the pictures that both show.
+    """The mean distance of pictures from those in the table of the first evaluation, which had the
+    same prompts and the same noise, over the pictures in both.
 
     None: there is no such table, or nothing to compare in it.
     """
@@ -154,7 +154,7 @@ def distance_to_start(rows: Rows, start: Path) -> float | None:
 
 
 def _number_pictures(shown: Iterable[tuple[str, Tensor]]) -> dict[tuple[str, int], Tensor]:
-    """Pictures by prompt, and by place among those of the prompt."""
+    """Pictures by prompt, and by index among those of the prompt."""
     found: dict[tuple[str, int], Tensor] = {}
     count: Counter[str] = Counter()
     for prompt, picture in shown:
@@ -170,12 +170,12 @@ def list_tables(run_dir: Path) -> dict[int, Path]:
 
 
 def parse_iteration(path: Path) -> int:
-    """The iteration that a file of samples belongs to, one that a kill left half-written too."""
+    """The iteration of a file of samples, also of one that a kill left half-written."""
     return int(re.match(r"iteration_(\d+)", path.name)[1])
 
 
 def _first_of_each(table: Path) -> dict[str, Tensor]:
-    """The first picture of each prompt that evaluation saw."""
+    """The first picture of each evaluated prompt."""
     found: dict[str, Tensor] = {}
     for row, picture in _read_pictures(table):
         found.setdefault(row["prompt"], picture)
@@ -187,7 +187,7 @@ def _read_pictures(table: Path) -> Iterator[tuple[Mapping, Tensor]]:
 
 
 def read_seen(table: Path) -> Iterator[tuple[Mapping, str | Tensor]]:
-    """The rows of a table with what evaluation saw, as a model is used.
+    """The evaluation rows of a table (FIRST) with their outputs.
 
     Pictures are uint8 [H, W, 3].
     """
@@ -195,7 +195,7 @@ def read_seen(table: Path) -> Iterator[tuple[Mapping, str | Tensor]]:
 
 
 def read_shown(table: Path, rows: Rows) -> Iterator[tuple[Mapping, str | Tensor]]:
-    """Rows of a table with their outputs: texts, and pictures as they were to the bit.
+    """Rows of a table with their outputs: texts, and pictures that are exact to the bit.
 
     Pictures are uint8 [H, W, 3].
     """

@@ -12,7 +12,7 @@ from tandem.record import durable
 
 
 class Damaged(ValueError):
-    """A whole line that cannot be read: no kill leaves one, so somebody must look at it."""
+    """A complete line that cannot be read. No kill leaves one, so a person has to decide."""
 
     def __init__(self, path: Path, number: int, reason: str) -> None:
         super().__init__(
@@ -27,10 +27,10 @@ def encode(rows: Iterable[Mapping]) -> bytes:
 
 
 def append(path: Path, row: Mapping) -> None:
-    """All of the line or, where the disk has no room for it, nothing. A kill leaves a torn last
-    line at most.
+    """Append a whole line, or nothing if the disk has no room. A kill leaves a torn last line at
+    most.
 
-    Raises OSError where there is no room.
+    Raises OSError if there is no room.
     """
     left = encode([row])
     with path.open("ab", buffering=0) as file:
@@ -44,7 +44,7 @@ def append(path: Path, row: Mapping) -> None:
 
 
 def read(path: Path) -> list[dict]:
-    """All whole lines; [] if there is no file. Raises Damaged for one that says nothing."""
+    """All whole lines; [] if there is no file. Raises Damaged for one that is not an object."""
     return [_object(path, number, line) for number, line in enumerate(_whole_lines(path), 1)]
 
 

@@ -28,12 +28,12 @@ def choices(config: Config) -> dict[str, Choice]:
 
 
 def settings(config: Config) -> dict[str, object]:
-    """The numbers as they were resolved, nested as they stand in the configuration."""
+    """The resolved values, nested as in the configuration."""
     return {name: _plain(node) for name, node in config.items() if key_of(name).mirrored}
 
 
 def group(config: Config) -> str:
-    """Seeds of one configuration share it: sweep, model, algorithm, and what else was typed."""
+    """The group that seeds of a configuration share: sweep, model, algorithm, other overrides."""
     chosen = choices(config)
     named = [str(chosen[name]) for name in ("sweep", "model", "algorithm") if name in chosen]
     typed = sorted({*filter(_names_a_variant, config.get("overrides") or ())})
@@ -60,7 +60,7 @@ def _rewards(config: Config) -> Iterator[str]:
 
 
 def _plain(node: object) -> object:
-    """Without Hydra's marks for functions that are called later."""
+    """The node without Hydra's `_partial_`."""
     if not isinstance(node, Mapping):
         return node
     return {name: _plain(item) for name, item in node.items() if name != "_partial_"}

@@ -1,4 +1,4 @@
-"""The link `latest` beside runs, and beside sweeps: the one that was started last."""
+"""The link `latest` beside runs, and beside sweeps, to the one that was started last."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ LINK = "latest"
 
 
 def point_latest(folder: Path, home: Path) -> None:
-    """Let `home`/latest lead to a folder within it, at once or not at all.
+    """Point the link `home`/latest to a folder within `home`, atomically.
 
-    What somebody else put there under that name stays.
+    A file or folder of that name stays.
     """
     whole, link = folder.absolute(), home.absolute() / LINK
     if not whole.is_relative_to(link.parent) or (link.exists() and not link.is_symlink()):
@@ -29,7 +29,7 @@ def point_latest(folder: Path, home: Path) -> None:
 
 
 def home_of_runs(run_dir: Path) -> Path | None:
-    """The nearest folder `runs` around it; None: there is none, or the run is one of a sweep."""
+    """The nearest folder `runs` above a run; None: there is none, or the run is of a sweep."""
     around = run_dir.absolute().parents
     if any(parent.name == "sweeps" for parent in around):
         return None
@@ -37,8 +37,7 @@ def home_of_runs(run_dir: Path) -> Path | None:
 
 
 def followed(folder: Path) -> Path:
-    """The folder that a link leads to: a run that goes on stays there, whatever is started
-    meanwhile."""
+    """The folder that a link points to: a resumed run stays there even if the link moves."""
     if not folder.is_symlink():
         return folder
     real, here = folder.resolve(), Path.cwd().resolve()

@@ -52,7 +52,7 @@ def _code() -> dict:
 
 
 def _git(*arguments: str) -> str | None:
-    """The output of git; None if there is no git, no repository, or it says no."""
+    """The output of git; None if there is no git or no repository, or it fails."""
     command = ["git", "-C", str(Path(__file__).parent), *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
@@ -68,7 +68,7 @@ def _versions() -> dict[str, str]:
 
 
 def _hardware() -> dict:
-    import torch  # what only scrubs a text takes no second for it
+    import torch  # here, as it takes a second that callers of other functions save
 
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]

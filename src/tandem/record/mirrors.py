@@ -1,4 +1,4 @@
-"""Copies of the record for other viewers. A mirror may fail; the run goes on with its record."""
+"""Copies of the record for other viewers. If a mirror fails, the run continues without it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Job = Literal["train", "evaluate", "warm_start"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run as a mirror learns of it when it starts, or goes on."""
+    """The facts of a run that mirrors receive when it starts or resumes."""
 
     folder: Path
     name: str
     id: str  # the same for all starts of the run
-    iteration: int  # the first line to come; the record has those before it
+    iteration: int  # of the next line; the record has the earlier ones
     job: Job = "train"
     config: Mapping[str, object] = field(default_factory=dict)  # resolved, without secrets
 
@@ -45,7 +45,7 @@ class Mirror(Protocol):
 
 
 class Mirrors:
-    """All mirrors of a run. One that fails is named in one line and left out from then on."""
+    """All mirrors of a run. One that fails is reported in one line and no longer used."""
 
     def __init__(self, mirrors: Sequence[Mirror]) -> None:
         self.mirrors = list(mirrors)
@@ -71,7 +71,7 @@ class Mirrors:
         for mirror in tuple(self.alive):
             try:
                 act(mirror)
-            except Exception as error:  # whatever it is, it is the mirror's and not the run's
+            except Exception as error:  # no error of a mirror may end the run
                 self.alive.remove(mirror)
                 reason = " ".join(str(error).split()) or type(error).__name__
                 log.warning("mirror %s is off: %s", type(mirror).__name__, reason)
@@ -91,7 +91,7 @@ class Csv:
         self.columns: list[str] = []
 
     def open(self, run: Run) -> None:
-        """Find the columns that were written before."""
+        """Rebuild the table from the logs."""
         self.path = run.folder / "metrics.csv"
         self.path.unlink(missing_ok=True)
         for line in lines(run.folder):
@@ -107,13 +107,13 @@ class Csv:
             csv.DictWriter(file, self.columns).writerow(row)
 
     def samples(self, iteration: int, rows: Rows) -> None:
-        """They are a table in the record already."""
+        """Nothing: the record has them as a table."""
 
     def close(self) -> None:
         """Nothing is held open."""
 
     def _widen(self, names: list[str]) -> None:
-        """Write the table anew with more columns, empty where they were not known yet."""
+        """Rewrite the table with more columns, which are empty in earlier rows."""
         text = self.path.read_text() if self.path.exists() else ""
         old = list(csv.DictReader(io.StringIO(text, newline="")))
         self.columns += names
@@ -125,7 +125,7 @@ class Csv:
 
 
 class TensorBoard:
-    """Event files in tensorboard/; a resumed run hides what lies after its checkpoint."""
+    """Event files in tensorboard/; a resumed run hides points after its checkpoint."""
 
     def open(self, run: Run) -> None:
         """Open the event file of a run."""

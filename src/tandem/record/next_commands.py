@@ -1,4 +1,4 @@
-"""Commands to type after a run, as the shell that started it would take them."""
+"""Commands to run after a run, quoted for the shell that started it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from tandem.record import jsonl
 from tandem.record.terminal import line
 from tandem.stop import command_to_resume, interpreter
 
-LONGEST = 60  # characters of a prompt that somebody would type
+LONGEST = 60  # characters of an example prompt
 
 
 def next_commands(run_dir: Path, *, iterations: int) -> str:
-    """Lines for people. The prompt is one of the last evaluation that was answered well."""
+    """Lines for the terminal. The example prompt is one that the last evaluation scored high."""
     place = shlex.quote(str(run_dir))
     python = interpreter()
     curves = run_dir / "curves.png"
@@ -35,7 +35,7 @@ def how_to_go_on(run_dir: Path, *, stays: bool) -> str:
 
 
 def example(run_dir: Path) -> str:
-    """A prompt of the last table of samples, the longest short one of those that scored highest."""
+    """The longest of the short prompts with the highest score in the last table of samples."""
     last = max((run_dir / "samples").glob("iteration_*.jsonl"), default=None)
     rows = [] if last is None else jsonl.read(last)
     asked = [row for row in rows if row["kind"] in ("greedy", "eval")]
@@ -44,12 +44,12 @@ def example(run_dir: Path) -> str:
 
 
 def _typed(row: dict) -> bool:
-    """Not what a chat template wrote around the words of a user."""
+    """Whether a scored row has a short, printable prompt without tokens of a chat template."""
     text = row["prompt"]
     fits = len(text) <= LONGEST and text.isprintable() and "<|" not in text
     return fits and row["reward"] is not None
 
 
 def offline(run_dir: Path) -> list[Path]:
-    """The folder that W&B keeps of a run until it is sent."""
+    """The folders of the run's offline copies for W&B, until they are synced."""
     return sorted((run_dir / "wandb").glob("offline-run-*"))

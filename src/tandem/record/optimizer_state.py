@@ -1,7 +1,7 @@
 """Optimiser state as named tensors and JSON, and back.
 
 Tensors are keyed `field/parameter name` (`exp_avg/layers.0.weight`) or `group/index/field`;
-numbers, lists and names are JSON. Any optimiser fits whose state is tensors and JSON values.
+numbers, lists and names are JSON. It works for optimisers whose state is tensors and JSON values.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Named = Mapping[str, Parameter]
 
 
 def optimizer_state(optimizer: Optimizer, names: Named) -> tuple[dict[str, Tensor], dict]:
-    """Tensors and JSON from which `load_optimizer_state` goes on to bit-identical updates.
+    """Tensors and JSON from which `load_optimizer_state` continues with bit-identical updates.
 
     Of any shape [...].
     """
@@ -42,10 +42,10 @@ def optimizer_state(optimizer: Optimizer, names: Named) -> tuple[dict[str, Tenso
 
 
 def _unshare(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Parameters may read one tensor, such as a table of levels, and a file holds none twice."""
+    """The tensors with shared ones copied, such as a table of levels: a file holds none twice."""
     seen: set[int] = set()
     for name, x in tensors.items():
-        if distributed.is_sharded(x):  # whoever puts it together makes a new one
+        if distributed.is_sharded(x):  # gathering it makes a new tensor
             continue
         pointer = x.untyped_storage().data_ptr()
         tensors[name] = x.clone() if pointer in seen else x
@@ -100,7 +100,7 @@ def _same_groups(optimizer: Optimizer, name_of: Mapping, saved: list[dict]) -> N
 
 
 def _restore_type(present: object, value: object) -> object:
-    """JSON knows no tuples; an optimiser does."""
+    """The value, as a tuple where the optimiser has one: JSON has no tuples."""
     return tuple(value) if isinstance(present, tuple) else value
 
 

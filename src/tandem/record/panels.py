@@ -11,17 +11,17 @@ Lines = Sequence[Mapping]
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One picture of the grid: what it shows, by the names under which it may be recorded."""
+    """One plot of the grid, and the names under which its metrics may be recorded."""
 
     title: str
     names: Mapping[str, str]  # of the metric -> of its curve
     share: bool = False  # between 0 and 1
-    floor: float | None = None  # from where on it is drawn; None: from its lowest value
-    painted: bool | None = None  # of pictures, or of texts; None: of both
+    floor: float | None = None  # lower limit of the y-axis; None: the lowest value
+    painted: bool | None = None  # True: only for pictures; False: only for texts; None: for both
 
 
 PART = re.compile(r"reward/([^/]+)/mean")
-PAINTED = "eval/diversity"  # what pictures have and texts have not
+PAINTED = "eval/diversity"  # a metric that only pictures have
 PANELS = (
     Panel("training reward", {"reward/mean": ""}),
     Panel(
@@ -44,7 +44,7 @@ PANELS = (
         },
         floor=0.0,
     ),
-    # How pictures drift, under the ODE: what a rising reward may be paid with.
+    # Drift of pictures under the ODE: what a rising reward may cost.
     Panel(
         "RMS distance to the first pictures",
         {"eval/distance_to_start": ""},
@@ -98,7 +98,7 @@ def panels_of(lines: Lines) -> list[Panel]:
 
 
 def panels_of_parts(known: Collection[str]) -> list[Panel]:
-    """One for each of several rewards, those of weight 0 too; of a single one there is none."""
+    """A panel for each of several rewards, also of weight 0; none for a single reward."""
     parts = sorted(found[1] for name in known if (found := PART.fullmatch(name)))
     names = ("reward/{}/mean", "eval/reward_{}_sampled", "eval/reward_{}")
     labels = ("training", "held out, as trained", "held out")

@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 GAP = 1  # pixels of paper around each picture, before small ones are enlarged
 PAPER = 255
-VISIBLE = 96  # screen pixels that a picture has at least along its shorter side
-ENOUGH = 192  # and at most, where many are seen side by side
+VISIBLE = 96  # fewest screen pixels along the shorter side of a picture
+ENOUGH = 192  # about the most of them, where many are shown side by side
 INK = "#1f2933"
 
 
 def lay_out_grid(pictures: Sequence[Tensor], columns: int) -> Tensor:
-    """Pictures row by row, paper between them and in the places left over, which are as large as
-    the largest of them: [H, W, 3].
+    """A grid of pictures, row by row, in tiles of the largest height and width, with paper between
+    and in empty tiles: [H, W, 3].
 
-    Not enlarged: `cut_tiles` takes apart again what is of one size. Raises ValueError for none.
+    `cut_tiles` recovers pictures of one size. Raises ValueError without pictures or columns.
     """
     if not pictures or columns < 1:
         raise ValueError(f"a grid needs a picture and a column, not {len(pictures)} in {columns}")
@@ -46,7 +46,7 @@ def lay_out_grid(pictures: Sequence[Tensor], columns: int) -> Tensor:
 
 
 def cut_tiles(sheet: Tensor, size: tuple[int, int]) -> list[Tensor]:
-    """The places of a grid of pictures of that height and width, row by row. `sheet`: [H, W, 3]."""
+    """The tiles of a grid, each of that height and width, row by row. `sheet`: [H, W, 3]."""
     height, width = size
     return [
         sheet[top : top + height, left : left + width] for top, left in _find_corners(sheet, size)
@@ -56,10 +56,10 @@ def cut_tiles(sheet: Tensor, size: tuple[int, int]) -> list[Tensor]:
 def draw_strip(
     frames: Mapping[int, Sequence[Tensor]], *, most: int = 10
 ) -> tuple[list[int], Tensor]:
-    """The same samples at several iterations: a row each, an iteration a column.
+    """The same samples at several iterations: a row per sample, a column per iteration.
 
-    Of more than `most` iterations the first and the last stay, and evenly spread ones between.
-    Gives the iterations that are shown too. `frames`: iteration -> pictures [H, W, 3].
+    Of more than `most` iterations the first, the last and evenly spaced ones between are shown.
+    Also returns the shown iterations. `frames`: iteration -> pictures [H, W, 3].
     """
     known = sorted(frames)
     places = np.linspace(0, len(known) - 1, min(most, len(known))).round().astype(int)
@@ -69,22 +69,22 @@ def draw_strip(
 
 
 def enlarge(picture: Tensor, times: int) -> Tensor:
-    """Every pixel as a block of so many: [H, W, 3] -> [times H, times W, 3]"""
+    """Every pixel repeated as a block: [H, W, 3] -> [times H, times W, 3]"""
     return picture.repeat_interleave(times, 0).repeat_interleave(times, 1)
 
 
 def enlarge_to_screen(picture: Tensor) -> Tensor:
-    """Enlarged as often as a screen needs: [H, W, 3] -> [n H, n W, 3]."""
+    """The picture enlarged to be visible on a screen: [H, W, 3] -> [n H, n W, 3]."""
     return enlarge(picture, count_enlargement(picture.shape))
 
 
 def count_enlargement(size: Sequence[int]) -> int:
-    """How often pictures of that height and width are enlarged to be seen."""
+    """The factor by which pictures of that height and width are enlarged for a screen."""
     return math.ceil(VISIBLE / min(size[:2]))
 
 
 def shrink(picture: Tensor) -> Tensor:
-    """Small enough to be one of many; the mean of what falls together: [H, W, 3] -> [h, w, 3]."""
+    """The picture reduced by block means, to be shown among many: [H, W, 3] -> [h, w, 3]."""
     times = max(1, min(picture.shape[:2]) // ENOUGH)
     pixels = picture.cpu().permute(2, 0, 1)[None].float()
     means = torch.nn.functional.avg_pool2d(pixels, times)
@@ -92,7 +92,7 @@ def shrink(picture: Tensor) -> Tensor:
 
 
 def save(picture: Tensor, path: Path) -> Path:
-    """A PNG of the very pixels, whole or absent. `picture`: uint8 [H, W, 3]."""
+    """Write the exact pixels as a PNG, whole or absent. `picture`: uint8 [H, W, 3]."""
     from PIL import Image
 
     file = io.BytesIO()
@@ -121,7 +121,7 @@ def save_titled(
     rows: Sequence[str] = (),
     captions: Sequence[str] = (),
 ) -> Path:
-    """A grid of pictures of that height and width to look at: small ones enlarged, a title above
+    """A grid of pictures of that height and width for viewing: small ones enlarged, a title above
     each column and at the left of each row, and a caption at the foot of each picture.
 
     `sheet`: uint8 [H, W, 3].
@@ -150,7 +150,7 @@ def save_titled(
 
 
 def _find_corners(sheet: Tensor, size: tuple[int, int]) -> Iterator[tuple[int, int]]:
-    """Top and left of each place, row by row."""
+    """Top and left of each tile, row by row."""
     (high, wide), (height, width) = sheet.shape[:2], size
     for top in range(GAP, high - height + 1, height + GAP):
         for left in range(GAP, wide - width + 1, width + GAP):
@@ -162,7 +162,7 @@ def _middles(titles: Sequence[str], length: int) -> list[float]:
 
 
 def _shorten(title: str, width: int) -> str:
-    """In lines that fit into so many pixels, three of them at most."""
+    """The title in at most three lines of that width in pixels."""
     lines = textwrap.wrap(title, max(6, width // 6), max_lines=3, placeholder=" ...")
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""Pictures of a run, from its metrics.jsonl alone."""
+"""Plots of a run, from its metrics.jsonl alone."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 INK, FAINT = "#1f2933", "#e3e7eb"
 COLOURS = ("#1b6ca8", "#e07a1f", "#2f9e5b", "#b83b5e")
-SMOOTHING = 0.03  # of the points: how far around itself a line over noisy points looks
+SMOOTHING = 0.03  # standard deviation of the smoothing kernel, as a share of the points
 FRONTIER = 0.5  # accuracy that the line on the heat map follows
 
 Points = tuple[list[int], list[float]]
 
 
 def draw_run(run_dir: Path) -> None:
-    """Every picture that there is data of, curves.png last: it says that a run is finished."""
+    """Draw every plot that has data; curves.png last, as it marks a finished run."""
     draw_heatmap(run_dir)
     draw_progress(run_dir)
     draw_curves(run_dir)
 
 
 def draw_curves(run_dir: Path) -> Path:
-    """curves.png in the run directory: a panel for everything there is data of."""
+    """Draw curves.png in the run directory: every panel that has data."""
     from matplotlib.figure import Figure
 
     lines = jsonl.read(run_dir / "metrics.jsonl")
@@ -77,7 +77,7 @@ def draw_heatmap(run_dir: Path) -> Path | None:
 
 
 def find_frontier(column: Sequence[float]) -> float:
-    """How far up a column, easiest first, accuracy stays at 1/2 or more; between two by a line."""
+    """The place in a column, easiest first, where accuracy falls below 1/2, by interpolation."""
     for i, value in enumerate(column):
         if not value >= FRONTIER:
             below = column[i - 1] if i else 1.0
@@ -86,7 +86,7 @@ def find_frontier(column: Sequence[float]) -> float:
 
 
 def smooth(values: Sequence[float]) -> list[float]:
-    """A mean of the neighbourhood, Gaussian, so that the line lags behind nothing."""
+    """The values smoothed by a centred Gaussian kernel, so without lag."""
     reach = max(1.0, SMOOTHING * len(values))
     offsets = np.arange(-math.ceil(3 * reach), math.ceil(3 * reach) + 1)
     kernel = np.exp(-0.5 * (offsets / reach) ** 2)
@@ -130,7 +130,7 @@ def _draw_curve(axes: Axes, points: Points, name: str, *, label: str, colour: st
     if name.startswith("eval/"):
         axes.plot(x, y, "o-", color=colour, lw=1.8, ms=3.5, label=label)
         return
-    # Training numbers are of one iteration's samples each: points, and a line through them.
+    # A training number is of one iteration's samples, so noisy: points with a smoothed line.
     axes.plot(x, y, "o", color=colour, alpha=0.22, ms=3, mew=0)
     axes.plot(x, smooth(y), "-", color=colour, lw=1.8, label=label)
 

@@ -1,7 +1,7 @@
-"""The writing of a checkpoint, beside the run: every rank writes its part, the first one names it.
+"""Writing of a checkpoint in the background: every rank writes its part, and rank 0 publishes it.
 
-A checkpoint is written under a temporary name in the folder it will live in, flushed, and renamed;
-nothing older is deleted before that.
+A checkpoint is written under a temporary name in its final folder, flushed, and renamed; nothing
+older is deleted before that.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from tandem.stop import Stop
 
 ABANDONED_AFTER = 3600.0  # seconds of silence of a writer on another host
 HEADER_BYTES = 256  # of one tensor in a safetensors header, generously
-PAUSE = 0.05  # seconds between two looks for the parts of other ranks
+PAUSE = 0.05  # seconds between two checks for the parts of other ranks
 
 Groups = Mapping[str, Mapping[str, Tensor]]
 Entries = dict[str, dict[str, int | str]]  # file -> bytes and sha256
 
 
 class CheckpointError(Stop):
-    """A checkpoint could not be written; those before it are as they were."""
+    """A checkpoint could not be written; earlier ones are unchanged."""
 
 
 def publish(folder: Path, step: int, tensors: Groups, state: Mapping, *, keep: int) -> Path:
@@ -57,7 +57,7 @@ def publish(folder: Path, step: int, tensors: Groups, state: Mapping, *, keep: i
 
 
 class Writing:
-    """A checkpoint that a thread writes; `wait` says what came of it."""
+    """A checkpoint that a thread writes; `wait` raises if it failed."""
 
     def __init__(
         self,
@@ -70,12 +70,12 @@ class Writing:
         spared: Collection[int] = (),
         how_to_go_on: str = "resume",
     ) -> None:
-        """All ranks meet here. `tensors` are this rank's part, and change no more. The newest
-        `keep` stay, and of each step that is `spared` the newest one up to it. `how_to_go_on` is
-        what an error of the disk advises.
+        """Collective. `tensors` are this rank's part and must not change any more. The newest
+        `keep` checkpoints stay, and for each `spared` step the newest one up to it. `how_to_go_on`
+        is the advice in an error of the disk.
 
         A whole checkpoint of the same step is left as it is: a step has one content. Raises
-        ValueError for keep < 1, CheckpointError where it cannot be begun.
+        ValueError for keep < 1, CheckpointError if writing cannot begin.
         """
         if keep < 1:
             raise ValueError(
@@ -99,7 +99,7 @@ class Writing:
             self.thread.start()
 
     def wait(self) -> None:
-        """All ranks meet here, and the checkpoint is there. Raises CheckpointError if it is not."""
+        """Wait until the checkpoint is published; collective. Raises CheckpointError on failure."""
         if self.thread is None:
             return
         if self.rank:
@@ -115,12 +115,12 @@ class Writing:
             ) from self.error
 
     def join(self, seconds: float | None = None) -> None:
-        """Wait for this rank's part alone, where ranks cannot meet any more."""
+        """Wait for this rank's part alone, when collectives are no longer possible."""
         if self.thread is not None:
             self.thread.join(seconds)
 
     def _begin(self, told: list[tuple[int, list[str]]]) -> tuple[str | None, str | None]:
-        """The folder to write in, and why there is none; neither where the checkpoint is there."""
+        """The folder to write in, or the reason against it; neither if the checkpoint exists."""
         if self.rank or not find_flaws(self.target):
             return None, None
         if broken := [name for _, names in told for name in names]:
@@ -183,7 +183,7 @@ class Writing:
         entries[STATE] = {"bytes": len(self.text), "sha256": hash_of(self.text)}
         durable.write(self.place / MANIFEST, manifest_of(self.step, entries))
         durable.sync(self.place)
-        if self.target.exists():  # torn, or it would not have been begun
+        if self.target.exists():  # torn: a whole one would have been left as it is
             _discard(self.target)
         self.place.rename(self.target)
         durable.sync(self.target.parent)
@@ -222,7 +222,7 @@ def _retire(folder: Path, step: int, *, keep: int, spared: Collection[int]) -> N
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what writers left that died while writing."""
+    """Remove the leftovers of writers that died."""
     for path in folder.iterdir():
         writer = TEMPORARY.fullmatch(path.name)
         if writer and _is_dead(path, host=writer["host"], pid=int(writer["pid"])):

@@ -11,9 +11,9 @@ from tandem.record.run_record import CHECKPOINTS, LOGS, MANIFEST, METRICS
 
 
 def check_resumable(run_dir: Path, *, every: int) -> None:
-    """Raise ValueError where going on would cost what the run has written, or has lost it already.
+    """Raise ValueError if resuming would destroy what the run has written, or cannot extend it.
 
-    every: iterations between two checkpoints, before which a run may have none.
+    every: iterations between checkpoints; a run with fewer may have none.
     """
     folder = run_dir / CHECKPOINTS
     check_places(folder)
@@ -31,7 +31,7 @@ def check_resumable(run_dir: Path, *, every: int) -> None:
 
 
 def _check_manifest(path: Path) -> None:
-    """Raise ValueError for one to which a start cannot be added."""
+    """Raise ValueError for a manifest to which a start cannot be added."""
     try:
         found = json.loads(path.read_bytes()) if path.exists() else {"id": "", "starts": []}
     except (ValueError, RecursionError):
@@ -41,7 +41,7 @@ def _check_manifest(path: Path) -> None:
 
 
 def _check_samples(table: Path) -> None:
-    """Raise Damaged for a row that later samples cannot be compared with, or put beside."""
+    """Raise Damaged for a row without the fields that later samples are compared by."""
     for number, row in enumerate(jsonl.read(table), 1):
         if lacking := sorted({"kind", "prompt", "output"} - row.keys()):
             raise jsonl.Damaged(table, number, f"it has no {lacking[0]}")

@@ -19,13 +19,13 @@ GIB = 2**30
 
 
 def check_place(place: Path, *, key: str = "run_dir") -> None:
-    """Raise ValueError for a directory that cannot be made or written to. Leaves nothing.
+    """Raise ValueError for a directory that cannot be made or written to. Creates nothing.
 
-    key: what names the place, here and below.
+    key: the configuration key of the directory, here and below.
     """
     try:
         above = _find_existing(place)
-    except OSError as error:  # of a name that no file can have
+    except OSError as error:  # for example a name that no file can have
         raise ValueError(f"{key}={place}: {error.strerror}; give another") from None
     if not above.is_dir():
         raise ValueError(f"{key}={place}: {above} is a file; give a directory")
@@ -41,8 +41,8 @@ def check_place(place: Path, *, key: str = "run_dir") -> None:
 def check_room(
     place: Path, *, size: float, keep: int, held: int, key: str = "run_dir", within: str = ""
 ) -> None:
-    """Raise ValueError where checkpoints of `size` bytes do not fit: `keep` of them, and one more
-    while it is written. `held` bytes of them are there already.
+    """Raise ValueError if checkpoints of `size` bytes do not fit: `keep` of them, and one more
+    while it is written. `held` bytes of them exist already.
 
     within: the key whose list holds the overrides of this run, if it is part of another one.
     """
@@ -68,10 +68,9 @@ def measure_size(folder: Path) -> int:
 
 @contextmanager
 def stop_where_full(run_dir: Path, *, stays: bool = True) -> Iterator[None]:
-    """A disk that takes no more ends a run with one line; what was published is whole, and stays
-    if the run directory does.
+    """End a run with one line when the disk is full; published checkpoints stay whole.
 
-    Raises Stop in place of the error of the disk.
+    Raises Stop in place of the disk's error. stays: whether the run directory is kept.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""The directory of a run: configuration, manifest, two logs, samples. Mirrors repeat it elsewhere.
+"""The directory of a run: configuration, manifest, logs, samples. Mirrors copy it elsewhere.
 
     config.yaml  manifest.json
     metrics.jsonl   one line per iteration, a function of configuration and seed alone
@@ -6,8 +6,8 @@
     evaluations.jsonl   one line per evaluation: prompts, their sources, and numbers of each
     samples/iteration_000020.jsonl   and, where samples are pictures, grids of them: see galleries
 
-Line i describes the weights after i iterations: what evaluation found there, and the training
-metrics of iteration i. The last one, i = iterations, has the final evaluation only.
+Line i describes the weights after i iterations: their evaluation, and the training metrics of
+iteration i. The last one, i = iterations, has the final evaluation only.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ class RunRecord:
     ) -> None:
         self.folder, self.job = folder, job
         self.mirrors = Mirrors(mirrors)
-        self.latest: dict[str, float] = {}  # of each number, the last one written
-        self.latest_at: dict[str, int] = {}  # -> the iteration of its line
+        self.latest: dict[str, float] = {}  # metric -> its last written value
+        self.latest_at: dict[str, int] = {}  # metric -> the iteration of that line
         self._held: tuple[dict[str, float], dict[str, float]] = ({}, {})
 
     def begin(self, config: str, *, seed: int, command: Sequence[str]) -> None:
-        """Write configuration and manifest; a run that is resumed only adds this start to it."""
+        """Write configuration and manifest; a resumed run only adds this start to the manifest."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if not (self.folder / CONFIG).exists():
-            (self.folder / CHECKPOINTS).mkdir(exist_ok=True)  # that it is missing means something
+            (self.folder / CHECKPOINTS).mkdir(exist_ok=True)  # later, its absence means a loss
             durable.replace(self.folder / CONFIG, scrub_config(config, os.environ).encode())
         manifest = self._manifest() or new_manifest(seed)
         manifest["starts"].append(start(command))
@@ -67,7 +67,7 @@ class RunRecord:
 
     @property
     def how_to_go_on(self) -> str:
-        """The advice if it is stopped; nothing is kept of a warm start."""
+        """The advice for a stopped run; of a warm start nothing is kept."""
         return how_to_go_on(self.folder, stays=self.job == "train")
 
     @property
@@ -82,7 +82,7 @@ class RunRecord:
 
     @property
     def held(self) -> Numbers:
-        """All that waits for the next line."""
+        """The numbers held for the next line."""
         return self._held[0] | self._held[1]
 
     def open(self, iteration: int) -> None:
@@ -125,7 +125,7 @@ class RunRecord:
         return jsonl.read(self.folder / EVALUATIONS)
 
     def samples(self, iteration: int, rows: Sequence[Mapping]) -> None:
-        """Rows of a table; those of the same kinds that were there for the iteration make way."""
+        """Write the rows of an iteration's table; they replace earlier rows of the same kinds."""
         path = self._samples_at(iteration)
         path.parent.mkdir(exist_ok=True)
         kinds = {row["kind"] for row in rows}
@@ -149,7 +149,7 @@ class RunRecord:
         return next((line for line in lines if line.get(name) is not None), None)
 
     def cut(self, iteration: int) -> None:
-        """Back to the moment before `iteration`: lines, torn lines and samples of later ones go."""
+        """Remove the lines and samples of `iteration` and later ones, and torn lines."""
         for name in LOGS:
             jsonl.cut(self.folder / name, iteration)
         for path in (self.folder / "samples").rglob("iteration_*.*"):
@@ -157,8 +157,8 @@ class RunRecord:
                 path.unlink()
 
     def find_missing_lines(self, iteration: int) -> list[str]:
-        """A sentence for each log without a line of every iteration before this one: whoever goes
-        on from there does not write them again."""
+        """A sentence for each log that lacks lines before this iteration: a resumed run does not
+        write them again."""
         found = []
         for path in (self.folder / METRICS, self.folder / TIMING):
             lost = sorted({*range(iteration)} - {*jsonl.read_iterations(path)})
@@ -171,7 +171,7 @@ class RunRecord:
         return found
 
     def sync(self) -> None:
-        """The logs are on the disk: to be called before a checkpoint that counts on them."""
+        """Flush the logs to disk, before a checkpoint that relies on them."""
         for name in LOGS:
             if (self.folder / name).exists():
                 durable.sync(self.folder / name)
@@ -190,9 +190,9 @@ class RunRecord:
 
 
 def number_texts(rows: Sequence[Mapping]) -> dict[tuple[str, int], str]:
-    """The answers that an evaluation sampled, by prompt, and by place among those of the prompt.
+    """The answers that an evaluation sampled, by prompt and index among those of the prompt.
 
-    Of pictures there is none: their rows name files.
+    Pictures are not included: their rows name files.
     """
     found: dict[tuple[str, int], str] = {}
     count: Counter[str] = Counter()

@@ -1,7 +1,7 @@
-"""Secrets that a record must not hold, and how they are told from the rest of a text or a tree.
+"""Secrets that a record must not hold, and their removal from texts and trees.
 
-A value is hidden for its name (`api_key`), for its shape (`hf_...`), for its place (a signature in
-a URL), or because a variable of the environment with a telling name holds it.
+A value is hidden because of its name (`api_key`), its shape (`hf_...`), its place (a signature in a
+URL), or because an environment variable named like a secret holds it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ REDACTED = "<redacted>"  # a plain scalar in YAML too
 SHORTEST = 8  # TOKENIZERS_PARALLELISM=false names no secret, and "false" is everywhere
 LOOSE = r"auth(?!or(?!iz))|cookie|credential"
 VARIABLE = re.compile(rf"KEY|TOKEN|SECRET|PASSWORD|PASSWD|_PWD$|_PAT$|{LOOSE}", re.I)
-# What holds a secret whatever the environment says; num_tokens, pad_token, cookie_words,
-# api_key_env do not.
+# Names whose value is always a secret; num_tokens, pad_token, cookie_words, api_key_env do not
+# match.
 NAME = (
     r"[\w.-]*(?:(?:api|access|secret|private|account|shared|wandb|ssh|encryption|signing)[_-]?keys?"
     r"|(?:auth|access|api|hf|bearer|session|refresh|id|security)[_-]?tokens?|secrets?|password|passwd|passphrase|(?:_|\b)pwd|_pat"
@@ -65,14 +65,14 @@ def scrub(text: str, environment: Mapping[str, str]) -> str:
 
 
 def scrub_word(word: str, environment: Mapping[str, str]) -> str:
-    """One word of a command line: a value may hold spaces and lines."""
+    """One word of a command line without secrets; its value may contain spaces and newlines."""
     if (found := ASSIGNED.fullmatch(word)) is not None:
         return found["name"] + _hide(found["value"])
     return scrub(word, environment)
 
 
 def scrub_words(words: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """A command line: what follows --password is a secret too."""
+    """A command line without secrets; the word after --password is one too."""
     pairs = zip(("", *words), words, strict=False)
     return [
         REDACTED
@@ -83,7 +83,7 @@ def scrub_words(words: Sequence[str], environment: Mapping[str, str]) -> list[st
 
 
 def scrub_tree(value: Any, environment: Mapping[str, str]) -> Any:
-    """Mappings and lists without the secrets in them, before any of it is folded into lines."""
+    """Mappings and lists without secrets; call it before YAML folds long values into lines."""
     if isinstance(value, Mapping):
         return {key: _scrub_item(str(key), item, environment) for key, item in value.items()}
     if isinstance(value, list):
@@ -113,12 +113,12 @@ def _scrub_all(item: Any) -> Any:
 
 
 def _hide(value: str) -> str:
-    """A reference to where the secret is, or nothing at all, is none itself."""
+    """The value redacted, unless it is empty or a reference such as $NAME."""
     return value if value in ("null", "None", "???", "") or value.startswith("$") else REDACTED
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes texts that OmegaConf, unlike this library, would read as numbers."""
+    """A dumper that quotes strings that OmegaConf, unlike PyYAML, would read as numbers."""
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:

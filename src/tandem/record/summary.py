@@ -1,4 +1,4 @@
-"""The closing table of a run: what evaluation found first and last, and what it took."""
+"""Closing table of a run: its first and last evaluation, and its cost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Warn = Callable[[Mapping[str, float], Mapping[str, float]], str | None]
 def summarise(run_dir: Path, *, warn: Warn | None = None) -> str:
     """A few lines of text, from the record alone.
 
-    `warn`: what there is to say of the last evaluation beside the first one.
+    `warn`: returns a warning from the first and the last evaluation, or None.
     """
     lines = jsonl.read(run_dir / "metrics.jsonl")
     evaluated = [line for line in lines if any(name.startswith("eval/") for name in line)]

@@ -30,15 +30,15 @@ PART = "#"  # NAME#ROW: rows of a tensor from ROW on
 
 
 def part_name(name: str, row: int) -> str:
-    """The name in a file of the rows from `row` on of a tensor."""
+    """The name in a file for the rows of a tensor from `row` on."""
     return f"{name}{PART}{row}"
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, int | str]:
-    """Write tensors that lie on the CPU; on the disk when this returns. Of any shape [...].
+    """Write CPU tensors, which are on disk on return. Of any shape [...].
 
-    The bytes and the sha256 are what was to be written, not what was read again. Both hashing and
-    writing leave Python to other threads.
+    The returned size and sha256 are of the bytes as passed to the disk, not as read back. Hashing
+    and writing release the GIL.
     """
     named = sorted(tensors.items(), key=lambda x: (-x[1].element_size(), x[0]))  # aligned
     digest, size = hashlib.sha256(), 0
@@ -52,7 +52,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, int | 
 
 
 def read_tensors(files: list[Path]) -> dict[str, dict[str, Tensor]]:
-    """Tensors by the first word of their files' names, parts put together. Of any shape [...]."""
+    """Tensors by group, the first word of a file's name, with parts joined. Of any shape [...]."""
     groups: dict[str, dict[str, Tensor]] = {}
     parts: dict[tuple[str, str], dict[int, Tensor]] = {}
     for file in files:

@@ -1,4 +1,4 @@
-"""Console of a run: what people read. Colour and a bar on a terminal, plain lines elsewhere."""
+"""Console output of a run: colour and a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def line(name: str, text: str) -> str:
 
 
 def painted(text: str) -> Text:
-    """Weight for names and titles, colour for warnings; the characters stay what they are."""
+    """The text with names and titles in bold and warnings in colour; its characters stay."""
     rows, after_rule = [], False
     for row in text.splitlines():
         is_rule = set(row) == {"-"}
@@ -57,7 +57,7 @@ def painted(text: str) -> Text:
 
 @contextmanager
 def doing(name: str, text: str) -> Iterator[None]:
-    """Show what takes a while until it is done: beside the bar, or on its own line."""
+    """Show an activity until it is done: beside the bar, or on its own line."""
     if BARS:
         bar, before = BARS[-1], BARS[-1].doing
         bar.doing = f"{name} {text}"
@@ -71,14 +71,14 @@ def doing(name: str, text: str) -> Iterator[None]:
 
 
 def starting(text: str) -> AbstractContextManager:
-    """Before there is anything to say: on a terminal, and gone once it is over."""
+    """A spinner on a terminal, removed at the end of the context."""
     if not is_terminal():
         return nullcontext()
     return console().status(Text(line("starting", text)), refresh_per_second=REFRESH)
 
 
 class Bar:
-    """Two lines at the bottom of a terminal: how far a run is, and its numbers."""
+    """Two lines at the bottom of a terminal: the progress of a run, and its numbers."""
 
     def __init__(self, doing: str, *, total: int, done: int) -> None:
         self.doing, self.total, self.done = doing, total, done

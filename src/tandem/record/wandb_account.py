@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def is_logged_in(settings: wandb.Settings | None = None) -> bool:
-    """By variable, settings file or netrc; asking the client itself would ask the server."""
+    """Whether a variable, settings file or netrc has a key; the client would ask the server."""
     import wandb
 
     settings = settings or wandb.setup().settings
@@ -27,7 +27,7 @@ def is_logged_in(settings: wandb.Settings | None = None) -> bool:
 
 
 def default_entity() -> str:
-    """Whose projects those of the user are; the server knows."""
+    """The entity that owns the user's projects by default, from the server."""
     import wandb
 
     return wandb.Api().default_entity

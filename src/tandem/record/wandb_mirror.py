@@ -1,9 +1,8 @@
-"""The mirror to Weights & Biases, which must cost a run nothing when the server is away.
+"""The mirror to Weights & Biases, which must not hold up a run when the server is away.
 
-W&B's own step is the iteration, and each iteration is one row of its history: the line of both
-logs, and the samples that were taken there. A start that goes on writes what W&B lacks from the
-record first. So a run that is kept offline is whole in the folder of its last start, and no
-point is there twice, whoever was there in between.
+W&B's own step is the iteration, and each iteration is one row of its history: its lines of both
+logs, and its samples. A resumed run first writes from the record what W&B lacks. So an offline run
+is complete in the folder of its last start, and no point occurs twice.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 START_WITHIN = 10.0  # seconds that a server may delay the start of a run, in all
-ANSWER_WITHIN = 2.0  # of them, for the server to show that it is there
+ANSWER_WITHIN = 2.0  # of them, for the server to respond
 FALL_BACK = 5.0  # of them, for the client to start, to give up, and to start again offline
-# Seconds at the end for what is not uploaded yet; `wandb sync --include-online` does the rest.
+# Seconds at the end for pending uploads; `wandb sync --include-online` does the rest.
 UPLOAD_WITHIN = 60.0
 AXES = ("iteration", "samples", "tokens", "steps", "time/total", "time/cpu", "time/gpu")
 LONGEST_TAG = 64  # characters, W&B's own limit
@@ -64,7 +63,7 @@ class Wandb:
         self.tags, self.job_type, self.mode = tags, job_type, mode
 
     def open(self, run: Run) -> None:
-        """Start the run there, or go on with it."""
+        """Start or resume the run on W&B."""
         import wandb
 
         self.source, self.waiting = run, {}
@@ -72,7 +71,7 @@ class Wandb:
         self.run = self._online(run) if self._goes_online(wandb.setup().settings) else None
         if self.run is None:
             self.run = self._init(run, "offline")
-        self.known = self.run.starting_step  # lines before it are there
+        self.known = self.run.starting_step  # W&B has the lines before it
         for axis in AXES:
             self.run.define_metric(axis)  # any of them can be chosen as the x-axis
         self.run.define_metric("*", step_metric="iteration")
@@ -90,7 +89,7 @@ class Wandb:
         self.waiting |= wandb_tables.make_media(iteration, rows)
 
     def close(self) -> None:
-        """End the run there."""
+        """Write the joined table of evaluations, and end the run on W&B."""
         if (table := wandb_tables.join_evaluations(self.source.folder)) is not None:
             with self._staged():
                 self.run.summary["samples/evaluations"] = table
@@ -116,8 +115,9 @@ class Wandb:
 
     @contextmanager
     def _staged(self) -> Iterator[None]:
-        """Tables wait for their upload beside the run, and not in the user's home."""
-        moves = self.source.job == "warm_start"  # to where it is kept, and W&B notes whole paths
+        """Tables await their upload in the run's folder, not in the user's home."""
+        # The folder of a warm start moves to the cache, and W&B records absolute paths.
+        moves = self.source.job == "warm_start"
         if moves or STAGING in os.environ:
             yield
             return
@@ -146,7 +146,7 @@ class Wandb:
         except Exception as error:  # W&B raises many kinds, and offline is the answer to all
             reason = str(error).splitlines()[0]
             log.warning("W&B does not start a run (%s): it is kept offline", reason)
-            wandb.teardown()  # or the client says that the id is in use
+            wandb.teardown()  # otherwise the client refuses the id as in use
             return None
 
     def _init(self, run: Run, mode: Literal["online", "offline"]) -> wandb.Run:
@@ -157,9 +157,9 @@ class Wandb:
             init_timeout=patience,
             login_timeout=patience,
             finish_timeout=UPLOAD_WITHIN,
-            reinit="finish_previous",  # or a job of a sweep would write into the one that crashed
-            console="off",  # what a run prints may hold what its record must not
-            x_disable_meta=True,  # the command line, unscrubbed; the manifest has it
+            reinit="finish_previous",  # otherwise a sweep's job would write into a crashed one
+            console="off",  # printed text may hold secrets, which the record must not
+            x_disable_meta=True,  # it has the unscrubbed command line; the manifest has a clean one
             disable_code=True,
             disable_git=True,
             quiet=True,
@@ -175,7 +175,7 @@ class Wandb:
             id=run.id,
             name=run.name,
             config={**labels.choices(run.config), "settings": labels.settings(run.config)},
-            # Offline each start is the whole run: uploaded, it takes the place of any other.
+            # Offline each start holds the whole run: uploaded, it replaces any other.
             resume="allow" if mode == "online" else None,
             settings=settings,
         )
@@ -186,9 +186,9 @@ def _clean(text: str) -> str:
 
 
 def _answers(server: str) -> bool:
-    """Whether anything that speaks HTTP is there, whatever it says, through the user's proxy.
+    """Whether an HTTP server responds, with whatever status, through the user's proxy.
 
-    In a thread: a time-out of a connection bounds each read and not their sum.
+    In a thread: the timeout of a connection bounds each read, not their sum.
     """
     said: queue.SimpleQueue[bool] = queue.SimpleQueue()
     threading.Thread(target=lambda: said.put(_opens(server)), daemon=True).start()

@@ -18,12 +18,11 @@ if TYPE_CHECKING:
 
 COLUMNS = ("iteration", "kind", "source", "prompt", "output", "answer", "reward", "length")
 TRAINED = ("best", "worst")  # kinds of samples that were trained on; others are of evaluations
-MOST_TABLES = 100  # in the one that shows a run's evaluations together
+MOST_TABLES = 100  # evaluations in the joined table of a run
 
 
 def make_media(iteration: int, rows: galleries.Rows) -> dict[str, Media]:
-    """Tables of what an evaluation saw and of what was trained on, and of pictures a sheet of
-    each kind."""
+    """Tables of the evaluated and of the trained samples, and a sheet for each kind of pictures."""
     evaluated = [row for row in rows if row["kind"] not in TRAINED]
     trained = [row for row in rows if row["kind"] in TRAINED]
     named = {"samples/evaluation": evaluated, "samples/training": trained}
@@ -40,14 +39,14 @@ def make_media(iteration: int, rows: galleries.Rows) -> dict[str, Media]:
 
 
 def read_recorded(table: Path) -> list[dict]:
-    """The rows of an iteration as they were when they were recorded."""
+    """The rows of an iteration with their outputs, as they were recorded."""
     return [{**row, "output": seen} for row, seen in galleries.read_shown(table, jsonl.read(table))]
 
 
 def join_evaluations(run_dir: Path) -> wandb.Table | None:
-    """All evaluations of a run, of very many evenly chosen ones; None: it has none.
+    """All evaluations of a run, or MOST_TABLES evenly spaced ones; None: it has none.
 
-    Large pictures are reduced: each is whole in the table of its own iteration.
+    Large pictures are reduced; the table of each iteration has them in full size.
     """
     found = list(galleries.list_tables(run_dir).items())
     chosen = np.linspace(0, len(found) - 1, min(MOST_TABLES, len(found))).round().astype(int)

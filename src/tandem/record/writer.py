@@ -1,8 +1,8 @@
-"""The one process that writes in a run directory: run.lock says which.
+"""The single process that writes in a run directory, which run.lock names.
 
-The lock is the operating system's, so it goes with the process that holds it, however that ends,
-and no process that was forked from it keeps it. What the file says is for people, and for machines
-that share files without their locks.
+The operating system holds the lock: it ends with its process, whatever the cause, and a forked
+process does not keep it. The content of the file is for people, and for machines that share files
+without locks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 LOCK = "run.lock"
 PROCESS, BOOT = "/proc/{pid}/stat", Path("/proc/sys/kernel/random/boot_id")
-STARTED = 19  # place of the start time, counted from what follows the name of the program
+STARTED = 19  # index of the start time among the fields after the program's name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,25 +34,26 @@ class Writer:
 
     host: str
     pid: int
-    began: str | None  # when the process did, as `beginning_of` says it; ids are used again
+    began: str | None  # start of the process, from `read_start_ticks`: process ids are reused
     since: str
-    inode: int | None = None  # of the file itself: a copied directory has a copy of it
+    inode: int | None = None  # of the lock file: a copy of the directory has another one
 
     @property
     def runs(self) -> bool:
-        """Whether this very process is there, on this machine."""
+        """Whether this process still runs on this machine."""
         return distributed.is_running(self.pid) and self.began == read_start_ticks(self.pid)
 
     def wrote(self, file: IO[str]) -> bool:
-        """Whether it wrote this very file, and not the one that this is a copy of."""
+        """Whether it wrote this file itself, not an original of which this is a copy."""
         return self.inode in (None, _inode(file))
 
 
 @contextmanager
 def claim_folder(folder: Path) -> Iterator[None]:
-    """Nobody else writes in this run directory meanwhile.
+    """Hold the lock of a run directory.
 
-    Raises ValueError where somebody does. A lock whose process is dead is taken over, with a word.
+    Raises ValueError if another process holds it. The lock of a dead process is taken over, with a
+    warning.
     """
     was_there = folder.is_dir()
     folder.mkdir(parents=True, exist_ok=True)
@@ -68,11 +69,11 @@ def claim_folder(folder: Path) -> Iterator[None]:
 
 def _remove_if_empty(folder: Path) -> None:
     with suppress(OSError):
-        folder.rmdir()  # where something came of it, it stays
+        folder.rmdir()  # fails, and the folder stays, if it has content
 
 
 def read_start_ticks(pid: int) -> str | None:
-    """The time at which a process began, in ticks of which boot; None: this system does not say."""
+    """The boot id and the ticks at which a process started; None: the system gives neither."""
     try:
         after_name = Path(PROCESS.format(pid=pid)).read_text().rpartition(")")[2]
         return f"{BOOT.read_text().strip()} {after_name.split()[STARTED]}"
@@ -86,7 +87,7 @@ def _lock(path: Path) -> Iterator[IO[str]]:
         with path.open("a+") as file:
             held = _is_held(file)
             if not held and not _is_same(path, file):
-                continue  # whoever held it took it away just now
+                continue  # its holder has just removed it
             before = _read(file)
             if held or before is not None:
                 _judge(file, before, held)
@@ -95,7 +96,7 @@ def _lock(path: Path) -> Iterator[IO[str]]:
 
 
 def _is_held(file: IO[str]) -> bool:
-    """Take the lock; True: another process has it. False too where files have no locks."""
+    """Try to take the lock; True: another process has it. False also without file locks."""
     try:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
@@ -108,7 +109,7 @@ def _is_held(file: IO[str]) -> bool:
 
 
 def _judge(file: IO[str], writer: Writer | None, held: bool) -> None:
-    """Raise unless the lock is a copy, or was left behind by a process, of this machine."""
+    """Raise unless the lock is a copy or was left by a dead process, both of this machine."""
     path = Path(file.name)
     if writer is None:
         raise ValueError(f"{path.parent}: another process is starting to write there; wait for it")
@@ -128,7 +129,7 @@ def _judge(file: IO[str], writer: Writer | None, held: bool) -> None:
 
 
 def _read(file: IO[str]) -> Writer | None:
-    """None: nothing was written yet, or not to the end."""
+    """The content of the lock; None: it is not written completely yet."""
     file.seek(0)
     try:
         return Writer(**json.load(file))

@@ -25,7 +25,7 @@ class Asked:
 
 
 def last_evaluation(run: Run, metric: str) -> Asked | None:
-    """The one that the run's score comes from; None: it kept no prompts of this metric.
+    """The evaluation that gives the run's score; None: it kept no values per prompt.
 
     Raises ValueError for a file that cannot be read.
     """
@@ -50,8 +50,8 @@ def _of_iteration(path: Path, metric: str, iteration: float) -> Asked | None:
 
 
 def read_ends(run: Run, metric: str) -> tuple[dict, dict] | None:
-    """The first and the last line that has a number of this metric for each prompt, where both
-    asked the same prompts; None: there are no two.
+    """The first and the last evaluation with values of this metric per prompt; None: there are no
+    two, or their prompts differ.
 
     Raises ValueError for a file that cannot be read.
     """

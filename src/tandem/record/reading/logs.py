@@ -1,7 +1,7 @@
-"""The lines of a log, of which only the numbers that are asked for are parsed.
+"""The lines of a log, in which only the requested numbers are parsed.
 
-A line is a flat JSON object of numbers, `iteration` first, as the record writes it: to search it
-for one name takes a twentieth of the time that parsing sixty numbers does.
+A line is a flat JSON object of numbers, `iteration` first, as the record writes it. Searching it
+for one name takes a twentieth of the time of parsing sixty numbers.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from numpy.typing import NDArray
 from tandem.record.foreign import LOG_BYTES, read_bytes
 
 FIRST = b'{"iteration": '
-# What stands behind a name and is no finite number as Python writes one. Possessive, for no shorter
-# run of digits would match either: nearly half of the time to read a log is this search.
+# A value that is not a finite number in Python's format. Possessive, as no shorter run of digits
+# would match either: this search is nearly half of the time to read a log.
 ODD = re.compile(rb'": (?!-?\d{1,25}+(?:\.\d{1,25}+)?+(?:e(?:-\d{2,3}|\+\d\d))?+[,}]|null)')
-LARGEST = 2**53  # of an iteration: beyond it float64 skips some
-NEAR = 200  # bytes by which a name moves from a line to the next, as digits come and go
+LARGEST = 2**53  # limit of an iteration: beyond it float64 skips integers
+NEAR = 200  # bytes by which a name moves between lines, as digits come and go
 
 
 class Log:
-    """One file of a run; a line that a kill tore is left out.
+    """One log of a run, without a last line torn by a kill.
 
-    Raises ValueError for a line that is no object of numbers with an iteration.
+    Raises ValueError for a line that is not an object of numbers with an iteration.
     """
 
     def __init__(self, path: Path) -> None:
@@ -44,11 +44,11 @@ class Log:
         if not ((written >= 0) & (written < LARGEST) & (written % 1 == 0)).all():
             raise ValueError(f"{self.path} has an iteration that is not a count")
         written = written.astype(np.int64)
-        # Of an iteration that is there twice the last line counts: the first one in reverse.
+        # The last line of a repeated iteration counts, which is the first one in reverse.
         self.iterations, places = np.unique(written[::-1], return_index=True)
         self._starts, self._ends = starts[::-1][places], ends[::-1][places]
         self._where: dict[str, NDArray] = {}
-        self._numbers: dict[tuple[str, bytes], NDArray] = {}  # the curves of a page share places
+        self._numbers: dict[tuple[str, bytes], NDArray] = {}  # a page asks for some repeatedly
 
     def names(self) -> set[str]:
         """Names of metrics in the first two lines and the last one, which include an evaluation."""
@@ -56,7 +56,7 @@ class Log:
         return {name for a, b in {*pairs[:2], *pairs[-1:]} for name in json.loads(self._text[a:b])}
 
     def where(self, name: str) -> NDArray:
-        """[P] int64: the iterations that have a number of this name; null is none."""
+        """[P] int64: the iterations that have a number of this name, which null is not."""
         if name not in self._where:
             text, key = self._text, key_of(name)
             lines = zip(self._starts.tolist(), self._ends.tolist(), strict=True)
@@ -66,7 +66,7 @@ class Log:
         return self._where[name]
 
     def numbers(self, name: str, iterations: NDArray) -> NDArray:
-        """[P] float64: the numbers of this name there; NaN where there is none."""
+        """[P] float64: the numbers of this name at these iterations; NaN if there is none."""
         asked = name, iterations.tobytes()
         if asked not in self._numbers:
             known = np.isin(iterations, self.iterations)
@@ -77,8 +77,8 @@ class Log:
         return self._numbers[asked]
 
     def _parsed(self, starts: NDArray, ends: NDArray, key: bytes) -> NDArray:
-        """The numbers of lines by where they start and end, [lines]; NaN for null, and for a line
-        without the key."""
+        """The numbers after the key in the lines with these bounds, [lines]; NaN for null, and for
+        a line without the key."""
         text, found, near = self._text, [], 0
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
             at = text.find(key, start + near, end)
@@ -105,21 +105,21 @@ class Log:
             known = {name: _finite(x) for name, x in whole.items()}
             return json.dumps(known).encode() + b"\n"
         except (ValueError, TypeError, LookupError, OverflowError, RecursionError):
-            # Of somebody else's run it may lead to any file here, and reports are passed on.
+            # A link in a foreign run may point to any file here, and reports are passed on.
             linked = self.path.is_symlink()
             shown = "(of a link)" if linked else repr(line[:60].decode(errors="replace").strip())
             raise ValueError(f"{self.path} has a line that is none: {shown}") from None
 
 
 def _finite(value: object) -> float | None:
-    """Raises TypeError for what is no number, OverflowError for one that is too large."""
+    """Raises TypeError for a value that is not a number, OverflowError for one too large."""
     if value is not None and type(value) not in (int, float):
         raise TypeError(f"{value!r} is no number")
     return None if value is None or not math.isfinite(value) else value
 
 
 def find_lines(text: bytes) -> tuple[NDArray, NDArray]:
-    """[lines] int64: where each starts, and where its line feed is."""
+    """[lines] int64: the start of each line, and the place of its line feed."""
     ends, at = [], text.find(b"\n")
     while at >= 0:
         ends.append(at)
@@ -129,8 +129,8 @@ def find_lines(text: bytes) -> tuple[NDArray, NDArray]:
 
 
 def is_plain(text: bytes, starts: NDArray, ends: NDArray) -> bool:
-    """Whether lines are as the record writes them, with nothing but finite numbers and null."""
-    # The first brace after the one that opens a line ends it: none is left for a value.
+    """Whether all lines have the record's format, with finite numbers and null only."""
+    # The first closing brace of a line is its last byte: no value is an object.
     whole = all(
         text.startswith(FIRST, start) and text.find(b"}", start, end) == end - 1
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
@@ -144,7 +144,7 @@ def key_of(name: str) -> bytes:
 
 
 def whole_lines(path: Path) -> list[bytes]:
-    """Without one that a kill tore; [] if there is no file."""
+    """The lines of a file without a torn last one; [] if there is no file."""
     return lines_of(whole_text(path))
 
 
@@ -154,13 +154,13 @@ def lines_of(text: bytes) -> list[bytes]:
 
 
 def whole_text(path: Path) -> bytes:
-    """Without a last line that a kill tore; empty if there is no file."""
+    """The bytes of a file without a torn last line; empty if there is no file."""
     raw = read_bytes(path, LOG_BYTES) if path.exists() else b""
     return raw[: raw.rfind(b"\n") + 1]
 
 
 def lines_from_the_end(path: Path) -> Iterator[bytes]:
-    """Whole ones, of a file that is not empty: a long run has megabytes that nobody asks about."""
+    """The whole lines of a nonempty file, last one first: a long run has megabytes of others."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
         end = text.rfind(b"\n") + 1
         while end > 0:

@@ -1,4 +1,4 @@
-"""The runs that a sweep planned and that left no record: nothing else here would miss them."""
+"""Runs that a sweep planned and that left no record: a search for records would not miss them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_NAMED = 10
 
 
 def list_unrecorded(places: Iterable[str | Path]) -> list[str]:
-    """A sentence for each sweep at or below these places of which runs are missing."""
+    """A sentence for each sweep at or below these places that lacks runs."""
     plans = dict.fromkeys(
         plan.resolve() for place in places for plan in sorted(Path(place).rglob(PLAN))
     )
@@ -23,7 +23,7 @@ def list_unrecorded(places: Iterable[str | Path]) -> list[str]:
 
 
 def _describe_missing(plan: Path) -> str:
-    """ "" where all are there."""
+    """A sentence on the missing runs; "" if there are none."""
     folder, names = plan.parent, read_planned(plan)
     files = (CONFIG, MANIFEST)
     lost = [name for name in names if not all((folder / name / x).is_file() for x in files)]
@@ -35,7 +35,7 @@ def _describe_missing(plan: Path) -> str:
 
 
 def read_planned(plan: Path) -> list[str]:
-    """Names of the folders of all its runs; those of a search are the ones that it started.
+    """Folder names of all planned runs, and of those that a search started.
 
     Raises ValueError for a plan that cannot be read.
     """

@@ -12,19 +12,19 @@ from tandem.record.reading.variants import facts_of
 
 
 def provenance(runs: Sequence[Run]) -> str:
-    """By which code, from which configurations and seeds: one line for every figure and table."""
+    """Code, configurations and seeds in one line, for every figure and table."""
     seeds = sorted({run.seed for run in runs})
     said = f"{len(runs)} runs, seeds {', '.join(map(str, seeds))}"
     return f"{code_of(runs)}; configurations {fingerprint(runs)}; {said}"
 
 
 def code_of(runs: Sequence[Run]) -> str:
-    """The version that reads, and the commits of all starts of those that ran."""
+    """The version of this package, and the commits of all starts of the runs."""
     ran = sorted({code for run in runs for code in run.code or ("unknown code",)})
     return f"Tandem {metadata.version('tandem')} {', '.join(ran)}"
 
 
 def fingerprint(runs: Sequence[Run]) -> str:
-    """A hash of what the runs were asked to do, whatever their seeds and places."""
+    """A hash of the runs' configurations without seeds and folders."""
     facts = sorted({json.dumps(facts_of(run), sort_keys=True, default=str) for run in runs})
     return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:12]

@@ -1,4 +1,4 @@
-"""Runs as they lie on disk: what was asked for, with which seed, and the numbers line by line."""
+"""Runs as read from disk: configuration, seed and logs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tandem.record.reading.states import State, is_working
 CONFIG, MANIFEST, METRICS, TIMING = "config.yaml", "manifest.json", "metrics.jsonl", "timing.jsonl"
 EVALUATIONS = "evaluations.jsonl"
 COMMIT = re.compile("[0-9a-zA-Z]+")
-# Axes by the name a user gives: which log has it, under which names, the first one that is there.
+# Axis as a user names it -> its log, and its names there, of which the first present one is used.
 AXES = {
     "iterations": (METRICS, ("iteration",)),
     "samples": (METRICS, ("samples",)),
@@ -39,7 +39,7 @@ AXES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """One number through a run. A run that died is as short as it lived."""
+    """One number over a run; a run that died has fewer points."""
 
     x: NDArray  # [P] float64
     y: NDArray  # [P] float64, finite
@@ -47,18 +47,18 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run directory as it was read: its configuration, its logs and what became of it."""
+    """A run directory as it was read: its configuration, its logs and its state."""
 
     folder: Path
     config: Mapping[str, object]
     seed: int
     code: Sequence[str]  # of each start: its commit, and whether files had changed since
-    works: bool | None  # whether a process did when it was read; None: nobody knows
+    works: bool | None  # whether a process was running it when it was read; None: unknown
     logs: Mapping[str, Log]
 
     @property
     def iterations(self) -> int:
-        """How far it came."""
+        """The last logged iteration."""
         lines = self.logs[METRICS].iterations
         return int(lines[-1]) if len(lines) else 0
 
@@ -69,7 +69,7 @@ class Run:
 
     @property
     def state(self) -> State:
-        """Whether it goes on, finished, was stopped or died."""
+        """Finished, or else whether it still runs, as `is_working` sees it."""
         if self.finished:
             return "finished"
         return {True: "goes on", False: "died", None: "not finished"}[self.works]
@@ -78,7 +78,7 @@ class Run:
         return self.logs[METRICS].names()
 
     def where(self, metric: str) -> NDArray:
-        """[P] int64: the iterations that have a number of it."""
+        """[P] int64: the iterations that have a value of the metric."""
         return self.logs[METRICS].where(metric)
 
     def values(self, metric: str, iterations: NDArray) -> NDArray:
@@ -86,7 +86,7 @@ class Run:
         return self.logs[METRICS].numbers(metric, iterations)
 
     def places(self, axis: str, iterations: NDArray) -> NDArray:
-        """[P] float64: where these iterations lie on an axis; NaN where nobody counted."""
+        """[P] float64: the positions of these iterations on an axis; NaN if not recorded."""
         log, names = AXES[axis]
         found = np.full(len(iterations), np.nan)
         for name in names:
@@ -95,14 +95,14 @@ class Run:
         return found
 
     def curve(self, metric: str, axis: str = "iterations") -> Curve:
-        """The points where both numbers are there, in the order of iterations."""
+        """The points that have both numbers, in order of iterations."""
         at = self.where(metric)
         x, y = self.places(axis, at), self.values(metric, at)
         known = np.isfinite(x)
         return Curve(x=x[known], y=y[known])
 
     def score(self, metric: str) -> float | None:
-        """The last value: of a run that died, the one it had. None: it never had any."""
+        """The last value, also of a run that died; None: there is none."""
         last = self.where(metric)[-1:]
         return float(self.values(metric, last)[0]) if len(last) else None
 
@@ -129,19 +129,19 @@ def _below(place: Path) -> Iterator[Path]:
 def _code(of_start: Mapping[str, object]) -> str:
     commit = of_start["commit"]
     if not isinstance(commit, str) or COMMIT.fullmatch(commit) is None:
-        return "unknown code"  # it stands in tables and under figures
+        return "unknown code"  # an untrusted text must not reach tables and figures
     return f"{commit[:10]}+changes" if of_start.get("dirty") else commit[:10]
 
 
 def check_rest(folder: Path) -> None:
-    """Raise ValueError for a file that a report opens later, and that is not to be opened."""
+    """Raise ValueError for a file that a report would open later and must not."""
     check_evaluations(folder / EVALUATIONS)
     for table in (folder / "samples").glob("*.jsonl"):
         check_file(table, JSON_BYTES)
 
 
 def check_evaluations(path: Path) -> None:
-    """Raise ValueError for a last line that is no number of each prompt."""
+    """Raise ValueError unless the last line has one number per prompt for each metric."""
     check_file(path, LOG_BYTES)
     raw = next(lines_from_the_end(path), None) if path.exists() and path.stat().st_size else None
     if raw is None:
@@ -156,7 +156,7 @@ def check_evaluations(path: Path) -> None:
 
 
 def read(folder: Path) -> Run:
-    """Raises ValueError for a directory that is no run of ours."""
+    """The run in a directory. Raises ValueError if it cannot be read as one."""
     try:
         config = read_config(folder / CONFIG)
         starts = json.loads(read_bytes(folder / MANIFEST, JSON_BYTES))["starts"]
@@ -166,10 +166,10 @@ def read(folder: Path) -> Run:
             config=config,
             seed=int(config["seed"]),
             code=[_code(start["code"]) for start in starts],
-            works=is_working(folder),  # before its logs: what ends meanwhile is found whole
+            works=is_working(folder),  # before its logs: a run that ends meanwhile is complete
             logs={name: Log(folder / name) for name in (METRICS, TIMING)},
         )
-        found.names()  # parses the lines that are looked at whole
+        found.names()  # parses the lines from which names are read
         check_rest(folder)
         return found
     except UNREADABLE as error:
@@ -179,7 +179,7 @@ def read(folder: Path) -> Run:
 def read_all(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
     """The runs that can be read, and a sentence for each of the others.
 
-    Raises ValueError where none can.
+    Raises ValueError if none can.
     """
     found, left_out = [], []
     for folder in folders:

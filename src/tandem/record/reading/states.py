@@ -11,19 +11,19 @@ from typing import Literal
 
 from tandem.record.foreign import JSON_BYTES, check_file, read_bytes
 
-# not finished: it is not whole, and nobody knows whether it goes on.
+# not finished: it is incomplete, and it is unknown whether it still runs.
 State = Literal["finished", "goes on", "died", "not finished"]
 UNFINISHED: Sequence[State] = ("died", "goes on", "not finished")
 JOB, LOCK = "job.json", "job.lock"  # of a run that a sweep started
 WRITTEN = ("manifest.json", "metrics.jsonl", "timing.jsonl")
-RECENT = 300.0  # seconds: a run that wrote since then is taken to go on
+RECENT = 300.0  # seconds; a run that wrote within them counts as running
 
 
 def is_working(folder: Path) -> bool | None:
-    """Whether a process works there; None: it is no run of a sweep, and has written nothing lately.
+    """Whether a process works there; None: unknown, for a run of no sweep without a recent write.
 
-    A lock that is free says nothing where it is held on another machine, and files are shared
-    without their locks: then the sweep's own word counts, or else when the run last wrote.
+    A free lock proves nothing on a file system that machines share without locks. There the exit
+    code in the sweep's job.json decides, or else the time of the run's last write.
     """
     if is_locked(folder):
         return True
@@ -35,7 +35,7 @@ def is_working(folder: Path) -> bool | None:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether somebody holds the lock of this folder."""
+    """Whether a process holds the lock of this folder."""
     check_file(folder / LOCK, JSON_BYTES)
     try:
         with (folder / LOCK).open("rb") as file:
@@ -48,7 +48,7 @@ def is_locked(folder: Path) -> bool:
 
 
 def _has_ended(folder: Path) -> bool:
-    """Whether the sweep saw its process end."""
+    """Whether the sweep recorded the end of the process."""
     path = folder / JOB
     return path.exists() and json.loads(read_bytes(path, JSON_BYTES))["code"] is not None
 
@@ -59,7 +59,7 @@ def _read_last_write(folder: Path) -> float:
 
 
 def describe_state(state: State, runs: int) -> str:
-    """The state as a verb for so many runs."""
+    """The state as a verb that agrees with the number of runs."""
     return "go on" if state == "goes on" and runs > 1 else state
 
 

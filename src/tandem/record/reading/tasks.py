@@ -1,7 +1,7 @@
-"""Tasks of runs: variants are compared within one, and aggregated over many.
+"""Tasks of runs: variants are compared within a task and aggregated over tasks.
 
-A task is a choice of data, or of what such a choice reads. Sources within one evaluation are none:
-they share their runs, so that their scores are no replicates of one another.
+A task is a choice of data, or of the files that the data reads. The sources of one evaluation are
+not tasks: they share their runs, so their scores are not independent.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from collections.abc import Iterator, Mapping, Sequence
 
 Facts = Mapping[str, object]  # choices and numbers of a run by name
 
-# What is read; of data with an evaluation file of their own that file, whatever is trained on.
+# Keys of what is read. With a separate evaluation file only that file counts (`find_task_keys`).
 READS = ("data", "data.path", "data.name", "data.split.subset", "data.task")
 TRAINED, EVALUATED = "data.path", "data.eval_path"
-BRINGS = ("data", "reward", "evaluation", "rollout")  # what may come with a task
+BRINGS = ("data", "reward", "evaluation", "rollout")  # groups that may change with the task
 
 
 def find_task_keys(
     facts: Sequence[Facts], *, by: Sequence[str] = (), task: Sequence[str] = ()
 ) -> list[str]:
-    """The keys that tell the tasks of these runs apart; [] where there is one.
+    """The keys that distinguish the tasks of these runs; [] if there is one task.
 
-    Left out, `task` is what is read, unless that is what tells variants apart. Raises ValueError
-    for a key that tells both variants and tasks apart.
+    By default these are READS, unless `by` has one of them. Raises ValueError for a key in both
+    `by` and `task`.
     """
     both = [key for key in task if key in by]
     if both:
@@ -42,9 +42,9 @@ def name_task(fact: Facts, keys: Sequence[str]) -> str:
 def find_brought_keys(
     facts: Sequence[Facts], of_task: Sequence[str], which: Sequence[str] = ()
 ) -> set[str]:
-    """Keys that come with a task: runs of one agree on them. With one task, none.
+    """Keys that change with the task: the runs of each task agree on them. Empty with one task.
 
-    Another answer length, or a reward that knows the answers of its data, is then no other variant.
+    The answer length of a task, or the reward for its data, then does not make another variant.
     """
     if len(set(of_task)) < 2:
         return set()

@@ -1,4 +1,4 @@
-"""Variants: runs that are seeds of one another, what sets two apart, and what they share."""
+"""Variants: groups of runs that differ only in the seed, their names and their differences."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ TARGET = "_target_"  # of a part: its function
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """Runs of one configuration on one task, apart in nothing but the seed."""
+    """Runs of one configuration on one task, which differ only in the seed."""
 
     name: str
     runs: Sequence[Run]  # by seed
     task: str = ""  # "": all runs have the same one
-    everywhere: str = ""  # the name of the configuration on whatever task
+    everywhere: str = ""  # the name of the configuration without the task
 
     @property
     def seeds(self) -> list[int]:
@@ -32,11 +32,11 @@ class Variant:
 def group_runs(
     runs: Sequence[Run], by: Sequence[str] = (), task: Sequence[str] = ()
 ) -> list[Variant]:
-    """Runs by configuration, in the order in which they come, named by what sets them apart.
+    """Runs grouped by configuration, in their order, and named by their differences.
 
-    `by`: choices (algorithm) or keys (optimizer.lr) that tell variants apart; `task`: those that
-    tell tasks apart. Raises ValueError where a variant has a seed twice, where `by` leaves
-    configurations together that are not one, or where a key is in no configuration.
+    `by`: choices (algorithm) or keys (optimizer.lr) that distinguish variants; `task`: those that
+    distinguish tasks. Raises ValueError if a variant has a seed twice, if `by` puts different
+    configurations into one variant, or if no configuration has a key.
     """
     facts = facts_to_name(runs)
     for option, keys in (("by", by), ("task", task)):
@@ -59,7 +59,7 @@ def group_runs(
 
 
 def facts_to_name(runs: Sequence[Run]) -> list[dict[str, object]]:
-    """Facts that runs may be named by, and whether they had a recipe where some had none."""
+    """Facts that may name runs, and whether each has a recipe if only some have one."""
     facts, has_recipe = (
         [facts_of(run) for run in runs],
         [recipe_of(run) is not None for run in runs],
@@ -71,12 +71,12 @@ def facts_to_name(runs: Sequence[Run]) -> list[dict[str, object]]:
 
 
 def recipe_of(run: Run) -> str | None:
-    """The recipe whose numbers it ran with; None: it had none."""
+    """The recipe that the run used; None: it used none."""
     return run.config.get("choices", {}).get(RECIPE)
 
 
 def _refuse_mixed(name: str, runs: Sequence[Run], by: Sequence[str]) -> None:
-    """Seeds of two configurations are no seeds of one: their spread is that of the two."""
+    """Raise for a variant of several configurations: its spread would not be that of seeds."""
     facts = [facts_of(run) for run in runs]
     if not find_differing_keys(facts):
         return
@@ -97,8 +97,8 @@ def _make_variant(everywhere: str, task: str, runs: Sequence[Run]) -> Variant:
 
 
 def name_variant(fact: Mapping[str, object], keys: Sequence[str], shared: Collection[str]) -> str:
-    """The algorithm by its name alone, a part by its function's, anything else as the end of its
-    key and its value."""
+    """The name of a variant: the algorithm by its name alone, other facts as key=value, where a
+    key is shortened and a part is named by its function."""
     said = [
         str(fact[key])
         if key in (ALGORITHM, RECIPE)
@@ -110,19 +110,19 @@ def name_variant(fact: Mapping[str, object], keys: Sequence[str], shared: Collec
 
 
 def show_value(value: object) -> str:
-    """A function of Tandem's by its name, without the modules that it lies in."""
+    """The value as text; a function of Tandem without its modules."""
     text = str(value)
     return text.rpartition(".")[2] if text.startswith("tandem.") else text
 
 
 def shorten(key: str, shared: Collection[str]) -> str:
-    """A key without its group, as in kl.coef; with it where `find_shared_names` has that name."""
+    """A key without its group, as in kl.coef, unless `shared` has that name."""
     short = _without_group(key)
     return key if short in shared else short
 
 
 def find_shared_names(configs: Iterable[Mapping[str, object]]) -> set[str]:
-    """The names that nodes of several groups have, as `every` of evaluations and checkpoints."""
+    """The names that occur in several groups, such as `every` in evaluations and checkpoints."""
     nodes = {node for config in configs for node in iterate_nodes(config)}
     return {name for name, count in Counter(map(_without_group, nodes)).items() if count > 1}
 
@@ -134,7 +134,7 @@ def _without_group(key: str) -> str:
 def choose_naming_keys(
     runs: Sequence[Run], facts: Sequence[Mapping[str, object]], shared: Collection[str]
 ) -> list[str]:
-    """Keys that people typed and runs do not agree on; and of the rest what more names it takes."""
+    """Keys that name variants: typed keys on which runs differ, then others that add names."""
     apart = find_differing_keys(facts)
     typed = dict.fromkeys(
         text.lstrip("+~").partition("=")[0].partition("@")[0]
@@ -143,7 +143,7 @@ def choose_naming_keys(
     )
     keys = [key for key in typed if key in apart]
     rest = [key for key in apart if key not in keys]
-    for key in rest:  # one that tells nothing apart now will not do so later
+    for key in rest:  # a key that distinguishes nothing now will not do so later
         if count_names(facts, [*keys, key], shared) > count_names(facts, keys, shared):
             keys.append(key)
     return keys
@@ -152,12 +152,12 @@ def choose_naming_keys(
 def count_names(
     facts: Sequence[Mapping[str, object]], keys: Sequence[str], shared: Collection[str]
 ) -> int:
-    """How many names these keys give."""
+    """The number of different names that these keys give."""
     return len({name_variant(fact, keys, shared) for fact in facts})
 
 
 def find_differing_keys(facts: Sequence[Mapping[str, object]]) -> list[str]:
-    """Keys on which some do not agree, sorted."""
+    """Keys on which some facts differ, sorted."""
     every = {key for fact in facts for key in fact}
     return sorted(key for key in every if len({str(fact.get(key)) for fact in facts}) > 1)
 
@@ -173,7 +173,7 @@ def _refuse_repeated(name: str, runs: list[Run]) -> list[Run]:
 
 
 def facts_of(run: Run) -> dict[str, object]:
-    """Choices by group and numbers by dotted key, without what makes no difference."""
+    """Choices by group and numbers by dotted key, without those that are not compared."""
     choices = {name: x for name, x in run.config.get("choices", {}).items() if name != RECIPE}
     numbers = {
         key: value
@@ -201,7 +201,7 @@ def iterate_nodes(node: object, where: str = "") -> Iterator[str]:
 
 
 def differences(one: Run, other: Run) -> dict[str, tuple[object, object]]:
-    """Keys on which the two configurations do not agree, with both values."""
+    """Keys on which two configurations differ, with both values."""
     a, b = facts_of(one), facts_of(other)
     keys = dict.fromkeys((*a, *b))
     return {key: (a.get(key), b.get(key)) for key in keys if a.get(key) != b.get(key)}
@@ -210,8 +210,8 @@ def differences(one: Run, other: Run) -> dict[str, tuple[object, object]]:
 def find_shared_seeds(one: Variant, other: Variant) -> list[int]:
     """The seeds that both variants have, by which they are paired; [] if they are not.
 
-    Decided by design and never by looking: the same seeds, each from the same first weights. A
-    seed names the prompts and the noise of a run, so such a pair differs by the variant alone.
+    The design decides it, never the results: the same seeds, each from the same first weights. A
+    seed determines the prompts and the noise of a run, so a pair differs by the variant alone.
     """
     theirs = {run.seed: run for run in other.runs}
     both = [(run, theirs[run.seed]) for run in one.runs if run.seed in theirs]
@@ -221,7 +221,7 @@ def find_shared_seeds(one: Variant, other: Variant) -> list[int]:
 
 
 def start_of(run: Run) -> tuple[object, ...]:
-    """The configuration that the first weights are a function of, but for the seed."""
+    """The part of the configuration that determines the first weights, without the seed."""
     leaves = dict(iterate_flat({key: run.config.get(key) for key in KEYS if key_of(key).start}))
     return tuple(
         (key, value)
