@@ -1,4 +1,4 @@
-"""How long `python -m tandem.compare RUNS... [out=FOLDER]` takes on many long runs:
+"""How long `python -m tandem compare RUNS... [out=FOLDER]` takes on many long runs:
 `python benchmarks/reading.py [--save]`.
 
 20 and 200 runs of 1,000 iterations: four algorithms on the embedded task, 60 metrics a line, an

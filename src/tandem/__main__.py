@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import metadata
 
-from tandem.stop import end_when_told
+from tandem.stop import PREVIEWS, end_when_told
 
 COMMANDS = {  # word -> module with `main(arguments)`, words that come first, what it does
     "train": ("tandem.launch.train", (), "train a policy; with -m, or sweep=, a sweep"),
@@ -20,6 +20,7 @@ COMMANDS = {  # word -> module with `main(arguments)`, words that come first, wh
     "engines": ("tandem.launch.engines", (), "start engines that sample for a run, watch them"),
     "serve": ("tandem.reward_server.serve", (), "serve rewards to runs on other machines"),
 }
+RESUMABLE = {"train", "select"}  # the same command continues what it left
 REFUSED = 2  # exit code of a command line that cannot run
 
 
@@ -37,8 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"tandem {words[0]}: no such command; {hint}", file=sys.stderr)
         sys.exit(REFUSED)
     module, first, _ = COMMANDS[words[0]]
-    with end_when_told():
-        importlib.import_module(module).main([*first, *words[1:]])
+    own = [*first, *words[1:]]
+    with end_when_told(resumable=words[0] in RESUMABLE and not PREVIEWS & {*own}):
+        importlib.import_module(module).main(own)
 
 
 def usage() -> str:

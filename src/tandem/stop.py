@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import shlex
 import shutil
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from os import _exit as end_process  # at once, whatever other threads do; rewards cannot replace it
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 __all__ = [
     "INTERRUPTED",
+    "PREVIEWS",
     "STALLED",
     "STOPPED",
     "Abandoned",
     "EngineUnavailable",
     "Stop",
+    "code_of",
     "command_to_resume",
     "end_process",
     "end_when_told",
     "interpreter",
+    "keep_exit_code",
     "list_heard",
+    "uninterrupted",
+    "until_told",
 ]
 
 STOPPED = 3  # exit code of a run that a guard ended
 STALLED = 4  # of a run that stopped making progress
 INTERRUPTED = 75  # EX_TEMPFAIL of sysexits.h: not an error, the run can be resumed
+PREVIEWS = {"estimate=true", "dry_run=true"}  # words of `train` that start nothing
 TOLD = (
     signal.SIGHUP,
     signal.SIGTERM,
@@ -66,25 +75,91 @@ def list_heard() -> list[signal.Signals]:
 
 
 @contextmanager
-def end_when_told() -> Iterator[None]:
-    """A context in which Ctrl-C or a termination signal ends the command at once, with one line and
-    exit code INTERRUPTED. Training runs and sweeps handle signals themselves."""
+def end_when_told(*, resumable: bool = False) -> Iterator[None]:
+    """A context in which a signal ends the command at once, with one line and the exit code of
+    `code_of`.
 
-    def leave(number: int, _: FrameType | None) -> None:
-        os.write(2, f"\nstopped by {signal.Signals(number).name}\n".encode())
-        end_process(INTERRUPTED)  # an exception would count as an error of the running reward
+    resumable: of a command that continues what it left; the code is INTERRUPTED, and Ctrl-C
+    raises, so that what has begun is cleared away. Training runs, sweeps and servers handle signals
+    themselves.
+    """
 
-    heard = [number for number in TOLD if signal.getsignal(number) is signal.SIG_DFL]
-    for number in heard:
+    def leave(number: int, _: FrameType | None) -> NoReturn:
+        _end(number, INTERRUPTED if resumable else code_of(number))
+
+    heard = dict.fromkeys(TOLD, signal.SIG_DFL)
+    if not resumable:  # an import may swallow what a handler raises, and go on with half a module
+        heard[signal.SIGINT] = signal.default_int_handler
+    before = {number: own for number, own in heard.items() if signal.getsignal(number) is own}
+    for number in before:
         signal.signal(number, leave)
     try:
         yield
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, leave)
         print("\nstopped by Ctrl-C", file=sys.stderr)
         sys.exit(INTERRUPTED)
     finally:
+        for number, own in before.items():
+            if signal.getsignal(number) is leave:  # a server has handlers of its own to the end
+                signal.signal(number, own)
+
+
+@contextmanager
+def until_told() -> Iterator[None]:
+    """A block of a server, which a signal ends. The next signal ends the process at once."""
+
+    def tell(number: int, _: FrameType | None) -> NoReturn:
+        for one in heard:
+            signal.signal(one, lambda number, _: _end(number, code_of(number)))
+        keep_exit_code()
+        raise KeyboardInterrupt
+
+    heard = list_heard()
+    with suppress(KeyboardInterrupt):
         for number in heard:
-            signal.signal(number, signal.SIG_DFL)
+            signal.signal(number, tell)
+        yield
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """A block that is carried out whole: a signal that arrives in it counts at its end."""
+    held: list[int] = []
+    before = {
+        number: signal.signal(number, lambda number, _: held.append(number))
+        for number in list_heard()
+    }
+    try:
+        yield
+    finally:
+        for number, own in before.items():
+            signal.signal(number, own)
+        for number in held[:1]:
+            signal.raise_signal(number)
+
+
+def keep_exit_code() -> None:
+    """Let signals change nothing while Python ends, once all is done, and let it end soon."""
+
+    def prepare() -> None:
+        gc.freeze()  # collecting all modules takes four fifths of the time
+        for number in list_heard():
+            signal.signal(number, signal.SIG_IGN)
+
+    atexit.register(prepare)
+
+
+def code_of(number: int) -> int:
+    """The exit code of a command that a signal ended, as shells report it."""
+    return 128 + number
+
+
+def _end(number: int, code: int) -> NoReturn:
+    # An exception would count as an error of the running reward.
+    by = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+    os.write(2, f"\nstopped by {by}\n".encode())
+    end_process(code)
 
 
 def command_to_resume(run_dir: Path) -> str:

@@ -3,6 +3,7 @@ appends its arguments to the file that FAKE_VLLM names."""
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -20,6 +21,8 @@ class Health(BaseHTTPRequestHandler):
 
 if "--broken" in sys.argv:
     sys.exit("no room for the model")
+if "--stubborn" in sys.argv:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
 engine = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 with open(os.environ["FAKE_VLLM"], "a") as file:
     pids = [os.getpid(), engine.pid]

@@ -6,7 +6,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import tomllib
+from contextlib import suppress
 from inspect import signature
 from multiprocessing import get_context
 from pathlib import Path
@@ -14,9 +16,10 @@ from pathlib import Path
 import pytest
 
 from tandem.__main__ import COMMANDS, main
-from tandem.stop import end_when_told
+from tandem.stop import TOLD, end_when_told, uninterrupted, until_told
 
 ROOT = Path(__file__).parents[2]
+STOPPED = "\nstopped by SIGTERM\n"
 
 
 @pytest.mark.parametrize("word", COMMANDS)
@@ -44,21 +47,96 @@ def test_the_version_is_that_of_the_package(capsys):
     assert capsys.readouterr().out.startswith("Tandem 0.")
 
 
+def exit_code_of(body) -> int:
+    """Of a process of its own that hears every signal as a command in a terminal does."""
+
+    def heard() -> None:
+        for number in TOLD:
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        body()
+
+    child = get_context("fork").Process(target=heard)
+    child.start()
+    child.join(10)
+    return child.exitcode
+
+
+@pytest.mark.parametrize("resumable", [True, False])
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"])
-def test_a_signal_ends_a_command_in_one_line(capfd, name):
+def test_a_signal_ends_a_command_in_one_line(capfd, name, resumable):
     number = getattr(signal, name)
 
     def told() -> None:
-        signal.signal(number, signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL)
-        with end_when_told():
+        with end_when_told(resumable=resumable):
             os.kill(os.getpid(), number)
             signal.pause()
 
-    child = get_context("fork").Process(target=told)
-    child.start()
-    child.join(10)
-    assert child.exitcode == 75
+    assert exit_code_of(told) == (75 if resumable else 128 + number)
     assert capfd.readouterr().err == f"\nstopped by {'Ctrl-C' if name == 'SIGINT' else name}\n"
+
+
+def test_an_import_cannot_swallow_ctrl_c(capfd):
+    """As numpy's do, which then recurse without end."""
+
+    def told() -> None:
+        with end_when_told(), suppress(BaseException):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    assert exit_code_of(told) == 130
+    assert capfd.readouterr().err == "\nstopped by Ctrl-C\n"
+
+
+def test_a_block_of_files_is_written_whole_before_a_signal_counts(tmp_path):
+    def told() -> None:
+        with end_when_told(), uninterrupted():
+            os.kill(os.getpid(), signal.SIGTERM)
+            (tmp_path / "table").touch()
+
+    assert exit_code_of(told) == 143
+    assert (tmp_path / "table").exists()
+
+
+def test_the_first_signal_lets_a_server_end_and_the_second_ends_it_at_once(capfd):
+    def told() -> None:
+        with end_when_told():
+            with until_told():
+                os.kill(os.getpid(), signal.SIGTERM)
+                signal.pause()
+            print("draining", flush=True)
+            os.kill(os.getpid(), signal.SIGINT)
+            signal.pause()
+
+    assert exit_code_of(told) == 130
+    assert capfd.readouterr() == ("draining\n", "\nstopped by Ctrl-C\n")
+
+
+def test_ctrl_c_while_python_ends_keeps_the_exit_code_of_a_server():
+    code = """
+import atexit, os, signal
+from tandem.stop import end_when_told, until_told
+atexit.register(os.kill, os.getpid(), signal.SIGINT)  # the first of these is the last that is run
+signal.signal(signal.SIGINT, signal.default_int_handler)
+with end_when_told():
+    with until_told():
+        os.kill(os.getpid(), signal.SIGINT)
+        signal.pause()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.slow
+@pytest.mark.system
+@pytest.mark.parametrize("word", ["estimate=true", "dry_run=true", "iterations=1"])
+def test_only_a_run_that_can_be_resumed_ends_with_the_code_for_it(word):
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "train.py"), word], stderr=subprocess.PIPE, text=True
+    )
+    time.sleep(1)
+    process.terminate()
+    said = process.communicate(timeout=60)[1]
+    assert (process.returncode, said) == (75 if word == "iterations=1" else 143, STOPPED)
 
 
 @pytest.mark.system

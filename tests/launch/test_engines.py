@@ -381,10 +381,31 @@ def test_the_command_ends_its_servers_when_it_is_told_to(command, port):
     command.wait_for(lambda: len(command.started()) == 3)
     command.process.send_signal(signal.SIGTERM)
     said = command.process.communicate(timeout=LATE)[0]
-    assert command.process.returncode == 0
+    assert command.process.returncode == 143
     assert "ended with code -9; started again (1 of 3)" in said
     assert command.are_gone()
     assert not list(command.folder.glob("servers-*.json"))
+
+
+@SLOW
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_second_signal_does_not_wait_for_servers_that_ignore_the_first(tmp_path, port, number):
+    inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has it ignored
+    command = Command(tmp_path, port, "flags=--stubborn")
+    signal.signal(signal.SIGHUP, inherited)
+    try:
+        command.wait_for(command.is_ready)
+        began = time.monotonic()
+        command.process.send_signal(number)
+        time.sleep(1)
+        command.process.send_signal(number)
+        said = command.process.communicate(timeout=LATE)[0]
+        assert command.process.returncode == 128 + number
+        assert time.monotonic() - began < engine_processes.GRACE
+        assert said.endswith("ending all servers; another signal kills them\n")
+        assert command.are_gone() and not list(command.folder.glob("servers-*"))
+    finally:
+        command.process.kill()
 
 
 @SLOW

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -416,6 +417,34 @@ def test_it_serves_until_it_is_told_to_end(number):
     assert said.splitlines()[0].startswith("1 samples in ")
     assert said.splitlines()[1:] == ["ended"]
     assert TOKEN not in began + said
+
+
+@pytest.mark.system
+def test_a_second_ctrl_c_drops_the_requests_that_a_server_still_answers():
+    code = """
+import time
+from tandem.remote.serving import Capacity
+from tandem.reward_server import serve
+from tandem.reward_server.server import ScoreServer
+from tandem.stop import end_when_told
+def score(rows):
+    print("scoring", flush=True)
+    time.sleep(60)
+with end_when_told():
+    serve.run(ScoreServer(("127.0.0.1", 0), score, token=None, capacity=Capacity()))
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    url = process.stdout.readline().split()[2]
+    with ThreadPoolExecutor() as pool:
+        pool.submit(httpx.post, f"{url}/score", headers=JSON, content=REQUEST)
+        assert process.stdout.readline() == "scoring\n"
+        for _ in range(2):
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.5)
+        said, _ = process.communicate(timeout=5)  # less than the time for open requests
+    assert (process.returncode, said) == (130, "\nstopped by Ctrl-C\n")
 
 
 def test_a_client_with_the_wrong_token_is_told_what_to_set(closed, monkeypatch):

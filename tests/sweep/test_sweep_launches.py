@@ -71,7 +71,7 @@ def test_each_run_ends_alone_and_the_table_says_how(sweep, tmp_path, launcher):
     assert table["do=die"][3] == "killed by SIGKILL, which the system sends when memory runs out"
     assert table["do=refuse"][3] == "refused: unknown key 'lr': did you mean 'optimizer.lr'?"
     assert "1 finished, 4 failed, of 5 runs" in said
-    assert f"python -m tandem.compare {tmp_path}/sweep" in said
+    assert f"python -m tandem compare {tmp_path}/sweep" in said
 
 
 def test_the_same_command_runs_what_is_missing_and_nothing_else(sweep, tmp_path):

@@ -1,1 +1,1 @@
-"""Comparison of runs: `python -m tandem.compare RUNS...`."""
+"""Comparison of runs: `python -m tandem compare RUNS...`."""

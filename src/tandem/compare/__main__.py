@@ -1,4 +1,4 @@
-"""`python -m tandem.compare RUNS... [by=algorithm] [metric=eval/accuracy] [out=FOLDER]`.
+"""`python -m tandem compare RUNS... [by=algorithm] [metric=eval/accuracy] [out=FOLDER]`.
 
 RUNS are run directories, or folders that contain runs, such as a sweep. Nothing else is read.
 
@@ -41,6 +41,7 @@ from tandem.record import durable
 from tandem.record.reading import planned
 from tandem.record.reading.provenance import provenance
 from tandem.record.reading.runs import find, read_all
+from tandem.stop import end_when_told, uninterrupted
 
 OPTIONS = (
     *("by", "task", "metric", "x", "threshold", "power_for", "out", "wandb", "save_band"),
@@ -68,7 +69,9 @@ def main(arguments: Sequence[str]) -> None:
             print(f"\n{wandb_report.save(found, options['wandb'])}")
         if "save_band" in options:
             every = [one.variant for one in found.variants]
-            print(f"\n{expected_bands.save(Path(options['save_band']), every, found.metric)}")
+            with uninterrupted():
+                saved = expected_bands.save(Path(options["save_band"]), every, found.metric)
+            print(f"\n{saved}")
     except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
         sys.exit(2)
@@ -166,11 +169,12 @@ def write(found: Comparison, folder: Path, *, title: str) -> None:
         texts[f"{table.name}.tex"] = f"% {line}\n{table.latex()}"
     files = {name: text.encode() for name, text in texts.items()} | draw_plots(found, line)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        older = list_written(folder) - files.keys()
-        durable.replace_all(folder, files)
-        for name in older:
-            (folder / name).unlink(missing_ok=True)
+        with uninterrupted():
+            folder.mkdir(parents=True, exist_ok=True)
+            older = list_written(folder) - files.keys()
+            durable.replace_all(folder, files)
+            for name in older:
+                (folder / name).unlink(missing_ok=True)
     except OSError as error:
         raise ValueError(
             f"out={folder}: the report ({sum(map(len, files.values())):,} bytes) could not be "
@@ -179,4 +183,5 @@ def write(found: Comparison, folder: Path, *, title: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    with end_when_told():
+        main(sys.argv[1:])

@@ -129,8 +129,13 @@ class Watcher:
         self.say(f"{what}; started again ({server.restarts} of {self.restarts}); see {server.log}")
         server.start()
 
+    def kill(self) -> None:
+        """Kill all servers and their child processes."""
+        for server in self.servers:
+            server.signal(signal.SIGKILL)
+
     def stop(self) -> None:
-        """End all servers and their child processes."""
+        """End all servers and their child processes; those that take too long are killed."""
         for server in self.servers:
             server.signal(signal.SIGTERM)
         end = time.monotonic() + GRACE

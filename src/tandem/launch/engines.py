@@ -9,14 +9,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from tandem.config import ConfigError
 from tandem.config.refusals import refusals, refusing
 from tandem.launch.engine_plan import Servers, compose_run, plan
 from tandem.launch.engine_processes import POLL, Watcher
 from tandem.policies.engines.addresses import AddressFile
-from tandem.stop import STOPPED, EngineUnavailable
+from tandem.stop import STOPPED, EngineUnavailable, code_of, keep_exit_code, list_heard
 
 TOLD = 15.0  # seconds between two lines while servers start
 HELP = """\
@@ -32,7 +32,8 @@ Then: python train.py OVERRIDES OF THE RUN rollout=vllm_server rollout.engine.ur
 Each server is started with the flags that the run needs of it, out of the same model, model.lora
 and rollout (rollout=vllm_server, unless another is given). Once all answer, their addresses stand
 in rollout.engine.folder, where url=auto finds them, from several commands on several nodes, too.
-A server that ends is started again. Ctrl-C or SIGTERM ends all of them.
+A server that ends is started again. Ctrl-C, SIGTERM or SIGHUP ends all of them, with exit code
+130, 143 or 129; a second one no longer waits for them.
 
 Keys:
 {keys}
@@ -65,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     addresses = AddressFile(folder=folder, urls=[process.url for process in processes])
     try:
-        with interruptible():
+        with interruptible(watcher):
             watch(watcher, addresses)
     except EngineUnavailable as error:
         print(f"stopped: {error}", file=sys.stderr)
@@ -117,31 +118,31 @@ def watch(watcher: Watcher, addresses: AddressFile) -> None:
                 told = time.monotonic()
                 say(f"{watcher.up} of {len(watcher.servers)} up after {told - begun:.0f} s")
             time.sleep(POLL)
-    except KeyboardInterrupt:
-        say("ending all servers")
+    except SystemExit:
+        say("ending all servers; another signal kills them")
+        raise
     finally:
         addresses.remove()
         watcher.stop()
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
-    """A block that SIGTERM, SIGHUP and Ctrl-C end in the same way, once."""
+def interruptible(watcher: Watcher) -> Iterator[None]:
+    """A block that a signal ends with the exit code of `code_of`. The next signal no longer waits
+    for the servers to end by themselves."""
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        for one in SIGNALS:  # stopping the servers must not be interrupted
-            signal.signal(one, signal.SIG_IGN)
-        raise KeyboardInterrupt
+    def interrupt(number: int, _: FrameType | None) -> NoReturn:
+        for one in before:
+            signal.signal(one, lambda *_: watcher.kill())
+        keep_exit_code()
+        raise SystemExit(code_of(number))
 
-    before = {one: signal.signal(one, interrupt) for one in SIGNALS}
+    before = {one: signal.signal(one, interrupt) for one in list_heard()}
     try:
         yield
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)
-
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def say(text: str) -> None:

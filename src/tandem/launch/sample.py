@@ -26,7 +26,7 @@ from tandem.policies.language.records import Sampling
 from tandem.policies.request import Request
 from tandem.record.pictures import lay_out_grid, save
 from tandem.rewards.films import lay_out_frames
-from tandem.stop import command_to_resume
+from tandem.stop import command_to_resume, end_when_told, uninterrupted
 from tandem.types import PICTURE, SEGMENTS, TEXT, WRITTEN, Picture, Prompt, is_film
 
 OF_TRAINING = (
@@ -51,7 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         shown = [lay_out_frames(one) if is_film(one) else one for one in outputs]
         grid = lay_out_grid(shown, columns=min(8, len(shown)))
         texts = [asked.fields[WRITTEN] for asked in prompts if WRITTEN in asked.fields]
-        print("\n".join([*texts, str(save(grid, given.out))]))
+        with uninterrupted():
+            saved = save(grid, given.out)
+        print("\n".join([*texts, str(saved)]))
 
 
 def configuration(run_dir: Path, overrides: Sequence[str] = ()) -> DictConfig:
@@ -198,4 +200,5 @@ def _count(text: str) -> int:
 
 
 if __name__ == "__main__":
-    main()
+    with end_when_told():
+        main()

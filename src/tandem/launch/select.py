@@ -3,7 +3,7 @@
 The configuration with the best mean over its seeds is trained again with `seeds` fresh seeds, each
 in its own process beside the sweep (SWEEP-selected-HASH), and evaluated on the test prompts, which
 are not used otherwise. Results are in selection.json and selection.md in the sweep's folder, and in
-`python -m tandem.compare SWEEP`. The same command continues an interrupted selection. Exit code 0:
+`python -m tandem compare SWEEP`. The same command continues an interrupted selection. Exit code 0:
 success; 1: a fresh seed failed or has no test score; 75: stopped.
 
   metric=NAME   metric of the choice; default: eval/accuracy, or eval/reward without an accuracy;

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import signal
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -21,6 +19,7 @@ from tandem.reward_server.scoring import Scorer, make_scorer
 from tandem.reward_server.server import Capacity, ScoreServer
 from tandem.rewards.rewards import Rewards
 from tandem.rewards.signature import compares
+from tandem.stop import end_when_told, until_told
 
 TOKEN = "TANDEM_REWARD_TOKEN"
 SHORTEST_TOKEN = 8  # characters
@@ -181,19 +180,16 @@ def bind_server(place: Place, score: Scorer, token: str | None, capacity: Capaci
 
 
 def run(server: ScoreServer) -> None:
-    """Serve until SIGINT or SIGTERM; requests in progress may finish."""
-    told = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: told.set())
-    threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True).start()
-    open_to = "clients with the token" if server.token else "this machine"
-    print(f"serving at {server.url} for {open_to}", flush=True)
-    told.wait()
-    server.shutdown()
+    """Serve until a signal; requests in progress may finish, unless another signal comes."""
+    with until_told():
+        open_to = "clients with the token" if server.token else "this machine"
+        print(f"serving at {server.url} for {open_to}", flush=True)
+        server.serve_forever(0.1)
     server.server_close()
     left = "" if server.drained(GRACE) else "; unanswered requests were dropped"
     print(f"ended{left}", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    with end_when_told():
+        main()

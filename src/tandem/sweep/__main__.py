@@ -1,4 +1,4 @@
-"""`python -m tandem.sweep FOLDER`: the status of a sweep's runs, also while they run."""
+"""`python -m tandem sweep FOLDER`: the status of a sweep's runs, also while they run."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tandem.stop import end_when_told
 from tandem.sweep.status import read_plan
 from tandem.sweep.table import summarise
 
@@ -26,4 +27,5 @@ def main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    with end_when_told():
+        main(sys.argv[1:])

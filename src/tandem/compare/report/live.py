@@ -34,6 +34,7 @@ from tandem.record.reading.runs import (
     read,
 )
 from tandem.record.reading.states import is_working
+from tandem.stop import until_told
 
 HOST = "127.0.0.1"
 NAMES = (HOST, "localhost")  # any other Host is a foreign page
@@ -205,10 +206,8 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def serve(watched: Watched, port: int) -> None:
-    """Serve until Ctrl-C. Raises OSError if the port is taken."""
-    with Server(watched, port) as server:
-        try:
-            print(f"{server.url} (Ctrl-C ends it)", flush=True)
-            server.serve_forever()
-        except KeyboardInterrupt:
-            print()
+    """Serve until a signal. Raises OSError if the port is taken."""
+    with Server(watched, port) as server, until_told():
+        print(f"{server.url} (Ctrl-C ends it)", flush=True)
+        server.serve_forever()
+    print("ended", flush=True)
