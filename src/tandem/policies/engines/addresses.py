@@ -19,9 +19,9 @@ log = logging.getLogger(__name__)
 
 AUTO = "auto"
 PATTERN = "servers-*.json"
-POLL = 0.5  # seconds between two looks
-BEAT, STALE = 5.0, 60.0  # seconds between two touches of a file, and until it is nobody's
-JUDGES: list[Callable[[str], None]] = []  # of an address that was found; raises ValueError
+POLL = 0.5  # seconds between two checks
+BEAT, STALE = 5.0, 60.0  # seconds between two touches of a file, and until it is ignored
+JUDGES: list[Callable[[str], None]] = []  # of an address that was found; they raise ValueError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class AddressFile:
 
     def touch(self) -> None:
         """Mark the file as current, unless that was done recently."""
-        with suppress(FileNotFoundError):  # somebody removed it
+        with suppress(FileNotFoundError):  # it was removed meanwhile
             if time.time() - self.path.stat().st_mtime > BEAT:
                 os.utime(self.path)
 
@@ -67,8 +67,8 @@ def judged_by(judge: Callable[[str], None]) -> Iterator[None]:
 def find_urls(folder: Path, *, patience: float, own: bool = False) -> list[str]:
     """The addresses of all servers in a folder, once they all answer.
 
-    own: of those that this run starts, and of no others. Raises ValueError where there are none, or
-    they are not up, within `patience` seconds, and for an address that is not to be asked.
+    own: only of those that this run starts. Raises ValueError if there are none, or not all are up,
+    within `patience` seconds, and for an address that a judge refuses.
     """
     urls = _wait_for_urls(folder, patience=patience, own=own)
     for url in urls:

@@ -1,8 +1,8 @@
-"""Causes of a train-inference mismatch: each leaves a shape of its own in the log-probabilities.
+"""Causes of a train-inference mismatch: each leaves its own pattern in the log-probabilities.
 
-Of two temperatures, or of a tail that was cut, the trainer's own logits can make the engine's
-numbers. Shifted numbers are those of a neighbour, and stale ones those of weights that are known.
-What rounding leaves is small and on both sides of 0.
+With another temperature or a truncated tail, the trainer's logits reproduce the engine's numbers.
+Shifted numbers are those of a neighbouring token, and stale ones those of known older weights.
+Differences from rounding are small and on both sides of 0.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-EXPLAINED = 0.1  # of the difference may be left by what explains it
+EXPLAINED = 0.1  # share of the difference that an explanation may leave
 EXACT = 1e-5  # nats: less is rounding, whatever the difference was
-SMALL = 0.1  # nats: rounding of weights and activations leaves less, on average
-ONE_SIDED = 0.35  # of the mean |difference|; a mean of it beyond that is no rounding
+SMALL = 0.1  # nats: rounding of weights and activations causes less, on average
+ONE_SIDED = 0.35  # of the mean |difference|: rounding leaves a smaller |mean difference|
 COLDEST, WARMEST = 0.05, 20.0
-TRIES = 24  # temperatures on a first, coarse look
-STEPS = 30  # of the golden section that follows
+TRIES = 24  # temperatures of the coarse search
+STEPS = 30  # of the golden-section search that follows
 GOLDEN = (5**0.5 - 1) / 2
 MASSES = 400  # values of top_p that are tried
 
@@ -32,9 +32,9 @@ class Seen:
     engine: Tensor  # [R, T] nats
     mask: Tensor  # [R, T] bool, N of them True
     logits: Tensor  # [N, V] of the trainer, before any temperature, row by row
-    token: Tensor  # [N] int64 that was taken
-    temperature: float  # that was asked for
-    others: Mapping[str, Tensor]  # what other weights say, by what they are: [R, T] nats
+    token: Tensor  # [N] int64, the sampled ones
+    temperature: float  # the requested one
+    others: Mapping[str, Tensor]  # description of other weights -> log-probabilities: [R, T] nats
 
     @property
     def logp(self) -> Tensor:

@@ -26,10 +26,10 @@ RENEWALS = 3  # of one engine within one call, before it counts as gone
 
 
 class Fleet(RolloutEngine):
-    """An engine that is gone loses its groups to the others, which answer them with the same seeds.
+    """Engines that answer one another's groups, with the same seeds, when one of them is gone.
 
-    It is asked again at the next handover of weights. The samples are those of any one engine:
-    which of them answers decides nothing but the time.
+    That one is tried again at the next handover of weights. The samples do not depend on which
+    engine answers; only the time does.
     """
 
     def __init__(self, engines: Sequence[RolloutEngine], *, concurrency: int) -> None:
@@ -37,8 +37,8 @@ class Fleet(RolloutEngine):
         self.engines, self.concurrency = tuple(engines), concurrency
         self.faults: dict[RolloutEngine, str] = {}  # of those that are gone
         self.newest: tuple[Weights, str] | None = None  # what was handed over last, and its version
-        self.renewing = threading.Lock()  # whoever comes second finds the weights there
-        self.rows, self.counting = Counter[RolloutEngine](), threading.Lock()  # under way at each
+        self.renewing = threading.Lock()  # a second thread finds the weights there
+        self.rows, self.counting = Counter[RolloutEngine](), threading.Lock()  # in flight at each
 
     @property
     def handover_modes(self) -> frozenset[Handover]:
@@ -115,7 +115,7 @@ class Fleet(RolloutEngine):
                     groups.finish(place, answers)
 
         with self._by_load(count * size) as living:
-            share = math.ceil(count / len(living))  # at the start: who is done takes more
+            share = math.ceil(count / len(living))  # at the start; a faster engine takes more
             calls = max(1, min(self.concurrency // size, share))
             workers = living * calls  # in turn
             with ThreadPoolExecutor(len(workers)) as pool:

@@ -1,4 +1,4 @@
-"""A handover of weights in a thread of its own, and the rows that it may have to wait for."""
+"""Background handover of weights, and the rows in flight that it may have to wait for."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Journey:
 
     def __init__(self) -> None:
         self.group: ProcessGroup | None = None  # of the threads of all ranks
-        self.renewing = threading.Lock()  # an engine that lost its weights gets them once
+        self.renewing = threading.Lock()  # an engine that lost its weights gets them only once
         self._changed = threading.Condition()
         self._rows, self._closed = 0, False
         self._pool: ThreadPoolExecutor | None = None
         self._travelling: Future[None] | None = None
-        self._fault: BaseException | None = None  # of the last one that was waited for
+        self._fault: BaseException | None = None  # of the last handover that was waited for
 
     def begin(self, travel: Callable[[], None]) -> None:
         """Start the handover in a thread."""
@@ -55,8 +55,8 @@ class Journey:
 
     @contextmanager
     def rows(self, may: Callable[[], bool] = lambda: True) -> Iterator[None]:
-        """Rows are under way; none are begun while a handover waits for those that are, nor before
-        they may, by the weights that have arrived."""
+        """A context in which rows are in flight. It begins once no handover waits for rows to end,
+        and once `may` accepts the weights that have arrived."""
         with self._changed:
             self._changed.wait_for(lambda: not self._closed and may())
             self._rows += 1

@@ -17,12 +17,12 @@ from tandem.types import Rollout, widen
 if TYPE_CHECKING:
     from tandem.policies.engines.rollout_engine import EngineMixin
 
-TOKENS = 128  # logits of them all are held at once
+TOKENS = 128  # about how many are compared: all their logits are held at once
 
 
 @torch.no_grad()
 def collect_mismatch_evidence(policy: EngineMixin, rows: Rollout) -> Seen:
-    """rows: a few, of the weights as they are."""
+    """The evidence of a few rows, sampled under the present weights."""
     steps = max(TOKENS // len(rows.mask), 1)
     mask = rows.mask & (torch.arange(rows.mask.shape[1], device=rows.mask.device) < steps)
     places = TokenIndex.of(rows.sample, mask)

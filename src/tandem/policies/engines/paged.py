@@ -1,4 +1,4 @@
-"""Paged sampling: transformers' continuous batching over the very weights that are trained.
+"""Paged sampling: transformers' continuous batching on the trained weights themselves.
 
 Rows share one pool of cache pages, a finished row makes room for a waiting one, and the prompt of a
 group is read once. Tokens are drawn by `sampling.draw`, so they are those of `rollout=local` up to
@@ -30,9 +30,9 @@ from tandem.policies.weights import Precision
 log = logging.getLogger(__name__)
 
 WHERE = "rollout.engine"
-OLDEST = (5, 17)  # transformers: before it a request knows no position
+OLDEST = (5, 17)  # of transformers: before it a request does not have its position
 FLASH_PAGE, FLASH_TOKENS = 256, 8192  # of flash attention's kernel; of one pass
-MASKED_PAGE, MASKED_TOKENS = 16, 256  # without it a pass holds a mask of tokens x all cached tokens
+MASKED_PAGE, MASKED_TOKENS = 16, 256  # without it a pass has a mask of tokens x all cached tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +41,9 @@ class Paged(EngineOption):
 
     page_size: int | None = None  # tokens; None: 256 with flash attention, 16 without
     batch_tokens: int | None = None  # read by one pass; None: 8192 with flash attention
-    share_prompts: bool = True  # pages of a prompt are read once for the rows of its group
-    memory: float = 0.8  # of the free memory, that the cache may take at most
-    cuda_graphs: bool | None = None  # None: where attention takes no mask
+    share_prompts: bool = True  # the rows of a group share the pages of their prompt
+    memory: float = 0.8  # largest share of the free memory that the cache may take
+    cuda_graphs: bool | None = None  # None: if attention takes no mask
 
     shares_weights = True
     reports_entropy = True
@@ -90,13 +90,13 @@ class PagedSampler:
         with self.precision.on(keys.device), own_attention(self.model):
             processor = self._processor(rows, in_flight)
             processor.model_runner._sample = rows.draw
-            processor.warmup(self.model)  # graphs are captured, if there are any
+            processor.warmup(self.model)  # captures the CUDA graphs, if there are any
             rows.sample(processor, self.model, shared=self.option.share_prompts)
         return rows.answers()
 
     def _processor(self, rows: PagedRows, in_flight: int) -> ContinuousBatchProcessor:
-        """With a cache for all rows in flight at their full length; out of a smaller one, where
-        memory is short, rows are put and read again later."""
+        """A processor with a cache for all rows in flight at full length. If memory is short, the
+        cache is smaller, and rows are evicted and read again later."""
         option = self.option
         manager = ContinuousBatchingManager(
             self.model,
@@ -121,12 +121,12 @@ class PagedSampler:
         try:
             return manager._create_batch_processor()
         except MemoryError:
-            resolved.num_blocks = None  # as many as there is room for
+            resolved.num_blocks = None  # as many as fit
             return manager._create_batch_processor()
 
     def _attends_by_flash(self) -> bool:
-        """transformers takes it wherever it is installed. Raises ValueError for weights that it
-        does not take."""
+        """Whether transformers uses flash attention, as it does if that is installed. Raises
+        ValueError for float32 weights, which it does not support."""
         flash = "flash" in self.model.config._attn_implementation
         if flash and self.model.dtype == torch.float32:
             raise ValueError(

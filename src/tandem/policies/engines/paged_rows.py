@@ -1,4 +1,4 @@
-"""Rows of paged sampling: what transformers' scheduler is asked for, and what was drawn."""
+"""Rows of paged sampling: requests to transformers' scheduler, and the drawn tokens."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class PagedRows:
         self.logp, self.entropy = (torch.zeros(size, steps, device=device) for _ in range(2))
         self.length = torch.zeros_like(self.keys)
         self.stopped = torch.zeros_like(self.keys, dtype=torch.bool)  # by a stop string
-        # Of one pass, in the order of its rows; a captured graph reads and writes these very ones.
+        # Of one pass, in the order of its rows; a captured graph reads and writes these buffers.
         self.noise = torch.zeros_like(self.keys)
         self.drawn = torch.zeros(2, size, device=device)  # logp and entropy
 
@@ -41,8 +41,8 @@ class PagedRows:
     def sample(
         self, processor: ContinuousBatchProcessor, model: PreTrainedModel, *, shared: bool
     ) -> None:
-        """Write all rows. shared: the others of a group wait until its first has read the prompt,
-        and take the pages that are whole by then."""
+        """Sample all rows. shared: the other rows of a group wait until its first one has read the
+        prompt, and share the pages that are full by then."""
         size = len(self.keys)
         for row in range(0, size, self.group_size) if shared else range(size):
             processor.scheduler.add_waiting_request(self.request(row))
@@ -67,7 +67,7 @@ class PagedRows:
         batch = processor.inputs_and_outputs.requests_in_batch
         states = [one.state for one in batch if one.has_new_token]  # others still read prompts
         rows = [int(state.request_id) for state in states]
-        # A row that lost its pages has its answer so far in its prompt, but its position is right.
+        # An evicted row has its answer so far in its prompt, but its position is right.
         places = [
             s.position_offset - len(self.prompts[r]) for s, r in zip(states, rows, strict=True)
         ]

@@ -1,8 +1,8 @@
-"""Requests for one row by either endpoint of vLLM, and the checks of what it replies.
+"""Requests for one row to either endpoint of vLLM, and checks of its replies.
 
-`/inference/v1/generate` takes and gives token ids, and says which weights took which tokens.
-`/v1/completions` is what every server has: `token_ids`, `prompt_token_ids` and tokens written as
-`token_id:7` are vLLM's own additions to the OpenAI format.
+`/inference/v1/generate` takes and returns token ids, and reports the weights of each token. Every
+server has `/v1/completions`: `token_ids`, `prompt_token_ids` and tokens written as `token_id:7` are
+vLLM's own additions to the OpenAI format.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tandem.policies.language.records import PromptIds, Sampling
 from tandem.types import Picture
 
 POSITIVE = 1e-4  # nats: no log-probability is above it, whatever its rounding
-NO_CHANCE = -100.0  # the least that may be added to a logit
-SHOWN = 64  # pictures that are kept as they are sent: those of a group are the same
-NEVER = -9999.0  # what vLLM writes for minus infinity, which JSON has no word for
+NO_CHANCE = -100.0  # the lowest valid logit_bias
+SHOWN = 64  # encoded pictures that are cached: the rows of a group have the same ones
+NEVER = -9999.0  # vLLM's number for minus infinity, which JSON does not have
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +33,12 @@ class Question(ABC):
 
     prompt: list[int]
     seed: int  # in 0 ... 2^63 - 1
-    model: str  # by which name the weights are served
+    model: str  # the name under which the weights are served
     sampling: Sampling
     ends: Sequence[int]  # end tokens
     vocabulary: int  # token ids are below it
-    version: str = "none"  # of the weights: what others computed of the same prompt is not used
-    # Of a prompt with pictures: those, and its ids with one token for each, as the server is asked.
+    version: str = "none"  # of the weights: prompts that other versions cached are not used
+    # Of a prompt with pictures: those, and its ids as sent to the server, with one token for each.
     images: Sequence[Picture] = ()
     marked: Sequence[int] = ()
     banned: Sequence[int] = ()  # tokens that are never sampled
@@ -69,7 +69,7 @@ class Question(ABC):
             "stop_token_ids": list(self.ends),
             "ignore_eos": False,
             "skip_special_tokens": False,  # a stop string may name one
-            "logprobs": 0,  # of the token that was taken, and of no other
+            "logprobs": 0,  # of the sampled token only
             **({"logit_bias": {str(i): NO_CHANCE for i in self.banned}} if self.banned else {}),
         }
 
@@ -124,8 +124,8 @@ class Question(ABC):
 
 @lru_cache(maxsize=SHOWN)
 def shown_part(picture: Picture, version: str) -> dict[str, str]:
-    """A picture as a server takes it, under a name of its content and of the weights: what its
-    tower said of it is kept by that name, and is of those weights."""
+    """A picture as sent to a server, named by its content and the weights: the server caches the
+    output of its vision tower under that name."""
     code = base64.b64encode(as_png(picture.load())).decode()
     return {
         "type": "image_url",
@@ -141,7 +141,7 @@ class Generation(Question):
     path = "/inference/v1/generate"
 
     def payload(self) -> dict[str, object]:
-        # Texts are made of the tokens only where a stop string is looked for in them.
+        # Tokens are decoded to text only if a stop string is searched in it.
         numbers = self._numbers() | {"detokenize": bool(self.sampling.stop)}
         shown = [shown_part(picture, self.version) for picture in self.images]
         return {

@@ -16,16 +16,16 @@ class Span(NamedTuple):
 
     version: str
     start: int
-    end: int  # the first token that is none of them
+    end: int  # exclusive
 
 
 class Row(NamedTuple):
     """An answer."""
 
-    tokens: list[int]  # its end token too
+    tokens: list[int]  # with its end token
     logp: list[float]  # nats of each
     truncated: bool  # the limit came before an end
-    spans: Sequence[Span] = ()  # of all its tokens; none: the server did not say
+    spans: Sequence[Span] = ()  # over all its tokens; empty: the server reported none
 
     @property
     def versions(self) -> list[int]:

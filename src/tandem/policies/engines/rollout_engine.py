@@ -24,7 +24,7 @@ from tandem.types import Rollout
 
 log = logging.getLogger(__name__)
 
-NOTICED = 1e-3  # nats per token on average: above it people hear of it, though the run goes on
+NOTICED = 1e-3  # nats per token on average; a larger difference is logged as a warning
 
 
 class EngineMixin(Policy):
@@ -35,16 +35,16 @@ class EngineMixin(Policy):
     scorer: TokenLogProbComputer
     precision: Precision
     lora: Lora | None
-    supply: WeightSync | None = None  # of an engine with weights of its own; None: it has none
+    supply: WeightSync | None = None  # of an engine with a copy of the weights; None: it has none
     suspect: Rollout | None = None  # some rows of the last rollout of such an engine
-    explained = ""  # why it disagreed on rows of older weights, told while those were there
+    explained = ""  # cause of a difference on rows of older weights, found while these were loaded
     measured = False
 
     def host(self) -> Engine:
         """The engine of the loaded weights."""
         option = self.sampling.engine
         if option is None:
-            from tandem.policies.language.decoding import Local  # it asks for transformers
+            from tandem.policies.language.decoding import Local  # it imports transformers
 
             return Local(self.model, self.precision, self.scorer.inputs)
         engine = option.host(self)
@@ -98,7 +98,7 @@ class EngineMixin(Policy):
         if gap and self.supply is not None:
             self.supply.outdated()
 
-    # Whether it says what training says.
+    # The log-probabilities of the engine and of the trainer.
 
     def compare_with_sampler(self, rollout: Rollout) -> None:
         """Compare as for any policy. An engine uses other kernels, so only the mean difference is
@@ -112,15 +112,15 @@ class EngineMixin(Policy):
             self.explained = self.suspicion()
 
     def examine(self, rollout: Rollout) -> None:
-        """Rows of an engine with weights of its own: looked at closely once, and kept until the
-        next ones come, in case that a guard asks. The engine may rest from here on."""
+        """Check rows of an engine with a copy of the weights: closely once, and kept until the next
+        rollout, in case a guard asks for a diagnosis. The engine may sleep from here on."""
         self.suspect = take_few(rollout)
         self._measure(self.suspect)
         self.supply.rest()
 
     def _measure(self, rows: Rollout) -> None:
-        """For nothing where the trainer's numbers are there; else on the first rows alone. Those of
-        older weights were judged when these were there."""
+        """Measure the difference: always if the trainer's numbers are there, else only once. Rows
+        of older weights were compared while those weights were loaded."""
         if not is_fresh(rows):
             return
         first, self.measured = not self.measured, True
@@ -141,7 +141,7 @@ class EngineMixin(Policy):
             return self.explained
         if self.suspect is None:
             return super().suspicion()
-        # The rows of the first rank speak for all, which come here together.
+        # Collective: the rows of the first rank stand for all.
         with all_gathered(self.scorer.weights):
             own = (
                 diagnose(collect_mismatch_evidence(self, self.suspect))

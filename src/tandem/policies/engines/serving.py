@@ -1,4 +1,4 @@
-"""Servers of engines as `tandem engines` starts them: what is served, where, and by which words."""
+"""Engine servers that `tandem engines` starts: their model, their address, their command line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Served:
     dtype: str  # float32, bfloat16 or auto
     host: str
     port: int
-    devices: Sequence[str]  # numbers of GPUs; none: the CPU
+    devices: Sequence[str]  # numbers of GPUs; empty: the CPU
 
     @property
     def url(self) -> str:
@@ -40,8 +40,8 @@ class Command:
 class ServerOption(EngineOption):
     """An engine whose servers `tandem engines` can start; a plugin can be one."""
 
-    starts: ClassVar[bool] = False  # by the run itself, on its own devices
-    program: str  # that is started, such as vllm
+    starts: ClassVar[bool] = False  # whether the run starts the servers, on its own devices
+    program: str  # the executable, such as vllm
     folder: str  # where the addresses of its servers are written for `rollout.engine.url=auto`
     url: str | Sequence[str]
 

@@ -1,4 +1,4 @@
-"""The HTTP endpoints of SGLang 0.5.23 as calls, and its rows: read in its source, not run."""
+"""The HTTP endpoints of SGLang 0.5.23 as calls, and its rows: written from its source, not run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tandem.policies.engines.vllm_api import VllmApi
 from tandem.remote import Rejected, RemoteError
 from tandem.stop import EngineUnavailable
 
-REFUSED = 400  # also of an adapter that is not loaded
+REFUSED = 400  # also the status for an adapter that is not loaded
 ALL, NO_LIMIT = ("weights", "kv_cache"), -1
 
 
@@ -61,7 +61,7 @@ class SglangApi(VllmApi):
         return None if said is None else str(said.get("weight_version"))
 
     def is_sleeping(self) -> bool:
-        """None: SGLang does not report it."""
+        """False: SGLang does not report it."""
         return False
 
     def load_adapter(self, name: str, folder: Path, *, in_place: bool = False) -> None:
@@ -69,7 +69,7 @@ class SglangApi(VllmApi):
         try:
             self._send("/load_lora_adapter", loaded)
         except RemoteError as error:
-            # Of an attempt whose answer was lost, the adapter is there.
+            # An attempt whose reply was lost did load the adapter.
             if name not in self.models():
                 hint = "start the server with --enable-lora --max-lora-rank and target modules"
                 raise EngineUnavailable(
@@ -85,19 +85,19 @@ class SglangApi(VllmApi):
                 raise EngineUnavailable(f"the engine gave no answer: {error}") from None
 
     def reload_weights(self, folder: Path) -> None:
-        """Its cache of prompts is emptied with it."""
+        """Read all weights from files, and empty the cache of prompts."""
         files = {"model_path": str(folder.resolve()), "flush_cache": True}
         self._post("/update_weights_from_disk", files)
 
     def reset_prefix_cache(self) -> None:
-        """`reload_weights` did."""
+        """Nothing: `reload_weights` has done it."""
 
     def set_weight_version(self, version: str) -> bool:
         named = {"new_version": version, "abort_all_requests": False}
         return self._post("/update_weight_version", named, optional=True) is not None
 
     def sleep(self, *, level: int) -> None:
-        """Level 1 keeps the weights where they are."""
+        """Free the memory of the cache, and above level 1 also of the weights."""
         self._post("/release_memory_occupation", {"tags": ALL if level > 1 else ALL[1:]})
 
     def wake(self, tag: str) -> None:

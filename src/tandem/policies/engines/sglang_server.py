@@ -1,4 +1,4 @@
-"""SGLang servers that sample for a run: a client against its source, which was not run."""
+"""SGLang servers that sample for a run; written from SGLang's source, not run against a server."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class SglangClient(VllmClient):
         return SglangRow
 
     def wake(self, tag: str) -> None:
-        if tag == "kv_cache" or not self.adapter:  # the weights under adapters stayed
+        if tag == "kv_cache" or not self.adapter:  # the base weights of adapters stayed
             super().wake(tag)
 
     def _lost(self, error: Rejected, question: Question) -> bool:
-        """A server that was started again refuses the adapters that it does not know."""
+        """Whether a restarted server refused an adapter that it no longer has."""
         wanted = self.adapter and error.status == REFUSED
         return wanted and question.model not in self.api.models()
 
@@ -67,8 +67,7 @@ def server_info(endpoint: Endpoint) -> Mapping[str, object]:
 
 
 def check_server(config: Mapping[str, object], lora: Lora | None, *, sleeps: bool) -> None:
-    """Raise ValueError for an option that is missing; one that is not told is not held against
-    it."""
+    """Raise ValueError for a missing option; options that the server does not report pass."""
     if sleeps and config.get("enable_memory_saver") is False:
         raise ValueError(
             f"{WHERE}.sleeps=true: the server keeps its memory; start it with --enable-memory-saver"

@@ -1,4 +1,4 @@
-"""Groups of rows that several engines take from one pile."""
+"""Groups of rows in a queue that several engines share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tandem.types import concat
 
 
 class Groups:
-    """The places of groups that nobody answers yet, shared by threads."""
+    """The indices of groups that wait for an engine, and the answers; shared by threads."""
 
     def __init__(self, count: int) -> None:
         self.waiting, self.asked, self.closed = deque(range(count)), set[int](), False
@@ -25,7 +25,7 @@ class Groups:
         return bool(self.waiting or self.asked)
 
     def take(self) -> int | None:
-        """The next one; None: there is none, and nobody is at work who might give one back."""
+        """The next group; None: none is waiting, and none is in progress that might come back."""
         with self.changed:
             self.changed.wait_for(lambda: self.waiting or not self.asked or self.closed)
             if self.closed or not self.waiting:
@@ -47,15 +47,15 @@ class Groups:
             self.changed.notify_all()
 
     def close(self) -> None:
-        """Nobody gets another one."""
+        """Hand out no more groups."""
         with self.changed:
             self.closed = True
             self.changed.notify_all()
 
 
 def concat_answers(parts: Sequence[Answers]) -> Answers:
-    """Rows one after another, padded with 0 to the longest; of what an engine may leave out, only
-    what all say."""
+    """The rows of all parts in order, padded with 0 to the longest; an optional field is None
+    unless all parts have it."""
     for name in ("entropy", "version"):
         if any(getattr(part, name) is None for part in parts):
             parts = [replace(part, **{name: None}) for part in parts]

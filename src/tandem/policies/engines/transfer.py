@@ -1,8 +1,8 @@
-"""vLLM's own transfer of weights: from process to process, and nothing is written.
+"""vLLM's own transfer of weights, from process to process without files.
 
-vLLM calls its ways `nccl` (between GPUs), `ipc` (within one) and, by a plugin of it, `gloo`; a
-server says which it has, as it was started with `--weight-transfer-config`. Trainer and server meet
-once, as rank 0 and ranks 1 and up of a group; then the weights go through it one by one.
+vLLM's backends are `nccl` (between GPUs), `ipc` (within one) and, from a plugin, `gloo`; a server
+reports the one that it was started with by `--weight-transfer-config`. Trainer and server form a
+group once, as rank 0 and ranks 1 and up; then the weights go through it one by one.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ class Sender(Protocol):
     """The trainer's end of a group whose other ends are a server's workers."""
 
     def send(self, tensors: Mapping[str, Tensor]) -> None:
-        """All of them, as one update. Of any shape [...]."""
+        """Send all tensors as one update. Of any shape [...]."""
 
 
 class Broadcast:
-    """Weights on their way to one server, which is met anew where it was started again."""
+    """Sends weights to one server; a restarted server joins a new group."""
 
     def __init__(self, api: VllmApi) -> None:
         self.api = api
         self.sender: Sender | None = None
 
     def send(self, weights: Weights, *, met: bool) -> None:
-        """met: the server is the one that was met before. Raises EngineUnavailable."""
+        """met: the server is still in the group. Raises EngineUnavailable."""
         tensors = weights.tensors()
         if not tensors:
             raise EngineUnavailable(
@@ -52,7 +52,7 @@ class Broadcast:
             if self.sender is None or not met:
                 self.sender = self._meet()
             self.sender.send(tensors)
-        except RuntimeError as error:  # of a group, one end of which is gone
+        except RuntimeError as error:  # one end of the group is gone
             self.sender = None
             raise EngineUnavailable(f"{self.api.endpoint.url}: {error}") from None
 
@@ -67,10 +67,10 @@ class Broadcast:
 
 
 class GlooSender:
-    """Between the memories of hosts, by torch alone."""
+    """Transfer between host memories, by torch alone."""
 
     def __init__(self, api: VllmApi, seconds: float) -> None:
-        """seconds: that one end waits for the other."""
+        """seconds: how long one end waits for the other."""
         self.api = api
         place, wait = meeting_place(api), timedelta(seconds=seconds)
         port, size = place["master_port"], place["world_size"]
@@ -88,7 +88,7 @@ class GlooSender:
 
 
 class VllmSender:
-    """Between GPUs, by the trainer's half of vLLM, which is installed beside the trainer."""
+    """Transfer between GPUs, by vLLM's trainer half, which is installed beside the trainer."""
 
     def __init__(self, api: VllmApi, seconds: float, *, backend: str) -> None:
         from vllm.distributed.weight_transfer import (
@@ -145,7 +145,7 @@ def meeting_place(api: VllmApi) -> dict[str, str | int]:
     """Address of this process for the server, and the world size of the transfer."""
     host = urlsplit(api.endpoint.url).hostname
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((host, 9))  # sends nothing: it asks the way
+        probe.connect((host, 9))  # sends nothing: it selects the route
         address = probe.getsockname()[0]
     size = 1 + api.world_size()
     return {"master_address": address, "master_port": free_port(), "world_size": size}
@@ -162,7 +162,7 @@ def described(tensors: Mapping[str, Tensor]) -> dict[str, list]:
 
 @contextmanager
 def beside(call: Callable[[], None]) -> Iterator[None]:
-    """With a call under way in a thread, whose other end is what is done meanwhile."""
+    """A context with a call in a thread, whose other end is the body of the context."""
     pool = ThreadPoolExecutor(1)
     under_way = pool.submit(call)
     try:

@@ -10,8 +10,8 @@ from tandem.remote import Endpoint, Rejected, RemoteError, Reply, as_body, as_js
 from tandem.stop import EngineUnavailable
 
 UNKNOWN = 404
-NO_TOKENS = (403, 404, 405)  # of a token endpoint that is switched off, or that is none
-INVALID = (400, 422)  # of one that is there, to a request of nothing
+NO_TOKENS = (403, 404, 405)  # from a token endpoint that is disabled or missing
+INVALID = (400, 422)  # from one that is available, to an empty request
 ADAPTERS, DEVELOPMENT = (
     "start the server with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True",
     "start the server with VLLM_SERVER_DEV_MODE=1",
@@ -23,15 +23,15 @@ def ignored(reply: Reply) -> None:
 
 
 class VllmApi:
-    """Every call raises EngineUnavailable where the server gives no answer."""
+    """Calls to a server; each raises EngineUnavailable if the server does not answer."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
 
-    # What it has.
+    # State.
 
     def takes_tokens(self) -> bool:
-        """Whether rows can be asked for by the token endpoint."""
+        """Whether the server has the token endpoint."""
         try:
             self.endpoint.post(Generation.path, b"{}", read=ignored)
         except Rejected as error:
@@ -43,40 +43,40 @@ class VllmApi:
         return True
 
     def models(self) -> list[str]:
-        """Under which names weights are served, the base first."""
+        """The names under which weights are served, the base first."""
         try:
             return self.endpoint.get("/v1/models", read=names)
         except RemoteError as error:
             raise unavailable(error) from None
 
     def weight_version(self) -> str | None:
-        """Since vLLM 0.31 or so; None: this one has no such endpoint."""
+        """The version of the weights, since vLLM 0.31 or so; None: there is no such endpoint."""
         said = self._get("/weight_info")
         return None if said is None else str(said.get("weight_version"))
 
     def is_sleeping(self) -> bool:
-        """A server that cannot sleep is awake."""
+        """Whether the server sleeps; False for one that cannot."""
         said = self._get("/is_sleeping")
         return said is not None and said.get("is_sleeping") is True
 
     # Weights.
 
     def load_adapter(self, name: str, folder: Path, *, in_place: bool = False) -> None:
-        """in_place: the name may be that of another one, whose place it takes."""
+        """Load an adapter. in_place: replace a loaded one of the same name."""
         loaded = {"lora_name": name, "lora_path": str(folder.resolve()), "load_inplace": in_place}
         try:
             self._send("/v1/load_lora_adapter", loaded)
         except RemoteError as error:
-            # Of an attempt whose answer was lost, the adapter is there.
+            # An attempt whose reply was lost did load the adapter.
             if in_place or name not in self.models():
                 raise unavailable(error, ADAPTERS) from None
 
     def unload_adapter(self, name: str) -> None:
-        """Nothing happens if it is not there."""
+        """Unload an adapter, if it is loaded."""
         self._post("/v1/unload_lora_adapter", {"lora_name": name}, optional=True)
 
     def reload_weights(self, folder: Path) -> None:
-        """All weights are read from files."""
+        """Read all weights from files."""
         files = {"weights_path": str(folder.resolve())}
         self._post("/collective_rpc", {"method": "reload_weights", "kwargs": files})
 
@@ -91,32 +91,32 @@ class VllmApi:
         return int((self._get("/get_world_size") or {"world_size": 1})["world_size"])
 
     def init_weight_transfer(self, meeting: Mapping[str, object]) -> None:
-        """Returns once both ends have met."""
+        """Join the group of a transfer. Returns once both ends have joined."""
         self._once("/init_weight_transfer_engine", {"init_info": meeting})
 
     def start_weight_update(self) -> None:
         self._once("/start_weight_update", {})
 
     def update_weights(self, description: Mapping[str, object]) -> None:
-        """Returns once all that was described has come."""
+        """Receive the described tensors. Returns once all have arrived."""
         self._once("/update_weights", {"update_info": description})
 
     def finish_weight_update(self) -> None:
         self._once("/finish_weight_update", {})
 
     def reset_prefix_cache(self) -> None:
-        """Free what was computed of prompts, unless rows are under way."""
+        """Free the cached prompts, unless rows are in flight."""
         self._post("/reset_prefix_cache", {})
 
     def pause(self) -> None:
-        """Rows under way stand still and stay in memory, and new ones wait."""
+        """Pause rows in flight, which stay in memory; new ones wait."""
         self._post("/pause?mode=keep", {})
 
     def resume(self) -> None:
         self._post("/resume", {})
 
     def set_weight_version(self, version: str) -> bool:
-        """Whether there is such an endpoint."""
+        """Name the version of the weights. False: there is no such endpoint."""
         named = {"new_version": version}
         return self._post("/update_weight_version", named, optional=True) is not None
 
@@ -128,10 +128,10 @@ class VllmApi:
     def wake(self, tag: str) -> None:
         self._post(f"/wake_up?tags={tag}", {})
 
-    # Exchanges.
+    # Requests.
 
     def _get(self, path: str) -> dict | None:
-        """None: there is no such endpoint."""
+        """The reply; None: there is no such endpoint."""
         try:
             return self.endpoint.get(path, read=as_mapping)
         except Rejected as error:
@@ -153,7 +153,7 @@ class VllmApi:
             raise unavailable(error) from None
 
     def _once(self, path: str, payload: object) -> None:
-        """A step of a transfer: the other end takes it once."""
+        """Request a step of a transfer, which must not be repeated."""
         try:
             self.endpoint.post(path, as_body(payload), read=said_if_any, repeatable=False)
         except RemoteError as error:

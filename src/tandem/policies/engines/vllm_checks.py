@@ -1,4 +1,4 @@
-"""Checks of what a vLLM server says of itself, each with the flag to start it with."""
+"""Checks of the options that a vLLM server reports, each with the flag to start it with."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tandem.policies.language.records import Sampling
 from tandem.policies.lora import Lora
 
 WHERE = "rollout.engine"
-FAITHFUL = "processed_logprobs"  # of what was sampled from: temperature and truncation are in it
+FAITHFUL = "processed_logprobs"  # of the sampled distribution, with temperature and truncation
 
 
 def served(models: object, name: str | None) -> Mapping[str, object]:
-    """The card of the model under that name; of the first, without one.
+    """The card of the model of that name, or of the first one without a name.
 
-    Raises ValueError where the server has no such model.
+    Raises ValueError if the server has no such model.
     """
     if not (cards := cards_of(models)):
         raise ValueError(f"{WHERE}.url: the server at it serves no model; is it vLLM?")
@@ -34,7 +34,7 @@ def cards_of(models: object) -> dict[str, Mapping[str, object]]:
 
 
 def check_room(card: Mapping[str, object], sampling: Sampling) -> None:
-    """Raise ValueError where the server's context is shorter than what may be sampled."""
+    """Raise ValueError if the server's context is shorter than a prompt with its answer may be."""
     room, wanted = card.get("max_model_len"), sampling.max_new_tokens
     wanted += 1 if sampling.max_prompt_tokens is None else sampling.max_prompt_tokens
     if isinstance(room, int) and wanted > room:
@@ -64,7 +64,7 @@ def check_options(config: Mapping[str, object], *, sleeps: bool) -> None:
 
 
 def check_adapters(config: Mapping[str, object], lora: Lora | None, sampling: Sampling) -> None:
-    """Whether it takes the adapters of a run, as many as are asked for at a time.
+    """Check that the server takes the adapters of a run, and as many at a time as are in use.
 
     Raises ValueError for an option that is missing.
     """
@@ -84,7 +84,7 @@ def check_adapters(config: Mapping[str, object], lora: Lora | None, sampling: Sa
         )
     slots = adapters.get("max_loras") if isinstance(adapters, dict) else None
     pinned = sampling.handover_of(adapter=True) == "pinned"
-    wanted = sampling.staleness + 2  # those of rows under way, and the one that is loaded
+    wanted = sampling.staleness + 2  # those of rows in flight, and the one that is loaded
     if sampling.staleness and pinned and isinstance(slots, int) and slots < wanted:
         raise ValueError(
             f"rollout.staleness={sampling.staleness}: the server holds {slots} adapters at a time, "
@@ -94,7 +94,7 @@ def check_adapters(config: Mapping[str, object], lora: Lora | None, sampling: Sa
 
 
 def check_transfer(config: Mapping[str, object] | None, lora: Lora | None) -> None:
-    """Whether vLLM's own transfer can be had. Raises ValueError."""
+    """Raise ValueError if vLLM's own transfer is not available."""
     if lora is not None:
         raise ValueError(
             "rollout.engine.transfer=broadcast sends whole weights, and model.lora trains "

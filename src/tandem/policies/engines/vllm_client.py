@@ -36,7 +36,7 @@ SEEDS = 2**63 - 1
 
 
 class VllmClient(RolloutEngine):
-    """Threads ask for rows; all else comes one by one."""
+    """The engine of one server. Rows are requested by threads; all other calls are sequential."""
 
     api_of: type[VllmApi] = VllmApi
     handover_modes: frozenset[Handover] = frozenset({"pinned", "drain", "in_flight"})
@@ -52,17 +52,17 @@ class VllmClient(RolloutEngine):
         concurrency: int,
         broadcasts: bool = False,
     ) -> None:
-        """probe: the same place, with an end after seconds; store: shared by all of a fleet;
-        broadcasts: whole weights travel by vLLM's own transfer, not by files."""
+        """probe: the same server with a deadline of seconds; store: shared by all of a fleet;
+        broadcasts: whole weights are sent by vLLM's own transfer, not by files."""
         self.endpoint, self.probe, self.model, self.shelf = endpoint, probe, model, store
         self.api = self.api_of(endpoint)
         self.broadcast = Broadcast(self.api) if broadcasts else None
         self.vocabulary, self.concurrency = vocabulary, concurrency
         self.adapter = False  # whether adapters were handed over
-        self.pinned: list[str] = []  # adapters that have their version for a name, oldest first
-        self.kept = 1  # so many of them stay
+        self.pinned: list[str] = []  # adapters that are named by their version, oldest first
+        self.kept = 1  # number of them that stay
         self.newest = "none-0"  # version that was handed over last
-        self.tells = False  # whether the server knows what its weights are called
+        self.tells = False  # whether the server reports the version of its weights
         self.kind: type[Question] | None = None  # None: the server was not asked yet
 
     @property
@@ -87,7 +87,7 @@ class VllmClient(RolloutEngine):
         sampling: Sampling,
         endings: Endings,
     ) -> Answers:
-        """Rows that are begun with a version, and end with it or a later one.
+        """Rows that start with a version, and end with it or a later one.
 
         keys: [P, G] int64.
         """
@@ -116,8 +116,8 @@ class VllmClient(RolloutEngine):
         return stack_rows(rows, keys.device)
 
     def _model(self, version: str) -> str:
-        """The name that a version of the weights is asked by: an adapter that gives its place to
-        the next one has the name of the run."""
+        """The name under which a version is served: adapters that replace one another have the name
+        of the run."""
         if self.adapter:
             return version if self.pinned else run_of(version)
         if self.model is None:
@@ -125,13 +125,13 @@ class VllmClient(RolloutEngine):
         return self.model
 
     def _kind(self) -> type[Question]:
-        """By the token endpoint where there is one: it says which weights took which token."""
+        """Requests to the token endpoint if there is one, as it reports the weights of a token."""
         if self.kind is None:
             self.kind = Generation if self.api.takes_tokens() else Completion
         return self.kind
 
     def _row(self, question: Question) -> Row:
-        """One row; what comes instead of it is asked for again."""
+        """One row; an invalid reply is requested again."""
         ask = partial(self.endpoint.post, question.path, as_body(question.payload()))
         try:
             return ask_again(partial(ask, read=partial(self._read, question)))
@@ -141,8 +141,8 @@ class VllmClient(RolloutEngine):
             raise unavailable(error) from None
 
     def _read(self, question: Question, reply: Reply) -> Row:
-        """A pinned adapter's name is its version, whatever the weights beneath are called. Raises
-        Forgotten for weights that are not those of the question, nor later ones of the same run."""
+        """The row of a reply. A pinned adapter's version is its name, whatever the base weights are
+        called. Raises Forgotten unless the weights are those of the question or later ones."""
         row = question.row(as_json(reply))
         if self.pinned:
             return row._replace(spans=[Span(question.model, 0, len(row.tokens))])
@@ -154,7 +154,7 @@ class VllmClient(RolloutEngine):
         return row
 
     def _lost(self, error: Rejected, question: Question) -> bool:
-        """Whether the server has not got the adapter that was asked for."""
+        """Whether the server lacks the requested adapter."""
         return error.status == UNKNOWN and self.adapter
 
     def _check_version(self) -> None:
@@ -165,7 +165,7 @@ class VllmClient(RolloutEngine):
         self.kept, self.shelf.kept = versions, max(versions + 1, self.shelf.kept)
 
     def sync(self, weights: Weights, version: str) -> None:
-        """Adapters under a new name, or the whole weights in place of the old."""
+        """Load adapters under a new name, or whole weights in place of the old."""
         load = self._loading(weights, version)
         if weights.adapter:
             self.api.load_adapter(version, self.shelf.place(version))
@@ -178,7 +178,7 @@ class VllmClient(RolloutEngine):
         self._has(weights, version)
 
     def swap(self, weights: Weights, version: str) -> None:
-        """Rows stand still meanwhile; files are there before."""
+        """Replace the weights while rows are paused; files are written before the pause."""
         load = self._loading(weights, version)
         self.api.pause()
         try:
@@ -199,7 +199,7 @@ class VllmClient(RolloutEngine):
         return partial(self.api.reload_weights, folder)
 
     def renew(self, weights: Weights, version: str) -> None:
-        """Ranks miss them at once: whoever comes second finds them there."""
+        """Hand over lost weights; all ranks lose them at once, and later ones find them there."""
         if self._holds(version):
             self.follow(weights, version)
         elif weights.adapter and not self.pinned:
@@ -220,7 +220,7 @@ class VllmClient(RolloutEngine):
         self.newest = max(self.newest, version, key=number_of)
 
     def _pin(self, version: str) -> list[str]:
-        """Know of a named adapter; the names that are not kept."""
+        """Add a named adapter, and return the names that are no longer kept."""
         self.pinned = sorted({*self.pinned, version}, key=number_of)
         old, self.pinned = self.pinned[: -self.kept], self.pinned[-self.kept :]
         return old

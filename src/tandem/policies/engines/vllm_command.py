@@ -1,4 +1,4 @@
-"""The command line of `vllm serve` that the client needs: no flag of it is typed twice."""
+"""The command line of `vllm serve` with the flags that the client needs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tandem.policies.lora import Lora
 if TYPE_CHECKING:
     from tandem.policies.engines.vllm_server import VllmServer
 
-RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # of adapters, that vLLM has room for
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # values of --max-lora-rank
 OF_CLIENTS = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"}
 ON_CPU = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
@@ -39,7 +39,7 @@ def serve(option: VllmServer, served: Served, sampling: Sampling, lora: Lora | N
         words += ["--enable-sleep-mode"]
     if lora is not None:
         words += ["--enable-lora", "--max-lora-rank", str(room_for_rank(lora.r))]
-        words += ["--max-loras", str(sampling.staleness + 2)]  # a new one comes before an old goes
+        words += ["--max-loras", str(sampling.staleness + 2)]  # a new one loads before an old goes
     if option.transfer == "broadcast":
         words += ["--weight-transfer-config", '{"backend": "nccl"}']
     if not served.devices:
@@ -56,7 +56,7 @@ def refuse_flag(key: str, word: str | None) -> None:
 
 
 def room_for_rank(rank: int) -> int:
-    """The least that vLLM can be started with. Raises ValueError for a rank beyond all."""
+    """The least value of --max-lora-rank for a rank. Raises ValueError for too large a rank."""
     if rank > RANKS[-1]:
         raise ValueError(f"model.lora.r={rank}: vLLM serves adapters up to rank {RANKS[-1]}")
     return next(room for room in RANKS if room >= rank)

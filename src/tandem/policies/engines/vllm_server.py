@@ -1,4 +1,4 @@
-"""The settings of a vLLM server that samples for a run, known before anything is loaded."""
+"""Settings of vLLM servers that sample for a run, known before a model is loaded."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from tandem.remote.transport import LOOPBACK
 log = logging.getLogger(__name__)
 
 FORBIDDEN = (401, 403)
-SOON, FIRST_INFO = 5.0, 120.0  # seconds: a first /server_info asks pip, gcc and the drivers first
+SOON, FIRST_INFO = 5.0, 120.0  # seconds; the first /server_info queries pip, gcc and the drivers
 MEMORY = Path("/dev/shm")  # where Linux keeps files in memory
-FLEET = 4  # an engine is left to the others after this part of the patience
+FLEET = 4  # one of several engines is given up after patience / FLEET
 
-Config = Mapping[str, object] | None  # of a server; None: it does not tell
+Config = Mapping[str, object] | None  # of a server; None: it does not report it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,19 +50,19 @@ class VllmServer(ServerOption):
     sees: ClassVar[bool] = True
     client: ClassVar[type[VllmClient]] = VllmClient
 
-    url: str | Sequence[str]  # http://127.0.0.1:8000; [http://...,...]; auto: of `tandem engines`
-    folder: str  # of addresses and weights: the server sees it under the same path
+    url: str | Sequence[str]  # http://127.0.0.1:8000; [http://...,...]; auto: from `tandem engines`
+    folder: str  # for addresses and weights: servers see it under the same path
     transfer: Literal["files", "broadcast"] = "files"  # of whole weights; broadcast: vLLM's own
-    in_memory: bool = False  # weights travel through /dev/shm, if servers are here and it has room
+    in_memory: bool = False  # pass weights through /dev/shm, if servers are local and it has room
     api_key_env: str | None = None  # name of the environment variable with the server's --api-key
     model: str | None = None  # name that the weights are served under; None: the server's first
-    concurrency: int = 256  # rows in flight at each: an H100 holds about so many of 8B
+    concurrency: int = 256  # rows in flight at each server: about what an H100 holds of an 8B model
     timeout: float = 300.0  # seconds of one attempt at a row, or at a handover
-    patience: float = 900.0  # seconds that one may be away; one of several, a quarter of it
+    patience: float = 900.0  # seconds that a server may be away; a quarter of it for one of several
     max_reply_bytes: int = 2**24
-    sleeps: bool = False  # while the policy is trained: the server frees its memory
-    starts: bool = False  # by the run itself, one on each of its GPUs
-    memory: float = 0.9  # share of each GPU's, of a server that is started by us
+    sleeps: bool = False  # the server frees its memory while the policy is trained
+    starts: bool = False  # the run starts the servers itself, one on each of its GPUs
+    memory: float = 0.9  # share of each GPU's memory for a server that Tandem starts
 
     def __post_init__(self) -> None:
         for name in ("concurrency", "timeout", "patience", "max_reply_bytes", "memory"):
@@ -93,7 +93,7 @@ class VllmServer(ServerOption):
         return serve(self, served, sampling, lora)
 
     def endpoint(self, url: str, *, patience: float | None = None) -> Endpoint:
-        """One of the servers; patience: in place of its own."""
+        """The endpoint of one server; patience: seconds, in place of the setting."""
         patience = self.patience if patience is None else patience
         keys = {x: f"{WHERE}.{x}" for x in ("timeout", "max_reply_bytes")}
         return patient_endpoint(
@@ -107,8 +107,8 @@ class VllmServer(ServerOption):
         )
 
     def check(self, sampling: Sampling, lora: Lora | None) -> None:
-        """Ask each server whether it is there and can do what the run wants: in seconds, or in as
-        long as its first /server_info takes. Raises ValueError.
+        """Check that each server responds and supports these settings, in seconds or as long as its
+        first /server_info takes. Raises ValueError.
         """
         if self.api_key_env is not None and not os.environ.get(self.api_key_env, "").strip():
             raise ValueError(
@@ -119,7 +119,7 @@ class VllmServer(ServerOption):
             self._check(url, sampling, lora)
 
     def _told(self, url: str, info: Callable[[Endpoint], Config]) -> tuple[Mapping, Config]:
-        """The card of the model, and what the server says of its options. Raises ValueError."""
+        """The card of the model, and the options that the server reports. Raises ValueError."""
         endpoint = self.endpoint(url, patience=min(self.patience, SOON))
         try:
             endpoint.get("/health", read=ignored)
@@ -152,7 +152,7 @@ class VllmServer(ServerOption):
             )
 
     def _check_handover(self, url: str, sampling: Sampling, lora: Lora | None) -> None:
-        """Raise ValueError where versions of single tokens are wanted and nobody tells them."""
+        """Raise ValueError if a run needs the version of each token and the server gives none."""
         if sampling.handover_of(adapter=lora is not None) != "in_flight":
             return
         if not VllmApi(self.endpoint(url, patience=min(self.patience, SOON))).takes_tokens():

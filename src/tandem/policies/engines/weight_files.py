@@ -1,4 +1,4 @@
-"""The weights of a network as files, on their way to an engine; and the network as it was then."""
+"""Weights of a network as files for an engine, and the network under the weights of older files."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ ADAPTER = "default"  # peft's name for the one adapter that is trained
 
 @dataclass(frozen=True, slots=True)
 class CopiedWeights:
-    """Weights in host memory, which may be written while the network learns on."""
+    """A copy of weights in host memory, which may be written while training continues."""
 
     network: nn.Module
-    own: Mapping[str, Tensor]  # names as the network has them; empty but on the first rank
+    own: Mapping[str, Tensor]  # by the network's names; empty except on the first rank
     adapter: bool
     is_sharded = False
 
@@ -56,7 +56,7 @@ class WeightFiles:
         return sum(p.numel() * p.element_size() for p in self._own().values())
 
     def _own(self) -> dict[str, Tensor]:
-        """All of the network, or what learns of an adapted one."""
+        """All parameters and buffers, or only the trained ones of an adapted network."""
         own = self.network.state_dict(keep_vars=True)
         return {name: p for name, p in own.items() if p.requires_grad or not self.adapter}
 
@@ -70,9 +70,9 @@ class WeightFiles:
         return as_in_files(self.network, own)
 
     def copied(self) -> CopiedWeights:
-        """All of them, or what learns of an adapted network; two names of one weight share it."""
+        """A copy in host memory, in which two names of one weight share it."""
         own = self._own()
-        # Ranks gather the same ones in the same order, whether they keep them or not.
+        # All ranks gather the same tensors in the same order, whether they keep them or not.
         whole = {t: distributed.gather_on_first(t) for t in dict.fromkeys(own.values())}
         copies = {t: on_host(t, found) for t, found in whole.items() if found is not None}
         tensors = {name: copies[tensor] for name, tensor in own.items() if tensor in copies}
@@ -80,7 +80,7 @@ class WeightFiles:
 
     @contextmanager
     def as_in(self, folder: Path) -> Iterator[bool]:
-        """The network with the weights of an older handover, and afterwards with its own again.
+        """A context in which the network has the weights of an older handover.
 
         False if the files fit no weight.
         """
@@ -112,7 +112,7 @@ def save(
 
 
 def as_in_files(network: nn.Module, own: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """Weights by the names that transformers writes: one of each, in the layout of the hub.
+    """Weights by the names that transformers writes, tied ones once, in the layout of the hub.
 
     Of any shape [...].
     """
@@ -124,7 +124,7 @@ def as_in_files(network: nn.Module, own: Mapping[str, Tensor]) -> Mapping[str, T
 
 
 def on_host(tensor: Tensor, whole: Tensor) -> Tensor:
-    """A copy of what was gathered of a tensor, in host memory: what was cut is one already.
+    """A copy of a gathered tensor in host memory: a tensor gathered from shards is one already.
 
     Of any shape [...].
     """
@@ -133,15 +133,15 @@ def on_host(tensor: Tensor, whole: Tensor) -> Tensor:
 
 
 def read(folder: Path, *, adapter: bool) -> Iterator[tuple[str, Tensor]]:
-    """Names as the network has them, and tensors. Of any shape [...]."""
+    """The tensors of the files with the network's names. Of any shape [...]."""
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, framework="pt") as tensors:
-            for name in tensors.keys():  # noqa: SIM118, it is no mapping
+            for name in tensors.keys():  # noqa: SIM118, it is not a mapping
                 yield (in_network(name) if adapter else name), tensors.get_tensor(name)
 
 
 def in_network(name: str) -> str:
-    """peft leaves the name of the adapter out of its files."""
+    """The network's name of an adapter weight: peft's files omit the name of the adapter."""
     layer, _, kind = name.rpartition(".")
     return f"{layer}.{ADAPTER}.{kind}"
 

@@ -1,4 +1,4 @@
-"""The folder through which the weights of a run reach an engine; it is the run's alone."""
+"""The folder through which the weights of one run reach an engine."""
 
 from __future__ import annotations
 
@@ -18,32 +18,31 @@ from typing import IO
 from tandem.policies.engines.protocol import Weights, run_of
 from tandem.stop import EngineUnavailable
 
-KEPT = 2  # handovers at least: the newest, and the one before it to compare with
-SIGN = "weights of a run of tandem on"  # and the host; whoever runs there holds a lock on the file
+KEPT = 2  # fewest handovers that stay: the newest, and the one before it for diagnosis
+SIGN = "weights of a run of tandem on"  # then the host; the run there holds a lock on the file
 OWNER, OURS = "owner", re.compile(r"run-[0-9a-f]{8}")
 
 
 class WeightStore:
     """Handovers as folders `run-RUN/VERSION`; a version is `RUN-NUMBER`.
 
-    They may each be as large as the model: old ones go as new ones come, all of them with their
-    process, and what a killed process left goes with the first handover of a later run. Its lock
-    is gone then, as the kernel sees to; of another host's folders nothing is known, and they stay.
+    Each may be as large as the model, so a new one replaces an old one, and all are deleted when
+    their process ends. The first handover of a later run on the host deletes the leftovers of a
+    killed process, whose lock the kernel has released; folders of other hosts stay.
     """
 
     def __init__(self, folder: Path, *, memory: Path | None = None) -> None:
-        """memory: taken in place of the folder where it has room for all handovers that are kept
-        and the one that comes."""
+        """memory: used in place of the folder if it has room for all kept handovers and a new
+        one."""
         self.folder, self.memory = folder, memory
         self.handovers: list[Path] = []  # oldest first
         self.kept = KEPT
-        self.lock = threading.RLock()  # engines of a fleet are handed the same at once
+        self.lock = threading.RLock()  # the engines of a fleet are handed the same concurrently
 
     def put(self, weights: Weights, version: str) -> Path:
-        """Whole, or not there: a process of the same run may have been here before.
+        """Save a handover, whole or not at all, unless a process of the same run already has.
 
-        Raises EngineUnavailable if nothing was saved: a server that is told to load an empty folder
-        ends.
+        Raises EngineUnavailable if nothing was saved: a server that loads an empty folder ends.
         """
         with self.lock:
             if not self.place(version).parent.is_dir():
@@ -73,7 +72,7 @@ class WeightStore:
         publish(arriving, place)
 
     def keep(self, version: str) -> None:
-        """Know of a handover, whoever made it, and of none but the newest."""
+        """Add a handover of any process to the list, and delete all but the newest ones."""
         place = self.place(version)
         with self.lock:
             if place not in self.handovers:
@@ -105,7 +104,7 @@ class WeightStore:
 
 
 def is_private(folder: Path) -> bool:
-    """Whether a folder, made if it is not there, is this user's and nobody else's to enter."""
+    """Whether a folder, made if missing, belongs to this user and is closed to others."""
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:
@@ -116,7 +115,7 @@ def is_private(folder: Path) -> bool:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what runs of this host left here that are no more, and nothing else."""
+    """Remove the folders of dead runs of this host, and nothing else."""
     for home in folder.iterdir():
         if not OURS.fullmatch(home.name) or home.is_symlink():
             continue
@@ -126,8 +125,7 @@ def sweep(folder: Path) -> None:
 
 
 def locked(file: IO[str]) -> bool:
-    """Whether nobody else holds the lock, which this process holds now; on some network file
-    systems nobody can."""
+    """Try to take the lock. False: another process holds it, or the file system has no locks."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -136,7 +134,7 @@ def locked(file: IO[str]) -> bool:
 
 
 def publish(arriving: Path, place: Path) -> bool:
-    """Give a whole folder its name; False: another process was faster with the same."""
+    """Give a complete folder its name; False: another process did so first."""
     try:
         arriving.rename(place)
     except OSError:
@@ -148,6 +146,6 @@ def publish(arriving: Path, place: Path) -> bool:
 
 
 def left(home: Path, file: IO[str]) -> None:
-    """Leave a place of the store: its files go, and its lock with them."""
+    """Delete a folder of the store, and release its lock."""
     shutil.rmtree(home, ignore_errors=True)
     file.close()

@@ -22,15 +22,15 @@ from tandem.policies.engines.protocol import (
 from tandem.policies.language.records import Answers, Endings, Sampling
 from tandem.stop import EngineUnavailable
 
-STARTS = 3  # of an engine within one call, that weights are handed over again for
+STARTS = 3  # times within one call that an engine gets lost weights again
 
 
 class WeightSync:
-    """An engine, and the weights it is to have: handed over when they are asked for, not when they
-    move, so that several updates cost one journey and a run that samples nothing none. A run that
-    samples ahead publishes them instead, and trains on while they travel.
+    """An engine and its weights, which are handed over before sampling, not after each update:
+    several updates cost one handover, and a run that does not sample costs none. A run that samples
+    ahead publishes them instead, and trains during the handover.
 
-    Ranks share one engine. The first one hands over, while the others wait.
+    Ranks share one engine. The first one hands over while the others wait.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class WeightSync:
         handover: Handover = "drain",
         staleness: int = 0,
     ) -> None:
-        """sleeps: during training; staleness: iterations that samples may be ahead of it."""
+        """sleeps: during training; staleness: iterations by which sampling may be ahead."""
         if handover not in engine.handover_modes:
             raise ValueError(
                 f"rollout.handover={handover}: {type(engine).__name__} can "
@@ -51,20 +51,20 @@ class WeightSync:
         self.engine, self.weights, self.sleeps = engine, weights, sleeps
         self.handover, self.journey = handover, Journey()
         engine.keep(staleness + 1)
-        self.run = ""  # named at the first handover: ranks do not know of each other before
-        self.given = 0  # times that weights were handed over
-        self.handed = weights  # last; a copy where the live ones are cut over ranks, or move on
+        self.run = ""  # named at the first handover: ranks cannot communicate before
+        self.given = 0  # number of handovers
+        self.handed = weights  # last; a copy if the live ones are sharded, or change meanwhile
         self.asleep = False
-        self.behind = True  # whether the weights are others than the engine's
-        self.published = 0  # the newest handover, which may be on its way
+        self.behind = True  # whether the weights differ from the engine's
+        self.published = 0  # the newest handover, which may still be in progress
         self.before_refresh: Callable[[], None] = lambda: None  # a run that samples ahead publishes
 
     def outdated(self) -> None:
-        """The weights have moved, or are others altogether."""
+        """Mark the engine's weights as outdated."""
         self.behind = True
 
     def refresh(self) -> None:
-        """Make the engine ready to answer. All ranks come here together, or find nothing to do."""
+        """Make the engine ready to answer. Collective, unless there is nothing to do."""
         if self.behind:
             self.before_refresh()
         self.journey.end()
@@ -82,8 +82,8 @@ class WeightSync:
         self.behind = self.asleep = False
 
     def publish(self) -> None:
-        """Hand over the weights as they are now, while the policy trains on. All ranks come here
-        together; a fault of the handover before is raised here."""
+        """Start to hand over the present weights while training continues. Collective; raises the
+        error of the handover before."""
         self.journey.end()
         self._name_run()
         self.published = self.given + 1
@@ -95,16 +95,16 @@ class WeightSync:
 
     @contextmanager
     def under_way(self, number: int | None = None) -> Iterator[BegunRows]:
-        """An engine for rows that are begun now, which threads may ask until the context ends: of
-        the weights that arrived last, and if they are pinned, of these to the last row. `number`:
-        of the handover that is waited for, and if they are pinned, of these weights."""
+        """An engine for rows that start now, which threads may call until the context ends. Its
+        weights are those that arrived last; pinned, they stay the same for all rows. `number`: the
+        handover to wait for, and pinned, the one whose weights are used."""
         with self.journey.rows(lambda: self.given >= (number or 1)):
             pinned = number is not None and self.handover == "pinned"
             yield BegunRows(self, number if pinned else self.given)
 
     def _travel(self, handed: Weights, version: str) -> None:
         with self.journey.emptied() if self.handover == "drain" else nullcontext():
-            self.journey.meet("")  # no rank has a row under way
+            self.journey.meet("")  # now no rank has a row in flight
             with self.journey.renewing:
                 self.journey.meet(fault_on_first(lambda: self._give(handed, version)))
                 if not distributed.is_first():
@@ -117,16 +117,16 @@ class WeightSync:
         give(weights, version)
 
     def _name_run(self) -> None:
-        """Two runs, or a run and its successor, must not take each other's weights for theirs."""
+        """Draw a name, so that no run, nor its successor, takes another's weights for its own."""
         if not self.run:
             self.run = distributed.all_gather_object([secrets.token_hex(4)])[0]
             self.journey.group = distributed.group_of_threads()
 
     def rest(self) -> None:
-        """Sampling is over for now, and the memory is wanted for training."""
+        """Let the engine sleep, if it shall, as training needs the memory."""
         if not self.sleeps or self.asleep:
             return
-        distributed.all_sum(torch.zeros(()))  # everybody has its answers
+        distributed.all_sum(torch.zeros(()))  # waits until every rank has its answers
         keep = self.weights.adapter
         self._agree(fault_on_first(lambda: self.engine.sleep(keep=keep)))
         self.asleep = True
@@ -134,9 +134,9 @@ class WeightSync:
     def answer(
         self, prompts: Sequence[list[int]], keys: Tensor, *, sampling: Sampling, endings: Endings
     ) -> Answers:
-        """The engine's answer under weights that it has by now.
+        """The engine's answers under the current weights.
 
-        keys: [P, G] int64. Raises EngineUnavailable where it forgets them again and again.
+        keys: [P, G] int64. Raises EngineUnavailable if the engine keeps losing the weights.
         """
         self.refresh()
         return self.renewing(
@@ -164,8 +164,8 @@ class WeightSync:
 
     def _prepare(self, behind: bool) -> None:
         if not self.given:
-            self.asleep = self.engine.is_asleep()  # a run that was killed may have left it so
-        # Weights that were not kept are needed again, moved or not.
+            self.asleep = self.engine.is_asleep()  # a killed run may have left it asleep
+        # Weights that were not kept are needed again, changed or not.
         lost = self.asleep and not self.weights.adapter
         if self.asleep:
             self.engine.wake("weights")
@@ -181,8 +181,8 @@ class WeightSync:
 
 
 def fault_on_first(call: Callable[[], None]) -> str:
-    """Why an engine cannot be asked, where the first rank asks it, which alone does so; else "".
-    The others must hear of it, not wait."""
+    """The error of a call to the engine, which only the first rank makes; "" without one, and on
+    other ranks, which must learn of it rather than wait."""
     if not distributed.is_first():
         return ""
     try:
@@ -193,14 +193,14 @@ def fault_on_first(call: Callable[[], None]) -> str:
 
 
 class BegunRows(Engine):
-    """An engine for rows that are under way."""
+    """An engine for rows in flight."""
 
     def __init__(self, sync: WeightSync, number: int) -> None:
         self.sync, self.version = sync, f"{sync.run}-{number}"
 
     @property
     def number(self) -> int:
-        """The handover that they are begun with."""
+        """The handover with which they started."""
         return number_of(self.version)
 
     def answer(
