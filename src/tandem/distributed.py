@@ -88,9 +88,8 @@ def with_all_rows(function: Callable[..., Tensor], *records: Record) -> Tensor:
 def _refuse_unlike(result: Tensor) -> None:
     """Raise Stop for a result, of any shape [...], that differs between ranks."""
     values = result.detach().double().flatten()
-    places = torch.arange(
-        1, len(values) + 1, device=values.device
-    )  # weighted, so that order matters
+    # Weighted by place, so that the order of the values matters.
+    places = torch.arange(1, len(values) + 1, device=values.device)
     total, size = values @ places.double(), values.abs() @ places.double()
     high, low, size = all_max(torch.stack([total, -total, size])).tolist()
     if high + low > CLOSE * size:

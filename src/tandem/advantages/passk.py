@@ -78,7 +78,7 @@ def pkpo(scores: Scores, rollout: Rollout, *, k: int) -> Tensor:
 
 @register_adv_estimator(compares="group", set_size="k")
 def pkpo_centred(scores: Scores, rollout: Rollout, *, k: int) -> Tensor:
-    """As `pkpo`, with max(S) - max(S without this one) in place of max(S).
+    """`pkpo` with max(S) - max(S without this sample) in place of max(S).
 
     A sample gets its margin in the sets that it is the best of, so a tie is exactly 0.
     Source: PKPO's leave-one-out baseline, arXiv:2505.15201. Raises if k < 2. Shape: [B, T].

@@ -91,7 +91,7 @@ def write_warnings(found: Comparison) -> list[str]:
 
 
 def write_next(found: Comparison) -> list[str]:
-    """What to run next: a sentence, and a command if it is one line; [] for nothing."""
+    """The advised next run: a sentence, and a command if it fits in one line; [] for none."""
     tasks = {one.variant.task for one in found.variants}
     if len(found.variants) < 2 or len(tasks) > 1:
         return []

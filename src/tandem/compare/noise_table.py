@@ -119,7 +119,7 @@ def _notes(alone: Sequence[Row], between: Sequence[Row]) -> list[str]:
 
 
 def advise(rows: Sequence[Row]) -> str:
-    """Which noise is larger, and what to add."""
+    """A sentence on the larger noise: whether to add seeds or prompts."""
     judged = [found.by_prompts for row in rows if (found := row.found) is not None]
     known = [by_prompts for by_prompts in judged if by_prompts is not None]
     if not known:

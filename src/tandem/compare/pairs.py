@@ -128,7 +128,7 @@ class Pair:
 
     @property
     def advice(self) -> str:
-        """What it would take to separate the two."""
+        """The seeds that separating the two would take, or why that is unknown."""
         if self.fewest < FEWEST:
             return f"run at least {FEWEST} seeds, better {FEWEST_FOR_POWER}"
         if self.difference.spread == 0:

@@ -34,7 +34,7 @@ SAID_COMMANDS: set[str] = set()  # of programs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trusted:
-    """What runs of this user used: hosts, variables, plugins, engines, programs and caches."""
+    """Hosts, variables, plugins, engines, programs and caches that runs of this user have used."""
 
     plugins: dict[str, str] = field(default_factory=dict)  # path -> sha256 of what is imported
     # scheme://host:port -> variables that were sent there

@@ -14,7 +14,7 @@ class Limit(Protocol):
     """A condition on a value in its annotation, in addition to the type."""
 
     def broken(self, value: object) -> str | None:
-        """What the value must satisfy; None: it does."""
+        """The condition that the value violates, in words; None: it violates none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Bound:
         return above and (number < self.high if self.open_high else number <= self.high)
 
     def broken(self, value: object) -> str | None:
-        """What a value outside must satisfy; None: it is inside, or not a number."""
+        """The violated bound, in words; None: the value is inside, or not a number."""
         numbers = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
         judged = [n for n in numbers if isinstance(n, int | float) and not isinstance(n, bool)]
         return None if all(map(self.admits, judged)) else f"must {self}"

@@ -36,7 +36,8 @@ class StatefulComponent(nn.Module):
         return value
 
     def _plain_attributes(self) -> set[tuple[str, str]]:
-        """The name and the text of each; what the first call caches is none yet."""
+        """(name, repr) of each plain attribute. One that a call adds, such as a cache, is in no set
+        taken before it, so it does not count as changed."""
         return {(name, repr(x)) for name, x in vars(self).items() if name not in OF_TORCH}
 
     def _apply(self, fn: Callable, recurse: bool = True) -> Self:

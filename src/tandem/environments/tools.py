@@ -62,7 +62,7 @@ class Tools:
 
     @cached_property
     def schemas(self) -> tuple[Mapping, ...]:
-        """Of all tools, in JSON."""
+        """The JSON schemas of all tools."""
         return tuple(schema_of(tool) for tool in self.made().values())
 
     def made(self) -> dict[str, Callable]:

@@ -70,7 +70,7 @@ class Evaluation(ABC):
         return None
 
     def right(self, part: Tensor) -> Tensor:
-        """Which samples are correct, [B] -> [B]; a missing score (NaN) is not."""
+        """Whether each sample is correct, [B] -> [B]; a missing score (NaN) is not."""
         return part >= (math.inf if self.threshold is None else self.threshold)
 
     def most(self, *, full: bool) -> int:

@@ -73,7 +73,7 @@ def k2_sequence(batch: CoupledBatch) -> Tensor:
 # k3 in the loss, as GRPO published it: the gradient of the forward KL
 @register_kl(reads={"ref_logp"}, refused=OF_TOKENS)
 def k3(batch: CoupledBatch) -> Tensor:
-    """As GRPO published it (arXiv:2402.03300): the right value, the gradient of the forward KL.
+    """The estimator of GRPO (arXiv:2402.03300): the right value, the gradient of the forward KL.
 
     Shape: [B, T] nats.
     """

@@ -22,7 +22,7 @@ def replace(path: Path, content: bytes) -> None:
 
 
 def replace_all(folder: Path, contents: Mapping[str, bytes]) -> None:
-    """As `replace`, for several files; if there is no room for all, all keep the old bytes."""
+    """Replace several files; if there is no room for all of them, all keep the old bytes."""
     # In the same folder: a rename between file systems is a copy, and a copy can be torn.
     # One name for all attempts: what a kill leaves behind is overwritten by the next one.
     temporary = {name: folder / f"{name}.tmp" for name in contents}

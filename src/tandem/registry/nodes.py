@@ -53,38 +53,38 @@ def _in_units(default: Any, unit: str | None) -> Any:
 
 
 def reward_node(name: str, component: Callable) -> Node:
-    """As in conf/reward: one key, so that a list of options merges."""
+    """An option as in conf/reward: one key, so that a list of options merges."""
     call = bound_call(name, component)
     return {name: {"_target_": "tandem.rewards.Reward", "function": call, "timeout": TIMEOUT}}
 
 
 def kl_node(name: str, component: Callable) -> Node:
-    """As in conf/algorithm/kl: a term of the loss with a coefficient."""
+    """An option as in conf/algorithm/kl: a term of the loss with a coefficient."""
     call = bound_call(name, component)
     return {"_target_": "tandem.algorithm.regularizers.KLInLoss", "coef": 0.0, "loss": call}
 
 
 def dynamics_node(name: str, kernel: Callable) -> Node:
-    """As in conf/dynamics: the steps of a flow, some of them stochastic."""
+    """An option as in conf/dynamics: the steps of a flow, some of them stochastic."""
     defaults = ["_random", "_self_"]
     return {"defaults": defaults, "name": name, "kernel": bound_call(name, kernel)}
 
 
 def engine_node(name: str, engine: Callable) -> Node:
-    """As in conf/rollout: the built-in rollout of its kind with another engine."""
+    """An option as in conf/rollout: the built-in rollout of its kind with another engine."""
     own = {"tokens": "local", "flow": "denoise"}[engine.samples]
     return {"defaults": [own, "_self_"], "engine": made_call(name, engine)}
 
 
 def dynamics_of(group: str, component: Callable) -> Node | None:
-    """As in conf/dynamics/_of: the dynamics that `dynamics=auto` selects; None: that of tokens."""
+    """The choice of `dynamics=auto`, as in conf/dynamics/_of; None: the dynamics of tokens."""
     if group != "rollout" or component.samples == "tokens":
         return None
     return {"defaults": ["/dynamics/flow_sde@_global_.dynamics"]}
 
 
 def data_node(name: str, component: Callable) -> Node:
-    """As in conf/data: the call, and a curriculum if it takes one."""
+    """An option as in conf/data: the call, and a curriculum if it takes one."""
     call = made_call(name, component)
     if call.pop("curriculum", None) is None:
         return call
@@ -92,13 +92,13 @@ def data_node(name: str, component: Callable) -> Node:
 
 
 def model_node(name: str, build: Callable) -> Node:
-    """As in conf/model: a language model and its tokenizer, made by a function."""
+    """An option as in conf/model: a language model and its tokenizer, made by a function."""
     call = {**made_call(name, build), "_partial_": True}
     return {"defaults": ["_language", "_self_"], "model": {"path": None, "build": call}}
 
 
 def family_node(name: str, adapter: Callable) -> Node:
-    """As in conf/model: a flow model whose transformer is described by a family adapter."""
+    """An option as in conf/model: a flow model with a family adapter for its transformer."""
     chosen = {"algorithm": "flow_grpo", "data": "text", "reward": "jpeg_compressibility"}
     overrides = [{f"override /{group}": option} for group, option in chosen.items()]
     size = facts_of(adapter).latent_size
@@ -111,7 +111,7 @@ def family_node(name: str, adapter: Callable) -> Node:
 
 
 def environment_node(name: str, world: Callable) -> Node:
-    """As in conf/environment: a world, or a function of the moves so far."""
+    """An option as in conf/environment: a world, or a function of the moves so far."""
     made = made_call if inspect.isclass(world) else bound_call
     return {"_target_": "tandem.environments.Environment", "world": made(name, world)}
 

@@ -153,7 +153,7 @@ class SingleConnections(Transport):
 
 
 class KeptConnections(Transport):
-    """As many connections as concurrent requests, each reused for one request after another.
+    """A pool with one connection per concurrent request, reused for later requests.
 
     A connection that the server has closed is dropped; one that closes while a request is sent
     fails that attempt.

@@ -71,7 +71,7 @@ def find_clauses(fields: Mapping[str, Any]) -> Clauses | Missing | None:
 
 
 def read_clauses(fields: Mapping[str, Any]) -> Clauses:
-    """What should be there, and what should not. Raises Missing for an invalid clause."""
+    """The clauses of `include` and `exclude`. Raises Missing for an invalid one."""
     given = [fields.get(key) or () for key in ("include", "exclude")]
     if not all(isinstance(own, list | tuple) for own in given):
         raise Missing("`include` and `exclude` must be lists of clauses")

@@ -50,7 +50,7 @@ def rename(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def place(name: str) -> str:
-    """Where a weight of a tower stands; what is joined keeps its own last words."""
+    """The name in CLIPModel of a tower's weight; of a joined one, up to `attn.in_proj_...`."""
     tower = next(prefix for prefix in TOWERS if name.startswith(prefix))
     inside = name.removeprefix(tower)
     for old, new in NAMES:

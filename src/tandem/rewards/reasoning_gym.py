@@ -44,6 +44,6 @@ class ReasoningGym:
 
 
 def answer_of(output: str) -> str:
-    """What stands in the last answer tag, else the whole output."""
+    """The text of the last answer tag, or else the whole output."""
     tagged = TAGGED.findall(output)
     return (tagged[-1] if tagged else output).strip()

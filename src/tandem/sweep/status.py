@@ -170,7 +170,7 @@ def read_job(folder: Path, overrides: Sequence[str] | None = None) -> Job:
 
 
 def judge_job(folder: Path, overrides: Sequence[str] | None, *, running: bool) -> Job:
-    """As `read_job`, for a caller that knows whether the run is running."""
+    """The status of a run, for a caller that knows whether it is running. See `read_job`."""
     start = read_start(folder)
     state = _state(folder, start, overrides, running)
     reason = None if start is None else _explain(start, state)

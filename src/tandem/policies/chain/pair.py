@@ -67,7 +67,7 @@ class PairedPolicy(Policy):
         return {name: list(policy.trainable().values()) for name, policy in self.learning.items()}
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Of any shape [...]."""
+        """Load the trained weights of each segment. Of any shape [...]."""
         for name, policy in self.learning.items():
             policy.load_weights(owned(weights, f"{name}."))
 

@@ -81,7 +81,7 @@ class UnifiedPolicy(ChainPolicy):
         return {name: group for name, group in ({SHARED: both} | apart).items() if group}
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Of any shape [...]."""
+        """Copy weights into the trained parameters. Of any shape [...]."""
         copy_into(self.trainable(), weights)
 
     shard = Policy.shard  # raises: either segment would gather the shared blocks

@@ -91,7 +91,7 @@ class Outlined(Protocol):
     """An adapter that supports `estimate=true`: it builds its networks without weights."""
 
     def outline(self, path: str | None, dtype: torch.dtype | None) -> nn.Module:
-        """As `load`, from configurations alone, on torch's meta device."""
+        """The network of `load` on torch's meta device, built from configurations alone."""
 
     def blank(self, rows: int) -> Condition:
         """The conditions of `rows` prompts, [N, ...] each, on the meta device."""

@@ -194,7 +194,7 @@ def warn_of_schedule(
 def warn_of_evaluation(
     adapter: Adapter, own: FlowSampling, others: Sequence[FlowSampling], *, path: str | None
 ) -> None:
-    """As `warn_of_schedule`, for the solvers of evaluation, which have their own levels."""
+    """Call `warn_of_schedule` for the solvers of evaluation, which have their own levels."""
     for sampling in others:
         chosen = unwrap_partial(sampling.solver)
         if sampling.solver is not None and chosen != unwrap_partial(own.solver):

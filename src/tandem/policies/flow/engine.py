@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Generator(Protocol):
-    """What a flow policy needs of an engine."""
+    """The interface that a flow policy requires of an engine."""
 
     def generate(
         self, prompts: Sequence[Prompt], keys: Tensor, starts: Tensor, plan: SamplingPlan
@@ -41,7 +41,7 @@ class Generator(Protocol):
 
 
 class Painting(Protocol):
-    """What an engine may read of its flow policy."""
+    """The attributes of a flow policy that its engine may read."""
 
     adapter: Adapter  # encodes prompts, decodes latents, loads weights
     library: PromptEmbeddingCache
@@ -73,7 +73,7 @@ class PictureEngine(WeightHolder, PictureOption):
     def generate(
         self, prompts: Sequence[Prompt], keys: Tensor, starts: Tensor, plan: SamplingPlan
     ) -> tuple[SamplerOutput, Tensor]:
-        """As `Generator.generate`."""
+        """See `Generator.generate`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ class SyncedPictures:
     def generate(
         self, prompts: Sequence[Prompt], keys: Tensor, starts: Tensor, plan: SamplingPlan
     ) -> tuple[SamplerOutput, Tensor]:
-        """As `Generator.generate`. keys, starts: [B] int64."""
+        """See `Generator.generate`. keys, starts: [B] int64."""
         if plan.sampling.weights != LIVE:
             return self.own.generate(prompts, keys, starts, plan)
         self.sync.refresh()

@@ -43,7 +43,7 @@ def add_adapters(network: nn.Module, lora: Lora, *, own: Sequence[str], seed: in
 
 
 def adapt(network: nn.Module, lora: Lora, *, own: Sequence[str], seed: int) -> None:
-    """As `add_adapters`, in one component."""
+    """Add the adapters of `add_adapters` to one component."""
     from peft import LoraConfig
 
     places = lora.target_modules

@@ -148,7 +148,7 @@ class Chat:
     def admit_answered(
         self, examples: Sequence[Prompt], limit: int | None, room: int | None
     ) -> tuple[list[Prompt], list[tuple[Prompt, str]]]:
-        """As `admit`; prompt, answer and end token together may have `room` tokens."""
+        """`admit`, where prompt, answer and end token together may have `room` tokens."""
         kept, dropped = self.admit(examples, limit)
         shown = self.encode_answers([self.answer(example) for example in kept])
         totals = [len(q) + len(a) for q, a in zip(self.encode(kept), shown, strict=True)]
@@ -161,7 +161,7 @@ class Chat:
         )
 
     def strange(self, prompt: Prompt, unknown: int | None) -> str:
-        """Which characters of a prompt have no token."""
+        """A sentence that names the characters of a prompt without a token."""
         letters = sorted(set(self.text(prompt)))
         alone = zip(letters, self.ids(letters, special=False), strict=True)
         named = ", ".join(repr(letter) for letter, ids in alone if unknown in ids)

@@ -18,7 +18,7 @@ EMPTY = 1 / 16  # share of padding that is accepted, relative to the tokens
 
 
 def packed(tokens: Tensor, read: Tensor) -> Layout:
-    """As many rows as leave little padding: attention is quadratic in their width.
+    """Several packed rows, as many as leave little padding: attention is quadratic in their width.
 
     tokens: [B, S], read: [B].
     """

@@ -106,7 +106,7 @@ class Pipeline(ImageConditions, FolderSchedule, TrainedReaders):
         return network
 
     def outline(self, path: str | None, dtype: torch.dtype | None) -> nn.Module:
-        """As `load`, but on torch's meta device, from configurations alone; None: float32."""
+        """The network of `load` on the meta device, from configurations alone; None: float32."""
         without_bars()
         self.folder = pipeline_folder(path, patterns=CONFIGURATIONS)
         refuse_other_pipeline(self.folder, self.family, Pipeline)

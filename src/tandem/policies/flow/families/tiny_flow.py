@@ -62,7 +62,7 @@ class TinyFlow:
         return network if dtype in (None, network.dtype) else network.to(dtype)
 
     def outline(self, path: str | None, dtype: torch.dtype | None) -> nn.Module:
-        """As `load`; the model is small enough to be loaded first."""
+        """The loaded network, moved to the meta device: it is small enough to be loaded first."""
         return self.load(path, dtype).to("meta")
 
     def blank(self, rows: int) -> Condition:
