@@ -1,7 +1,7 @@
-"""A device that is none: tensors say `sim:0`, their numbers lie on the CPU.
+"""A simulated device: tensors report `sim:0`, and their values are on the CPU.
 
-An operation on tensors of both devices raises, as it does on a GPU, and every wait for a number of
-the device is counted by the line of Tandem that asks. The registration is for a whole process.
+An operation on tensors of both devices raises, as on a GPU, and every synchronising read of a value
+is counted by the line of Tandem that makes it. The registration lasts for the whole process.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ DEVICE = torch.library.Library("aten", "IMPL")
 
 
 class Mixed(RuntimeError):
-    """What a GPU would refuse."""
+    """An operation that a GPU would refuse."""
 
 
 class Simulated(Tensor):
-    """A tensor of the device."""
+    """A tensor on the simulated device."""
 
     @staticmethod
     def __new__(cls, own: Tensor) -> Simulated:
@@ -84,7 +84,7 @@ class Simulated(Tensor):
 
 
 class BelowDispatch(TorchFunctionMode):
-    """Calls that torch answers before anything can be dispatched."""
+    """Calls that torch answers before dispatch."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         given = dict(kwargs or {})
@@ -101,7 +101,7 @@ class BelowDispatch(TorchFunctionMode):
 
 
 class Device(TorchDispatchMode):
-    """Everything under it may use the device; `WAITS` is counted anew."""
+    """A block in which the device can be used; `WAITS` starts at 0."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ def is_ours(device: Any) -> bool:
 
 
 def run(function, args: tuple, kwargs: dict):
-    """The operation on the numbers that lie on the CPU, if it is one of the device."""
+    """Run an operation; one on the device runs on the CPU values of its tensors."""
     tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
     here = [x for x in tensors if isinstance(x, Simulated)]
     to = kwargs.get("device")
@@ -148,7 +148,7 @@ def run(function, args: tuple, kwargs: dict):
 
 
 def check(function, args: tuple, tensors: list[Tensor]) -> None:
-    """Numbers without dimensions may come from the CPU, and so may indices."""
+    """Raise for tensors of both devices; zero-dimensional ones and indices may be on the CPU."""
     packet = function.overloadpacket
     if packet in COPIES:
         return
@@ -173,21 +173,21 @@ def asker() -> str:
 
 
 class Module(_DummyBackendModule):
-    """What torch asks of `torch.sim`."""
+    """The module `torch.sim` that torch requires."""
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16]
 
 
 class Accelerator(CPUAccelerator):
-    """What Lightning asks of it."""
+    """The accelerator that Lightning requires."""
 
     def setup_device(self, device: torch.device) -> None:
         assert device.type == NAME
 
 
 def empty_strided(size, stride, *, dtype=None, layout=None, device=None, pin_memory=None):
-    """For code that no mode looks over, such as a forward pass that backward recomputes."""
+    """For code outside of dispatch modes, such as a forward pass recomputed in backward."""
     return Simulated(torch.empty_strided(size, stride, dtype=dtype))
 
 
@@ -202,7 +202,7 @@ def copy_from(source: Tensor, to: Tensor, non_blocking: bool = False) -> Tensor:
 
 
 def trainer_for(devices: Devices, callbacks: list[Callback]) -> Trainer:
-    """In place of `tandem.launch.devices.trainer_for`."""
+    """Replaces `tandem.launch.devices.trainer_for`."""
     quiet_lightning()
     return Trainer(
         strategy=SingleDeviceStrategy(device=torch.device(NAME, 0), accelerator=Accelerator()),
@@ -216,7 +216,7 @@ def trainer_for(devices: Devices, callbacks: list[Callback]) -> Trainer:
 
 
 def register() -> None:
-    """Once in a process."""
+    """Register the device, once per process."""
     _setup_privateuseone_for_python_backend(NAME, backend_module=Module())
     below = {
         "empty_strided": empty_strided, "empty.memory_format": empty, "_copy_from": copy_from
@@ -228,7 +228,7 @@ def register() -> None:
 
 
 def trained(lines: Sequence[Sequence[str]]) -> dict:
-    """The end of command lines that follow one another: the last metrics, and all waits."""
+    """Consecutive command lines: the last metrics, and all waits."""
     with Device():
         for overrides in lines:
             result = tandem.train("trainer=cpu", *overrides)
@@ -236,7 +236,7 @@ def trained(lines: Sequence[Sequence[str]]) -> dict:
 
 
 def attempted(lines: Sequence[Sequence[str]]) -> dict:
-    """Of one that fails the end of its traceback: the runs after it are made all the same."""
+    """The result, or the end of the traceback, so that later runs still take place."""
     try:
         return trained(lines)
     except Exception:
@@ -244,7 +244,7 @@ def attempted(lines: Sequence[Sequence[str]]) -> dict:
 
 
 def mixed() -> dict:
-    """Waits for a number of the device, and the refusal of a tensor of the CPU beside one of it."""
+    """Waits for a value of the device, and the refusal of an operation with a CPU tensor."""
     with Device():
         torch.ones(2, device="sim:0") + torch.ones(())  # a number of the CPU may be
         int(torch.ones(2, device="sim:0").sum())
@@ -257,7 +257,7 @@ def mixed() -> dict:
 
 
 def main(runs: dict[str, Sequence[Sequence[str]]]) -> None:
-    """`python train.py` on the device, run after run; a line for each."""
+    """`python train.py` on the device, run after run; one line for each."""
     register()
     run_module.trainer_for = trainer_for
     print("TOLD " + json.dumps(["mixed", mixed()]), flush=True)

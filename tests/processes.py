@@ -1,7 +1,7 @@
-"""Processes that start at once: forked from one that has imported what all of them would.
+"""Processes that start quickly: forked from one that has imported their libraries.
 
-To import torch and Lightning takes six seconds, which is longer than most of these processes live.
-The one that they are forked from has done nothing else, so nothing of a test gets into them.
+Importing torch and Lightning takes six seconds, longer than most of these processes live. The
+process they are forked from does nothing else, so no state of a test gets into them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FORKED.set_forkserver_preload(
 
 
 def start_training(*overrides: str, output: Path) -> BaseProcess:
-    """`python train.py OVERRIDES`, what it says going to the file `output`."""
+    """`python train.py OVERRIDES`, with its output in the file `output`."""
     process = FORKED.Process(target=_train, args=(overrides, output))
     process.start()
     return process

@@ -55,7 +55,7 @@ def scores(total: Tensor, scored: Tensor | None = None) -> Scores:
 
 
 def coupled(vectors: dict[str, Tensor], dtype: torch.dtype = torch.float64) -> CoupledBatch:
-    """The reference fixture with garbage zeroed, as an objective writes it; logp has a gradient."""
+    """The reference fixture with garbage set to 0, as objectives do; logp has a gradient."""
     mask = vectors["in/M"].bool()
     inside = {
         name: torch.where(mask, vectors[key].to(dtype), 0)

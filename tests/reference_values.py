@@ -1,7 +1,7 @@
-"""Reference values as fixtures; a session of all quick tests fails over one that nobody reads.
+"""Reference values as fixtures; a session of all quick tests fails for unread ones.
 
-The fixtures note what is read. Processes of xdist tell what they noted to the one that started
-them, which compares it with the files and with the lists of what is excused and why.
+The fixtures note what is read. Processes of xdist report their notes to the main process, which
+compares them with the files and with the lists of excused values.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class Vectors(dict):
         return torch.tensor(self.plain(name), dtype=torch.float64)
 
     def plain(self, name: str) -> list | float:
-        """As it stands in the file: some are no tensors."""
+        """The value as it is in the file: some are no tensors."""
         READ.add(("llm.json", name))
         return super().__getitem__(name)
 
 
 @pytest.fixture(scope="session")
 def vectors() -> Vectors:
-    """Six samples of at most five steps, with garbage outside the mask, and what comes of them."""
+    """Six samples of at most five steps, with garbage outside the mask, and derived values."""
     return Vectors(json.loads((VECTORS / "llm.json").read_text()))
 
 
@@ -66,9 +66,9 @@ def _reader(file: str) -> Callable[..., torch.Tensor]:
 def complaints(
     known: Collection[str], read: Collection[str], excuses: Mapping[str, str]
 ) -> Iterator[str]:
-    """What is wrong with the names `known`, of which `read` were read, each in one line.
+    """One line for each problem of the names `known`, of which `read` were read.
 
-    The excuse of `case` holds for every `case/field`, of which then none may be read.
+    The excuse of `case` covers every `case/field`, none of which may then be read.
     """
     covered: set[str] = set()
     for name, reason in excuses.items():
@@ -90,7 +90,7 @@ def names(values: Mapping[str, object]) -> list[str]:
 
 
 def of_session(folder: Path) -> list[str]:
-    """The complaints about all files, after what this session has read."""
+    """The complaints about all files, after the reads of this session."""
     return [
         f"{excuses}: {complaint}"
         for file, excuses in EXCUSES.items()
@@ -103,7 +103,7 @@ def of_session(folder: Path) -> list[str]:
 
 
 def is_whole(config: pytest.Config) -> bool:
-    """All quick tests were asked for, by naming none."""
+    """Whether the session runs all quick tests."""
     chosen = config.option
     narrowed = chosen.keyword or chosen.deselect or chosen.ignore or chosen.ignore_glob
     narrowed = narrowed or chosen.collectonly or chosen.setupplan or vars(chosen).get("lf")
@@ -113,7 +113,7 @@ def is_whole(config: pytest.Config) -> bool:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node) -> None:
-    """A process of xdist has ended; one that crashed tells nothing."""
+    """A process of xdist has ended; a crashed one reports nothing."""
     told = getattr(node, "workeroutput", {})
     READ.update(map(tuple, told.get("reference_values", ())))
 

@@ -1,7 +1,7 @@
-"""Matrix products whose last bits depend on the number of rows, as BLAS has it on some CPUs.
+"""Matrix products whose last bits depend on the number of rows, as in BLAS on some CPUs.
 
-A plugin: `make rounding` runs with it what compares forward passes of different numbers of rows. A
-test that fails under it asks for bits where the code promises 1e-6 nats.
+A plugin: `make rounding` runs tests with it that compare forward passes of different numbers of
+rows. A test that fails under it demands equal bits where the code promises 1e-6 nats.
 """
 
 import torch
@@ -12,7 +12,7 @@ linear = functional.linear
 
 
 def rounded_by_rows(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """A sum of two products, cut where the number of rows says."""
+    """A sum of two products, split at a point that depends on the number of rows."""
     width = weight.shape[1]
     plain = type(states) is Tensor and states.dtype == weight.dtype != torch.float64
     if not plain or torch.is_autocast_enabled("cpu") or width < 4:

@@ -1,4 +1,4 @@
-"""A policy that is a table of next-token logits: the contract of a policy without a network."""
+"""A policy that is a table of next-token logits, without a network."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TableSample:
 
 
 class TablePolicy(Policy):
-    """Token 0 ends a sample; a prompt is its id, the first token's predecessor."""
+    """Token 0 ends a sample; a prompt is its id, which precedes the first token."""
 
     exact = True
 

@@ -1,4 +1,4 @@
-"""Parts that were brought from outside the package: each is chosen by name, and trains."""
+"""Parts from outside the package: each is chosen by name, and trains."""
 
 import json
 
@@ -60,7 +60,7 @@ def test_a_misspelt_number_of_a_part_is_refused(part):
 
 
 def test_an_engine_with_a_copy_of_the_weights_samples_what_our_own_loop_does(tmp_path):
-    """And one whose copy is stale is found out by the difference of the log-probabilities."""
+    """A stale copy is detected by the difference of the log-probabilities."""
     plugin, engine, _ = chosen("rollout_engine")
     words = (plugin, *SCORED, "optimizer.lr=0.01", "schedule=constant")
     local = trained(tmp_path / "local", *words)

@@ -1,4 +1,4 @@
-"""Rows cut to what a pass may hold."""
+"""Rows divided into passes by a budget."""
 
 import pytest
 import torch
@@ -72,6 +72,6 @@ def test_no_rows_are_no_parts():
 
 
 def test_shares_by_hand():
-    """4 and 3 begin a part each; 3 goes to the smaller one, and 2 to the smaller one then."""
+    """4 and 3 start a part each; 3 goes to the smaller one, then 2 to the smaller one of these."""
     assert shares([3, 2, 4, 3], 2) == [[2, 1], [0, 3]]
     assert shares([5, 5, 5, 1], 2, most=2) == [[0, 2], [1, 3]]

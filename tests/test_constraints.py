@@ -1,4 +1,4 @@
-"""What CI installs is what pyproject.toml asks for, and no known hole is among what it admits."""
+"""The versions that CI installs satisfy pyproject.toml, and admit no known vulnerability."""
 
 import re
 import tomllib
@@ -87,7 +87,7 @@ def test_the_environment_is_installed_from_the_constraints():
 
 
 def install_of(target: str) -> str:
-    """The recipe of the Makefile behind a target's environment."""
+    """The recipe in the Makefile for a target's environment."""
     makefile = (ROOT / "Makefile").read_text()
     (needed,) = re.findall(rf"^{target}: \$\(VENV\)/(\w+)", makefile, re.M)
     return makefile.partition(f"\n$(VENV)/{needed}:")[2].partition("\n\n")[0]
@@ -98,6 +98,6 @@ def test_training_installs_nothing_that_only_tests_need():
 
 
 def test_tests_are_installed_before_or_after_training():
-    """What is there for tests is enough for training, and its own marker says so."""
+    """The test environment is sufficient for training and marks that as done."""
     tests = install_of("test")
     assert '--editable ".[dev]"' in tests and "touch $(VENV)/trains $@" in tests

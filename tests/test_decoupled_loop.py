@@ -1,4 +1,4 @@
-"""Training on velocity errors in the real loop: its gradients, its cuts, and what it remembers."""
+"""Training on velocity errors in the real loop: gradients, cuts, and state."""
 
 import copy
 from dataclasses import replace
@@ -69,7 +69,7 @@ def test_a_survey_is_the_forward_pass_of_an_update_that_is_not_cut(name):
 
 @pytest.mark.parametrize("name", SURVEYED)
 def test_what_a_survey_gathers_of_all_rows_is_small(name, monkeypatch):
-    """Numbers of a level, not its errors, which are as large as pictures."""
+    """Numbers per level, not errors, which are as large as images."""
     gathered, over_all = [], distributed.with_all_rows
 
     def spied(function, *records):
@@ -138,7 +138,7 @@ def test_a_penalty_is_measured_over_the_rows_that_its_gate_holds():
 
 
 def unscored(scores, rollout):
-    """The sixth row has lost its score."""
+    """The scores without that of the sixth row."""
     lost = torch.arange(len(scores.total)) == 5
     kept = scores.scored & ~lost
     return replace(scores, total=torch.where(kept, scores.total, 0), scored=kept), rollout
@@ -151,7 +151,7 @@ def without(scores, rollout):
 
 @pytest.mark.parametrize("loss", [*PRESETS, "reward_weighted"])
 def test_a_picture_without_a_score_is_as_if_it_were_not_there(loss):
-    """It is no average one: it draws nobody to an older policy, and moves no centre."""
+    """It does not count as average: no pull to an older policy, no shift of a centre."""
     algorithm = few("nft" if loss == "reward_weighted" else loss)
     if loss == "reward_weighted":
         algorithm = replace(algorithm, loss=reward_weighted)
@@ -179,7 +179,7 @@ ADAM = partial(torch.optim.Adam, lr=3e-3)
 
 
 class Loop(Alone):
-    """A small transformer, a copy of it before each update, and what the update was made of."""
+    """A small transformer, a copy of it before each update, and the rows of each update."""
 
     def __init__(self, algorithm, folder, *, optimizer=ADAM, **plan):
         policy = small(
@@ -224,7 +224,7 @@ def test_every_epoch_puts_other_noise_on_the_pictures(name, tmp_path):
 
 
 def test_what_was_found_before_the_first_epoch_holds_in_the_others():
-    """Old log-probabilities are of the points that a ratio is taken at."""
+    """Old log-probabilities belong to the points of the ratio."""
     policy = small(steps=4, sampling={"kernel": ode}, objective="any")
     rollout = policy.complete(sampled(policy), frozenset({"old_logp"}))
     again = policy.resample_noise(rollout, 1)
@@ -232,7 +232,7 @@ def test_what_was_found_before_the_first_epoch_holds_in_the_others():
 
 
 def error_of(weights, loop, rollout, *, gradient=False):
-    """Of a network of its own, with these weights: its names of parameters, and [B, T, D]."""
+    """A policy with these weights, sigma [B, T], and its velocity errors [B, T, D]."""
     alone = copy.deepcopy(loop.policy)
     alone.load_weights(weights)
     said = alone.errors(rollout, frozenset())
@@ -275,11 +275,11 @@ def test_advantage_weighted_matching_is_ppo_on_minus_the_weighted_error(tmp_path
 
 @EACH
 def test_a_network_is_cut_as_well(name, tmp_path):
-    """At the second update older policies differ from the live one, whose graph they leave whole.
+    """At the second update older policies differ from the live one and do not affect its graph.
 
-    Plain descent: Adam would make steps of the rounding of gradients that are nearly 0. Its rate is
-    high, for what is compared here are differences of the errors of two policies: those must differ
-    by far more than the last bits, which depend on the number of rows of a matrix product.
+    Plain SGD: Adam would amplify the rounding of gradients near 0. Its rate is high because errors
+    of two policies must differ by far more than the last bits, which depend on the number of rows
+    of a matrix product.
     """
     descent = partial(torch.optim.SGD, lr=1.0)
     loops = [
@@ -294,7 +294,7 @@ def test_a_network_is_cut_as_well(name, tmp_path):
 
 @pytest.mark.parametrize("name", ["nft", "crd"])
 def test_a_stopped_run_goes_on_to_the_same_bits(name, tmp_path):
-    """Older policies, what they count, and which of them are the live weights."""
+    """Older policies, their counters, and which of them equal the live weights."""
     algorithm = few(name)
     straight = Loop(algorithm, tmp_path, num_minibatches=2, epochs=1)
     stopped = Loop(algorithm, tmp_path, num_minibatches=2, epochs=1)

@@ -14,7 +14,7 @@ RIDDLE = re.compile(r"(What|Where|Who|Whoever|Whether|How|Which|When|Why|From)\b
 
 
 def lacks(source, doc=""):
-    """What the docstring of one definition lacks."""
+    """What the docstring of one definition does not state."""
     return Public("place", ast.parse(source).body[0], doc).lacks
 
 

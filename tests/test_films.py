@@ -1,4 +1,4 @@
-"""A family of films from prompts to the record, on a tiny random checkpoint of Wan 2.1."""
+"""A family of videos from prompts to the record, on a tiny random checkpoint of Wan 2.1."""
 
 import json
 
@@ -23,7 +23,7 @@ SMALL = (
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*:FutureWarning")
 def test_films_are_sampled_judged_by_frame_trained_and_shown(tmp_path):
-    """Trained on few frames, looked at on more and larger ones."""
+    """Trained on few frames, evaluated on more and larger ones."""
     (tmp_path / "prompts.txt").write_text("a cat\na dog runs\nrain\nsnow\n")
     FAMILIES[WAN].write(tmp_path / "wan")
     run = tmp_path / "run"

@@ -1,4 +1,4 @@
-"""Weights that are cut over ranks: one verdict for all."""
+"""Sharded weights: one verdict for all ranks."""
 
 import math
 
@@ -12,7 +12,7 @@ from tandem.stop import Stop
 
 
 def verdict() -> tuple[str, str]:
-    """Of whole weights, and once the second rank has one that is no number."""
+    """For whole weights, and after the second rank has a NaN."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -39,7 +39,7 @@ def test_a_rank_whose_part_is_broken_stops_all():
 
 @pytest.mark.parametrize("broken", [math.inf, -math.inf, math.nan])
 def test_only_a_weight_that_is_not_finite_stops_a_run(broken):
-    """The square of the first is not finite in float32, and it is."""
+    """The first weight is finite in float32, but its square is not."""
     Guards().check_weights([torch.tensor([-1e30, 2.0])], 3, 0.1)
     with pytest.raises(Stop, match="not finite"):
         Guards().check_weights([torch.ones(2), torch.tensor([1e30, broken])], 3, 0.1)

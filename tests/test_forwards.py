@@ -1,4 +1,4 @@
-"""Nobody is asked twice, and nobody in vain; docs/forwards.md says how often that is."""
+"""No network is evaluated twice or in vain; docs/forwards.md has the number of passes."""
 
 import pytest
 from forwards import INTRODUCTION, OF_ERRORS, PAGE, PRESETS, counted, notes, row

@@ -1,4 +1,4 @@
-"""What ranks hold beside their parts while they gather whole weights: by hand, and measured."""
+"""Memory of ranks beside their shards while weights are gathered: by hand, and measured."""
 
 from functools import partial
 
@@ -20,7 +20,7 @@ BLOCK = 16 * (16 + 2 * 8 + 16 + 3 * 48) + 2 * 16 + 2 * 4  # of `narrow`, numbers
 
 
 class Small(nn.Module):
-    """40 numbers of an embedding, two blocks of 16, 40 of a head."""
+    """An embedding of 40 weights, two blocks of 16, a head of 40."""
 
     def __init__(self):
         super().__init__()
@@ -94,7 +94,7 @@ def test_a_server_samples_in_its_own_memory():
 
 
 def test_autocast_copies_the_matrices_of_a_pass_once():
-    """Under adapters too, whose base is as wide; recomputed blocks have one copy at a time."""
+    """Also under adapters, whose base is as wide; recomputed blocks have one copy at a time."""
     matrices = 2 * (BLOCK - 2 * 16 - 2 * 4) + 32 * 16  # norms and the embeddings are not cast
     adapters = 2 * 2 * (16 + 16 + 2 * (16 + 8) + 16 + 16)  # of q, k, v and o in two layers
     lora = {"r": 2, "alpha": 4, "target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}
@@ -114,7 +114,7 @@ def work(cfg):
 
 
 def held(needs, options):
-    """On this rank: bytes of parts, at most while all is gathered, and in an update beside them."""
+    """On this rank: peak bytes while all weights are gathered, and in an update."""
     from torch.distributed.device_mesh import init_device_mesh
 
     cfg = composed(options, *SHARDED)
@@ -147,7 +147,7 @@ MEASURED = {
 @pytest.mark.slow
 @pytest.mark.system
 def test_two_ranks_hold_what_was_estimated():
-    """What is on its way differs from one time to the next, by a block or two of six."""
+    """Weights in transit differ from one time to the next, by a block or two of six."""
     seen = on_two_ranks({name: partial(held, *case) for name, case in MEASURED.items()})
     for (_, name), (gathered, update) in seen.items():
         needs, options = MEASURED[name]

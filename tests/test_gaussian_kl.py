@@ -1,4 +1,4 @@
-"""The KL of Gaussian steps: its gradient through a real objective, what is charged and logged."""
+"""The KL of Gaussian steps: its gradient through a real objective, its charge and its metrics."""
 
 from dataclasses import dataclass, replace
 
@@ -37,7 +37,7 @@ EXACT = {"atol": 1e-10, "rtol": 1e-10}
 
 @dataclass
 class Velocities:
-    """A policy that is nothing but its velocity at every step, and that of its reference."""
+    """A policy that consists of its velocity at every step and its reference's."""
 
     kernel: object
     size: int  # D
@@ -74,7 +74,7 @@ class Velocities:
 
 
 def gradient_by_hand(policy, loss, coef, weights):
-    """Of coef x the weighted sum over steps of the loss, in closed form."""
+    """The gradient of coef x the weighted sum of the loss over steps, in closed form."""
     step = policy.step(policy.own.detach())
     dt = policy.sigma - policy.next_sigma
     slope = SLOPES[loss](step.velocity_gain, step.std, dt) * weights
@@ -109,7 +109,7 @@ def test_a_penalty_is_measured_over_the_rows_that_its_gate_holds():
 
 
 def test_what_is_estimated_from_a_mean_over_dimensions_is_as_many_times_too_small():
-    """The reason why k2 and k3 are refused on Gaussian steps, over draws of the very step."""
+    """The reason why k2 and k3 are refused on Gaussian steps, over draws of the step itself."""
     size, count = 16, 4096
     policy = Velocities(flow_sde, size)
     policy.ref = policy.own.detach() + 0.1  # near by, where k2 is right of one dimension
@@ -123,7 +123,7 @@ def test_what_is_estimated_from_a_mean_over_dimensions_is_as_many_times_too_smal
 
 
 def log_density(x, step):
-    """Of many draws from each step: [N, B, T]"""
+    """Log-densities of many draws from each step: [N, B, T]"""
     many = replace(step, mean=step.mean.expand_as(x), std=step.std.expand(x.shape[:-1]))
     return gaussian_logp(x, many)
 
@@ -177,7 +177,7 @@ def test_the_kl_of_every_preset_is_the_closed_form(presets, size):
 @pytest.mark.parametrize("kernel", [flow_sde, dance_sde, cps])
 def test_what_a_reward_pays_pulls_a_policy_gradient_as_the_kl_itself(kernel, size):
     """E[score x cost] by quadrature along the line between the means: cubic in the noise, so five
-    nodes are exact. The exact KL as a cost would pull nowhere, since it is the same for all x'."""
+    nodes are exact. The exact KL as a cost would have no gradient, since it is equal for all x'."""
     policy = Velocities(kernel, size)
     step, other = policy.step(policy.own.detach()), policy.step(policy.ref)
     std, gap = step.std[..., None], step.mean - other.mean

@@ -1,4 +1,4 @@
-"""The benchmark for GPUs, at toy sizes on the CPU: it measures, its formulas count right."""
+"""The benchmark for GPUs at toy sizes on the CPU: it measures, and its formulas are right."""
 
 import json
 import sys
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*:FutureWarning")
 
 
 def found(name, folder):
-    """What the section of that name measures here."""
+    """The measurements of the section of that name."""
     section = next(s for s in TINY.sections if s.name == name)
     place = Place(device=torch.device("cpu"), folder=folder, matrix=TINY.matrix)
     return MEASURES[section.measure](section, place)

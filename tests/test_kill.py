@@ -1,4 +1,4 @@
-"""kill -9 at any moment, then resume=: not a bit differs from a run that was left alone."""
+"""kill -9 at any moment, then resume=: bit for bit equal to an uninterrupted run."""
 
 import functools
 from collections.abc import Callable
@@ -15,7 +15,7 @@ KILLS = [
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory) -> Callable[[str], tuple[Path, float]]:
-    """A run of a world that was left alone, and how long it trained."""
+    """An uninterrupted run, and its training time."""
 
     @functools.cache
     def of(world: str) -> tuple[Path, float]:

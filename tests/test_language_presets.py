@@ -74,7 +74,7 @@ def prompts_of():
 
 
 def read_by_peft(words, run_dir):
-    """Without any code of ours: the base from its folder, the adapter from the run's."""
+    """The base from its folder and the adapter from the run's, without Tandem's code."""
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
@@ -102,7 +102,7 @@ def test_a_prompt_goes_through_the_familys_own_template(hub):
 
 
 def test_sizes_of_a_family_differ_in_name_and_in_what_memory_asks():
-    """From 4B on adapters on every linear layer, over weights in bfloat16."""
+    """From 4B on: adapters on every linear layer, over bfloat16 weights."""
     for path in CONF.glob("qwen3_*.yaml"):
         whole = OmegaConf.load(path)
         model = whole.model

@@ -1,4 +1,4 @@
-"""Every preset under every law that it promises to keep; docs/laws.md is the table of it."""
+"""Every preset under every law that it must keep; docs/laws.md is the table."""
 
 from dataclasses import replace
 from functools import partial
@@ -72,13 +72,13 @@ COMPARED = {
 
 
 def resting() -> Algorithm:
-    """A generator that learns in every second iteration, beside its fake score."""
+    """A generator that trains in every second iteration, beside its fake score."""
     return replace(preset("dmd2"), policy_every=2)
 
 
 @pytest.fixture(scope="module")
 def of_two_ranks(request):
-    """Gradients and report of what is asked, on each rank: one pair of processes for all."""
+    """Gradients and reports of all requested presets, on each rank of one pair of processes."""
     tests = [item for item in request.session.items if item.path == request.path]
     ranked = [item for item in tests if "of_two_ranks" in item.fixturenames]
     asked = {item.callspec.params["name"] for item in ranked if hasattr(item, "callspec")}

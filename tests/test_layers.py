@@ -1,6 +1,6 @@
-"""Imports point downwards through five layers, and heavy libraries stay in their corner.
+"""Imports point down through five layers, and heavy libraries stay where they belong.
 
-docs/architecture.md draws these layers.
+docs/architecture.md describes these layers.
 """
 
 import ast
@@ -40,7 +40,7 @@ FILES = sorted(SRC.rglob("*.py"))
 
 
 def imported(path: Path) -> set[str]:
-    """Dotted names, those inside functions and for type checkers too."""
+    """Dotted names, including imports inside functions and for type checkers."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""Every preset teaches the embedded models something. Minutes, not seconds: `pytest -m slow`."""
+"""Every preset improves the embedded models. Minutes, not seconds: `pytest -m slow`."""
 
 import json
 from pathlib import Path
@@ -48,7 +48,7 @@ def lines(folder: Path, name: str) -> list[dict]:
 
 
 def trained(folder: Path, *overrides: str, model: str = "tiny_lm") -> tuple[dict, dict]:
-    """The evaluations before and after; fails if the training between took too long."""
+    """The evaluations before and after training; fails if training took too long."""
     tandem.train(f"model={model}", *overrides, *ENDS, f"run_dir={folder}")
     spent = [line["time/cpu"] for line in lines(folder, "timing.jsonl") if "time/train" in line]
     assert spent[-1] - spent[0] < BUDGET[model]
@@ -74,7 +74,7 @@ def test_sampled_accuracy_rises_by_three_tenths(tmp_path, algorithm):
     [name for name in sampled("tiny_flow") if name not in OF_FEW_STEPS | HARDLY | {TAUGHT}],
 )
 def test_the_reward_of_pictures_rises_by_eight_hundredths(tmp_path, algorithm):
-    """Under the ODE, from one warm start, which is kept for all of them."""
+    """Under the ODE, from one cached warm start for all of them."""
     dynamics = ("dynamics=ode",) if algorithm in WITHOUT_NOISE else ()
     chosen = (f"algorithm={algorithm}", *dynamics)
     before, after = trained(tmp_path, *chosen, model="tiny_flow")
@@ -83,7 +83,7 @@ def test_the_reward_of_pictures_rises_by_eight_hundredths(tmp_path, algorithm):
 
 @pytest.mark.slow
 def test_every_pair_comes_out_right_from_four_of_five_warm_starts_and_is_taught_on(tmp_path):
-    """The pairs that were never shown too: a blue circle is one."""
+    """Including pairs that were never shown, such as a blue circle."""
     folders = [tmp_path / str(seed) for seed in range(5)]
     ends = [
         trained(folder, "algorithm=nft", f"seed={seed}", model="tiny_flow")[1]
@@ -103,7 +103,7 @@ def test_every_pair_comes_out_right_from_four_of_five_warm_starts_and_is_taught_
 @pytest.mark.slow
 @pytest.mark.parametrize(("algorithm", "steps", "left"), [("dmd2", 1, 0.3), ("tdm", 2, 0.75)])
 def test_few_steps_come_to_paint_what_fifty_do(tmp_path, algorithm, steps, left):
-    """By the energy distance of their pictures, of which rewards know nothing."""
+    """By the energy distance of their images, which does not use rewards."""
     start, end = tmp_path / "start", tmp_path / "end"
     trained(start, "algorithm=sft", *OF_PATCHES, *ITS_START, model="tiny_flow")
     own = (f"algorithm={algorithm}", *OF_PATCHES, "warm_start=null", f"continue_from={start}")
@@ -116,7 +116,7 @@ def test_few_steps_come_to_paint_what_fifty_do(tmp_path, algorithm, steps, left)
 
 @torch.no_grad()
 def painted(folder: Path, steps: int, key: int) -> torch.Tensor:
-    """Pictures of so many steps of the ODE, 48 of each prompt: [prompts, 48, D]."""
+    """Images from that many steps of the ODE, 48 per prompt: [prompts, 48, D]."""
     cfg = configuration(folder)
     policy, prompts = loaded(folder, cfg), build(cfg.data).eval
     schedule = policy.sampling.schedule
@@ -144,7 +144,7 @@ def test_pairs_are_told_apart_and_answers_stay_right(tmp_path, algorithm):
 
 @pytest.mark.slow
 def test_demonstrations_make_clean_answers_likelier(tmp_path):
-    """Held-out ones, after noisy demonstrations."""
+    """Held-out answers, after noisy demonstrations."""
     short = ("algorithm=sft", "data=sort_letters", "schedule=constant", "warm_start=null")
     start, end = (
         negative_log_likelihood(tmp_path / str(iterations), *short, f"iterations={iterations}")

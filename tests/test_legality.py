@@ -1,4 +1,4 @@
-"""docs/legality.md is that of the options there are."""
+"""docs/legality.md describes the present options."""
 
 from legality import GROUPS, PAGE, page, rows
 

@@ -1,6 +1,6 @@
 """Every preset on every model under every dynamics: refused in one line, or trained and resumed.
 
-docs/matrix.md is the table of it.
+docs/matrix.md is the table.
 """
 
 import json
@@ -149,7 +149,7 @@ def test_a_run_that_was_resumed_is_the_run_that_was_not_bit_for_bit(
 
 
 def train_and_go_on(model: str, preset: str, dynamics: str, world: Path, folder: Path) -> None:
-    """Two iterations, and one more of the run that is resumed."""
+    """Two iterations, then one more after resuming."""
     sizes = PLAYED if preset in OF_EPISODES else SIZES[model]
     command = [*chosen(model, preset, dynamics, world), *QUICK, *sizes, *numbers_of(preset)]
     if model in ("tiny_lm", "tiny_masked") and preset not in OF_EPISODES:

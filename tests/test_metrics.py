@@ -130,7 +130,7 @@ def correlated(x, y, mask=None):
 
 
 def test_a_correlation_adds_up_over_any_cut_and_outside_the_mask_is_nothing():
-    """Far from 0 too, where squares are large beside what they differ by."""
+    """Also far from 0, where squares are large compared with differences."""
     random = torch.Generator().manual_seed(3)
     x = 1000 + torch.randn(7, 5, generator=random)
     y = 0.5 * x + torch.randn(7, 5, generator=random)
@@ -169,7 +169,7 @@ def test_a_group_with_one_known_score_carries_no_signal():
 
 
 def graded(part, group, length, known=None):
-    """Metrics of samples of which the first reward said `part`."""
+    """Metrics of samples with these values of the first reward."""
     rows = rollout(torch.ones(len(part), 9, dtype=torch.bool), torch.tensor(group))
     rows = replace(rows, length=torch.tensor(length))
     return reward_metrics(scores(torch.tensor(part), known), rows)

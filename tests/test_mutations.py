@@ -1,4 +1,4 @@
-"""Bugs of others and of our own are still where they can be planted, and the tests notice each."""
+"""Published bugs and our own can still be planted, and the tests detect each."""
 
 import re
 import subprocess

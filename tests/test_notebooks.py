@@ -1,5 +1,5 @@
-"""The notebooks run cell after cell, on fewer iterations than they ask for, and are kept with what
-they showed when they ran whole."""
+"""The notebooks run cell by cell with fewer iterations, and are stored with the outputs of a full
+run."""
 
 import json
 import re
@@ -32,7 +32,7 @@ OF_TOKENS = ("reward=target_length", "reward.target_length.function.target=5")
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """(name) -> the names that a notebook leaves, its run directories, and the figures it shows."""
+    """(name) -> the variables of a notebook, its run directories, and the figures it shows."""
     matplotlib.use("agg")
     folders = (tmp_path / str(number) for number in count())
     train, made, shown = tandem.train, [], []

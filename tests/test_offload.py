@@ -1,4 +1,4 @@
-"""What lies in host memory while nobody asks for it; whole runs are in test_pretend_device.py."""
+"""Parts kept in host memory while unused; whole runs are in test_pretend_device.py."""
 
 from dataclasses import replace
 from functools import partial
@@ -21,7 +21,7 @@ META = torch.device("meta")
 
 
 class Placed(nn.Module):
-    """A network that notes where it was told to go, and where it was called."""
+    """A network that records where it was moved and where it was called."""
 
     def __init__(self):
         super().__init__()
@@ -75,7 +75,7 @@ def test_an_optimizer_whose_state_is_away_takes_the_same_steps():
 
 
 class Started(Exception):
-    """Raised in place of a training, with what would have been called in it."""
+    """Raised instead of training, with the callbacks of that run."""
 
 
 def test_the_state_that_a_run_goes_on_with_is_laid_in_host_memory(tmp_path, monkeypatch):
@@ -128,7 +128,7 @@ def test_what_is_not_there_is_one_line(words):
 @pytest.mark.system
 @pytest.mark.parametrize("name", ["tokens, offloaded", "pictures, offloaded"])
 def test_on_a_device_a_run_has_the_same_bits_as_without(name, tmp_path, monkeypatch):
-    """Mixed devices are refused there, as on a GPU; the run on a CPU is compared elsewhere."""
+    """Mixed devices are refused, as on a GPU; the run on a CPU is compared elsewhere."""
     import device_runs
 
     lines = device_runs.RUNS[name]

@@ -1,4 +1,4 @@
-"""What an optimiser step takes with it, and what it leaves: gradients, norms, averages, groups."""
+"""An optimiser step: gradients, norms, averages, groups."""
 
 from dataclasses import replace
 from functools import partial
@@ -22,7 +22,7 @@ ONE = replace(PLAN, num_minibatches=1, epochs=1)
 
 
 class Watched(Loop):
-    """Keeps the gradients and groups of each update, and how far it moved each parameter."""
+    """Records the gradients and groups of each update, and how far it moved each parameter."""
 
     def __init__(self, **options) -> None:
         super().__init__(**options)

@@ -1,4 +1,4 @@
-"""Whole runs on pairs: made once, measured when held out, the same at a second start."""
+"""Whole runs on pairs: built once, measured when held out, and equal at a second start."""
 
 import json
 from pathlib import Path

@@ -44,7 +44,7 @@ def world(tmp_path_factory):
 
 
 def written(world):
-    """A folder of prompts, a judge, and checkpoints as they are asked for."""
+    """A folder of prompts, a judge, and checkpoints that are written on demand."""
     write_clip(world / "pickscore")
     (world / "prompts").mkdir()
     lines = [f"a {colour} {thing}" for colour in ("red", "green", "blue") for thing in "abcdefgh"]
@@ -56,13 +56,13 @@ def written(world):
 
 
 def edits(world, count):
-    """Prompts that show so many pictures."""
+    """Write prompts that show that many images."""
     rows = [{"prompt": f"make it {x}", "images": ["shown.png"] * count} for x in "abcdefgh"]
     (world / "edits.jsonl").write_text("\n".join(map(json.dumps, rows)))
 
 
 def trained(world, model, algorithm, folder, *own):
-    """Two iterations of the preset, with its recipe where there is one, and its record."""
+    """The metrics of two iterations of the preset, with its recipe if there is one."""
     if not (world / model).exists():
         FAMILIES[model].write(world / model)
     edits(world, FAMILIES[model].shows)
@@ -84,7 +84,7 @@ def trained(world, model, algorithm, folder, *own):
 
 
 def painted(model, folder, lora=None):
-    """By a plain pipeline of diffusers: latents of a prompt."""
+    """The latents of a prompt from a plain pipeline of diffusers."""
     from diffusers import DiffusionPipeline
 
     family = FAMILIES[model]
@@ -139,15 +139,15 @@ def test_a_folder_of_prompts_gives_flux_what_it_trains_on_and_what_it_is_tested_
 
 
 def lines(file, kind):
-    """Pictures of that kind in a table of samples."""
+    """Images of that kind in a table of samples."""
     rows = map(json.loads, file.read_text().splitlines())
     return [row for row in rows if row["kind"] == kind]
 
 
 @pytest.mark.parametrize(("model", "algorithm"), TYPED)
 def test_a_pair_that_is_typed_and_nothing_else_can_learn(model, algorithm):
-    """Adapters take three hundred times the rate of a whole language model; DiffusionNFT is
-    sampled and trained without guidance, and its average is what is looked at."""
+    """Adapters use three hundred times the rate of a whole language model; DiffusionNFT is sampled
+    and trained without guidance, and its weight average is evaluated."""
     cfg = compose([f"model={model}", f"algorithm={algorithm}", "data.path=prompts.txt"])
     assert (cfg.optimizer.lr, cfg.iterations) == (3e-4, 1000)
     own = cfg.model.adapter

@@ -1,4 +1,4 @@
-"""A plugin's part is admitted, refused and swept as the built-in one of its kind is."""
+"""A plugin's part is admitted, refused and swept like the built-in one of its kind."""
 
 import shlex
 import sys
@@ -49,7 +49,7 @@ COMPOSITIONS = (
 
 
 def twin(name, component):
-    """The same code under another name in a module outside the package, and what it declares."""
+    """A copy of the code under another name in a module outside the package."""
     own = f"my_{name}"
     if isinstance(component, type):
         copy = type(own, (component,), {"__module__": "twins"})
@@ -74,7 +74,7 @@ def registered(group):
 
 
 def bound(component):
-    """With the numbers that must be given."""
+    """The component with its required arguments."""
     if isinstance(component, type):
         names = component.__init__.__annotations__ or component.__init__.__code__.co_varnames
         return component(**{name: x for name, x in MADE.items() if name in names})
@@ -92,7 +92,7 @@ def cases():
 
 
 def outcomes(group, cases, put):
-    """(what is said of a built-in component, of its twin under the name of the former)."""
+    """(complaint about a built-in component, that about its twin under the former's name)."""
     for name, pair in registered(group).items():
         for line, case in cases.items():
             said, of_twin = (first(put(case, part)) for part in pair)

@@ -1,4 +1,4 @@
-"""What a precision is of: the passes of the policy, and none of the numbers that others compute."""
+"""The scope of a precision: the passes of the policy, and nothing that other parts compute."""
 
 from dataclasses import replace
 from functools import partial
@@ -30,7 +30,7 @@ UNEVEN = torch.tensor([[1.001, 0.3], [0.7, 0.9]])
 
 
 def product(x):
-    """x times about 1, by a matrix product, which autocast would compute in bfloat16."""
+    """x times about 1, by a matrix product that autocast would compute in bfloat16."""
     return x * (UNEVEN @ UNEVEN).sum()
 
 
@@ -54,7 +54,7 @@ def loss(batch):
 
 
 def reports(precision, folder):
-    """Of two iterations over a policy that multiplies no matrices, under Lightning."""
+    """The reports of two iterations over a policy without matrix products, under Lightning."""
     found = []
 
     class Module(PostTraining):
@@ -80,7 +80,7 @@ def test_rewards_advantages_losses_and_metrics_are_the_same_under_every_precisio
 
 
 class Watched:
-    """Whether each pass of some networks is under autocast."""
+    """Records whether each pass of some networks is under autocast."""
 
     def __init__(self, *networks):
         self.seen = []
@@ -92,7 +92,7 @@ class Watched:
         return torch.is_autocast_enabled("cpu")
 
     def during(self, call):
-        """What it says, all of whose passes are in mixed precision, and nothing after them."""
+        """The result of a call whose passes are all in mixed precision, and nothing after them."""
         self.seen.clear()
         said = call()
         assert self.seen and all(self.seen) and not self.on()
@@ -134,7 +134,7 @@ def test_errors_of_a_flow_are_those_of_passes_in_mixed_precision():
 
 @pytest.mark.parametrize("mixed", [False, True])
 def test_sampling_asks_the_weights_as_training_does(mixed):
-    """Whatever the precision: the sampler's log-probabilities are those of training."""
+    """In any precision the sampler's log-probabilities equal those of training."""
     policy = small_language.small(mixed=mixed)
     rollout = policy.sample(small_language.questions(), 2, key=1, slots=range(8))
     said = policy.evidence(rollout, small_language.NOTHING).logp

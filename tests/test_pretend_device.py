@@ -1,4 +1,4 @@
-"""Whole runs on a device that is none: no tensor of the CPU is in the way, no number another."""
+"""Whole runs on a simulated device: no CPU tensor interferes, and all numbers are equal."""
 
 import json
 from collections import Counter
@@ -28,8 +28,8 @@ def world(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def told_quickly(tmp_path_factory):
-    """What is told of the quick runs, which need no model from a disk. They share a process: torch
-    knows one such device in each."""
+    """The reports of the quick runs, which need no model from disk. They share a process, because
+    torch allows one such device in each."""
     return on_the_device(QUICK, tmp_path_factory.mktemp("none"), tmp_path_factory.mktemp("device"))
 
 

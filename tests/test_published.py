@@ -1,4 +1,4 @@
-"""Recipes of papers: their commands compose, have the papers' numbers, and stand on their page."""
+"""Recipes of papers: their commands compose, have the papers' numbers, and are on their page."""
 
 from pathlib import Path
 

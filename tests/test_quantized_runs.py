@@ -1,4 +1,4 @@
-"""Whole runs on a quantised base: of texts and pictures, on tiny checkpoints of the hub."""
+"""Whole runs on a quantized base: of texts and images, on tiny hub checkpoints."""
 
 import json
 
@@ -103,7 +103,7 @@ def test_plain_peft_reads_the_adapter_of_a_run(tmp_path, kind, how):
 
 
 def rounded(network):
-    """What the packed weights are, by the names of the plain model."""
+    """The values of the packed weights, by the names of the plain model."""
     base = network.get_base_model()
     layers = {n: x for n, x in base.named_modules() if isinstance(x, QuantizedLinear)}
     return {f"{n.removesuffix('.base_layer')}.weight": x.weight for n, x in layers.items()}

@@ -1,4 +1,4 @@
-"""What the README and the studies tell people to type is accepted."""
+"""The commands in the README and the studies are accepted."""
 
 import re
 import shlex

@@ -1,4 +1,4 @@
-"""The account of what tests read of the reference values: tests/reference_values.py."""
+"""The accounting of reference values that tests read: tests/reference_values.py."""
 
 import json
 import subprocess

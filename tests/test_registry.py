@@ -1,4 +1,4 @@
-"""A decorated function is an option of its group, with its keyword defaults as configuration."""
+"""A decorated function is an option of its group, configured by its keyword defaults."""
 
 import functools
 import json

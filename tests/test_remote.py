@@ -1,4 +1,4 @@
-"""A remote endpoint that fails in every way costs bounded time and memory, and says what it was."""
+"""A remote endpoint with any fault costs bounded time and memory, and the fault is reported."""
 
 import logging
 import socket
@@ -49,7 +49,7 @@ def server():
 
 @pytest.fixture(autouse=True, params=[False, True], ids=["single", "kept"])
 def _fresh(server, request, monkeypatch):
-    """Connections that are kept fail in the same words as those that are not."""
+    """Kept connections fail with the same messages as single ones."""
     monkeypatch.setattr(Connections, "kept", request.param)
     server.behaviour = says({"ok": True})
     server.script.clear()
@@ -57,7 +57,7 @@ def _fresh(server, request, monkeypatch):
 
 
 class Connections:
-    """Whether the endpoints of a test keep theirs."""
+    """Whether the endpoints of a test keep their connections."""
 
     kept = False
 
@@ -185,7 +185,7 @@ def test_what_will_not_pass_is_asked_once(server, bad):
 
 
 def ports(asks, server, times):
-    """Of the client's ends, request by request."""
+    """The client's ports, request by request."""
     found = []
 
     def notes(handler, body):
@@ -316,7 +316,7 @@ def test_a_probe_is_not_tried_again(server):
 
 
 def test_retries_bring_many_calls_at_a_time_over_a_short_outage(server):
-    """Who begins while the server is ill gets well with the last attempt: 48 failures cost none."""
+    """A call that begins in the outage succeeds at its last attempt: 48 failures cost none."""
     left = {str(number).encode(): 3 for number in range(16)}
 
     def ill_at_first(handler, body):

@@ -1,4 +1,4 @@
-"""The pause between two attempts of a remote call, on a machine that is too busy to keep to it."""
+"""The pause between two attempts of a remote call, on a machine too busy to keep it."""
 
 import time
 
@@ -9,7 +9,7 @@ from tandem.remote import Endpoint, Limits, Retries, Unwell
 
 
 def test_a_pause_that_oversleeps_the_deadline_leaves_the_fault_before_it(monkeypatch):
-    """The clock of the call stands beyond its end when the pause is over."""
+    """After the pause the deadline of the call has passed."""
     limits = Limits(connect=1, timeout=9, deadline=1, max_reply_bytes=1 << 20)
     retries, asleep = Retries(count=3, wait=0.01, longest=0.02), time.sleep
     monkeypatch.setattr("tandem.remote.endpoint.time.sleep", lambda pause: asleep(pause + 1.1))

@@ -1,4 +1,4 @@
-"""What is logged of answers: steps that were taken count, and padding does not."""
+"""Logged metrics of answers: sampled steps count, and padding does not."""
 
 import pytest
 import torch

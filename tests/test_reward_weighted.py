@@ -1,4 +1,4 @@
-"""A decoupled loss of one's own: one function, one YAML, and it trains as the formula says."""
+"""A custom decoupled loss: one function, one YAML, and it trains according to the formula."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Keyed draws: functions of their key alone, and distributed as they say."""
+"""Keyed draws: functions of their key alone, with the stated distribution."""
 
 import torch
 from torch.testing import assert_close

@@ -1,4 +1,4 @@
-"""Rows of all ranks: tensors travel, and whoever looks for texts there is told so."""
+"""Rows of all ranks: tensors travel, and access to texts is refused."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ from tandem.stop import Stop
 
 
 def shares_of_texts():
-    """What a function says of the rows of both ranks that counts prompts, or reads the texts."""
+    """Refusals of functions that count prompts or read texts, and the result of another one."""
     rows = replace(
         rollout(torch.tensor([[1, 1], [1, 0]]).bool(), torch.tensor([0, 1])), outputs=("a", "b")
     )
@@ -33,7 +33,7 @@ def test_texts_of_all_ranks_are_refused_and_no_row_of_them_is_silently_absent():
 
 
 def advantages_of_ranks():
-    """What is said of an advantage that depends on the rank, and one that does not."""
+    """The refusal of an advantage that depends on the rank, and the result of another one."""
     ones = torch.ones(3, 2)
     with pytest.raises(Stop) as told:
         with_all_rows(lambda x: x * (1 + 0.01 * distributed.rank()), ones)

@@ -1,4 +1,4 @@
-"""Records: every tensor is checked where the record is made, and the first wrong one is named."""
+"""Records: every tensor is checked when the record is built, and the first wrong one is named."""
 
 import re
 

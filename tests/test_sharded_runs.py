@@ -1,4 +1,4 @@
-"""Whole runs on one process, two copies (DDP) and two parts (FSDP2): one record, and one future."""
+"""Whole runs on one process, two copies (DDP) and two shards (FSDP2), resumable by any."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def go_on(folder: str, trainer: str) -> None:
 
 
 def lines(folder: Path) -> list[dict]:
-    """Of the iterations; the last one is of the end."""
+    """The lines of the iterations; the last one is the final one."""
     return [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()][:-1]
 
 

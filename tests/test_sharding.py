@@ -1,4 +1,4 @@
-"""Copies on two ranks (DDP) and parts of every weight (FSDP2) learn what one process learns."""
+"""Copies on two ranks (DDP) and shards of every weight (FSDP2) learn what one process learns."""
 
 from __future__ import annotations
 
@@ -94,9 +94,9 @@ def learnt(
     end: Callable[[PostTraining, Settings, Data], Mapping[str, float]] = lambda *of_run: {},
     wide: bool = True,
 ) -> tuple[list[dict], dict]:
-    """The gradients of every update of a run, whole, and its report with what is found at its end.
+    """The whole gradients of every update of a run, and its report with the results of `end`.
 
-    `wide`: in float64, and not in the dtypes of the run.
+    `wide`: in float64 instead of the run's dtypes.
     """
     with tempfile.TemporaryDirectory() as folder:
         pairs = Path(folder) / "pairs.jsonl"
@@ -131,12 +131,12 @@ def near_five(output: str, prompt: Prompt) -> float:
 
 
 def ask_early(module: PostTraining) -> None:
-    """A reward that is asked about a part while the rest is sampled."""
+    """A reward that is called for a part while the rest is sampled."""
     module.rewards = module.source.rewards = Rewards({"near_five": Reward(near_five)})
 
 
 def measured(module: PostTraining, settings: Settings, data: Data) -> Mapping[str, float]:
-    """What held-out prompts and pairs say of the weights, after one rank was told to stop."""
+    """Metrics of held-out prompts and pairs, after one rank was told to stop."""
     policy, prompts, own = module.policy, data.eval[:ODD], settings.evaluation
     ask = partial(evaluate, policy, module.rewards, prompts, own, key=7, full=False)
     if distributed.world_size() > 1:
@@ -148,7 +148,7 @@ def measured(module: PostTraining, settings: Settings, data: Data) -> Mapping[st
 
 
 def widen(policy: torch.nn.Module) -> None:
-    """float64 all over; frozen copies are no part of the module."""
+    """float64 everywhere; frozen copies are not part of the module."""
     policy.double()
     copies = [part.frozen for part in policy.modules() if getattr(part, "frozen", None)]
     networks = [field.network for field in copies]

@@ -1,4 +1,4 @@
-"""Pages of the site: what they tell people to type is accepted, what is made for them is right."""
+"""Pages of the site: the commands they show are accepted, and generated content is correct."""
 
 import importlib
 import re
@@ -30,7 +30,7 @@ OURS = ("Tandem", "key", "then set", "else")  # columns with what is typed here
 
 
 def cells(text: str) -> set[str]:
-    """The cells of tables below a heading that is ours."""
+    """The table cells under a heading of Tandem's own."""
     found = set()
     for table in re.findall(r"(?:^\|.*\n)+", text, re.M):
         head, _, *rows = [line.strip("| ").split("|") for line in table.splitlines()]
@@ -40,7 +40,7 @@ def cells(text: str) -> set[str]:
 
 
 def typed(page: str) -> list[str]:
-    """The overrides that a page tells people to type, each as it is typed."""
+    """The overrides that a page tells users to type."""
     text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
     prose = re.sub(r"^\|.*$", "", text, flags=re.M) if page in ("debugging",) else ""
     spans = re.findall(r"`([^`]+)`", " ".join(cells(text)) + prose)
@@ -92,7 +92,7 @@ def test_every_preset_has_a_curve_to_be_measured_and_every_task_says_what_it_is(
 
 @pytest.mark.parametrize("group", algorithms.FORMULAS)
 def test_a_formula_of_each_group_is_drawn(group):
-    """All others are drawn where the site is built, which a formula that cannot be would end."""
+    """All others are drawn when the site is built, which fails for an invalid formula."""
     latex = next(iter(algorithms.FORMULAS[group].values()))
     assert formula.svg(latex).count("<path") == 1
 

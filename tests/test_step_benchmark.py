@@ -1,4 +1,4 @@
-"""Benchmarks of a training step: their programs run, and do the same work."""
+"""Benchmarks of a training step: their programs run and do the same work."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""How much code a reader opens, in one file and to follow one training step: it must not grow."""
+"""The amount of code in one file, and in one training step, must not grow."""
 
 import ast
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The gradient of an update, term by term, against what is written out by hand."""
+"""The gradient of an update, term by term, compared with a computation by hand."""
 
 from dataclasses import replace
 from functools import partial
@@ -26,14 +26,14 @@ TIED = {"rewards": ShareOfThrees(value=1.0), "guards": Guards(no_signal=99)}  # 
 
 
 def first_rows(loop: Loop) -> Rollout:
-    """What the first iteration samples."""
+    """The samples of the first iteration."""
     prompts = loop.stream.draw(0, loop.plan.prompts_per_step)
     key = rng.key(loop.plan.seed, "rollout", 0)
     return loop.policy.sample(prompts, loop.plan.group_size, key=key, slots=range(len(prompts)))
 
 
 def mean_of_means(x: Tensor, mask: Tensor) -> Tensor:
-    """Over the steps of each sample, then over the samples that have one."""
+    """The mean over the steps of each sample, then over the samples with a step."""
     return torch.stack(
         [row[own].mean() for row, own in zip(x, mask, strict=True) if own.any()]
     ).mean()
@@ -89,7 +89,7 @@ def test_answers_that_are_masked_leave_sum_and_count(tmp_path):
 
 
 class WrongAtAnyLength(AtOnce):
-    """No output is right, and each pays for its length."""
+    """No output is right, and each has a penalty for its length."""
 
     def __call__(self, outputs, prompts) -> Scores:
         right = torch.zeros(len(outputs), dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Jobs on two processes that know each other, as torchrun would have started them."""
+"""Jobs on two processes with a process group, as torchrun would start them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Job = Callable[[], Any]  # what it returns is pickled; of a module, with what it
 
 
 def on_two_ranks(jobs: Mapping[str, Job]) -> dict[tuple[int, str], Any]:
-    """(rank, name) -> what the job of that name returned there; one pair of processes for all."""
+    """(rank, name) -> the result of the job of that name there; one pair of processes for all."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -31,7 +31,7 @@ def on_two_ranks(jobs: Mapping[str, Job]) -> dict[tuple[int, str], Any]:
 
 
 def on_both(job: Job) -> list[Any]:
-    """What one job returned, of each rank."""
+    """The result of one job on each rank."""
     found = on_two_ranks({"job": job})
     return [found[rank, "job"] for rank in range(RANKS)]
 

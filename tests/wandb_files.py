@@ -1,4 +1,4 @@
-"""What W&B keeps offline, read back by its own command."""
+"""W&B's offline files, read by its own command."""
 
 import json
 import subprocess

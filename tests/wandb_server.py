@@ -1,4 +1,4 @@
-"""As much of a W&B server as uploading a run and saving a report asks for, on the loopback."""
+"""The part of a W&B server, on loopback, that uploading a run and saving a report needs."""
 
 import json
 import threading
@@ -14,7 +14,7 @@ LAST = {"endCursor": None, "hasNextPage": False}
 
 
 class Server(ThreadingHTTPServer):
-    """What it was told: reports, and the history of each run as a server keeps it, by line."""
+    """Its records: reports, and the history of each run by line, as a server stores it."""
 
     def __init__(self, *, refuses: bool) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -28,7 +28,7 @@ class Server(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def answered(self, query: str, variables: dict) -> dict:
-        """To GraphQL."""
+        """The reply to a GraphQL request."""
         self.asked.append(query.split("(")[0].split("{")[0].strip())
         if "upsertView" in query:
             self.reports.append(variables)
@@ -51,7 +51,7 @@ class Server(ThreadingHTTPServer):
         return {"id": "view", "type": "runs", "project": PROJECT, **named}
 
     def model(self, run: str) -> dict | None:
-        """What a client that goes on with a run is told of it."""
+        """The server's description of a run for a client that resumes it."""
         if run not in self.histories:
             return None
         lines = self.histories[run]
@@ -62,7 +62,7 @@ class Server(ThreadingHTTPServer):
         return {"id": "7", "name": "p", "bucket": {**bucket(run), **known, **empty, **started}}
 
     def stored(self, run: str, files: dict) -> None:
-        """Lines of a stream replace those from its offset on."""
+        """Store lines of a stream; they replace those from its offset on."""
         if (chunk := files.get("wandb-history.jsonl")) is not None:
             lines = self.histories.setdefault(run, {})
             for place, line in enumerate(chunk["content"], start=chunk["offset"]):
@@ -103,7 +103,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(raw)
 
     def log_message(self, *args) -> None:
-        """Be quiet."""
+        """No log."""
 
 
 @contextmanager

@@ -50,7 +50,7 @@ def scripted(policy, *texts):
 
 
 def chatting(template=TEMPLATE):
-    """A chat model with room for a conversation."""
+    """A chat model with a context long enough for a conversation."""
     model, tokenizer = chat_model()
     model.config.max_position_embeddings = 2048
     tokenizer.chat_template = template

@@ -1,4 +1,4 @@
-"""Small policies that are quick to make, and some text for them."""
+"""Small policies that are quick to build, and prompts for them."""
 
 from functools import partial
 
@@ -15,7 +15,7 @@ NOTHING = frozenset()
 
 
 def questions(words=WORDS):
-    """Letters to sort, of 2 to 10 characters: left padding is exercised."""
+    """Letters to sort, of 2 to 10 characters, which requires left padding."""
     return [
         Prompt(id=i, source="sort", text=f"{word}>", answer="".join(sorted(word)))
         for i, word in enumerate(words)
@@ -33,7 +33,7 @@ def small(needs=NOTHING, *, sampling=None, mixed=False, seed=0, **options):
 
 
 def trained(policy, steps=6):
-    """A few steps on demonstrations: at random weights attention hardly matters."""
+    """A few steps on demonstrations: with random weights attention hardly matters."""
     optimizer = torch.optim.Adam(policy.trainable().values(), lr=1e-2)
     rollout = policy.encode(questions(), key=0, slots=range(len(WORDS)))
     for _ in range(steps):
@@ -57,7 +57,7 @@ TEMPLATE = (
 
 
 def byte_tokenizer(template=TEMPLATE, pad="<|end|>"):
-    """Reads any text, and knows chats."""
+    """It encodes any text and has a chat template."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -77,7 +77,7 @@ def byte_tokenizer(template=TEMPLATE, pad="<|end|>"):
 
 
 def chat_model():
-    """A tiny Qwen3 over bytes; its configuration names another end than its tokenizer."""
+    """A tiny Qwen3 over bytes; its configuration has another end token than its tokenizer."""
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
     torch.manual_seed(0)

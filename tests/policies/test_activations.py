@@ -1,4 +1,4 @@
-"""Feed-forward layers that read a sequence in tiles."""
+"""Feed-forward layers that process a sequence in tiles."""
 
 import copy
 

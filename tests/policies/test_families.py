@@ -1,4 +1,4 @@
-"""Architectures that do more, or other things, than a Qwen3."""
+"""Architectures with more features than a Qwen3, or other ones."""
 
 import pytest
 import torch
@@ -59,7 +59,7 @@ FAMILIES = [*PLAIN, "gemma2", "cohere", "granite"]
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_a_family_does_to_its_logits_is_done(family):
-    """Caps and scales, learned positions, windows and dropout: sampler, trainer, model agree."""
+    """Caps and scales, learned positions, windows and dropout: sampler, trainer and model agree."""
     from transformers import AutoModelForCausalLM
 
     config = families()[family]

@@ -16,7 +16,7 @@ REFERENCE = frozenset({"ref_logp"})
 
 @pytest.fixture
 def adapted(learned):
-    """A trained base under adapters that are trained too."""
+    """A trained base with trained adapters."""
     base = small()
     base.load_weights(learned)
     model, tokenizer = base.network, base.chat.tokenizer

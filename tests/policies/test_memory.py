@@ -1,4 +1,4 @@
-"""Micro-batches are a matter of memory: what the backward pass keeps shrinks with them."""
+"""Micro-batches affect only memory: what the backward pass stores shrinks with them."""
 
 from dataclasses import replace
 from functools import partial
@@ -15,7 +15,7 @@ from tandem.types import Scores
 
 
 def kept_for_backward(objective, policy, rows) -> int:
-    """Bytes that autograd saves in the forward pass of one micro-batch, parameters left out."""
+    """Bytes that autograd saves in the forward pass of one micro-batch, without parameters."""
     parameters = {p.data_ptr() for p in policy.parameters()}
     seen: dict[int, int] = {}
 

@@ -1,4 +1,4 @@
-"""A critic on the policy's own layers, and one with layers of its own."""
+"""A critic on the policy's own layers, and one with separate layers."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ KINDS = ["head", "separate"]
 
 
 def judged(**options):
-    """A policy whose critic says something."""
+    """A policy whose critic returns nonzero values."""
     policy = small(VALUES, **options)
     torch.manual_seed(1)
     torch.nn.init.normal_(policy.critic.head.weight)

@@ -1,5 +1,5 @@
-"""A frozen base in fewer bits under adapters: the same code for tokens and pictures, and for our
-own quantisations and a plugin's."""
+"""A frozen, quantized base with adapters: the same code for tokens and images, for built-in
+quantizations and a plugin's."""
 
 import copy
 from dataclasses import replace
@@ -185,7 +185,7 @@ def test_an_adapter_is_put_on_the_rounded_base_by_plain_peft(tmp_path, how):
 
 
 def whole(network):
-    """The same with what its weights were rounded to in plain layers."""
+    """The same network with its rounded weights in plain layers."""
     plain = copy.deepcopy(policy_of("language", None, lora=None).network)
     plain.load_state_dict(network.state_dict())
     return plain
@@ -269,7 +269,7 @@ def test_a_contradiction_is_one_line(words):
 
 @pytest.mark.slow
 def test_a_base_that_is_rounded_again_loses_what_adapters_learnt(tmp_path):
-    """Which is why `continue_from` and `warm_start` refuse it."""
+    """The reason why `continue_from` and `warm_start` refuse it."""
     how = FewBits(most=7)
     policy = policy_of("language", how)
     rollout = rows_of("language", policy)
@@ -323,7 +323,7 @@ def option_of(name, dtype):
 
 @pytest.mark.slow
 def test_weights_are_rounded_as_the_options_of_diffusers_round_them(tmp_path):
-    """That of bitsandbytes asks for a GPU there."""
+    """Except bitsandbytes, which needs a GPU there."""
     torchao = pytest.importorskip("torchao.quantization")
     from diffusers import SD3Transformer2DModel, TorchAoConfig
 
@@ -339,7 +339,7 @@ def test_weights_are_rounded_as_the_options_of_diffusers_round_them(tmp_path):
 
 
 def unloaded(kind, how):
-    """A policy without weights, and what it would be asked."""
+    """A policy without weights, and its request."""
     if kind == "language":
         build = partial(tiny_lm, seed=0, hidden_size=128, num_layers=4, head_dim=32)
         policy = LanguagePolicy(build=build, lora=LORA[kind], quantization=how)

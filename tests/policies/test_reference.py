@@ -1,4 +1,4 @@
-"""What the KL is measured to: the weights that a run began with, wherever it goes on from."""
+"""The reference of the KL: the weights that a run started from, wherever it is resumed."""
 
 from small_language import NOTHING, questions, small
 from torch.testing import assert_close

@@ -120,7 +120,7 @@ def test_weights_that_are_not_finite_are_not_published(tmp_path, value):
 
 
 def test_a_whole_checkpoint_of_weights_that_are_not_finite_is_passed_over(tmp_path, monkeypatch):
-    """As versions before this one have published them."""
+    """Versions before this one have published such checkpoints."""
     save(tmp_path, 40)
     monkeypatch.setattr(publishing, "list_not_finite", lambda weights: [])
     publish(tmp_path, 80, {"policy": {"layer": torch.tensor(torch.inf)}}, {}, keep=2)

@@ -1,4 +1,4 @@
-"""Files that are whole or absent."""
+"""Files that are either complete or absent."""
 
 from tandem.record import durable
 

@@ -1,4 +1,4 @@
-"""`optimizer=adamw_8bit`: refused by name where its extra is missing, and resumed bit for bit."""
+"""`optimizer=adamw_8bit`: refused by name if its extra is missing, and resumed bit for bit."""
 
 import sys
 from functools import partial

@@ -1,4 +1,4 @@
-"""An evaluation by itself: files beside the record, and a run of its own where it is mirrored."""
+"""An evaluation on its own: files beside the record, and a separate run in mirrors."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""A run that has nothing left to do says so at once."""
+"""A finished run reports that there is nothing left to do."""
 
 import subprocess
 import sys

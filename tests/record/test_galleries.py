@@ -1,4 +1,4 @@
-"""Pictures of a sample table: found again where the rows say, by iteration and by mirror."""
+"""Images of a sample table: found where its rows point, by iteration and by mirror."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def row(kind: str, prompt: str, output) -> dict:
 
 
 def seen(level: int) -> list[dict]:
-    """Two prompts with two pictures each under the ODE, one each as trained."""
+    """Two prompts with two images each under the ODE, and one each by the training sampler."""
     return [
         *(row("eval", p, picture(level + i)) for p in ("red", "blue") for i in range(2)),
         *(row("sampled", p, picture(level)) for p in ("red", "blue")),

@@ -67,7 +67,7 @@ def test_a_line_in_the_middle_that_says_nothing_is_damage_and_nothing_is_cut(tmp
 
 
 def test_a_line_for_which_there_is_no_room_leaves_no_part_of_it(tmp_path):
-    """In a child, whose files may grow to 200 bytes: the kernel writes a part, and then no more."""
+    """In a child process whose files may have 200 bytes: the kernel writes a part, then fails."""
     path = tmp_path / "log"
 
     def fill() -> None:

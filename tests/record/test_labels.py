@@ -1,4 +1,4 @@
-"""What a run is filed under elsewhere."""
+"""The labels of a run in other services."""
 
 import pytest
 

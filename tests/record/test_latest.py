@@ -1,4 +1,4 @@
-"""runs/latest and runs/sweeps/latest: links that move at once, and touch nothing of others."""
+"""runs/latest and runs/sweeps/latest: links that are replaced atomically, and never other files."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The commands at the end of a run: they can be typed as they stand."""
+"""The commands printed at the end of a run work as printed."""
 
 import json
 import shlex

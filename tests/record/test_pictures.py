@@ -1,4 +1,4 @@
-"""Grids and strips of samples: where each stands, and that a file keeps the very pixels."""
+"""Grids and strips of samples: positions, and that a file stores the exact pixels."""
 
 import pytest
 import torch

@@ -116,7 +116,7 @@ def test_a_second_start_keeps_the_id_and_the_configuration(tmp_path):
 
 
 class Failing:
-    """A mirror that fails when told to, and counts how often it was asked."""
+    """A mirror that fails on request and records its calls."""
 
     def __init__(self, fails_at: str) -> None:
         self.fails_at = fails_at
@@ -218,7 +218,7 @@ def test_tensorboard_shows_pictures(tmp_path):
 
 @pytest.fixture
 def fresh_wandb():
-    """The client reads its environment once; give every test one of its own."""
+    """The client reads its environment once; each test gets its own."""
     wandb.teardown()
     yield
     wandb.teardown()

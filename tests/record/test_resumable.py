@@ -1,4 +1,4 @@
-"""A run directory that lost something is refused, and nothing in it is cut back."""
+"""An incomplete run directory is refused, and nothing in it is truncated."""
 
 import shutil
 

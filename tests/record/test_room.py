@@ -1,4 +1,4 @@
-"""A place that cannot be written to, or has no room, is refused before anything is trained."""
+"""A place that is not writable, or has no room, is refused before training."""
 
 import errno
 import os

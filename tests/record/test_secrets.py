@@ -1,4 +1,4 @@
-"""A secret never reaches a record, whatever its name, its shape or its place, and the rest does."""
+"""A secret never reaches a record, whatever its name, shape or place; everything else does."""
 
 import json
 

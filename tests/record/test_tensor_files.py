@@ -1,4 +1,4 @@
-"""Files of tensors: what safetensors itself reads, hashed on the way, whole or in parts."""
+"""Files of tensors: readable by safetensors, hashed while written, whole or in parts."""
 
 import hashlib
 import threading

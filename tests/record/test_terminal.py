@@ -1,4 +1,4 @@
-"""Text for people: plain in a file, with colour and weight on a terminal."""
+"""Messages: plain in a file, with colour and weight on a terminal."""
 
 import os
 import pty
@@ -19,7 +19,7 @@ TEXT = "run         runs/today"
 
 
 def on_a_terminal(**environment):
-    """What the program writes to a terminal, with its escapes."""
+    """The output of the program on a terminal, with its escape codes."""
     ours, theirs = pty.openpty()
     around = {"TERM": "xterm-256color", **environment}
     kept = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "COLUMNS")}

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.system
 
 @pytest.fixture
 def client(tmp_path, monkeypatch):
-    """A client that knows of no settings, credentials or runs of the user's."""
+    """A client without the user's settings, credentials or runs."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
@@ -30,7 +30,7 @@ def client(tmp_path, monkeypatch):
 
 
 def train(folder, mirror: Wandb, iterations: int = 3) -> tuple[list[dict], float]:
-    """A run that logs and does nothing else: its lines, and the seconds until its first one."""
+    """A run that only logs: its lines, and the seconds until its first one."""
     record = RunRecord(folder, mirrors=[mirror])
     record.begin("seed: 0\nchoices:\n  algorithm: grpo", seed=0, command=["train.py"])
     start = time.perf_counter()
@@ -42,7 +42,7 @@ def train(folder, mirror: Wandb, iterations: int = 3) -> tuple[list[dict], float
 
 
 def lived(record: RunRecord, first: int, end: int, shown=lambda i: f"text {i}") -> None:
-    """Iterations of a run: what evaluation saw, then the line."""
+    """Iterations of a run: the evaluation, then the line."""
     for i in range(first, end):
         record.samples(i, [seen(shown(i), "eval"), seen(shown(i), "best")])
         record.write(i, {"reward/mean": i / 3, "samples": 8 * i}, {"time/total": 2.0 * i})
@@ -63,7 +63,7 @@ def stored(folder) -> list[dict]:
 
 
 def warnings(caplog) -> list[str]:
-    """What a user of ours is told."""
+    """The warnings that a user sees."""
     return [r.getMessage() for r in caplog.records if r.name.startswith("tandem")]
 
 

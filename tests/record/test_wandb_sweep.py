@@ -1,4 +1,4 @@
-"""A sweep as a user types it: what its offline runs hold, read back by W&B's own command."""
+"""A sweep as a user types it: the contents of its offline runs, read by W&B's own command."""
 
 import os
 import subprocess
@@ -102,7 +102,7 @@ def test_no_secret_is_in_any_of_their_files(runs):
 
 
 def test_one_command_finds_all_of_them(runs):
-    """The one in docs/wandb.md, which says what it would upload."""
+    """The command of docs/wandb.md, which lists what it would upload."""
     (line,) = [
         line.strip()
         for line in (ROOT / "docs" / "wandb.md").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""What a server has of a run that went on: every point once, however it came there."""
+"""The server's copy of a resumed run: every point once, however it was uploaded."""
 
 import subprocess
 import sys
@@ -37,7 +37,7 @@ def start(folder, first: int, end: int, mode: str) -> None:
 
 
 def upload(folder) -> str:
-    """The one command of docs/wandb.md."""
+    """The command of docs/wandb.md."""
     sync = f"find {folder} -name '*.wandb' -exec {sys.executable} -m wandb sync {{}} +"
     done = subprocess.run(
         sync, shell=True, capture_output=True, text=True, timeout=120, cwd=folder.parent
@@ -47,7 +47,7 @@ def upload(folder) -> str:
 
 
 def points(server) -> list[tuple[int, float]]:
-    """Of the only run, in the order in which the server keeps them."""
+    """The points of the only run, in the server's order."""
     (history,) = server.histories.values()
     rows = [history[line] for line in sorted(history)]
     assert [row["_step"] for row in rows] == [row["iteration"] for row in rows]

@@ -1,4 +1,4 @@
-"""A run directory has one writer, and a dead one is in nobody's way."""
+"""A run directory has one writer, and a dead one does not block it."""
 
 import json
 import logging
@@ -32,7 +32,7 @@ with claim_folder(Path(sys.argv[1])):
 
 @pytest.fixture
 def holder(tmp_path):
-    """Another process that holds the lock, and a child of its own."""
+    """Another process that holds the lock, with a child of its own."""
     command = [sys.executable, "-c", HOLD, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         child = int(process.stdout.readline())
@@ -42,7 +42,7 @@ def holder(tmp_path):
 
 
 def left_behind(folder, **changed):
-    """A lock that its process did not take away."""
+    """A lock that its process did not remove."""
     own = {"host": socket.gethostname(), "pid": os.getpid(), "began": "another boot 1"}
     (folder / LOCK).write_text(json.dumps({**own, "since": "then", **changed}))
 

@@ -1,4 +1,4 @@
-"""A server of rewards scores as the run itself would, and answers whatever comes with a line."""
+"""A reward server scores as the run itself would, and answers any request with a line."""
 
 import json
 import os
@@ -123,7 +123,7 @@ def test_no_opinion_stays_no_opinion():
 
 @pytest.fixture(scope="module")
 def closed():
-    """A server with a token and little room."""
+    """A server with a token and small limits."""
     rewards = Rewards({"exact_match": Reward(exact_match)})
     with serving(make_scorer(rewards), token=TOKEN, max_request_bytes=4096) as server:
         yield server
@@ -182,7 +182,7 @@ def test_every_request_is_answered_with_a_status_and_a_line(closed, case):
 
 
 def test_a_large_body_is_refused_before_it_is_read(closed):
-    """The client says how much there would be, and sends nothing of it."""
+    """The client announces a large body and sends nothing of it."""
     head = f"POST /score HTTP/1.1\r\nContent-Length: {1 << 40}\r\n"
     lines = [f"{name}: {value}\r\n" for name, value in (JSON | BEARER).items()]
     with socket.create_connection(closed.server_address) as line:

@@ -1,4 +1,4 @@
-"""A model that sees as a judge: its number is the probability that the model writes the answer."""
+"""A vision-language model as a judge: the probability that it writes the answer."""
 
 from functools import cache
 from pathlib import Path
@@ -21,7 +21,7 @@ TEXTS = [" ".join(pair) for pair in PAIRS]
 
 
 def write_eye(folder: Path) -> Path:
-    """A new model that sees, in a folder."""
+    """A new vision-language model in a folder."""
     for part in tiny_vlm(seed=0):
         part.save_pretrained(folder / "eye")
     return folder / "eye"

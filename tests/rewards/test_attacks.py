@@ -1,4 +1,4 @@
-"""What a model writes is never run: a corpus of attacks through every reward that is shipped."""
+"""Model output is never executed: a corpus of attacks through every built-in reward."""
 
 import ast
 import importlib.util
@@ -25,7 +25,7 @@ THINKING = r"\s*<think>.*?</think>.*\S.*"
 
 
 def attacks(canary):
-    """Strings that touch the file `canary` if anything evaluates them, and costly ones."""
+    """Strings that create the file `canary` if anything evaluates them, and costly ones."""
     touch = f"__import__('pathlib').Path({str(canary)!r}).touch()"
     programs = [
         touch,
@@ -137,7 +137,7 @@ def test_text_rewards_run_nothing_and_take_no_time(name, tmp_path):
 
 
 def check_harmless(function, prompt, canary, limit):
-    """No canary, no crash of ours, and no more time than the slow ones may take."""
+    """No canary, no crash of the reward, and no more time than slow ones may take."""
     texts = attacks(canary)
     start = time.monotonic()
     values, faults = Reward(function)(texts, [prompt] * len(texts))

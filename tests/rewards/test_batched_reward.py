@@ -1,4 +1,4 @@
-"""Rewards of lists: what they see, what they may give back, and what a wrong answer costs."""
+"""Batched rewards: their inputs, their return values, and the cost of a wrong answer."""
 
 import math
 import threading

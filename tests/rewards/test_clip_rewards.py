@@ -1,4 +1,4 @@
-"""PickScore and CLIP score, held to plain calls of transformers on one picture and one text."""
+"""PickScore and CLIP score, compared with plain calls of transformers on one image and one text."""
 
 import json
 
@@ -39,7 +39,7 @@ def prompts(texts=TEXTS):
 
 
 def plainly(folder, picture, text):
-    """One picture and one text, as the model card of PickScore has it: cosine and logit."""
+    """One image and one text, as in the model card of PickScore: cosine and logit."""
     from transformers import CLIPModel, CLIPProcessor
 
     model = CLIPModel.from_pretrained(folder).eval()

@@ -1,4 +1,4 @@
-"""Rewards that see the samples of a prompt together: what they are asked and what faults cost."""
+"""Rewards that compare the samples of a prompt: their calls, and the cost of faults."""
 
 import math
 import threading
@@ -30,7 +30,7 @@ def numbers(function, *sizes, **options):
 
 @pairwise
 def larger(first, second, prompt):
-    """A judge of perfect taste."""
+    """A perfect judge."""
     return float(int(first) > int(second))
 
 

@@ -1,4 +1,4 @@
-"""Detectors of transformers on random weights, held to plain calls on one picture and name."""
+"""Detectors of transformers on random weights, compared with plain calls on one image and name."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def boxes_of(found):
 
 
 def corners(box, height, width):
-    """Of a box by its centre and its sizes, as shares of the picture."""
+    """The corners of boxes given by centre and size, as shares of the image."""
     x, y, w, h = box
     sides = ((x - w / 2, width), (y - h / 2, height), (x + w / 2, width), (y + h / 2, height))
     return tuple(share * whole for share, whole in sides)
@@ -131,7 +131,7 @@ def test_only_what_is_asked_for_and_may_count_is_enlarged():
 
 
 def test_every_object_of_the_benchmark_has_a_name_of_the_model():
-    """GenEval's own, evaluation/object_names.txt, by those that the checkpoint was saved with."""
+    """GenEval's evaluation/object_names.txt against the names saved in the checkpoint."""
     file = Path(__file__).parents[2] / "conf/reward/geneval.yaml"
     told = yaml.safe_load(file.read_text())["geneval"]["function"]["detector"]["names"]
     words = {"motorbike": "motorcycle", "aeroplane": "airplane", "sofa": "couch",

@@ -1,4 +1,4 @@
-"""Whatever a reward does costs its own samples only, is counted, and stands in docs/rewards.md."""
+"""A fault of a reward costs only its own samples, is counted, and is listed in docs/rewards.md."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Rewards of films: pictures judged frame by frame, and what only a film shows."""
+"""Rewards of videos: image rewards frame by frame, and properties of videos alone."""
 
 import pytest
 import torch
@@ -124,7 +124,7 @@ def test_the_spread_of_long_films_is_that_of_chosen_frames_and_holds_few_of_them
 
 
 class Largest(TorchDispatchMode):
-    """The numbers of the largest tensor that is made."""
+    """The size of the largest tensor that is created."""
 
     numbers = 0
 

@@ -1,5 +1,5 @@
-"""GenEval's rules on scenes drawn in code, with a detector that is exact there; both detectors of
-transformers on random checkpoints."""
+"""GenEval's rules on scenes drawn in code, with a detector that is exact there, and both detectors
+of transformers on random checkpoints."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ def draw(*things):
 
 
 def see(pictures, names, score: Callable[[int], float] = lambda number: 0.95):
-    """A detector that is exact: what is connected and not the ground, by how it fills its box."""
+    """An exact detector: connected regions, classified by how much of their box they fill."""
     found = []
     for picture, own in zip(pictures, names, strict=True):
         marks, _ = ndimage.label((picture != torch.tensor(GROUND).byte()).any(-1).numpy())
@@ -59,7 +59,7 @@ def see(pictures, names, score: Callable[[int], float] = lambda number: 0.95):
 
 
 def name_colours(pictures, found, names):
-    """The colour of the palette in the middle of each object."""
+    """The palette colour in the centre of each object."""
     inverse = {rgb: colour for colour, rgb in PALETTE.items()}
     rows = zip(pictures, ([one.centre for one in own] for own in found), strict=True)
     return [[inverse[tuple(seen[int(y), int(x)].tolist())] for x, y in own] for seen, own in rows]

@@ -1,4 +1,4 @@
-"""GenEval 2's questions, held to the benchmark's own way to score an answer."""
+"""GenEval 2's questions, compared with the benchmark's own scoring of an answer."""
 
 from pathlib import Path
 from tempfile import mkdtemp
@@ -22,7 +22,7 @@ def prompt(**fields):
 
 
 def by_hand(path, picture, question, answer):
-    """One question alone, as the benchmark asks it: the sum over the first tokens of its words."""
+    """One question alone, as in the benchmark: the sum over the first tokens of its spellings."""
     from transformers import AutoConfig, AutoModelForImageTextToText
 
     processor = read_processor(path, AutoConfig.from_pretrained(path))

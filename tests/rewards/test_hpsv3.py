@@ -1,4 +1,4 @@
-"""HPSv3 on a small model that sees, held to its formula row by row."""
+"""HPSv3 on a small vision-language model, compared with its formula row by row."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ TEXTS = ("red circle", "blue")
 
 
 def tuned():
-    """A model with one more token, and a head by HPSv3's names."""
+    """A model with one more token, and a head with HPSv3's names."""
     model, processor = tiny_vlm(seed=0)
     torch.manual_seed(0)
     model.resize_token_embeddings(len(processor.tokenizer) + 1)
@@ -35,7 +35,7 @@ def write_hpsv3(folder):
 
 
 def by_hand(path, picture, text):
-    """One row alone: a square picture whose area is the one that is asked for."""
+    """One row alone: a square image of the requested area."""
     from transformers import AutoConfig
 
     processor = read_processor(path, AutoConfig.from_pretrained(path))

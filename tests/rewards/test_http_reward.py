@@ -1,4 +1,4 @@
-"""A remote reward that fails costs the scores of its rows, says why, and comes back by itself."""
+"""A failing remote reward costs the scores of its rows, says why, and recovers by itself."""
 
 import json
 import time
@@ -28,7 +28,7 @@ def prompts(count):
 
 
 def lengths(handler, body):
-    """A server of somebody else's: the length of each text, the ids in reverse."""
+    """An external server: the length of each text, with ids in reverse order."""
     scores = [{"id": s["id"], "score": len(s["output"])} for s in json.loads(body)["samples"]]
     handler.reply(200, json.dumps({"scores": scores[::-1]}).encode())
 
@@ -157,7 +157,7 @@ def row(*cells):
 
 
 def table():
-    """As the document has it, with the numbers of conf/reward/http.yaml."""
+    """The table of the document, with the numbers of conf/reward/http.yaml."""
     rows = []
     absent = {"is not there": (None, REFUSED_LINE, True, True)}
     for name, (_, said, again, counts) in (absent | FAULTS).items():

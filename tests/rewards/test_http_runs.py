@@ -1,4 +1,4 @@
-"""Whole runs whose reward is on a server that fails: what is lost is counted, and nothing else."""
+"""Whole runs with a failing reward server: lost scores are counted, and nothing else is lost."""
 
 import json
 import os
@@ -42,13 +42,13 @@ def right(handler, body):
 
 
 def wrong_ids(handler, body):
-    """Of all rows."""
+    """Wrong ids for all rows."""
     rows = decode(handler.headers["Content-Type"], body)
     handler.reply(200, encode_numbers([f"x{row.id}" for row in rows], OWN(rows)))
 
 
 def one_lost(handler, body):
-    """Two rows come back under one id, so one has two scores and another one none."""
+    """Two rows come back with the same id, so one has two scores and another none."""
     rows = decode(handler.headers["Content-Type"], body)
     ids = [row.id for row in rows]
     handler.reply(200, encode_numbers([ids[1], *ids[1:]], OWN(rows)))

@@ -1,4 +1,4 @@
-"""ImageReward, held to its formula in plain torch, by the names of its own weights."""
+"""ImageReward, compared with its formula in plain torch, using the names of its own weights."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ TEXTS = ("a red circle", "x" * 60)
 
 
 def by_hand(w, pixels, ids, mask):
-    """[N] of pictures [N, 3, 224, 224] and tokens [N, L]."""
+    """[N] from images [N, 3, 224, 224] and tokens [N, L]."""
 
     def linear(x, name):
         return F.linear(x, w[f"{name}.weight"], w[f"{name}.bias"])

@@ -1,4 +1,4 @@
-"""Rewards of pictures: what is worth how much, and how much samples differ."""
+"""Rewards of images: scores of known images, and the diversity of samples."""
 
 from functools import partial
 from itertools import pairwise
@@ -39,13 +39,13 @@ def judged(pictures, texts, **numbers):
 
 
 def noisy(std):
-    """Every rendering with Gaussian noise on the scale from -1 to 1, and not rounded: [216, D]."""
+    """Every rendering with Gaussian noise on the scale from -1 to 1, not rounded: [216, D]."""
     noise = rng.normal(rng.key("noise"), tuple(PICTURES.shape)).double()
     return (PICTURES.double() + 127.5 * std * noise).flatten(1)
 
 
 def mean_match(pictures, *, smooth):
-    """Of pictures that need not be bytes: [216, D]."""
+    """The mean score of images that need not be bytes: [216, D]."""
     own = torch.tensor([[a == b for b in TEXTS] for a in TEXTS])
     error = squared_errors(pictures, PICTURES.flatten(1).double())
     return match(error, own, smooth=smooth, width=0.1, limit=0.12).mean().item()
@@ -141,7 +141,7 @@ def crisp(pictures, texts):
 
 
 def ragged(picture, pixels):
-    """With so many of the pixels beside the shape painted as the shape is: [16, 16, 3]."""
+    """The image with that many pixels around the shape painted in its colour: [16, 16, 3]."""
     inside = picture.amax(-1) > 127
     around = torch.nn.functional.max_pool2d(inside[None].float(), 3, 1, 1)[0].bool() & ~inside
     chosen = around.nonzero()[:: max(1, int(around.sum()) // pixels)][:pixels]

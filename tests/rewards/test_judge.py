@@ -1,4 +1,4 @@
-"""A judge over an OpenAI-compatible endpoint: what it is asked, what is read, what it cannot be."""
+"""A judge on an OpenAI-compatible endpoint: its questions, its answers, and invalid settings."""
 
 import base64
 import io
@@ -49,7 +49,7 @@ def reply(words, **more):
 
 
 def answers(judgement):
-    """A judge that says `judgement(texts between the fences)`."""
+    """A judge that answers `judgement(texts between the fences)`."""
 
     def behave(handler, body):
         asked = json.loads(body)["messages"][1]["content"]

@@ -1,4 +1,4 @@
-"""A reward of weight 0 is measured and never trained: nothing else knows that it is there."""
+"""A reward of weight 0 is measured and never trained, and nothing else depends on it."""
 
 import math
 
@@ -52,7 +52,7 @@ def test_a_judge_that_fails_sets_no_row_aside_and_says_why():
 
 
 def test_where_nothing_is_trained_judges_are_measured_and_no_score_is_missing():
-    """A teacher may be what trains, and an evaluation trains nothing."""
+    """A teacher may provide the training signal, and an evaluation trains nothing."""
     scores = Rewards({"judge": Reward(threes, weight=0.0)})(OUTPUTS, PROMPTS)
     assert scores.scored.all() and not scores.total.any()
     assert scores.part(None, PROMPTS).tolist() == [1.0, 1.0, 0.0, 0.5]

@@ -1,4 +1,4 @@
-"""HPSv2, the aesthetic score and UnifiedReward, held to plain calculations on one picture."""
+"""HPSv2, the aesthetic score and UnifiedReward, compared with plain calculations on one image."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""The reward of text rendering, Flow-GRPO's formula case by case; test_real_ocr.py reads text."""
+"""The reward of text rendering: Flow-GRPO's formula case by case. test_real_ocr.py reads text."""
 
 import importlib.util
 import random

@@ -1,4 +1,4 @@
-"""Real text in pictures, read by the OCR models that rapidocr-onnxruntime ships."""
+"""Real text in images, read by the OCR models of rapidocr-onnxruntime."""
 
 import json
 
@@ -31,7 +31,7 @@ def reward():
 
 
 def write(text, *, size=32, shape=(96, 320), ground="white", ink="black"):
-    """A picture of a text in Pillow's own font, uint8 [H, W, 3]."""
+    """An image of a text in Pillow's own font, uint8 [H, W, 3]."""
     picture = Image.new("RGB", shape[::-1], ground)
     font = ImageFont.load_default(size=size)
     middle = (shape[1] / 2, shape[0] / 2)

@@ -1,4 +1,4 @@
-"""A reward is a number or missing; every failure is counted and costs nobody else's score."""
+"""A reward is a number or missing; every fault is counted and costs no other score."""
 
 import asyncio
 import importlib
@@ -170,7 +170,7 @@ def test_a_fault_names_the_line_of_the_user_s_code_that_called_a_library(tmp_pat
 
 
 def test_a_package_outside_of_the_environment_is_a_library_too(tmp_path, monkeypatch):
-    """As those of another prefix on the path: one that wraps `sys.exit` is no user's line."""
+    """As with packages of another prefix: the reported line is the user's, not the library's."""
     packages = tmp_path / "lib" / "site-packages"
     packages.mkdir(parents=True)
     (packages / "wraps_sys_exit.py").write_text("import sys\n\ndef leave():\n    sys.exit(0)\n")

@@ -1,4 +1,4 @@
-"""A reward model of text, held to plain calls of transformers on one conversation."""
+"""A reward model of text, compared with plain calls of transformers on one conversation."""
 
 import json
 
@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
 
 
 def plainly(folder, answer, prompt):
-    """One conversation without padding, as the cards of such models have it."""
+    """One conversation without padding, as in the cards of such models."""
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)

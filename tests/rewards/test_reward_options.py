@@ -1,4 +1,4 @@
-"""conf/reward: each option says what it is, binds to its function, and adds the key of its name."""
+"""conf/reward: each option has a description, binds to its function, and adds its own key."""
 
 import importlib.util
 from pathlib import Path

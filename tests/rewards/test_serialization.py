@@ -1,4 +1,4 @@
-"""What travels between a run and a server of rewards arrives as it was, or is named as wrong."""
+"""Data between a run and a reward server arrives unchanged, or is reported as invalid."""
 
 import json
 import random
@@ -25,7 +25,7 @@ ODD = ["", "a", "é\u202e\U0001f4a5", "\ud800", "\x00\n\t", "{answer}", '"}]', "
 
 
 def prompts(seed, count):
-    """Of every kind, with whatever a row of data may hold."""
+    """Prompts of every kind, with all types of row values."""
     draw = random.Random(seed)
     for i in range(count):
         text = draw.choice(ODD)

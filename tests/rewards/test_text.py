@@ -1,4 +1,4 @@
-"""Rewards that read text: worked examples, and numbers against Python's own arithmetic."""
+"""Rewards of text: worked examples, and numbers against Python's own arithmetic."""
 
 from fractions import Fraction
 

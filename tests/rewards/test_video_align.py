@@ -1,4 +1,4 @@
-"""VideoReward on a small Qwen2-VL, held to its formula row by row, and its adapters to peft's."""
+"""VideoReward on a small Qwen2-VL against its formula row by row, its adapters against peft's."""
 
 import json
 
@@ -21,7 +21,7 @@ OPTIONS = {"question": QUESTION, "area": 1024, "dtype": "float32"}
 
 
 def tuned():
-    """The model with its three tokens, adapters that say something, and a head."""
+    """The model with its three tokens, nonzero adapters, and a head."""
     tokenizer = byte_tokenizer(QWEN)
     ids, pixels = of_qwen(tokenizer, 4)
     config = Qwen2VLConfig(
@@ -56,7 +56,7 @@ def write_filmed(folder):
 
 
 def write_video_reward(folder):
-    """As its authors save it: every name as peft has it, the head among them."""
+    """The authors' format: all names are peft's, including the head's."""
     model, _, head = tuned()
     weights = {n: x.clone() for n, x in model.state_dict().items() if "lm_head" not in n}
     weights["base_model.model.rm_head.weight"] = head
@@ -72,7 +72,7 @@ def write_settings(folder):
 
 
 def patches_by_hand(film):
-    """Two frames, four pixels high and wide, in one row; the four of a token follow one another."""
+    """Two frames, four pixels high and wide, per row; a token's four patches are consecutive."""
     mean, std = (
         torch.tensor([0.48145466, 0.4578275, 0.40821073]),
         [0.26862954, 0.26130258, 0.2757771],
@@ -89,7 +89,7 @@ def patches_by_hand(film):
 
 
 def by_hand(film, text):
-    """The three numbers of one film that is looked at whole, at its own size."""
+    """The three scores of one video that is read whole at its own size."""
     model, processor, head = tuned()
     network = model.merge_and_unload()
     tokenizer = processor.tokenizer

@@ -1,4 +1,4 @@
-"""Features of a vision model in a folder, as the distance to the nearest picture reads them."""
+"""Features of a vision model in a folder, as used for the distance to the nearest image."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def test_features_are_those_of_the_model_at_its_own_size(folder):
 
 
 def test_a_picture_of_another_size_is_seen_as_the_picture_that_it_becomes(folder):
-    """Beside an edge a cubic leaves the levels that a picture can have."""
+    """Near an edge bicubic interpolation leaves the range of pixel values."""
     levels = torch.zeros(1, 3, 16, 16)
     levels[..., 4:12, 4:12] = 255
     size = {"size": (28, 28), "mode": "bicubic", "antialias": True}

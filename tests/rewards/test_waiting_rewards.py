@@ -1,4 +1,4 @@
-"""Rewards that wait for somebody else are asked beside one another, and each in turn."""
+"""Rewards that wait for a server or a process run concurrently, each in order."""
 
 import threading
 import time

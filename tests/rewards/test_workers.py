@@ -1,4 +1,4 @@
-"""Judges in processes: verdicts of the real packages, and what a hang, a crash or a lie costs."""
+"""Rewards in processes: verdicts of the real packages, and the cost of a hang, a crash or a lie."""
 
 import importlib.util
 import threading

@@ -8,7 +8,7 @@ WIDTH, LAYERS, HEADS, PATCH, WORDS = 16, 2, 2, 56, 300
 
 
 def write_blip(folder):
-    """Sizes and a tokenizer, as of a BLIP of larger pictures."""
+    """Sizes and a tokenizer, as of a BLIP for larger images."""
     from transformers import BlipConfig
 
     sees = {"hidden_size": WIDTH, "intermediate_size": 32, "num_hidden_layers": LAYERS}
@@ -23,7 +23,7 @@ def write_blip(folder):
 
 
 def write_image_reward(folder):
-    """Random weights, and one of a part that nobody reads."""
+    """Random weights, including one of an unused part."""
     torch.manual_seed(0)
     weights = {name: 0.5 * torch.randn(size) for name, size in sizes().items()}
     weights |= {n: 1 + x for n, x in weights.items() if "norm" in n.lower() and "weight" in n}
@@ -33,7 +33,7 @@ def write_image_reward(folder):
 
 
 def sizes():
-    """Of the weights by ImageReward's names."""
+    """The shapes of weights by ImageReward's names."""
     d, tokens = WIDTH, (224 // PATCH) ** 2 + 1
     own = {
         "visual_encoder.cls_token": (1, 1, d),

@@ -1,4 +1,4 @@
-"""A small random CLIP checkpoint in the hub's format, with the processor beside it."""
+"""A small random CLIP checkpoint in the hub's format, with its processor."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ SPECIAL = ("<|startoftext|>", "<|endoftext|>")
 
 
 def write_clip(folder: Path, *, seed: int = 0, processor: bool = True) -> Path:
-    """A `CLIPModel` that sees pictures of 32 x 32 pixels; `processor=False` writes no processor."""
+    """A `CLIPModel` for images of 32 x 32 pixels; `processor=False` writes no processor."""
     torch.manual_seed(seed)
     model = clip_model()
     model.save_pretrained(folder)
@@ -58,7 +58,7 @@ def clip_tokenizer():
 
 
 def write_head(folder: Path) -> str:
-    """One linear layer on what `clip_model` sees, as an aesthetic predictor has five."""
+    """One linear layer on the features of `clip_model`; an aesthetic predictor has five."""
     from safetensors.torch import save_file
 
     file = str(folder / "head.safetensors")

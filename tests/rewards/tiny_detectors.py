@@ -8,7 +8,7 @@ import torch
 
 
 def widen(model):
-    """Weights wide enough that pictures and words differ."""
+    """Scale weights so that images and words give different results."""
     for parameter in model.parameters():
         if parameter.ndim > 1:
             torch.nn.init.normal_(parameter, std=0.2)
@@ -29,7 +29,7 @@ COCO = tuple(name.replace("_", " ") for name in COCO.split())
 
 
 def write_mask2former(folder: Path, names: Sequence[str] = ("cat", "dog", "mouse")) -> Path:
-    """A Mask2Former of Swin blocks that knows these names."""
+    """A Mask2Former of Swin blocks with these class names."""
     from transformers import (
         Mask2FormerConfig,
         Mask2FormerForUniversalSegmentation,
@@ -55,7 +55,7 @@ def write_mask2former(folder: Path, names: Sequence[str] = ("cat", "dog", "mouse
 
 
 def write_owl(folder: Path) -> Path:
-    """An OWL-ViT of pictures of 32 x 32 pixels, told what to look for by letters."""
+    """An OWL-ViT for images of 32 x 32 pixels, with letters as its text prompts."""
     from tiny_clip import clip_tokenizer
     from transformers import (
         OwlViTConfig,

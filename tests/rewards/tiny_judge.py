@@ -1,4 +1,4 @@
-"""A small random reward model in the hub's format, with a tokenizer that knows chats."""
+"""A small random reward model in the hub's format, with a chat template."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ TEMPLATE = (
 def write_judge(
     folder: Path, *, template: str | None = TEMPLATE, pad: str | None = "<|pad|>", labels: int = 1
 ) -> Path:
-    """A `Qwen3ForSequenceClassification`; its configuration knows the token `pad`, or none."""
+    """A `Qwen3ForSequenceClassification`; its configuration has the token `pad`, or none."""
     from transformers import Qwen3Config, Qwen3ForSequenceClassification
 
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""OpenCLIP's standard model in plain torch, by its own names: an oracle beside transformers."""
+"""OpenCLIP's standard model in plain torch with its own names: an oracle beside transformers."""
 
 import torch
 from torch import nn
@@ -27,7 +27,7 @@ def stack(width, layers):
 
 
 class OpenClip(nn.Module):
-    """Of the sizes of `tiny_clip.clip_model`."""
+    """With the sizes of `tiny_clip.clip_model`."""
 
     def __init__(self, words, ends, *, width=16, layers=2, side=32, patch=8, shared=16):
         super().__init__()

@@ -6,7 +6,7 @@ import torch
 
 
 def write_vision(folder: Path) -> Path:
-    """It reads pictures of 28 x 28 pixels best."""
+    """Its native image size is 28 x 28 pixels."""
     from transformers import Dinov2Config, Dinov2Model
 
     torch.manual_seed(0)

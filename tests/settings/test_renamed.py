@@ -1,4 +1,4 @@
-"""Former names of keys, groups, options and parts: refused with the present one, or read as it."""
+"""Former names of keys, groups, options and parts: refused with the current name, or read as it."""
 
 from pathlib import Path
 from typing import Literal

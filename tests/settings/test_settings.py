@@ -1,4 +1,4 @@
-"""What keys of a configuration matter for, as every part that asks hears it."""
+"""Facts about configuration keys, as every part that uses them gets them."""
 
 import pytest
 from omegaconf import OmegaConf
@@ -32,7 +32,7 @@ def test_where_a_run_lies_matters_for_nothing(key):
 
 
 def test_one_fact_reaches_every_reader(tmp_path, monkeypatch, request):
-    """A key that is declared anew is resumed, compared, mirrored and shared anew."""
+    """Resuming, comparison, mirrors and sharing all follow a changed declaration."""
     config = {"group_size": 8, "plugins": [], "choices": dict.fromkeys(CHOSEN, "x"), "replaced": {}}
     config |= {group: {"_target_": "x"} for group in CHOSEN}
     config["overrides"] = ["group_size=4"]

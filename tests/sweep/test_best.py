@@ -1,4 +1,4 @@
-"""A best is chosen of a whole sweep, and of all that was tried."""
+"""The best variant is chosen over a whole sweep and everything that was tried."""
 
 import pytest
 from compare.written_runs import write_run
@@ -24,7 +24,7 @@ def planned(folder, jobs=JOBS):
 
 
 def end(folder, name, code, score=None):
-    """The run of this name, which has a record if it has a score."""
+    """The run of this name; it has a record if it has a score."""
     algorithm, seed = (part.partition("=")[2] for part in name.split(","))
     if score is not None:
         write_run(

@@ -1,4 +1,4 @@
-"""A search that is cut short, fails and goes on, on runs written to disk."""
+"""A search that is interrupted, fails and continues, on runs written to disk."""
 
 import subprocess
 import sys

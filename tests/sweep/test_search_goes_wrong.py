@@ -1,4 +1,4 @@
-"""What a search does with a second launch, a metric that is none, and another experiment."""
+"""A search with a second launch, a missing metric, or another experiment."""
 
 import json
 import subprocess
@@ -21,7 +21,7 @@ from tandem.sweep.trials import Asked, next_step
 
 
 class Recorded(Runs):
-    """With a record, as a run that began has it."""
+    """Runs with a record, as if they had begun."""
 
     def __call__(self, rows, first):
         super().__call__(rows, first)
@@ -52,7 +52,7 @@ def test_a_second_launch_is_refused_and_the_first_one_loses_nothing(tmp_path, ca
 
 def test_a_trial_whose_run_outlived_its_launch_stays_open_until_that_has_ended(tmp_path, capsys):
     class Outlived(Runs):
-        """Somebody else is at the first run."""
+        """Another process holds the first run."""
 
         def __call__(self, rows, first):
             super().__call__(rows, first)

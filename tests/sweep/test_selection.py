@@ -1,4 +1,4 @@
-"""The best of a sweep: chosen on eval, trained again, asked once on test, and told as that."""
+"""The best of a sweep: chosen on eval, trained again, measured once on test, and reported so."""
 
 import json
 from pathlib import Path
@@ -25,7 +25,7 @@ METRIC = "eval/accuracy"
 
 
 def sweep(folder, finals):
-    """Seeds from 0; a run that died has the score it had."""
+    """Seeds from 0; a dead run has its last score."""
     return write_sweep(folder / "sweep", finals)
 
 

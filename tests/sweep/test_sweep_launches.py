@@ -1,4 +1,4 @@
-"""A sweep of processes that end in every way: each ends alone, and what is missing is run again."""
+"""A sweep of processes with every kind of end: each ends alone, and missing ones are rerun."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def begin(cwd: Path, values: str, launcher: str = "basic", *hydra: str) -> subpr
 
 @pytest.fixture
 def sweep(tmp_path, monkeypatch, capfd):
-    """(values, launcher, words for Hydra) -> the exit code of a whole sweep and what it said."""
+    """(values, launcher, words for Hydra) -> the exit code and output of a whole sweep."""
     monkeypatch.chdir(tmp_path)
 
     def whole(values: str, launcher: str = "basic", *hydra: str) -> tuple[int, str]:
@@ -44,7 +44,7 @@ def sweep(tmp_path, monkeypatch, capfd):
 
 
 def rows(cwd: Path) -> dict[str, list[str]]:
-    """Name of a run -> the cells of its row in the table."""
+    """Name of a run -> its cells in the table."""
     lines = (cwd / "sweep" / "sweep.md").read_text().splitlines()
     cells = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in lines if "do=" in line

@@ -1,4 +1,4 @@
-"""A sweep of real training: one run crashes, one is killed, and a second call completes the two."""
+"""A sweep of real training: one run crashes, one is killed, and a second call completes both."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What a command line sweeps, where its runs lie, and what is said of how they ended."""
+"""The sweep of a command line: its values, the places of its runs, and their reported ends."""
 
 import json
 import signal
@@ -327,7 +327,7 @@ def test_hydra_is_told_of_no_group_that_composing_has_made_known_to_it():
 
 
 def test_a_refusal_names_the_value_that_no_run_of_the_sweep_can_have():
-    """The reason speaks of the data, and what is swept is the algorithm."""
+    """The reason is about the data, but the swept key is the algorithm."""
     sweep = parse_sweep(["algorithm=grpo,dpo", "seed=0,1"], multirun=True)
     with pytest.raises(ConfigError, match=r"^algorithm=dpo: data=sort_ladder has no chosen"):
         find_one_that_runs(sweep, check)

@@ -1,4 +1,4 @@
-"""What train.py is to a selection: it leaves a finished run, and answers the test prompts."""
+"""A replacement of train.py for selection: it leaves a finished run and answers test prompts."""
 
 import json
 import sys

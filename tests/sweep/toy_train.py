@@ -1,6 +1,6 @@
-"""What train.py is to a sweep: it takes a run's command line, leaves a record, and ends somehow.
+"""A replacement of train.py for sweeps: it reads a run's command line, writes a record, and ends.
 
-`do=` says how; a file `mended` beside it lets every run finish.
+`do=` determines the end; a file `mended` beside it lets every run finish.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Trials of a search as its runs leave them, without the runs."""
+"""Trials of a search as its runs leave them, without running."""
 
 import json
 from dataclasses import asdict
@@ -15,7 +15,7 @@ SPACE = ["++optimizer.lr=tag(log,interval(1e-6,1e-2))"]
 
 
 class Runs:
-    """In place of a launcher: a run's score is written down at once."""
+    """Replaces a launcher: a run's score is written at once."""
 
     def __init__(self, folder, score, fails=frozenset()):
         self.score, self.fails, self.rows = score, set(fails), []

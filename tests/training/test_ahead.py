@@ -13,8 +13,8 @@ WORLDS = [(*bound, seed) for bound in BOUNDS for seed in range(20)]
 
 
 def fits(left, iteration, staleness):
-    """Whether the groups of these versions can all be trained later, |SLOTS| an iteration: of those
-    that are due by iteration + i there are at most i batches."""
+    """Whether the groups of these versions can all be trained in time, |SLOTS| per iteration: at
+    most i batches may be due by iteration + i."""
     return all(
         sum(version + staleness <= iteration + i for version in left) <= i * len(SLOTS)
         for i in range(ITERATIONS + staleness + 1)
@@ -22,8 +22,8 @@ def fits(left, iteration, staleness):
 
 
 def played(order, staleness, ahead, seed, room=5):
-    """Run a queue whose groups arrive in a random order, and report every batch: the iteration,
-    what was under way and there when it was taken, and the batch."""
+    """Run a queue whose groups arrive in a random order. Yields the iteration, the groups in
+    progress and those arrived, and the batch, or None while there is none."""
     draws = random.Random(seed)
     queue = Ahead(order=order, staleness=staleness, ahead=ahead, slots=SLOTS, iterations=ITERATIONS)
     versions, there, under_way = {}, set(), []
@@ -51,7 +51,7 @@ def played(order, staleness, ahead, seed, room=5):
 
 
 def test_what_could_not_be_trained_in_time_waits_for_newer_weights():
-    """An engine that has the new weights late begins nothing more with the old ones."""
+    """An engine that gets the new weights late starts nothing more with the old ones."""
     queue = Ahead(order="ready", staleness=2, ahead=2, slots=SLOTS, iterations=ITERATIONS)
     queue.admit(0)
     for ticket in [queue.begin(0) for _ in range(9)]:

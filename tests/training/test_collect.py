@@ -1,4 +1,4 @@
-"""Rows of preference and rows that others are compared with: who gets them, and who counts them."""
+"""Preference rows and baseline rows: which parts get them, and which metrics count them."""
 
 from dataclasses import replace
 from functools import partial
@@ -30,7 +30,7 @@ SIX = dict(enumerate(Stream().draw(0, 6)))
 
 
 class PairStream(Stream):
-    """Prefer three's and short answers."""
+    """The chosen answers have threes and are short."""
 
     def draw(self, iteration: int, count: int, *, round: int = 0) -> list[Prompt]:
         endings = ("41", "5", "245", "1")
@@ -114,7 +114,7 @@ def test_of_each_group_the_best_and_the_worst_are_kept(tmp_path):
 
 @pytest.mark.parametrize("missing", ["steps", "scores"])
 def test_an_answer_without_a_trained_step_or_a_score_is_no_best_and_no_worst(missing, tmp_path):
-    """Rows 0 and 3 of a group of four would be the extremes: the pair is made of rows 1 and 2."""
+    """Rows 0 and 3 of a group of four would be the extremes: the pair consists of rows 1 and 2."""
     source = loop(ONLINE, tmp_path).source
     rollout, scores = source.sample(SIX)
     inner = torch.tensor([False, True, True, False]).repeat(6)

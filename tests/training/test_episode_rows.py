@@ -1,4 +1,4 @@
-"""What episodes give, move by move, as rewards of steps, and what is counted of them."""
+"""Rewards of episodes, move by move, as rewards of steps, and their metrics."""
 
 import math
 from dataclasses import replace
@@ -76,7 +76,7 @@ def test_what_was_given_to_a_prompt_that_it_does_not_judge_is_spread_over_no_mov
 
 
 def test_a_lost_episode_is_missing_and_never_0():
-    """No reward judges it, and its reason is counted beside those of rewards."""
+    """No reward scores it, and its reason is counted with those of rewards."""
     rows = rollout()
     rows = replace(rows, prompts=(rows.prompts[0], row([0.5], end="lost", lost="act raised X")))
     scores, rewards = scored(rows, beside=1.0)
@@ -103,7 +103,7 @@ def test_a_score_of_the_data_is_spread_over_nothing():
 
 
 def test_the_advantages_of_a_critic_pass_what_the_world_says():
-    """GAE of a row with a hole is that of the row without it, and 0 in the hole."""
+    """GAE of a row with a hole equals that of the row without it, and is 0 in the hole."""
     rows = rollout()
     scores, _ = scored(rows)
     values = torch.tensor([[0.1, 0.2, 9.0, 0.3, 0.4], [0.5, 0.6, 9.0, 9.0, 9.0]])
@@ -117,7 +117,7 @@ def test_the_advantages_of_a_critic_pass_what_the_world_says():
 
 
 def met(rank_of_lost):
-    """The metrics of a rank whose rows met something that those of the other did not."""
+    """The metrics of a rank with events that the other rank does not have."""
     rows = rollout()
     if distributed.rank() == rank_of_lost:
         rows = replace(rows, prompts=(row([0.25, 1.0], end="lost", lost="it fell"), row([0.5])))

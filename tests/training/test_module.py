@@ -1,4 +1,4 @@
-"""The training step on a policy without a network: cuts, ranks and skipped rows move nothing."""
+"""The training step on a policy without a network: cuts, ranks and skipped rows do not matter."""
 
 from dataclasses import replace
 from functools import partial

@@ -1,4 +1,4 @@
-"""What a teacher is told beside the question, and who is told nothing."""
+"""The additional context of a teacher's prompt, and rows that get none."""
 
 from dataclasses import replace
 from functools import partial
@@ -58,7 +58,7 @@ def test_what_stands_in_braces_in_a_prompt_or_an_answer_stays_as_it_is():
 
 
 class Source:
-    """Two groups, their rows in turn."""
+    """Two groups with alternating rows."""
 
     def sample(self, prompts):
         total = torch.tensor([0.0, 1.0, 1.0, 0.0, 0.0, 0.0])

@@ -1,4 +1,4 @@
-"""Sampling and judging at once: the same samples, the same scores, and less waiting."""
+"""Concurrent sampling and scoring: the same samples, the same scores, and less waiting."""
 
 import threading
 import time
@@ -36,7 +36,7 @@ def source_of(policy, rewards, *, group_size=2):
 
 
 class Watched(TablePolicy):
-    """Its second part is not sampled before the first was judged."""
+    """A policy that samples its second part only after the first was scored."""
 
     def __init__(self, judged) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ def flow(**sampling):
 
 
 def code(output, prompt):
-    """Of a text or of a picture."""
+    """A score of a text or an image."""
     known = output.sum().item() if isinstance(output, torch.Tensor) else sum(map(ord, output))
     return float(known + prompt.id / 8)
 
@@ -125,7 +125,7 @@ def awaited_code(output, prompt):
 
 
 def rollouts(policy, prompts, group_size):
-    """Of a source that waits for its reward, and of one that does not."""
+    """From a source that waits for its reward, and from one that does not."""
     for function in (awaited_code, code):
         rewards = Rewards({"code": Reward(function)})
         assert rewards.waits == (function is not code)
@@ -133,7 +133,7 @@ def rollouts(policy, prompts, group_size):
 
 
 def same(one, other):
-    """Bit for bit, in every tensor and tuple."""
+    """Equal bits in every tensor and tuple."""
 
     def compare(a, b):
         if isinstance(a, tuple):

@@ -1,4 +1,4 @@
-"""Samples of older weights: whose they are, what is known of them, and who may learn from them."""
+"""Samples of older weights: their source, their known quantities, and who may train on them."""
 
 import shlex
 from dataclasses import replace
@@ -25,7 +25,7 @@ DYNAMIC = replace(GRPO, sampling_strategy=partial(strategies.dynamic_sampling, m
 
 
 def lagging(folder, staleness, **options):
-    """A loop whose policy remembers the weights that each iteration began with."""
+    """A loop that records the weights at the start of each iteration."""
     loop = Loop(folder=folder, **options)
     loop.policy.lagged.staleness = staleness
     loop.started = []
@@ -40,7 +40,7 @@ def lagging(folder, staleness, **options):
 
 
 def sampled_by(table, prompts, iteration):
-    """What those weights answer, by a policy that knows of no others."""
+    """The samples of those weights, from a separate policy."""
     policy = TablePolicy()
     policy.table.data.copy_(table)
     key = rng.key(0, "rollout", iteration)
@@ -123,7 +123,7 @@ def test_a_trusted_sampler_is_not_the_old_policy_of_older_rows():
 
 
 class Liar(TablePolicy):
-    """From the second iteration on its sampler reports what another temperature would."""
+    """From the second iteration on its sampler reports values of another temperature."""
 
     def rollout(self, *rows):
         said = super().rollout(*rows)

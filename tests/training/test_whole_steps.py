@@ -1,7 +1,7 @@
-"""One `training_step` of a whole policy beside the algorithm box, written once more.
+"""One `training_step` of a whole policy compared with a second implementation of the algorithm.
 
 Rows are read one at a time without padding, advantages are plain numbers, and the optimiser is its
-formula. Only what was sampled, and which groups an update has, is taken from the step.
+formula. Only the samples, and the groups of each update, are taken from the step.
 """
 
 from copy import deepcopy
@@ -44,7 +44,7 @@ class Prompts(torch.nn.Module):
 
 
 class Watched(Alone):
-    """Keeps the groups of each update, and the norm of its gradient."""
+    """Records the groups of each update, and the norm of its gradient."""
 
     def __init__(self, prompts, *, rate, norm, **options):
         super().__init__(
@@ -61,7 +61,7 @@ class Watched(Alone):
 
 
 def advantages_of(rewards, groups, scale):
-    """(R - mean) / scale within the group; 0 without a score. `scale`: of the scores of a group."""
+    """(R - mean) / scale within the group, `scale` a function of its scores; 0 without a score."""
     found = []
     for reward, group in zip(rewards, groups, strict=True):
         own = [r for r, g in zip(rewards, groups, strict=True) if g == group and not isnan(r)]
@@ -76,7 +76,7 @@ def unbiased(numbers):
 
 
 class Descent:
-    """Stochastic gradient descent with a clipped norm, momentum and decay."""
+    """SGD with a clipped norm, momentum and weight decay."""
 
     def __init__(self, parameters, *, rate, norm):
         self.parameters, self.rate, self.norm = parameters, rate, norm
@@ -104,8 +104,8 @@ def read_answer(network, tokens, start):
 
 
 def test_a_step_of_grpo_is_the_algorithm_box_written_once_more(tmp_path):
-    """Two epochs of two updates with a KL, a clip of two sides, an entropy bonus and samples of
-    which the sampler thought otherwise."""
+    """Two epochs of two updates with a KL, a two-sided clip, an entropy bonus, and a sampler with
+    different log-probabilities."""
     algorithm = replace(
         GRPO, loss=partial(ppo, clip_low=0.02, clip_high=0.03), entropy=EntropyBonus(coef=0.02),
         kl=KLInLoss(coef=0.05, loss=k3_unbiased),
@@ -168,9 +168,9 @@ ETA, DIMENSIONS = 0.7, 3 * 16 * 16
 
 
 def read_course(network, text, path):
-    """Of each random step of a picture log p of where it went, its mean, and s.
+    """For each random step of an image: log p of the next state, its mean, and s.
 
-    `path`: the states from noise on; the means over the latent's numbers, of Flow-SDE.
+    `path`: the states from noise on; means over the latent dimensions, under Flow-SDE.
     """
     count = len(path) - 1
     levels = torch.tensor(LEVELS[:count], dtype=torch.float64)
@@ -198,7 +198,7 @@ def population(numbers):
 
 
 def test_a_step_of_flow_grpo_is_the_algorithm_box_written_once_more(tmp_path):
-    """Two epochs of two updates with the published KL, scores over the std of all of them."""
+    """Two epochs of two updates with the published KL; scores over the std of all of them."""
     clip = 1e-5
     algorithm = replace(
         GRPO, loss=partial(ppo, clip_low=clip, clip_high=clip),

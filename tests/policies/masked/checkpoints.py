@@ -1,5 +1,5 @@
-"""Random checkpoints of masked-diffusion models in the formats of the hub, a few thousand weights,
-and what LLaDA computes, written out."""
+"""Random checkpoints of masked-diffusion models in the hub's formats, a few thousand weights, and
+LLaDA's forward pass written out."""
 
 import json
 
@@ -31,7 +31,7 @@ DREAM = {
 
 
 def write_llada(folder):
-    """Its names of weights, a tokenizer.json, and code that nobody may run."""
+    """With LLaDA's names of weights, a tokenizer.json, and custom code that must not run."""
     torch.manual_seed(0)
     narrow = WIDTH * GROUPS // HEADS
     shapes = {"q_proj": (WIDTH, WIDTH), "k_proj": (narrow, WIDTH), "v_proj": (narrow, WIDTH),
@@ -49,7 +49,7 @@ def write_llada(folder):
 
 
 def write_dream(folder):
-    """Qwen2.5's names of weights and its tokenizer, under a name of its own."""
+    """With Qwen2.5's names of weights and tokenizer, and Dream's own name."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     torch.manual_seed(0)
@@ -75,7 +75,7 @@ def written(folder, config, state):
 
 
 def llada_logits(state, tokens):
-    """What LLaDA computes, [B, S, V]: attention without a mask over rotated queries and keys."""
+    """LLaDA's forward pass, [B, S, V]: attention without a mask over rotated queries and keys."""
     x = state["model.transformer.wte.weight"][tokens]
     for layer in range(LAYERS):
         own = {
@@ -99,7 +99,7 @@ def heads(x):
 
 
 def rotated(x):
-    """The two halves of a head turned by position * theta^(-2i / size)."""
+    """The two halves of a head, rotated by position * theta^(-2i / size)."""
     size = x.shape[-1]
     speed = 500000.0 ** -(torch.arange(0, size, 2) / size)
     angle = (torch.arange(x.shape[2])[:, None] * speed).repeat(1, 2)

@@ -1,4 +1,4 @@
-"""Small masked-diffusion policies that are quick to make."""
+"""Small masked-diffusion policies that are quick to build."""
 
 from functools import partial
 
@@ -20,8 +20,8 @@ def sampling(**numbers):
 
 
 def small_masked(likelihood=path, needs=NOTHING, epochs=2, **options):
-    """A policy of two narrow layers; weights that are larger than new ones, so that what stands
-    beside a token matters."""
+    """A policy of two narrow layers; the weights are larger than initial ones, so that context
+    matters."""
     own = options.pop("sampling", sampling())
     build = partial(tiny_masked, seed=0, hidden_size=32, num_layers=2, head_dim=8)
     policy = MaskedPolicy(**{"build": build, **options})
@@ -33,6 +33,6 @@ def small_masked(likelihood=path, needs=NOTHING, epochs=2, **options):
 
 
 def asked(policy, size=3, **numbers):
-    """Two prompts of unlike lengths, each answered several times."""
+    """Two prompts of different lengths, each answered several times."""
     own = sampling(**numbers) if numbers else None
     return policy.sample(questions(("dbca", "fa")), size, key=7, slots=[0, 1], sampling=own)

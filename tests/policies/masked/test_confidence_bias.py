@@ -1,7 +1,7 @@
-"""What the order of unmasking does to the score of a path: a simulation of two positions.
+"""The bias of the unmasking order in the score of a path: a simulation of two positions.
 
-Each has two tokens and ignores the other, so that the answer is known by heart. Were the values of
-a path log-probabilities of what was done, their gradient would have the mean 0.
+Each has two tokens and ignores the other, so the answer is known. If the values of a path were
+log-probabilities of what was done, their gradient would have mean 0.
 """
 
 import pytest
@@ -18,7 +18,7 @@ CLOSE = 0.008  # four standard deviations of a share of the rows
 
 
 def unmasked(order):
-    """The tokens that one position a step writes, [ROWS, 2]."""
+    """The tokens written at one position per step, [ROWS, 2]."""
     keys = torch.arange(ROWS)
     hidden = torch.ones(ROWS, 2, dtype=torch.bool)
     tokens = torch.zeros(ROWS, 2, dtype=torch.int64)
@@ -51,8 +51,8 @@ def test_orders_that_look_at_no_candidate_write_what_was_drawn(order):
 
 
 def test_confidence_writes_the_likely_more_often_than_it_is_drawn():
-    """The likely token of the sure position: drawn at once, or drawn again after the other one was
-    written first: 0.9 + 0.1 * 0.9. So its score, 1 - 0.9 or -0.9, has the mean 0.09."""
+    """The likely token of the confident position is drawn at once, or drawn again after the other
+    position was written first: 0.9 + 0.1 * 0.9. Its score, 1 - 0.9 or -0.9, has mean 0.09."""
     share = (unmasked("confidence") == 0).double().mean(0)
     assert abs(share[0] - 0.99) < CLOSE
     assert share[0] - 0.9 > 10 * CLOSE  # the bias
@@ -60,9 +60,8 @@ def test_confidence_writes_the_likely_more_often_than_it_is_drawn():
 
 
 def test_rewards_that_are_compared_leave_the_right_direction():
-    """Why it is said and not refused: with centred rewards the gradient is the covariance of reward
-    and score, which a mean of the score does not change, for the unlikely token as for the other.
-    """
+    """The reason for a warning instead of a refusal: with centred rewards the gradient is the
+    covariance of reward and score, which does not depend on the score's mean, for either token."""
     unlikely = (unmasked("confidence")[:, 0] == 1).double()
     score = unlikely - 0.1  # d log p / d logit of the token that is rewarded
     assert (unlikely * score).mean() > 0  # the reward itself: right here,

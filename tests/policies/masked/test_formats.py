@@ -1,4 +1,4 @@
-"""Checkpoints of LLaDA and Dream: loaded, sampled, trained, saved, and loaded back equal."""
+"""Checkpoints of LLaDA and Dream: loaded, sampled, trained, saved, and reloaded unchanged."""
 
 import json
 
@@ -112,7 +112,7 @@ def test_a_decoder_is_opened_to_the_right_and_one_that_is_not_is_refused(tmp_pat
 
 
 class Teller(torch.nn.Module):
-    """Tells every token of one text, hidden or not, `shift` places before it."""
+    """Predicts every token of one text, masked or not, `shift` positions before it."""
 
     def __init__(self, ids, shift):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What is refused of masked-diffusion text before a weight is loaded, and what the banner says."""
+"""Refusals for masked-diffusion text before weights are loaded, and lines of the banner."""
 
 import pytest
 

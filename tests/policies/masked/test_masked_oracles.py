@@ -1,4 +1,4 @@
-"""Values of answers against all masks one by one, of a model that is a table of all answers.
+"""Values of answers against all masks one by one, for a model that is a table of all answers.
 
 Its conditionals are exact, so a bound on log p is log p itself.
 """
@@ -30,14 +30,14 @@ def table():
 
 
 def conditional(logits, place, hidden):
-    """log p of the token at a place, given those that are not hidden."""
+    """log p of the token at a position, given the visible ones."""
     fits = [all(z[j] == SAID[j] for j in range(LENGTH) if j not in hidden) for z in ANSWERS]
     right = [fit and z[place] == SAID[place] for fit, z in zip(fits, ANSWERS, strict=True)]
     return logits[right].logsumexp(0) - logits[fits].logsumexp(0)
 
 
 def asked(logits, hidden):
-    """What the table says at each state, 0 of what stands open: [N, L] -> [N, L]."""
+    """The table's log p of the masked positions in each state, 0 elsewhere: [N, L] -> [N, L]."""
     known = {}
     for state in {tuple(row) for row in hidden.tolist()}:
         places = [i for i in range(LENGTH) if state[i]]
@@ -47,7 +47,7 @@ def asked(logits, hidden):
 
 
 def rows_of(lengths, place, **others):
-    """Rows of which the first so many positions are the answer's."""
+    """Rows whose first positions, as many as given, belong to the answer."""
     count, position = len(lengths), torch.arange(LENGTH)
     free = position < torch.tensor(lengths)[:, None]
     none = torch.zeros(count, dtype=torch.int64)
@@ -61,7 +61,7 @@ def rows_of(lengths, place, **others):
 
 
 def noise_is(monkeypatch, masks, levels=0.0):
-    """`masks` [B, L]: the noise of each row, for every state of it; `levels`: that of a stratum."""
+    """`masks` [B, L]: the noise of each row in every state; `levels`: the noise of a stratum."""
 
     def uniform(key, shape=()):
         rows, purpose = key
@@ -80,7 +80,7 @@ def subsets(length):
 
 
 def of_all_masks(logits, length, behind, weigh):
-    """Of each position the sum over all masks that hide it; `behind`: positions always hidden."""
+    """For each position the sum over all masks that hide it; `behind`: always hidden positions."""
     want = [0.0] * LENGTH
     for mask in subsets(length):
         for place in mask:
@@ -90,7 +90,7 @@ def of_all_masks(logits, length, behind, weigh):
 
 
 def every_noise(masks, length):
-    """Noises, the levels beside them, how much each counts, and what `elbo` is asked with."""
+    """Noises, their levels, the weight of each, and the arguments of `elbo`."""
     nodes = [0.5 - sqrt(1 / 12), 0.5 + sqrt(1 / 12)]  # exact of polynomials of degree 3
     if masks == "independent":
         least = 1e-3
@@ -159,7 +159,7 @@ LENGTHS = [4, 3, 2, 1, 0]
 
 @pytest.mark.parametrize("trailing", ["hidden", "shown"])
 def test_values_of_tokens_are_those_of_a_loop_over_positions(trailing, monkeypatch):
-    """All hidden in one pass, and that beside a mask and its complement."""
+    """Everything masked in one pass, and the same with a mask and its complement."""
     noise = torch.rand(5, LENGTH, generator=torch.Generator().manual_seed(1)).tolist()
     noise_is(monkeypatch, noise, levels=0.6)
     logits, rows, level = table().detach(), rows_of(LENGTHS, [0.0] * 5), 0.2 + 0.6 * 0.6

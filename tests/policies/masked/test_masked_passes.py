@@ -1,4 +1,4 @@
-"""How often an update asks a masked-diffusion model; docs/masked.md has the table."""
+"""Passes of a masked-diffusion model per update; docs/masked.md has the table."""
 
 from functools import cache
 from pathlib import Path
@@ -21,14 +21,14 @@ def algorithm_of(preset: str) -> Published:
 
 
 class Plan:
-    """Of an algorithm with its own numbers: needs of its metrics depend on it."""
+    """The number of updates of an algorithm, on which the needs of its metrics depend."""
 
     def __init__(self, algorithm: Published) -> None:
         self.updates = algorithm.num_minibatches * algorithm.epochs
 
 
 class Watch:
-    """Counts the passes of each row that a policy and its reference make, shared ones too."""
+    """Counts the passes per row of a policy and its reference, including shared ones."""
 
     def __init__(self, policy, rows: int) -> None:
         self.rows, self.passes = rows, 0
@@ -48,7 +48,7 @@ class Watch:
 
 
 def counted(preset: str) -> tuple[float, float, float]:
-    """Passes of a row: before the first update, in one, before the updates of another epoch."""
+    """Passes per row: before the first update, per update, before the updates of another epoch."""
     algorithm = algorithm_of(preset)
     needs = needs_of(algorithm, Plan(algorithm))
     policy = small_masked(algorithm.likelihood, needs, sampling=sampling(steps=POSITIONS))

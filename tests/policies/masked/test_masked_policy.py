@@ -1,4 +1,4 @@
-"""A masked-diffusion policy: how it samples, and what it says of what it sampled."""
+"""A masked-diffusion policy: sampling, and the log-probabilities of its samples."""
 
 from dataclasses import replace
 from functools import partial
@@ -132,7 +132,7 @@ def test_rows_that_are_alike_are_read_once():
 
 
 def asked_wide(policy):
-    """A row of a longer prompt."""
+    """A row with a longer prompt."""
     return policy.sample(questions(("jihgfedcba",)), 1, key=9, slots=[2])
 
 

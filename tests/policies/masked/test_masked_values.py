@@ -1,4 +1,4 @@
-"""Values of answers and orders of unmasking, against their reference values and by enumeration."""
+"""Likelihoods of answers and orders of unmasking: reference values, and enumeration."""
 
 from functools import partial
 from itertools import product
@@ -33,7 +33,7 @@ LENGTH = 4
 
 
 def rows_of(free, **others):
-    """Rows whose positions are all the answer's."""
+    """Rows in which all positions belong to the answer."""
     count = len(free)
     blank = torch.zeros_like(free, dtype=torch.int64)
     own = {
@@ -45,7 +45,7 @@ def rows_of(free, **others):
 
 
 def logp_of(logits, answer):
-    """What every state says of the tokens of an answer: [N, L, V] -> [N, L]."""
+    """The log p of an answer's tokens in every state: [N, L, V] -> [N, L]."""
     chosen = answer.expand(logits.shape[:-1])[..., None]
     return logits.log_softmax(-1).gather(-1, chosen)[..., 0]
 
@@ -72,7 +72,7 @@ def test_the_bound_is_the_reference_one_in_both_forms(axis):
 
 
 def enumerate_masks(masks, levels, *, of):
-    """The mean of what one state after the other says, over all masks of every level."""
+    """The mean over all masks of every level of the value in each state."""
     logp = logp_of(axis_logits(of), of("answer_ids", torch.int64))
     free = torch.ones(1, LENGTH, dtype=torch.bool)
     orders = torch.tensor(list(product(range(LENGTH), repeat=LENGTH)))

@@ -1,4 +1,4 @@
-"""Small policies that see and are quick to make, and some pictures for them."""
+"""Small policies with vision that are quick to build, and images for them."""
 
 from functools import partial
 
@@ -15,7 +15,7 @@ NOTHING = frozenset()
 
 
 def picture(side=16, shift=0, width=None):
-    """A picture whose pixels all differ, another one for every shift."""
+    """An image whose pixels all differ; every shift gives another one."""
     size = (side, side if width is None else width, 3)
     return show(torch.rand(size, generator=torch.Generator().manual_seed(shift)).mul(255).byte())
 
@@ -25,7 +25,7 @@ def asked(number, text, *images, answer="red"):
 
 
 def questions():
-    """Of unlike lengths: one picture, none, and two of unlike sizes."""
+    """Of different lengths: one image, none, and two of different sizes."""
     return [
         asked(0, f"{IMAGE} colour ?", picture(16)),
         asked(1, "how many red circle ?"),
@@ -34,8 +34,8 @@ def questions():
 
 
 def small_vision(needs=NOTHING, *, sampling=None, **options):
-    """A policy of one narrow layer each, with weights that are larger than new ones, so that what
-    stands elsewhere matters."""
+    """A policy of one narrow layer each; the weights are larger than initial ones, so that context
+    matters."""
     own = partial(tiny_vlm, seed=0, num_layers=2, tower_layers=1)
     policy = VisionLanguagePolicy(**{"build": own, "packing": True, **options})
     policy.load(Request(sampling=sampling or Sampling(max_new_tokens=4), needs=needs))

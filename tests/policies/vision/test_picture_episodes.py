@@ -1,4 +1,4 @@
-"""Episodes whose observations are pictures: laws that hold of texts hold of them."""
+"""Episodes with images as observations: the laws of text episodes hold."""
 
 import sys
 from dataclasses import replace
@@ -68,7 +68,7 @@ def test_another_picture_changes_the_moves_behind_it_and_none_before():
 
 @pytest.mark.parametrize("frozen", [True, False])
 def test_no_token_of_a_picture_is_trained_and_a_frozen_tower_gets_no_gradient(frozen):
-    """The loss is of moves alone: those before a picture know nothing of it."""
+    """Only moves are trained, and those before an image do not depend on it."""
     policy = seeing(asked(MazeShown()), **({} if frozen else {"target_components": SEEING}))
     rows = take(played(policy), torch.tensor([0]))
     before = int(rows.sample.prompt_length[0])
@@ -165,8 +165,8 @@ def test_what_a_world_shows_must_be_marked_and_said():
 
 
 class Retells:
-    """Says an opening in place of the prompt, shows a picture, then begins a second conversation,
-    in which it shows one too where it is asked to."""
+    """Replaces the prompt by an opening, shows an image, then begins a second conversation, in
+    which it shows an image too if `late`."""
 
     def __init__(self, *, late=False):
         user = {"role": "user", "content": "red ?"}
@@ -185,7 +185,7 @@ class Retells:
 
 
 def retold(world):
-    """Rows of a prompt that shows a picture, which the opening of a world does not."""
+    """Rows of a prompt with an image, which the environment's opening does not have."""
     policy = seeing(Environment(world, attempts=1, timeout=None, max_tokens=None))
     picture = drawn({"a": {}}, "a", "b")
     asked = Prompt(id=0, source="x", text=f"{IMAGE} what ?", images=(picture,))

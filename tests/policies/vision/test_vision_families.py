@@ -1,5 +1,5 @@
-"""Families that see, each by a tiny random checkpoint: the same token ids as its own processor
-makes, and the same numbers packed, padded and alone, in sampling as in training."""
+"""Vision-language families on tiny random checkpoints: the token ids of each family's own
+processor, and equal values packed, padded and alone, in sampling and in training."""
 
 from functools import cache
 from types import SimpleNamespace
@@ -30,7 +30,7 @@ CHATS = {
 
 @pytest.fixture(autouse=True)
 def a_word_for_numbers(monkeypatch):
-    """Of films alone, whose seconds SmolVLM's processor would spell."""
+    """SmolVLM's processor needs it for videos alone, to spell seconds."""
     monkeypatch.setattr(of_smolvlm, "num2words", SimpleNamespace())
 
 

@@ -1,4 +1,4 @@
-"""A policy that sees: packed, padded and alone it says the same, in sampling as in training."""
+"""A policy with vision: equal values packed, padded and alone, in sampling and in training."""
 
 import json
 from dataclasses import replace
@@ -52,7 +52,7 @@ def test_packed_rows_with_pictures_are_the_padded_ones_and_the_rows_alone():
 
 
 def three_rows(layout):
-    """Without the place in the row, by which packed rows are told apart."""
+    """Without the row's own position ids, which separate packed rows."""
     return replace(layout, position=layout.position[1:])
 
 

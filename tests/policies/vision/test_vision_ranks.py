@@ -1,4 +1,4 @@
-"""Two ranks that train a tower, of which one is shown no picture."""
+"""Two ranks that train a vision tower, one of which has no image."""
 
 import torch
 from policies.vision.small_vision import NOTHING, answered, small_vision
@@ -27,7 +27,7 @@ def gradients(policy):
 
 
 def of_a_rank():
-    """After two steps: the second would wait for what the first had not finished."""
+    """The gradients after two steps: the second would wait for an unfinished first."""
     policy = small_vision(target_components=EVERY)
     rollout = answered(policy)
     loss = DistributedDataParallel(Loss(policy))

@@ -1,4 +1,4 @@
-"""Whole runs of the embedded model that sees: what it learns, by what it looks at, and in bits."""
+"""Whole runs of the embedded vision-language model: what it learns, and resuming bit for bit."""
 
 import json
 from dataclasses import replace
@@ -36,7 +36,7 @@ def test_a_run_that_goes_on_has_the_bits_of_one_that_never_stopped(tmp_path):
 
 
 def accuracy(policy, prompts):
-    """Of sampled answers, by source."""
+    """Accuracy of sampled answers, by source."""
     rows = policy.sample(prompts, 4, key=5, slots=range(len(prompts)))
     hits = [o == prompts[i // 4].answer for i, o in enumerate(rows.outputs)]
     by_source = {}

@@ -1,4 +1,4 @@
-"""Rows that a server samples about pictures: what it is sent, and the ids that it must read."""
+"""Rows about images that a server samples: the requests, and the ids that it must read."""
 
 import base64
 import io

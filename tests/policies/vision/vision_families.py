@@ -1,4 +1,4 @@
-"""Tiny random checkpoints of families that see, in the format of the hub, with processors."""
+"""Tiny random checkpoints of vision-language families in the hub's format, with processors."""
 
 from transformers import (
     Gemma3Config,
@@ -51,7 +51,7 @@ ROPE = {"rope_type": "default", "rope_theta": 10000.0}
 
 
 def byte_tokenizer(special, **named):
-    """Reads any text byte by byte, and the marks of a family."""
+    """It encodes any text byte by byte, and the special tokens of a family."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     known = ["<pad>", "<eos>", *special, *named.values()]

@@ -1,4 +1,4 @@
-"""Which runs were asked the same, and what is said over many tasks."""
+"""Tasks: which runs were evaluated on the same data, and statements over many tasks."""
 
 import json
 import re
@@ -21,7 +21,7 @@ METRIC = "eval/accuracy"
 
 
 def many(tasks, seeds, algorithms=("grpo", "rloo")):
-    """Variants and their scores on each task, without the runs."""
+    """Variants and their scores on each task, without runs."""
     random = np.random.default_rng(0)
     return [
         variant(algorithm, f"task{i}", (0.1 * (i % 5) + random.uniform(0, 0.5, seeds)).tolist())
@@ -58,7 +58,7 @@ def test_a_reward_that_differs_within_a_task_is_another_variant(tmp_path):
 
 
 def test_other_data_to_train_on_is_no_other_task(tmp_path):
-    """What is evaluated is one file, so the variants are the data."""
+    """The evaluation file is the same, so the variants are the data."""
     for path in ("clean", "noisy"):
         write_task(tmp_path / path, "t", {"grpo": [0.5]}, path=path, eval_path="same")
     variants = group_runs(runs_of(tmp_path))

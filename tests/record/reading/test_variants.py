@@ -1,4 +1,4 @@
-"""Which runs are seeds of one another, and which pairs the design makes."""
+"""Which runs are seeds of one another, and which pairs a design has."""
 
 from dataclasses import replace
 
@@ -44,7 +44,7 @@ def test_a_difference_that_nobody_typed_is_not_averaged_over(tmp_path):
 
 
 def test_a_name_says_no_more_than_it_takes(tmp_path):
-    """What goes with the algorithm tells nothing apart that its name does not."""
+    """Differences that follow from the algorithm are not part of the name."""
     for name, algorithm, lr in (("a", "grpo", 1e-4), ("b", "grpo", 2e-4), ("c", "rloo", 1e-4)):
         write_run(tmp_path / name, [0, 1], algorithm=algorithm, optimizer={"lr": lr})
     assert [v.name for v in group_runs(runs_of(tmp_path))] == [
@@ -90,7 +90,7 @@ def test_by_groups_by_what_is_named(tmp_path):
 
 
 def test_what_by_leaves_together_is_one_configuration(tmp_path):
-    """Three seeds at one rate and three at another are no six seeds of their algorithm."""
+    """Three seeds at one rate and three at another are not six seeds of one algorithm."""
     for seed in range(6):
         lr = 1e-4 if seed < 3 else 1e-2
         typed = ["algorithm=grpo", f"optimizer.lr={lr}"]
@@ -146,7 +146,7 @@ def test_another_seed_or_start_makes_none(tmp_path, apart):
 
 
 def test_a_key_is_named_without_its_group_where_no_other_group_has_that_name():
-    """Whether runs differ in the other or not."""
+    """Whether or not runs differ in the other one."""
     kl = {"kl": {"coef": 0.1}}
     groups = {"evaluation": {"every": 5}, "checkpoints": {"every": 1}, "dynamics": {"kl": {}}}
     shared = find_shared_names([{"algorithm": {"loss": {}}} | groups, {"algorithm": kl}])
@@ -157,7 +157,7 @@ def test_a_key_is_named_without_its_group_where_no_other_group_has_that_name():
 
 
 def test_a_recipe_that_was_left_out_names_the_variant(tmp_path):
-    """And not the first number in which the two differ."""
+    """Rather than the first number that differs."""
     for seed in (0, 1):
         write_run(tmp_path / f"with{seed}", [0.1], seed=seed)
         bare = {"algorithm": "grpo", "data": "letters", "recipe": None}
