@@ -26,7 +26,7 @@ import tandem
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / "benchmarks" / "results" / "algorithms.json"
 CACHE = ROOT / ".cache"
-TEACHERS = {  # of distillation: where each lies, and how it came to be
+TEACHERS = {  # of distillation: the folder of each, and its command
     "teacher_of_flows": ("model=tiny_flow", "algorithm=nft"),
     "teacher_of_letters": ("data=sort_letters", "prompts_per_step=32", "algorithm=grpo"),
 }

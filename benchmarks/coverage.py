@@ -38,7 +38,7 @@ VARIANTS = (4, 20)
 POINTS = 10  # of a learning curve
 PROMPTS, SOURCES = 100, 4  # of an evaluation
 TOGETHER = 500  # reports that are simulated at once
-AGAIN = 10  # times as many experiments, where a figure is above what is promised
+AGAIN = 10  # times as many experiments, if a figure is above its nominal value
 RESULT = Path(__file__).parent / "results" / "coverage.md"
 Draw = Callable[[np.random.Generator, tuple[int, ...]], NDArray]
 Table = list[str]
@@ -146,7 +146,7 @@ def found_of(n: int, experiments: int, true: Sequence[float]) -> tuple[float, fl
     p = stats.ttest_rel(y[:, one], y[:, other], axis=-1).pvalue
     real, m = means[one] != means[other], len(one)
     order = np.sort(p, axis=1) <= ALPHA / (m - np.arange(m))
-    steps = np.cumprod(order, axis=1).sum(1)  # how many Holm rejects, the smallest p first
+    steps = np.cumprod(order, axis=1).sum(1)  # the number that Holm rejects, the smallest p first
     by_holm = np.argsort(np.argsort(p, axis=1), axis=1) < steps[:, None]
     return float((p[:, real] < ALPHA / m).mean()), float(by_holm[:, real].mean())
 
@@ -156,7 +156,7 @@ def leaving(n: int, experiments: int) -> float:
     random = np.random.default_rng(n)
     outside = 0
     for _ in range(experiments):
-        # What a seed is good for stays with it, and every point has noise of its own.
+        # The quality of a seed is constant, and every point has its own noise.
         curves = normal(random, (n + 1, 1)) + random.normal(0, 0.02, (n + 1, POINTS))
         outside += prediction_band(np.arange(POINTS), curves[:n]).leaves(curves[n]).any()
     return outside / experiments
@@ -182,7 +182,7 @@ def middles(tasks: int, n: int, experiments: int) -> float:
     return share(held)
 
 
-# Standard deviations of seeds, of prompts within their source, and of what is left.
+# Standard deviations of seeds, of prompts within their source, and of the residual.
 NOISES = {"seeds larger": (0.1, 0.2, 0.2), "prompts larger": (0.02, 0.4, 0.2)}
 
 

@@ -41,7 +41,7 @@ class Part:
 
     says: str
     command: tuple[str, ...]  # after the interpreter
-    result: str | None = PYTEST_SAYS  # its last match is the result; None: the exit status is
+    result: str | None = PYTEST_SAYS  # its last match is the result; None: the exit status
     page: str | None = None  # with the figures, relative to the root
     measures: tuple[str, ...] = CODE
 

@@ -22,7 +22,7 @@ from turns import Lap, Runner
 
 AIM = 0.5  # Tandem's CPU seconds over those of Flow-Factory
 KEPT = ROOT / "benchmarks" / "results" / "flow_factory.json"
-ROUNDS, WARM_UP = 10, 2  # turns that are counted, and before them that are not
+ROUNDS, WARM_UP = 10, 2  # counted turns, and uncounted ones before them
 GUIDANCE = {"none": 1.0, "4.5": 4.5}
 SAYS = (
     "16 pictures of 64 x 64 of 4 prompts in 6 steps, two random ones, two updates, float32, by a "

@@ -66,7 +66,7 @@ def main() -> None:
             reports.append(measured(workload, name, algorithm, rounds=chosen.rounds))
             took = time.perf_counter() - began
             print(f"{workload.name}, {name}: measured in {took:.0f} s", flush=True)
-    if chosen.save and KEPT.exists():  # what is not measured now stays as it was saved
+    if chosen.save and KEPT.exists():  # parts that are not measured now keep their saved figures
         saved = json.loads(KEPT.read_text())
         reports += [report for report in saved if report["workload"] not in chosen.only]
     beside = flow_pipeline.sections(
@@ -162,7 +162,7 @@ class TakingTurns(Callback):
             Lap(cpu=parts(clock.cpu, cpu), wall=parts(clock.seconds, wall), peak=peak)
         )
         calls = self.calls[side]
-        if len(self.laps[side]) > 1 and calls != self.work.calls:  # the first try the sampler too
+        if len(self.laps[side]) > 1 and calls != self.work.calls:  # the first tests the sampler too
             raise SystemExit(f"{side} called {dict(calls)}, not {dict(self.work.calls)}")
         calls.clear()
 

@@ -65,11 +65,11 @@ class Workload:
     adapter: Callable[[], Adapter]
     prompts: Callable[[], tuple[Prompt, ...]]  # with pictures to imitate
     steps: int  # denoising steps, all but the last random
-    groups: int  # an iteration of what samples
+    groups: int  # per iteration of a sampling algorithm
     group_size: int
     updates: int  # of one iteration
     rounds: int
-    shown: int  # pictures of an update of what imitates, which is all of an iteration
+    shown: int  # images per update of imitation, which is a whole iteration
     shown_rounds: int
 
 
@@ -77,11 +77,11 @@ class Workload:
 class Work:
     """The minimal calls of a transformer in an iteration."""
 
-    pictures: int  # sampled together, a forward pass at each of `steps`
+    pictures: int  # sampled together, one forward pass per step
     steps: int
     updates: int
     rows: int  # of the forward and backward pass of an update
-    referred: bool  # and as many forward, for the KL to the reference
+    referred: bool  # whether the KL to the reference takes as many forward rows
 
     @classmethod
     def of(cls, workload: Workload, algorithm: Algorithm) -> Work:

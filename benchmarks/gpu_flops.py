@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 if TYPE_CHECKING:
     from transformers import Qwen3Config
 
-# Of a training pass, in forward passes: weights that are frozen get no gradient.
+# The cost of a training pass in forward passes: frozen weights get no gradient.
 PASSES = {"full": 3, "lora": 2}
 
 

@@ -17,7 +17,7 @@ from lightning.pytorch import Callback, Trainer
 from tandem.training.collect import Clock
 from tandem.training.module import PostTraining
 
-WARM_UP = 1  # iterations that are not counted: kernels are loaded, chosen and compiled in them
+WARM_UP = 1  # uncounted iterations, in which kernels are loaded, chosen and compiled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,10 +25,10 @@ class Lap:
     """One iteration."""
 
     seconds: dict[str, float]  # by phase; "step" is the whole
-    peak: dict[str, int]  # bytes that tensors held at most, by phase
+    peak: dict[str, int]  # peak bytes of tensors, by phase
     sampled: int  # steps: tokens, or random steps of pictures
     samples: int
-    read: torch.Tensor  # [B] tokens that a training pass reads of each row
+    read: torch.Tensor  # [B] tokens per row of a training pass
     asked: dict[str, int]  # rows of a flow's network without gradient, by phase
     report: dict[str, float]
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-# As Qwen/Qwen3-0.6B and Qwen/Qwen3-8B have them on the hub.
+# The sizes of Qwen/Qwen3-0.6B and Qwen/Qwen3-8B on the hub.
 QWEN3 = {
     "0.6b": {
         "vocab_size": 151_936, "hidden_size": 1024, "intermediate_size": 3072,
@@ -37,7 +37,7 @@ QWEN3 = {
         "head_dim": 8, "tie_word_embeddings": False,
     },
 }  # fmt: skip
-# As stabilityai/stable-diffusion-3.5-medium has them: the transformer, and the VAE.
+# The sizes of stabilityai/stable-diffusion-3.5-medium: the transformer, and the VAE.
 SD3_TRANSFORMER = {
     "medium": {
         "sample_size": 128, "num_layers": 24, "attention_head_dim": 64,
@@ -120,7 +120,7 @@ class RandomSD3(SD3):
             encoder_dtype=encoder_dtype,
         )
         self.shape, self.place = shape, device
-        self.asked: Callable[[int], None] = lambda rows: None  # hears of every call
+        self.asked: Callable[[int], None] = lambda rows: None  # called with the rows of every pass
 
     def load(self, path: str | None, dtype: torch.dtype | None) -> nn.Module:
         from diffusers import AutoencoderKL, SD3Transformer2DModel

@@ -18,7 +18,7 @@ from tandem.policies.flow.policy import FlowPolicy
 
 Report = dict[str, object]
 NOTED = ("rollout_corr/abs_logp_diff", "rollout_corr/k3", "actor/log_ratio_max", "optim/grad_norm")
-COPIED = {"cuda": 2**31, "cpu": 2**16}  # bytes of the tensor that shows how fast memory is
+COPIED = {"cuda": 2**31, "cpu": 2**16}  # bytes of the tensor that measures the speed of memory
 
 
 def ceilings(section: Section, place: Place) -> Report:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-LORA = "model.lora={r: 32, alpha: 64, target_modules: all-linear}"  # as model=qwen3_8b has it
+LORA = "model.lora={r: 32, alpha: 64, target_modules: all-linear}"  # as in model=qwen3_8b
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +18,7 @@ class Answers:
     shortest: int
     longest: int
     budget: int  # tokens of a micro-batch
-    compared: tuple[int, ...] = ()  # rows at once, where ways to sample are compared
+    compared: tuple[int, ...] = ()  # rows at once in the comparison of sampling methods
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Sizes:
     small: Answers  # Qwen3-0.6B
     large: Answers  # Qwen3-8B
     painted: Paintings  # SD3.5-M
-    matrix: int  # side of the product that shows what the device can do
+    matrix: int  # side of the product that measures the device's peak
     sections: tuple[Section, ...] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -26,7 +26,7 @@ from workloads import CELLS, SIZES, Workload, embedded, in_grid
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / "benchmarks" / "results" / "language_step.json"
-WARM_UP = 1  # turns that are not counted; few that are do, as the programs take turns
+WARM_UP = 1  # uncounted turns; few counted ones suffice, because the programs take turns
 EMBEDDED = "tiny_lm"
 ROUNDS = {EMBEDDED: 5, "0.3M": 5, "0.8M": 5, "20M": 2}
 AIMS = {"bare": 1.05, "trl": 0.7, "generate": 0.6}  # Tandem's CPU seconds over theirs, at worst
@@ -102,7 +102,7 @@ def measured(workload: Workload, folder: Path) -> Report:
 
 def programs(workload: Workload, folder: Path) -> dict[str, Callable[[], Runner]]:
     """The programs in starting order: Tandem writes the weights that the others read."""
-    import step_bare  # they import heavy packages: in the processes that measure, and here once
+    import step_bare  # they import heavy packages
     import step_generate
     import step_tandem
 

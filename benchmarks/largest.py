@@ -20,7 +20,7 @@ from tandem.launch.memory_estimate import GIB, parts_of_a_rank, peak
 
 RESULTS = Path(__file__).resolve().parent / "results"
 DEVICES = (1, 2, 4, 8, 16, 32)
-ROOM = 70  # GiB of a device of 80 GB: libraries and what lies between tensors take the rest
+ROOM = 70  # GiB of a device of 80 GB: libraries and fragmentation take the rest
 WORK = (
     "data=dapo_math", "algorithm=dapo", "prompts_per_step=128", "group_size=8",
     "model.gradient_checkpointing=true",

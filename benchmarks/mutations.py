@@ -30,8 +30,8 @@ ROOT = Path(__file__).resolve().parent.parent
 MUTANTS = Path(__file__).resolve().parent / "mutants"
 RESULTS = Path(__file__).resolve().parent / "results"
 QUICK, RANKS = "not system and not slow", "not slow"  # which tests run
-OWN = "tests/test_mutations.py"  # compares the sources with the mutants, so it would see each
-JUDGED = ("src", "conf", "tests")  # what a verdict depends on
+OWN = "tests/test_mutations.py"  # compares the sources with the mutants, so it would detect each
+JUDGED = ("src", "conf", "tests")  # the files on which a verdict depends
 OURS = "ours"  # in place of an issue
 PATIENCE = 900  # seconds of one run of tests
 
@@ -48,10 +48,10 @@ class Mutant:
     issue: str | None = None  # owner/repository#number of a public issue or pull request
     says: str  # what is wrong, in a line
     file: str  # below src/tandem
-    old: str  # stands there once
+    old: str  # occurs there once
     new: str
-    tests: tuple[str, ...]  # asked first
-    system: bool = False  # it takes several processes to see it
+    tests: tuple[str, ...]  # run first
+    system: bool = False  # detection takes several processes
 
     @property
     def path(self) -> str:
@@ -137,7 +137,7 @@ def judged(mutants: Sequence[Mutant], processes: int, *, committed: bool) -> lis
             copy = copies.get()
             try:
                 verdict = fate(copy, mutant)
-            except Refused as error:  # the others are worth knowing
+            except Refused as error:  # the other verdicts are still useful
                 say(f"{mutant.name}: {error}")
                 verdict = Verdict(mutant=mutant, caught_by=None, seconds=0)
             finally:
@@ -218,7 +218,7 @@ def first_failure(copy: Path, paths: Sequence[str], marker: str) -> str | None:
 def python(copy: Path, *line: str) -> subprocess.CompletedProcess[str]:
     """Run Python on the sources of that copy, without compiled files of other mutants."""
     own = {"PYTHONPATH": str(copy / "src"), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
-    own["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # none is needed, and loading them takes a second
+    own["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # loading takes a second
     command, settings = [sys.executable, *line], {"cwd": copy, "env": os.environ | own}
     try:
         return subprocess.run(command, **settings, capture_output=True, text=True, timeout=PATIENCE)

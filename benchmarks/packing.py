@@ -60,7 +60,7 @@ def measured(rounds: int) -> Report:
     sample, mask = rows_of_tokens()
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}
     peaks, gradients = {}, {}
-    for turn in range(rounds + 1):  # the first one warms up, and shows memory and gradients
+    for turn in range(rounds + 1):  # the first one warms up, and measures memory and gradients
         for way, budget in WAYS.items():
             policy = policies[budget.packed]
             policy.zero_grad(set_to_none=False)

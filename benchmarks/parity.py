@@ -35,10 +35,10 @@ RESULTS = Path(__file__).resolve().parent / "results"
 GRADIENT, WEIGHTS = 1e-6, 1e-4  # largest differences, relative
 PROMPTS, GROUP, LONGEST = 8, 4, 16  # of one update; tokens of an answer
 REWARD_WEIGHT = 4.0
-LAG = 4  # updates: so much has happened since an answer was drawn that clips act
+LAG = 4  # updates since an answer was drawn, enough for clips to act
 LEARNING_RATE = 5e-4
 PACKAGES = ("trl", "transformers", "torch")
-SCALE = 2.0  # of fresh weights: at their own size attention hardly matters
+SCALE = 2.0  # of new weights: at their original scale attention hardly matters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

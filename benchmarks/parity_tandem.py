@@ -87,9 +87,9 @@ class Script:
         now, last = self.module.iteration, self.module.plan.iterations - 1
         assert list(prompts) == self.prompts[now]
         if self.lag == 0:
-            return self.rollout(now)  # the update finds out what the weights of now say of it
+            return self.rollout(now)  # the update evaluates them under the current weights
         for update in range(now, min(now + self.lag, last) + 1):
-            if update not in self.ready:  # under the weights of now
+            if update not in self.ready:  # under the current weights
                 self.ready[update] = self.module.policy.complete(self.rollout(update), OLD)
         return self.ready.pop(now)
 
@@ -116,7 +116,7 @@ class Script:
             sampling=policy.sampling,
         )
         rows = as_rollout(asked, answers, policy.chat)
-        return replace(rows, behaviour_logp=None, entropy=None)  # nobody sampled them
+        return replace(rows, behaviour_logp=None, entropy=None)  # they were not sampled
 
 
 def pairs_of(prompts: Sequence[Prompt]) -> Given:

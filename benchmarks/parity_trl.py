@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 Inputs = dict[str, Any]  # what a trainer's `_compute_loss` reads
-PLAIN = {  # whatever would change what is computed is off
-    "learning_rate": 0.0,  # the optimiser is ours to make: the same for both
+PLAIN = {  # everything that would change the computation is off
+    "learning_rate": 0.0,  # the optimiser is built here, the same for both
     "gradient_checkpointing": False,
     "bf16": False,
     "use_cpu": True,
@@ -69,7 +69,7 @@ Optimizer = Callable[..., torch.optim.Optimizer]
 
 
 def grpo(model: Path, given: Sequence[Given], numbers: Mapping[str, Any]) -> Sampled:
-    # Two iterations: with one TRL takes the old log-probabilities from the update itself.
+    # Two iterations: with one, TRL's old log-probabilities are those of the update itself.
     config = GRPOConfig(**{"num_iterations": 2, "beta": 0.0, **PLAIN, **numbers})
     return Sampled(GRPOTrainer(args=config, **of_rewards(model, given)), given)
 

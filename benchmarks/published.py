@@ -21,7 +21,7 @@ from tandem.launch.memory_estimate import GIB, parts_of_a_rank, peak
 
 DEVICES = (1, 8, 32)
 FLOW_GRPO, NFT = "arXiv:2505.05470", "arXiv:2509.16117"
-# Of the repository yifan123/flow_grpo, whose rows DiffusionNFT takes too.
+# From the repository yifan123/flow_grpo; DiffusionNFT uses the same rows.
 DATA = {
     "OCR": "dataset/ocr", "PickScore": "dataset/pickscore", "Multi": "dataset/pickscore",
     "GenEval": "dataset/geneval/train_metadata.jsonl",

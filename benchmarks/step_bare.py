@@ -103,7 +103,7 @@ def train(
         if len(rows):
             loss = surrogate(model, work, rows, numbers).sum() / len(update)
             loss.backward()
-        else:  # all its groups tie: momentum alone moves the weights
+        else:  # all groups tie: only momentum changes the weights
             for parameter in model.parameters():
                 parameter.grad = torch.zeros_like(parameter)
         nn.utils.clip_grad_norm_(model.parameters(), numbers["max_grad_norm"])

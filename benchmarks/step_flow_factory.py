@@ -30,7 +30,7 @@ def main() -> None:
     folder, handle = Path(sys.argv[1]), int(sys.argv[2])
     numbers = json.loads((folder / "start.json").read_text())
     trainer = load_trainer(Arguments.from_dict(settings(numbers, folder)))
-    trainer.autocast = nullcontext  # its own is of bfloat16, also where the precision is "no"
+    trainer.autocast = nullcontext  # its own uses bfloat16 even with the precision "no"
     TakingTurns(Connection(handle), trainer)
     trainer.start()
 
@@ -71,7 +71,7 @@ def settings(numbers: dict[str, Any], folder: Path) -> dict[str, Any]:
             "max_epochs": numbers["iterations"],
             "unique_sample_num_per_epoch": numbers["prompts"],
             "group_size": numbers["group_size"],
-            # Also that of sampling; with more of them an iteration would have fewer updates.
+            # Also the batch size of sampling; a larger one would mean fewer updates per iteration.
             "per_device_batch_size": pictures // numbers["updates"],
             "gradient_step_per_epoch": numbers["updates"],
             "resolution": numbers["resolution"],

@@ -33,9 +33,9 @@ STEPS = {
 SHORT = ("iterations=1", "warm_start=null", "evaluation.every=null", "trainer=cpu")
 LANGUAGE_PRESETS = ("grpo", "dapo", "dr_grpo", "rloo", "reinforce_pp")
 PROBES = {"isinstance", "hasattr", "getattr"}
-FILLED_IN = ("choices", "overrides", "replaced")  # keys that the run fills in by itself
-# Where the functions live that a configuration may choose: lists of their names are what facts on
-# the function replace.
+FILLED_IN = ("choices", "overrides", "replaced")  # keys that the run fills in
+# Modules of the functions that a configuration may choose: facts on a function replace
+# lists of their names.
 PARTS = ("advantages", "losses", "dynamics", "data", "kl", "corrections", "weights", "collect")
 
 
@@ -154,7 +154,7 @@ def entered(overrides: Sequence[str]) -> tuple[int, int, int]:
 
     try:
         from tandem.training.module import PostTraining
-    except ModuleNotFoundError:  # a checkout from before the package had rooms
+    except ModuleNotFoundError:  # a checkout from before the package had subpackages
         from tandem.module import PostTraining
 
     package, calls = str(Path(tandem.__file__).parent), Counter()

@@ -17,9 +17,9 @@ class Lap:
 
     wall: float  # seconds
     cpu: float  # seconds, of all threads of the process
-    peak: int  # bytes, of the process since all was loaded
+    peak: int  # bytes, of the process since it was loaded
     tokens: int = 0  # sampled in this turn
-    sampling: float = 0.0  # CPU seconds of it, where the program tells them
+    sampling: float = 0.0  # CPU seconds of sampling, if the program reports them
     flops: float = 0.0  # of its matrix products, likewise
     rows: Mapping[str, int] = field(default_factory=dict)  # of its networks, likewise
 

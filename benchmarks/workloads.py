@@ -11,7 +11,7 @@ from pathlib import Path
 
 NUM_PROMPTS = 512
 MAX_NEW_TOKENS = 32
-FLAT = "flat"  # the answer of a prompt whose group ties, whatever is said
+FLAT = "flat"  # the answer of a prompt whose group always ties
 
 SIZES = {  # of a Qwen3
     "0.3M": {"vocab_size": 2_048, "hidden_size": 64, "intermediate_size": 224, "layers": 3},
@@ -19,8 +19,8 @@ SIZES = {  # of a Qwen3
     "20M": {"vocab_size": 32_768, "hidden_size": 256, "intermediate_size": 1024, "layers": 12},
 }
 PROMPTS_PER_STEP = {"0.3M": 16, "0.8M": 16, "20M": 4}
-ENDS = {"equal": 0, "ragged": 16}  # one token in so many ends an answer: lengths are geometric
-TIED = {"all": 0, "half": 2}  # one group in so many ties
+ENDS = {"equal": 0, "ragged": 16}  # one in this many tokens ends an answer: lengths are geometric
+TIED = {"all": 0, "half": 2}  # one in this many groups ties
 PROMPT_TOKENS = (16, 256)  # on average: uniform from half to three halves of it
 
 
@@ -29,8 +29,8 @@ class Workload:
     name: str
     says: str  # one line for the report
     overrides: tuple[str, ...]  # of `python train.py`
-    steps: int  # training steps, the warm-up among them
-    reward: str  # how the baselines score, in `step_trl.REWARDS`
+    steps: int  # training steps, including the warm-up
+    reward: str  # the baselines' reward, in `step_trl.REWARDS`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

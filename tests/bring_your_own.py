@@ -7,7 +7,7 @@ FOLDER = ROOT / "experiments" / "bring_your_own"
 HOWTO = ROOT / "docs" / "howto"
 
 FLOW = ("model=tiny_flow", "algorithm=flow_grpo")
-# Folder -> the page that shows its part, what chooses it, and a number of it.
+# Folder -> the page that shows its part, the overrides that choose it, and one of its numbers.
 PARTS = {
     "reward": ("reward", ("reward=vowels", "reward.vowels.function.wanted=ab")),
     "environment": ("environment", ("environment=tries", "environment.world.most=2")),
@@ -30,7 +30,7 @@ PARTS = {
     ),
     "flow_family": ("flow_family", ("model=conv_flow",)),
 }  # fmt: skip
-# Folder -> what else a run of it needs.
+# Folder -> further overrides that its run needs.
 BESIDE = {
     "noise_schedule": FLOW,
     "dynamics": FLOW,

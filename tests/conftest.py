@@ -10,7 +10,7 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads cost 20 times more when busy
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp()  # what tests start is not what the user has run
+os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp()  # runs of tests are not runs of the user
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ from tandem.record import jsonl, plots
 pytest_plugins = ["reference_values", "durations"]
 
 torch.set_num_threads(1)
-gc.disable()  # until all is collected, which stays: looking through it for rubbish takes longer
+gc.disable()  # until collection ends: its objects stay, and scanning them takes longer
 
 
 @pytest.hookimpl(optionalhook=True)  # there may be no xdist

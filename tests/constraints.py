@@ -25,7 +25,7 @@ HEAD = """\
 # What `make` and CI install: written by `make constraints`, judged by `make stale` and by tests.
 # No addresses: versions come from whatever index pip is told of.
 """
-LOOSE = {"torch": "2.13.*"}  # each machine has a build of its own, for its GPU or for none
+LOOSE = {"torch": "2.13.*"}  # each machine has its own build, with or without a GPU
 EXTRA = "dev"
 INSTALLED = (
     EXTRA,

@@ -57,8 +57,8 @@ OF_PICTURES = {*OF_ERRORS, *OF_FLOWS}
 PRESET_FILES = [*(ROOT / "conf" / "algorithm").glob("[!_]*.yaml")]
 RESTING = {x.stem for x in PRESET_FILES if OmegaConf.load(x).get("policy_every", 1) > 1}
 CUT_SMALL = {x.stem for x in PRESET_FILES if OmegaConf.load(x).get("num_minibatches", 1) > 2}
-FIRST = {preset: model for model, preset, _ in reversed(ticks())}  # that it trains
-ALONE = {  # models that some presets are for, and what makes them small
+FIRST = {preset: model for model, preset, _ in reversed(ticks())}  # the first model that it trains
+ALONE = {  # the only model of some presets, and its small sizes
     "tiny_masked": ("num_minibatches=2", "reward=coin", "plugins=[coin]"),
     "tiny_chain": ("num_minibatches=2", "rollout.picture.steps=6"),
 }
@@ -109,7 +109,7 @@ def of_preset(name: str) -> Lines:
         return ((f"algorithm={name}", f"data={PAIRS['tiny_lm']}"),)
     if name in OF_EPISODES:
         return ((*PLAYED, f"algorithm={name}"),)
-    if name == "sft":  # answers that are given
+    if name == "sft":  # answers of the data
         return (("algorithm=sft",),)
     if name == "passk":  # answers that are right or wrong
         return (("group_size=8", "algorithm=passk"),)
@@ -124,7 +124,7 @@ def of_preset(name: str) -> Lines:
     cut = () if tuned or name in ON_FRESH_SAMPLES else ("num_minibatches=2",)
     if name in TAUGHT:
         return ((*WORDS, f"algorithm={name}", f"{teacher}tiny_lm}}}}", *cut),)
-    # The second of two iterations is the policy's, where networks learn alone in others.
+    # Of two iterations the second trains the policy; the other trains networks alone.
     own = ("algorithm.policy_every=2",) if name in RESTING else ()
     if name == "mix_grpo":  # its recipe has a window of more steps than there are
         own = ("dynamics.stochastic.length=4",)
@@ -140,7 +140,7 @@ def of_pipeline(model: str) -> Lines:
 
 
 FEW_BITS = ("plugins=[coin,experiments.bring_your_own.quantization]", "model/quantization=few_bits")
-SAVING: dict[str, Lines] = {  # what saves memory
+SAVING: dict[str, Lines] = {  # options that save memory
     "tokens, offloaded": (
         (*WORDS, "algorithm=grpo", "algorithm.kl.coef=0.01",
          "trainer.offload=[reference,optimizer]"),
@@ -272,7 +272,7 @@ def main(names: Sequence[str]) -> None:
         world = Path(place) / "world"
         world.mkdir()
         told = on_the_device(names or list(RUNS), write_models(world), Path(place) / "runs")
-    told.pop("mixed")  # no run
+    told.pop("mixed")  # not a run
     failed = [name for name, run in told.items() if "failed" in run]
     for name in failed:
         print(f"{name}: {told[name]['failed']}")

@@ -23,7 +23,7 @@ WEIGHTS = {"old_error": "old", "fast_error": "fast"}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureSample:
     x0: Tensor  # [B, D]
-    key: Tensor  # [B] int64 of the noise that is put on it
+    key: Tensor  # [B] int64, the key of its noise
     question: Tensor  # [B] int64 of the prompt
 
 

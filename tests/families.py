@@ -66,7 +66,7 @@ a similar family takes 50 to 100 lines: [how](howto/flow_family.md).
 """
 ALIKE = "similar; not built yet"
 CONTROLLED = "needs a second network that reads an edge map or a mask; not built"
-# But for their variants.
+# Without their variants.
 ADAPTED = "flux flux2 hunyuan_video1_5 ltx2 qwenimage sana stable_diffusion_3 wan z_image"
 REMAINING = {
     "aura_flow bria bria_fibo bria_fibo2 chroma cogview4 ernie_image glm_image hidream_image "
@@ -121,7 +121,7 @@ def compared(name: str, folder: Path) -> Iterator[Beside]:
     own = {"steps": STEPS, "size": {"height": family.high, "width": family.wide}}
     own["images"] = [*shown]
     flat = FlowSampling(steps=STEPS, kernel=ode, schedule=lambda *_: levels)
-    # What the encoder of Qwen-Image-Edit is shown, whatever its size.
+    # The size of the image that the encoder of Qwen-Image-Edit gets.
     with patch.object(edit_plus, "CONDITION_IMAGE_SIZE", family.high * family.wide):
         for scale in (1.0, 3.0) if family.scale else (1.0,):
             sampling = replace(flat, guidance_scale=scale)

@@ -21,7 +21,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "rewards.md"
 BEGIN, END = "<!-- make faults: begin -->\n", "<!-- make faults: end -->\n"
 PROMPTS = [Prompt(id=i, source="s", text="?", fields={"known": [i]}) for i in range(4)]
 OUTPUTS = ["a", "b", "c", "d"]
-GOOD = [0.0, 1.0, 2.0, 3.0]  # what the reward would give, and beside it another gives 10
+GOOD = [0.0, 1.0, 2.0, 3.0]  # the scores without the fault; a second reward gives 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +30,9 @@ class Fault:
 
     does: str
     function: Callable
-    comes: str  # of it, in words
+    comes: str  # the consequence, in words
     gives: Sequence[float | None]  # the score of each sample; None: it has none
-    reason: str | None  # that is counted; None: nothing is
+    reason: str | None  # the counted reason; None: none is counted
     count: int = 0  # of the reason
     options: Mapping[str, object] = field(default_factory=dict)
 

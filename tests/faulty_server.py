@@ -20,7 +20,7 @@ class FaultyServer(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
     request_queue_size = (
-        128  # of five, the default, a sixth call at once waits for a second or more
+        128  # with the default of five, a sixth concurrent call waits for a second or more
     )
 
     def __init__(self, port: int = 0, behaviour: Callable | None = None) -> None:

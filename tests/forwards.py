@@ -27,10 +27,10 @@ from tandem.training.batches import BatchPlan
 PAGE = Path(__file__).parents[1] / "docs" / "forwards.md"
 FILES = sorted((conf_folder() / "algorithm").glob("[!_]*.yaml"))
 OF_ERRORS = [path.stem for path in FILES if of_errors(path)]
-# As flow_grpo; but a reference that was just renewed is asked by the live weights themselves.
+# As flow_grpo; but the live weights evaluate a reference that was just renewed.
 RENEWED = {"gardo"}
 PRESETS = sorted([*OF_ERRORS, *(OF_FLOWS - RENEWED), "dpo", "dpo_online", "grpo", "sft"])
-# What a loss reads -> whose forward pass that is. Of sampled steps old_logp is the sampler's word.
+# Field of a loss -> the network of its forward pass. The sampler gives old_logp of its steps.
 OF = {
     "old_error": "old",
     "fast_error": "fast",
@@ -86,7 +86,7 @@ class Watch:
             self.rows[id(network), hash(weights)] += len(x)
             return answer(network, x, sigma, condition)
 
-        policy.adapter.velocity = velocity  # of its copies too, which teachers have
+        policy.adapter.velocity = velocity  # also for the copies of teachers
 
     def taken(self) -> tuple[int, ...]:
         """Rows of each set of weights since the last call."""
@@ -131,7 +131,7 @@ class Counting(Alone):
     ) -> None:
         self.watch = Watch(policy)
         policy.load(algorithm.request(sampling))
-        policy.sampler.fill_(REUSED)  # what a few rows of the first rollout tell
+        policy.sampler.fill_(REUSED)  # as measured on rows of the first rollout
         super().__init__(
             policy=policy,
             algorithm=algorithm,
@@ -177,7 +177,7 @@ class Counting(Alone):
         fresh = minibatch.rollout.sample.trajectory is None
         levels = self.policy.request.timesteps.count // mask.shape[1] if fresh else 1
         points = int(mask[rows].sum()) * levels
-        # Before its updates an iteration asks about all rows, each of which trains in one of them.
+        # Passes before the updates cover all rows, each of which is trained in one update.
         once = [number // self.plan.updates for number in self.before]
         self.seen.append(Asked(points=points, names=self.names(), rows=(*asked, *once)))
         super().update(minibatch)

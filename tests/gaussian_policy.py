@@ -16,8 +16,8 @@ from tandem.dynamics.schedules import linear_shift
 from tandem.policies.base import Policy
 from tandem.types import Evidence, Prompt, Rollout, Transition
 
-SIZE, FEATURES = 6, 3  # dimensions of a state; numbers that the field multiplies
-REACH = 0.6  # of a weight: some steps leave a clip by plain gradient descent, and some do not
+SIZE, FEATURES = 6, 3  # dimensions of a state; number of features
+REACH = 0.6  # scale of a weight, at which gradient descent moves some steps beyond a clip
 OF_STEPS = {"transition", "kl_to_old", "kl_to_ref"}
 
 
@@ -30,8 +30,8 @@ class GaussianSample:
     sigma: Tensor  # [B, T]
     next_sigma: Tensor  # [B, T]
     question: Tensor  # [B, T] int64 of the prompt
-    taken: Tensor  # [B, T] int64, a name of the step
-    old_mean: Tensor | None = None  # [B, T, D]; None: nobody asks
+    taken: Tensor  # [B, T] int64, an identifier of the step
+    old_mean: Tensor | None = None  # [B, T, D]; None: not requested
 
 
 class GaussianPolicy(Policy):

@@ -18,7 +18,7 @@ from pathlib import Path
 from processes import start_training
 from safetensors import safe_open
 
-# Another seed than the default, a reference and a warm start: all must be found again.
+# A non-default seed, a reference and a warm start: resuming must restore all of them.
 SHARED = (
     "seed=1", "iterations=10", "num_minibatches=2", "group_size=8", "evaluation.every=4",
     "warm_start=['algorithm=sft','iterations=2']", "checkpoints.every=2", "optimizer.lr=1e-3",
@@ -33,7 +33,7 @@ RUNS = {
         *BY_STEPS, "prompts_per_step=16", "evaluation.prompts=32", "evaluation.pass_at=[1,8]",
         "reward=target_length", "reward.target_length.function.target=5",
     ),
-    # Samples of older weights, which a checkpoint holds.
+    # Samples of older weights, which are part of a checkpoint.
     "older tokens": (
         *BY_STEPS, "prompts_per_step=16", "evaluation.prompts=32", "reward=target_length",
         "reward.target_length.function.target=5", "rollout.staleness=2",
@@ -42,12 +42,12 @@ RUNS = {
         *SHARED, *OF_FLOWS, "algorithm=nft", "algorithm.timestep_sampling.count=2",
         "rollout.staleness=2",
     ),
-    # Steps that are random in turn, and a picture for every evaluation.
+    # Alternating random steps, and images at every evaluation.
     "flows": (
         *BY_STEPS, *OF_FLOWS, "dynamics/stochastic=random_steps",
         "dynamics.stochastic.num_sde_steps=2",
     ),
-    # A program for every episode, whose calls are its turns; a kill may come between two of them.
+    # A program per episode, whose calls are its turns; a kill may come between two of them.
     "agents": (
         *BY_STEPS, "environment=agent", "prompts_per_step=2", "group_size=4", "guards.no_signal=99",
         f"environment.world.command=[{sys.executable},-I,-S,tests/environments/agents.py,counting]",
@@ -68,7 +68,7 @@ class Kill:
     """One run that was killed and resumed."""
 
     alive: bool  # when it was killed
-    differs: tuple[str, ...]  # what is not, bit for bit, as in the run that was left alone
+    differs: tuple[str, ...]  # files that differ from those of the uninterrupted run
 
 
 def whole_run(world: str, folder: Path) -> float:

@@ -67,7 +67,7 @@ this page from the declarations of the functions, and a test compares it with th
 
 for package in (tandem.losses, tandem.advantages):
     for module in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
-        importlib.import_module(module.name)  # what registers its functions
+        importlib.import_module(module.name)  # registers its functions
 
 
 def page() -> str:

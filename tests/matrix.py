@@ -28,7 +28,7 @@ MODELS = {
 OF_EPISODES = ("group_in_group", "turn_to_go")
 OF_PAIRS = ("dpo", "ipo", "kto", "orpo", "simpo")
 PAIRS = {"tiny_lm": "sort_pairs", "tiny_masked": "sort_pairs", "tiny_flow": "shapes_pairs"}
-TAUGHT = [  # by a folder that is to be named
+TAUGHT = [  # with a folder that the user must name
     name
     for name in PRESETS
     if re.search("override teachers: [tv]", (conf_folder() / f"algorithm/{name}.yaml").read_text())
@@ -92,7 +92,7 @@ def refusal(model: str, preset: str, dynamics: str, world: Path) -> str | None:
     try:
         cfg = compose([*chosen(model, preset, dynamics, world), "warm_start=null"])
         settings = check(cfg)
-        if "demonstrations" in build(cfg.algorithm).needs:  # only rows tell what rows have
+        if "demonstrations" in build(cfg.algorithm).needs:  # only rows show their fields
             assemble(cfg, settings, build(cfg.data), world, None)
     except ConfigError as error:
         return str(error)

@@ -14,7 +14,7 @@ from tandem.policies.flow.velocity_model import VelocityModel
 @register_rollout_engine("painter")
 class Painter(PictureEngine):
     def __init__(self, *, every: int = 1) -> None:
-        self.every, self.given = every, 0  # handovers of which one is taken
+        self.every, self.given = every, 0  # one in this many handovers is applied
 
     def host(self, policy):
         self.policy = policy

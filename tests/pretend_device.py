@@ -37,12 +37,12 @@ SOURCES = str(Path(__file__).parents[1] / "src")
 aten = torch.ops.aten
 COPIES = {aten._to_copy, aten.copy_, aten._copy_from}
 INDICES = {aten.index, aten.index_put, aten.index_put_, aten._unsafe_index}  # may be on the CPU
-JOINS = {aten.cat, aten.stack}  # of which torch wants every part on one device
+JOINS = {aten.cat, aten.stack}  # torch requires every part on one device
 READS = {aten._local_scalar_dense, aten.nonzero, aten.masked_select, aten.equal, aten._unique2}
 
-LEAVE = {Tensor.tolist, Tensor.numpy, Tensor.__format__}  # what gives no tensor
+LEAVE = {Tensor.tolist, Tensor.numpy, Tensor.__format__}  # calls that return no tensor
 WAITS: Counter[str] = Counter()  # of the last Device, by line
-# What they register goes with them.
+# Their registrations end with these objects.
 AUTOCAST = torch.library.Library("_", "IMPL")
 DEVICE = torch.library.Library("aten", "IMPL")
 
@@ -223,7 +223,7 @@ def register() -> None:
     }  # fmt: skip
     for name, kernel in below.items():
         DEVICE.impl(name, kernel, "PrivateUse1")
-    # Autocast casts nothing here, and is passed by.
+    # Autocast casts nothing here and is bypassed.
     AUTOCAST.fallback(torch.library.fallthrough_kernel, dispatch_key="AutocastPrivateUse1")
 
 
@@ -246,7 +246,7 @@ def attempted(lines: Sequence[Sequence[str]]) -> dict:
 def mixed() -> dict:
     """Waits for a value of the device, and the refusal of an operation with a CPU tensor."""
     with Device():
-        torch.ones(2, device="sim:0") + torch.ones(())  # a number of the CPU may be
+        torch.ones(2, device="sim:0") + torch.ones(())  # a CPU scalar is allowed
         int(torch.ones(2, device="sim:0").sum())
         waits = sum(WAITS.values())
         try:

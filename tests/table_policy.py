@@ -39,7 +39,7 @@ class TablePolicy(Policy):
         super().__init__()
         noise = rng.normal(rng.key("table"), (vocab, vocab)).to(dtype)
         self.table = nn.Parameter(0.5 * noise)
-        # Of the token before; without a critic nobody trains them.
+        # Values by the previous token; without a critic they are not trained.
         self.values = nn.Parameter(torch.zeros(vocab, dtype=dtype), requires_grad=critic)
         self.register_buffer("reference", 0.3 * noise.flip(0))
         self.register_buffer("teacher", 0.8 * noise.roll(1, dims=1))
@@ -126,11 +126,11 @@ class TablePolicy(Policy):
         steps = rollout.mask.shape[1]
         logits = self.table[rollout.sample.before[:, :steps]].log_softmax(-1)
         logp = logits.gather(-1, rollout.sample.tokens[:, :steps, None])[..., 0]
-        garbage = torch.full_like(logp, torch.nan)  # nobody may read outside the mask
+        garbage = torch.full_like(logp, torch.nan)  # values outside the mask must not be read
         entropy = -(logits.exp() * logits).sum(-1) if "entropy" in needs else None
         values = self.values[rollout.sample.before[:, :steps]] if "values" in needs else None
         divergence = None
-        if "divergence" in needs:  # of rows that are judged, whatever prompt the teacher reads
+        if "divergence" in needs:  # for rows with a teacher, whatever its prompt
             teacher = self.teacher[rollout.sample.before[:, :steps]].log_softmax(-1)
             apart = jsd(logits.flatten(0, 1), teacher.flatten(0, 1)).view(logp.shape)
             divergence = torch.where(taught_steps(rollout), apart, 0 * logp)

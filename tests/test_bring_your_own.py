@@ -15,7 +15,7 @@ QUICK = (
 )  # fmt: skip
 SCORED = ("reward=target_length", "reward.target_length.function.target=5")
 PICTURES = ("data=shapes", "reward=jpeg_compressibility", "rollout.steps=3")
-# What makes a run of untrained weights learn something.
+# Overrides with which a run of untrained weights learns something.
 BESIDE = dict.fromkeys(("noise_schedule", "dynamics", "flow_family"), PICTURES) | {"reward": ()}
 
 

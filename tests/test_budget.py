@@ -29,7 +29,7 @@ def test_every_row_is_in_one_part_that_fits_or_holds_one_unit(budget, whole_grou
         units = group if whole_groups else torch.arange(len(cost))
         for part in parts:
             held = torch.isin(units, units[part])
-            assert int(held.sum()) == len(part)  # no unit is torn
+            assert int(held.sum()) == len(part)  # no unit is split
             alone = len(units[part].unique()) == 1
             steps = cost[part].sum() if budget.packed else len(part) * cost[part].max()
             assert alone or budget.max_tokens is None or steps <= budget.max_tokens
@@ -58,7 +58,7 @@ def test_parts_are_balanced_and_as_few_as_can_be():
 def test_the_same_rows_are_cut_the_same_way():
     cost = torch.tensor([3, 3, 4, 3, 3, 4])
     cuts = [[p.tolist() for p in Budget(max_tokens=10, packed=True).cut(cost)] for _ in range(2)]
-    assert cuts[0] == cuts[1] == [[0, 2, 3], [1, 4, 5]]  # of equals the first comes first
+    assert cuts[0] == cuts[1] == [[0, 2, 3], [1, 4, 5]]  # among equal sizes the first comes first
 
 
 def test_a_row_over_the_budget_stands_alone():

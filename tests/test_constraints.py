@@ -9,7 +9,7 @@ import pytest
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[1]
-FIXED = {  # first version without a hole that is known
+FIXED = {  # first version without a known vulnerability
     "ray": "2.54.0",  # CVE-2026-27482
     "pillow": "12.1.1",  # CVE-2026-25990
     "transformers": "5.5.0",  # CVE-2026-5241
@@ -83,7 +83,7 @@ def test_what_tandem_reaches_into_has_an_upper_bound(name):
 def test_the_environment_is_installed_from_the_constraints():
     installs = re.findall(r"pip install (?:\\\n|[^\n])*", (ROOT / "Makefile").read_text())
     pinned = [line for line in installs if "--constraint constraints.txt" in line]
-    assert len(installs) - len(pinned) == 1  # the newest, which the pins are judged by
+    assert len(installs) - len(pinned) == 1  # the newest, to check the pins against
 
 
 def install_of(target: str) -> str:

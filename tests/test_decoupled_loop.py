@@ -37,7 +37,7 @@ def few(name):
     )  # fmt: skip
 
 
-# Cuts, of a policy that is exact.
+# Cuts, with an exact policy.
 
 
 @EACH
@@ -134,7 +134,7 @@ def test_a_penalty_is_measured_over_the_rows_that_its_gate_holds():
     assert metrics["actor/ref_kl"] > 0
 
 
-# Rewards that were not given.
+# Missing rewards.
 
 
 def unscored(scores, rollout):

@@ -21,7 +21,7 @@ def lacks(source, doc=""):
 @pytest.mark.parametrize(
     ("source", "doc", "lacking"),
     [
-        ("def f(x): return x", "", []),  # its name and body say it all
+        ("def f(x): return x", "", []),  # name and body suffice
         ("def f(x):\n    y = x\n    return y", "", ["docstring"]),
         ("class A: pass", "", ["docstring"]),
         ("def f(x: Tensor) -> int: return 1", "", ["docstring"]),

@@ -5,7 +5,7 @@ from forwards import INTRODUCTION, OF_ERRORS, PAGE, PRESETS, counted, notes, row
 
 from tandem.experience import Budget
 
-QUICK = {*OF_ERRORS, "flow_grpo"} - {"dmd2", "tdm"}  # tdm_r1 asks all that they ask
+QUICK = {*OF_ERRORS, "flow_grpo"} - {"dmd2", "tdm"}  # tdm_r1 makes all of their passes
 EACH = [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in PRESETS]
 GUIDED = "model.negative_prompt=green"
 

@@ -32,11 +32,11 @@ class Small(nn.Module):
 def test_worked_example():
     pieces = pieces_of([Small()])
     assert pieces.whole == 4 * (40 + 2 * 16 + 40)
-    assert pieces.arriving == 4 * (16 + 80)  # a block and what is in none, as they came
+    assert pieces.arriving == 4 * (16 + 80)  # a block and the rest, as gathered
     # Embedding and head, two blocks twice, the gradients of a block, and those of the rest twice.
     assert pieces.in_an_update == 4 * (80 + 2 * 2 * 16 + 16 + 2 * 80)
     frozen = Small().requires_grad_(False)
-    assert pieces_of([frozen]).in_an_update == 4 * (80 + 2 * 2 * 16 + 80)  # the rest as it came
+    assert pieces_of([frozen]).in_an_update == 4 * (80 + 2 * 2 * 16 + 80)  # the rest, as gathered
     tied = Small()
     tied.head.weight = tied.embedding.weight
     assert pieces_of([tied]).whole == 4 * (40 + 2 * 16)

@@ -93,7 +93,7 @@ def test_the_gradient_of_every_kl_is_the_closed_form(loss, kernel, size):
     exact = gaussian_kl(policy.step(policy.own), policy.step(policy.ref).mean)[MASK].mean()
     metrics, paid = reduce_metrics(outcome.metrics), outcome.parts["kl"].item() / 0.3
     assert metrics["actor/ref_kl"] == pytest.approx(exact.item(), rel=1e-12)
-    assert metrics["actor/kl_penalty"] == pytest.approx(paid, rel=1e-6)  # most are no KL
+    assert metrics["actor/kl_penalty"] == pytest.approx(paid, rel=1e-6)  # most are not a KL
 
 
 def test_a_penalty_is_measured_over_the_rows_that_its_gate_holds():
@@ -112,7 +112,7 @@ def test_what_is_estimated_from_a_mean_over_dimensions_is_as_many_times_too_smal
     """The reason why k2 and k3 are refused on Gaussian steps, over draws of the step itself."""
     size, count = 16, 4096
     policy = Velocities(flow_sde, size)
-    policy.ref = policy.own.detach() + 0.1  # near by, where k2 is right of one dimension
+    policy.ref = policy.own.detach() + 0.1  # close, where k2 is right in one dimension
     step, other = policy.step(policy.own.detach()), policy.step(policy.ref)
     noise = rng.normal(rng.key("steps"), (count, *policy.x.shape)).double()
     x = step.mean + step.std[..., None] * torch.cat([noise, -noise])

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))  # its files know no package
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))  # its files are not in a package
 
 import gpu
 import gpu_flops

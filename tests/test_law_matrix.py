@@ -61,7 +61,7 @@ def compared(*chosen: str) -> Published:
     return replace(published(compose([*chosen, "~recipe"])), group_size=5)
 
 
-# No presets, but they look at whole groups: of pictures and of tokens.
+# Not presets, but algorithms that read whole groups: of images and of tokens.
 COMPARED = {
     "groups of pictures": (
         "algorithm=dgpo", "algorithm/loss=group_preference", "model=tiny_flow",

@@ -14,27 +14,27 @@ from tandem.launch.sample import configuration, loaded
 from tandem.policies.flow.records import FlowSampling
 
 TRAINED = {(model, preset) for model, preset, _ in ticks()}
-GIVEN = {*OF_PAIRS, "sft"}  # nothing is sampled
+GIVEN = {*OF_PAIRS, "sft"}  # these sample nothing
 BUDGET = {"tiny_lm": 30.0, "tiny_flow": 80.0}  # CPU-seconds of training
-ITERATIONS = {"ppo": 40}  # of 60: a critic and four epochs cost more
-UNTRIED = {"dance_grpo"}  # on texts, though nothing in it is of pictures alone
+ITERATIONS = {"ppo": 40}  # instead of 60: a critic and four epochs cost more
+UNTRIED = {"dance_grpo"}  # on texts, although nothing in it is specific to images
 TAUGHT = "diffusion_opd"
-OF_FEW_STEPS = {"dmd2", "tdm"}  # which learn what many steps paint
+OF_FEW_STEPS = {"dmd2", "tdm"}  # these learn to paint what many steps paint
 BY_TEACHER = {
     "gkd",
     "minillm",
     "opd",
     "sdft",
     "sdpo",
-}  # what they are taught is another model, not the reward
-HARDLY = {"passk", "tdm_r1"}  # learn there: their recipes say so
+}  # these learn from another model, not from the reward
+HARDLY = {"passk", "tdm_r1"}  # hardly learn there, as their recipes say
 WITHOUT_NOISE = {"dpo_online"}  # tuned on whole pictures
-OF_PATCHES = (  # what few steps were tuned on: a transformer, and a reward that forgives its edges
+OF_PATCHES = (  # few steps were tuned on a transformer, with a reward tolerant of its edges
     "reward=nearest_rendering", "~model.adapter.channels",
     "model.adapter={_target_:tandem.policies.flow.families.tiny_flow.TinyFlow,num_layers:3}",
 )  # fmt: skip
 ITS_START = ("schedule=cosine", "schedule.final=0.05", "iterations=300", "optimizer.lr=1.2e-2")
-# The evaluation is at both ends only, so that it stays out of the budget.
+# Evaluations take place at both ends only, outside of the budget.
 ENDS = ("evaluation.every=1000", "evaluation.pass_at=[1]")
 
 
@@ -137,7 +137,7 @@ def energy_distance(one: torch.Tensor, two: torch.Tensor) -> float:
 @pytest.mark.parametrize("algorithm", sorted(GIVEN - {"sft"}))
 def test_pairs_are_told_apart_and_answers_stay_right(tmp_path, algorithm):
     before, after = trained(tmp_path, f"algorithm={algorithm}", "data=sort_pairs")
-    # Without a reference the starting model tells most pairs apart already.
+    # Without a reference the initial model already ranks most pairs correctly.
     assert after["eval/pair_accuracy"] >= min(before["eval/pair_accuracy"] + 0.15, 0.99)
     assert after["eval/greedy_accuracy"] >= before["eval/greedy_accuracy"] - 0.05
 

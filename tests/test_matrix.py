@@ -33,12 +33,12 @@ from safetensors.torch import load_file
 import tandem
 
 CELLS = sorted(ticks(), key=itemgetter(1, 0, 2))
-# One of every algorithm, so that together they see all models and dynamics.
+# One cell per algorithm, which together cover all models and dynamics.
 ONCE = [
     cells[turn % len(cells)]
     for turn, cells in enumerate(list(own) for _, own in groupby(CELLS, key=itemgetter(1)))
 ]
-# One of every model under every dynamics, and of every kind of rows: sampled, shown, in pairs.
+# One per model and dynamics, and per kind of rows: sampled, demonstrated, in pairs.
 GATE = {cell[::2]: cell for cell in reversed(ONCE)} | {
     cell[1]: cell for cell in ONCE if cell[1] in ("sft", "dpo", "kto", "ppo")
 }
@@ -121,7 +121,7 @@ def test_every_cell_trains_and_goes_on(model, preset, dynamics, world, tmp_path)
     train_and_go_on(model, preset, dynamics, world, tmp_path / "run")
 
 
-# What remembers most: weights of other networks, an average of itself, those of an earlier epoch.
+# The most state: weights of other networks, an average of its own, those of an earlier epoch.
 REMEMBERING = [
     ("tiny_flow", "tdm_r1", "ode", []),
     ("tiny_flow", "dmd2", "ode", []),
@@ -176,9 +176,9 @@ def command_of(model: str, preset: str, dynamics: str, world: Path) -> list[str]
 def numbers_of(preset: str) -> list[str]:
     size = 1 if preset == "sft" else 2 if preset in OF_PAIRS else 4
     own = [f"group_size={size}", f"num_minibatches={1 if preset in ON_FRESH_SAMPLES else 2}"]
-    if preset in ("sdft", "sdpo"):  # in characters that the embedded tokenizer has
+    if preset in ("sdft", "sdpo"):  # in characters of the embedded tokenizer
         own.append('algorithm.sampling_strategy.reprompt.template="{solution} {prompt}"')
-    if preset in ("dmd2", "tdm"):  # which learn in one of five iterations
+    if preset in ("dmd2", "tdm"):  # these train the policy in one of five iterations
         own.append("algorithm.policy_every=2")
     return [*own, *(["algorithm.advantage.k=2"] if preset == "passk" else [])]
 

@@ -26,7 +26,7 @@ FEWER = (
     "warm_start=null", "iterations=2", "prompts_per_step=2", "group_size=4", "guards.no_signal=9",
     "evaluation.every=2", "evaluation.prompts=4", "evaluation.pass_at=[1]", "evaluation.samples=1",
 )  # fmt: skip
-# Without a start nothing is sorted: length tells answers apart.
+# Without a warm start nothing is sorted, so the reward is the length.
 OF_TOKENS = ("reward=target_length", "reward.target_length.function.target=5")
 
 
@@ -58,7 +58,7 @@ def run(tmp_path, monkeypatch):
         plt.close("all")
 
     def go(name):
-        notebook = ModuleType("__main__")  # where functions of notebooks live
+        notebook = ModuleType("__main__")  # the module of functions in notebooks
         monkeypatch.setitem(sys.modules, "__main__", notebook)
         for cell in NOTEBOOKS[name]["cells"]:
             if cell["cell_type"] == "code":
@@ -115,7 +115,7 @@ def test_a_sweep_is_compared_and_a_committed_experiment_after_it(run):
     assert len(shown) == 3
 
 
-PRIVATE = re.compile(r"/(work|root|home|tmp|Users)/")  # a folder of somebody's machine
+PRIVATE = re.compile(r"/(work|root|home|tmp|Users)/")  # a folder of a user's machine
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)

@@ -41,7 +41,7 @@ def test_a_network_is_lent_to_a_device_and_stays_or_returns():
     stays, returns = Placed(), Placed()
     with lend(stays, META, returns=False):
         stays.seen.append("asked")
-    # From torch's meta device nothing comes back: that it was asked to is what is seen.
+    # Nothing can return from torch's meta device, so tests observe the attempt.
     with pytest.raises(NotImplementedError), lend(returns, META, returns=True):
         returns.seen.append("asked")
     assert stays.seen == ["meta", "asked"] and returns.seen == ["meta", "asked", "cpu"]
@@ -94,7 +94,7 @@ def test_the_state_that_a_run_goes_on_with_is_laid_in_host_memory(tmp_path, monk
     weight = nn.Parameter(torch.ones(2, device=META))
     optimizer = torch.optim.AdamW([weight])
     optimizer.state[weight] = {"step": torch.tensor(1.0), "exp_avg": torch.ones(2, device=META)}
-    with pytest.raises(NotImplementedError, match="out of meta"):  # it was asked to the CPU
+    with pytest.raises(NotImplementedError, match="out of meta"):  # a move to the CPU was tried
         called[lays_away].on_fit_start(SimpleNamespace(optimizers=[optimizer]), None)
 
 

@@ -38,7 +38,7 @@ def test_what_the_starting_model_said_is_read_the_second_time(place, capsys):
     (kept,) = (place / "cache" / "pairs").iterdir()
     rows = [json.loads(row) for row in kept.read_text().splitlines()]
     assert all(row["chosen"] == row["answer"] != row["rejected"] for row in rows)
-    assert len(rows) > 20  # of the held-out prompts too
+    assert len(rows) > 20  # including those of held-out prompts
     before = kept.stat().st_mtime_ns
     tandem.train(*FEW, f"run_dir={place / 'again'}", f"cache_dir={place / 'cache'}")
     assert kept.stat().st_mtime_ns == before
@@ -63,7 +63,7 @@ def test_kto_leaves_out_answers_that_fit_their_own_question_alone(tmp_path):
     tandem.train(
         *FEW[4:], "algorithm=kto", "data=jsonl", f"data.path={train}",
         f"data.eval_path={held_out}", f"run_dir={tmp_path / 'run'}", "prompts_per_step=3",
-        "iterations=6",  # in one of them the long question comes after the long answers
+        "iterations=6",  # in one of them the long question follows the long answers
     )  # fmt: skip
     left_out = (tmp_path / "run" / "quarantine.jsonl").read_text().splitlines()
     assert ["has 41 tokens and up to 3 in an answer" in row for row in left_out] == [True]

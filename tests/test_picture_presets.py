@@ -25,7 +25,7 @@ PAIRS = [
     pytest.param(*pair, marks=[] if pair in QUICK else pytest.mark.slow)
     for pair in product(FAMILIES, ("flow_grpo", "nft"))
 ]
-OTHERS = {*FILMS} - {"wan2_1_1_3b"}  # the same lines again
+OTHERS = {*FILMS} - {"wan2_1_1_3b"}  # these repeat the same code
 TYPED = [
     pytest.param(*pair, marks=[pytest.mark.slow] * (pair[0] in OTHERS))
     for pair in product((*FAMILIES, "z_image_turbo", "wan2_1_14b"), ("flow_grpo", "nft"))
@@ -119,7 +119,7 @@ def test_a_folder_of_prompts_gives_flux_what_it_trains_on_and_what_it_is_tested_
     chosen = ["algorithm=flow_grpo", "model=flux1_dev", "reward=pickscore"]
     chosen += ["data=folder", f"data.path={world / 'prompts'}", "rollout.steps=28"]
     cfg = compose([*chosen, "data.max_size=6"])
-    assert check(cfg).prompts_per_step == 48  # of the recipe, which is published
+    assert check(cfg).prompts_per_step == 48  # from the published recipe
     assert cfg.rollout.steps == 28 and cfg.dynamics.kernel.noise_level == 0.9
     data = build(cfg.data)
     assert len(data.train) == 6
@@ -152,7 +152,7 @@ def test_a_pair_that_is_typed_and_nothing_else_can_learn(model, algorithm):
     assert (cfg.optimizer.lr, cfg.iterations) == (3e-4, 1000)
     own = cfg.model.adapter
     film = own.get("frames", 1) * own.resolution * (own.width or own.resolution) * 3
-    assert cfg.prompts_per_step * cfg.group_size * film < 12e9  # bytes of what an iteration paints
+    assert cfg.prompts_per_step * cfg.group_size * film < 12e9  # bytes of an iteration's images
     if algorithm == "nft":
         assert cfg.rollout.guidance_scale == cfg.evaluation.guidance_scale == 1.0
         few = cfg.rollout.steps <= 8  # of a distilled model, at its own noise levels

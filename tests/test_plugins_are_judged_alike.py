@@ -20,10 +20,10 @@ from tandem.rewards.text import exact_match
 
 pytestmark = pytest.mark.usefixtures("unregistered")
 
-# What has no default, or none that can be judged.
+# Arguments without a default, or without one that can be checked.
 NUMBERS = {"k": 2, "scale": unbiased_std, "length": 8, "max_rounds": 2, "limit": 9, "buffer": 3}
 MADE = {"loss": ppo, "delta": 0.1, "of": None, "shares": {}, "reprompt": None}  # of classes
-GROUPS = [group for group in OF_PAGE if group != "kl"]  # which is within a coefficient
+GROUPS = [group for group in OF_PAGE if group != "kl"]  # it is nested in a coefficient
 COMPOSITIONS = (
     "algorithm=grpo group_size=1",
     "algorithm=dapo group_size=4 algorithm/truncation_handling=penalise",

@@ -119,7 +119,7 @@ def test_every_pass_of_a_flow_policy_is_in_mixed_precision():
     rollout = watched.during(lambda: policy.complete(rollout, reads))
     evidence = watched.during(lambda: policy.evidence(rollout, reads))
     assert evidence.logp.dtype == torch.float32
-    watched.during(evidence.logp.sum().backward)  # which recomputes them
+    watched.during(evidence.logp.sum().backward)  # this recomputes them
 
 
 def test_errors_of_a_flow_are_those_of_passes_in_mixed_precision():

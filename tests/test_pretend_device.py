@@ -56,13 +56,13 @@ def compare(name, told, world, folder):
     timed = ("time/", "perf/")
     want = {key: value for key, value in metrics.items() if not key.startswith(timed)}
     got = {key: told["metrics"].get(key) for key in want}
-    # Adam's first step is of the size of the rate wherever a gradient is rounding.
+    # Adam's first step has the size of the rate even where a gradient is only rounding.
     assert got == pytest.approx(want, rel=0.05, abs=1e-4, nan_ok=True)
     every = json.loads(KEPT.read_text())
     assert name in every, f"run `make waits ARGS='{name}'`"
     kept, waits = Counter(every[name]), by_function(told["waits"])
     said = f"waits for the device, and not before: {dict(waits - kept)}; if meant, run `make waits`"
-    assert waits.total() <= kept.total(), said  # a function may take the place of another
+    assert waits.total() <= kept.total(), said  # waits may move from one function to another
 
 
 def test_the_page_of_waits_is_of_the_counts_that_are_kept():

@@ -49,7 +49,7 @@ def test_every_command_composes_and_binds(paper):
     assert not recipe or recipe == [f"recipe={cfg.choices.recipe}"]
 
 
-# As config/grpo.py of yifan123/flow_grpo has them: function -> coefficient of the KL, clip, noise.
+# From config/grpo.py of yifan123/flow_grpo: function -> coefficient of the KL, clip, noise.
 FLOW_GRPO = {
     ("OCR", "sd3_5_medium"): (0.04, 1e-4, 0.7),
     ("GenEval", "sd3_5_medium"): (0.04, 1e-4, 0.7),

@@ -18,9 +18,9 @@ PAGES = [
     *sorted(DOCS.rglob("*.md")),
     *sorted((ROOT / "experiments").glob("*/README.md")),
 ]
-# They name a run that must be there; other tests type them.
+# They name an existing run; other tests run them.
 NEED_A_RUN = ("resume=", "continue_from=", "--help")
-PACKAGES = {  # that extras bring
+PACKAGES = {  # of optional dependencies
     "environment=openenv": "websockets",
     "environment=gymnasium": "gymnasium",
 }

@@ -128,15 +128,15 @@ def test_defaults_become_configuration_and_a_keyword_without_one_must_be_given()
     scored.__qualname__ = "scored"
     register_reward(scored)
     node = stored("reward", "scored").scored
-    assert node.timeout == 300.0  # what else Reward takes is at its default
+    assert node.timeout == 300.0  # other arguments of Reward have their defaults
     assert node.function._target_ == f"{__name__}.scored"
     assert node.function._partial_ is True
     assert (node.function.high, list(node.function.tags)) == (2.0, ["a"])
-    assert "low" not in node.function  # ???: composing asks for it
+    assert "low" not in node.function  # ???: composing requires it
 
 
 def test_a_group_of_functions_holds_the_call_itself():
-    register_truncation("quiet")(plain)  # it takes two as well
+    register_truncation("quiet")(plain)  # it also takes two arguments
     node = stored("algorithm/truncation_handling", "quiet")
     assert node == {"_target_": f"{__name__}.plain", "_partial_": True, "alpha": 1.0}
 

@@ -151,7 +151,7 @@ def test_retries_end_at_the_deadline_of_the_call(server):
     limits = Limits(connect=1, timeout=0.6, deadline=1, max_reply_bytes=1)
     fault = fault_of(slow(30), server, limits=limits, retries=QUICK)
     assert time.monotonic() - start < 25
-    assert 1 <= len(server.seen) <= 2  # of four that the count allows
+    assert 1 <= len(server.seen) <= 2  # of four allowed attempts
     assert str(fault).endswith("no complete reply within 1 s; see reward.x.limits.deadline")
 
 
@@ -163,7 +163,7 @@ def test_a_gigabyte_is_cut_off_at_the_limit(server, announced):
     assert str(fault).endswith(
         "the reply exceeds 1048576 bytes; raise reward.x.limits.max_reply_bytes"
     )
-    assert behaviour.sent < 32 << 20  # what lay in the buffers of the two sockets
+    assert behaviour.sent < 32 << 20  # the contents of both socket buffers
 
 
 def test_a_compressed_bomb_is_not_unpacked(server):
@@ -372,7 +372,7 @@ def test_of_many_threads_one_is_the_probe():
     for thread in threads:
         thread.join()
     assert sorted(admitted, key=str) == [1] + [None] * 15
-    now[0] = 22.0  # the probe never came back
+    now[0] = 22.0  # the probe never returned
     assert breaker.admits() == 1
 
 

@@ -39,7 +39,7 @@ ON = {
         for name in ("ddp", "fsdp2")
     },
 }
-# Who goes on with whose run.
+# Which trainer resumes which run.
 FUTURES = {
     "ddp": ("cpu", "fsdp2"),
     "fsdp2": ("cpu", "ddp", "fsdp2"),

@@ -39,7 +39,7 @@ UNEQUAL = (
     "warm_start=null", "~recipe", "iterations=1", "prompts_per_step=3", "group_size=3",
     "num_minibatches=2", "evaluation.every=null", "guards.no_signal=9", "micro_batch_size=2",
     "max_tokens_per_microbatch=null", "trainer.accelerator=cpu", "schedule=constant",
-    "optimizer.lr=1e-6",  # Adam's first step is a sign: a larger one tells rounding apart
+    "optimizer.lr=1e-6",  # Adam's first step is a sign: a larger rate would amplify rounding
 )  # fmt: skip
 TOKENS = (*FEW, "reward=target_length", "reward.target_length.function.target=5")
 PICTURES = (
@@ -58,7 +58,7 @@ CASES = {
     # Its head is cut into chunks, which are recomputed, and is tied to the embeddings.
     "grpo": (*GRPO, "model.logit_budget=1000"),
     "dpo lora": (*PAIRED, LORA, *SAVING),
-    # One rank has fewer parts to ask about than the other, and waits with an idle one.
+    # One rank has fewer parts than the other, and takes part with an idle one.
     "flow_grpo": (*PICTURES, "algorithm=flow_grpo", "model.row_budget=1"),
     "nft lora": (*PICTURES, "algorithm=nft", LORA),
 }
@@ -69,7 +69,7 @@ MORE = {
     "ppo separate": (*TOKENS, "algorithm=ppo", "model.critic=separate"),
     "flow_grpo ref": (*PICTURES, "algorithm=flow_grpo", "algorithm.kl.coef=0.1", *SAVING),
     "nft": (*PICTURES, "algorithm=nft", "epochs=2", "model.row_budget=2"),
-    # Looks at all rows first, in parts of which one rank has more.
+    # It reads all rows first, in parts of which one rank has more.
     "dgpo": (*PICTURES, "algorithm=dgpo"),
     "crd": (*PICTURES, "algorithm=crd", "model.row_budget=2"),
     "kto": (*PAIRED, "algorithm=kto"),
@@ -83,7 +83,7 @@ HELD_OUT = [
     Prompt(id=i, source="p", text=f"{asked}>", chosen=chosen, rejected=rejected)
     for i, (asked, chosen, rejected) in enumerate(map(dict.values, PAIRS[:ODD]))
 ]
-# Before the first update a policy prefers nothing: rounding decides.
+# Before the first update a policy has no preference: rounding decides.
 OF_TIES = ("preference/accuracy",)
 
 
@@ -158,14 +158,14 @@ def widen(policy: torch.nn.Module) -> None:
         network.double()
 
 
-# Each rank asks about one prompt at a time, and one of them has one more than the other.
+# Each rank processes one prompt at a time, and one rank has one more than the other.
 AT_OWN_PACE = {
     "asked early": partial(learnt, (*GRPO, "rollout.max_rows=3"), begin=ask_early, end=measured),
     "average": partial(learnt, (*PICTURES, *AVERAGED, "rollout.max_rows=3"), end=measured),
 }
 
 
-# In the dtypes that are meant for large models; their sums round in another order on ranks.
+# In the dtypes of large models, whose sums round differently on several ranks.
 NARROW = {
     "bfloat16 under adapters": partial(
         learnt, (*GRPO, LORA, "model.dtype=bfloat16", *SAVING), wide=False

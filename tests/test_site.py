@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PPO, FLOW = ("algorithm=ppo",), ("model=tiny_flow", "algorithm=flow_grpo")
 WITH_DATA = ("model=hf", "model.path=M", "data=jsonl", "data.path=D")
-# Page -> what stands on the command line before an override of it, the first that it fits.
+# Page -> overrides before one of the page on the command line; the first that fits is used.
 BEFORE = {
     "debugging": [(), PPO, FLOW],
     "deep/ppo": [PPO],
@@ -26,7 +26,7 @@ BEFORE = {
     "coming_from/diffusers": [FLOW],
     "coming_from/lightning_hydra_template": [()],
 }
-OURS = ("Tandem", "key", "then set", "else")  # columns with what is typed here
+OURS = ("Tandem", "key", "then set", "else")  # columns of Tandem's overrides
 
 
 def cells(text: str) -> set[str]:

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.structure import STEPS, entered, nesting
 
-# Files and functions of the package that the step of a run enters: lower them with the code.
+# Files and functions of the package that the step of a run enters; lower them when possible.
 MOST = {
     "one GRPO step (tiny_lm, 2 updates)": (30, 174),
     "one flow_grpo step (tiny_flow, 2 updates)": (39, 205),
@@ -15,7 +15,7 @@ MOST = {
 GRPO, FLOW = STEPS
 SRC = Path(__file__).parents[1] / "src"
 LONGEST = 250  # lines of a file
-DEEPEST = 3  # blocks around a statement of a function; an `elif` is one within its `if`
+DEEPEST = 3  # blocks around a statement of a function; an `elif` counts as one inside its `if`
 
 
 def test_no_file_is_too_long_to_read_at_once():

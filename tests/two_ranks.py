@@ -13,8 +13,8 @@ from processes import FORKED
 from torch import distributed, multiprocessing
 
 RANKS = 2
-LIMIT = timedelta(minutes=2)  # that a rank waits for the other: whoever waits for ever fails
-Job = Callable[[], Any]  # what it returns is pickled; of a module, with what it is called with
+LIMIT = timedelta(minutes=2)  # that a rank waits for the other before it fails
+Job = Callable[[], Any]  # its result is pickled; defined in a module, with its arguments bound
 
 
 def on_two_ranks(jobs: Mapping[str, Job]) -> dict[tuple[int, str], Any]:

@@ -18,7 +18,7 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, *, refuses: bool) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.refuses = refuses  # whoever comes
+        self.refuses = refuses  # every request
         self.reports: list[dict] = []
         self.histories: dict[str, dict[int, dict]] = {}  # run -> line -> row
         self.asked: list[str] = []

@@ -86,7 +86,7 @@ GROUP = [0, 1, 0, 2, 1, 0, 3, 1, 0, 3, 1, 0, 1, 0, 3, 1]
 KNOWN = torch.tensor([i not in (5, 7, 9) for i in range(16)])
 MASK = torch.tensor([[(3 * i + 2 * t) % 5 != 0 and t <= i % 4 + 1 for t in range(5)]
                      for i in range(16)])  # fmt: skip
-MASK[11] = False  # a sample that is scored, and of which nothing is trained
+MASK[11] = False  # a scored sample without a trained step
 
 
 def case(binary=False, **known):

@@ -16,7 +16,7 @@ LONG = torch.arange(5) < torch.tensor([5, 3, 4, 2, 5, 4])[:, None]
 
 
 def test_the_moving_average_is_the_reference_one(vectors):
-    # The file's "used" is the raw average; what is used here is the debiased one before the batch.
+    # "used" in the file is the raw average; Tandem uses the debiased one before the batch.
     after = [dict(zip(x[::2], x[1::2], strict=True)) for x in vectors.plain("ema")]
     one, two = [x for x in after if "after" in x]
     average, rows = MovingAverage(), rollout(LONG, GROUPS)

@@ -31,7 +31,7 @@ lite_ppo = partial(group_relative, scale=batch_std, eps=1e-4)
 halves = Combined({"own": Share(grpo, 0.5), "all": Share(batch_relative, 0.5)})
 
 
-# Laws that hold for which estimator. A part is the total where there is one reward.
+# The laws of each estimator. With one reward a part equals the total.
 COMPARING = {
     "grpo": grpo,
     "centred": centred,

@@ -19,7 +19,7 @@ def of_axis(axis, *, before=0):
     """The reference rows; `before`: untrained steps ahead of those of the first row."""
     mask, probability = axis("otb/mask").bool(), axis("otb/prob_of_token")
     known = {"old_logp": probability.log(), "sum_pi_squared": axis("otb/sum_of_squared_probs")}
-    if before:  # the first row moves right, and garbage stands where it was
+    if before:  # the first row moves right, with garbage in its old place
         late = torch.arange(3 + before) >= torch.tensor([[before], [0], [0]])
         late &= torch.arange(3 + before) < torch.tensor([[3 + before], [3], [2]])
         known = {name: spread(x[mask], late) for name, x in known.items()}

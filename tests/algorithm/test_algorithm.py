@@ -232,7 +232,7 @@ def test_updates_end_once_the_policy_has_drifted_past_its_target(tmp_path):
     free = Loop(folder=tmp_path).go()
     held = Loop(algorithm=replace(GRPO, target_kl=1e-6), folder=tmp_path).go()
     assert free.report["optim/updates"] == 4
-    assert held.report["optim/updates"] == 1  # the second is seen to have moved too far
+    assert held.report["optim/updates"] == 1  # the second moved too far
     assert len(held.gradients) == 1
 
 
@@ -285,7 +285,7 @@ def test_the_policy_as_it_is_stands_for_the_old_one_where_there_is_no_ratio(tmp_
     assert loop.go().report["rollout_corr/weight_mean"] != 1
 
 
-# Losses that look at more than their own rows.
+# Losses that read more than their own rows.
 
 
 def mean_advantage(batch, *, power):

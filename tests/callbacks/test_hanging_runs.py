@@ -17,7 +17,7 @@ from tandem.training.callbacks import INTERRUPTED
 from tandem.training.callbacks.signals import REPEATED
 
 FOURTH = 160  # a call of the reward in iteration 3, after the checkpoint of iteration 2
-SOON = 20.0  # seconds in which a process ends that would hang for ever
+SOON = 20.0  # seconds until a process ends that would otherwise hang for ever
 
 
 @pytest.mark.parametrize("how", [in_python, in_c])
@@ -28,7 +28,7 @@ def test_a_second_signal_ends_a_run_at_once_with_what_was_published(tmp_path, ho
     wait_for(hanging)
     os.kill(child.pid, number)
     time.sleep(REPEATED + 0.3)
-    assert child.is_alive()  # one asks for a checkpoint, which never comes
+    assert child.is_alive()  # one signal requests a checkpoint, which never comes
     os.kill(child.pid, number)
     child.join(SOON)
     assert child.exitcode == INTERRUPTED

@@ -146,7 +146,7 @@ def test_a_warning_is_heard_at_each_evaluation_and_beside_the_closing_table(
     assert f"\nwarning: {gains[6]}\n" in capsys.readouterr().out
 
 
-# A full evaluation asks 6 + 24 + 12 times, one in between 6 + 12 + 12, an iteration 24 times.
+# Reward calls: 6 + 24 + 12 in a full evaluation, 6 + 12 + 12 in others, 24 in an iteration.
 MOMENTS = {"first evaluation": 10, "first iteration": 50, "evaluation 2": 100, "iteration 3": 160}
 
 
@@ -166,7 +166,7 @@ def signals_at(call: int, *numbers: signal.Signals):
 @pytest.mark.parametrize(
     ("number", "call", "finished"),
     [
-        # One that must leave soon gives up the samples of an iteration, and never its updates.
+        # A run that must leave soon drops the samples of an iteration, but never its updates.
         *((signal.SIGTERM, *moment) for moment in zip(MOMENTS.values(), (0, 0, 2, 3), strict=True)),
         (signal.SIGUSR1, 160, 3),
         *((signal.SIGINT, *moment) for moment in zip(MOMENTS.values(), (0, 1, 2, 4), strict=True)),
@@ -299,7 +299,7 @@ def test_two_ranks_write_one_record_and_end_together(tmp_path):
     run(straight, devices=2)
     with pytest.raises(ProcessExitedException, match="exit code 75"):
         run(stopped, devices=2, reward=signals_second_rank)
-    assert find_newest_whole(stopped / "checkpoints").step in (0, 1)  # they leave in an iteration
+    assert find_newest_whole(stopped / "checkpoints").step in (0, 1)  # they leave in mid-iteration
     run(stopped, devices=2, resume=True)
     assert [line["iteration"] for line in metrics(straight)] == [*range(ITERATIONS + 1)]
     assert_same_run(stopped, straight)

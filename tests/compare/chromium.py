@@ -117,7 +117,7 @@ class Chromium:
         shutil.rmtree(self.home, ignore_errors=True)
 
 
-# What begins the browser: the two ends that it is given become its descriptors 3 and 4.
+# The browser's start command: the two given pipe ends become its descriptors 3 and 4.
 GIVE = """
 import os, sys
 os.dup2(int(sys.argv[1]), 3)

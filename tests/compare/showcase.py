@@ -12,7 +12,7 @@ from written_runs import write_run
 
 from tandem.record.run_record import RunRecord
 
-# Where the curve of an algorithm ends, how soon it is halfway, and how far seeds lie apart.
+# The end of an algorithm's curve, its half time, and the spread of its seeds.
 LANGUAGE = {
     "grpo": (0.81, 15, 0.02),
     "rloo": (0.81, 16, 0.03),

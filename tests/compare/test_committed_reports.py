@@ -25,4 +25,4 @@ def test_a_committed_report_is_what_its_runs_say(tmp_path, name):
         committed = (folder / "report" / f"{table.name}.md").read_text()
         assert committed.startswith(table.markdown()), AGAIN.format(name=name)
     own = judge(runs[0], load(folder))
-    assert (own.against, own.unknown) == ({}, [])  # it is of the configuration that is expected
+    assert (own.against, own.unknown) == ({}, [])  # the configuration is the expected one

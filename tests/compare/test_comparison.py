@@ -180,7 +180,7 @@ def test_a_run_without_the_metric_of_the_others_is_named_and_does_not_count(tmp_
     said = " ".join(capsys.readouterr().out.split())
     assert "grpo: seed 1 without a score; sft: no run has a score" in said
     hide_scores(tmp_path / "grpo-0")
-    with pytest.raises(SystemExit):  # most runs have it no longer
+    with pytest.raises(SystemExit):  # most runs lack it now
         main([str(tmp_path)])
     assert f"({tmp_path}/grpo-0 has no eval/accuracy, {tmp_path}" in capsys.readouterr().err
 
@@ -228,7 +228,7 @@ def test_what_an_older_report_wrote_alone_goes_and_a_user_s_file_stays(tmp_path,
     assert not {"differences.md", "differences.csv", "differences.tex"} & left
     assert {"own.csv", "report.html", "scores.csv"} <= left
     page = out / "report.html"
-    page.write_text(page.read_text().replace('"scores"', '"own"'))  # somebody else's
+    page.write_text(page.read_text().replace('"scores"', '"own"'))  # another user's page
     run_command(monkeypatch, alone, f"out={out}")
     assert (out / "own.csv").exists()
 

@@ -23,7 +23,7 @@ def watched(*places):
 
 
 def seen(found):
-    found._rest = 0.0  # it may look again
+    found._rest = 0.0  # the next request looks again
     return json.loads(found.latest().body)
 
 
@@ -200,7 +200,7 @@ def test_control_c_ends_it(tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # Tests that a shell started in the background hear no Ctrl-C, nor do their children.
+        # Tests started by a shell in the background ignore Ctrl-C, and so do their children.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stdout.readline().startswith("http://127.0.0.1:")

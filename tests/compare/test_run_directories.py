@@ -23,7 +23,7 @@ def test_every_axis_of_a_curve(tmp_path):
     for axis, last in {"samples": 640, "tokens": 6400, "seconds": 20, "cpu_seconds": 10}.items():
         assert run.curve("eval/accuracy", axis).x[-1] == last
     assert len(run.curve("reward/mean").x) == 11  # of every iteration
-    assert len(run.curve("eval/accuracy", "gpu_seconds").x) == 0  # nobody counted them
+    assert len(run.curve("eval/accuracy", "gpu_seconds").x) == 0  # they were not measured
 
 
 def test_a_run_that_died_has_the_score_it_had(tmp_path):

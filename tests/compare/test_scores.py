@@ -78,7 +78,7 @@ def test_of_an_iteration_means_are_and_spreads_and_what_is_missing_are_not():
         "reward/frac_all_wrong",
         "reward/missing",
     }
-    assert not is_share("reward/accuracy/mean")  # whose scale nobody knows
+    assert not is_share("reward/accuracy/mean")  # of unknown scale
 
 
 @pytest.mark.parametrize("name", ["eval/pair_accuracy", "test/accuracy", "test/greedy_accuracy"])

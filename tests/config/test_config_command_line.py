@@ -42,7 +42,7 @@ def test_a_sweep_over_a_pattern_names_the_options():
         values("optimizer=glob(x*)")
 
 
-STARTS = (  # whatever the order in which values are typed
+STARTS = (  # in any order of values
     "-m algorithm=grpo,nft model=tiny_lm,tiny_flow",
     "-m algorithm=grpo,nft model=tiny_flow,tiny_lm",
     "sweep=[clip_ratio,algorithms]",

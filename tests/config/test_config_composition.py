@@ -15,8 +15,8 @@ from tandem.config.plain import to_plain
 from tandem.config.plugins import ADMITTED
 from tandem.settings.settings import COMPONENTS, Settings
 
-# What an option leaves to the user to give, and what the error of an option that stands alone asks
-# for: pictures, pairs, a critic. Nothing that works alone is here.
+# The overrides that an option requires from the user, or that its error message
+# asks for: images, pairs, a critic. Options that work alone are not here.
 UNCORRECTED = ["algorithm/importance_sampling=none"]
 PAIRS, PAIRED = ["data=sort_pairs"], ["algorithm=dpo", "data=sort_pairs"]
 COMPARING = (
@@ -69,7 +69,7 @@ BESIDE = {
     **{f"algorithm/advantage={name}": BY_TOKENS for name in JUDGED.split()},
     "algorithm/teachers=velocities": TAUGHT,
     "algorithm/teachers=tokens": ["algorithm=opd", *TAUGHT[2:]],
-    # What CRD says of its own ramp goes with the ramp.
+    # CRD's numbers for its own ramp are dropped with the ramp.
     **{f"{SAMPLING}={name}": CRD for name in ("copied", "linear")},
     "algorithm/loss=nft": NFT,
     **{f"algorithm/loss={name}": CRD for name in ("crd", "dgpo", "dgpo_fast")},
@@ -176,7 +176,7 @@ BESIDE = {
         "environment.of={sums:null}",
     ],
 }
-PACKAGES = {  # that extras bring
+PACKAGES = {  # of optional dependencies
     "environment=openenv": "websockets",
     "environment=gymnasium": "gymnasium",
 }
@@ -215,7 +215,7 @@ FITTING = {  # of all options of a group
     "dynamics/stochastic/stay": [*RANDOM, "dynamics/stochastic=sliding_window"],
 }
 MENU = list_options(make_loader())
-PLACES = places(conf_folder())  # as --help has them
+PLACES = places(conf_folder())  # as in --help
 OPTIONS = [
     f"{spelling.partition(' ')[0]}={option}"
     for group, options in MENU.items()
@@ -223,7 +223,7 @@ OPTIONS = [
     for option in options
     if not group.startswith("recipe")
 ]
-RECIPES = [  # but those of papers, which tests/test_published.py takes as their commands do
+RECIPES = [  # without those of papers, which tests/test_published.py covers
     path.relative_to(conf_folder() / "recipe")
     for path in sorted(conf_folder().rglob("recipe/**/*.yaml"))
     if path.parent.name != "papers" and not path.name.startswith("_")
@@ -274,7 +274,7 @@ def beside(algorithm, model):
 @pytest.mark.parametrize("recipe", each(3, RECIPES), ids=str)
 def test_every_recipe_binds_and_is_used(recipe):
     model, algorithm = recipe.parent.name, recipe.stem
-    chosen, above = f"algorithm={algorithm}", recipe.parts[:-2]  # of some data alone
+    chosen, above = f"algorithm={algorithm}", recipe.parts[:-2]  # for some data only
     data = [f"data={name}" for name in above]
     cfg = compose([f"model={model}", chosen, *beside(chosen, model), *data])
     check(cfg)

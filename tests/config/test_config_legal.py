@@ -162,7 +162,7 @@ def test_what_it_says_to_set_is_right(model, line, advice):
     if advice == "algorithm/loss=dpo" and "algorithm=dpo_online" not in line:
         kept.append(
             "algorithm/sampling_strategy=best_and_worst"
-        )  # of the steps that its preset asks for
+        )  # of the sampled steps of its preset
     checked(model, " ".join([*kept, advice]))
 
 
@@ -178,7 +178,7 @@ def test_what_it_says_to_set_is_right(model, line, advice):
         "algorithm=kto data=shapes_pairs dynamics=cps",
         "algorithm=ppo",
         "algorithm=dapo",
-        "algorithm/kl=k3 algorithm.kl.coef=0",  # nobody asks for it
+        "algorithm/kl=k3 algorithm.kl.coef=0",  # it is unused
         "algorithm/kl=timeless algorithm.kl.coef=.1",
         "algorithm=rloo dynamics=dance_sde",
     ],

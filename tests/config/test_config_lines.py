@@ -22,7 +22,7 @@ K1 = (
     "algorithm/kl=auto, or algorithm/kl=in_reward, which takes k1 from the reward"
 )
 
-# Seen in the YAML's own keys and options, without torch.
+# Detected from the keys and options of the YAML files, without torch.
 MISSPELT = {
     "sede=1": "unknown key 'sede': did you mean 'seed'?",
     "+sed=1": "unknown key 'sed': did you mean 'seed'?",
@@ -155,7 +155,7 @@ MISSPELT = {
     "resume=nowhere": "resume=nowhere: there is no config.yaml in it; give a run directory",
 }
 
-# Seen when every call is bound to its signature and every rule is asked.
+# Detected when every call is bound to its signature and every rule is checked.
 ENGINE = "rollout=vllm_server rollout.engine.url=http://127.0.0.1:9"
 WRONG = {
     "rollout=vllm_server": "rollout.engine.url is not set: add rollout.engine.url=...",
@@ -596,7 +596,7 @@ def test_a_warning_of_a_run_reaches_the_errors_as_it_is(tmp_path):
         "import logging, hydra\n"
         f"@hydra.main(version_base='1.3', config_path='{ROOT}/conf', config_name='config')\n"
         "def main(_): logging.getLogger('tandem.settings.guards').warning('40 samples tie')\n"
-        "from tandem.config import compose\n"  # what config.yaml calls is known from here on
+        "from tandem.config import compose\n"  # registers the resolvers of config.yaml
         "compose()\n"
         "main()\n"
     )

@@ -40,7 +40,7 @@ def test_choices_compose_to_what_hydra_composes(choices, monkeypatch):
     assert ours.choices == OmegaConf.to_container(theirs.hydra.runtime.choices)
     theirs = OmegaConf.to_container(theirs)
     del theirs["hydra"]
-    merge(whole := {}, theirs)  # ~ is a word of ours
+    merge(whole := {}, theirs)  # ~ is Tandem's own syntax
     assert OmegaConf.to_container(ours.cfg) == whole
 
 

@@ -16,7 +16,7 @@ SLIDING = "flow_grpo dynamics=flow_sde dynamics/stochastic=sliding_window dynami
 TAUGHT = "diffusion_opd algorithm.teachers.folders={others:teacher}"
 POSITIVE = "must be positive"
 PART = "must lie in 0 ... 1"
-WRONG = {  # preset and key=number -> what is said of it
+WRONG = {  # preset and key=number -> the message
     "nft algorithm.loss.beta=0.0": POSITIVE,
     "nft algorithm.loss.beta=-1.0": POSITIVE,
     "nft algorithm.loss.advantage_clip=0.0": POSITIVE,

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 GLOBAL = "# @package _global_\n"
 CALLS = "{_target_: os.mkdir, path: canary}"
 ADVICE = "files are not trusted with it; set it on the command line"
-SET = {  # what an experiment's file says -> the key that is refused
+SET = {  # the text of an experiment's file -> the refused key
     f"hydra: {{callbacks: {{a: {CALLS}}}}}": "hydra.callbacks.a._target_",
     "hydra: {job: {env_set: {LD_PRELOAD: x.so}}}": "hydra.job.env_set.LD_PRELOAD",
     "hydra: {job: {env_copy: [HOME]}}": "hydra.job.env_copy.0",
@@ -176,7 +176,7 @@ def test_a_file_that_cannot_be_composed_is_one_line(study, text, said):
         check(compose(CHOSEN))
 
 
-READING = {  # two keys that together read the environment, whatever either of them looks like
+READING = {  # two keys that read the environment only together
     "sweep_dir: ${oc.env:HOME}": "sweep_dir",
     "sweep_dir: ${${run_dir}:HOME}\nrun_dir: '${logger.a}.${logger.b}'": "sweep_dir",
     "sweep_dir: '${oc.decode:${run_dir}}'\nrun_dir: \"'\\\\${oc.\\\\${x}:HOME}'\"": "sweep_dir",

@@ -10,7 +10,7 @@ from tandem.config import ConfigError, check, compose
 from tandem.config.learning_rates import LEVELS, flow_rate, language_rate
 
 CONF = Path(__file__).parents[2] / "conf"
-# Parameters -> the two ends that full weights take, of models of such a size.
+# Parameters -> the range of rates for full weights of a model of that size.
 ISSUE = {
     0.6e9: (5e-6, 1e-5),
     1e9: (1e-6, 5e-6),
@@ -19,7 +19,7 @@ ISSUE = {
     70.6e9: (5e-7, 1e-6),
     235e9: (1e-7, 5e-7),
 }
-MIDDLES = {  # preset -> its rate as it comes, and with full weights
+MIDDLES = {  # preset -> its default rate, and that with full weights
     "qwen3_0_6b": (7.07e-6, 7.07e-6),
     "qwen3_1_7b": (2.24e-6, 2.24e-6),
     "qwen3_4b": (2.24e-5, 2.24e-6),

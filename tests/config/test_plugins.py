@@ -154,7 +154,7 @@ def test_the_page_lists_what_plugins_register_and_what_their_files_offer(written
         "own_plugin/__init__.py",
     )
     written("# A schedule of mine\nlr: 1\n", "own_plugin/conf/schedule/mine.yaml")
-    written("lr: 1\n", "own_plugin/conf/schedule/_shared.yaml")  # no option, as in conf/
+    written("lr: 1\n", "own_plugin/conf/schedule/_shared.yaml")  # not an option, as in conf/
     found = brought_by(import_plugins(["plugins=[own_plugin]"]))
     assert found == {"reward": {"calm": "How calm."}, "schedule": {"mine": "A schedule of mine"}}
 

@@ -45,7 +45,7 @@ def test_a_part_inside_the_same_part_is_judged_by_its_own_function():
     stays, numbers = what_stays({"coef": 0.1, "loss": {"clip_low": 0.3}}, before, after)
     assert stays == {"coef": 0.1, "loss": {}}
     assert numbers.dropped == {"algorithm.loss.loss.clip_low": 0.3}
-    assert numbers.kept == {"algorithm.loss.coef": 0.1}  # it was meant for a penalty by PPO
+    assert numbers.kept == {"algorithm.loss.coef": 0.1}  # it was set for a penalty with PPO
 
 
 def test_a_number_around_a_part_that_stays_is_not_named():
@@ -115,10 +115,10 @@ def test_a_swap_composes_and_says_what_it_left_out(line, told):
 
 def test_a_part_that_is_asked_for_by_name_is_there_though_the_recipe_has_another():
     recipe = ["model=tiny_flow", "algorithm=grpo"]
-    logp = {  # what is typed -> the function: the preset's own is gaussian
+    logp = {  # overrides -> the function; the preset's own is gaussian
         (): "unscaled_logp",
         ("dynamics/logp=gaussian",): "gaussian_logp",
-        ("dynamics=flow_sde",): "unscaled_logp",  # says nothing of it
+        ("dynamics=flow_sde",): "unscaled_logp",  # does not set it
     }
     for typed, function in logp.items():
         assert compose([*recipe, *typed]).dynamics.logp._target_.endswith(f".{function}")
@@ -169,7 +169,7 @@ def beside(algorithm: str) -> list[str]:
     return [*([FLOW] if of_flows else []), *(["data=sort_pairs"] if pairs else []), *teacher]
 
 
-# A refusal that names a key which nobody typed, or a part that nobody chose.
+# A refusal that names a key that was not typed, or a part that was not chosen.
 NOT_MATHEMATICS = re.compile(r"unknown key|is missing|expected .* got|[Cc]ould not")
 
 

@@ -9,9 +9,9 @@ from tandem.sweep.swept_values import find_one_that_runs
 from tandem.sweep.words import parse_sweep
 
 CONF = Path(__file__).parents[2] / "conf" / "sweep"
-RUNS = {  # command line -> what sets its runs apart, as their folders are named
+RUNS = {  # command line -> the differing overrides, as in the names of its folders
     "sweep=learning_rate": [f"optimizer.lr={lr}" for lr in (0.00015, 0.0003, 0.0006)],
-    # Of each model its own row, of adapters another one.
+    # Each model has its own row, and adapters have another one.
     "sweep=learning_rate model=qwen3_8b,qwen3_0_6b": [
         "model=qwen3_8b,optimizer.lr=1e-05",
         "model=qwen3_0_6b,optimizer.lr=5e-06",
@@ -21,7 +21,7 @@ RUNS = {  # command line -> what sets its runs apart, as their folders are named
         "model=qwen3_0_6b,optimizer.lr=1e-05",
     ],
     "sweep=clip_ratio": [f"algorithm.loss.clip_low={clip}" for clip in (0.1, 0.2, 0.3)],
-    # A ratio of a whole sample, and one of a squared distance by the recipe of that model.
+    # A ratio of a whole sample, and that of a squared distance in the recipe of that model.
     "sweep=clip_ratio algorithm=gspo": [
         f"algorithm.loss.clip_low={clip}" for clip in (0.00015, 0.0003, 0.00045)
     ],

@@ -368,7 +368,7 @@ def test_an_address_that_a_foreign_run_finds_in_its_folder_is_not_believed(tmp_p
     AddressFile(folder=run, urls=["http://127.0.0.1:8000", url]).write(ready=True)
     with pytest.raises(ConfigError, match=r"the run would ask http://evil\.example, which you"):
         admitted(run, cfg=resumed)
-    assert admitted(run, cfg=cfg)[1] == url  # a run that the user starts, which is remembered
+    assert admitted(run, cfg=cfg)[1] == url  # a run started by the user, which is remembered
     assert admitted(run, cfg=resumed)[1] == url
 
 
@@ -556,7 +556,7 @@ def test_a_foreign_run_reads_and_writes_no_cache_but_the_users_own(tmp_path):
     assert (found.cache_dir, found.model.cache_dir) == (own, own)
     found = resume_config(run, ["cache_dir=/said"])
     assert (found.cache_dir, found.model.cache_dir) == ("/said", "/said")
-    remember(resume_config(run, ["cache_dir=/evil"]))  # by a run that the user started
+    remember(resume_config(run, ["cache_dir=/evil"]))  # by a run started by the user
     found = resume_config(run, [])
     assert (found.cache_dir, found.model.cache_dir) == ("/evil", "/evil")
 

@@ -151,7 +151,7 @@ def test_a_tensor_of_inference_mode_has_no_version_and_is_let_through():
 
 
 def test_an_infinite_derivative_outside_the_mask_leaves_the_weights_as_they_were(tmp_path):
-    def root(batch):  # of 0 outside the mask, where it is steep
+    def root(batch):  # the derivative at 0, outside the mask, is infinite
         return (-batch.logp[:, :1] * batch.mask).sqrt() + reinforce(batch)
 
     loop = plugged(tmp_path, loss=root)

@@ -110,7 +110,7 @@ def test_a_picture_that_breaks_off_is_refused_wherever_it_does():
 def test_the_nearest_size_is_that_of_the_nearest_shape():
     sizes = ((512, 512), (384, 640), (640, 384))
     for height, width in ((100, 100), (60, 100), (100, 61), (512, 513), (10, 1000), (1000, 10)):
-        # another way: how much of a picture the cut throws away, the smaller the nearer
+        # second implementation: the nearest size is the one that crops the least
         kept = [middle(height, width, size) for size in sizes]
         lost = [height * width - high * wide for _, _, high, wide in kept]
         assert nearest_size(height, width, sizes) == sizes[lost.index(min(lost))]

@@ -208,7 +208,7 @@ def test_of_few_rows_one_is_held_out_and_one_is_left(tmp_path):
     for rows, held_out, want in [
         (numbered(2), 0.001, (1, 1)),
         (numbered(2), 0.999, (1, 1)),
-        (numbered(5), 0.999, (1, 4)),  # and not the other way round
+        (numbered(5), 0.999, (1, 4)),  # rather than the other way round
         (numbered(1), 0.05, (1, 0)),
         (numbered(1), 0.999, (1, 0)),
     ]:

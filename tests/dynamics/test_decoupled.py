@@ -138,7 +138,7 @@ def test_agreement_is_not_counted_where_the_implied_reward_is_rounding(flow, ada
     last_bits = torch.tensor([1 + 2e-7, 1 - 2e-7, 0.9, 1.1])[:, None, None]
     near = replace(batch, error=batch.old_error * last_bits)
     loss = partial(crd, centre=of_update, adaptive=adaptive)
-    centre_of_rewards = torch.full((*near.mask.shape, 1), 0.5)  # and 0 of the implied ones
+    centre_of_rewards = torch.full((*near.mask.shape, 1), 0.5)  # and 0 for the implied ones
     statistics = torch.stack([torch.zeros_like(centre_of_rewards), centre_of_rewards], -1)
     for signs, want in (([1, -1, 1, -1], 1.0), ([-1, 1, 1, 1], 0.5)):
         given = replace(near, advantages=torch.tensor(signs, dtype=torch.float32)[:, None])

@@ -45,7 +45,7 @@ def gradient_of(value, of):
     return torch.autograd.grad(value, of, retain_graph=True)[0]
 
 
-# Architecture, equality 1: errors of the picture are errors of the velocity.
+# Equality 1: errors of the image are errors of the velocity.
 
 
 def test_the_loss_of_nft_is_that_of_the_pictures_it_expects(flow):
@@ -75,7 +75,7 @@ def test_a_weighting_by_sigma_squared_is_flow_matching_of_the_picture(flow):
     assert_close(nll(seen)[:, 0].detach(), flow("sft/per_sample"), **close(torch.float64))
 
 
-# Equality 2: Advantage Weighted Matching is PPO on what errors say of log-probabilities.
+# Equality 2: Advantage Weighted Matching is PPO on log-probabilities implied by errors.
 
 
 @DTYPES
@@ -152,7 +152,7 @@ def test_diffusion_dpo_is_dpo_of_half_the_beta(flow, case, dtype):
     assert_close(gradient_of(value, own), flow(f"{case}/dloss_dv"), **tolerance)
     accuracy = reduce_metrics(own_metrics(loss, seen))["preference/accuracy"]
     assert accuracy == flow(f"{case}/implicit_accuracy").item()
-    # A preference of groups, of two samples with +1 and -1, is the same at its own beta.
+    # A preference of groups of two samples with +1 and -1 is the same, up to beta.
     group = partial(group_preference, beta=beta)
     by_group = mean_loss(group, preferring(seen))
     assert_close(by_group, value, **near(dtype))

@@ -46,7 +46,7 @@ def test_the_velocity_is_a_distance_as_well(flow):
     velocity, batch = reference_batch(flow, "Flow-SDE")
     moved = (velocity.detach() - flow("fixture/v_old")).square().mean(1, keepdim=True)
     assert_close(velocity_moved(batch.transition).detach(), moved)
-    # Rows 0 and 1 go on their way further: 0.00625 and 0.00145 off, squared and averaged.
+    # Rows 0 and 1 move on in their direction: mean squared distances 0.00625 and 0.00145.
     for most, dropped in {0.001: [0, 1], 0.002: [0], 0.007: []}.items():
         far = is_too_far(batch, distance=velocity_moved, most=most)[:, 0]
         assert far.nonzero()[:, 0].tolist() == dropped

@@ -190,7 +190,7 @@ def test_levels_and_noise_are_a_function_of_the_key():
     assert len(noise[0].flatten().unique()) == 40, "levels have noise of their own"
     alone = regression(count=5).noised(x0[1:2], keys[1:2], TEN)
     assert_close(alone, (x[1:2], sigma[1:2], truth[1:2]))
-    for level in range(5):  # whoever knows the velocity knows the picture
+    for level in range(5):  # the velocity determines the image
         assert_close(x0_from_velocity(x[:, level], truth[:, level], sigma[:, level]), x0)
 
 

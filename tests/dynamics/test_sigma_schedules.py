@@ -82,7 +82,7 @@ def test_a_terminal_level_is_that_of_diffusers(steps, tokens):
     scheduler.set_timesteps(sigmas=given(steps), mu=mu)
     levels = exponential_dynamic_shift(steps, tokens, **QWEN_IMAGE)
     assert_close(levels, scheduler.sigmas, atol=2e-7, rtol=0)
-    assert levels[0] == 1 and levels[-1] == 0  # exactly: `flow_sde` looks for 1
+    assert levels[0] == 1 and levels[-1] == 0  # exactly: `flow_sde` tests for 1
 
 
 @pytest.mark.parametrize(("steps", "terminal"), [(1, 0.02), (10, 0.0), (10, 1.0)])
@@ -96,7 +96,7 @@ def test_a_terminal_level_needs_room(steps, terminal):
 def test_levels_fall_from_one_to_zero(name, steps):
     sigmas = SCHEDULES[name](steps, 1024)
     assert sigmas.shape == (steps + 1,) and sigmas.dtype == torch.float32
-    assert sigmas[0] == 1 and sigmas[-1] == 0  # exactly: `flow_sde` looks for 1
+    assert sigmas[0] == 1 and sigmas[-1] == 0  # exactly: `flow_sde` tests for 1
     assert (sigmas.diff() < 0).all()
 
 

@@ -297,7 +297,7 @@ def test_no_group_is_signalled_or_named_once_its_number_may_be_that_of_another(m
     kill, told, ends = os.killpg, [], queue.SimpleQueue()
 
     def tell(number, what):
-        os.waitid(os.P_PID, number, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # raises: it is gone
+        os.waitid(os.P_PID, number, os.WEXITED | os.WNOHANG | os.WNOWAIT)  # raises if it is gone
         told.append(what)
 
     class Janitor:

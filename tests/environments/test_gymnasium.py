@@ -40,7 +40,7 @@ def test_a_way_over_the_lake_is_drawn_step_by_step_and_its_end_is_worth_1():
     assert heard[0].messages[0]["content"] == "SFFF\n[F]HFH\nFFFH\nHFFG"
     assert [said.reward for said in heard] == [0, 0, 0, 0, 0, 1]
     assert [said.over for said in heard] == [False] * 5 + [True]
-    assert heard[0].state == played(lake(), ["left", "down"])[1][1].state  # by another way
+    assert heard[0].state == played(lake(), ["left", "down"])[1][1].state  # by another path
 
 
 def test_a_move_without_an_action_is_told_the_words_and_makes_no_step():
@@ -69,13 +69,13 @@ def test_a_policy_plays_it(learned):
     rows = sampled(playing(world, weights=learned), questions()[:2], 2)
     assert [row.episode["lost"] for row in rows.prompts] == [None] * 4
     first = [row.episode["turns"][0]["content"] for row in rows.prompts]
-    assert first[0] == first[1] and first[2] == first[3]  # a group begins alike
+    assert first[0] == first[1] and first[2] == first[3]  # a group has equal starts
 
 
 @pytest.mark.parametrize(
     ("seen", "told"),
     [
-        (np.int64(12345678), "12345678"),  # and not 1.23457e+07, which its neighbours are too
+        (np.int64(12345678), "12345678"),  # not 1.23457e+07, which its neighbours would be too
         ((14, (np.float32(0.1), True)), "14 0.1 1"),
         ({"agent": np.array([[1, 2]]), "hint": {"text": "go on"}}, "agent 1 2 hint text go on"),
         ("a door", "a door"),

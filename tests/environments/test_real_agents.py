@@ -116,14 +116,14 @@ def test_an_agent_of_smolagents_is_trained_for_three_iterations(tmp_path):
         f"model.path={tmp_path / 'model'}", f"data.path={tmp_path / 'sums.jsonl'}",
         "prompts_per_step=2", "group_size=2",
         "num_minibatches=1", "rollout.max_new_tokens=12", "rollout.max_prompt_tokens=null",
-        "environment.max_tokens=60000",  # each call shows the whole history in words of its own
+        "environment.max_tokens=60000",  # each call shows the whole history in other words
         "reward=target_length", "reward.target_length.function.target=5", "evaluation.prompts=1",
     )  # fmt: skip
     own = [line for line in lines if "optim/grad_norm" in line]
     assert len(own) == 3
     assert all(line["environment/lost"] == 0 for line in own)
     assert all(line["environment/turns_mean"] == 3 for line in own)
-    gaps = [line[APART] for line in own if APART in line]  # where a group had something to learn
+    gaps = [line[APART] for line in own if APART in line]  # if a group had a gradient
     assert gaps and max(gaps) < 1e-5
 
 
@@ -137,7 +137,7 @@ def test_a_taskset_of_verifiers_is_trained_for_three_iterations(tmp_path, monkey
     rows = [{"prompt": f"task {i}", "taskset": "short_words", "index": i} for i in range(4)]
     (tmp_path / "tasks.jsonl").write_text("\n".join(map(json.dumps, rows)))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setenv("PATH", f"{os.environ['PATH']}:{VERIFIERS}")  # where uv is
+    monkeypatch.setenv("PATH", f"{os.environ['PATH']}:{VERIFIERS}")  # the folder of uv
     lines, _ = trained(
         tmp_path / "run", *QUICK, *PAYS, command(VERIFIERS / "python", TASK), "reward=episode",
         "environment.world.keep_env=[PYTHONPATH,SSL_CERT_FILE,UV_CACHE_DIR]", "model=hf",

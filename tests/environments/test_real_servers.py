@@ -76,5 +76,5 @@ def test_three_iterations_of_episodes_are_trained_on_the_tokens_of_a_real_vllm(
     for line in own:
         assert line["environment/over"] == 1 and line["environment/lost"] == 0
         assert line["environment/turns_mean"] == 3
-    gaps = [line[APART] for line in own if APART in line]  # where a group had something to learn
+    gaps = [line[APART] for line in own if APART in line]  # if a group had a gradient
     assert gaps and max(gaps) < EXACT

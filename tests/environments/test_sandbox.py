@@ -19,7 +19,7 @@ from tandem.policies.language.records import Sampling
 from tandem.types import Prompt
 
 OVER = "error: out of time: the programs of one turn have 0.5 s together"
-BARE = [sys.executable, "-I", "-S", "-"]  # runs programs, and is no sandbox
+BARE = [sys.executable, "-I", "-S", "-"]  # runs programs without a sandbox
 HIDDEN = [*dict.fromkeys(("/tmp", str(Path.home()), str(Path.cwd())))]
 COVER = " && ".join(f"mount -t tmpfs tmpfs {folder}" for folder in HIDDEN)
 WALLED = ["unshare", "-rnpmf", "--mount-proc", "sh", "-c", f"{COVER} && exec python3 -I -S -"]

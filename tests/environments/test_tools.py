@@ -172,7 +172,7 @@ class Base(dict):
 
 class Shelf(Base):
     def __init__(self) -> None:
-        self.search = search  # its own, and no tool
+        self.search = search  # its own attribute, not a tool
         self["found"] = "here"
 
     @classmethod

@@ -93,7 +93,7 @@ def uses_up_a_message():
     yield {"role": "user", "content": "hello"}
 
 
-# What a world may give in place of an answer, and what is said of it.
+# Invalid answers of an environment, and their messages.
 NO_ANSWERS = {
     "messages=None": (lambda: Said(messages=None), "gave messages of type NoneType, not a list"),
     "generator": (

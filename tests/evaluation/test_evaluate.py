@@ -224,7 +224,7 @@ def _on_rank(rank: int, port: int, result) -> None:
     policy = Skilled()
     odd = prompts(19)
     measured = run(policy, odd, full=True)
-    # One is told to stop: the other must not wait for it, nor take half of the answers for all.
+    # One rank is told to stop: the other must neither wait for it nor use half of the answers.
     stopped = run(asked=odd, stop=lambda: rank == 1)
     asked = sum(n for t, n, _ in policy.asked if t == 0)
     result[rank] = measured.metrics, list(measured.rows), asked, stopped

@@ -23,7 +23,7 @@ FIRST = {
     "eval/dark": 0.6,
     "eval/distance_to_start": 0.0,
 }
-# What the first and the last evaluation of runs of the embedded flow found, 30 iterations each.
+# The first and last evaluations of runs of the embedded flow, 30 iterations each.
 WARM = FIRST | {
     "eval/reward": 0.464, "eval/diversity": 0.177, "eval/colour_entropy": 1.070,
     "eval/edge_density": 0.243, "eval/dark": 0.651,

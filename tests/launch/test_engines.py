@@ -415,5 +415,5 @@ def test_a_killed_command_leaves_no_server_behind(command):
     command.process.wait()
     servers = [start["pids"][0] for start in command.started()]
     command.wait_for(lambda: not any(map(lives, servers)))
-    for pid in filter(lives, command.pids()):  # of vLLM, an engine whose server ended ends itself
+    for pid in filter(lives, command.pids()):  # in vLLM an engine ends when its server has ended
         os.kill(pid, signal.SIGKILL)

@@ -59,21 +59,21 @@ def held_in_an_update(model, folders):
     """Bytes of activations as estimated, with the message, and as measured."""
     cfg = compose([*words_of(model, folders), "max_tokens_per_microbatch=1000000"])
     policy, request, parts = estimated(cfg)
-    # The longest text: some families read no more of a text than there is.
+    # The longest text, because some families do not pad texts.
     images = (show(torch.zeros(32, 32, 3, dtype=torch.uint8)),) * policy.adapter.images
     asked = [Prompt(id=0, source="t", text="a cat " * 40, images=images)] * ROWS
     scale = request.sampling.guidance_scale
     library = policy.library
     library.prepare(library.inputs(asked[:1], guided=scale > 1), torch.device("cpu"))
     x = torch.randn(ROWS, *policy.adapter.latent_shape)
-    # All of one transformer, where a family has two: a pass holds no more than that.
+    # All rows use one transformer, in families with two: this is the largest pass.
     sigma = 0.8 + 0.2 * torch.rand(ROWS)
 
     def step():
         conditioning = library.rows(asked, x.device, guided=scale > 1)
         policy.model.field(x, sigma, conditioning, scale=scale).sum().backward()
 
-    step()  # leaves gradients behind, as all micro-batches but the first find
+    step()  # leaves gradients, as before all micro-batches but the first
     return parts["activations"], most_allocated(step)
 
 

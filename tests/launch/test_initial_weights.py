@@ -136,7 +136,7 @@ def test_kernels_that_cannot_run_here_are_refused_before_a_warm_start(monkeypatc
         check_start(compose([*plain, asked]))
     with pytest.raises(ConfigError, match=KERNELS[asked]):
         check_start(compose([*plain, f"warm_start=['algorithm=sft', '{asked}']"]))
-    check_start(compose([*plain, asked, "estimate=true"]))  # of another machine
+    check_start(compose([*plain, asked, "estimate=true"]))  # for another machine
 
 
 def test_flash_attention_needs_one_of_its_packages(monkeypatch):

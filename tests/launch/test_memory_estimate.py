@@ -24,7 +24,7 @@ from tandem.policies.memory.language_estimate import footprint
 from tandem.policies.memory.language_outline import LanguageOutline
 
 NOTHING = frozenset()
-SHARE = 0.15  # that an estimate may be off by
+SHARE = 0.15  # tolerance of an estimate
 PROMPT, NEW, ROWS = 16, 48, 16
 
 
@@ -104,7 +104,7 @@ def test_a_micro_batch_holds_what_was_estimated(shape):
     if policy.packs:
         lengths = [full] * (ROWS // 2) + [full // 2] * ROWS
     sample, mask = rows_of_tokens(lengths)
-    step(policy, sample, mask)  # leaves gradients behind, as all micro-batches but the first find
+    step(policy, sample, mask)  # leaves gradients, as before all micro-batches but the first
     measured = most_allocated(lambda: step(policy, sample, mask))
     assert estimated["activations"].size == pytest.approx(measured, rel=SHARE)
     assert measured > 2**21

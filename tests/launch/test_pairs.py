@@ -147,7 +147,7 @@ def test_held_out_pairs_are_compared_by_the_reward_of_the_loss():
     ratio = (new - old).sum(1) - (worse - was).sum(1)
     mean = new.sum(1) / n - worse.sum(1) / m
     got = compared(policy, partial(dpo, beta=0.2), asked)
-    ahead = (ratio > 0).float()  # no two answers are equal, whose order would be a rounding
+    ahead = (ratio > 0).float()  # no two answers are equal, so rounding does not decide their order
     assert got["eval/pair_accuracy"] == ahead.mean().item()
     assert got["eval/pair_margin"] == pytest.approx(0.2 * ratio.mean().item(), abs=1e-5)
     alone = compared(policy, partial(simpo, beta=2.0), asked)

@@ -25,7 +25,7 @@ HERE = ("algorithm=grpo", "run_dir=runs/one")
 def nobody_else(monkeypatch):
     for name in [name for name in os.environ if name in PLACES or name.startswith("SLURM_")]:
         monkeypatch.delenv(name)
-    monkeypatch.setattr(os, "environ", os.environ.copy())  # what join_ranks writes goes with it
+    monkeypatch.setattr(os, "environ", os.environ.copy())  # undoes what join_ranks writes
 
 
 @pytest.fixture
@@ -49,10 +49,10 @@ def test_one_task_of_srun_is_the_first_rank(srun, task):
 def test_the_first_process_of_a_second_node_is_not_the_first_rank(monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "0")
     assert distributed.is_first()
-    monkeypatch.setenv("NODE_RANK", "1")  # as Lightning has it
+    monkeypatch.setenv("NODE_RANK", "1")  # as set by Lightning
     assert not distributed.is_first()
     monkeypatch.delenv("NODE_RANK")
-    monkeypatch.setenv("RANK", "8")  # as torchrun has it
+    monkeypatch.setenv("RANK", "8")  # as set by torchrun
     assert not distributed.is_first()
 
 

@@ -40,9 +40,9 @@ from tandem.training.batches import BatchPlan
 from tandem.types import Prompt, Rollout, Scores
 
 EXACT = {"rtol": 1e-9, "atol": 1e-12}
-# Most are likelier than under the reference, so that KTO has a KL to measure.
+# Most answers are likelier than under the reference, so KTO measures a KL.
 ANSWERS = ("40", "320", "5140", "20", "2220", "50", "3140")
-# Here a sampler may lie and a step may be long: a law holds all the same, and guards have a law.
+# A sampler may be wrong and a step long: laws hold anyway, and guards have their own law.
 OPEN = Guards(
     first_update_ratio=torch.inf, max_mismatch=torch.inf, no_signal=99, max_missing_rewards=1.0
 )
@@ -68,7 +68,7 @@ NAMED = {"gardo": ["algorithm.advantage.distance=short", "algorithm.kl.gate.auxi
 OF_CHAINS = {"unigrpo"}
 # All networks learn in every iteration of the bench.
 NAMED |= {name: ["algorithm.policy_every=1"] for name in ("dmd2", "tdm")}
-TAUGHT = ["algorithm.teachers.folders={others:teacher}"]  # the policy here has one of its own
+TAUGHT = ["algorithm.teachers.folders={others:teacher}"]  # the policy here has its own teacher
 
 
 @cache
@@ -173,9 +173,9 @@ class Setting:
     """The settings that a law varies; the defaults are the baseline."""
 
     budget: Budget = WHOLE
-    change: Change | None = None  # of the rows, once all about them is known
-    policy: Callable[[], nn.Module] | None = None  # in place of one without a network
-    dtype: torch.dtype = torch.float64  # of the one without
+    change: Change | None = None  # of the complete rows
+    policy: Callable[[], nn.Module] | None = None  # instead of one without a network
+    dtype: torch.dtype = torch.float64  # of the one without a network
     guards: Guards = OPEN
     epochs: int = 2  # more than the presets have: with one update every ratio would be 1
     lr: float = 4.0

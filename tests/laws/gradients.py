@@ -69,14 +69,14 @@ def first_step(algorithm: Algorithm) -> None:
     rows = bench.first_rows()
     outcome = bench.objective(bench.policy, rows)
     counts = rows.weights["policy"] * rows.advantages * weight_of_steps(bench, rows)
-    if kind(algorithm.loss) is clip_cov:  # what was drawn by lot has lost its gradient
+    if kind(algorithm.loss) is clip_cov:  # randomly chosen steps have no gradient
         counts = counts * ~rows.statistics["policy"].bool()
     logp = logp_of(bench, rows)
     want = torch.autograd.grad(-(logp * counts).sum(), bench.policy.table)
     assert want[0].any()
     assert_close(torch.autograd.grad(outcome.loss, bench.policy.table), want, **EXACT)
     if samples_nothing(algorithm) is not None:
-        return  # and there is no sampler to drift from
+        return  # without a sampler there is no drift
     metrics = reduce_metrics(outcome.metrics)
     still = [x for name, x in metrics.items() if "approx_kl" in name or "clip_frac" in name]
     assert len(still) >= 3
@@ -124,13 +124,13 @@ def no_temperature(algorithm: Algorithm) -> str | None:
 def temperature(algorithm: Algorithm) -> None:
     """Sampler and trainer divide the logits by the same number, and guards detect a difference."""
     cool = Sampling(max_new_tokens=8, temperature=COOL)
-    policy = trained(small(algorithm.needs, sampling=cool))  # at random weights logits are alike
+    policy = trained(small(algorithm.needs, sampling=cool))  # random logits hardly differ
     policy.teachers = Doubter({})
     quick = {"policy": lambda: policy, "epochs": 1, "lr": 0.0}
     guards = Guards(no_signal=99, max_missing_rewards=1.0)
-    if isinstance(algorithm.sampling_strategy, Reprompted):  # in characters that nobody knows here
+    if isinstance(algorithm.sampling_strategy, Reprompted):  # its characters are unknown here
         algorithm = replace(algorithm, sampling_strategy=algorithm.sampling_strategy.of)
-    if "turn" in algorithm.needs:  # nobody answers here: an answer is a move
+    if "turn" in algorithm.needs:  # without an environment an answer is a move
         played = partial(in_one_turn, collect=algorithm.sampling_strategy)
         algorithm = replace(algorithm, sampling_strategy=played)
     bench = Bench(algorithm, Setting(guards=guards, **quick)).go()
@@ -257,7 +257,7 @@ def regressed_kl_gradient(algorithm: Algorithm) -> None:
     rows, policy = bench.first_rows(), bench.policy
     own, other = (policy.velocity_at(rows.rollout, x) for x in (policy.table, policy.reference))
     distance = (own - other).square().mean(-1)
-    if kind(algorithm.kl.loss) is kl.reward_adaptive:  # least for what is worst
+    if kind(algorithm.kl.loss) is kl.reward_adaptive:  # smallest for the worst samples
         least, most = (unwrap_partial(algorithm.kl.loss)[1][x] for x in ("least", "advantage_clip"))
         good = (rows.advantages / most).clamp(-1, 1) / 2 + 0.5
         distance = distance * (least + (1 - least) * good)

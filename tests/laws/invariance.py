@@ -27,7 +27,7 @@ from tandem.losses.distillation import distillation
 from tandem.losses.matching import dmd2, tdm
 from tandem.types import Rollout, Scores, map_fields, take
 
-CUTS = (Budget(rows=5), Budget(max_tokens=17))  # of pictures the second takes one at a time
+CUTS = (Budget(rows=5), Budget(max_tokens=17))  # for images the second gives one at a time
 FLOAT32 = {"rtol": 1e-4, "atol": 1e-5}  # a gradient of length 0.1, or a metric near 1
 BONUS = 3.0
 Law = Callable[[Algorithm], None]
@@ -97,7 +97,7 @@ def padded(scores: Scores, rollout: Rollout, *, left: int, right: int) -> tuple[
     def wider(value: Tensor | tuple) -> Tensor | tuple:
         if isinstance(value, tuple) or value.ndim == 1:
             return value
-        inside = (0, 0) * (value.ndim - 2)  # named from the last axis on
+        inside = (0, 0) * (value.ndim - 2)  # from the last axis on
         return torch.nn.functional.pad(value, (*inside, left, right))
 
     def poisoned(value: Tensor | tuple) -> Tensor | tuple:
@@ -171,7 +171,7 @@ def a_group_up(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
 def shift(algorithm: Algorithm) -> None:
     """A bonus for a whole group changes nothing."""
     moved, want = run(algorithm, change=with_parts(a_group_up)), run(algorithm)
-    if kind(algorithm.loss) in OF_NO_SCORE:  # but the report has them
+    if kind(algorithm.loss) in OF_NO_SCORE:  # the report contains scores
         assert_close(moved.gradients, want.gradients, **EXACT)
     else:
         agree(moved, want)
@@ -246,9 +246,9 @@ def coefficient(algorithm: Algorithm) -> None:
         assert turned_off.needs == silent.needs
         agree(run(turned_off, **alike), want, rtol=0, atol=0)
     if algorithm.networks:
-        return  # a score holds the policy, and a penalty is refused
+        return  # their scores already bound the policy, and a penalty is refused
     near = without_penalties(algorithm, kl=1e-13, entropy=0.0 if on_errors else 1e-13)
-    if on_errors:  # which have no entropy, and those of a teacher no KL of their own
+    if on_errors:  # they have no entropy, and distillation has no KL of its own
         near = replace(near, kl=KLInLoss(coef=1e-13, loss=kl.regressed))
     near = run(near, **alike)
     assert_close(near.gradients, want.gradients, **EXACT)

@@ -20,9 +20,9 @@ class Law:
     """A law of algorithms."""
 
     says: str
-    check: Callable[[Algorithm], None]  # raises where it is broken
-    reason: Callable[[Algorithm], str | None] = invariance.always  # why it does not hold; or None
-    otherwise: Callable[[Algorithm], None] | None = None  # raises where the reason is an excuse
+    check: Callable[[Algorithm], None]  # raises if the law is broken
+    reason: Callable[[Algorithm], str | None] = invariance.always  # why it fails, or None
+    otherwise: Callable[[Algorithm], None] | None = None  # raises if the law holds anyway
 
 
 LAWS = {
@@ -39,7 +39,7 @@ LAWS = {
     "ranks": Law(
         says="two ranks with unequal numbers of groups give the gradients and metrics of one, "
         "to 1e-9",
-        check=invariance.one_rank,  # the two ranks run all presets in one go
+        check=invariance.one_rank,  # the two ranks run all presets at once
     ),
     "rows": Law(
         says="the order of the rows of an iteration changes nothing",
@@ -109,7 +109,7 @@ def reasons() -> dict[tuple[str, str], str | None]:
 def ticked() -> dict[tuple[str, str], bool]:
     """Whether a law holds for a preset according to docs/laws.md, without building the preset."""
     cells = [line.strip("| ").split(" | ") for line in PAGE.read_text(encoding="utf-8").split("\n")]
-    rows = [row for row in cells if len(row) == len(LAWS) + 1][1:]  # the first one has the laws
+    rows = [row for row in cells if len(row) == len(LAWS) + 1][1:]  # the first one is the header
     return {
         (name, law): cell == TICK
         for name, *held in rows

@@ -33,7 +33,7 @@ LOSSES = {
     "fipo": fipo,
     "opsm": OffPolicyMask(loss=ppo, delta=0.1),
 }
-PULLED = {"dro", "dppo_pulled"}  # move a row that has no advantage
+PULLED = {"dro", "dppo_pulled"}  # these change rows without an advantage
 
 
 def random_batch(

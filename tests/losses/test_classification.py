@@ -17,7 +17,7 @@ from tandem.types import CoupledBatch, take
 def test_real_is_the_reference_one(axis):
     moved = axis("real/mean_log_ratio").requires_grad_()
     signs = 2 * axis("real/label") - 1
-    # Two steps a row, one of which moved twice the mean: it is the mean that counts.
+    # Two steps per row, one of which moved twice the mean: only the mean counts.
     steps = torch.tensor([2.0, 0.0], dtype=torch.float64)
     batch = CoupledBatch(
         logp=moved[:, None] * steps, advantages=signs[:, None].expand(-1, 2),

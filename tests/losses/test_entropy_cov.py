@@ -101,7 +101,7 @@ def test_kept_are_the_entropies_from_the_quantile_on(part, rows):
     assert torch.equal(chosen(TopEntropy(loss=ppo, part=part), batch), want)
 
 
-# Who cuts the rows, and how, changes nothing.
+# The cut of the rows does not matter.
 
 
 @every_loss
@@ -174,7 +174,7 @@ def test_a_loss_reads_only_what_it_declares(loss):
     assert_close(loss(unread, chosen(loss, unread)), loss(batch, chosen(loss, batch)))
 
 
-# The lot of Clip-Cov.
+# The random choice of Clip-Cov.
 
 
 def test_clip_cov_draws_as_many_candidates_as_its_part_of_all_steps():
@@ -234,7 +234,7 @@ def test_the_lot_of_a_step_follows_its_row_whatever_else_stands_there():
     assert torch.equal(shifted[batch.mask], drawn[batch.mask])
 
 
-# What they say of themselves.
+# Their metrics.
 
 
 def measured(loss, batch):

@@ -191,6 +191,6 @@ def test_a_query_is_the_expected_picture_at_its_own_level(flow):
 def test_a_shift_is_uniform_before_it():
     u = torch.tensor([0.0, 0.5, 1.0]).double()
     ends = (torch.full((3,), 0.9).double(), torch.full((3,), 0.75).double())
-    # At shift 3 0.75 comes from 0.5 and 1 from 1: half the way is 0.75, which becomes 0.9.
+    # At shift 3, 0.75 comes from 0.5 and 1 from 1: their middle 0.75 becomes 0.9.
     close(reverse(u, *ends, shift=3.0)[0], torch.tensor([0.75, 0.9, 1.0]).double())
     close(trajectory(u, *ends)[0], torch.tensor([0.75, 0.825, 0.9]).double())

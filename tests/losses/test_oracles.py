@@ -27,8 +27,8 @@ from tandem.losses.trust_region import OffPolicyMask, binary_kl, dppo, total_var
 from tandem.policies.masked.records import States
 from tandem.types import CoupledBatch, Evidence
 
-# Each takes log p, log p_old and log q of the steps of a sample, its advantage, and the log p at
-# which it takes what has no gradient.
+# Each takes log p, log p_old and log q of a sample's steps, its advantage, and the log p
+# used in factors without gradient.
 
 
 def gspo_of(new, old, sampler, a, at):

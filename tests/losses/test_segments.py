@@ -78,7 +78,7 @@ def test_weights_are_means_within_each_segment(axis):
     shares = torch.stack([weight[segment == place].sum() for place in (0, 1)]).double()
     close(shares, axis("chain_weights/share_of_segments"))
     whole = token_mean(mask)
-    close(whole.double(), axis("chain_weights/token_mean"))  # what drifts as texts grow
+    close(whole.double(), axis("chain_weights/token_mean"))  # this weight drifts as texts grow
     shares = torch.stack([whole[segment == place].sum() for place in (0, 1)]).double()
     close(shares, axis("chain_weights/share_of_segments_token_mean"))
 
@@ -99,7 +99,7 @@ def test_one_clip_holds_in_the_units_of_each_segment(axis):
     close(steps, axis("chain_ppo/loss_steps"))
     outcome = own(Known(logp), weighed(own, rows))
     close(outcome.loss.detach(), axis("chain_ppo/loss"))
-    # r A is min(r A, clip(r) A) where the clip does not hold; its slope is then -r A w.
+    # Where the clip is inactive, min(r A, clip(r) A) is r A, and the slope is -r A w.
     gradient = torch.autograd.grad(outcome.loss, logp)[0]
     ratio = (logp - read["old_logp"]).exp().detach()
     bound = torch.where(segment == 1, of_step, clip)
@@ -107,7 +107,7 @@ def test_one_clip_holds_in_the_units_of_each_segment(axis):
     held = ((ratio - 1) * advantages.sign() > bound) & mask
     weight = weighed(own, rows).weights["policy"]
     close(gradient, torch.where(held, 0, -ratio * advantages * weight * mask))
-    assert held.sum() == 1  # the last step of the bad row, which a clip of 0.2 would never hold
+    assert held.sum() == 1  # the last step of the bad row, which a clip of 0.2 would never reach
 
 
 def transition_of(axis, case, kl, std, gain):

@@ -31,7 +31,7 @@ def kept_for_backward(objective, policy, rows) -> int:
 
 def test_peak_memory_falls_with_the_micro_batch():
     policy = small(NOTHING)
-    different = [  # rows that are alike would be read once
+    different = [  # equal rows would be read once
         replace(prompt, answer=f"{prompt.answer}{number:02}")
         for number, prompt in enumerate(questions() * 4)
     ]

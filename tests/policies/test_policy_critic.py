@@ -43,7 +43,7 @@ def test_a_value_is_that_of_what_stands_before_its_token(critic):
     rollout = shown(policy)
     before = policy.evidence(rollout, VALUES).values
     tokens = rollout.sample.tokens.clone()
-    row, step = 3, 1  # another token at step 1 changes what step 2 is worth, and nothing earlier
+    row, step = 3, 1  # another token at step 1 changes the value of step 2, and of no earlier step
     tokens[row, rollout.sample.prompt_length[row] + step] += 1
     after = policy.evidence(replace(rollout, sample=replace(rollout.sample, tokens=tokens)), VALUES)
     assert_close(after.values[row, : step + 1], before[row, : step + 1], rtol=0, atol=1e-6)

@@ -301,7 +301,7 @@ def test_weights_are_rounded_as_the_options_of_transformers_round_them(tmp_path,
         own = theirs.get_submodule(place.removesuffix(".base_layer"))
         assert torch.equal(layer.weight, dequantize_module_weight(own).to(layer.weight.dtype))
     tokens = torch.arange(24)[None]
-    # Without a gradient bitsandbytes has other kernels, which round on.
+    # Without a gradient bitsandbytes uses other kernels, with additional rounding.
     got, want = ours.network(input_ids=tokens).logits, theirs(input_ids=tokens).logits
     far = 2e-2 if dtype == "bfloat16" or name == "bnb_8bit" else 2e-5
     assert_close(got.float(), want.float(), atol=far, rtol=far)

@@ -214,7 +214,7 @@ def test_a_disk_that_fills_during_a_save_costs_nothing(tmp_path, monkeypatch, ca
     found = find_newest_whole(tmp_path)
     assert found.skipped == ()
     assert_holds(found.path, found.step)
-    # The last flush is of the parent: by then the new one is in place, and the old one still there.
+    # The last flush is of the parent: the new one is in place by then, and the old one remains.
     assert names(tmp_path) == (["step_000010", "step_000020"] if call == 5 else ["step_000010"])
 
 

@@ -29,7 +29,7 @@ def test_its_numbers_and_rows_lie_beside_the_record(tmp_path):
 def test_elsewhere_it_is_a_run_of_its_own_in_the_group_of_the_run(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     wandb.teardown()
-    table = tmp_path / "run" / "metrics.csv"  # of the training, which it leaves alone
+    table = tmp_path / "run" / "metrics.csv"  # of the training, which stays unchanged
     table.parent.mkdir()
     table.write_text("iteration\n0\n")
     mirrors = [Wandb(project="p", mode="offline"), Csv()]

@@ -127,7 +127,7 @@ def test_the_distance_is_to_the_pictures_of_the_first_evaluation_and_survives_a_
     assert before == pytest.approx(sum(want) / 4)
     record.samples(20, later)
     again = RunRecord(record.folder)
-    again.cut(20)  # as a run does that was killed and goes on
+    again.cut(20)  # as in a resumed run
     assert again.distance_to_start(later) == before
     fewer = [r for i, r in enumerate(later) if i not in (1, 2)]  # the first of red, a second blue
     assert again.distance_to_start(fewer[:1]) == pytest.approx(want[0])

@@ -134,7 +134,7 @@ def test_every_iteration_is_one_row_with_its_samples_and_any_axis_can_be_chosen(
     assert columns(tables("samples/evaluation", records)) == seen_at
     trained_on = [(i, "best", f"text {i}") for i in range(3)]
     assert columns(tables("samples/training", records)) == trained_on
-    assert columns(tables("samples/evaluations", records)) == seen_at  # of all, in one table
+    assert columns(tables("samples/evaluations", records)) == seen_at  # all of them, in one table
     metrics = of_type("metric", records)
     assert {one["name"] for one in metrics if "name" in one} >= {
         *("iteration", "samples", "tokens", "time/total", "time/cpu", "time/gpu")
@@ -150,7 +150,7 @@ def columns(tables: list[list[dict]]) -> list[tuple]:
 def test_a_run_that_goes_on_is_whole_in_one_folder_and_has_no_point_twice(tmp_path, client):
     folder, mirror = tmp_path / "run", Wandb(project="p", mode="offline")
     train(folder, mirror, iterations=4)
-    for start in (2, 3):  # it died, went back to a checkpoint, and did so again
+    for start in (2, 3):  # it died and went back to a checkpoint, twice
         record = RunRecord(folder, mirrors=[mirror])
         record.cut(start)
         record.open(start)
@@ -164,7 +164,7 @@ def test_a_run_that_goes_on_is_whole_in_one_folder_and_has_no_point_twice(tmp_pa
     assert shown == [(i, "eval", f"text {i}") for i in range(5)]
     begun = of_type("run", records)[0]
     assert begun["run_id"] == record.id
-    assert not begun.get("resumed")  # uploaded, it takes the place of what another start uploaded
+    assert not begun.get("resumed")  # once uploaded, it replaces the upload of another start
 
 
 def test_pictures_stay_pictures_and_a_mirror_that_comes_later_has_them_all(tmp_path, client):
@@ -202,7 +202,7 @@ def test_a_client_that_dies_ends_no_run(tmp_path, client, caplog):
     assert len(warnings(caplog)) == 1
     assert warnings(caplog)[0].startswith("mirror Wandb is off: ")
     with pytest.raises(ConnectionError):
-        wandb.teardown()  # so it says at the end of a process too, where nobody listens
+        wandb.teardown()  # it warns again at the end of a process, unheard
 
 
 def of_wandb() -> list[int]:

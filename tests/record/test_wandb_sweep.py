@@ -14,7 +14,7 @@ import tandem
 ROOT = Path(__file__).parents[2]
 IN_VARIABLE, IN_URL = "canary1x7f3a90", "canary2x7f3a90"
 
-# Sweeps and W&B's files are in the gate apart: tests/sweep, test_wandb_mirror.py.
+# The gate tests sweeps and W&B's files separately: tests/sweep, test_wandb_mirror.py.
 pytestmark = [pytest.mark.slow, pytest.mark.system]
 
 
@@ -54,7 +54,7 @@ def begun(records) -> list[dict]:
 
 
 def test_a_job_of_a_sweep_writes_what_the_run_alone_writes(runs, tmp_path, monkeypatch):
-    monkeypatch.setenv("SOME_API_KEY", IN_VARIABLE)  # secrets are hidden alike
+    monkeypatch.setenv("SOME_API_KEY", IN_VARIABLE)  # secrets are hidden the same way
     tandem.train("seed=0", *QUICK, f"run_dir={tmp_path}")
     for name in ("metrics.jsonl", "model/model.safetensors"):
         assert (runs[0] / name).read_bytes() == (tmp_path / name).read_bytes()

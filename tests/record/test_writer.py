@@ -114,7 +114,7 @@ def test_of_another_machine_the_file_to_delete_is_named(tmp_path):
 def test_the_lock_is_gone_however_the_run_ends(tmp_path):
     with pytest.raises(KeyboardInterrupt), claim_folder(tmp_path / "run"):
         raise KeyboardInterrupt
-    assert not (tmp_path / "run").exists()  # nothing came of it
+    assert not (tmp_path / "run").exists()  # nothing was written
     with claim_folder(tmp_path):
         (tmp_path / "kept").touch()
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]

@@ -130,7 +130,7 @@ def closed():
 
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
-ANSWERS = {  # method, path, headers, body -> status and what is said
+ANSWERS = {  # method, path, headers, body -> status and message
     "right": ("POST", "/score", JSON | BEARER, REQUEST, 200, None),
     "no token": ("POST", "/score", JSON, REQUEST, 401, "a bearer token is required"),
     "another token": (

@@ -62,7 +62,7 @@ def _text(completion):
         return completion
     [message] = completion
     assert message["role"] == "assistant"
-    return re.sub("5", "4", message["content"])  # a message is what stands in it
+    return re.sub("5", "4", message["content"])  # a message counts by its content
 
 
 @pytest.mark.parametrize(

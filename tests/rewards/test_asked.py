@@ -46,7 +46,7 @@ def test_the_score_is_the_probability_of_the_answer_and_its_end():
     ]
     rows = policy.encode(shown, key=0, slots=range(len(shown)))
     image = policy.scorer.inputs.image_token
-    # A judge writes nothing, and leaves every token its probability.
+    # A judge does not sample, and no token's probability is changed.
     policy.scorer.inputs.banned = ()
     want = policy.logp(rows).sum(1).exp().tolist()
     got = Asked(eye(), batch_size=5)(pictures, prompts(TEXTS))
@@ -77,4 +77,4 @@ def test_the_head_is_asked_where_the_answer_stands_and_nowhere_else():
     head = judge.model.get_output_embeddings()
     head.register_forward_hook(lambda module, given, out: seen.append(out.shape[1]))
     judge([renderings()["red circle"][0]] * 2, prompts(["red circle", "blue"]))
-    assert seen == [3]  # of two words and an end, whatever the other row's answer
+    assert seen == [3]  # two words and an end token, whatever the other row's answer

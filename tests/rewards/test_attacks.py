@@ -162,7 +162,7 @@ def test_math_verify_runs_nothing(tmp_path):
     check_harmless(MathVerify(timeout=1.0, workers=2), prompt, tmp_path / "canary", limit=60)
 
 
-# Their scorers hand the answer to Python's eval or to sympy's parser.
+# Their scorers pass the answer to Python's eval or to sympy's parser.
 EVALUATING = (
     "binary_matrix",
     "countdown",

@@ -61,7 +61,7 @@ def plain(folder, pictures):
 def test_pickscore_is_the_published_formula_over_26(folder, pictures, plain):
     got = torch.tensor(PickScore(folder, batch_size=2)(pictures, prompts()))
     assert_close(got, plain[1] / 26, atol=1e-6, rtol=1e-6)
-    assert got.max() - got.min() > 0.05  # the model tells them apart
+    assert got.max() - got.min() > 0.05  # the model distinguishes them
     published = PickScore(folder, divisor=1.0)(pictures, prompts())
     assert_close(torch.tensor(published), plain[1], atol=2e-5, rtol=1e-6)
 
@@ -113,7 +113,7 @@ def refusal(make):
         make()
     line = str(refused.value)
     assert "\n" not in line
-    assert len(line) < 600  # a path stands three times in the command that converts a pickle
+    assert len(line) < 600  # the command that converts a pickle contains a path three times
     return line
 
 

@@ -98,7 +98,7 @@ def test_in_one_order_every_sample_comes_first_in_half_of_its_pairs_give_or_take
 
 def test_a_sample_with_nobody_beside_it_has_no_chance_to_win_and_the_judge_abstains():
     assert numbers(larger, 1, 2) == ([None, 0.0, 1.0], {"gave none": 1})
-    alone, faults = Reward(larger)(["3", "4"], samples(2)[1])  # no groups were said
+    alone, faults = Reward(larger)(["3", "4"], samples(2)[1])  # without groups
     assert (alone, dict(faults)) == ([None, None], {"gave none": 2})
 
 

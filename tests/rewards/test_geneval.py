@@ -86,7 +86,7 @@ RIGHT = Thing("blue", "square", 75, 48)
     ("things", "partial", "right"),
     [
         ((*LEFT, RIGHT), 1.0, 1.0),
-        # counts 1/2 and 1, no colour, and no direction from a clause that failed: 0.5 0 1 1 0
+        # counts 1/2 and 1, no colour, and no direction after a failed clause: 0.5 0 1 1 0
         ((LEFT[0], RIGHT), 2.5 / 5, 0.0),
         # a third circle: 0.5 0 | 1 1 0; GenEval itself asks for at least two
         ((*LEFT, Thing("red", "circle", 40, 85), RIGHT), 2.5 / 5, 1.0),
@@ -97,7 +97,7 @@ RIGHT = Thing("blue", "square", 75, 48)
         # the square stands to the left: 1 1 | 1 1 0 1
         ((*(Thing("red", "circle", 75, y) for y in (30, 66)), Thing("blue", "square", 15, 48)),
          5 / 6, 0.0),
-        # one circle of two is to its right: as bad
+        # one of two circles is to its right: as bad
         ((LEFT[0], Thing("red", "circle", 75, 80), Thing("blue", "square", 48, 48)), 5 / 6, 0.0),
         ((), 0.0, 0.0),
     ],

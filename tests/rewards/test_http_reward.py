@@ -268,7 +268,7 @@ def test_the_token_is_sent_and_shown_nowhere(server, monkeypatch):
 
 
 WHERE = "reward.http.function"
-REFUSED = [  # key below the function, value, what is said
+REFUSED = [  # key below the function, value, message
     ("url", "???", f"{WHERE}.url is not set: add {WHERE}.url=..."),
     ("url", "host:80", f"{WHERE}.url=host:80: expected http://host:port or https://..."),
     (

@@ -164,12 +164,12 @@ def test_what_is_between_a_circle_and_a_square_earns_more_the_nearer_it_is():
     assert paid == sorted(paid) and paid[0] < 0.01 < 0.05 < paid[2] and paid[8] == 1.0
     assert max(later - sooner for sooner, later in pairwise(paid)) > 0.5  # it becomes right
     old = judged(way, ["blue circle"] * 9)
-    assert old[0] > 0.4  # which the square earns there
+    assert old[0] > 0.4  # the reward of a square there
 
 
 def test_a_ragged_circle_is_right_by_the_nearest_rendering_and_not_by_the_crisp_one():
     picture = ragged(DRAWN["red circle"][4], 8)
-    assert judged([picture], ["red circle"])[0] > 0.8  # the reward of before
+    assert judged([picture], ["red circle"])[0] > 0.8  # the earlier reward
     assert crisp([picture], ["red circle"])[0] < 0.5
     assert crisp([ragged(DRAWN["red circle"][4], 2)], ["red circle"])[0] == 1.0
 

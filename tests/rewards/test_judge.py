@@ -355,7 +355,7 @@ def test_the_key_is_sent_and_shown_nowhere(server, monkeypatch):
 
 
 WHERE = "reward.judge.function"
-REFUSED = [  # key below the function, value, what is said
+REFUSED = [  # key below the function, value, message
     ("chat.url", "???", f"{WHERE}.chat.url is not set: add {WHERE}.chat.url=..."),
     ("chat.concurrency", 0, f"{WHERE}.chat.concurrency=0: must be positive"),
     ("chat.limits.connect", 0.0, f"{WHERE}.chat.limits.connect=0.0: must be positive"),

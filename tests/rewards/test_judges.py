@@ -72,7 +72,7 @@ def test_a_judge_rests_between_the_iterations_it_is_asked_in():
         known = ~rewards.begin(OUTPUTS, PROMPTS, iteration=iteration)().named("judge").isnan()
         assert known.tolist() == [iteration % 3 == 0] * 4
     assert len(asked) == 2 * len(OUTPUTS)
-    assert not rewards(OUTPUTS, PROMPTS).named("judge").isnan().any()  # as evaluations ask
+    assert not rewards(OUTPUTS, PROMPTS).named("judge").isnan().any()  # as in evaluations
 
 
 def test_an_estimator_of_single_rewards_leaves_it_out():

@@ -75,7 +75,7 @@ def test_the_aesthetic_score_is_five_products_of_what_clip_sees(folder, pictures
     torch.manual_seed(2)
     sizes = [16, 12, 8, 6, 4, 1]
     layers = [torch.nn.Linear(*pair) for pair in pairwise(sizes)]
-    numbers = (0, 2, 4, 6, 7)  # dropout stands between them
+    numbers = (0, 2, 4, 6, 7)  # dropout layers are between them
     head = str(tmp_path / "head.safetensors")
     save_file(
         {

@@ -30,7 +30,7 @@ SIGN = 'A sign that says "Hello World" in the rain'
         ("Hello World", 1.0),
         ("hello world", 1.0),  # no case
         ("HelloWorld", 1.0),  # no spaces
-        ("OPEN Hello World 24h", 1.0),  # whatever else stands there
+        ("OPEN Hello World 24h", 1.0),  # other text is ignored
         ("Hallo World", 0.9),
         ("Hello Wrld", 0.9),
         ("Helo Worldd", 0.8),

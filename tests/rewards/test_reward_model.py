@@ -36,7 +36,7 @@ def plainly(folder, answer, prompt):
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
     turns = list(prompt.messages or ({"role": "user", "content": prompt.text},))
-    if turns[-1]["role"] == "assistant":  # a demonstration, in whose place the answer stands
+    if turns[-1]["role"] == "assistant":  # a demonstration, which the answer replaces
         turns.pop()
     turns.append({"role": "assistant", "content": answer})
     given = tokenizer.apply_chat_template(turns, tokenize=True, return_dict=True)
@@ -52,7 +52,7 @@ def test_it_says_of_a_batch_what_transformers_says_of_each_conversation(tmp_path
     for size in (1, 2, 5):
         got = torch.tensor(RewardModel(folder, batch_size=size)(ANSWERS, PROMPTS))
         assert_close(got, want, atol=1e-5, rtol=1e-5)
-    assert want.std() > 0.1  # the model tells them apart
+    assert want.std() > 0.1  # the model distinguishes them
 
 
 def test_padding_and_company_change_nothing(folder):

@@ -36,7 +36,7 @@ CHOSEN = {
         for name in ("judge", "judge_pairs", "judge_groups", "unified_reward")
     },
 }  # what the user must give
-# Rewards that load weights, with somebody who writes them.
+# Rewards that load weights, with a function that writes such weights.
 NETWORKS = {
     "pickscore": write_clip,
     "clip_score": write_clip,
@@ -162,7 +162,7 @@ def test_a_reward_that_compares_is_an_option_like_others(judge):
     check(cfg)
     prompts = [Prompt(id=0, source="t", text="?")] * 3
     rewards = Rewards(build(cfg.reward, "reward"))
-    # The second comes before the third, and of a tie the first has a quarter.
+    # The second ranks before the third, and the first gets a quarter of a tie.
     assert rewards(["a", "bb", "cc"], prompts, torch.zeros(3)).total.tolist() == [0, 0.625, 0.875]
 
 

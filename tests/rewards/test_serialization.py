@@ -56,7 +56,7 @@ def test_pictures_arrive_as_they_were_sent(seed):
     shapes = [(8, 8, 3), (1, 5, 3), (16, 4, 3)]
     outputs = [torch.randint(256, s, generator=draw, dtype=torch.uint8) for s in shapes]
     outputs.append(outputs[0].transpose(0, 1))  # not in the order of memory
-    outputs += torch.stack([outputs[0]] * 2).unbind()  # of one memory
+    outputs += torch.stack([outputs[0]] * 2).unbind()  # sharing memory
     rows = [row_of(i, outputs[i], prompt) for i, prompt in enumerate(prompts(seed, 6))]
     kind, body = encode(rows)
     assert kind == PICTURES
@@ -100,7 +100,7 @@ def test_a_reason_arrives_as_the_servers_own():
     assert str(fault) == "the server says: no idea"
 
 
-FAULTS = {  # scores -> what row "a" comes to; row "b" has its 2
+FAULTS = {  # scores -> the result for row "a"; row "b" keeps its 2
     "nothing": ([], "the reply has no score for it"),
     "another id": ([{"id": "c", "score": 1}], "the reply has no score for it"),
     "two": ([{"id": "a", "score": 1}, {"id": "a", "score": 1}], "the reply has two scores for it"),

@@ -10,7 +10,7 @@ from tandem.rewards import Reward, Rewards, batched, concurrency, waits
 from tandem.types import Prompt
 
 PROMPTS = {slot: Prompt(id=slot, source="s", text="?") for slot in range(4)}
-LIMIT = 10.0  # seconds, of what would otherwise hang
+LIMIT = 10.0  # seconds; without it a failing test would hang
 
 
 def ask(rewards, count=4):
@@ -49,7 +49,7 @@ def test_a_hang_costs_its_timeout_and_no_other_score_and_faults_keep_their_order
     @waits
     def hangs(output, prompt):
         if prompt.id == 1:
-            together.wait()  # for the other two: one after another they never meet
+            together.wait()  # for the other two: called in sequence they would never meet
             met.append(prompt.id)
             threading.Event().wait()
         return 1.0
@@ -143,7 +143,7 @@ def test_at_once_is_at_least_one():
 def test_calls_that_two_threads_put_at_once_come_one_after_another(monkeypatch):
     class SlowFuture(Future):
         def __init__(self):
-            time.sleep(0.05)  # long enough for the other thread to look at what was last
+            time.sleep(0.05)  # long enough for the other thread to read the last value
             super().__init__()
 
     monkeypatch.setattr(concurrency, "Future", SlowFuture)

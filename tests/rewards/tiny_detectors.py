@@ -15,7 +15,7 @@ def widen(model):
     return model.eval()
 
 
-# COCO's 80, as facebook/mask2former-swin-small-coco-instance has them: MMDetection's words.
+# COCO's 80 classes with MMDetection's names, as in facebook/mask2former-swin-small-coco-instance.
 COCO = (
     "person bicycle car motorbike aeroplane bus train truck boat traffic_light fire_hydrant "
     "stop_sign parking_meter bench bird cat dog horse sheep cow elephant bear zebra giraffe "

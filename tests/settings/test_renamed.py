@@ -74,7 +74,7 @@ def test_a_former_resolver_is_answered_with_its_present_name():
         to_plain(OmegaConf.create({"guards": {"ratio": "${most:1,2}"}}))
 
 
-# What a run recorded -> what it reads as today.
+# A recorded configuration -> its current form.
 RECORDED = {
     "algorithm": {
         "_target_": "tandem.algorithm.Algorithm",

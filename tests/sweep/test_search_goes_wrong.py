@@ -46,7 +46,7 @@ def test_a_second_launch_is_refused_and_the_first_one_loses_nothing(tmp_path, ca
 
     go(Disturbed(tmp_path, near_1e_4), n_trials=2)
     assert states(tmp_path) == ["COMPLETE"] * 2
-    go(Runs(tmp_path, near_1e_4), n_trials=2)  # nobody searches any more
+    go(Runs(tmp_path, near_1e_4), n_trials=2)  # no search is running any more
     assert "best of k = 2 trials" in capsys.readouterr().out
 
 

@@ -89,7 +89,7 @@ def test_the_same_command_runs_what_is_missing_and_nothing_else(sweep, tmp_path)
     whole += [f"sweep_dir='{tmp_path}/sweep'", "hydra.mode=RUN"]
     assert (
         starts(tmp_path, "do=refuse") == [" ".join(whole)] * 2
-    )  # it left no half run to go on with
+    )  # no partial run was left to resume
     for name in ("do=crash", "do=die"):
         assert starts(tmp_path, name)[1:] == [f"resume='{tmp_path}/sweep/{name}'"]
     assert "output.log" in said and "to run what is missing (1)" in said
@@ -116,7 +116,7 @@ def test_more_values_run_the_new_ones_and_a_foreign_run_is_left_alone(sweep, tmp
     ],
 )
 def test_a_signal_reaches_the_runs_and_the_same_command_goes_on(sweep, tmp_path, launcher, number):
-    inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup has it ignored
+    inherited = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
     process = begin(tmp_path, "finish,wait,last", launcher)
     signal.signal(signal.SIGHUP, inherited)
     wait_for(tmp_path / "waiting", process)
@@ -139,7 +139,7 @@ def test_two_launches_at_once_share_the_work(sweep, tmp_path):
     first = begin(tmp_path, "wait,other")
     wait_for(tmp_path / "waiting", first)
     code, said = sweep("wait,other")
-    assert code == 75, said  # not all is there yet
+    assert code == 75, said  # some runs are still missing
     assert [row[0] for row in rows(tmp_path).values()] == ["running", "finished"]
     first.send_signal(signal.SIGTERM)
     first.communicate(timeout=60)

@@ -13,7 +13,7 @@ import pytest
 from tandem.record.reading.runs import find, read
 
 ROOT = Path(__file__).parents[2]
-# A loss that raises or hangs in the second iteration, as long as it is not mended.
+# A loss that raises or hangs in the second iteration until it is mended.
 LOSS = """\
 import time
 from pathlib import Path
@@ -56,7 +56,7 @@ def job_file(folder: Path) -> dict:
     return json.loads((folder / "job.json").read_text())
 
 
-@pytest.mark.slow  # test_sweep_launches.py holds all of this to a program that takes no minutes
+@pytest.mark.slow  # test_sweep_launches.py tests all of this with a quick program
 @pytest.mark.system
 def test_one_crashes_and_one_is_killed_and_the_same_command_completes_the_two(tmp_path):
     (tmp_path / "brittle.py").write_text(LOSS)
@@ -83,4 +83,4 @@ def test_one_crashes_and_one_is_killed_and_the_same_command_completes_the_two(tm
     runs = [read(folder) for folder in find([tmp_path / "sweep"])]
     assert len(runs) == 3 and all(run.finished for run in runs)
     histories = [(folder / "metrics.jsonl").read_bytes() for folder in (whole, crashed, killed)]
-    assert len({*histories}) == 1  # mended they are one and the same run, bit for bit
+    assert len({*histories}) == 1  # once mended they are the same run, bit for bit

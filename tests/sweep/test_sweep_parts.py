@@ -83,7 +83,7 @@ def test_an_experiment_sweeps_by_itself_but_a_run_of_it_does_not(tmp_path, monke
     assert list(sweep.jobs) == [f"algorithm={a},seed={s}" for a in ("grpo", "rloo") for s in (0, 1)]
     (job, *_) = sweep.jobs.values()
     assert job == [*command, "algorithm=grpo", "seed=0"]
-    assert parse_sweep([*job, "hydra.mode=RUN"], multirun=False) is None  # else it would never end
+    assert parse_sweep([*job, "hydra.mode=RUN"], multirun=False) is None  # else it would not end
     assert configuration([*job, "hydra.mode=RUN"]).iterations == 3
 
 
@@ -187,7 +187,7 @@ def test_a_launch_answers_for_its_own_runs_and_the_folder_keeps_all_that_was_pla
     assert whole.commands == {"mine": ["a", "b"], "yours": ["b", "c"]}
     text = summarise(tmp_path, whole).markdown()
     assert "2 finished, 1 failed, of 3 runs" in text
-    assert "\n    mine" in text and "yours" not in text  # which has nothing left to run
+    assert "\n    mine" in text and "yours" not in text  # it has nothing left to run
 
 
 def test_what_hydra_writes_of_a_sweep_holds_no_secret(tmp_path, monkeypatch):

@@ -44,7 +44,7 @@ def played(order, staleness, ahead, seed, room=5):
         for ticket in batch:
             del versions[ticket]
         there -= set(batch)
-        for _ in range(draws.randrange(len(under_way) + 1)):  # some come while it is trained
+        for _ in range(draws.randrange(len(under_way) + 1)):  # some arrive during training
             arrived = under_way.pop(draws.randrange(len(under_way)))
             there.add(arrived)
             queue.arrive(arrived)

@@ -72,7 +72,7 @@ def test_what_was_given_to_a_prompt_that_it_does_not_judge_is_spread_over_no_mov
     other = replace(rows.prompts[1], rewards=("exact_match",))
     scores, _ = scored(replace(rows, prompts=(rows.prompts[0], other)), beside=1.0)
     assert_close(scores.per_step[0], torch.tensor([0.0, 0.25, 0, 0, 2.0]))
-    assert_close(scores.per_step[1], torch.zeros(5))  # "8" is wrong, and no 0.5 is given back
+    assert_close(scores.per_step[1], torch.zeros(5))  # "8" is wrong, and the 0.5 is not added again
 
 
 def test_a_lost_episode_is_missing_and_never_0():

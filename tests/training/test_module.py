@@ -136,7 +136,7 @@ def test_demonstrations_are_trained_without_a_reward(tmp_path):
         importance_sampling=importance.none,
     )
     loop = Loop(algorithm=sft, folder=tmp_path).go(60)
-    assert loop.report["actor/nll"] < 0.5  # 3, then 2, then the end; 1.5 nats at first
+    assert loop.report["actor/nll"] < 0.5  # 3, then 2, then the end token; 1.5 nats at first
     assert "reward/mean" not in loop.report
 
 
@@ -154,7 +154,7 @@ def test_iterations_without_signal_stop_the_run_with_advice(tmp_path):
 def test_a_resumed_run_remembers_how_long_it_had_no_signal(tmp_path):
     quiet = {"rewards": ShareOfThrees(0.0), "guards": Guards(no_signal=3)}
     first, resumed = (Loop(folder=tmp_path, **quiet) for _ in range(2))
-    for made in (first, resumed):  # a table remembers nothing beside its weights
+    for made in (first, resumed):  # a table has no state but its weights
         made.policy.state, made.policy.load_state = dict, lambda state: None
     resumed.load_state(first.go(2).state())
     with pytest.raises(Stop, match="in 3 iterations in a row"):
@@ -215,7 +215,7 @@ def test_skipped_updates_are_reported_and_remembered(tmp_path):
     assert loop.go().report["optim/skipped"] == 1
     assert loop.skipped_in_a_row == 0
     resumed = Loop(folder=tmp_path, algorithm=algorithm, guards=guards)
-    for made in (loop, resumed):  # a table remembers nothing beside its weights
+    for made in (loop, resumed):  # a table has no state but its weights
         made.policy.state, made.policy.load_state = dict, dict
     resumed.load_state(loop.state())
     assert resumed.go().report["optim/skipped"] == 1

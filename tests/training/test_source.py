@@ -24,7 +24,7 @@ from tandem.training.collect import Clock, RolloutSource
 from tandem.types import Prompt, map_fields
 
 PROMPTS = {slot: Prompt(id=slot, source="s", text="?") for slot in range(4)}
-LIMIT = 10.0  # seconds, of what would otherwise hang
+LIMIT = 10.0  # seconds; without it a failing test would hang
 
 
 def source_of(policy, rewards, *, group_size=2):
@@ -91,7 +91,7 @@ def test_of_the_time_that_a_reward_takes_the_clock_counts_what_is_waited_for():
     spent = source.clock.seconds
     assert spent["sample"] >= 0.8
     assert len(durations) == 4
-    assert spent["reward"] < sum(durations)  # all but the last part's passed beside the sampler
+    assert spent["reward"] < sum(durations)  # all but the last part's overlapped with sampling
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +176,7 @@ def test_and_the_same_numbers_where_they_do_not():
     (rollout, scores), (serial, wanted) = rollouts(flow(max_rows=5), PICTURES, 2)
     assert_close(rollout.sample.x0, serial.sample.x0, atol=1e-6, rtol=1e-5)
     assert_close(rollout.behaviour_logp, serial.behaviour_logp, atol=1e-6, rtol=1e-5)
-    assert_close(scores.total, wanted.total, rtol=1e-3, atol=0)  # a pixel may round the other way
+    assert_close(scores.total, wanted.total, rtol=1e-3, atol=0)  # a pixel may round differently
 
 
 def test_where_nothing_waits_all_is_sampled_at_once():

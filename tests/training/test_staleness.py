@@ -149,7 +149,7 @@ def test_older_rows_of_an_honest_sampler_pass_the_guard_however_far_the_policy_m
     assert loop.report["rollout_corr/abs_logp_diff"] > 0.01
 
 
-# What a loss compares with.
+# The old policy in the ratio.
 
 
 def test_a_snapshot_with_a_delay_is_read_as_it_was():

@@ -209,7 +209,7 @@ def test_a_step_of_flow_grpo_is_the_algorithm_box_written_once_more(tmp_path):
     )  # fmt: skip
     policy = small_flow(algorithm.needs, steps=len(LEVELS))
     chance = torch.Generator().manual_seed(0)
-    with torch.no_grad():  # away from the reference, which holds the weights that were loaded
+    with torch.no_grad():  # away from the reference, which has the loaded weights
         for parameter in policy.model.network.parameters():
             parameter += 0.02 * torch.randn(parameter.shape, generator=chance)
     reference = policy.model.frozen.network

@@ -28,7 +28,7 @@ def test_wins_are_counted_pair_by_pair():
     won = sum(1.0 if x > y else 0.5 if x == y else 0.0 for x in a for y in b)
     found = count_wins(a, b)
     assert (found.wins, found.games) == (won, 6) == (4.0, 6)
-    assert found.low is None  # three seeds do not carry a bootstrap
+    assert found.low is None  # three seeds are too few for a bootstrap
 
 
 def test_from_ten_seeds_on_wins_have_an_interval():
@@ -65,7 +65,7 @@ def test_the_bootstrap_draws_within_tasks():
     """Tasks without spread leave nothing to resample, however different they are."""
     fixed = {str(i): [float(i)] * 5 for i in range(4)}
     found = interquartile_mean(fixed)
-    assert (found.low, found.value, found.high) == (None, 1.5, None)  # no width is no certainty
+    assert (found.low, found.value, found.high) == (None, 1.5, None)  # width 0 is not certainty
     assert (found.tasks, found.scores) == (4, 20)
     own = interquartile_mean(TASKS)
     assert own.low < own.value < own.high
@@ -124,7 +124,7 @@ def test_few_tasks_scores_or_seeds_of_a_task_are_not_aggregated():
     assert not too_few(TASKS)
     assert too_few({"one": [0.0] * 50}) == "1 tasks and 50 scores; needs 4 and 20"
     assert too_few({str(i): [0.0] * 4 for i in range(4)}) == "4 tasks and 16 scores; needs 4 and 20"
-    once = {str(i): [i / 20] for i in range(20)}  # of each the bootstrap would draw the same score
+    once = {str(i): [i / 20] for i in range(20)}  # a bootstrap would draw the same score of each
     assert too_few(once) == "0 has one seed, hence no spread"
     assert too_few(once | {str(i): [0.1, 0.2, 0.3] for i in range(19)}).startswith(
         "19 has one seed"

@@ -27,7 +27,7 @@ def test_the_area_is_a_mean_height():
 def test_a_threshold_is_reached_between_two_points():
     assert reached([0, 100, 200], [0.1, 0.3, 0.7], 0.4) == pytest.approx(125)
     assert reached([5, 10], [0.5, 0.2], 0.5) == 5
-    assert reached([0, 1, 2], [0.0, 0.6, 0.1], 0.5) == pytest.approx(5 / 6)  # and lost again
+    assert reached([0, 1, 2], [0.0, 0.6, 0.1], 0.5) == pytest.approx(5 / 6)  # then lost again
     assert reached([0, 1], [0.0, 0.4], 0.5) is None
 
 

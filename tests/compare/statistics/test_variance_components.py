@@ -30,7 +30,7 @@ def test_two_seeds_and_two_prompts_by_hand():
     assert found.mean == 2.0
     assert found.on_these == pytest.approx(4.5 / 2)
     assert found.seeds == pytest.approx((4.5 - 1 / 2) / 2)
-    assert found.added == 0  # 0 of prompts is less than the 1 / 2 that the rest makes them differ
+    assert found.added == 0  # 0 by prompts is below the 1 / 2 of the residual
     assert found.prompts == pytest.approx(1 / 2 / 2)
 
 

@@ -100,7 +100,7 @@ def test_the_first_ratio_is_exactly_1_for_both_segments(make):
     algorithm = grpo()
     policy = make(algorithm)
     for own in policy.parts.values():
-        own.sampler.fill_(DIFFERENT)  # the trainer says it anew
+        own.sampler.fill_(DIFFERENT)  # the trainer computes it again
     rollout = policy.complete(sampled(policy), OLD)
     assert (rollout.old_logp - rollout.behaviour_logp).abs().max() > 0
     seen = reduce_metrics(outcome_of(algorithm, policy, experience_of(algorithm, rollout)).metrics)
@@ -225,7 +225,7 @@ def test_demonstrations_show_the_text_that_is_painted(make):
     kept, dropped = policy.admit_answered([*shown, replace(riddles()[0], id=9, media=None)])
     assert kept == shown and "no picture" in dropped[0][1]
     rollout = policy.encode(shown, key=KEY, slots=[0, 1])
-    assert rollout.length.tolist() == [3, 3]  # two words and the end
+    assert rollout.length.tolist() == [3, 3]  # two words and the end token
     assert [p.text for p in part(rollout)["picture"].prompts] == ["red circle", "green circle"]
     said = policy.evidence(rollout, frozenset({"likeliest"}))
     assert said.logp.shape == (2, 4) and said.logp.isfinite().all()

@@ -18,7 +18,7 @@ from tandem.policies.base import DIFFERENT
 from tandem.types import SEGMENTS, WRITTEN
 
 EITHER = pytest.mark.parametrize("make", [small, unified])  # of two networks, and of one
-HALF = 0.5**0.5  # of two values each is so many standard deviations from their mean
+HALF = 0.5**0.5  # the distance of each of two values from their mean, in standard deviations
 
 
 def of_texts(policy, each, rows):
@@ -65,7 +65,7 @@ def advantages(within, reward, scored=None):
 
 
 def test_a_text_is_worth_the_mean_of_its_pictures_and_counts_once():
-    reward = [1.0, 3.0, 5.0, 7.0, 2.0, 2.0, 0.0, 4.0]  # of the second prompt both means are 2
+    reward = [1.0, 3.0, 5.0, 7.0, 2.0, 2.0, 0.0, 4.0]  # for the second prompt both means are 2
     found, rollout = advantages("prompt", reward)
     of_text = found[:, 0] / in_text(rollout).sum(1).clamp(min=1)
     assert_close(of_text, torch.tensor([-HALF, 0, HALF, 0, 0, 0, 0, 0]), atol=1e-5, rtol=0)

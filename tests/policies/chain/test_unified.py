@@ -41,7 +41,7 @@ def test_the_gradient_of_a_shared_weight_is_the_sum_of_those_of_the_segments():
     """Compared with two separate backward passes, each with its own graph."""
     algorithm = with_kl(grpo(picture=Segment(weight=3.0, clip_scale=1e-3)))
     policy = unified(algorithm)
-    with torch.no_grad():  # off the reference, so that its KL pulls too
+    with torch.no_grad():  # away from the reference, so that its KL has a gradient
         for parameter in policy.trainable().values():
             parameter.add_(0.01 * torch.randn(parameter.shape, generator=torch.manual_seed(0)))
     rows = experience_of(algorithm, policy.complete(sampled(policy), OLD | algorithm.needs))
@@ -71,7 +71,7 @@ def test_with_the_other_segment_frozen_it_learns_as_if_it_were_alone(name):
     outcome_of(algorithm, policy, rows).loss.backward()
     frozen = gradients(policy)
     policy.zero_grad()
-    own = algorithm.training_objective  # of that segment, as a policy of one kind has it
+    own = algorithm.training_objective  # of that segment, as in a policy of one kind
     rows = replace(rows, weights=own.weigh(rows))
     own.of[name](policy, rows).loss.backward()
     for key, gradient in gradients(policy).items():

@@ -42,7 +42,7 @@ def run(folder, seed=0):
 def test_a_run_that_was_resumed_is_the_run_that_was_not_bit_for_bit(tmp_path):
     whole = run(tmp_path).go(2)
     rates = [group["lr"] for group in whole.only.param_groups]
-    assert rates == [3e-3, 1e-3, 2e-3]  # what is shared has the rate of the optimiser
+    assert rates == [3e-3, 1e-3, 2e-3]  # shared weights have the rate of the optimiser
     cut, again = run(tmp_path).go(1), run(tmp_path)
     again.policy.load_weights(cut.policy.weights())
     again.load_state(cut.state())

@@ -26,25 +26,25 @@ ROWS = ("/inference/v1/generate", "/v1/completions")
 class Habits:
     """Deviations from a correct server; there are none by default."""
 
-    temperature: float | None = None  # samples and reports at this one
-    raw: bool = False  # reports what is before the temperature
+    temperature: float | None = None  # the temperature of samples and reports
+    raw: bool = False  # reports values before the temperature
     top_k: int = 0  # cuts the tail
     top_p: float = 1.0
-    shifted: bool = False  # reports the numbers of the token before
-    stale: bool = False  # says it took weights, and did not
-    keeps_head: bool = False  # takes all weights but the head, be it the embedding
-    bare: bool = False  # leaves adapters out
+    shifted: bool = False  # reports the values of the previous token
+    stale: bool = False  # claims to have taken weights
+    keeps_head: bool = False  # takes all weights but the head, even a tied one
+    bare: bool = False  # ignores adapters
     dtype: torch.dtype = torch.float32
     api_key: str | None = None
     dev_mode: bool = True
     mode: str = "processed_logprobs"
     versions: bool = True  # knows /weight_info
     tokens: bool = True  # has the token endpoint
-    transfer: str | None = "gloo"  # its way of vLLM's own transfer of weights
+    transfer: str | None = "gloo"  # the backend of vLLM's own weight transfer
     max_loras: int = 8
     max_logprobs: int = 20
-    before_token: object = None  # called with how many tokens a row has so far
-    # (path, reply so far) -> what is sent in its place, or None; called before every reply.
+    before_token: object = None  # called with the number of tokens of a row so far
+    # (path, reply so far) -> the reply sent instead, or None; called before every reply.
     spoil: object = None
 
 
@@ -58,7 +58,7 @@ class Loopback:
     room: int = 128
     asked: list[tuple[str, object]] = field(default_factory=list)  # path and payload
     asleep: set[str] = field(default_factory=set)
-    connections: int = 0  # that came to stand so far
+    connections: int = 0  # opened so far
 
     def __post_init__(self) -> None:
         self.lock = threading.RLock()
@@ -102,7 +102,7 @@ class Loopback:
     def rpc(self, payload, _):
         assert payload["method"] == "reload_weights"
         folder = Path(payload["kwargs"]["weights_path"])
-        if not any(folder.glob("*.safetensors")):  # of which vLLM itself ends
+        if not any(folder.glob("*.safetensors")):  # vLLM itself crashes on this
             return 500, {"error": {"message": f"Cannot find any model weights with `{folder}`"}}
         if "weights" in self.asleep:
             return 500, {"error": {"message": "weights are asleep"}}
@@ -273,7 +273,7 @@ class Loopback:
         choice = {"index": 0, "prompt_logprobs": every, "prompt_token_ids": ids}
         return 200, {"model": payload["model"], "choices": [choice]}
 
-    # Sampling, as the payload and the habits say.
+    # Sampling, according to the payload and the habits.
 
     def sampled(self, payload):
         """Tokens, log-probabilities, the finish reason, and the version that sampled each token."""
@@ -366,7 +366,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        with suppress(BrokenPipeError, ConnectionResetError):  # nobody waits any more
+        with suppress(BrokenPipeError, ConnectionResetError):  # the client is gone
             self.wfile.write(body)
 
     def said(self, state, endpoint, payload, query):
@@ -381,7 +381,7 @@ class Handler(BaseHTTPRequestHandler):
             return 404, {"detail": "Not Found"}
         if endpoint in simple:
             return 200, simple[endpoint]
-        # Rows are written beside one another, token by token.
+        # Rows are generated concurrently, token by token.
         with nullcontext() if url_of_rows(self.path) else state.lock:
             return getattr(state, endpoint)(payload, query)
 

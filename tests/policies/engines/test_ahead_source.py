@@ -262,7 +262,7 @@ def unready():
 
 
 def test_ranks_that_know_each_other_late_share_the_groups(folder, tmp_path, monkeypatch):
-    with runs(folder, tmp_path, 1) as loop:  # made before there is a process group, as always
+    with runs(folder, tmp_path, 1) as loop:  # built before the process group exists, as always
         monkeypatch.setattr(distributed, "world_size", lambda: 2)
         monkeypatch.setattr(distributed, "rank", lambda: 1)
         loop.source._hand_over = unready
@@ -323,7 +323,7 @@ def test_a_smaller_bound_still_knows_the_prompts_of_what_was_asked_for(folder, t
         loop.source.threads.finish()
         state = loop.state()
     first = {name: x for name, x in state.items() if not name.startswith("ahead.rows/")}
-    first["iteration"] = torch.tensor(4)  # nothing is there of what was asked for
+    first["iteration"] = torch.tensor(4)  # nothing of this request has arrived
     early = 0 if order == "ready" else 4
     first["ahead.unfinished"] = torch.tensor([[early, slot] for slot in range(3)])
     first["ahead.drawn/0"] = torch.arange(3)

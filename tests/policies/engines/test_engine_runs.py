@@ -65,7 +65,7 @@ def test_a_run_trains_on_the_samples_of_a_server_that_follows_its_weights(train,
         assert "staleness/gap_max" not in line
     assert first["optim/updates"] == 2
     assert "eval/accuracy" in last
-    # What answered the last evaluation are the weights that the run ends with.
+    # The last evaluation used the final weights of the run.
     (path,) = (result.run_dir / "model").glob("*.safetensors")
     final = load_file(path)
     if adapter:
@@ -167,7 +167,7 @@ QUICKLY, *SLOWLY = CAUSES
 @pytest.mark.parametrize("cause", [QUICKLY, *(pytest.param(x, marks=SLOW) for x in SLOWLY)])
 def test_a_server_that_lies_ends_the_run_and_the_lie_is_named(train, folder, cause):
     habits, overrides = CAUSES[cause]
-    # Weights as they come are nearly indifferent: no lie about them is large.
+    # Initial weights give nearly uniform probabilities, so no wrong report is large.
     few = ("evaluation.every=null", "guards.max_mismatch=0.003")
     with pytest.raises(Stop, match=cause):
         train(Loopback(str(folder), habits), *few, *overrides)
@@ -187,7 +187,7 @@ def test_a_lower_dtype_is_spoken_of_and_a_server_in_order_is_not(train, tmp_path
         tmp_path / "sharp",
         tiny_lm(seed=0, hidden_size=32, num_layers=1, head_dim=8),
     )
-    with torch.no_grad():  # weights as they come say little of anything, rounded or not
+    with torch.no_grad():  # initial weights give nearly uniform probabilities, rounded or not
         for parameter in model.parameters():
             parameter.mul_(4)
     model.save_pretrained(folder)

@@ -23,7 +23,7 @@ from tandem.stop import EngineUnavailable
 ADAPTERS = Lora(r=2, alpha=4)
 SAMPLING = Sampling(max_new_tokens=6)
 KEYS = torch.arange(6).reshape(3, 2)
-WAIT = 20  # seconds, of what takes none
+WAIT = 20  # seconds; normally it takes none
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_so_many_adapters_stay_loaded_as_rows_may_need(hosted, tmp_path):
         assert [name.rpartition("-")[2] for name in state.adapters] == ["3", "4", "5"]
         (home,) = tmp_path.iterdir()
         kept = sorted(path.name[-1] for path in home.iterdir() if path.name != "owner")
-        assert kept == ["2", "3", "4", "5"]  # the one before them to compare with
+        assert kept == ["2", "3", "4", "5"]  # and the previous one for comparison
 
 
 def test_a_server_that_was_started_again_gets_the_version_that_rows_were_begun_with(hosted):

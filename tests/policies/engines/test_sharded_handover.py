@@ -42,7 +42,7 @@ def host(folder, place, url, lora, handover):
     from torch.distributed.device_mesh import init_device_mesh
 
     server = VllmServer(url=url, folder=place, timeout=30.0, patience=60.0, concurrency=4)
-    policy = LanguagePolicy(path=folder, lora=lora, token_budget=12)  # ranks cut into other parts
+    policy = LanguagePolicy(path=folder, lora=lora, token_budget=12)  # ranks make different parts
     policy.load(
         Request(sampling=Sampling(max_new_tokens=5, engine=server, handover=handover))
     )  # fmt: skip

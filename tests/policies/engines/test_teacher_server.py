@@ -187,7 +187,7 @@ def test_likeliest_tokens_are_told_by_their_log_probabilities_whatever_ranks_say
 @pytest.mark.parametrize(
     ("place", "told"),
     [
-        ({"7": (-5.0, None), "3": (-0.5, None)}, False),  # one, and the token that was written
+        ({"7": (-5.0, None), "3": (-0.5, None)}, False),  # one token, and the sampled one
         ({"7": (-5.0, 9), "3": (-0.5, None)}, False),
         ({"7": (-5.0, 2), "3": (-0.5, 1)}, True),
         ({"7": (-0.5, None), "3": (-5.0, None)}, True),

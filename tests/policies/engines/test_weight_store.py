@@ -71,7 +71,7 @@ def test_memory_is_taken_where_it_has_room_for_what_is_kept_and_what_comes(
 ):
     monkeypatch.setattr(weight_store.shutil, "disk_usage", lambda place: SimpleNamespace(free=free))
     weights = Slow()
-    weights.nbytes = 100  # two are kept, and one comes
+    weights.nbytes = 100  # two are kept, and a third arrives
     store, other = (WeightStore(tmp_path / "disk", memory=tmp_path / "memory") for _ in range(2))
     assert store.put(weights, "0123abcd-1").parts[-3] == where
     monkeypatch.setattr(weight_store.shutil, "disk_usage", lambda place: SimpleNamespace(free=0))

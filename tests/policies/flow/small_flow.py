@@ -21,7 +21,7 @@ KERNELS = {
 }
 NOTHING = frozenset()
 KEY = 11
-# Passes of other numbers of rows differ in their last bits on some CPUs: nats per dimension.
+# Passes with different numbers of rows differ by rounding on some CPUs: nats per dimension.
 SAME_LOGP = {"atol": SAME, "rtol": 0}
 
 

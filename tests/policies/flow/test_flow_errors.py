@@ -145,7 +145,7 @@ def test_who_is_compared_with_leaves_the_graph_of_the_policy_whole():
     moved(policy)
     weight = rng.normal(1, (4, 2, 768))
     alone = gradients_of(policy, (weight * policy.errors(rollout, NOTHING)["error"]).sum())
-    for rows in (64, 3):  # at three a part, velocities are computed again in backward
+    for rows in (64, 3):  # with three rows per part, velocities are recomputed in backward
         policy.forward_pass.max_rows = rows
         said = policy.errors(rollout, OTHERS)
         among = gradients_of(policy, (weight * said["error"]).sum())
@@ -237,7 +237,7 @@ def test_outside_the_mask_all_is_zero_and_every_weight_is_reached(taught, tmp_pa
     assert all((gradient == 0).all() for gradient in gradients.values())
 
 
-# Where teachers are asked.
+# The states at which teachers are evaluated.
 
 
 def written(folder, seed, *, run=False):

@@ -135,7 +135,7 @@ def test_evaluations_differ_by_the_weights_alone():
     for row, same in zip(once.rows, measured(policy).rows, strict=True):
         assert torch.equal(row["output"], same["output"])
     chosen = {random_steps(8, iteration, 0, num_sde_steps=2) for iteration in (0, 7)}
-    assert len(chosen) == 2  # or the iteration had nothing to show
+    assert len(chosen) == 2  # otherwise the iteration would not matter anyway
     with torch.no_grad():
         for parameter in policy.trainable().values():
             parameter.add_(0.01)

@@ -77,7 +77,7 @@ def test_a_reward_pays_the_log_ratio_of_whole_steps_before_the_update(kernel):
     rollout = sampled(policy)
     moved(policy, rollout)
     held = policy.complete(rollout, paid).old_kl_to_ref
-    moved(policy, rollout)  # the update comes later, and changes nothing of it
+    moved(policy, rollout)  # a later update does not change it
     again = replace(rollout, old_kl_to_ref=held)
     assert policy.complete(again, paid).old_kl_to_ref is held and not held.requires_grad
     now = policy.complete(replace(rollout, behaviour_logp=None), paid)
@@ -123,7 +123,7 @@ def test_old_means_and_log_probabilities_are_of_one_origin():
     found = policy.complete(lied, ALL)
     assert_close(found.old_logp, rollout.behaviour_logp, **SAME_LOGP)
     assert_close(found.sample.trajectory.mean, kept.mean, atol=1e-6, rtol=1e-6)
-    moved(policy, rollout)  # what was found once stays
+    moved(policy, rollout)  # the completed values stay
     again = policy.complete(found, ALL)
     assert again.old_logp is found.old_logp and again.sample.trajectory is found.sample.trajectory
 

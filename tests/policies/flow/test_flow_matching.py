@@ -189,7 +189,7 @@ def test_what_all_expect_is_of_one_query_on_the_pictures_of_the_generator():
     with torch.no_grad():
         said, networks = policy.matching(rollout, algorithm.needs, rests=False)
     fake = networks["fake"]
-    # All are the same weights, and x = x0 + sigma target: so an error of the fake score is its
+    # All weights are equal, and x = x0 + sigma target: so an error of the fake score is its
     # distance from the generator's picture, over minus sigma.
     assert_close(fake.x0, said["real_x0"])
     back = said["x0"] - said["sigma"][..., None] * fake.error
@@ -356,7 +356,7 @@ def test_a_third_network_of_ones_own_learns_and_leads_the_policy_without_a_line_
     assert "networks/taste/velocity_error" in loop.report
     averages = loop.policy.model.averages
     assert [*averages["taste"].following] == ["fast"]
-    assert not averages["fake"].following  # whose loss reads none
+    assert not averages["fake"].following  # its loss reads none
 
 
 def test_what_is_saved_is_the_generator(tmp_path):

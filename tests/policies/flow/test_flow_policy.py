@@ -48,7 +48,7 @@ def test_a_model_is_a_function_of_its_seed_and_touches_no_generator():
 
 def test_words_mean_the_same_at_every_place_but_for_the_place():
     there, back = read("red blue")["states"], read("Blue red")["states"]
-    assert_close(there[0] - back[1], back[0] - there[1])  # what is left of red, and of blue
+    assert_close(there[0] - back[1], back[0] - there[1])  # the remaining red, and blue
     assert (there[0] - back[1]).abs().max() > 0.1
     assert torch.equal(read("red")["pooled"], read("red")["states"].flatten())
 
@@ -57,7 +57,7 @@ def test_it_has_what_the_trainer_asks_of_any_policy():
     rooms = [file for room in ("training", "evaluation") for file in (SRC / room).rglob("*.py")]
     asked = {n for file in rooms for n in re.findall(r"\bpolicy\.([a-z]\w+)", file.read_text())}
     assert {"complete", "sample", "row_cost"} < asked
-    assert not small().samples_ahead  # which an engine of texts alone is asked for
+    assert not small().samples_ahead  # only engines of texts support it
     assert asked - {*dir(small())} == OF_ENGINES
 
 

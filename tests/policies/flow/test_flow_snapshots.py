@@ -135,7 +135,7 @@ def test_snapshots_are_part_of_the_state():
         shifted(other, 0.01)
         other.notify("update")
     assert again.model.snapshots.counts == {"update": 3, "iteration": 1}
-    assert again.model.snapshots.weights.keys() == {"old", "ema"}  # nobody reads the fast one
+    assert again.model.snapshots.weights.keys() == {"old", "ema"}  # the fast one is not read
     for name, kept in policy.model.snapshots.weights.items():
         assert all(torch.equal(kept[n], again.model.snapshots.weights[name][n]) for n in kept)
 

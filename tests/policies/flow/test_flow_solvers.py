@@ -53,7 +53,7 @@ def test_it_beats_euler_at_the_same_number_of_calls(name):
         (solve(toy, START, SOLVERS[name], linear_shift(12, 0)) - SPREAD * START).abs().max().item()
     )
     assert toy.calls == (23 if name == "heun" else 12)
-    # The other two end on a step of first order, which leaves most of their error.
+    # The other two end with a first-order step, which causes most of their error.
     assert error < (0.5 if name == "heun" else 0.9) * euler(toy.calls)
 
 

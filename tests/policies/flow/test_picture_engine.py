@@ -32,7 +32,7 @@ def test_a_plugin_with_a_copy_of_the_weights_trains_as_the_policy_by_itself(
 ):
     live = ("algorithm.rollout_weights=live",) if algorithm == "nft" else ()
     begun = ()
-    if lora:  # a new network says 0, and no layer before its last has a gradient
+    if lora:  # a new network returns 0, and no layer but its last has a gradient
         train(tmp_path / "begun", "algorithm=sft", "num_minibatches=1", "group_size=1")
         begun = (f"model.path={tmp_path / 'begun' / 'model'}",)
     words = (f"algorithm={algorithm}", *live, *lora, *begun)

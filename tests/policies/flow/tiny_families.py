@@ -44,19 +44,19 @@ class TinyFamily:
     adapter: type[Pipeline]
     tokens: int = 16  # of a text
     options: Mapping = field(default_factory=dict)
-    scale: str | None = "guidance_scale"  # None: it is never guided
+    scale: str | None = "guidance_scale"  # None: no guidance
     offset: float = 0.0
     call: Mapping = field(default_factory=dict)
     packs: bool = False
     negative: bool = True  # whether it takes a negative prompt; else it is empty
     latent: tuple[int, ...] = (16, SIDE // 8, SIDE // 8)
-    shows: int = 0  # pictures of a prompt
-    ask: Callable | None = None  # of a pipeline that is asked in another way
-    held: int = 0  # latent frames that the pipeline puts in their place after the last step
+    shows: int = 0  # images per prompt
+    ask: Callable | None = None  # for pipelines with another call
+    held: int = 0  # latent frames that the pipeline replaces after the last step
     second: bool = False  # whether there is a second transformer, with adapters of its own
     loads: bool = True  # whether the pipeline reads adapters; else its transformer does
     high: int = SIDE
-    wide: int = SIDE + 16  # pixels of a picture that is no square
+    wide: int = SIDE + 16  # pixels, for a non-square image
     words: tuple[str, ...] = ()  # of the command line, beside the preset
 
     def write(self, folder):
@@ -86,7 +86,7 @@ class TinyFamily:
             own["negative_prompt"] = "ugly"
         own |= {"num_inference_steps": steps, "output_type": "pt", **size}
         given = zip(texts, starts, map(as_given, images or [()] * len(texts)), strict=True)
-        # Qwen-Image-Edit makes a megapixel of any picture.
+        # Qwen-Image-Edit scales every image to a megapixel.
         with patch.object(edit_plus, "VAE_IMAGE_SIZE", size["height"] * size["width"]):
             rows = [
                 self._one(pipeline, prompt=text, start=start, **own, **seen)
@@ -264,7 +264,7 @@ VARIANTS = {
         tokens=48,
         negative=False,
         shows=2,
-        high=64,  # the least that it takes
+        high=64,  # its minimum
         wide=80,
         options={"embedded_guidance": None, "images": 2},
         latent=(16, SIDE // 16, SIDE // 16),

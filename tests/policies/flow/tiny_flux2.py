@@ -51,7 +51,7 @@ def klein():
 def dev():
     from diffusers import Flux2Pipeline
 
-    # Its processor needs torchvision; of texts it does what its tokenizer does.
+    # Its processor needs torchvision; for texts it equals its tokenizer.
     return Flux2Pipeline(
         text_encoder=mistral3(), tokenizer=letters(), **parts(guidance_embeds=True)
     )

@@ -30,7 +30,7 @@ def edit():
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
     own, kind = parts(), without_films(Qwen2VLProcessor)
-    kind.__module__ = Qwen2VLProcessor.__module__  # the index of a folder names it
+    kind.__module__ = Qwen2VLProcessor.__module__  # the folder's index names it
     processor = kind(
         Qwen2VLImageProcessorPil(size={"shortest_edge": 28**2, "longest_edge": 56**2}),
         own["tokenizer"],

@@ -27,7 +27,7 @@ def of_picture(*, sees=False, second=False, expand_timesteps=False):
     from diffusers.pipelines.wan import pipeline_wan_i2v
     from transformers import CLIPImageProcessorPil
 
-    vars(pipeline_wan_i2v).setdefault("ftfy", SimpleNamespace(fix_text=str))  # it wants it
+    vars(pipeline_wan_i2v).setdefault("ftfy", SimpleNamespace(fix_text=str))  # it needs one
     sizes = {"in_channels": 16 if expand_timesteps else 36, "image_dim": 16 if sees else None}
     return WanImageToVideoPipeline(
         transformer=transformer(**sizes),

@@ -48,7 +48,7 @@ def test_a_history_is_what_the_template_writes_and_the_move_as_it_was_sampled(te
     prompt = rendered(own, asked)
     sampled = [*own.plain(move), *own.end]
     history = [*prompt, *sampled, *own.between([USER], sampled)]
-    if template == TEMPLATE:  # which shows every turn as it was
+    if template == TEMPLATE:  # which repeats every turn unchanged
         assert history == rendered(own, asked, {"role": "assistant", "content": move}, USER)
     else:
         assert history[: len(prompt) + len(sampled)] == [*prompt, *sampled]
@@ -183,7 +183,7 @@ def test_a_schema_that_no_template_can_show_is_unreadable_and_no_fault_of_the_ru
 
 
 def test_a_tool_that_spells_a_special_token_is_refused_in_any_script():
-    marker = "<\uff5cUser\uff5c>"  # as DeepSeek writes it
+    marker = "<\uff5cUser\uff5c>"  # as in DeepSeek's template
     own = bridge(WITH_TOOLS, special=[marker])
     own.special.update(own.tokenizer.convert_tokens_to_ids([marker]))
     assert own.prompt_of([USER], [tool(description="plain")])
@@ -238,7 +238,7 @@ def test_ids_that_no_text_has_are_kept():
     chat = Chat(tokenizer, ChatOptions())
     own = Bridge(chat, chat.ends(None), limit=8)
     move = [1, 2, 0]
-    assert chat.ids(["ab"], special=False) == [[3]]  # what encoding again would have made
+    assert chat.ids(["ab"], special=False) == [[3]]  # the result of encoding the text again
     assert own.between([{"role": "user", "content": "+"}], move) == [4]
     assert torch.tensor(move).tolist() == move
 

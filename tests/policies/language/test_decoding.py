@@ -132,13 +132,13 @@ def test_answers_that_are_alike_so_far_share_a_row(monkeypatch):
 
     monkeypatch.setattr(Rows, "forward", noting)
     with monkeypatch.context() as patched:
-        patched.setattr(decoding, "COPY_BELOW", 0)  # so little that no row is ever shared
+        patched.setattr(decoding, "COPY_BELOW", 0)  # so low that no row is ever shared
         apart = sample(policy, group_size=8)
     of_own = sum(rows)
     rows.clear()
     together = sample(policy, group_size=8)
     assert 0 < sum(rows) < 0.8 * of_own
-    assert len({*map(tuple, responses(together))}) > 2 * 8  # they part, some of them late
+    assert len({*map(tuple, responses(together))}) > 2 * 8  # they diverge, some of them late
     assert responses(together) == responses(apart)
     for name in ("behaviour_logp", "entropy"):
         assert_close(getattr(together, name), getattr(apart, name), atol=1e-6, rtol=0)
@@ -171,7 +171,7 @@ def test_a_cache_with_room_remembers_what_one_without_does(monkeypatch):
 
 
 def test_padding_may_be_sampled_and_counts():
-    policy = small()  # at random weights every token is as likely as any other
+    policy = small()  # with random weights all tokens are about equally likely
     rollout = sample(policy, group_size=32)
     inside = [tokens for tokens in responses(rollout) if 0 in tokens]
     assert inside

@@ -149,7 +149,7 @@ def test_rows_beyond_the_tokenizer_of_either_side_are_left_out(tmp_path):
     assert_close(got, want, atol=1e-6, rtol=0)
 
 
-# A teacher that is the policy itself.
+# The policy as its own teacher.
 
 
 def told(rollout, words, rows=None):
@@ -214,7 +214,7 @@ def test_a_rank_whose_prompts_are_all_unreadable_goes_on_where_others_can_read(m
     for _ in range(2):
         assert not policy.complete(strange, NEEDS).taught.any()
     assert caplog.text.count("some re-prompts contain characters") == 1
-    # Nobody can read one, and this rank has none: it ends with the others.
+    # No rank can read one, and this rank has none: it ends with the others.
     monkeypatch.setattr(distributed, "all_sum", lambda counts: torch.tensor([3, 0]))
     monkeypatch.setattr(distributed, "all_gather_object", lambda own: [*own, "has 'é'"])
     with pytest.raises(ValueError, match="a re-prompt has 'é', and so do all others"):

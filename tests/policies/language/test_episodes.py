@@ -58,7 +58,7 @@ def test_every_history_begins_with_the_prompt_and_the_moves_before_it(learned):
         assert len(turns) == 3
         for (prompt, move), (later, _) in itertools.pairwise(turns):
             assert later[: len(prompt) + len(move)] == [*prompt, *move]
-            assert len(later) > len(prompt) + len(move)  # the world said something
+            assert len(later) > len(prompt) + len(move)  # the observation follows
 
 
 def test_training_finds_the_log_probabilities_of_the_sampler_at_every_token_of_the_policy(learned):
@@ -234,7 +234,7 @@ def test_rows_near_their_limit_are_asked_in_one_call_and_cut(learned):
     assert len(calls) == rows.turn.max()
     policy.episodes.of[None].can_read = lambda course, count: count <= course.left
     alone = sampled(policy)
-    assert len(calls) > 2 * rows.turn.max()  # by the room of each
+    assert len(calls) > 2 * rows.turn.max()  # one call per remaining length
     assert alone.outputs == rows.outputs
     for name in ("turn", "mask", "length", "truncated"):
         assert torch.equal(getattr(alone, name), getattr(rows, name)), name

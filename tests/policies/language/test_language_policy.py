@@ -31,7 +31,7 @@ def test_sampled_log_probabilities_are_reused_where_they_are_the_same(policy):
 
 def test_the_verdict_is_measured_once_and_kept(policy):
     policy.complete(sampled(policy), OLD)
-    other = sampled(policy, top_p=0.5)  # would not pass the measurement
+    other = sampled(policy, top_p=0.5)  # it would fail the measurement
     assert policy.complete(other, OLD).old_logp is other.behaviour_logp
     again = small()
     again.load_state(policy.state())
@@ -39,7 +39,7 @@ def test_the_verdict_is_measured_once_and_kept(policy):
 
 
 def test_a_sampler_that_differs_is_not_believed(policy):
-    rollout = sampled(policy, top_p=0.5)  # renormalised on the tokens that were left
+    rollout = sampled(policy, top_p=0.5)  # renormalised over the remaining tokens
     complete = policy.complete(rollout, OLD)
     assert_close(complete.old_logp, policy.evidence(rollout, NOTHING).logp, atol=1e-6, rtol=0)
     assert (complete.old_logp - rollout.behaviour_logp).abs().max() > 0.01

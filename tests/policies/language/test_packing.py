@@ -74,7 +74,7 @@ def gradient(name, *, packing, budget, tmp_path, critic="head", share_prompts=Fa
     own = {"packing": packing, "critic": critic, "share_prompts": share_prompts}
     policy = small(algorithm.needs, **own, **options)
     torch.manual_seed(0)
-    for parameter in policy.trainable().values():  # at random weights attention hardly matters
+    for parameter in policy.trainable().values():  # with random weights attention hardly matters
         parameter.data += 0.1 * torch.randn_like(parameter)
     policy.double()
     if policy.reference is not None:

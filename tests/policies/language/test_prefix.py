@@ -36,7 +36,7 @@ def test_prompts_read_once_leave_the_gradient_of_an_update(
         assert got.keys() == want.keys()
         for parameter in want:
             assert_close(got[parameter], want[parameter], atol=1e-8, rtol=1e-6)
-    assert len(read) > 8  # more than the probes, which are two a network
+    assert len(read) > 8  # more than the probes, two per network
     assert max(g.abs().max() for g in want.values()) > 1e-5
 
 

@@ -36,7 +36,7 @@ def test_a_large_vocabulary_is_drawn_from_its_softmax(scale):
     order = logits.argsort(stable=True)
     mass = logits.softmax(-1)[order].cumsum(0)
     bins = torch.empty(4200, dtype=torch.int64)
-    bins[order] = (40 * mass).long().unique(return_inverse=True)[1]  # of like mass, none empty
+    bins[order] = (40 * mass).long().unique(return_inverse=True)[1]  # of similar mass, none empty
     statistic, freedom = chi_square(drawn(logits, 2000), bins, logits.softmax(-1))
     assert statistic < freedom + 4 * math.sqrt(2 * freedom)
 

@@ -56,7 +56,7 @@ def test_a_teacher_says_how_likely_it_thinks_the_tokens_of_the_student(tmp_path)
 
 def test_a_teacher_with_the_weights_of_the_student_says_exactly_the_same(tmp_path):
     policy = taught(others=written(tmp_path, 0))
-    rollout = sampled(policy, top_k=5)  # not what training says, so it is computed again
+    rollout = sampled(policy, top_k=5)  # differs from training, so it is computed again
     said = policy.complete(rollout, NEEDS)
     assert said.old_logp is not said.behaviour_logp
     assert torch.equal(said.teacher_logp, said.old_logp)

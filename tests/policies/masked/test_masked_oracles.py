@@ -120,7 +120,7 @@ def test_a_bound_of_exact_conditionals_is_log_p_and_so_is_its_gradient(
     # The weights of counts are float32.
     close = partial(assert_close, atol=1e-9, rtol=0)
     close(value.detach(), of_all_masks(logits, length, behind, lambda n: 1 / n))
-    log_p = sum(  # one after the other
+    log_p = sum(  # one after another
         conditional(logits, i, [*range(i, length), *behind]) for i in range(length)
     )
     close(value.sum(), log_p)

@@ -53,7 +53,7 @@ def counted(preset: str) -> tuple[float, float, float]:
     needs = needs_of(algorithm, Plan(algorithm))
     policy = small_masked(algorithm.likelihood, needs, sampling=sampling(steps=POSITIONS))
     rollout = asked(policy)
-    if rollout.behaviour_logp is not None:  # what a few rows of the first rollout tell
+    if rollout.behaviour_logp is not None:  # as measured on rows of the first rollout
         policy.trusts(rollout)
     whole = rollout.mask.all(1).nonzero()[:, 0]  # a row that ends early has fewer steps to replay
     assert len(whole)

@@ -33,7 +33,7 @@ def seeing(environment, *, packing=False, **options):
     policy = VisionLanguagePolicy(build=build, packing=packing, **options)
     sampling = Sampling(max_new_tokens=2)
     policy.load(Request(sampling=sampling, environment=environment))
-    with torch.no_grad():  # a new model hardly looks
+    with torch.no_grad():  # a new model hardly uses images
         for name, weight in policy.network.named_parameters():
             if "visual" in name and weight.ndim > 1:
                 weight.mul_(3)

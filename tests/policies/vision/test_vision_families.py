@@ -20,7 +20,7 @@ from tandem.policies.vision.policy import VisionLanguagePolicy
 from tandem.types import IMAGE, Prompt, take
 
 EVERY = ["language", "projector", "vision"]
-# What follows a picture is an empty line in one family, and a byte that it is made of another.
+# An image is followed by an empty line in one family, and by one of its bytes in another.
 CHATS = {
     f"{IMAGE}\n\nWhich colour?": [picture(16)],
     "Why?": [],

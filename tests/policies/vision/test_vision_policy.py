@@ -107,7 +107,7 @@ def test_a_picture_is_seen_and_so_is_which_one():
 def test_image_tokens_have_no_probability_in_sampling_or_training():
     policy = small_vision(sampling=Sampling(max_new_tokens=8))
     image = policy.scorer.inputs.image_token
-    with torch.no_grad():  # it would be the likeliest token everywhere
+    with torch.no_grad():  # otherwise it would be the most likely token everywhere
         policy.network.get_input_embeddings().weight[image] += 5
     rollout = answered(policy, size=8)
     shown = rollout.sample.prompt_length[:, None] + torch.arange(rollout.mask.shape[1])

@@ -5,7 +5,7 @@ from families import ADAPTED, EVERY, PAGE, REMAINING, compared, flow_pipelines
 from policies.flow.tiny_families import FAMILIES
 from torch.testing import assert_close
 
-# Others of the same code.
+# Others with the same code.
 SLOW = ("wan2_2_5b", "wan2_2_i2v_14b", "wan2_2_5b_i2v", "flux2_klein_edit")
 CELLS = [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in EVERY]
 

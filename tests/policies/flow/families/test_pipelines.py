@@ -165,7 +165,7 @@ def test_recomputed_activations_leave_the_gradients_of_adapters(world, name):
     for recompute in (False, True):
         tile = 3 if recompute else None
         policy = world.make(name, lora=LORA, gradient_checkpointing=recompute, mlp_tile=tile)
-        for parameter in policy.trainable().values():  # at its start half of an adapter is 0
+        for parameter in policy.trainable().values():  # half of a new adapter is 0
             torch.nn.init.constant_(parameter, 0.02)
         rollout = sampled(policy, 2, texts=TEXTS)
         gradients.append(step_on(policy, policy.evidence(rollout, NOTHING).logp.sum()))

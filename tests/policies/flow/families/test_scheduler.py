@@ -32,7 +32,7 @@ CONFIGS = [
     ({**DYNAMIC, "max_image_seq_len": 8192, "shift_terminal": 0.02}, True),
     ({**DYNAMIC, "time_shift_type": "linear"}, True),
 ]
-UNNAMED = [  # whose levels no schedule gives
+UNNAMED = [  # levels that no schedule has
     (DYNAMIC, False),
     ({"shift": 3.0, "use_karras_sigmas": True}, True),
     ({"shift": 3.0, "use_beta_sigmas": True}, False),
@@ -130,7 +130,7 @@ def test_a_solver_of_evaluation_is_compared_as_that_of_training_is(tmp_path):
     (said,) = asking(folder, others=[solver])
     assert "but evaluation.solver at 1 0.9 " in said
     assert said.endswith("dynamics.schedule.shift=6 evaluation.solver.shift=null")
-    assert not asking(folder, others=[None])  # by the levels of the schedule, which load judged
+    assert not asking(folder, others=[None])  # levels that were checked at load
     assert not asking(folder, kernel=ode, solver=solver, others=[partial(dpm_solver, shift=3.0)])
     assert not asking(written(tmp_path, {"shift": 3.0}), others=[solver])
 

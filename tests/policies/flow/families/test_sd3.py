@@ -205,5 +205,5 @@ def test_prompts_are_admitted_with_their_negatives(make):
     policy = make(sampling={"guidance_scale": 2.0})
     kept, dropped = policy.admit(asked(negative_prompt="blurry"))
     assert len(kept) == 4 and not dropped
-    policy.adapter.encode = None  # all is there by now
+    policy.adapter.encode = None  # everything is cached by now
     assert len(policy.sample(kept, 1, key=0, slots=range(4)).outputs) == 4

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from tandem.policies.flow.families.sd3_transformer import velocity, without_unread_queries
 
 
-@pytest.fixture(params=["rms_norm", None], ids=["3.5", "3"])  # the first version normalised neither
+@pytest.fixture(params=["rms_norm", None], ids=["3.5", "3"])  # SD 3 normalises nothing
 def network(request):
     torch.manual_seed(0)
     config = {**pipeline().transformer.config, "qk_norm": request.param}
@@ -33,7 +33,7 @@ def test_velocities_and_gradients_are_those_of_diffusers(network):
     theirs, gradients = asked(copy.deepcopy(network))
     ours, own = asked(without_unread_queries(network))
     assert_close(ours, theirs)
-    # DDP waits for each, also of queries that nobody computes.
+    # DDP waits for every gradient, including those of queries that are not computed.
     assert own.keys() == gradients.keys() and None not in own.values()
     assert_close(own, gradients)
 

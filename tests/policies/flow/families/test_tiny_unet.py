@@ -14,7 +14,7 @@ SMALL = (16, 16)
 def made(seed=0):
     adapter = TinyUNetFlow(seed=seed, channels=SMALL)
     network = adapter.load(None, torch.float32)
-    with torch.no_grad():  # as no block begins: they add something
+    with torch.no_grad():  # unlike new blocks, these add something
         for block in (*network.down_blocks, *network.middle_blocks, *network.up_blocks):
             block.second.weight.normal_(std=0.1, generator=torch.Generator().manual_seed(seed))
     return adapter, network
@@ -43,7 +43,7 @@ def test_a_step_to_no_noise_lands_on_the_picture_that_it_predicts():
     network.leave.register_forward_hook(lambda _, given, out: pictures.append(out))
     velocity = at(adapter, network, x, 0.3)
     assert_close(x - 0.3 * velocity, unfolded(pictures[0]), atol=1e-5, rtol=0)
-    # Below a twentieth the error of a picture is enlarged no further.
+    # Below 0.05 the error of an image is not amplified further.
     assert_close(at(adapter, network, x, 0.01) * 0.05, x - unfolded(pictures[1]))
 
 

@@ -91,7 +91,7 @@ def test_a_transformer_that_no_row_asks_has_a_gradient_of_0():
     parts, sigma = two_parts(), torch.tensor([0.2, 0.3])
     by_noise_level(parts, sigma, 0.875, answer).sum().backward()
     assert parts[0].weight.grad == 0 and parts[1].weight.grad > 0
-    with torch.no_grad():  # nobody waits
+    with torch.no_grad():  # no gradient is needed
         assert asked_by(parts, sigma) == [(200.0, 2)]
 
 
