@@ -95,7 +95,3 @@ class HunyuanVideo(Films):
 
     def encode_raw(self, pixels: Tensor) -> Tensor:
         return torch.cat([super(HunyuanVideo, self).encode_raw(one) for one in pixels.split(1)])
-
-    def reader(self, network: nn.Module) -> tuple[nn.Module, int]:
-        config = network.config
-        return network.norm_out, config.num_attention_heads * config.attention_head_dim

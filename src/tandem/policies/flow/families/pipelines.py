@@ -205,7 +205,8 @@ class Pipeline(ImageConditions, FolderSchedule, TrainedReaders):
         return guide(prompted, unprompted, scale=scale)
 
     def reader(self, network: nn.Module) -> tuple[nn.Module, int]:
-        return network.norm_out, network.inner_dim
+        config = network.config
+        return network.norm_out, config.num_attention_heads * config.attention_head_dim
 
     def save(self, network: nn.Module, folder: Path) -> None:
         """Save the whole pipeline; parts that are not trained are copied from `folder`."""

@@ -67,9 +67,5 @@ class Sana(Pipeline):
             return_dict=False,
         )[0]
 
-    def reader(self, network: nn.Module) -> tuple[nn.Module, int]:
-        config = network.config
-        return network.norm_out, config.num_attention_heads * config.attention_head_dim
-
     def encode_raw(self, pixels: Tensor) -> Tensor:
         return self.vae.encode(pixels).latent

@@ -96,5 +96,4 @@ class Wan(Films):
                 f"model.path={self.folder} has two transformers, but a critic reads the states of "
                 "one; choose an algorithm without a critic, such as algorithm=flow_grpo"
             )
-        config = network.config
-        return network.norm_out, config.num_attention_heads * config.attention_head_dim
+        return super().reader(network)
