@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 Record = TypeVar("Record")
-OF_LATENTS = 4  # from so many axes on, the last two are height and width
+OF_LATENTS = 4  # axes from which on a tensor holds latents, whose sizes may differ
 
 
 class LossBatch:
@@ -90,8 +90,8 @@ def alike(values: Sequence) -> list[Tensor]:
 
 
 def concat(records: Sequence[Record]) -> Record:
-    """Stack records along B; shorter T are padded with 0 on the right, and smaller latent pictures
-    below and on the right. A field that is None in one of them is None in the result."""
+    """Stack records along B; shorter T and smaller latents are padded with 0 at the end of each
+    axis. A field that is None in one of them is None in the result."""
     if len(records) == 1:
         return records[0]
     return map_fields(records[0], _join, *records[1:])
@@ -104,15 +104,16 @@ def _join(*values: Tensor | tuple | None) -> Tensor | tuple | None:
         return sum(values, ())
     if values[0].ndim == 1:
         return torch.cat(values)
-    width = max(value.shape[1] for value in values)
-    padded = [pad_steps(value, width) for value in values]
-    if len({value.shape[-2:] for value in padded}) > 1 and values[0].ndim >= OF_LATENTS:
-        high, wide = (max(value.shape[axis] for value in values) for axis in (-2, -1))
-        padded = [
-            torch.nn.functional.pad(x, (0, wide - x.shape[-1], 0, high - x.shape[-2]))
-            for x in padded
-        ]
-    return torch.cat(padded)
+    largest = [max(lengths) for lengths in zip(*(x.shape[1:] for x in values), strict=True)]
+    if values[0].ndim < OF_LATENTS:
+        return torch.cat([pad_steps(value, largest[0]) for value in values])
+    return torch.cat([_pad_behind(value, largest) for value in values])
+
+
+def _pad_behind(value: Tensor, shape: Sequence[int]) -> Tensor:
+    """[B, ...] -> [B, *shape], zeros behind."""
+    missing = [(0, n - own) for n, own in zip(shape, value.shape[1:], strict=True)]
+    return torch.nn.functional.pad(value, sum(reversed(missing), ()))
 
 
 def pad_steps(value: Tensor, width: int) -> Tensor:

@@ -303,6 +303,8 @@ def test_rows_of_several_sizes_never_share_a_part_and_groups_stay_whole():
 def test_records_of_latents_of_several_sizes_join_and_no_others_do():
     join = concat([{"x": torch.ones(1, 2, 3, 4)}, {"x": torch.ones(2, 2, 5, 2)}])["x"]
     assert join.shape == (3, 2, 5, 4) and join.sum() == 24 + 40
+    join = concat([{"x": torch.ones(1, 2, 3, 4, 4)}, {"x": torch.ones(1, 2, 5, 2, 4)}])["x"]
+    assert join.shape == (2, 2, 5, 4, 4) and join[0, :, :3].sum() == join.sum() - 80 == 96
     with pytest.raises(RuntimeError):
         concat([{"x": torch.ones(1, 2, 3)}, {"x": torch.ones(1, 2, 4)}])
 

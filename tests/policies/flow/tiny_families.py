@@ -251,8 +251,8 @@ FILMS = {
         ask=tiny_ltx2.ask,
         options={"frames": 5},
         wide=64,
-        latent=(53, 16),  # 3 x 4 x 4 of a film, and 5 of its sound
-        words=("model.adapter.width=32", "model.adapter.frames=5", "model.latent_size=848"),
+        latent=(16 + 4, 3, 4, 4),  # four for 5 tokens of sound
+        words=("model.adapter.width=32", "model.adapter.frames=5", "model.latent_size=960"),
         call={"num_frames": 5, "max_sequence_length": 24},
     ),
 }

@@ -3,7 +3,8 @@
 import torch
 from policies.flow.tiny_text import letters
 
-CHANNELS = 16  # of a token of a film, and of one of its sound
+CHANNELS, OF_SOUND = 16, 32  # of a token of a film, and of one of its sound
+FRAMES_PER_SECOND = 24
 
 
 def pipeline():
@@ -20,7 +21,7 @@ def pipeline():
         ),
         vae=vae(),
         audio_vae=AutoencoderKLLTX2Audio(
-            base_channels=16, ch_mult=(1,), num_res_blocks=1, latent_channels=1
+            base_channels=OF_SOUND, ch_mult=(1,), num_res_blocks=1, latent_channels=OF_SOUND // 16
         ),
         text_encoder=gemma3(),
         tokenizer=letters(),
@@ -31,21 +32,22 @@ def pipeline():
 
 
 def ask(pipeline, *, start, output_type, **own):
-    """Latents of a video and its sound as one row of tokens, and the decoded frames."""
-    pixels, scale = own["height"] * own["width"], pipeline.vae_spatial_compression_ratio
-    frames = (own["num_frames"] - 1) // pipeline.vae_temporal_compression_ratio + 1
-    film = frames * pixels // scale**2
+    """Latents of a film with those of its sound behind its channels, and what is shown."""
+    config, behind = pipeline.transformer.config, start[None, CHANNELS:]
+    of_second = config.audio_sampling_rate / config.audio_hop_length / config.audio_scale_factor
+    heard = round(own["num_frames"] / FRAMES_PER_SECOND * of_second) * OF_SOUND
     own |= {"stg_scale": 0.0, "modality_scale": 1.0, "guidance_rescale": 0.0}
     own |= {f"audio_{name}": own[name] for name in [*own] if name.endswith(("scale", "rescale"))}
-    own |= {"latents": start[None, :film], "audio_latents": start[None, film:]}
+    own["latents"] = pipeline._pack_latents(start[None, :CHANNELS])
+    own["audio_latents"] = behind.flatten()[:heard].view(1, -1, OF_SOUND)
     latents, sound = pipeline(output_type="latent", return_dict=False, **own)
-    vae = pipeline.vae
+    vae, rest = pipeline.vae, torch.zeros_like(behind)
     shown = pipeline.video_processor.postprocess_video(
         vae.decode(latents, None).sample, output_type=output_type
     )
     latents = pipeline._normalize_latents(latents, vae.latents_mean, vae.latents_std)
-    rows = pipeline._pack_latents(latents), pipeline._pack_audio_latents(sound)
-    return torch.cat(rows, 1), shown
+    rest.view(-1)[:heard] = pipeline._pack_audio_latents(sound).flatten()
+    return torch.cat([latents, rest], 1), shown
 
 
 def transformer():
@@ -57,8 +59,8 @@ def transformer():
         num_attention_heads=2,
         attention_head_dim=12,
         cross_attention_dim=24,
-        audio_in_channels=CHANNELS,
-        audio_out_channels=CHANNELS,
+        audio_in_channels=OF_SOUND,
+        audio_out_channels=OF_SOUND,
         audio_num_attention_heads=2,
         audio_attention_head_dim=8,
         audio_cross_attention_dim=16,

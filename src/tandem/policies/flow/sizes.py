@@ -51,11 +51,11 @@ def _in_order(parts: Sequence[Record], places: Sequence[Tensor]) -> Record:
 def cropped(rollout: Rollout, shape: Sequence[int]) -> Rollout:
     """Rows of one size, without the padding to larger ones.
 
-    shape: of one latent picture, [..., H, W].
+    shape: of one latent.
     """
 
     def cut(x: Tensor | None) -> Tensor | None:
-        return None if x is None else x[..., : shape[-2], : shape[-1]]
+        return None if x is None else x[(..., *map(slice, shape))]
 
     sample, taken = rollout.sample, rollout.sample.trajectory
     if taken is not None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from types import MappingProxyType
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,8 +20,9 @@ FRAMES_PER_SECOND = 24
 
 
 class LTX2(Films):
-    """A latent is a sequence of video tokens followed by audio tokens. Both are sampled and
-    trained; rewards see the video only. Prompts are states of the layers of a Gemma 3."""
+    """Video and sound are sampled and trained; rewards see the video only. In a latent, the tokens
+    of the sound and zeros behind them are further channels of the video. Prompts are states of
+    the layers of a Gemma 3."""
 
     family = Family(
         pipeline="LTX2Pipeline",
@@ -33,17 +33,6 @@ class LTX2(Films):
     readers = ("text_encoder", "tokenizer", "connectors")
     unread = ("audio_vae", "vocoder", "processor", "prompt_enhancer", "duration_head")
     lora_targets = ("to_q", "to_k", "to_v", "to_out.0")
-    # Latent frames, height and width of a film by its number of tokens, audio included.
-    sizes = MappingProxyType({})
-
-    def fit(self, network: nn.Module) -> nn.Module:
-        own = network.config
-        if own.in_channels != own.audio_in_channels:
-            raise ValueError(
-                f"model.path={self.folder}: video tokens have {own.in_channels} channels, but "
-                f"audio tokens {own.audio_in_channels}; choose a checkpoint where they are equal"
-            )
-        return network
 
     @property
     def stride(self) -> int:
@@ -56,26 +45,17 @@ class LTX2(Films):
     def geometry(self) -> Geometry:
         return Geometry(channels=self.network.config.in_channels, patch=1)
 
-    def canvas(self, resolution: int | tuple[int, int] | None, frames: int | None = None) -> Canvas:
-        film, own = super().canvas(resolution, frames), self.network.config
-        seconds = (self.frames if frames is None else frames) / FRAMES_PER_SECOND
+    def sound(self, frames: int) -> tuple[int, int]:
+        """Tokens and channels of the sound of so many latent frames."""
+        own, seconds = self.network.config, (1 + self.stride * (frames - 1)) / FRAMES_PER_SECOND
         of_second = own.audio_sampling_rate / own.audio_hop_length / own.audio_scale_factor
-        channels, *size = film.latent_shape
-        tokens = film.tokens + round(seconds * of_second)
-        if (other := self.sizes.get(tokens, tuple(size))) != tuple(size):
-            films = " and ".join(self.in_pixels(one) for one in (other, size))
-            raise ValueError(
-                f"films of {films} both have {tokens} tokens, so their sizes cannot be told apart; "
-                "change the height, width or number of frames of one of them"
-            )
-        self.sizes = {**self.sizes, tokens: tuple(size)}
-        return Canvas(latent_shape=(tokens, channels), tokens=film.tokens)
+        return round(seconds * of_second), own.audio_in_channels
 
-    def in_pixels(self, size: Sequence[int]) -> str:
-        """A film's size in pixels and frames, from the size of its latent."""
-        frames, height, width = size
-        sides = f"{height * self.scale} x {width * self.scale}"
-        return f"{sides} in {(frames - 1) * self.stride + 1} frames"
+    def canvas(self, resolution: int | tuple[int, int] | None, frames: int | None = None) -> Canvas:
+        video = super().canvas(resolution, frames)
+        channels, *size = video.latent_shape
+        channels += math.ceil(math.prod(self.sound(size[0])) / video.tokens)
+        return Canvas(latent_shape=(channels, *size), tokens=video.tokens)
 
     def blank(self, rows: int) -> Condition:
         config, most = self.network.config, self.text_tokens
@@ -85,11 +65,9 @@ class LTX2(Films):
     def condition(
         self, pipeline: LTX2Pipeline, asked: PromptInput, device: torch.device
     ) -> Condition:
+        most = self.max_sequence_length
         states, mask, _, _ = pipeline.encode_prompt(
-            asked.text,
-            do_classifier_free_guidance=False,
-            max_sequence_length=self.max_sequence_length,
-            device=device,
+            asked.text, do_classifier_free_guidance=False, max_sequence_length=most, device=device
         )
         said = pipeline.connectors(states, mask, padding_side=pipeline.tokenizer.padding_side)
         return {name: x[0] for name, x in zip(("states", "sound", "mask"), said, strict=True)}
@@ -97,27 +75,29 @@ class LTX2(Films):
     def velocity(
         self, network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition
     ) -> Tensor:
-        dtype, (frames, height, width) = network.proj_in.weight.dtype, self.sizes[x.shape[1]]
-        film = frames * height * width
-        return torch.cat(
-            network(
-                hidden_states=x[:, :film].to(dtype),
-                audio_hidden_states=x[:, film:].to(dtype),
-                encoder_hidden_states=condition["states"].to(dtype),
-                audio_encoder_hidden_states=condition["sound"].to(dtype),
-                timestep=1000 * sigma,
-                sigma=1000 * sigma,
-                encoder_attention_mask=condition["mask"],
-                audio_encoder_attention_mask=condition["mask"],
-                num_frames=frames,
-                height=height,
-                width=width,
-                audio_num_frames=x.shape[1] - film,
-                use_cross_timestep=True,
-                return_dict=False,
-            ),
-            1,
+        dtype, (frames, height, width) = network.proj_in.weight.dtype, x.shape[2:]
+        channels, sound = network.config.in_channels, self.sound(frames)
+        video, rest = x[:, :channels].flatten(2).mT, x[:, channels:].flatten(1)
+        audio, padding = rest.tensor_split([math.prod(sound)], 1)
+        video, audio = network(
+            hidden_states=video.to(dtype),
+            audio_hidden_states=audio.unflatten(1, sound).to(dtype),
+            encoder_hidden_states=condition["states"].to(dtype),
+            audio_encoder_hidden_states=condition["sound"].to(dtype),
+            timestep=1000 * sigma,
+            sigma=1000 * sigma,
+            encoder_attention_mask=condition["mask"],
+            audio_encoder_attention_mask=condition["mask"],
+            num_frames=frames,
+            height=height,
+            width=width,
+            audio_num_frames=sound[0],
+            use_cross_timestep=True,
+            return_dict=False,
         )
+        # The padding's data is 0, which this velocity predicts without an error.
+        rest = torch.cat([audio.flatten(1), padding / sigma[:, None]], 1)
+        return torch.cat([video.mT.flatten(1), rest], 1).view_as(x)
 
     def statistics(self, like: Tensor) -> tuple[Tensor, Tensor]:
         own = self.vae.latents_mean, self.vae.latents_std / self.vae.config.scaling_factor
@@ -125,9 +105,8 @@ class LTX2(Films):
         return mean, std
 
     def pixels(self, x0: Tensor) -> Tensor:
-        """[N, tokens, channels] -> uint8 [N, frames, H, W, 3], on the device of the latents."""
-        size = self.sizes[x0.shape[1]]
-        return super().pixels(x0[:, : torch.Size(size).numel()].mT.unflatten(2, size))
+        """[N, *latent_shape] -> uint8 [N, frames, H, W, 3], on the device of the latents."""
+        return super().pixels(x0[:, : self.geometry().channels])
 
     def latents(self, images: Tensor, device: torch.device) -> Tensor:
         """Raises ValueError: [N, frames, H, W, 3] has no sound."""
@@ -135,7 +114,3 @@ class LTX2(Films):
             "demonstrations have no sound, but this model generates sound too; choose an algorithm "
             "that trains on its own samples, such as algorithm=flow_grpo"
         )
-
-    def reader(self, network: nn.Module) -> tuple[nn.Module, int]:
-        config = network.config
-        return network.norm_out, config.num_attention_heads * config.attention_head_dim
