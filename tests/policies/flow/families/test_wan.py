@@ -121,11 +121,13 @@ def test_a_folder_says_how_many_transformers_it_has_and_whether_tokens_have_time
         adapter.reader(Components({"transformer": nn.Identity(), "transformer_2": nn.Identity()}))
 
 
-def test_films_that_begin_with_a_picture_are_of_one_size(tmp_path):
+def test_films_that_begin_with_a_picture_have_the_frames_that_it_was_encoded_with(tmp_path):
     adapter = unloaded(WanImage, frames=9)
-    assert adapter.canvas(32, 9) == adapter.canvas(None)
-    for size in ((None, 5), (48, None)):
-        with pytest.raises(ValueError, match="leave both null"):
-            adapter.canvas(*size)
+    adapter.times_of_tokens = False
+    assert adapter.canvas(48, 9).latent_shape == (16, 3, 6, 6)
+    with pytest.raises(ValueError, match=r"evaluation.frames=5: .* the 9 frames of model.adapter"):
+        adapter.canvas(None, 5)
     with pytest.raises(ValueError, match="is a text-to-video model; set model=wan2_1_1_3b"):
         with_index(tmp_path, adapter)
+    with_index(tmp_path, adapter, expand_timesteps=True)  # TI2V: a latent frame of its own
+    assert adapter.canvas(48, 5).latent_shape == (16, 2, 6, 6)

@@ -38,13 +38,12 @@ class WanImage(Wan):
     lora_targets = (*Wan.lora_targets, "attn2.add_k_proj", "attn2.add_v_proj")
 
     def canvas(self, resolution: int | tuple[int, int] | None, frames: int | None = None) -> Canvas:
-        own = super().canvas(None)
-        if super().canvas(resolution, frames) != own:
+        if frames not in (None, self.frames) and not self.times_of_tokens:
             raise ValueError(
-                "evaluation.resolution and evaluation.frames: an image-to-video model has only the "
-                "size of model.adapter; leave both null"
+                f"evaluation.frames={frames}: the picture of a prompt is encoded with the "
+                f"{self.frames} frames of model.adapter; leave it null"
             )
-        return own
+        return super().canvas(resolution, frames)
 
     def fit(self, network: nn.Module) -> nn.Module:
         own = super().fit(network).config
