@@ -7,9 +7,10 @@ from pathlib import Path
 from unittest.mock import patch
 
 import torch
+from diffusers import DiffusionPipeline
 from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit_plus as edit_plus
 from policies.flow.small_flow import KEY, asked, small
-from policies.flow.tiny_families import FAMILIES, VARIANTS
+from policies.flow.tiny_families import FAMILIES, VARIANTS, TinyFamily
 from torch import Tensor
 
 from tandem import rng
@@ -17,6 +18,7 @@ from tandem.data.images import show
 from tandem.dynamics.kernels import ode
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.flow.sampling import start_noise
+from tandem.types import Prompt
 
 PAGE = Path(__file__).parents[1] / "docs" / "families.md"
 INTRODUCTION = """# Families of flow models
@@ -25,8 +27,8 @@ Each `model=NAME` below is an adapter for folders in diffusers' layout. The meas
 small random checkpoints in the hub's own format. `make families` writes this page.
 
 * **gap**: the largest difference between latents after three steps and those of the family's own
-  diffusers pipeline, from the same noise at the same noise levels, without guidance and with it;
-  images are not square. A dash: the family has no guidance.
+  diffusers pipeline, from the same noise at the same noise levels, without guidance and with it.
+  A wide and a high image share the batch. A dash: the family has no guidance.
 * **trains**: two iterations of `flow_grpo` and of `nft` with the preset. Plain diffusers loads
   the resulting adapters into the base, with latents equal to those of the merged weights to 1e-5.
   The slow tests of `tests/test_picture_presets.py` do both for every row.
@@ -53,7 +55,8 @@ NOTES = """
   (`load_lora_adapter(folder, weight_name="pytorch_lora_weights.safetensors")`).
 * LTX-2 is sampled and trained with its sound, with classifier-free guidance only and one scale
   for both; rewards see the video.
-* Image-to-video families are evaluated at the size of training.
+* Wan's image-to-video models are evaluated at any size, but only TI2V-5B with other numbers of
+  frames than in training.
 * No family was trained at its full size here.
 
 ## Diffusers pipelines without an adapter
@@ -101,7 +104,8 @@ class Beside:
 
 
 def compared(name: str, folder: Path) -> Iterator[Beside]:
-    """With the folder's own noise levels, with and without guidance, on non-square images."""
+    """With the folder's own noise levels, with and without guidance; Tandem paints wide and high
+    images in one batch."""
     family = EVERY[name]
     torch.manual_seed(0)
     pipeline = family.pipeline()
@@ -111,38 +115,58 @@ def compared(name: str, folder: Path) -> Iterator[Beside]:
     negative = "ugly" if family.negative else ""
     policy = small(path=str(folder), adapter=adapter, negative_prompt=negative)
     levels, _ = adapter.own_levels(STEPS, adapter.tokens[0])
-    keys = rng.key(KEY, torch.arange(2), torch.zeros(2, dtype=torch.int64))
-    starts = start_noise(keys, adapter.latent_shape)
-    shown = torch.randint(0, 256, (2, family.shows, family.high, family.wide, 3), dtype=torch.uint8)
-    prompts = [
-        replace(prompt, images=tuple(map(show, pictures)))
-        for prompt, pictures in zip(asked(TEXTS), shown, strict=True)
-    ]
-    own = {"steps": STEPS, "size": {"height": family.high, "width": family.wide}}
-    own["images"] = [*shown]
     flat = FlowSampling(steps=STEPS, kernel=ode, schedule=lambda *_: levels)
+    prompts = in_two_sizes(family)
     # The size of the image that the encoder of Qwen-Image-Edit gets.
     with patch.object(edit_plus, "CONDITION_IMAGE_SIZE", family.high * family.wide):
         for scale in (1.0, 3.0) if family.scale else (1.0,):
             sampling = replace(flat, guidance_scale=scale)
-            rollout = policy.sample(prompts, 1, key=KEY, slots=range(2), sampling=sampling)
-            with torch.no_grad():
-                latents, pixels = family.painted(pipeline, TEXTS, starts, scale=scale, **own)
-            yield Beside(
-                scale=scale,
-                latents=(rollout.sample.x0[:, :, family.held :], latents[:, :, family.held :]),
-                pixels=(torch.stack(rollout.outputs), 255 * pixels.movedim(-3, -1)),
-            )
+            rollout = policy.sample(prompts, 1, key=KEY, slots=range(3), sampling=sampling)
+            for slot, prompt in enumerate(prompts):
+                shape = adapter.canvas(prompt.size).latent_shape
+                ours = rollout.sample.x0[slot][tuple(map(slice, shape))]
+                start = start_noise(rng.key(KEY, torch.tensor([slot]), 0), shape)
+                theirs, pixels = by_its_pipeline(family, pipeline, prompt, start, scale)
+                yield Beside(
+                    scale=scale,
+                    latents=(ours[:, family.held :], theirs[:, family.held :]),
+                    pixels=(rollout.outputs[slot], pixels),
+                )
+
+
+@torch.no_grad()
+def by_its_pipeline(
+    family: TinyFamily, pipeline: DiffusionPipeline, prompt: Prompt, start: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
+    """The latents after the last step, and the pixels from 0 to 255; start: [1, ...]."""
+    high, wide = prompt.size or (family.high, family.wide)
+    own = {"scale": scale, "steps": STEPS, "size": {"height": high, "width": wide}}
+    own["images"] = [[picture.load() for picture in prompt.images]]
+    (latents,), (pixels,) = family.painted(pipeline, [prompt.text], start, **own)
+    return latents, 255 * pixels.movedim(-3, -1)
+
+
+def in_two_sizes(family: TinyFamily) -> list[Prompt]:
+    """Prompts for pictures of the policy's own size, and for one on its side."""
+    own, on_its_side = (family.high, family.wide), (family.wide, family.high)
+    prompts = []
+    for prompt, size in zip(asked((*TEXTS, TEXTS[1])), (None, None, on_its_side), strict=True):
+        shown = torch.randint(0, 256, (family.shows, *(size or own), 3), dtype=torch.uint8)
+        prompts.append(replace(prompt, size=size, images=tuple(map(show, shown))))
+    return prompts
 
 
 def row(name: str, place: Path) -> str:
     """The table row of one family, with its measurements."""
     from launch.test_estimate_of_pictures import held_in_an_update
 
-    gaps = [f"{gap(*one.latents):.0e}" for one in compared(name, place / f"{name}_beside")]
+    gaps: dict[float, float] = {}
+    for one in compared(name, place / f"{name}_beside"):
+        gaps[one.scale] = max(gap(*one.latents), gaps.get(one.scale, 0.0))
     activations, measured = held_in_an_update(name, place)
     own = FAMILIES[name].pipeline().__class__.__name__
-    cells = [name, own, *gaps, *["-"] * (2 - len(gaps)), "✓", f"{activations.size / measured:.2f}"]
+    cells = [name, own, *(f"{x:.0e}" for x in gaps.values()), *["-"] * (2 - len(gaps))]
+    cells += ["✓", f"{activations.size / measured:.2f}"]
     return f"| {' | '.join(cells)} |"
 
 
