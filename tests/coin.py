@@ -1,4 +1,4 @@
-"""A plugin with a reward of 0 or 1 that hardly ever ties: `plugins=[coin] reward=coin`."""
+"""Rewards for any output, `plugins=[coin]`: 0 or 1, which hardly ever ties, and a height."""
 
 from zlib import crc32
 
@@ -13,3 +13,9 @@ def coin(output: str | Tensor, prompt: Prompt) -> float:
     """0 or 1 by the bytes of the answer or the image."""
     seen = output.encode() if isinstance(output, str) else output.cpu().numpy().tobytes()
     return float(crc32(seen) % 2)
+
+
+@register_reward
+def height(output: Tensor, prompt: Prompt) -> float:
+    """Height of an image or a video, in pixels."""
+    return float(output.shape[-3])

@@ -59,18 +59,31 @@ def edits(world, count):
     """Write prompts that show that many images."""
     rows = [{"prompt": f"make it {x}", "images": ["shown.png"] * count} for x in "abcdefgh"]
     (world / "edits.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return (*OF_EDITS, f"data.path={world / 'edits.jsonl'}")
 
 
-def trained(world, model, algorithm, folder, *own):
+def two_sizes(world, count):
+    """A prompt for a wide image and one for a high one; every batch has both."""
+    sizes = {"a": (64, 96), "b": (96, 64)}
+    rows = [
+        {"prompt": f"make it {x}", "height": high, "width": wide, "images": ["shown.png"] * count}
+        for x, (high, wide) in sizes.items()
+    ]
+    (world / "two_sizes.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return "data=jsonl", "data.held_out=0", f"data.path={world / 'two_sizes.jsonl'}"
+
+
+def trained(world, model, algorithm, folder, *own, data=None):
     """The metrics of two iterations of the preset, with its recipe if there is one."""
     if not (world / model).exists():
         FAMILIES[model].write(world / model)
-    edits(world, FAMILIES[model].shows)
+    if data is None:
+        prompts = "data=folder", f"data.path={world / 'prompts'}"
+        data = edits(world, FAMILIES[model].shows) if FAMILIES[model].shows else prompts
     tandem.train(
         f"model={model}",
         f"algorithm={algorithm}",
-        *(OF_EDITS if FAMILIES[model].shows else ("data=folder",)),
-        f"data.path={world / ('edits.jsonl' if FAMILIES[model].shows else 'prompts')}",
+        *data,
         f"model.path={world / model}",
         f"model.adapter.max_sequence_length={FAMILIES[model].tokens}",
         *FAMILIES[model].words,
@@ -112,6 +125,19 @@ def test_a_preset_trains_an_adapter_that_plain_diffusers_loads(model, algorithm,
     assert (merged - painted(model, world / model)).abs().max() > 1e-3
     beside = painted(model, world / model, tmp_path / "run" / "model" / "lora")
     assert_close(beside, merged, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "algorithm"),
+    [("ltx_2", "flow_grpo"), ("ltx_2", "nft"), ("wan2_1_i2v_14b", "flow_grpo")],
+)
+def test_a_wide_and_a_high_film_are_trained_in_one_batch(model, algorithm, world, tmp_path):
+    data = two_sizes(world, FAMILIES[model].shows)
+    judges = "reward=[coin,height]", "reward.height.weight=0"
+    rows = trained(world, model, algorithm, tmp_path / "run", *judges, data=data)
+    assert len(rows) == 2 and all(row["optim/grad_norm"] > 0 for row in rows)
+    assert [row["reward/height/mean"] for row in rows] == [(64 + 96) / 2] * 2
 
 
 @pytest.mark.slow
