@@ -10,6 +10,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from tandem.algorithm.truncation import CheckedTruncation
 from tandem.config import ConfigError, build
 from tandem.contracts import facts_of
 from tandem.data import Data, InvalidRow, split_overlap
@@ -48,6 +49,8 @@ def assemble(
     `weights` is a folder that replaces the model's own.
     """
     algorithm = build(cfg.algorithm)
+    checked = CheckedTruncation(algorithm.truncation_handling)
+    algorithm = replace(algorithm, truncation_handling=checked)
     own = {} if weights is None else {"path": str(weights)}
     policy = build(OmegaConf.merge(cfg.model, own))
     check_sight(policy, data, settings)
