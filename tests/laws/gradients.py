@@ -35,7 +35,7 @@ from tandem.training.reprompts import Reprompted
 from tandem.types import Prompt, Rollout, Scores
 
 COOL = 0.6
-OF_TWO = "a chain has two policies, and of either this is a law of its own presets"
+OF_TWO = "a chain has two policies, and presets of each cover this law"
 
 
 def prefers(algorithm: Algorithm) -> bool:
@@ -50,17 +50,17 @@ def no_policy_gradient(algorithm: Algorithm) -> str | None:
     if algorithm.segments:
         return OF_TWO
     if facts_of(algorithm.loss).on_errors:
-        return "its loss is of velocity errors, and no -A log p"
+        return "its loss reads velocity errors and is not -A log p"
     if facts_of(algorithm.loss).matches:
-        return "its loss is of what networks expect, and no -A log p"
+        return "its loss reads the predictions of networks and is not -A log p"
     if prefers(algorithm):
-        return "a preference is no policy gradient"
+        return "a preference loss is not a policy gradient"
     if "upper_logp" in facts_of(algorithm.loss).reads:
-        return "bad answers are judged by another bound"
+        return "bad answers use another bound on log p"
     if "divergence" in facts_of(algorithm.loss).reads:
-        return "a divergence over all tokens is no -A log p"
+        return "a divergence over all tokens is not -A log p"
     of_group = facts_of(algorithm.loss).whole_groups
-    return "advantages are labels, and the gradient one of telling them apart" if of_group else None
+    return "advantages are labels, and the gradient is that of a classifier" if of_group else None
 
 
 def first_step(algorithm: Algorithm) -> None:
@@ -115,7 +115,7 @@ def samples_nothing(algorithm: Algorithm) -> str | None:
 
 def no_temperature(algorithm: Algorithm) -> str | None:
     if "upper_logp" in algorithm.needs:
-        return "a bound on log p is no choice among logits"
+        return "a bound on log p is not the log-probability of sampled tokens"
     if algorithm.segments:
         return OF_TWO
     return "a flow has no logits" if of_steps(algorithm) else samples_nothing(algorithm)
@@ -193,7 +193,7 @@ def no_kl(algorithm: Algorithm) -> str | None:
     if not float(algorithm.kl.coefficient):
         return "no KL to a reference"
     whole = facts_of(getattr(algorithm.kl, "loss", None)).of_bounds
-    return "its KL is one of whole answers" if whole else None
+    return "its KL is that of whole answers" if whole else None
 
 
 def kl_gradient(algorithm: Algorithm) -> None:
@@ -310,7 +310,7 @@ def charged(
 
 
 def no_preference(algorithm: Algorithm) -> str | None:
-    return None if prefers(algorithm) else "has no chosen and no rejected answer"
+    return None if prefers(algorithm) else "has no chosen and rejected answers"
 
 
 def turned(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:

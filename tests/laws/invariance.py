@@ -57,7 +57,7 @@ def cut(algorithm: Algorithm) -> None:
 
 
 def finds_nothing(algorithm: Algorithm) -> str | None:
-    return None if algorithm.training_objective.statistics else "each row is judged by itself"
+    return None if algorithm.training_objective.statistics else "its loss reads each row alone"
 
 
 def find_alike(algorithm: Algorithm) -> None:
@@ -112,9 +112,9 @@ def padded(scores: Scores, rollout: Rollout, *, left: int, right: int) -> tuple[
 
 def no_padding(algorithm: Algorithm) -> str | None:
     if algorithm.segments:
-        return "its rows are opened by two policies; tests/policies/chain pads them"
+        return "its rows belong to two policies; tests/policies/chain tests their padding"
     whole = algorithm.objective == "denoising"
-    return "every noise level of a picture is asked about, and none other" if whole else None
+    return "every noise level of an image is inside the mask" if whole else None
 
 
 def padding(algorithm: Algorithm) -> None:
@@ -135,13 +135,13 @@ def prefix(algorithm: Algorithm) -> None:
 SHIFTED = {
     group.given: "the score of a demonstration is its weight",
     group.batch_relative: "compared with all samples, not with a group",
-    group.maxrl: "a group's mean score is its unit",
-    passk.pass_at_k: "made for scores of 0 and 1 alone",
+    group.maxrl: "scores are divided by the mean of the group",
+    passk.pass_at_k: "defined only for scores of 0 and 1",
     passk.pkpo: "has no baseline",
     temporal.reward_to_go: "has no group: returns are compared with those of all steps",
     temporal.generalised: "has no group: a critic is the baseline",
     moves.group_in_group: "a bonus at the end counts less for moves of earlier turns",
-    baselines.raw_reward: "compared with no other sample",
+    baselines.raw_reward: "compares no samples",
     baselines.MovingAverage: "compared with earlier iterations, not with a group",
 }
 
@@ -156,7 +156,7 @@ def no_group(algorithm: Algorithm) -> str | None:
     advantage = algorithm.advantage
     estimator = advantage.of if isinstance(advantage, Clipped) else advantage
     if unwrap_partial(unwrap_partial(estimator)[1].get("scale"))[0] in OF_ALL:
-        return "divided by the std of all samples, which such a bonus moves"
+        return "divided by the std of all samples, which the bonus changes"
     return SHIFTED.get(kind(estimator))
 
 
