@@ -232,11 +232,11 @@ def here(name: str, world: Path, run: Path) -> dict[str, float]:
 
 INTRODUCTION = """# Where a run waits for its device
 
-`tests/pretend_device.py` runs two iterations (four of those that are resumed) of {count}
-configurations on a device that is none: it refuses what a GPU refuses, and counts every moment at
-which Python asks for a number that lies there. On a GPU each empties the queue of kernels. Runs are
-as small as they can be, so shares tell more than sums. Weights that are written are not counted.
-`make waits` counts anew; `tests/test_pretend_device.py` fails where a count has grown.
+`tests/pretend_device.py` runs two iterations (four for resumed runs) of {count} configurations on a
+simulated device. It refuses what a GPU refuses, and counts every read of a value by Python, which
+on a GPU would empty the queue of kernels. Runs are as small as possible, so shares are more
+informative than sums. Writing weights is not counted. `make waits` updates this page;
+`tests/test_pretend_device.py` fails if a count has grown.
 
 """
 
