@@ -1,9 +1,8 @@
 """Learning curves of every algorithm on the embedded models, for three seeds.
 
-A shortened run of each preset with the numbers of its recipe: `PROTOCOLS` says how long. Runs of a
-seed share one warm start. `--save` keeps each finished run in results/algorithms.json at once, with
-the commit and the date that it was taken at; the same command again runs what is missing, and what
-was taken before the code changed.
+A shortened run of each preset with the numbers of its recipe; `PROTOCOLS` has the lengths. Runs of
+a seed share one warm start. `--save` stores each finished run in results/algorithms.json at once,
+with its commit and date; repeating the command runs what is missing or older than the code.
 """
 
 from __future__ import annotations

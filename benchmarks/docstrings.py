@@ -161,7 +161,7 @@ def share(found: list[Public]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--all", action="store_true", help="name everyone who lacks something")
+    parser.add_argument("--all", action="store_true", help="list everything that is missing")
     chosen = parser.parse_args()
     found = list(publics())
     lacking = [one for one in found if one.lacks]

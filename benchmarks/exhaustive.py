@@ -37,7 +37,7 @@ The gate (`make test`) runs before every change and is not listed.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One command and how its result is read."""
+    """One command, and how its result is read."""
 
     says: str
     command: tuple[str, ...]  # after the interpreter
@@ -191,7 +191,7 @@ def wait_for_orphans(patience: float = 10) -> None:
 
 
 def commit() -> str:
-    """The commit that was measured; one with changes beside it says so."""
+    """The measured commit, with + if the working tree has changes."""
     dirty = git("status", "--porcelain", "--", *CODE)
     return git("rev-parse", "--short", "HEAD") + ("+" if dirty else "")
 

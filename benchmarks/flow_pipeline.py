@@ -1,7 +1,7 @@
-"""An iteration of pictures beside Flow-Factory's, on one tiny pipeline of SD3 that is written here.
+"""An iteration of images beside Flow-Factory's, on one tiny SD3 pipeline that is written here.
 
-Each is a process with one thread, and they take turns. Flow-Factory is in no package index: whoever
-has a checkout names it, and the interpreter that has what it imports.
+Each is a process with one thread, and they take turns. Flow-Factory is in no package index: the
+command line names a checkout and a Python interpreter with its dependencies.
 """
 
 from __future__ import annotations
@@ -139,10 +139,10 @@ def same_rows(laps: Laps) -> dict[str, dict[str, int]]:
     iterations differ."""
     rows = {side: own[0].rows for side, own in laps.items()}
     if any(lap.rows != rows[side] for side, own in laps.items() for lap in own):
-        raise SystemExit("an iteration asked other rows than the one before it")
+        raise SystemExit("an iteration computed other rows than the first one")
     asked = [{k: n for k, n in own.items() if not k.startswith("passes")} for own in rows.values()]
     if asked[0] != asked[1]:
-        raise SystemExit(f"the networks were asked other rows: {rows}")
+        raise SystemExit(f"the two sides computed different rows: {rows}")
     return rows
 
 

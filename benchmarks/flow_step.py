@@ -83,7 +83,7 @@ def arguments() -> argparse.Namespace:
     names = [workload.name for workload in WORKLOADS]
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", default=names, choices=names)
-    parser.add_argument("--rounds", type=int, help="that are counted, instead of a workload's own")
+    parser.add_argument("--rounds", type=int, help="counted rounds, instead of a workload's own")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--flow-factory", type=Path, metavar="DIR", help="a checkout of it")
     parser.add_argument("--flow-factory-python", type=Path, default=sys.executable, metavar="FILE")

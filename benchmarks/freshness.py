@@ -17,9 +17,9 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def changed_since(measured: str, paths: Sequence[str]) -> list[str]:
-    """Files below these paths whose code is not what it was at the measured commit.
+    """Files below these paths whose code differs from that of the measured commit.
 
-    All of them where that commit is not known here: it was never merged as it was.
+    All of them if that commit is unknown here, because it was never merged unchanged.
     """
     measured = measured.removesuffix("+")
     if not git("rev-parse", "--verify", "--quiet", f"{measured}^{{commit}}", check=False):
@@ -30,7 +30,7 @@ def changed_since(measured: str, paths: Sequence[str]) -> list[str]:
 
 @cache
 def code(commit: str, name: str) -> str:
-    """What a file says at a commit without comments and docstrings; "" where it is missing."""
+    """The content of a file at a commit without comments and docstrings; "" if it is missing."""
     text = git("show", f"{commit}:{name}", check=False)
     read = {".py": without_docstrings, ".yaml": without_comments}
     return read.get(Path(name).suffix, str)(text)

@@ -56,10 +56,10 @@ def main(given: Sequence[str] | None = None) -> int:
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=9.5, help="no section goes on after these")
+    parser.add_argument("--minutes", type=float, default=9.5, help="no section runs longer")
     parser.add_argument("--out", type=Path, default=RESULTS / "gpu.json", help="and .md beside it")
     parser.add_argument("--only", nargs="+", help="parts of the names of sections")
-    parser.add_argument("--commit", help="of these sources, where git is not there to say it")
+    parser.add_argument("--commit", help="commit of these sources, if git is missing")
     parser.add_argument("--tiny", action="store_true", help="toy sizes, also on a CPU")
     parser.add_argument("--section", help=argparse.SUPPRESS)  # measure it in this process
     return parser.parse_args(given)

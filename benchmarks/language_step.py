@@ -1,8 +1,7 @@
-"""What a training step of tokens costs beside the bare model, TRL's and transformers' sampling.
+"""The cost of a training step of tokens beside the bare model, TRL, and transformers' sampling.
 
-Every program has a process of its own; they take turns, so that a busy machine slows all alike.
-`--save` keeps each workload at once; the same command again measures what is missing, and what was
-measured before the code changed.
+Every program has its own process; they take turns, so a busy machine slows all alike. `--save`
+stores each workload at once; repeating the command measures what is missing or older than the code.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def main() -> None:
 
 
 def of_this_code() -> list[Report]:
-    """What was saved and is not older than the code: the grid takes long, and may be broken off."""
+    """Saved results that are not older than the code: the grid takes long."""
     saved = json.loads(KEPT.read_text())["cells"] if KEPT.exists() else []
     return [report for report in saved if not since(report["commit"], CODE)]
 
@@ -60,7 +59,7 @@ def of_this_code() -> list[Report]:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", default=[EMBEDDED, *CELLS], metavar="NAME")
-    parser.add_argument("--rounds", type=int, help="in place of those of each size")
+    parser.add_argument("--rounds", type=int, help="rounds, instead of those of each size")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results")
     chosen = parser.parse_args()
     if unknown := {*chosen.only} - {EMBEDDED, *CELLS}:

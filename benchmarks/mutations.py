@@ -64,7 +64,7 @@ class Mutant:
     def planted(self, text: str) -> str:
         found = text.count(self.old)
         if found != 1 or self.old == self.new:
-            raise Refused(f"{self.name}: its text stands {found} times in {self.path}; mend it")
+            raise Refused(f"{self.name}: its text occurs {found} times in {self.path}; mend it")
         return text.replace(self.old, self.new)
 
 

@@ -1,10 +1,9 @@
-"""Whether an update of Tandem is one of TRL: the same weights, answers and rewards through both.
+"""Parity of Tandem's updates with TRL's: the same weights, answers and rewards through both.
 
-TRL takes its trainers' own way from text and reward to loss, Tandem the way of `python train.py`.
-Compared are the gradient of every update, at the same weights, and the weights after all updates,
-each side having gone its own way. Both differences are the largest of all parameters over the
-largest value of all parameters; they may be 1e-6 and 1e-4, else the exit code is 1.
-Needs `pip install -e ".[bench]"`.
+TRL computes the loss from text and reward by its trainers, Tandem as by `python train.py`. Compared
+are the gradient of every update at the same weights, and the weights after all updates, which each
+side makes alone. A difference is the largest over all parameters divided by the largest value;
+above 1e-6 and 1e-4 the exit code is 1. Needs `pip install -e ".[bench]"`.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ SCALE = 2.0  # of new weights: at their original scale attention hardly matters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One algorithm, and what makes both sides mean the same by it."""
+    """One algorithm, and the settings that make both sides equivalent."""
 
     trl: str  # the loss that it is compared with
     says: str  # what was set on Tandem's side, for the table
@@ -143,8 +142,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--only", nargs="+", choices=names, default=names, metavar="NAME", help=known
     )
-    parser.add_argument("--updates", type=int, default=50, help="of each algorithm (50)")
-    parser.add_argument("--seed", type=int, default=0, help="of weights, prompts and answers (0)")
+    parser.add_argument("--updates", type=int, default=50, help="updates of each algorithm (50)")
+    parser.add_argument("--seed", type=int, default=0, help="of weights, prompts, answers (0)")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/parity.*")
     return parser.parse_args()
 

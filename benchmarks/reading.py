@@ -1,10 +1,10 @@
-"""How long `python -m tandem compare RUNS... [out=FOLDER]` takes on many long runs:
+"""The time of `python -m tandem compare RUNS... [out=FOLDER]` on many long runs:
 `python benchmarks/reading.py [--save]`.
 
-20 and 200 runs of 1,000 iterations: four algorithms on the embedded task, 60 metrics a line, an
-evaluation with 40 more and an answer to each of 300 prompts every twentieth, and the seconds
-beside. One process for each, as a user starts it: CPU-seconds with the imports, for the tables
-alone and with the report, its figures included, and the most memory.
+20 and 200 runs of 1,000 iterations: four algorithms on the embedded task, 60 metrics per line,
+every twentieth iteration an evaluation with 40 more and an answer to each of 300 prompts, and
+timings. Each case is a separate process, as a user starts it: CPU-seconds including imports, for
+the tables alone and with the report and its figures, and peak memory.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ def write(folder: Path, runs: int) -> None:
 
 
 def text_of(algorithm: str) -> str:
-    """The configuration of a run, resolved as its directory has it."""
+    """The resolved configuration of a run, as in its directory."""
     return OmegaConf.to_yaml(
         compose([f"algorithm={algorithm}", f"iterations={ITERATIONS}"]), resolve=True
     )
 
 
 def lines(source: random.Random) -> tuple[list[str], list[str]]:
-    """Both logs. The digits of one line stand for those of all: their values are not what costs."""
+    """Both logs. All lines repeat the digits of one, because values do not affect the time."""
     others = {f"part_{i:02d}/of_the_loss": source.random() for i in range(METRICS - len(NAMED))}
     held_out = {f"eval/accuracy/length_{i:02d}": source.random() for i in range(EVALUATED - 1)}
     end = 0.7 + 0.1 * source.random()
@@ -93,7 +93,7 @@ def shares(source: random.Random) -> list[float]:
 
 
 def measured(folder: Path, way: str) -> tuple[float, float, float]:
-    """CPU-seconds, wall seconds, MiB at the most."""
+    """CPU-seconds, wall seconds, peak MiB."""
     out = [f"out={folder.parent / 'report'}"] if way == "report" else []
     command = [sys.executable, "-m", "tandem.compare", str(folder), *out]
     began = time.perf_counter()

@@ -1,8 +1,8 @@
-"""The shape of the code, measured: `python benchmarks/structure.py [--roots DIR ...] [--save]`.
+"""Code metrics: `python benchmarks/structure.py [--roots DIR ...] [--save]`.
 
-What a reader opens to follow one training step, what a command composes, what a user sees, and how
-many swaps of a loss fail on a key that nobody typed. `--roots` measures several checkouts, each in
-a column of its own.
+The code that a reader opens to follow one training step, the compositions per command, the keys
+that a user sees, and the loss swaps that fail on a key that was not typed. `--roots` measures
+several checkouts, each in its own column.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def test_a_text_that_is_gone_is_an_error():
         new="",
         tests=(),
     )
-    with pytest.raises(Refused, match="gone: its text stands 0 times"):
+    with pytest.raises(Refused, match="gone: its text occurs 0 times"):
         check(mutant, ROOT)
 
 
