@@ -1,4 +1,4 @@
-"""Picture and table of two sweeps: `python -m experiments.length_ladder.figure runs/ladder`."""
+"""Figure and table of two sweeps: `python -m experiments.length_ladder.figure runs/ladder`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 
-SHOWN, BEYOND = range(1, 6), (8, 9)  # lengths that demonstrations have, and two that none has
+SHOWN, BEYOND = range(1, 6), (8, 9)  # lengths with demonstrations, and two without
 COLOURS = {"grpo": "#1b6ca8", "sft": "#e07a1f"}
 NAMES = {"grpo": "GRPO with a checker", "sft": "more demonstrations"}
 
@@ -33,7 +33,7 @@ def main(folder: Path) -> None:
 
 
 def runs_in(folder: Path) -> list[list[dict]]:
-    """The evaluations of every run of a sweep, each with the CPU-seconds that led to it."""
+    """The evaluations of every run of a sweep, each with the CPU-seconds until then."""
     runs = []
     for path in sorted(folder.glob("*/metrics.jsonl")):
         metrics, timing = (
@@ -70,7 +70,7 @@ def table(sweeps: dict[str, list[list[dict]]]) -> list[str]:
 
 
 def draw_frontier(axes, runs: list[list[dict]]) -> None:
-    """Mean over seeds of the accuracy at each length, against the iteration."""
+    """Mean over seeds of the accuracy at each length, by iteration."""
     iterations = [line["iteration"] for line in runs[0]]
     lengths = range(1, 11)
     grid = np.array([[[accuracy(x, [n]) for x in run] for n in lengths] for run in runs]).mean(0)

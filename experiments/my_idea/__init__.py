@@ -11,6 +11,6 @@ from tandem.types import CoupledBatch
 
 @register_policy_loss(reads={"old_logp"}, units={"most": "ratio"}, zero_at_zero_advantage=True)
 def my_idea(batch: CoupledBatch, *, most: Annotated[float, positive] = 5.0) -> Tensor:
-    """-A log p of each step, times how much likelier it got, at most `most`. [B, T]"""
+    """-A log p of each step, weighted by its ratio, at most `most`. [B, T]"""
     likelier = (batch.logp - batch.old_logp).exp().clamp(max=most)
     return -likelier.detach() * batch.advantages * batch.logp

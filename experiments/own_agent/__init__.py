@@ -1,1 +1,1 @@
-"""A foreign agent: a program with the `openai` client that owns its loop."""
+"""An external agent: a program with the `openai` client and its own loop."""

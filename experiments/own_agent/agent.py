@@ -1,4 +1,4 @@
-"""A guessing game by the openai client, which knows nothing of Tandem: `environment=agent`."""
+"""A guessing game with the openai client that imports nothing of Tandem: `environment=agent`."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""A task of any taskset of verifiers, whose loop and rewards are its own: `environment=agent`."""
+"""A task of any verifiers taskset, with its own loop and rewards: `environment=agent`."""
 
 import asyncio
 import json

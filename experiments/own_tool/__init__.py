@@ -2,10 +2,10 @@
 
 
 def count(letter: str, word: str) -> int:
-    """How often a letter stands in a word.
+    """How often a letter occurs in a word.
 
     Args:
         letter: One letter.
-        word: The word that it is looked for in.
+        word: The word to search.
     """
     return word.count(letter)

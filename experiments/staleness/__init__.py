@@ -1,4 +1,4 @@
-"""A correction that corrects nothing: what older samples cost where nobody looks."""
+"""A correction that corrects nothing, to measure the cost of older samples."""
 
 from torch import Tensor
 
@@ -8,9 +8,9 @@ from tandem.types import CoupledBatch
 
 @register_correction(reads={"behaviour_logp"})
 def uncorrected(batch: CoupledBatch) -> Tensor:
-    """Every step counts fully, whichever weights sampled it: [B, T], 0 outside the mask.
+    """Weight 1 for every step, whatever weights sampled it: [B, T], 0 outside the mask.
 
-    `algorithm/importance_sampling=none` is refused beside samples of older weights; this is not, as
-    it says that it reads what the sampler said.
+    `algorithm/importance_sampling=none` is refused for samples of older weights. This is not,
+    because it declares that it reads the sampler's log-probabilities.
     """
     return batch.mask.to(batch.behaviour_logp.dtype)

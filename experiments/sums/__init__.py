@@ -1,4 +1,4 @@
-"""Products that a small model cannot find by itself, and demonstrations that sometimes ask a
+"""Products that a small model cannot compute by itself, and demonstrations that sometimes call a
 calculator: `data=products`."""
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def products(
     curriculum: StreamMaker = PromptStream,
     seed: int,
 ) -> Data:
-    """`23*457>` asks for a product of two and three digits. Demonstrations are of other factors;
-    a share `called` of them writes `(23*457)` and reads the answer, the others know it."""
+    """`23*457>` asks for a product of two and three digits. Demonstrations have other factors; a
+    share `called` of them writes `(23*457)` and reads the answer, the others state it directly."""
     asked = [question(number, kind="asked", seed=seed) for number in range(2 * held_out + prompts)]
     held = {prompt.text for prompt in asked[: 2 * held_out]}
     shown = [question(number, kind="shown", seed=seed) for number in range(demonstrations)]
@@ -39,7 +39,7 @@ def products(
 
 
 def question(number: int, *, kind: str, seed: int) -> Prompt:
-    """Two factors, a function of the number."""
+    """Two factors, determined by the number."""
     one, other = rng.uniform(rng.key(seed, "products", kind, number), (2,)).tolist()
     two_digits, three_digits = 10 + int(one * 90), 100 + int(other * 900)
     return Prompt(
@@ -51,7 +51,7 @@ def question(number: int, *, kind: str, seed: int) -> Prompt:
 
 
 def with_call(prompt: Prompt) -> Prompt:
-    """The same, solved by the calculator: a move, what it says, and the answer."""
+    """The same, solved by the calculator: a call, its result, and the answer."""
     messages = (
         {"role": "user", "content": prompt.text},
         {"role": "assistant", "content": f"({prompt.text[:-1]})"},

@@ -95,7 +95,7 @@ def test_whoever_learns_from_a_teacher_alone_is_not_stopped_by_groups_that_tie()
 
 @pytest.mark.parametrize("strategy", ["offline", "mixed"])
 def test_a_divergence_is_learnt_from_given_rows_and_from_a_mix(strategy):
-    """As the comment of algorithm=gkd has it."""
+    """As in the comment of algorithm=gkd."""
     chosen = f"algorithm/sampling_strategy={strategy} algorithm/importance_sampling=none"
     check(compose(shlex.split(f"algorithm=gkd {RUN} {chosen}")))
 

@@ -48,7 +48,7 @@ def test_the_version_is_that_of_the_package(capsys):
 
 
 def exit_code_of(body) -> int:
-    """Of a process of its own that hears every signal as a command in a terminal does."""
+    """The exit code of a process that handles every signal like a command in a terminal."""
 
     def heard() -> None:
         for number in TOLD:
@@ -77,7 +77,7 @@ def test_a_signal_ends_a_command_in_one_line(capfd, name, resumable):
 
 
 def test_an_import_cannot_swallow_ctrl_c(capfd):
-    """As numpy's do, which then recurse without end."""
+    """Some imports catch it, such as numpy's, which then recurses endlessly."""
 
     def told() -> None:
         with end_when_told(), suppress(BaseException):

@@ -12,5 +12,5 @@ def over_median(scores: Scores, rollout: Rollout, *, scale: float = 1.0) -> Tens
     over = scores.total.clone()
     for group in rollout.group.unique():
         over[rollout.group == group] -= scores.total[rollout.group == group].median()
-    over = over.where(scores.scored, 0)  # a missing reward is no low one
+    over = over.where(scores.scored, 0)  # a missing reward is not a low one
     return scale * over[:, None] * rollout.mask

@@ -10,7 +10,7 @@ from tandem.types import Prompt
 def reversals(
     *, length: int = 4, count: int = 200, curriculum: StreamMaker = PromptStream, seed: int
 ) -> Data:
-    """Words of random letters, which are to be answered backwards."""
+    """Words of random letters, to be answered backwards."""
     letters = (rng.uniform(rng.key(seed, "reversals"), (count, length)) * 10).int().tolist()
     words = sorted({"".join("abcdefghij"[i] for i in row) for row in letters})
     prompts = tuple(

@@ -18,5 +18,5 @@ def fading_sde(
     *,
     noise_level: Annotated[float, positive] = 0.5,
 ) -> Step:
-    """The SDE with s = noise_level sigma, so its noise goes as the picture comes."""
+    """The SDE with s = noise_level sigma: its noise fades as the image appears."""
     return sde_step(x, velocity, sigma, next_sigma, noise_level * sigma.double())

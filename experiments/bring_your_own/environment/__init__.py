@@ -9,9 +9,9 @@ from tandem.types import Prompt
 
 @register_environment
 def tries(prompt: Prompt, moves: Sequence[Move], *, most: int = 3) -> Said:
-    """Up to `most` answers to a question: `+` where one is too short, `-` where it is wrong."""
+    """Up to `most` answers to a question: `+` if one is too short, `-` if it is wrong."""
     if not moves:
-        return Said()  # the prompt is all that is said before the first move
+        return Said()  # before the first move there is only the prompt
     answer = moves[-1].text.strip()
     if answer == prompt.answer:
         return Said(reward=1 / len(moves), over=True)

@@ -11,7 +11,7 @@ from tandem.policies.flow.families.tiny_flow import SIZE, TinyFlow
 class Network(ModelMixin, ConfigMixin):
     def __init__(self) -> None:
         super().__init__()
-        self.read = nn.Linear(161, 3)  # of five words of 32 numbers, and a noise level
+        self.read = nn.Linear(161, 3)  # five words of 32 numbers, and a noise level
         self.paint = nn.Conv2d(3, 3, 3, padding=1)
 
     def forward(self, x, sigma, words):

@@ -1,4 +1,4 @@
-"""A language model that a function makes: `model=tiny_llama`."""
+"""A language model built by a function: `model=tiny_llama`."""
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -11,7 +11,7 @@ from tandem.policies.language.tiny_lm import VOCABULARY, character_tokenizer
 def tiny_llama(
     *, seed: int, hidden_size: int = 32, layers: int = 1
 ) -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
-    """A new Llama that reads single characters, its weights a function of the seed."""
+    """A new Llama that reads single characters, with weights from the seed."""
     config = LlamaConfig(
         vocab_size=VOCABULARY,
         hidden_size=hidden_size,
