@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 
 os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
 
-from exhaustive import CODE, git, since
+from freshness import CODE, changed_since, git
 
 import tandem
 
@@ -86,7 +86,7 @@ def main() -> None:
     kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     for name, protocol, words in runs():
         asked = not chosen.only or {*chosen.only} & {*name.split("/")}
-        if not asked or (name in kept and not since(kept[name]["commit"], CODE)):
+        if not asked or (name in kept and not changed_since(kept[name]["commit"], CODE)):
             continue
         kept[name] = measure(words, protocol.teacher)
         print(f"{name}: {kept[name]['curve'][-1]}, {kept[name]['cpu_seconds']} s", flush=True)

@@ -19,7 +19,8 @@ from statistics import median
 
 os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
 
-from exhaustive import CODE, commit, since
+from exhaustive import commit
+from freshness import CODE, changed_since
 from turns import Runner
 from workloads import CELLS, SIZES, Workload, embedded, in_grid
 
@@ -53,7 +54,7 @@ def main() -> None:
 def of_this_code() -> list[Report]:
     """Saved results that are not older than the code: the grid takes long."""
     saved = json.loads(KEPT.read_text())["cells"] if KEPT.exists() else []
-    return [report for report in saved if not since(report["commit"], CODE)]
+    return [report for report in saved if not changed_since(report["commit"], CODE)]
 
 
 def arguments() -> argparse.Namespace:
