@@ -31,7 +31,7 @@ RIDDLES = ("the colour of blood , round as a coin :", "without corners , the col
 
 
 class TableChain(ChainPolicy):
-    """A table that writes digits, and a linear field that paints."""
+    """A table that samples digits, and a linear field that samples pictures."""
 
     def __init__(self, algorithm: Algorithm, dtype: torch.dtype) -> None:
         super().__init__(text=TablePolicy(dtype=dtype), picture=GaussianPolicy(dtype=dtype))

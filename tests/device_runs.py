@@ -51,8 +51,8 @@ PAINTED = (
 )  # fmt: skip
 PLAYED = ("data=hilo", "data.demonstrations=8", "num_minibatches=2")
 EVALUATED = ("evaluation.every=1", "evaluation.prompts=4", "evaluation.samples=2")
-PIPELINES = {"sd3_5_medium": 16, "flux1_dev": 16, "qwen_image": 40}  # tokens of a text
-WRITING = ("record/", "launch/run.py", "training/callbacks/checkpoints.py")  # of weights
+PIPELINES = {"sd3_5_medium": 16, "flux1_dev": 16, "qwen_image": 40}  # -> tokens of a text
+WRITING = ("record/", "launch/run.py", "training/callbacks/checkpoints.py")  # code writing weights
 OF_PICTURES = {*OF_ERRORS, *OF_FLOWS}
 PRESET_FILES = [*(ROOT / "conf" / "algorithm").glob("[!_]*.yaml")]
 RESTING = {x.stem for x in PRESET_FILES if OmegaConf.load(x).get("policy_every", 1) > 1}
@@ -62,7 +62,7 @@ ALONE = {  # the only model of some presets, and its small sizes
     "tiny_masked": ("num_minibatches=2", "reward=coin", "plugins=[coin]"),
     "tiny_chain": ("num_minibatches=2", "rollout.picture.steps=6"),
 }
-Lines = tuple[tuple[str, ...], ...]  # of command lines, one after another
+Lines = tuple[tuple[str, ...], ...]  # successive command lines
 
 OWN: dict[str, Lines] = {
     "tokens, LoRA, recomputed": (
@@ -126,7 +126,7 @@ def of_preset(name: str) -> Lines:
         return ((*WORDS, f"algorithm={name}", f"{teacher}tiny_lm}}}}", *cut),)
     # Of two iterations the second trains the policy; the other trains networks alone.
     own = ("algorithm.policy_every=2",) if name in RESTING else ()
-    if name == "mix_grpo":  # its recipe has a window of more steps than there are
+    if name == "mix_grpo":  # the window of its recipe has more steps than a rollout here
         own = ("dynamics.stochastic.length=4",)
     return ((*(PAINTED if name in OF_PICTURES else WORDS), f"algorithm={name}", *cut, *own),)
 

@@ -34,7 +34,7 @@ def pytest_runtest_makereport(item: pytest.Item):
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
-    """On the process that collects the reports of all workers."""
+    """Called in the process that collects the reports of all workers."""
     reports = [r for group in terminalreporter.stats.values() for r in group]
     spent = {r.nodeid: dict(r.user_properties).get(CPU, 0.0) for r in reports if _of_teardown(r)}
     by_file = Counter()

@@ -1,4 +1,4 @@
-"""Families of pipelines beside diffusers, and docs/families.md: `make families` writes it."""
+"""Families of pipelines compared with diffusers: `make families` writes docs/families.md."""
 
 import tempfile
 from collections.abc import Iterator

@@ -53,7 +53,7 @@ class Handler(BaseHTTPRequestHandler):
         behaviour = script.popleft() if script else self.server.behaviour
         try:
             behaviour(self, body)
-        except OSError:  # the client had enough
+        except OSError:  # the client closed the connection
             self.close_connection = True
 
     do_GET = do_POST

@@ -204,7 +204,7 @@ def configured(name: str, *overrides: str) -> DictConfig:
 
 
 def counted(name: str, *overrides: str, budget: Budget | None = None) -> list[Asked]:
-    """Every update of three iterations."""
+    """The passes of every update in three iterations."""
     with TemporaryDirectory() as folder:
         cfg = configured(name, *overrides).copy()
         if cfg.algorithm.get("teachers") is not None:

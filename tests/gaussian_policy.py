@@ -1,4 +1,4 @@
-"""A policy whose steps are Gaussian, of a linear velocity field: a flow without a network."""
+"""A policy of Gaussian steps with a linear velocity field: a flow model without a network."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class GaussianPolicy(Policy):
         )  # fmt: skip
 
     def velocity(self, table: Tensor, x: Tensor, sigma: Tensor, question: Tensor) -> Tensor:
-        """[N, D]; x: [N, D], sigma and question: [N]."""
+        """The velocity [N, D]; x: [N, D], sigma and question: [N]."""
         about = torch.sin(1.0 + question.to(x.dtype))[:, None] * torch.ones_like(x)
         features = torch.stack([x.sin(), about, sigma[:, None] * about], 1)  # [N, K, D]
         return x + REACH * (table * features).sum(1)

@@ -55,7 +55,7 @@ RUNS = {
         "rollout.max_new_tokens=6", "evaluation.prompts=4", "evaluation.samples=1",
         "evaluation.pass_at=[1]",
     ),
-    # Two older policies, one of which samples.
+    # Two older sets of weights, one of which samples.
     "pictures": (
         *SHARED, *OF_FLOWS, "algorithm=crd", "algorithm.timestep_sampling.count=2",
         "algorithm.ema.sampling.decay.flat=0",

@@ -88,7 +88,7 @@ class Alone(PostTraining):
         loss.backward()
         if self.micro_steps_left or not dist.is_initialized():
             return
-        for parameter in self.parameters():  # what DDP does after the last one
+        for parameter in self.parameters():  # as DDP does after the last micro-batch
             if parameter.grad is not None:
                 dist.all_reduce(parameter.grad)
                 parameter.grad /= dist.get_world_size()

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 VECTORS = Path(__file__).parent / "vectors"
-EXCUSES = {  # of the values of a file
+EXCUSES = {  # file of values -> file of excuses
     "llm.json": "unused.toml", "flow.json": "flow_unused.toml", "axis.json": "axis_unused.toml",
 }  # fmt: skip
 READ: set[tuple[str, str]] = set()  # (file, name)

@@ -19,7 +19,7 @@ STOP = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSample:
-    tokens: Tensor  # [B, T] what was drawn
+    tokens: Tensor  # [B, T] the sampled tokens
     before: Tensor  # [B, T] the token before each
 
 
@@ -111,7 +111,7 @@ class TablePolicy(Policy):
         if "sum_pi_squared" in needs:
             probability = self.table.detach().softmax(-1)
             known["sum_pi_squared"] = probability.square().sum(-1)[rollout.sample.before]
-        if "turn" in needs:  # a move of two tokens, begun in the state of the token before it
+        if "turn" in needs:  # a move is two tokens; its state is the token before it
             turns = 1 + torch.arange(self.steps) // 2
             known["turn"] = torch.where(rollout.mask, turns[: rollout.mask.shape[1]], 0)
             begun = 1 + rollout.sample.before[:, ::2].repeat_interleave(2, 1)

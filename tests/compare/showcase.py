@@ -23,7 +23,7 @@ FLOWS = {"grpo": (0.72, 15, 0.03), "nft": (0.83, 10, 0.02)}
 PROMPTS = ("sort cab>", "sort zyx>", "sort a very long list of letters: qwertyuiopasdfghjkl>")
 COLOURS = {"red circle": (210, 60, 50), "blue circle": (50, 90, 210)}
 ITERATIONS, EVERY = 60, 5
-MOMENTS = 4  # at which pictures are shown
+MOMENTS = 4  # number of evaluations with pictures
 
 
 def curve(algorithm, seed, kind):

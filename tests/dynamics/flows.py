@@ -1,4 +1,4 @@
-"""The kernels under the numbers of the reference, random steps, and an exact toy."""
+"""Step kernels with the reference's numbers, random steps, and a toy with an exact velocity."""
 
 from functools import partial
 

@@ -41,7 +41,7 @@ def hilo(messages, fields):
 
 
 def counting(messages, fields):
-    """Three turns, of which the last is worth 1."""
+    """Three turns, with reward 1."""
     for _ in range(2):
         messages = say(messages, "+")
     ask(messages)

@@ -13,7 +13,7 @@ class Server:
     sent."""
 
     fault: Callable = lambda connection, message, told: None
-    sessions: list = field(default_factory=list)  # of each, the messages that came
+    sessions: list = field(default_factory=list)  # the messages received in each
     headers: list = field(default_factory=list)
     url: str = ""
 

@@ -18,7 +18,7 @@ UP = 300.0  # seconds until a server answers: its imports alone take 10
 
 
 def install(home: Path) -> None:
-    """An environment with OpenEnv and nothing of Tandem's."""
+    """A Python environment with OpenEnv, without Tandem."""
     subprocess.run([sys.executable, "-m", "venv", home], check=True)
     pip = (home / "bin/python", "-m", "pip", "--quiet", "--disable-pip-version-check")
     subprocess.run([*pip, "install", PACKAGE], check=True)

@@ -64,7 +64,7 @@ def no_policy_gradient(algorithm: Algorithm) -> str | None:
 
 
 def first_step(algorithm: Algorithm) -> None:
-    """On fresh samples the gradient is that of -A log p, every ratio is 1, and no clip acts."""
+    """On fresh samples the gradient is that of -A log p, every ratio is 1, nothing is clipped."""
     bench = Bench(replace(without_penalties(algorithm), critic=None))
     rows = bench.first_rows()
     outcome = bench.objective(bench.policy, rows)
@@ -101,7 +101,7 @@ def weight_of_steps(bench: Bench, rows: Experience) -> Tensor | float:
         return 1.0
     evidence = bench.policy.evidence(rows.rollout, frozenset({"transition"}))
     weight = numbers["weight"](evidence.transition)
-    # GRPO-Guard takes std times the log ratio, and the KL beside it has no gradient yet.
+    # GRPO-Guard takes std times the log ratio; the gradient of its KL is still 0.
     return weight * evidence.transition.std if loss is grpo_guard else weight
 
 

@@ -47,7 +47,7 @@ def kind(component: Callable) -> Callable | type:
 
 
 def cut(algorithm: Algorithm) -> None:
-    """Micro-batches of five rows, and of one or an uneven number, give one gradient."""
+    """Micro-batches of five rows, of one row or of uneven numbers give the same gradient."""
     whole = run(algorithm)
     for budget in CUTS:
         parts = run(algorithm, budget=budget)
@@ -146,7 +146,7 @@ SHIFTED = {
 }
 
 
-OF_NO_SCORE = (distillation, dmd2, tdm)  # losses that read none
+OF_NO_SCORE = (distillation, dmd2, tdm)  # losses that read no score
 OF_ALL = (group.batch_std, group.batch_population_std)
 
 
@@ -161,7 +161,7 @@ def no_group(algorithm: Algorithm) -> str | None:
 
 
 def a_group_up(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
-    """BONUS on every score of the first group, and on one of its parts."""
+    """Add BONUS to every score of the first group, and to one of its parts."""
     chosen = (rollout.group == rollout.group.min()) & scores.scored
     first, *others = scores.parts
     parts = {first: scores.parts[first] + BONUS * chosen} | {n: scores.parts[n] for n in others}

@@ -1,4 +1,4 @@
-"""Every preset under every law: `make laws` writes docs/laws.md, and a test holds it."""
+"""Every preset under every law: `make laws` writes docs/laws.md, and a test checks it."""
 
 from __future__ import annotations
 

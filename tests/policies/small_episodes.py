@@ -34,7 +34,7 @@ def sampled(policy, prompts=None, group_size=3, **changes):
 
 
 def scripted(policy, *texts):
-    """An engine that writes these moves, turn by turn, for any number of rows."""
+    """Make the engine return these moves, turn by turn, for any number of rows."""
     left = iter(texts)
 
     def answer(prompts, keys, *, sampling, endings):

@@ -1,4 +1,4 @@
-"""A BLIP for retrieval without weights, and the weights of an ImageReward of its sizes."""
+"""A BLIP retrieval model without weights, and the weights of an ImageReward of the same sizes."""
 
 import torch
 from policies.flow.tiny_text import letters

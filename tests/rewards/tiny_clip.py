@@ -41,7 +41,7 @@ def clip_model():
     }
     vision = {**layers, "image_size": 32, "patch_size": 8}
     model = CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=16)).eval()
-    for parameter in model.parameters():  # wide enough that pictures and texts differ
+    for parameter in model.parameters():  # large enough that pictures and texts differ
         if parameter.ndim > 1:
             torch.nn.init.normal_(parameter, std=0.3)
     return model

@@ -80,7 +80,7 @@ def write_owl(folder: Path) -> Path:
 
 
 def write_grounding_dino(folder: Path) -> Path:
-    """A Grounding DINO of Swin blocks and a BERT of letters."""
+    """A Grounding DINO with Swin blocks and a BERT that reads letters."""
     from transformers import (
         BertConfig,
         BertTokenizer,

@@ -402,7 +402,7 @@ def spans(taken):
 
 @contextmanager
 def serving(state: Loopback, port: int = 0, handler=Handler):
-    """The address of a server in a thread of this process."""
+    """A context with the address of a server, which runs in a thread of this process."""
     server = ThreadingHTTPServer(("127.0.0.1", port), handler)
     server.state, server.daemon_threads = state, True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

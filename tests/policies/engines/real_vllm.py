@@ -35,7 +35,7 @@ ENVIRONMENT = {
 
 
 def install(home: Path) -> None:
-    """An environment with vLLM and a torch for the CPU."""
+    """Install a Python environment with vLLM and a torch for the CPU."""
     subprocess.run([sys.executable, "-m", "venv", home], check=True)
     pip = (home / "bin/python", "-m", "pip", "--quiet", "--disable-pip-version-check")
     subprocess.run([*pip, "install", TORCH], check=True)

@@ -80,7 +80,7 @@ class SglangLoopback(Loopback):
 
 
 class SglangHandler(Handler):
-    """Its routes."""
+    """The routes of SGLang."""
 
     def do_GET(self):
         self.reply({"/health": "health", "/v1/models": "models", "/model_info": "tell_version",

@@ -33,7 +33,7 @@ from tandem.policies.flow.families.wan_image import WanImage
 from tandem.policies.flow.families.z_image import ZImage
 
 SIDE = 32  # pixels
-GUIDER = "guider"  # a part of the pipeline that guides
+GUIDER = "guider"  # a component of the pipeline that applies guidance
 
 
 @dataclass(frozen=True, kw_only=True)
