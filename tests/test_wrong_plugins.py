@@ -5,7 +5,7 @@ import sys
 import pytest
 
 import tandem
-from tandem.config import ConfigError
+from tandem.config import ConfigError, check, compose
 from tandem.stop import Stop
 
 pytestmark = pytest.mark.usefixtures("unregistered")
@@ -94,3 +94,107 @@ def test_a_truncation_handling_that_returns_something_else_than_shaped_rows(plug
 def test_a_truncation_handling_may_leave_out_rows(plugin):
     result = tandem.train(*plugin(ROWS), "algorithm/truncation_handling=shorter")
     assert result.metrics["optim/updates"] == 1
+
+
+STEPS = """
+import itertools
+from dataclasses import replace
+
+import torch
+from tandem import register_dynamics, register_noise_schedule
+from tandem.contracts.registration import register_stochastic_steps
+from tandem.dynamics.kernels import sde_step
+
+calls = itertools.count(1)
+
+def sde(x, velocity, sigma, next_sigma, **changed):
+    step = sde_step(x, velocity, sigma, next_sigma, 0.5 * sigma.double())
+    return replace(step, **{name: change(getattr(step, name)) for name, change in changed.items()})
+
+@register_noise_schedule
+def listed(steps, tokens):
+    return torch.linspace(1, 0, steps + 1).tolist()
+
+@register_noise_schedule
+def nested(steps, tokens):
+    return torch.linspace(1, 0, steps + 1)[None]
+
+@register_noise_schedule
+def drifting(steps, tokens):
+    return torch.linspace(1, 0, steps + 1) ** next(calls)
+
+@register_stochastic_steps
+def with_last(steps, iteration, seed):
+    return tuple(range(steps))
+
+@register_stochastic_steps
+def unsorted(steps, iteration, seed):
+    return (2, 0)
+
+@register_stochastic_steps
+def none_at_all(steps, iteration, seed):
+    return ()
+
+@register_stochastic_steps
+def counting(steps, iteration, seed):
+    return (next(calls) % (steps - 1),)
+
+@register_dynamics(of_sde=True)
+def pair(x, velocity, sigma, next_sigma):
+    return x, sigma
+
+@register_dynamics(of_sde=True)
+def writing(x, velocity, sigma, next_sigma):
+    return sde(x, velocity.mul_(0.9), sigma, next_sigma)
+
+@register_dynamics(of_sde=True)
+def flat(x, velocity, sigma, next_sigma):
+    return sde(x, velocity, sigma, next_sigma, mean=lambda mean: mean.flatten(1))
+
+@register_dynamics(of_sde=True)
+def wide(x, velocity, sigma, next_sigma):
+    return sde(x, velocity, sigma, next_sigma, std=lambda std: std[:, None])
+
+@register_dynamics(of_sde=True)
+def narrow(x, velocity, sigma, next_sigma):
+    return sde(x, velocity, sigma, next_sigma, mean=lambda mean: mean.half())
+
+@register_dynamics(of_sde=True)
+def detached(x, velocity, sigma, next_sigma):
+    return sde(x, velocity, sigma, next_sigma, mean=lambda mean: mean.detach())
+
+@register_dynamics(of_sde=True)
+def quiet(x, velocity, sigma, next_sigma):
+    return sde(x, velocity, sigma, next_sigma, std=lambda std: 0 * std)
+
+@register_dynamics(of_sde=True)
+def tenfold(x, velocity, sigma, next_sigma):
+    return sde(x, velocity, sigma, next_sigma, velocity_gain=lambda gain: 10 * gain)
+"""
+WRONG_STEPS = {
+    "dynamics/schedule=listed": "returned a list; return a float tensor [steps + 1], here [11]",
+    "dynamics/schedule=nested": "returned torch.float32 [1, 11]; return a float tensor",
+    "dynamics/schedule=drifting": "returned other noise levels when it was asked again",
+    "dynamics/stochastic=with_last": "choose at least one, each once and in order, of 0 to 8",
+    "dynamics/stochastic=unsorted": "chose the steps (2, 0) of 10; choose at least one",
+    "dynamics/stochastic=none_at_all": "chose the steps () of 10; choose at least one",
+    "dynamics/stochastic=counting": "chose other steps when it was asked again; keep no state",
+    "dynamics=pair": "returned a tuple; return a Step(mean=, std=, velocity_gain=)",
+    "dynamics=writing": "writes on x or velocity, which others read",
+    "dynamics=flat": "returned a mean [9, 4] for x [9, 2, 2]; return [9, 2, 2]",
+    "dynamics=wide": "returned a std [9, 1] for x [9, 2, 2]; return [9]",
+    "dynamics=narrow": "returned a mean of torch.float16 for x of torch.float32",
+    "dynamics=detached": "returned a mean without the gradient of velocity",
+    "dynamics=quiet": "returned a std of 0 for a random step",
+    "dynamics=tenfold": "and d mean / d velocity is ",
+}
+
+
+@pytest.mark.parametrize(("word", "fault"), WRONG_STEPS.items())
+def test_the_steps_of_a_flow_are_tried_before_anything_is_loaded(plugin, word, fault):
+    plugin(STEPS)
+    words = ["plugins=[wrong]", "model=tiny_flow", "algorithm=flow_grpo", "~recipe", word]
+    with pytest.raises(ConfigError) as refused:
+        check(compose(words))
+    said = str(refused.value)
+    assert word in said and fault in said and "\n" not in said

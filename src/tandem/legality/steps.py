@@ -7,11 +7,16 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from tandem.contracts import numbers_of
+from tandem.contracts import name_of, numbers_of
+from tandem.contracts.outputs import place_of
+from tandem.dynamics.kernels import Step
 from tandem.legality.case import Case
 from tandem.settings.settings import Dynamics
 
 TOKENS_OF_A_PICTURE = 256  # an arbitrary latent size: only dynamic shifts read it
+ITERATIONS = range(8)  # whose random steps are chosen twice
+ANEW = "when it was asked again; keep no state, and draw by tandem.rng from the arguments alone"
+CLOSE = 1e-4  # of the largest gain, below which two of them are rounded alike
 
 
 def steps_can_be_taken(case: Case) -> Iterator[str]:
@@ -19,18 +24,29 @@ def steps_can_be_taken(case: Case) -> Iterator[str]:
     dynamics, steps = case.plan.dynamics, case.painter[0].arguments.get("steps")
     if dynamics.schedule is None or dynamics.kernel is None or steps is None:
         return
+    sampling = case.sampling.picture if case.is_chain else case.sampling
     *_, rollout = case.samplers  # the sampler of pictures is the last one of a chain
     place = f"dynamics.schedule of {rollout}.steps={steps}"
     try:
-        levels = dynamics.schedule(steps, TOKENS_OF_A_PICTURE)
-        if dynamics.stochastic is None:
+        levels, again = (dynamics.schedule(steps, TOKENS_OF_A_PICTURE) for _ in range(2))
+        if (fault := _find_fault_of_levels(levels, again, steps)) is not None:
+            yield f"dynamics/schedule={name_of(dynamics.schedule)} returned {fault}"
+            return
+        if dynamics.stochastic is None or sampling.deterministic:
             return
         place = f"{rollout}.steps={steps}{_length(dynamics)}"
-        chosen = dynamics.stochastic(steps, 0, case.plan.seed)
+        chosen, again = (
+            [sampling.random_steps(iteration, case.plan.seed) for iteration in ITERATIONS]
+            for _ in range(2)
+        )
     except (ValueError, ArithmeticError) as error:
         yield f"{place}: {error}"
         return
-    yield from _infinite(dynamics, levels, chosen)
+    if chosen != again:
+        name = name_of(dynamics.stochastic)
+        yield f"dynamics/stochastic={name} chose other steps {ANEW}"
+        return
+    yield from _wrong_steps(dynamics, levels, chosen[0])
 
 
 def _length(dynamics: Dynamics) -> str:
@@ -38,15 +54,71 @@ def _length(dynamics: Dynamics) -> str:
     return "" if length is None else f" dynamics.stochastic.length={length}"
 
 
-def _infinite(dynamics: Dynamics, levels: Tensor, chosen: Sequence[int]) -> Iterator[str]:
+def _find_fault_of_levels(levels: object, again: object, steps: int) -> str | None:
+    """levels, again: two results of a schedule for the same arguments, [steps + 1]."""
+    want = f"return a float tensor [steps + 1], here [{steps + 1}], that falls from 1 to exactly 0"
+    if not isinstance(levels, Tensor):
+        return f"a {type(levels).__name__}; {want}"
+    if levels.ndim != 1 or not levels.is_floating_point():
+        return f"{levels.dtype} {[*levels.shape]}; {want}"
+    if not levels.allclose(again, rtol=0, atol=0, equal_nan=True):
+        return f"other noise levels {ANEW}"
+    return None
+
+
+def _wrong_steps(dynamics: Dynamics, levels: Tensor, chosen: Sequence[int]) -> Iterator[str]:
+    """The fault of the random steps between these levels, [steps + 1]."""
     sigma, after = levels[list(chosen)], levels[[step + 1 for step in chosen]]
-    latent = torch.ones(len(chosen), 1)
-    taken = dynamics.kernel(latent, latent, sigma, after)
-    finite = taken.mean[:, 0].isfinite() & taken.std.isfinite()
+    leaf = torch.ones(len(chosen), 2, 2, requires_grad=True)
+    x, velocity = torch.ones_like(leaf), leaf.clone()
+    taken = dynamics.kernel(x, velocity, sigma, after)
+    if x._version or velocity._version:
+        fault = "writes on x or velocity, which others read; compute a tensor of its own"
+    else:
+        fault = _find_wrong_form(taken, x)
+    if fault is not None:
+        yield f"dynamics={dynamics.name} at {place_of(dynamics.kernel)} {fault}"
+        return
+    finite = taken.mean.isfinite().flatten(1).all(1) & taken.std.isfinite()
     for place in (~finite).nonzero()[:1, 0].tolist():
         yield (
             f"dynamics={dynamics.name}: the step from the noise level {sigma[place]:g} to "
             f"{after[place]:g} is not finite; set another dynamics/schedule or dynamics.kernel"
+        )
+        return
+    yield from _wrong_numbers(dynamics, taken, leaf)
+
+
+def _find_wrong_form(taken: object, x: Tensor) -> str | None:
+    """The fault of what a kernel returned for latents x, [B, ...]."""
+    if not isinstance(taken, Step):
+        return f"returned a {type(taken).__name__}; return a Step(mean=, std=, velocity_gain=)"
+    for name, want in (("mean", x.shape), ("std", x.shape[:1]), ("velocity_gain", x.shape[:1])):
+        shape = getattr(taken, name).shape
+        if shape != want:
+            return f"returned a {name} {[*shape]} for x {[*x.shape]}; return {[*want]}"
+    if taken.mean.dtype != x.dtype:
+        return f"returned a mean of {taken.mean.dtype} for x of {x.dtype}; return {x.dtype}"
+    if not taken.mean.requires_grad:
+        return "returned a mean without the gradient of velocity; leave out .detach()"
+    return None
+
+
+def _wrong_numbers(dynamics: Dynamics, taken: Step, velocity: Tensor) -> Iterator[str]:
+    """velocity: [B, ...], the leaf that the means were computed from."""
+    (gain,) = torch.autograd.grad(taken.mean.sum(), velocity)
+    said, is_ = taken.velocity_gain.detach(), gain[:, 0, 0]
+    place = f"dynamics={dynamics.name} at {place_of(dynamics.kernel)}"
+    if (taken.std <= 0).any():
+        yield (
+            f"{place} returned a std of {taken.std.min():g} for a random step, which then has no "
+            "log-probability; return one above 0"
+        )
+    elif (said - is_).abs().max() > CLOSE * is_.abs().max():
+        row = int((said - is_).abs().argmax())
+        yield (
+            f"{place} returned velocity_gain={said[row]:g}, and d mean / d velocity is "
+            f"{is_[row]:g}; a KL divides by it"
         )
 
 

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from tandem import rng
-from tandem.contracts import at_least, unwrap_partial
+from tandem.contracts import at_least, name_of, unwrap_partial
+from tandem.contracts.outputs import WrongOutput
 from tandem.dynamics.kernels import Kernel, flow_sde, ode
 from tandem.dynamics.likelihood import LogProbability, gaussian_logp
 from tandem.dynamics.schedules import linear_shift
@@ -91,8 +92,20 @@ class FlowSampling:
             check_kind(self.engine, "flow")
 
     def random_steps(self, iteration: int, seed: int) -> Indices:
-        """The random steps of an iteration; none if the sampler follows the ODE."""
-        return () if self.deterministic else self.stochastic(self.steps, iteration, seed)
+        """The random steps of an iteration; none if the sampler follows the ODE.
+
+        Raises WrongOutput for others than ascending indices from 0 to steps - 2.
+        """
+        if self.deterministic:
+            return ()
+        chosen = tuple(self.stochastic(self.steps, iteration, seed))
+        if not chosen or chosen != tuple(sorted({*chosen} & {*range(self.steps - 1)})):
+            raise WrongOutput(
+                f"dynamics/stochastic={name_of(self.stochastic)} chose the steps {chosen} of "
+                f"{self.steps}; choose at least one, each once and in order, of 0 to "
+                f"{self.steps - 2}: the last one follows the ODE"
+            )
+        return chosen
 
     def branches(self, iteration: int, seed: int) -> list[FlowSampling]:
         """One sampling per random step in which only that step is random; the samples of a group
