@@ -1,9 +1,28 @@
 """Every family on a random checkpoint, compared with its diffusers pipeline."""
 
+from dataclasses import replace
+
 import pytest
-from families import ADAPTED, EVERY, PAGE, REMAINING, compared, flow_pipelines
+import torch
+from families import (
+    ADAPTED,
+    EVERY,
+    PAGE,
+    REMAINING,
+    STEPS,
+    by_its_pipeline,
+    compared,
+    flow_pipelines,
+    in_two_sizes,
+)
+from policies.flow.small_flow import KEY, small
 from policies.flow.tiny_families import FAMILIES
 from torch.testing import assert_close
+
+from tandem import rng
+from tandem.dynamics.kernels import ode
+from tandem.policies.flow.records import FlowSampling
+from tandem.policies.flow.sampling import start_noise
 
 # Others with the same code.
 SLOW = ("wan2_2_5b", "wan2_2_i2v_14b", "wan2_2_5b_i2v", "flux2_klein_edit")
@@ -20,6 +39,30 @@ def test_it_paints_what_its_own_pipeline_paints(name, tmp_path):
         assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
         ours, theirs = one.pixels
         assert (ours - theirs.round()).abs().max() <= 1
+
+
+@pytest.mark.parametrize(("name", "frames"), [("wan2_1_i2v_14b", 5), ("wan2_2_5b_i2v", 9)])
+def test_a_picture_begins_a_film_of_the_size_and_frames_of_an_evaluation(name, frames, tmp_path):
+    family = FAMILIES[name]
+    family = replace(family, high=48, wide=64, call={**family.call, "num_frames": frames})
+    torch.manual_seed(0)
+    pipeline = family.pipeline()
+    pipeline.set_progress_bar_config(disable=True)
+    pipeline.save_pretrained(tmp_path)
+    policy = small(path=str(tmp_path), adapter=family.make())
+    canvas = policy.adapter.canvas((48, 64), frames)
+    assert canvas.tokens > policy.adapter.tokens[0]
+    levels, _ = policy.adapter.own_levels(STEPS, canvas.tokens)
+    sampling = FlowSampling(
+        steps=STEPS, kernel=ode, schedule=lambda *_: levels, resolution=(48, 64), frames=frames
+    )
+    prompt = in_two_sizes(family)[0]
+    rollout = policy.sample([prompt], 1, key=KEY, slots=[0], sampling=sampling)
+    start = start_noise(rng.key(KEY, torch.tensor([0]), 0), canvas.latent_shape)
+    latents, pixels = by_its_pipeline(family, pipeline, prompt, start, 1.0)
+    ours = rollout.sample.x0[0, :, family.held :]
+    assert_close(ours, latents[:, family.held :], atol=1e-5, rtol=1e-5)
+    assert (rollout.outputs[0] - pixels.round()).abs().max() <= 1
 
 
 def test_every_pipeline_of_a_flow_has_an_adapter_or_a_reason():
