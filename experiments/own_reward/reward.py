@@ -1,6 +1,6 @@
 """An example reward: the share of the answer that is in the right place."""
 
-from tandem.registry import register_reward
+from tandem import register_reward
 from tandem.types import Prompt
 
 
