@@ -15,6 +15,7 @@ from tandem import (
     register_policy_loss,
     register_reward,
     register_truncation,
+    registry,
 )
 from tandem.config import ConfigError, build, check, compose
 from tandem.config.composition import conf_folder
@@ -98,6 +99,10 @@ def stored(group, name):
 
 def plain(output, prompt, *, alpha: float = 1.0):
     return alpha
+
+
+def test_the_package_names_every_decorator():
+    assert {*tandem.__all__} == {*registry.__all__, "train"}
 
 
 def test_a_plugin_s_reward_is_chosen_by_name_and_set_by_keyword(plugin):

@@ -209,6 +209,13 @@ def test_help_knows_a_key_that_is_at_its_default_and_a_group_that_nothing_is_cho
     assert help_of(["experiment"]).startswith("experiment=... has 0 options")
 
 
+def test_help_of_a_key_with_keys_of_its_own_says_how_to_list_them():
+    named = "its keys: --help reward.exact_match"
+    assert named in help_of(["reward"])
+    assert "anything" not in help_of(["reward"])
+    assert named not in help_of([named.rpartition(" ")[2]])
+
+
 def test_help_offers_no_key_that_the_command_line_refuses():
     """The seed of a stream is set by its caller."""
     assert "data.curriculum.floor=" in help_of(["data.curriculum", "data=sort_ladder"])

@@ -39,7 +39,9 @@ class Key:
     @property
     def meaning(self) -> str:
         """The type, the bound and the comment of the key."""
-        kind = describe(self.annotation) or "anything"
+        several = isinstance(self.value, Mapping)
+        untyped = f"its keys: --help {self.name}" if several else "anything"
+        kind = describe(self.annotation) or untyped
         bound = "".join(f", must {limit}" for limit in limits(self.annotation))
         return f"{kind}{bound}{'; ' if self.said else ''}{self.said}"
 
