@@ -120,12 +120,144 @@ def test_what_cannot_be_read_is_named_and_left_out(folder, spoil):
     assert left_out[0].startswith(f"left out: {odd} cannot be read as a run (")
 
 
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (
+            lambda run: spoil_json(run, starts=[]),
+            "manifest.json: starts must be a list of at least",
+        ),
+        (lambda run: spoil_json(run, starts=[{}]), "manifest.json: a start has no code"),
+        (lambda run: spoil_json(run, starts=[1]), "manifest.json: a start is not a JSON object"),
+        (
+            lambda run: spoil_json(run, starts=[{"code": {}}]),
+            "manifest.json: the code of a start has no commit",
+        ),
+        (lambda run: (run / "manifest.json").write_text("{}"), "manifest.json has no starts"),
+        (
+            lambda run: (run / "manifest.json").write_text(""),
+            "manifest.json is not JSON: Expecting",
+        ),
+        (lambda run: (run / "job.json").write_text("{}"), "job.json has no code"),
+        (
+            lambda run: (run / "config.yaml").write_text("seed: 2\n"),
+            "config.yaml has no iterations",
+        ),
+        (
+            lambda run: spoil_config(run, "iterations: -5\n"),
+            "config.yaml: iterations must be a whole number from 0 to 9,007,199,254,740,991",
+        ),
+        (
+            lambda run: spoil_config(run, "x: [tiny\n"),
+            "config.yaml is not YAML: while parsing a flow sequence; did not find expected",
+        ),
+        (
+            lambda run: spoil_config(run, "guards: {judges: 5}\n"),
+            "config.yaml: guards.judges must be a list of names",
+        ),
+        (
+            lambda run: (run / "evaluations.jsonl").write_text('{"iteration": 1}\n'),
+            "a line of evaluations.jsonl has no prompts",
+        ),
+        *(
+            (
+                lambda run, value=value: (run / "metrics.jsonl").write_text(
+                    f'{{"iteration": 0, "eval/accuracy": {value}}}\n'
+                ),
+                "metrics.jsonl has a number above 1e+60",
+            )
+            for value in ("1e+300", "-1.7e308", "1e+61", "1" + "0" * 400)
+        ),
+        (
+            lambda run: (run / "evaluations.jsonl").write_text(
+                '{"iteration": 1, "prompts": [1], "sources": ["a"], "eval/accuracy": [1e300]}\n'
+            ),
+            "evaluations.jsonl has eval/accuracy that is above 1e+60",
+        ),
+    ],
+)
+def test_why_a_run_is_left_out_is_said_in_words(folder, spoil, why):
+    spoil(folder / "odd")
+    _, [said] = read_all([folder / "good0", folder / "odd"])
+    assert said.startswith(f"left out: {folder / 'odd'} cannot be read as a run ({why}")
+    assert "Error" not in said
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [9e59, 5e-324])
+def test_the_largest_and_smallest_numbers_are_compared_without_a_warning(folder, value):
+    for seed in range(3):
+        write_run(
+            folder / f"large{seed}", [0.1, value * (1 - seed / 9)], seed=seed, algorithm="ppo"
+        )
+    main([str(folder), f"out={folder / 'report'}"])
+    assert (folder / "report" / "scores.pdf").exists()
+
+
+@pytest.mark.parametrize(
+    "plan", ["[]", "{", '{"jobs": [3]}', '{"jobs": {"\\u001b[2J": []}}', "NaN"]
+)
+def test_a_plan_that_cannot_be_read_is_named_and_the_runs_are_compared(folder, capsys, plan):
+    (folder / "sweep.json").write_text(plan)
+    main([str(folder)])
+    said = capsys.readouterr().out
+    assert "left out: the plan" in said and re.search(r"^grpo +3 ", said, re.M)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"candidates": []}, {"metric": 3}, {"candidates": 3}, {"candidates": [{"name": "a"}]}]
+    + [
+        {"candidates": [{"name": "a", "mean": x, "seeds": [1], "without": []}]}
+        for x in (1e300, "x")
+    ],
+)
+def test_a_selection_that_cannot_be_read_is_named_and_the_runs_are_compared(
+    folder, capsys, changes
+):
+    whole = {
+        "metric": "eval/accuracy", "silent": [], "overrides": [], "fresh": [],
+        "candidates": [{"name": "a", "mean": 0.5, "seeds": [1], "without": []}],
+    }  # fmt: skip
+    (folder / "selection.json").write_text(json.dumps(whole))
+    main([str(folder)])
+    assert "best of k = 1" in capsys.readouterr().out
+    (folder / "selection.json").write_text(json.dumps(whole | changes))
+    main([str(folder)])
+    said = capsys.readouterr().out
+    assert "selection.json cannot be read" in " ".join(said.split())
+    assert re.search(r"^grpo +3 ", said, re.M) and "best of k" not in said
+
+
+def test_a_name_controls_neither_a_terminal_nor_a_file(folder, capsys):
+    name = "\x1b]0;x\x07\x1b[31m$\\foo$\u202e"
+    write_run(folder / "\x1b[2Jnamed", [0.1, 0.9], algorithm=name)
+    (folder / "odd" / "metrics.jsonl").write_text("x\n")
+    (folder / "odd").rename(folder / "odd\x1b[2J\udcff")
+    main([str(folder), f"out={folder / 'report'}"])
+    said = capsys.readouterr()
+    files = [file.read_text() for end in ("md", "csv", "tex") for file in folder.rglob(f"*.{end}")]
+    assert "foo" in said.out and len(files) > 5
+    texts = [said.out, said.err, *files]
+    assert all(c.isprintable() for text in texts for c in text.replace("\n", ""))
+    gone(folder / "odd\x1b[2J\udcff")
+
+
+def test_samples_that_a_link_leads_to_are_not_shown(folder):
+    home = folder / "private"
+    home.mkdir()
+    (home / "iteration_000001.jsonl").write_text(json.dumps(ROW) + "\n")
+    (folder / "odd" / "samples").symlink_to(home)
+    found = make_gallery([Variant(name="odd", runs=[read(folder / "odd")])])
+    assert found["columns"] == []
+
+
 def test_of_a_file_that_a_log_links_to_nothing_is_quoted(folder):
     (folder / "own").write_text("root:secret\n")
     (folder / "odd" / "metrics.jsonl").unlink()
     (folder / "odd" / "metrics.jsonl").symlink_to(folder / "own")
     _, left_out = read_all([folder / "good0", folder / "odd"])
-    assert "odd/metrics.jsonl has a line that is none" in left_out[0]
+    assert "metrics.jsonl has a line that is no JSON object of numbers" in left_out[0]
     assert "secret" not in left_out[0]
 
 
@@ -133,7 +265,7 @@ def test_a_comparison_says_what_it_left_out(folder, capsys):
     SPOILS["an alias bomb"](folder / "odd")
     main([str(folder)])
     said = capsys.readouterr()
-    assert said.err.startswith(f"left out: {folder}/odd cannot be read as a run (ValueError: conf")
+    assert said.err.startswith(f"left out: {folder}/odd cannot be read as a run (conf")
     assert re.search(r"^grpo +2 ", said.out, re.M) and "left out:" in said.out
 
 

@@ -28,7 +28,9 @@ class Recorded(Runs):
         for row in rows:
             folder = make_task(row, 0, self.launch).folder
             (folder / "config.yaml").write_text(yaml.safe_dump({"seed": 0, "iterations": 1}))
-            (folder / "manifest.json").write_text(json.dumps({"starts": []}))
+            (folder / "manifest.json").write_text(
+                json.dumps({"starts": [{"code": {"commit": None}}]})
+            )
 
 
 def states(folder):

@@ -20,7 +20,7 @@ def main(words: list[str]) -> None:
     if seed == 3 and not (folder.parent / "mended").exists():
         raise ValueError("it broke")
     (folder / "config.yaml").write_text(json.dumps({"seed": seed, "iterations": 1}))
-    (folder / "manifest.json").write_text(json.dumps({"starts": []}))
+    (folder / "manifest.json").write_text(json.dumps({"starts": [{"code": {"commit": None}}]}))
     (folder / "metrics.jsonl").write_text(json.dumps({"iteration": 1, "eval/accuracy": 0.5}) + "\n")
 
 

@@ -38,6 +38,7 @@ from tandem.compare.report import live, wandb_report
 from tandem.compare.report.figures import draw_plots
 from tandem.compare.report.write import PAGE, list_written, write_report
 from tandem.record import durable
+from tandem.record.foreign import plain
 from tandem.record.reading import planned
 from tandem.record.reading.provenance import provenance
 from tandem.record.reading.runs import find, read_all
@@ -73,7 +74,7 @@ def main(arguments: Sequence[str]) -> None:
                 saved = expected_bands.save(Path(options["save_band"]), every, found.metric)
             print(f"\n{saved}")
     except (ValueError, OSError) as error:
-        print(error, file=sys.stderr)
+        print(plain(str(error)), file=sys.stderr)
         sys.exit(2)
     if not all(one.holds for one in found.judged):
         sys.exit(1)
@@ -94,12 +95,13 @@ def add_sweeps(
     found: Comparison, places: Sequence[str], left_out: Sequence[str] = ()
 ) -> Comparison:
     """Add what sweeps at these places selected, and which of their runs left no record."""
-    missing = [*left_out, *planned.list_unrecorded(places)]
+    chosen, unread = selection.tables_of(places)
+    missing = [*left_out, *planned.list_unrecorded(places), *unread]
     made = [
         replace(table, notes=[*table.notes, *missing]) if table.name == "scores" else table
         for table in found.tables
     ]
-    return replace(found, tables=[*made, *selection.tables_of(places)], unrecorded=tuple(missing))
+    return replace(found, tables=[*made, *chosen], unrecorded=tuple(missing))
 
 
 def parse_options(arguments: Sequence[str]) -> tuple[list[str], Mapping[str, str]]:

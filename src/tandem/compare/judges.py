@@ -67,7 +67,7 @@ def judge_variants(variants: Sequence[Scored]) -> list[JudgedVariant]:
 def find_judges(run: Run) -> list[str]:
     """The rewards that a configuration names as judges."""
     guards = run.config.get("guards")
-    return list(guards.get("judges") or ()) if isinstance(guards, Mapping) else []
+    return (guards.get("judges") or []) if isinstance(guards, Mapping) else []
 
 
 def table_judged(found: Sequence[JudgedVariant]) -> Table | None:

@@ -12,7 +12,8 @@ from tandem.compare.statistics.intervals import estimate
 from tandem.compare.table import Table
 from tandem.compare.texts import format_interval, format_number
 from tandem.record import durable
-from tandem.record.foreign import JSON_BYTES, UNREADABLE, read_bytes
+from tandem.record.foreign import UNREADABLE, plain, read_object, reason_of
+from tandem.record.reading.logs import LARGEST
 from tandem.record.reading.runs import Run
 from tandem.record.reading.variants import group_runs
 
@@ -103,17 +104,34 @@ def read(folder: Path) -> Selection | None:
     if not (folder / FILE).is_file():
         return None
     try:
-        found = Selection(**json.loads(read_bytes(folder / FILE, JSON_BYTES)))
+        found = Selection(**read_object(folder / FILE, "metric", "candidates", "fresh"))
         candidates = [Candidate(**one) for one in found.candidates]
-        return replace(found, candidates=candidates, fresh=[Fresh(**one) for one in found.fresh])
+        fresh = [Fresh(**one) for one in found.fresh]
+        _check_numbers([one.mean for one in candidates])
+        _check_numbers([x for run in fresh for x in (run.eval, run.test) if x is not None])
+        found = replace(found, candidates=candidates, fresh=fresh)
+        table(found)  # reads every field
+        return found
     except UNREADABLE as error:
-        raise ValueError(f"{folder / FILE} cannot be read: {error}") from None
+        raise ValueError(f"{folder / FILE} cannot be read ({reason_of(error)})") from None
 
 
-def tables_of(places: Iterable[str]) -> list[Table]:
-    """The selection tables of the sweeps among these places."""
-    found = [read(Path(place)) for place in places]
-    return [table(one) for one in found if one is not None]
+def _check_numbers(found: Sequence[object]) -> None:
+    """Raise ValueError for what is no finite number, or too large to compute with."""
+    for x in found:
+        if type(x) not in (int, float) or not abs(x) <= LARGEST:
+            raise ValueError("a score is no number, or too large")
+
+
+def tables_of(places: Iterable[str]) -> tuple[list[Table], list[str]]:
+    """The selection tables of the sweeps among these places, and why some cannot be shown."""
+    made, left_out = [], []
+    for place in map(Path, places):
+        try:
+            made += [table(found)] if (found := read(place)) is not None else []
+        except ValueError as error:  # the runs can be compared without it
+            left_out.append(plain(f"left out: {error}"))
+    return made, left_out
 
 
 def table(found: Selection) -> Table:

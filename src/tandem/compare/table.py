@@ -8,6 +8,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tandem.record.foreign import plain
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
@@ -55,17 +57,17 @@ MARKUP = re.compile(rf"{TAG_OR_LINK.pattern}|[|`*]")
 
 def as_markdown(text: str) -> str:
     """A cell that Markdown shows literally: markup, links and cell separators are escaped."""
-    return MARKUP.sub(r"\\\g<0>", re.sub(r"[\r\n]+", " ", text))
+    return MARKUP.sub(r"\\\g<0>", plain(text))
 
 
 def as_prose(text: str) -> str:
     """One line whose tags and links are escaped."""
-    return TAG_OR_LINK.sub(r"\\\g<0>", re.sub(r"[\r\n]+", " ", text))
+    return TAG_OR_LINK.sub(r"\\\g<0>", plain(text))
 
 
 def as_csv(text: str) -> str:
     """A cell that spreadsheets do not read as a formula."""
-    line = re.sub(r"[\r\n\t]+", " ", text)
+    line = plain(text)
     is_formula = line.lstrip()[:1] in {*"=+-@"} and NUMBER.fullmatch(line) is None
     return f"'{line}" if is_formula else line
 
@@ -75,6 +77,5 @@ SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasc
 
 def escaped(text: str) -> str:
     """Text that LaTeX prints literally."""
-    line = " ".join(text.splitlines())
-    plain = re.sub(r"[\\~^&%$#_{}]", lambda c: SPECIAL.get(c[0], "\\" + c[0]), line)
-    return plain.replace("±", r"$\pm$").replace("<", "$<$").replace(">", "$>$")
+    literal = re.sub(r"[\\~^&%$#_{}]", lambda c: SPECIAL.get(c[0], "\\" + c[0]), plain(text))
+    return literal.replace("±", r"$\pm$").replace("<", "$<$").replace(">", "$>$")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from tandem.compare.comparison import Comparison
 from tandem.compare.headline import write_headline, write_meta, write_next, write_warnings
 from tandem.compare.text_table import fill, fit_table
+from tandem.record.foreign import plain
 
 
 def show_comparison(found: Comparison) -> str:
@@ -22,5 +23,7 @@ def show_summary(found: Comparison, width: int) -> Iterator[str]:
     yield from (fill(line, width) for line in write_warnings(found))
     sentence, *commands = write_next(found) or [""]
     if sentence:  # a command is not wrapped, so that it can be copied
-        yield "\n".join([fill(f"Next: {sentence}", width), *(f"    {one}" for one in commands)])
+        yield "\n".join(
+            [fill(f"Next: {sentence}", width), *(f"    {plain(one)}" for one in commands)]
+        )
     yield fill(write_meta(found), width)

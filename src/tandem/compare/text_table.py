@@ -6,13 +6,14 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from tandem.compare.table import Table
+from tandem.record.foreign import plain
 
 GAP = 2  # columns between two cells
 NARROWEST = 16  # characters that a column of prose keeps
 
 
 def fill(text: str, width: int) -> str:
-    return textwrap.fill(text, width, break_on_hyphens=False)
+    return textwrap.fill(plain(text), width, break_on_hyphens=False)
 
 
 def fit_table(table: Table, width: int) -> str:
@@ -20,13 +21,8 @@ def fit_table(table: Table, width: int) -> str:
     cells = [list(map(plain, row)) for row in (table.columns, *table.rows)]
     columns = list(zip(*cells, strict=True))
     blocks = [lay_out([columns[0], *some], width) for some in split_columns(columns, width)]
-    notes = [fill(plain(note), width) for note in table.notes]
-    return "\n\n".join([fill(plain(table.title), width), *blocks, *notes])
-
-
-def plain(text: str) -> str:
-    """One line without control characters, so that a name cannot control the terminal."""
-    return "".join(c if c.isprintable() else " " for c in text)
+    notes = [fill(note, width) for note in table.notes]
+    return "\n\n".join([fill(table.title, width), *blocks, *notes])
 
 
 Column = Sequence[str]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from pathlib import Path
@@ -90,8 +91,12 @@ def read_config(path: Path) -> dict[str, Any]:
     expand to gigabytes.
     """
     raw = read_bytes(path, CONFIG_BYTES)
-    check_yaml(raw, path.name)
-    config = yaml.load(raw, Loader=LOADER)
+    try:
+        check_yaml(raw, path.name)
+        config = yaml.load(raw, Loader=LOADER)
+    except yaml.YAMLError as error:  # lines with a space in front show where, and quote the file
+        said = "; ".join(line for line in str(error).splitlines() if not line.startswith(" "))
+        raise ValueError(f"{path.name} is not YAML: {said}") from None
     if not isinstance(config, dict):
         raise ValueError(f"{path.name} is not a mapping")
     return present_config(config)
@@ -112,6 +117,40 @@ def check_yaml(raw: bytes | str, name: str) -> None:
             raise ValueError(f"{name} has more than {MOST_VALUES:,} keys and values")
 
 
+def parse_object(raw: bytes, where: str, *keys: str) -> dict[str, Any]:
+    """A JSON object that has these keys. Raises ValueError that says what is wrong, and where."""
+    try:
+        found = json.loads(raw)
+    except RecursionError:
+        raise ValueError(f"{where} has too many brackets in one another") from None
+    except ValueError as error:
+        raise ValueError(f"{where} is not JSON: {error}") from None
+    return check_object(found, where, *keys)
+
+
+def check_object(found: object, where: str, *keys: str) -> dict[str, Any]:
+    """The object, if it is one that has these keys. Raises ValueError."""
+    if not isinstance(found, dict):
+        raise ValueError(f"{where} is not a JSON object")
+    for key in keys:
+        if key not in found:
+            raise ValueError(f"{where} has no {key}")
+    return found
+
+
+def read_object(path: Path, *keys: str) -> dict[str, Any]:
+    """The JSON object in a file. Raises ValueError if it is none, or lacks one of these keys."""
+    return parse_object(read_bytes(path, JSON_BYTES), path.name, *keys)
+
+
 def reason_of(error: Exception) -> str:
-    """Its kind and its first line."""
-    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+    """One line in words. What else than a ValueError or an OSError a file makes a reader raise says
+    nothing to its user."""
+    if isinstance(error, ValueError | OSError):
+        return next(iter(str(error).splitlines()), "")
+    return f"a value in it is not of the expected kind ({type(error).__name__})"
+
+
+def plain(text: str) -> str:
+    """One line without control characters, so that a name cannot control the terminal."""
+    return "".join(c if c.isprintable() else " " for c in text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from io import BytesIO
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from tandem.compare.comparison import Comparison
 from tandem.compare.learning_curves import align_curves, draw_mean
 from tandem.compare.pairs import choose_pairs
 from tandem.compare.scores import rank
+from tandem.record.foreign import plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,9 +43,17 @@ def draw_plots(found: Comparison, line: str) -> dict[str, bytes]:
         # No date, so that the same runs give the same file.
         about = {"Subject": line, "CreationDate": None}
         drawn = BytesIO()
-        figure.savefig(drawn, format="pdf", metadata=about)
+        with warnings.catch_warnings():
+            # A letter that the font lacks is drawn as a box.
+            warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
+            figure.savefig(drawn, format="pdf", metadata=about)
         files[f"{name}.pdf"] = drawn.getvalue()
     return files
+
+
+def _literal(text: str) -> str:
+    """Text that matplotlib does not read as a formula."""
+    return plain(text).replace("$", r"\$")
 
 
 def choose_style(place: int) -> dict[str, str]:
@@ -62,10 +72,10 @@ def _draw_curves(axes: Axes, found: Comparison) -> None:
             axes.plot(x[lived], seed[lived], alpha=0.3, linewidth=0.6, **own)
         # Without an interval low and high are None, which becomes NaN and leaves a gap.
         x, mean, low, high = np.array(draw_mean(curves), dtype=np.float64).T
-        name = f"{one.variant.name} (n = {len(curves.y)})"
+        name = _literal(f"{one.variant.name} (n = {len(curves.y)})")
         axes.plot(x, mean, linewidth=1.6, label=name, **own)
         axes.fill_between(x, low, high, alpha=0.15, color=own["color"], linewidth=0)
-    axes.set(xlabel=found.axis.replace("_", " "), ylabel=found.metric)
+    axes.set(xlabel=found.axis.replace("_", " "), ylabel=_literal(found.metric))
     if axes.lines:
         axes.legend(frameon=False, fontsize="small")
 
@@ -73,11 +83,11 @@ def _draw_curves(axes: Axes, found: Comparison) -> None:
 def _draw_profiles(axes: Axes, found: Comparison) -> None:
     for place, one in enumerate(found.over_tasks):
         own, profile = choose_style(place), one.profile
-        name = f"{one.name} (n = {one.mean.scores})"
+        name = _literal(f"{one.name} (n = {one.mean.scores})")
         axes.plot(profile.thresholds, profile.share, label=name, linewidth=1.6, **own)
         edges = (profile.low, profile.high)
         axes.fill_between(profile.thresholds, *edges, alpha=0.15, color=own["color"], linewidth=0)
-    axes.set(xlabel=f"threshold of {found.metric}", ylabel="share of runs above it")
+    axes.set(xlabel=_literal(f"threshold of {found.metric}"), ylabel="share of runs above it")
     axes.legend(frameon=False, fontsize="small")
 
 
@@ -93,7 +103,7 @@ def _draw_scores(axes: Axes, found: Comparison) -> None:
         axes.plot([own.mean] * 2, [place - 0.3, place + 0.3], color="black")
         if own.low is not None:
             axes.plot([own.low, own.high], [place] * 2, color=colour, alpha=0.5, linewidth=3)
-    names = [f"{one.variant.name} (n = {one.estimate.n})" for one in ranked]
+    names = [_literal(f"{one.variant.name} (n = {one.estimate.n})") for one in ranked]
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
-    axes.set(xlabel=f"last {found.metric} of every seed")
+    axes.set(xlabel=_literal(f"last {found.metric} of every seed"))

@@ -104,8 +104,10 @@ def has_samples(run: Run) -> bool:
 
 
 def find_tables(run: Path) -> Iterator[Path]:
-    """The sample tables with rows of an evaluation, by iteration."""
-    tables = sorted((run / "samples").glob("iteration_*.jsonl"))
+    """The sample tables with rows of an evaluation, by iteration; none that a link leads to
+    elsewhere, for reports are passed on."""
+    home, found = run.resolve(), sorted((run / "samples").glob("iteration_*.jsonl"))
+    tables = [table for table in found if table.resolve().is_relative_to(home)]
     return (table for table in tables if f'"kind": "{KIND}"'.encode() in table.read_bytes())
 
 

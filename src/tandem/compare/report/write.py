@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tandem.compare.comparison import Comparison
 from tandem.compare.report.payload import make_payload
+from tandem.record.foreign import plain
 
 SCRIPTS = ("base.js", "charts.js", "gallery.js", "page.js")  # each uses the earlier ones
 LIVE = "live.js"
@@ -33,7 +34,7 @@ def write_page(data: Mapping[str, object], title: str, *, live: bool = False) ->
     files = resources.files("tandem.compare") / "page"
     scripts = (*SCRIPTS, LIVE) if live else SCRIPTS
     parts = {
-        "title": html.escape(title),
+        "title": html.escape(plain(title)),
         "connect": "'self'" if live else "'none'",
         "style": (files / "report.css").read_text(),
         "script": "\n".join((files / name).read_text() for name in scripts),

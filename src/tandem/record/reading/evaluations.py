@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from tandem.record.foreign import LOG_BYTES, UNREADABLE, check_file, reason_of
 from tandem.record.reading.logs import lines_from_the_end
-from tandem.record.reading.runs import EVALUATIONS, Run
+from tandem.record.reading.runs import EVALUATIONS, Run, read_evaluation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,7 @@ def last_evaluation(run: Run, metric: str) -> Asked | None:
 def _of_iteration(path: Path, metric: str, iteration: float) -> Asked | None:
     name = json.dumps(metric).encode() + b":"
     for raw in lines_from_the_end(path):
-        line = json.loads(raw) if name in raw else {}
+        line = read_evaluation(raw, path.name) if name in raw else {}
         if line.get("iteration") == iteration:
             values = np.array(line[metric], dtype=np.float64)  # null is NaN
             return Asked(prompts=line["prompts"], sources=line["sources"], values=values)
@@ -61,9 +62,10 @@ def read_ends(run: Run, metric: str) -> tuple[dict, dict] | None:
     check_file(path, LOG_BYTES)
     name = json.dumps(metric).encode() + b":"
     try:
-        last = next((json.loads(raw) for raw in lines_from_the_end(path) if name in raw), None)
+        read = partial(read_evaluation, where=path.name)
+        last = next((read(raw) for raw in lines_from_the_end(path) if name in raw), None)
         with path.open("rb") as file:
-            first = next((json.loads(raw) for raw in file if name in raw), None)
+            first = next((read(raw) for raw in file if name in raw), None)
         same = first is not None and first["prompts"] == last["prompts"]
         return (first, last) if same and first["iteration"] < last["iteration"] else None
     except UNREADABLE as error:

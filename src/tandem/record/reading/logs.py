@@ -16,14 +16,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.record.foreign import LOG_BYTES, read_bytes
+from tandem.record.foreign import LOG_BYTES, parse_object, read_bytes
 
 FIRST = b'{"iteration": '
-# A value that is not a finite number in Python's format. Possessive, as no shorter run of digits
-# would match either: this search is nearly half of the time to read a log.
-ODD = re.compile(rb'": (?!-?\d{1,25}+(?:\.\d{1,25}+)?+(?:e(?:-\d{2,3}|\+\d\d))?+[,}]|null)')
-LARGEST = 2**53  # limit of an iteration: beyond it float64 skips integers
-NEAR = 200  # bytes by which a name moves between lines, as digits come and go
+# What stands behind a name and is no finite number as Python writes one. Possessive, for no shorter
+# run of digits would match either: nearly half of the time to read a log is this search.
+ODD = re.compile(rb'": (?!-?\d{1,25}+(?:\.\d{1,25}+)?+(?:e(?:-\d{2,3}|\+[1-3]\d))?+[,}]|null)')
+MOST_ITERATIONS = 2**53  # beyond it float64 skips some
+LARGEST = 1e60  # of a number: its fourth power, which an interval takes, is still finite
+NEAR = 200  # bytes by which a name moves from a line to the next, as digits come and go
 
 
 class Log:
@@ -37,12 +38,13 @@ class Log:
         text = whole_text(path)
         starts, ends = find_lines(text)
         if not is_plain(text, starts, ends):
-            text = b"".join(map(self._as_ours, lines_of(text)))
+            lines = zip(starts.tolist(), ends.tolist(), strict=True)
+            text = b"".join(self._as_ours(text[start:end]) for start, end in lines)
             starts, ends = find_lines(text)
         self._text = text
         written = self._parsed(starts, ends, FIRST)
-        if not ((written >= 0) & (written < LARGEST) & (written % 1 == 0)).all():
-            raise ValueError(f"{self.path} has an iteration that is not a count")
+        if not ((written >= 0) & (written < MOST_ITERATIONS) & (written % 1 == 0)).all():
+            raise ValueError(f"{self.path.name} has an iteration that is not a count")
         written = written.astype(np.int64)
         # The last line of a repeated iteration counts, which is the first one in reverse.
         self.iterations, places = np.unique(written[::-1], return_index=True)
@@ -53,7 +55,10 @@ class Log:
     def names(self) -> set[str]:
         """Names of metrics in the first two lines and the last one, which include an evaluation."""
         pairs = [*zip(self._starts.tolist(), self._ends.tolist(), strict=True)]
-        return {name for a, b in {*pairs[:2], *pairs[-1:]} for name in json.loads(self._text[a:b])}
+        lines = [self._text[a:b] for a, b in {*pairs[:2], *pairs[-1:]}]
+        return {
+            name for line in lines for name in parse_object(line, f"a line of {self.path.name}")
+        }
 
     def where(self, name: str) -> NDArray:
         """[P] int64: the iterations that have a number of this name, which null is not."""
@@ -95,7 +100,7 @@ class Log:
             texts = np.array(found, dtype="S")
             return np.where(texts == b"null", b"nan", texts).astype(np.float64)
         except ValueError:
-            raise ValueError(f"{self.path} has {key.decode()}that is no number") from None
+            raise ValueError(f"{self.path.name} has {key.decode()}that is no number") from None
 
     def _as_ours(self, line: bytes) -> bytes:
         """The line in the record's form, whatever program wrote it: non-finite values are null."""
@@ -104,18 +109,27 @@ class Log:
             whole = {"iteration": found["iteration"], **found}
             known = {name: _finite(x) for name, x in whole.items()}
             return json.dumps(known).encode() + b"\n"
-        except (ValueError, TypeError, LookupError, OverflowError, RecursionError):
-            # A link in a foreign run may point to any file here, and reports are passed on.
+        except OverflowError:
+            raise ValueError(f"{self.path.name} has a number above {LARGEST:g}") from None
+        except (ValueError, TypeError, LookupError, RecursionError):
+            # Of somebody else's run it may lead to any file here, and reports are passed on.
             linked = self.path.is_symlink()
-            shown = "(of a link)" if linked else repr(line[:60].decode(errors="replace").strip())
-            raise ValueError(f"{self.path} has a line that is none: {shown}") from None
+            shown = "" if linked else f": {line[:60].decode(errors='replace').strip()!r:.80}"
+            raise ValueError(
+                f"{self.path.name} has a line that is no JSON object of numbers with an "
+                f"iteration{shown}"
+            ) from None
 
 
 def _finite(value: object) -> float | None:
     """Raises TypeError for a value that is not a number, OverflowError for one too large."""
     if value is not None and type(value) not in (int, float):
         raise TypeError(f"{value!r} is no number")
-    return None if value is None or not math.isfinite(value) else value
+    if value is None or not math.isfinite(value):
+        return None
+    if abs(value) > LARGEST:
+        raise OverflowError
+    return value
 
 
 def find_lines(text: bytes) -> tuple[NDArray, NDArray]:
@@ -144,13 +158,8 @@ def key_of(name: str) -> bytes:
 
 
 def whole_lines(path: Path) -> list[bytes]:
-    """The lines of a file without a torn last one; [] if there is no file."""
-    return lines_of(whole_text(path))
-
-
-def lines_of(text: bytes) -> list[bytes]:
-    """The lines that end in a newline; a lone carriage return does not end a line."""
-    return [line for line in text.splitlines(keepends=True) if line.endswith(b"\n")]
+    """Without one that a kill tore; [] if there is no file."""
+    return whole_text(path).split(b"\n")[:-1]
 
 
 def whole_text(path: Path) -> bytes:

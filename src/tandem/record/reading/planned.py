@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from tandem.record.foreign import JSON_BYTES, UNREADABLE, read_bytes
+from tandem.record.foreign import plain, read_object, reason_of
 from tandem.record.reading.runs import CONFIG, MANIFEST
 from tandem.record.reading.states import JOB
 
@@ -23,15 +22,18 @@ def list_unrecorded(places: Iterable[str | Path]) -> list[str]:
 
 
 def _describe_missing(plan: Path) -> str:
-    """A sentence on the missing runs; "" if there are none."""
-    folder, names = plan.parent, read_planned(plan)
-    files = (CONFIG, MANIFEST)
-    lost = [name for name in names if not all((folder / name / x).is_file() for x in files)]
+    """ "" where all are there."""
+    try:
+        folder, names = plan.parent, read_planned(plan)
+        files = (CONFIG, MANIFEST)
+        lost = [name for name in names if not all((folder / name / x).is_file() for x in files)]
+    except (ValueError, OSError) as error:  # the runs can be compared without their plan
+        return plain(f"left out: the plan {plan} ({reason_of(error)})")
     if not lost:
         return ""
     more = f" and {len(lost) - MOST_NAMED} more" if len(lost) > MOST_NAMED else ""
     listed = f"{', '.join(lost[:MOST_NAMED])}{more}"
-    return f"{folder.name} planned {len(names)} runs; {len(lost)} have no record: {listed}"
+    return plain(f"{folder.name} planned {len(names)} runs; {len(lost)} have no record: {listed}")
 
 
 def read_planned(plan: Path) -> list[str]:
@@ -39,9 +41,8 @@ def read_planned(plan: Path) -> list[str]:
 
     Raises ValueError for a plan that cannot be read.
     """
-    try:
-        jobs = list(json.loads(read_bytes(plan, JSON_BYTES))["jobs"] or ())
-    except UNREADABLE as error:
-        raise ValueError(f"{plan} cannot be read as the plan of a sweep ({error})") from None
+    jobs = read_object(plan, "jobs")["jobs"] or {}
+    if not (isinstance(jobs, dict) and all(map(str.isprintable, jobs))):
+        raise ValueError(f"{plan.name}: jobs must be a mapping by names of folders")
     started = sorted(path.parent.name for path in plan.parent.glob(f"*/{JOB}"))
     return list(dict.fromkeys([*jobs, *started]))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -16,17 +16,21 @@ from tandem.record.foreign import (
     LOG_BYTES,
     UNREADABLE,
     check_file,
-    read_bytes,
+    check_object,
+    parse_object,
+    plain,
     read_config,
+    read_object,
     reason_of,
 )
-from tandem.record.reading.logs import Log, lines_from_the_end
+from tandem.record.reading.logs import LARGEST, MOST_ITERATIONS, Log, lines_from_the_end
 from tandem.record.reading.states import State, is_working
 
 CONFIG, MANIFEST, METRICS, TIMING = "config.yaml", "manifest.json", "metrics.jsonl", "timing.jsonl"
 EVALUATIONS = "evaluations.jsonl"
 COMMIT = re.compile("[0-9a-zA-Z]+")
-# Axis as a user names it -> its log, and its names there, of which the first present one is used.
+MOST = {"seed": 2**63, "iterations": MOST_ITERATIONS}  # one more than a configuration may have
+# Axes by the name a user gives: which log has it, under which names, the first one that is there.
 AXES = {
     "iterations": (METRICS, ("iteration",)),
     "samples": (METRICS, ("samples",)),
@@ -65,7 +69,7 @@ class Run:
     @property
     def finished(self) -> bool:
         lines = self.logs[METRICS].iterations
-        return len(lines) > 0 and self.iterations >= int(self.config["iterations"])
+        return len(lines) > 0 and self.iterations >= self.config["iterations"]
 
     @property
     def state(self) -> State:
@@ -126,6 +130,15 @@ def _below(place: Path) -> Iterator[Path]:
     return (path.parent for path in place.rglob(CONFIG) if (path.parent / MANIFEST).is_file())
 
 
+def _read_codes(manifest: Path) -> list[str]:
+    """The code of each start. Raises ValueError for a manifest without a start."""
+    starts = read_object(manifest, "starts")["starts"]
+    if not (isinstance(starts, list) and starts):
+        raise ValueError(f"{MANIFEST}: starts must be a list of at least one start")
+    codes = [check_object(one, f"{MANIFEST}: a start", "code")["code"] for one in starts]
+    return [_code(check_object(one, f"{MANIFEST}: the code of a start", "commit")) for one in codes]
+
+
 def _code(of_start: Mapping[str, object]) -> str:
     commit = of_start["commit"]
     if not isinstance(commit, str) or COMMIT.fullmatch(commit) is None:
@@ -141,39 +154,60 @@ def check_rest(folder: Path) -> None:
 
 
 def check_evaluations(path: Path) -> None:
-    """Raise ValueError unless the last line has one number per prompt for each metric."""
+    """Raise ValueError for a first or a last line that is no number of each prompt."""
     check_file(path, LOG_BYTES)
-    raw = next(lines_from_the_end(path), None) if path.exists() and path.stat().st_size else None
-    if raw is None:
+    if not path.exists() or not path.stat().st_size:
         return
-    line = json.loads(raw)
-    prompts, sources = line["prompts"], line["sources"]
-    if {*map(type, prompts)} - {int} or {*map(type, sources)} - {str}:
-        raise ValueError(f"{path.name} has prompts that are none")
-    for name in line.keys() - {"iteration", "prompts", "sources"}:
-        if np.array(line[name], dtype=np.float64).shape != (len(prompts),):
-            raise ValueError(f"{path.name} has no number of {name} for each prompt")
+    with path.open("rb") as file:
+        first = file.readline()
+    for raw in (first, *islice(lines_from_the_end(path), 1)):
+        if raw.endswith(b"\n"):
+            read_evaluation(raw, path.name)
+
+
+def read_evaluation(raw: bytes, where: str) -> dict[str, object]:
+    """A line of evaluations. Raises ValueError if it is no number of each prompt."""
+    line = parse_object(raw, f"a line of {where}", "iteration", "prompts", "sources")
+    kinds = {"iteration": int, "prompts": list, "sources": list}
+    wrong = [name for name, kind in kinds.items() if type(line[name]) is not kind]
+    if wrong or {*map(type, line["prompts"])} - {int} or {*map(type, line["sources"])} - {str}:
+        raise ValueError(f"{where}: {(*wrong, 'prompts or sources')[0]} of a line cannot be read")
+    for name in line.keys() - kinds:
+        _check_numbers(line[name], len(line["prompts"]), f"{where} has {name} that")
+    return line
+
+
+def _check_numbers(values: object, count: int, what: str) -> None:
+    try:
+        found = np.array(values, dtype=np.float64)
+    except (ValueError, TypeError, OverflowError):
+        raise ValueError(f"{what} is no list of numbers") from None
+    if found.shape != (count,):
+        raise ValueError(f"{what} is not one number for each prompt")
+    if (np.abs(found[np.isfinite(found)]) > LARGEST).any():
+        raise ValueError(f"{what} is above {LARGEST:g}")
 
 
 def read(folder: Path) -> Run:
     """The run in a directory. Raises ValueError if it cannot be read as one."""
     try:
         config = read_config(folder / CONFIG)
-        starts = json.loads(read_bytes(folder / MANIFEST, JSON_BYTES))["starts"]
+        codes = _read_codes(folder / MANIFEST)
         _check_kinds(config)
         found = Run(
             folder=folder,
             config=config,
-            seed=int(config["seed"]),
-            code=[_code(start["code"]) for start in starts],
-            works=is_working(folder),  # before its logs: a run that ends meanwhile is complete
+            seed=config["seed"],
+            code=codes,
+            works=is_working(folder),  # before its logs: what ends meanwhile is found whole
             logs={name: Log(folder / name) for name in (METRICS, TIMING)},
         )
         found.names()  # parses the lines from which names are read
         check_rest(folder)
         return found
     except UNREADABLE as error:
-        raise ValueError(f"{folder} cannot be read as a run ({reason_of(error)})") from None
+        said = f"{folder} cannot be read as a run ({reason_of(error)})"
+        raise ValueError(plain(said)) from None
 
 
 def read_all(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
@@ -193,9 +227,17 @@ def read_all(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
 
 
 def _check_kinds(config: Mapping[str, object]) -> None:
-    int(config["iterations"])
+    for key in ("seed", "iterations"):
+        if key not in config:
+            raise ValueError(f"{CONFIG} has no {key}")
+        if type(config[key]) is not int or not 0 <= config[key] < MOST[key]:
+            raise ValueError(f"{CONFIG}: {key} must be a whole number from 0 to {MOST[key] - 1:,}")
     typed, choices = config.get("overrides", []), config.get("choices", {})
     if not (isinstance(typed, list) and all(isinstance(word, str) for word in typed)):
         raise ValueError(f"{CONFIG}: overrides must be a list of words")
     if not isinstance(choices, dict):
-        raise ValueError(f"{CONFIG}: choices are a mapping")
+        raise ValueError(f"{CONFIG}: choices must be a mapping")
+    guards = config.get("guards")
+    judges = guards.get("judges") if isinstance(guards, dict) else None
+    if not (isinstance(judges or [], list) and all(isinstance(one, str) for one in judges or ())):
+        raise ValueError(f"{CONFIG}: guards.judges must be a list of names")

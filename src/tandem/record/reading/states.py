@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from tandem.record.foreign import JSON_BYTES, check_file, read_bytes
+from tandem.record.foreign import JSON_BYTES, check_file, read_object
 
 # not finished: it is incomplete, and it is unknown whether it still runs.
 State = Literal["finished", "goes on", "died", "not finished"]
@@ -50,7 +49,7 @@ def is_locked(folder: Path) -> bool:
 def _has_ended(folder: Path) -> bool:
     """Whether the sweep recorded the end of the process."""
     path = folder / JOB
-    return path.exists() and json.loads(read_bytes(path, JSON_BYTES))["code"] is not None
+    return path.exists() and read_object(path, "code")["code"] is not None
 
 
 def _read_last_write(folder: Path) -> float:
