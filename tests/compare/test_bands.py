@@ -125,7 +125,9 @@ def test_of_a_run_that_goes_on_no_band_is_kept(tmp_path):
         own = curve(seed)[: 6 - (seed == 2)]
         write_run(tmp_path / str(seed), own, seed=seed, iterations=5, going=True)
     variants = group_runs([read(path) for path in find([tmp_path])])
-    with pytest.raises(ValueError, match="1 of 3 runs goes on, such as 2; save the band when all"):
+    with pytest.raises(
+        ValueError, match="1 of 3 runs is still running, such as 2; save the band when all"
+    ):
         expected_bands.save(tmp_path / "kept", variants, METRIC)
     assert not (tmp_path / "kept").exists()
 

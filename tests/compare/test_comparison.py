@@ -192,10 +192,13 @@ def test_while_a_run_goes_on_nothing_is_claimed(tmp_path, monkeypatch, capsys):
     run_command(monkeypatch, tmp_path, f"out={tmp_path / 'out'}")
     printed = " ".join(capsys.readouterr().out.split())
     assert "grpo beats rloo" in printed
-    assert printed.count("not yet: 1 of 8 runs goes on") == 2 and "beats ppo" not in printed
-    assert "ppo: seed 3 goes on" in printed and "seed 3 died" not in printed
+    assert (
+        printed.count("not known yet: 1 of 8 runs is still running") == 2
+        and "beats ppo" not in printed
+    )
+    assert "ppo: seed 3 is still running" in printed and "seed 3 died" not in printed
     page = (tmp_path / "out" / "report.html").read_text()
-    assert "So far: 1 of 12 runs goes on." in page and "beats ppo" not in page
+    assert "So far: 1 of 12 runs is still running." in page and "beats ppo" not in page
 
 
 def run_command(monkeypatch, *arguments):

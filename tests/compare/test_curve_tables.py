@@ -30,8 +30,8 @@ def test_one_variant_by_hand(tmp_path):
     table = table_curves(variants_of(tmp_path), METRIC, "samples", 0.3)
     found = cells(table)
     assert (found["variant"], found["n"], found["area"]) == ("grpo", "2", "0.225")
-    assert found["samples to it"] == str((15 + 30) * 64 // 2)
-    assert (found["reached"], found["end"]) == ("2 of 2", "-")
+    assert found["samples to threshold"] == str((15 + 30) * 64 // 2)
+    assert (found["seeds that reach it"], found["fitted end"]) == ("2 of 2", "-")
     assert "No fit: grpo: 4 points, needs 6." in table.notes
 
 
@@ -40,8 +40,8 @@ def test_the_threshold_is_halfway_to_the_best_variant(tmp_path):
     write_run(tmp_path / "b", [0.1, 0.1, 0.2], algorithm="rloo")
     table = table_curves(variants_of(tmp_path), METRIC, "iterations")
     assert {cells(table, i)["threshold"] for i in (0, 1)} == {"0.500"}
-    assert [cells(table, i)["iterations to it"] for i in (0, 1)] == ["1", "never"]
-    assert [cells(table, i)["reached"] for i in (0, 1)] == ["1 of 1", "0 of 1"]
+    assert [cells(table, i)["iterations to threshold"] for i in (0, 1)] == ["1", "never"]
+    assert [cells(table, i)["seeds that reach it"] for i in (0, 1)] == ["1 of 1", "0 of 1"]
 
 
 def test_nothing_that_rose_has_no_threshold(tmp_path):
@@ -79,13 +79,13 @@ def test_a_run_that_died_keeps_its_height_and_never_gets_there(tmp_path):
     write_run(tmp_path / "1", [0.0, 0.4], seed=1, iterations=2)
     found = cells(table_curves(variants_of(tmp_path), METRIC, "iterations", 0.5))
     assert found["area"] == f"{((0.4 + 0.8) / 2 + (0.2 + 0.4) / 2) / 2:.3f}"
-    assert (found["iterations to it"], found["reached"]) == ("never", "1 of 2")
+    assert (found["iterations to threshold"], found["seeds that reach it"]) == ("never", "1 of 2")
 
 
 def test_an_axis_that_nobody_counted_has_no_numbers(tmp_path):
     write_run(tmp_path / "0", [0.0, 0.8])
     found = cells(table_curves(variants_of(tmp_path), METRIC, "gpu_seconds"))
-    assert {found["area"], found["gpu seconds to it"], found["end"]} == {"-"}
+    assert {found["area"], found["gpu seconds to threshold"], found["fitted end"]} == {"-"}
 
 
 def test_pass_at_k_stands_at_both_ends(tmp_path):

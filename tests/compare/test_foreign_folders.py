@@ -243,6 +243,53 @@ def test_a_name_controls_neither_a_terminal_nor_a_file(folder, capsys):
     gone(folder / "odd\x1b[2J\udcff")
 
 
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_closed_folder_or_file_is_named(folder, capsys):
+    (folder / "good1" / "samples").mkdir(exist_ok=True)
+    table = folder / "good1" / "samples" / "iteration_000001.jsonl"
+    table.touch()
+    table.chmod(0)
+    (folder / "odd").chmod(0)
+    main([str(folder)])
+    (folder / "odd").chmod(0o700)
+    said = capsys.readouterr().err
+    assert f"left out: {folder / 'odd'} cannot be read" in said
+    assert "(iteration_000001.jsonl may not be read by this user)" in said
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"variants": []},
+        {"variants": 3},
+        {"metric": 3},
+        {"configuration": [1]},
+        {"variants": [{"n": "10"}]},
+        {"variants": [{"x": [[0]]}]},
+        {"variants": [{"mean": ["a"]}]},
+    ],
+)
+def test_a_band_that_cannot_be_read_is_refused_in_one_line(folder, capsys, changes):
+    main([str(folder), f"save_band={folder}"])
+    path = folder / "expected.json"
+    whole = json.loads(path.read_text())
+    if isinstance(changes.get("variants"), list):
+        changes = {"variants": [whole["variants"][0] | one for one in changes["variants"] if one]}
+    path.write_text(json.dumps(whole | changes))
+    with pytest.raises(SystemExit) as ended:
+        main([str(folder), f"band={folder}"])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and said.count("\n") == 1
+    assert said.startswith(f"band={folder}: expected.json there cannot be read (")
+
+
+def test_a_band_that_is_a_fifo_is_refused(folder, capsys):
+    os.mkfifo(folder / "expected.json")
+    with pytest.raises(SystemExit):
+        main([str(folder), f"band={folder}"])
+    assert "(expected.json is not a regular file)" in capsys.readouterr().err
+
+
 def test_samples_that_a_link_leads_to_are_not_shown(folder):
     home = folder / "private"
     home.mkdir()

@@ -64,9 +64,9 @@ def test_a_run_goes_on_until_its_lock_is_free_though_it_writes_nothing(tmp_path)
     found, run = watched(tmp_path), tmp_path / "grpo-0"
     with outcome.lock_folder(run):
         (score,) = seen(found)["variants"][0]["scores"]
-        assert (score["goes_on"], score["died"]) == (True, False)
+        assert (score["running"], score["died"]) == (True, False)
     (score,) = seen(found)["variants"][0]["scores"]
-    assert (score["goes_on"], score["died"]) == (False, True)
+    assert (score["running"], score["died"]) == (False, True)
 
 
 def test_only_what_changed_is_read_again(tmp_path):

@@ -46,10 +46,10 @@ def test_numbers_of_one_variant_and_what_to_buy(tmp_path):
     written(tmp_path, "grpo", y)
     table, found = table_of(tmp_path), estimate_shared(y, ["letters"] * 10)
     one = cells(table, "grpo")
-    assert (one["n"], one["prompts"], one["larger"]) == ("4", "10", "prompts")
-    assert one["another set adds"] == f"{found.added**0.5:.3f}"
-    assert one["prompts for half"] == str(found.enough)
-    said = "Prompts are the larger noise in the one variant: add prompts"
+    assert (one["n"], one["prompts"], one["larger error"]) == ("4", "10", "prompts")
+    assert one["added by other prompts"] == f"{found.added**0.5:.3f}"
+    assert one["prompts needed"] == str(found.enough)
+    said = "Prompts are the larger noise in the only variant: add prompts"
     assert table.notes[-1].startswith(said)
 
 
@@ -61,11 +61,11 @@ def test_a_difference_is_decomposed_itself(tmp_path):
     written(tmp_path, "grpo", a)
     written(tmp_path, "rloo", b)
     table = table_of(tmp_path)
-    assert cells(table, "grpo")["larger"] == cells(table, "rloo")["larger"] == "prompts"
+    assert cells(table, "grpo")["larger error"] == cells(table, "rloo")["larger error"] == "prompts"
     gap = cells(table, "grpo - rloo")
-    assert (gap["n"], gap["larger"], gap["mean"]) == ("4, 4", "seeds", "0.100")
-    assert float(gap["another set adds"]) == pytest.approx(0, abs=1e-6)
-    said = "Seeds are the larger noise in the one difference: add seeds, not prompts."
+    assert (gap["n"], gap["larger error"], gap["mean"]) == ("4, 4", "seeds", "0.100")
+    assert float(gap["added by other prompts"]) == pytest.approx(0, abs=1e-6)
+    said = "Seeds are the larger noise in the only difference: add seeds, not prompts."
     assert table.notes[-1] == said
 
 
@@ -74,7 +74,7 @@ def test_without_pairs_prompts_are_still_shared(tmp_path):
     written(tmp_path, "grpo", a)
     written(tmp_path, "rloo", a[:3] - 0.1, warm_start=None)
     gap = cells(table_of(tmp_path), "grpo - rloo")
-    assert gap["n"] == "4, 3" and float(gap["another set adds"]) < 0.01
+    assert gap["n"] == "4, 3" and float(gap["added by other prompts"]) < 0.01
 
 
 def test_a_lost_run_takes_its_own_pair_and_no_other(tmp_path):
@@ -87,9 +87,9 @@ def test_a_lost_run_takes_its_own_pair_and_no_other(tmp_path):
     written(tmp_path, "rloo", b[:5], ids=ids)
     table = table_of(tmp_path)
     gap = cells(table, "grpo - rloo")
-    assert (gap["n"], gap["larger"]) == ("5, 5", "seeds")
+    assert (gap["n"], gap["larger error"]) == ("5, 5", "seeds")
     assert gap["mean"] == f"{(a - b)[:5].mean():.3f}"
-    assert table.notes[-1].startswith("Seeds are the larger noise in the one difference")
+    assert table.notes[-1].startswith("Seeds are the larger noise in the only difference")
 
 
 def test_prompts_that_are_shared_without_pairs_are_not_counted_twice(tmp_path):
@@ -109,8 +109,8 @@ def test_seeds_that_were_asked_other_prompts_count_them_already(tmp_path):
     y = answers(3, 10, seed=0.05, prompt=0.3)
     written(tmp_path, "grpo", y, ids=[range(10 * s, 10 * s + 10) for s in range(3)])
     one, found = cells(table_of(tmp_path), "grpo"), estimate_own(list(y), [["letters"] * 10] * 3)
-    assert one["another set adds"] == "counted"
-    assert one["by prompts"] == f"{found.prompts**0.5:.3f}"
+    assert one["added by other prompts"] == "included"
+    assert one["error from prompts"] == f"{found.prompts**0.5:.3f}"
 
 
 def test_all_prompts_that_there_are_leave_nothing_to_chance(tmp_path):

@@ -45,7 +45,7 @@ def states(folder):
 def test_a_run_goes_on_as_long_as_its_lock_is_held_and_died_when_it_is_free(tmp_path):
     folder = write_run(tmp_path / "run", [0.1, 0.3], iterations=50, going=True)
     with status.lock_folder(folder):
-        assert states(folder) == ("goes on", "goes on")
+        assert states(folder) == ("running", "running")
     assert read(folder).state == "died"
 
 
@@ -57,7 +57,7 @@ def test_a_process_that_the_sweep_saw_end_died_at_once(tmp_path):
 
 def test_of_a_run_without_a_sweep_nobody_knows_once_it_is_quiet(tmp_path):
     folder = write_run(tmp_path / "run", [0.1, 0.3], iterations=50, going=True)
-    assert states(folder) == ("goes on", "not finished")
+    assert states(folder) == ("running", "not finished")
     assert states(write_run(tmp_path / "whole", [0.1, 0.3])) == ("finished", "finished")
 
 

@@ -24,7 +24,7 @@ def describe_judged(judged: Judged) -> str:
     if not judged.comes:
         return "no value at any of these iterations"
     if judged.comes < len(band.x):
-        yet = "; in progress" if judged.run.state == "goes on" else ""
+        yet = "; in progress" if judged.run.state == "running" else ""
         return f"inside at the {judged.comes} of {len(band.x)} points reached{yet}"
     known = int((~np.isnan(band.low)).sum())
     return f"inside at all {known} points" if known else "all seeds agree: no band"

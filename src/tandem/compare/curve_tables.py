@@ -37,8 +37,8 @@ def table_curves(
         title=f"{metric}: curves over {words}",
         columns=(
             *("variant", "n", "area", "95 % of area"),
-            *("threshold", f"{words} to it", "95 % of median", "reached"),
-            *("end", "half time", "unexplained"),
+            *("threshold", f"{words} to threshold", "95 % of median", "seeds that reach it"),
+            *("fitted end", "fitted half time", "unexplained variance"),
         ),
         rows=[_row(one) for one in courses],
         notes=_notes(courses, words),
@@ -76,11 +76,11 @@ def format_place(value: float) -> str:
 def _notes(courses: Sequence[CurveSummary], axis: str) -> list[str]:
     origins = dict.fromkeys(one.threshold.origin for one in courses)
     notes = [
-        f"Area: mean height over {axis}, computed for each seed up to the end of the shortest run; "
+        f"Area: mean of the curve over {axis}, for each seed up to the end of the shortest run; "
         "a seed that died continues with its last score.",
-        f"Threshold: {'; '.join(origins)}. {axis} to it: median over seeds; a seed that never "
-        f"reaches it is ranked last. The interval needs {FEWEST_FOR_MEDIAN} seeds.",
-        "End and half time: parameters of end - (end - start) 2^(-x / half), fitted to the mean "
+        f"Threshold: {'; '.join(origins)}. {axis} to threshold: median over seeds; a seed that "
+        f"never reaches it is ranked last. The interval needs {FEWEST_FOR_MEDIAN} seeds.",
+        "Fitted end and half time: parameters of end - (end - start) 2^(-x / half) for the mean "
         f"curve, which is drawn at the mean {axis} of the seeds.",
     ]
     unfit = [f"{one.name}: {one.fit.why}" for one in courses if isinstance(one.fit, Unfit)]

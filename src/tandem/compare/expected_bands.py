@@ -20,6 +20,7 @@ from tandem.compare.learning_curves import align_curves, thin
 from tandem.compare.scores import is_share
 from tandem.compare.statistics.curves import LEVEL, Band, prediction_band
 from tandem.record import durable
+from tandem.record.foreign import UNREADABLE, check_object, read_object, reason_of
 from tandem.record.reading.provenance import code_of, fingerprint, provenance
 from tandem.record.reading.states import describe_state
 from tandem.record.reading.variants import Variant, facts_of
@@ -27,6 +28,7 @@ from tandem.settings.renamed import present_facts
 
 FILE = "expected.json"
 AXIS = "iterations"
+CURVES = ("x", "mean", "low", "high")
 MOST_POINTS = 20  # of a band: it must hold at all points at once, so each one widens it
 Facts = Mapping[str, object]  # of a configuration, as JSON holds them
 
@@ -54,9 +56,9 @@ def save(folder: Path, variants: Sequence[Variant], metric: str) -> Path:
     Raises ValueError if a run is in progress: only complete runs are stored.
     """
     runs = [run for one in variants for run in one.runs]
-    going = [run.folder.name for run in runs if run.state == "goes on"]
+    going = [run.folder.name for run in runs if run.state == "running"]
     if going:
-        many = f"{len(going)} of {len(runs)} runs {describe_state('goes on', len(going))}"
+        many = f"{len(going)} of {len(runs)} runs {describe_state('running', len(going))}"
         raise ValueError(
             f"save_band={folder}: {many}, such as {going[0]}; save the band when all have ended"
         )
@@ -134,23 +136,31 @@ def as_json(facts: Facts) -> dict[str, object]:
 def load(folder: Path) -> Experiment:
     """The stored experiment. Raises ValueError if its file cannot be read."""
     try:
-        content = json.loads((folder / FILE).read_bytes())
+        content = read_object(folder / FILE, "metric", "configuration", "variants")
         variants = [read_expected(one, content["configuration"]) for one in content["variants"]]
+        if not variants or not isinstance(content["metric"], str):
+            raise ValueError("it has no metric or no variant")
         return Experiment(folder=folder, metric=content["metric"], variants=variants)
-    except (OSError, ValueError, TypeError, LookupError) as error:
-        said = f"{type(error).__name__}: {error}".splitlines()[0]
+    except UNREADABLE as error:
         raise ValueError(
-            f"band={folder}: {FILE} there cannot be read ({said}); write it with save_band={folder}"
+            f"band={folder}: {FILE} there cannot be read ({reason_of(error)}); write it with "
+            f"save_band={folder}"
         ) from None
 
 
-def read_expected(one: Mapping, shared: Facts) -> Expected:
-    x, mean, low, high = (
-        np.array(one[name], dtype=np.float64) for name in ("x", "mean", "low", "high")
-    )
+def read_expected(one: object, shared: Facts) -> Expected:
+    """Raises ValueError for what `save` does not write."""
+    found = check_object(one, "a variant", "name", "n", "seeds", "configuration", *CURVES)
+    x, mean, low, high = (np.array(found[name], dtype=np.float64) for name in CURVES)
+    if x.ndim != 1 or not x.shape == mean.shape == low.shape == high.shape:
+        raise ValueError("the curves of a variant are no lists of one length")
+    kinds = {"name": str, "n": int, "seeds": list, "configuration": dict}
+    for name, kind in kinds.items():
+        if type(found[name]) is not kind:
+            raise ValueError(f"{name} of a variant is of the wrong kind")
     return Expected(
-        name=one["name"],
-        facts=present_facts({**shared, **one["configuration"]}),
-        seeds=one["seeds"],
-        band=Band(x=x, mean=mean, low=low, high=high, n=one["n"]),
+        name=found["name"],
+        facts=present_facts({**shared, **found["configuration"]}),
+        seeds=found["seeds"],
+        band=Band(x=x, mean=mean, low=low, high=high, n=found["n"]),
     )

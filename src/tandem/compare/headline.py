@@ -20,10 +20,10 @@ def write_headline(found: Comparison) -> str:
     """The result, and how many runs are still in progress."""
     tasks = {one.variant.task for one in found.variants}
     said = describe_tasks(found) if len(tasks) > 1 else describe_task(found)
-    going = sum(run.state == "goes on" for run in found.runs)
+    going = sum(run.state == "running" for run in found.runs)
     if not going:
         return said
-    return f"{said} So far: {going} of {len(found.runs)} runs {describe_state('goes on', going)}."
+    return f"{said} So far: {going} of {len(found.runs)} runs {describe_state('running', going)}."
 
 
 def describe_task(found: Comparison) -> str:
@@ -95,7 +95,7 @@ def write_next(found: Comparison) -> list[str]:
     tasks = {one.variant.task for one in found.variants}
     if len(found.variants) < 2 or len(tasks) > 1:
         return []
-    if any(run.state == "goes on" for run in found.runs):
+    if any(run.state == "running" for run in found.runs):
         return ["Wait for the runs in progress."]
     return list(_suggest(found))
 

@@ -47,9 +47,9 @@ def table_noises(variants: Sequence[Scored], pairs: Sequence[Pair], metric: str)
         name="noises",
         title=f"{metric}: noise of seeds and noise of prompts, as standard errors of the mean",
         columns=(
-            *("variant or difference", "n", "prompts", "mean", "on these prompts"),
-            *("another set adds", "95 % on any such set", "by seeds", "by prompts"),
-            *("prompts for half", "larger"),
+            *("variant or difference", "n", "prompts", "mean", "error on these prompts"),
+            *("added by other prompts", "95 % on other prompts", "error from seeds"),
+            *("error from prompts", "prompts needed", "larger error"),
         ),
         rows=[_cells(row) for row in (*alone, *between)],
         notes=[*_notes(alone, between), advise(between or alone)],
@@ -88,7 +88,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     edges = found.interval if min(row.seeds) >= FEWEST else None
     return (
         *(row.name, n, f"{found.n_prompts:g}", format_number(found.mean), _error(found.on_these)),
-        "counted" if found.own_prompts else _error(found.added),
+        "included" if found.own_prompts else _error(found.added),
         format_edges(edges),
         *(_error(found.seeds), _error(found.prompts)),
         "-" if found.enough is None else str(found.enough),
@@ -102,11 +102,12 @@ def _error(variance: float | None) -> str:
 
 def _notes(alone: Sequence[Row], between: Sequence[Row]) -> list[str]:
     notes = [
-        "On these prompts: the error behind the intervals of scores and differences. Another set "
-        "of as many prompts from the same sources adds to it in squares; counted: it is included, "
-        "since each seed had its own prompts.",
-        "By prompts: from their choice and from the answers to them. Prompts for half: the number "
-        f"per seed that makes it {SMALL:g} of the error by seeds.",
+        "Error on these prompts: the standard error behind the intervals of scores and "
+        "differences. Other prompts, as many and from the same sources, add to its square the "
+        "square of what is shown; included: each seed had its own prompts, so it is part of the "
+        "error already.",
+        "Error from prompts: from their choice and from the answers to them. Prompts needed: the "
+        f"number per seed that makes it {SMALL:g} of the error from seeds.",
     ]
     fewest = min(row.seeds[0] for row in alone)
     if fewest > 1:
@@ -125,7 +126,7 @@ def advise(rows: Sequence[Row]) -> str:
     if not known:
         return "It is not known which noise is larger: that takes seeds whose scores differ."
     of = "difference" if len(rows[0].seeds) > 1 else "variant"
-    where = f"in all {len(known)} {of}s" if len(known) > 1 else f"in the one {of}"
+    where = f"in all {len(known)} {of}s" if len(known) > 1 else f"in the only {of}"
     prompts, seeds = sum(known), len(known) - sum(known)
     if not prompts:
         return f"Seeds are the larger noise {where}: add seeds, not prompts."

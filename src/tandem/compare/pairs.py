@@ -69,7 +69,7 @@ class Pair:
     @property
     def going(self) -> int:
         """Number of runs in progress on both sides; with any, nothing is claimed."""
-        return sum(len(side.seeds_that("goes on")) for side in (self.better, self.other))
+        return sum(len(side.seeds_that("running")) for side in (self.better, self.other))
 
     @property
     def seeds(self) -> tuple[int, int]:
@@ -120,7 +120,8 @@ class Pair:
     def verdict(self) -> str:
         if self.going:
             runs = sum(len(side.variant.runs) for side in (self.better, self.other))
-            return f"not yet: {self.going} of {runs} runs {describe_state('goes on', self.going)}"
+            state = describe_state("running", self.going)
+            return f"not known yet: {self.going} of {runs} runs {state}"
         n = " and ".join(dict.fromkeys(map(str, self.seeds)))
         if self.distinct:
             return f"{self.better.name} {self.better_is} {self.other.name}"

@@ -54,16 +54,20 @@ def _list_unfinished(variants: Sequence[Scored], silent: Sequence[Variant]) -> l
 
 
 def _describe_seeds(one: Scored) -> str:
-    """For example "grpo: seed 1, 2 died"; "" if all runs finished and have a score."""
+    """For example "grpo: seeds 1, 2 died"; "" if all runs finished and have a score."""
     which = {state: one.seeds_that(state) for state in UNFINISHED}
     said = [
-        f"seed {', '.join(map(str, seeds))} {describe_state(state, len(seeds))}"
+        f"{_name_seeds(seeds)} {describe_state(state, len(seeds))}"
         for state, seeds in which.items()
         if seeds
     ]
     if one.without:
-        said.append(f"seed {', '.join(map(str, one.without))} without a score")
+        said.append(f"{_name_seeds(one.without)} without a score")
     return f"{one.name}: {', '.join(said)}" if said else ""
+
+
+def _name_seeds(seeds: Sequence[int]) -> str:
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 
 
 def table_pairs(pairs: Sequence[Pair], metric: str) -> Table:
@@ -71,8 +75,8 @@ def table_pairs(pairs: Sequence[Pair], metric: str) -> Table:
         name="differences",
         title=f"{metric}: differences of {len(pairs)} pair{'s' if len(pairs) > 1 else ''}",
         columns=(
-            *("pair", "n", "difference", "95 % over all pairs", "95 % of one pair"),
-            *("test", "r", "p", "wins", "verdict"),
+            *("pair", "n", "difference", "95 % for all pairs", "95 % for this pair"),
+            *("test", "correlation", "p", "wins", "verdict"),
         ),
         rows=[
             (
@@ -109,7 +113,7 @@ def by_size(pair: Pair) -> tuple[str, float]:
 
 def format_wins(pair: Pair) -> str:
     """Wins among the pairs of one seed if seeds are paired, else among all pairs of runs."""
-    of = "pairs" if pair.paired_on else "games"
+    of = "pairs" if pair.paired_on else "pairs of runs"
     share = f"{pair.wins.wins:g} of {pair.wins.games} {of}"
     low, high = pair.wins.low, pair.wins.high
     return share if low is None else f"{share} {format_interval(low, high)}"

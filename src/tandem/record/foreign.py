@@ -27,7 +27,8 @@ UNREADABLE = (
 
 
 def check_file(path: Path, most: int) -> None:
-    """Raise ValueError for an existing path that is not a regular file: a FIFO would block."""
+    """Raise ValueError for an existing path that is no regular file, as a FIFO would block, or that
+    is closed or too large."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -36,6 +37,8 @@ def check_file(path: Path, most: int) -> None:
         raise ValueError(f"{path.name} is not a regular file")
     if found.st_size > most:
         raise ValueError(f"{path.name} has {found.st_size:,} bytes, more than {most:,}")
+    if not os.access(path, os.R_OK):
+        raise ValueError(f"{path.name} may not be read by this user")
 
 
 def check_files(folder: Path) -> None:

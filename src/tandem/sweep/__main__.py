@@ -1,4 +1,4 @@
-"""`python -m tandem sweep FOLDER`: the status of a sweep's runs, also while they run."""
+"""`python -m tandem sweep FOLDER`: the state of the runs of a sweep, also while it is running."""
 
 from __future__ import annotations
 

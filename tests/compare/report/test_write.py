@@ -50,7 +50,7 @@ def test_the_page_holds_curves_scores_and_claims(sweep):
     assert grpo["name"] == "grpo" and [s["score"] for s in grpo["scores"]] == [0.8, 0.82, 0.81]
     curve = rloo["curves"]["eval/accuracy"]
     assert curve["x"]["samples"] == [0, 64]
-    neither = {"died": False, "goes_on": False}
+    neither = {"died": False, "running": False}
     assert curve["seeds"] == [{"x": {}, "y": [0, y], **neither} for y in (0.5, 0.53, 0.51)]
     assert data["pairs"][0]["text"] == "grpo beats rloo" and data["pairs"][0]["claim"]
     assert data["axes"] == ["iterations", "samples", "tokens", "seconds", "cpu_seconds"]

@@ -113,7 +113,7 @@ function finals(place) {
     if (v.low !== null) svg.append(drawn("line", { class: "reach", x1: x(v.low), x2: x(v.high), y1: y(row), y2: y(row), style: `stroke:${colour(v.i)}` }));
     for (const s of v.scores) {
       const dot = drawn("circle", { class: s.finished ? "dot" : "dot open", cx: x(s.score), cy: y(row), r: 4, style: `--own:${colour(v.i)}` });
-      dot.append(drawn("title", {}, `seed ${s.seed}: ${exact(s.score)}${s.died ? ", died" : s.goes_on ? ", goes on" : s.finished ? "" : ", not finished"}`));
+      dot.append(drawn("title", {}, `seed ${s.seed}: ${exact(s.score)}${s.died ? ", died" : s.running ? ", still running" : s.finished ? "" : ", not finished"}`));
       svg.append(dot);
     }
     svg.append(drawn("line", { class: "middle", x1: x(v.mean), x2: x(v.mean), y1: y(row) - 9, y2: y(row) + 9 }));

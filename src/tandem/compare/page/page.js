@@ -199,7 +199,7 @@ function render() {
     const names = data.profiles.map((one, i) => element("span", {}, swatch(i), ` ${one.name}, n = ${one.n} scores`));
     section("tasks", "Tasks", "Over all tasks", chart, element("div", { class: "controls" }, ...names), folded(tableOf("tasks"), true));
   }
-  if (data.gallery.iterations.length || data.gallery.note) section("samples", "Samples", "Samples through training", ...gallery());
+  if (data.gallery.iterations.length || data.gallery.note) section("samples", "Samples", "Samples during training", ...gallery());
   const placed = data.profiles.length ? ["band", "judges", "tasks"] : ["band", "judges"];
   const rest = data.tables.filter((one) => !placed.includes(one.name));
   if (rest.length) section("tables", "Tables", "Tables", ...rest.map((one) => folded(one, one.rows.length <= 2 * FEW)));

@@ -108,7 +108,7 @@ def describe_variant(one: Scored, metrics: Sequence[str], axes: Sequence[str]) -
 
 def describe_end(run: Run) -> dict[str, bool]:
     """Whether the run died or is in progress; neither if it finished or is inactive."""
-    return {"died": run.state == "died", "goes_on": run.state == "goes on"}
+    return {"died": run.state == "died", "running": run.state == "running"}
 
 
 def describe_curves(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -73,10 +74,10 @@ class Run:
 
     @property
     def state(self) -> State:
-        """Finished, or else whether it still runs, as `is_working` sees it."""
+        """Whether it is running, finished, was stopped or died."""
         if self.finished:
             return "finished"
-        return {True: "goes on", False: "died", None: "not finished"}[self.works]
+        return {True: "running", False: "died", None: "not finished"}[self.works]
 
     def names(self) -> set[str]:
         return self.logs[METRICS].names()
@@ -125,9 +126,13 @@ def find(places: Iterable[str | Path]) -> list[Path]:
     return list(found)
 
 
-def _below(place: Path) -> Iterator[Path]:
-    # One that died before its first line is a run too.
-    return (path.parent for path in place.rglob(CONFIG) if (path.parent / MANIFEST).is_file())
+def _below(place: Path) -> list[Path]:
+    """Runs, one that died before its first line too, and closed folders, which `read` names."""
+    closed: list[OSError] = []
+    walk = os.walk(place, onerror=closed.append)
+    found = [Path(home) for home, _, files in walk if {CONFIG, MANIFEST} <= {*files}]
+    hidden = [Path(one.filename) for one in closed if isinstance(one, PermissionError)]
+    return [*found, *(one for one in hidden if one.parent not in found)]
 
 
 def _read_codes(manifest: Path) -> list[str]:

@@ -10,12 +10,12 @@ from typing import Literal
 
 from tandem.record.foreign import JSON_BYTES, check_file, read_object
 
-# not finished: it is incomplete, and it is unknown whether it still runs.
-State = Literal["finished", "goes on", "died", "not finished"]
-UNFINISHED: Sequence[State] = ("died", "goes on", "not finished")
+# not finished: it is not whole, and nobody knows whether it is running.
+State = Literal["finished", "running", "died", "not finished"]
+UNFINISHED: Sequence[State] = ("died", "running", "not finished")
 JOB, LOCK = "job.json", "job.lock"  # of a run that a sweep started
 WRITTEN = ("manifest.json", "metrics.jsonl", "timing.jsonl")
-RECENT = 300.0  # seconds; a run that wrote within them counts as running
+RECENT = 300.0  # seconds: a run that wrote since then is taken to be running
 
 
 def is_working(folder: Path) -> bool | None:
@@ -58,11 +58,17 @@ def _read_last_write(folder: Path) -> float:
 
 
 def describe_state(state: State, runs: int) -> str:
-    """The state as a verb that agrees with the number of runs."""
-    return "go on" if state == "goes on" and runs > 1 else state
+    """The state of so many runs as the rest of a sentence, as in "is still running"."""
+    one, many = {
+        "finished": ("finished", "finished"),
+        "running": ("is still running", "are still running"),
+        "died": ("died", "died"),
+        "not finished": ("has not finished", "have not finished"),
+    }[state]
+    return one if runs == 1 else many
 
 
 def count_states(states: Sequence[State]) -> str:
-    """Counts of the unfinished states, as in "2 died, 1 goes on"."""
+    """Counts of the unfinished states, as in "2 died, 1 running"."""
     many = {state: states.count(state) for state in UNFINISHED}
-    return ", ".join(f"{n} {describe_state(state, n)}" for state, n in many.items() if n)
+    return ", ".join(f"{n} {state}" for state, n in many.items() if n)
