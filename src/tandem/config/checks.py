@@ -76,6 +76,7 @@ def make_case(cfg: DictConfig) -> Case:
         data=components["data"],
         rewards=components["reward"],
         optimizer=components["optimizer"],
+        schedule=components["schedule"],
         left_out=dict(_find_left_out(config["choices"])),
     )
 

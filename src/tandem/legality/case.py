@@ -36,6 +36,7 @@ class Case:
     data: Part
     rewards: Mapping[str, Part]
     optimizer: Part
+    schedule: Part
     environment: Environment | Mixture | None = None  # None: one move ends an episode
     # group -> the option chosen in it, for groups that the model has no part for.
     left_out: Mapping[str, Callable] = field(default_factory=dict)

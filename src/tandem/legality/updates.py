@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -13,6 +14,7 @@ from tandem.contracts import facts_of, name_of, numbers_of, options_of
 from tandem.legality.case import Case
 from tandem.losses.adapted import by_steps
 from tandem.stop import command_to_resume
+from tandem.training.lr_schedules import find_fault
 
 FINEST = 5e-7  # a few float32 steps at 1
 
@@ -135,6 +137,27 @@ def optimizers_take_their_numbers(case: Case) -> Iterator[str]:
         yield f"optimizer={case.plan.choices['optimizer']}: {' '.join(str(error).split())}"
 
 
+def learning_rates_have_a_factor(case: Case) -> Iterator[str]:
+    """A schedule returns the same factor whenever it is asked about an iteration."""
+    call, last = partial(case.schedule.target, **case.schedule.arguments), case.plan.iterations
+    name = f"schedule={case.plan.choices['schedule']}"
+    for iteration in sorted({0, max(last - 1, 0)}):
+        try:
+            factor, again = (call(iteration, last) for _ in range(2))
+        except (TypeError, ValueError, ArithmeticError) as error:
+            yield f"{name}: {' '.join(str(error).split())}"
+            return
+        if (fault := find_fault(factor)) is not None:
+            yield f"{name} returned {fault}"
+            return
+        if factor != again:
+            yield (
+                f"{name} returned {factor:g} and then {again:g} for iteration {iteration}; keep "
+                "no state, and draw by tandem.rng from the iteration"
+            )
+            return
+
+
 def a_run_has_a_directory_of_its_own(case: Case) -> Iterator[str]:
     """run_dir holds no other run, unless the run resumes it."""
     folder = case.plan.run_dir
@@ -147,6 +170,7 @@ def a_run_has_a_directory_of_its_own(case: Case) -> Iterator[str]:
 
 RULES = (
     optimizers_take_their_numbers,
+    learning_rates_have_a_factor,
     clips_can_be_told_from_rounding,
     the_cap_is_above_the_clip,
     the_policy_learns_at_last,

@@ -10,9 +10,11 @@ from lightning.pytorch import LightningModule
 from torch import Tensor
 
 from tandem.algorithm.algorithm import Algorithm
+from tandem.contracts import name_of
 from tandem.policies.weights import owned
 from tandem.rewards import Rewards
 from tandem.stop import Stop
+from tandem.training import lr_schedules
 from tandem.training.batches import BatchPlan
 from tandem.training.collect import RolloutSource
 from tandem.types import Prompt
@@ -101,7 +103,11 @@ class LightningHooks(LightningModule):
         return self.optimizer(list(groups.values()))
 
     def on_train_batch_start(self, batch: Sequence[Prompt], batch_idx: int) -> None:
+        """Set the learning rates. Raises Stop for a factor that is none."""
         factor = self.schedule(self.iteration, self.plan.iterations)
+        if (fault := lr_schedules.find_fault(factor)) is not None:
+            where = f"iteration {self.iteration}: schedule={name_of(self.schedule)}"
+            raise Stop(f"{where} returned {fault}")
         for group in self.optimizers().param_groups:
             group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
 

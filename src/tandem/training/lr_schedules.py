@@ -11,6 +11,15 @@ Count = Annotated[int, at_least(0)]
 Share = Annotated[float, at_least(0)]
 
 
+def find_fault(factor: object) -> str | None:
+    """What a schedule returned instead of a factor, such as a plugin's; None: it is one."""
+    if not isinstance(factor, int | float):
+        return f"a {type(factor).__name__}; return a float, a factor on optimizer.lr"
+    if not 0 <= factor < math.inf:
+        return f"{factor}; return a finite factor on optimizer.lr, 0 or more"
+    return None
+
+
 def constant(iteration: int, iterations: int, *, warmup: Count = 0) -> float:
     """1, after a linear warm-up over `warmup` iterations that starts above 0."""
     return _risen(iteration, warmup)
