@@ -3,6 +3,7 @@
 import pytest
 from own_plugin import said_by
 
+import tandem
 from tandem.config import ConfigError, check, compose
 
 pytestmark = pytest.mark.usefixtures("unregistered")
@@ -48,3 +49,50 @@ def test_a_factor_of_a_later_iteration_that_is_none_ends_the_run(plugin):
     words = plugin(SCHEDULES, schedule__late="_target_: wrong.late\n_partial_: true\n")
     said = said_by(words, "schedule=late", "iterations=3")
     assert said.startswith("iteration 1: schedule=late returned nan; return a finite factor")
+
+
+CALLBACKS = """
+from lightning.pytorch import Callback
+
+class Shift(Callback):
+    def __init__(self):
+        self.steps = 0
+
+    def on_train_batch_end(self, trainer, module, *_):
+        self.steps += 1
+        next(module.policy.parameters()).data.add_(1e-2 * self.steps)
+
+    def state_dict(self):
+        return {"steps": self.steps}
+
+    def load_state_dict(self, state):
+        self.steps = state["steps"]
+
+class Opaque(Shift):
+    def state_dict(self):
+        return {"steps": {1, 2}}
+
+class Plain:
+    pass
+"""
+
+
+def called(plugin, name):
+    return [*plugin(CALLBACKS, **{f"callbacks__{name}": f"own: {{_target_: wrong.{name}}}"}),
+            f"callbacks={name}"]  # fmt: skip
+
+
+def test_the_state_of_a_callback_is_in_the_checkpoint(plugin, tmp_path):
+    words = [*called(plugin, "Shift"), "schedule=constant"]
+    tandem.train(*words, "iterations=4")
+    whole = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    other = [f"run_dir={tmp_path}/two" if "run_dir" in word else word for word in words]
+    tandem.train(*other)
+    tandem.train(f"resume={tmp_path}/two", "iterations=4")
+    assert (tmp_path / "two" / "metrics.jsonl").read_bytes() == whole
+
+
+def test_what_is_no_callback_or_has_a_state_that_no_checkpoint_holds(plugin):
+    said = said_by(called(plugin, "Plain"))
+    assert said == "callbacks.own made a Plain; make a lightning.pytorch.Callback"
+    assert said_by(called(plugin, "Opaque")).startswith("callbacks: Opaque: the state_dict() of a")

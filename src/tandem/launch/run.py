@@ -14,7 +14,7 @@ from lightning.pytorch import Callback
 from omegaconf import DictConfig, OmegaConf
 
 from tandem import distributed
-from tandem.config import build, check, configuration
+from tandem.config import ConfigError, build, check, configuration
 from tandem.config.arguments import fill_defaults
 from tandem.config.refusals import refusals, refusing
 from tandem.config.resume import judge_address, remember, remember_address
@@ -142,6 +142,7 @@ def carry_out(
     with refusing():
         check_engine(cfg, data)
         mirrors = [build(node) for node in cfg.logger.values()]
+        callbacks = build_callbacks(cfg)
         weights = starting_weights(cfg, partial(run, job="warm_start"))
         own = OmegaConf.select(cfg, "model.path") or "its configuration"
         with doing("loading", f"model={settings.choices['model']} from {weights or own}"):
@@ -160,8 +161,19 @@ def carry_out(
         record.begin(config, seed=settings.seed, command=["train.py", *overrides])
         if write_quarantine(run_dir, data.quarantine) is not None:
             say(left_out(data.quarantine))
-    fit(module, settings, data, record, [build(node) for node in cfg.callbacks.values()])
+    fit(module, settings, data, record, callbacks)
     return Result(metrics=record.latest, run_dir=run_dir)
+
+
+def build_callbacks(cfg: DictConfig) -> list[Callback]:
+    """The Lightning callbacks of the configuration. Raises ConfigError for anything else."""
+    callbacks = {name: build(node) for name, node in cfg.callbacks.items()}
+    for name, one in callbacks.items():
+        if not isinstance(one, Callback):
+            raise ConfigError(
+                f"callbacks.{name} made a {type(one).__name__}; make a lightning.pytorch.Callback"
+            )
+    return [*callbacks.values()]
 
 
 def admit_address(cfg: DictConfig, url: str) -> None:
@@ -218,9 +230,10 @@ def fit(
         checkpoint_every=settings.checkpoints.every,
         keep=settings.checkpoints.keep,
         resume=settings.resume is not None,
+        others=callbacks,
     )
     away = [OptimizerOffload()] if OPTIMIZER in settings.trainer.offload else []
-    trainer_for(settings.trainer, [*own, *away, *callbacks]).fit(module)
+    trainer_for(settings.trainer, [*own, *away]).fit(module)
     module.policy.save(record.folder / "model")
     if distributed.is_first():
         plots.draw_run(record.folder)

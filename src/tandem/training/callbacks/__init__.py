@@ -47,11 +47,13 @@ def standard(
     checkpoint_every: int,
     keep: int,
     resume: bool,
+    others: Sequence[Callback] = (),
 ) -> list[Callback]:
-    """All callbacks, in the required order.
+    """All callbacks, in the required order; `others`: those of the configuration.
 
     At the start of an iteration, its clock starts before the evaluation. At its end, its metrics
-    are written before the checkpoint that relies on them, and the checkpoint before a stop.
+    are written before the checkpoint that relies on them, and the checkpoint before a stop. What
+    others change at the end of an iteration is in its checkpoint, so they come before it.
     """
     recording = Recording(record=record, samples_every=evaluation.every)
     checkpoints = Checkpoints(record=record, every=checkpoint_every, keep=keep)
@@ -65,4 +67,5 @@ def standard(
     )
     first = [Resume(record)] if resume else []
     shown = Progress(record, evaluation)
-    return [Watchdog(record), *first, recording, evaluating, checkpoints, interrupt, shown]
+    end = [checkpoints, interrupt, shown]
+    return [Watchdog(record), *first, recording, evaluating, *others, *end]

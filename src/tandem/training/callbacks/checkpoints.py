@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -13,13 +14,13 @@ from torch.optim import Optimizer
 
 from tandem import distributed
 from tandem.policies.weights import owned
-from tandem.record.checkpoint import find_newest_whole, read
+from tandem.record.checkpoint import find_newest_whole, read, to_json
 from tandem.record.optimizer_state import load_optimizer_state, optimizer_state
 from tandem.record.publishing import Writing
 from tandem.record.run_record import CHECKPOINTS as FOLDER
 from tandem.record.run_record import RunRecord
 from tandem.record.tensor_files import part_name
-from tandem.stop import Abandoned, EngineUnavailable
+from tandem.stop import Abandoned, EngineUnavailable, Stop
 from tandem.training.module import PostTraining
 from tandem.training.offload import HOST, move_state
 
@@ -79,7 +80,12 @@ class Checkpoints(Callback):
             self.record.folder / FOLDER,
             module.iteration,
             {name: share_of_this_rank(group) for name, group in groups.items()},
-            {"iteration": module.iteration, "run": self.record.id, "optimizer": state},
+            {
+                "iteration": module.iteration,
+                "run": self.record.id,
+                "optimizer": state,
+                **remembered_by(trainer),
+            },
             keep=self.keep,
             spared=self.spared,
             how_to_go_on=self.record.how_to_go_on,
@@ -129,7 +135,7 @@ class Resume(Callback):
         self.record = record
 
     def on_fit_start(self, trainer: Trainer, module: PostTraining) -> None:
-        restore(module, trainer.optimizers[0], self.record)
+        restore(module, trainer.optimizers[0], self.record, trainer.callbacks)
         trainer.strategy.barrier("resume")
 
 
@@ -141,7 +147,28 @@ class OptimizerOffload(Callback):
         move_state(trainer.optimizers[0], HOST)
 
 
-def restore(module: PostTraining, optimizer: Optimizer, record: RunRecord) -> int:
+def remembered_by(trainer: Trainer) -> dict[str, dict]:
+    """The states of a user's callbacks, as Lightning's own checkpoints hold them; {}: none has one.
+
+    Raises Stop for a state that is no JSON.
+    """
+    states = {one.state_key: one.state_dict() for one in trainer.callbacks}
+    states = {name: state for name, state in states.items() if state}
+    try:
+        return {"callbacks": json.loads(to_json(states))} if states else {}
+    except TypeError as error:
+        raise Stop(
+            f"callbacks: {', '.join(states)}: the state_dict() of a callback holds numbers, texts "
+            f"and lists ({error})"
+        ) from error
+
+
+def restore(
+    module: PostTraining,
+    optimizer: Optimizer,
+    record: RunRecord,
+    callbacks: Sequence[Callback] = (),
+) -> int:
     """Restore weights, optimiser, state and record to the start of an iteration, and return it.
 
     Tensors are copied in place, which keeps their alignment and hence bit-identical results.
@@ -156,6 +183,9 @@ def restore(module: PostTraining, optimizer: Optimizer, record: RunRecord) -> in
         names = module.policy.trainable()
         load_optimizer_state(optimizer, names, tensors["optimizer"], state["optimizer"])
         module.load_state(tensors["module"])
+        for one in callbacks:
+            if (own := state.get("callbacks", {}).get(one.state_key)) is not None:
+                one.load_state_dict(own)
     if distributed.rank() == 0:
         record.cut(found.step)
         for lost in record.find_missing_lines(found.step):
