@@ -165,3 +165,57 @@ def test_the_steps_of_a_flow_are_tried_before_anything_is_loaded(plugin, word, f
         check(compose(words))
     said = str(refused.value)
     assert word in said and fault in said and "\n" not in said
+
+
+DIVERGENCES = """
+from tandem import register_divergence
+
+def kl(student, teacher):
+    return (student.exp() * (student - teacher)).sum(-1)
+
+@register_divergence
+def of_tokens(student, teacher):
+    return student - teacher
+
+@register_divergence
+def averaged(student, teacher):
+    return kl(student, teacher).mean()
+
+@register_divergence
+def detached(student, teacher):
+    return kl(student, teacher).detach()
+
+@register_divergence
+def centred(student, teacher):
+    return kl(student, teacher) - kl(student, teacher).mean()
+
+@register_divergence
+def writing(student, teacher):
+    return kl(student, teacher.mul_(0.5))
+
+@register_divergence
+def infinite(student, teacher):
+    return kl(student, teacher) / 0
+
+@register_divergence
+def right(student, teacher):
+    return 0.5 * kl(student, teacher)
+"""
+WRONG_DIVERGENCES = {
+    "of_tokens": "returned [6, 5] for log-probabilities [6, 5]; return float32 [6]",
+    "averaged": "returned [] for log-probabilities [6, 5]; return float32 [6]",
+    "detached": "has no gradient in the student",
+    "centred": "gives a state another value beside other states",
+    "writing": "writes on its arguments, which others read",
+    "infinite": "returned values that are not finite",
+}
+
+
+@pytest.mark.parametrize(("name", "fault"), WRONG_DIVERGENCES.items())
+def test_a_divergence_is_tried_on_a_few_states(plugin, name, fault):
+    words = [*plugin(DIVERGENCES), "algorithm=gkd", "algorithm/teachers=self"]
+    check(compose([*words, "algorithm/teachers/divergence=right"]))
+    with pytest.raises(ConfigError) as refused:
+        check(compose([*words, f"algorithm/teachers/divergence={name}"]))
+    start = f"algorithm/teachers/divergence={name} at wrong.py:"
+    assert str(refused.value).startswith(start) and fault in str(refused.value)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 
-from tandem.contracts import facts_of, name_of
+import torch
+from torch import Tensor
+
+from tandem import rng
+from tandem.contracts import facts_of, name_of, numbers_of
+from tandem.contracts.outputs import WIDE, place_of
 from tandem.legality.case import Case
 
 OF_TOKENS = {"teacher_logp", "divergence"}  # what a teacher of tokens returns
@@ -139,11 +144,45 @@ def _asking(case: Case, fields: Set[str] = frozenset(OF_TOKENS)) -> str | None:
     return next((name_of(part) for part in parts if facts_of(part).reads & fields), None)
 
 
+def divergences_are_of_each_state(case: Case) -> Iterator[str]:
+    """A divergence gives each state a number of its own, with a gradient. It is tried on a few."""
+    divergence = numbers_of(case.algorithm.teachers).get("divergence")
+    if divergence is not None and (fault := _find_fault(divergence)) is not None:
+        place = f"{name_of(divergence)} at {place_of(divergence)}"
+        yield f"algorithm/teachers/divergence={place} {fault}"
+
+
+def _find_fault(divergence: Callable[[Tensor, Tensor], Tensor]) -> str | None:
+    sides = (rng.uniform(rng.key(0, side), (6, 5)).log_softmax(-1) for side in ("own", "other"))
+    student, teacher = sides
+    student.requires_grad_()
+    own = student.clone()
+    try:
+        value = divergence(own, teacher)
+        cuts = zip(student.clone().split(3), teacher.clone().split(3), strict=True)
+        parts = [divergence(*cut) for cut in cuts]
+    except (TypeError, ValueError, RuntimeError) as error:
+        return f"raises {type(error).__name__}: {' '.join(str(error).split())}"
+    if own._version or teacher._version:
+        return "writes on its arguments, which others read; compute a tensor of its own"
+    if not isinstance(value, Tensor) or value.shape != (6,) or value.dtype not in WIDE:
+        shown = [*value.shape] if isinstance(value, Tensor) else type(value).__name__
+        return f"returned {shown} for log-probabilities [6, 5]; return float32 [6], of each state"
+    if not value.requires_grad:
+        return "has no gradient in the student; leave out .detach() and torch.no_grad()"
+    if not value.isfinite().all():
+        return "returned values that are not finite"
+    if not torch.cat(parts).allclose(value, rtol=1e-4, atol=1e-6):
+        return "gives a state another value beside other states; leave out what is taken over them"
+    return None
+
+
 RULES = (
     teachers_are_named,
     teachers_are_asked,
     teachers_judge_samples,
     divergences_are_chosen,
+    divergences_are_of_each_state,
     something_is_learnt,
     who_is_told_more_is_asked,
     a_teacher_of_itself_is_whole,
