@@ -42,7 +42,7 @@ from tandem.config.overrides import (
     refuse_other_folders,
     refuse_wrong_choice,
 )
-from tandem.config.own_targets import conf_folder
+from tandem.config.own_targets import conf_folder, project_root
 from tandem.config.plugins import load_plugins
 from tandem.config.registered import store_options
 from tandem.config.swaps import Numbers
@@ -144,7 +144,7 @@ def import_plugins(overrides: Sequence[str]) -> list[Path]:
 def make_loader(plugin_folders: Sequence[Path] = ()) -> Loader:
     """A loader of conf/, of registered options and of the folders of plugins."""
     store_options(conf_folder())
-    os.environ.setdefault("PROJECT_ROOT", str(conf_folder().parent))
+    os.environ.setdefault("PROJECT_ROOT", str(project_root()))
     hydra.version.setbase("1.3")
     setup_globals()
     path = create_config_search_path(str(conf_folder()))

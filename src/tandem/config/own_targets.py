@@ -10,14 +10,21 @@ from pathlib import Path
 from tandem.registry import declared
 
 NAMED = re.compile(r"\b_target_:\s*['\"]?(tandem(?:\.\w+)+)")
+PACKAGE = Path(__file__).parents[1]
 FOREIGN = ("experiment", "recipe")  # folders of conf/ for files that may be untrusted
 
 
 def conf_folder() -> Path:
     """`conf/` of the checkout, or of an installed package. `train.py` lies beside it."""
-    package = Path(__file__).parents[1]
-    inside = package / "installed" / "conf"
-    return inside if inside.is_dir() else package.parents[1] / "conf"
+    inside = PACKAGE / "installed" / "conf"
+    return inside if inside.is_dir() else PACKAGE.parents[1] / "conf"
+
+
+def project_root() -> Path:
+    """The checkout. Of an installed package the working directory: its own folder may be read-only,
+    and the next version replaces it."""
+    folder = conf_folder().parent
+    return Path.cwd() if folder.is_relative_to(PACKAGE) else folder
 
 
 @functools.cache

@@ -15,13 +15,14 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads cost 20 
 import hydra
 
 from tandem.config.composition import conf_folder
+from tandem.config.own_targets import project_root
 from tandem.config.refusals import refusals
 from tandem.launch.command_line import Run, preflight
 from tandem.record.terminal import starting
 from tandem.sweep.words import Sweep
 
 CONF = conf_folder()
-os.environ.setdefault("PROJECT_ROOT", str(CONF.parent))
+os.environ.setdefault("PROJECT_ROOT", str(project_root()))
 
 
 def main(arguments: Sequence[str]) -> None:
