@@ -219,3 +219,53 @@ def test_a_divergence_is_tried_on_a_few_states(plugin, name, fault):
         check(compose([*words, f"algorithm/teachers/divergence={name}"]))
     start = f"algorithm/teachers/divergence={name} at wrong.py:"
     assert str(refused.value).startswith(start) and fault in str(refused.value)
+
+
+REPROMPTS = """
+from dataclasses import replace
+
+from tandem import register_environment, register_reprompt
+
+@register_reprompt
+def of_one(prompt, outputs, scores):
+    return [prompt]
+
+@register_reprompt
+def nothing(prompt, outputs, scores):
+    return None
+
+@register_reprompt
+def texts(prompt, outputs, scores):
+    return ["x"] * len(outputs)
+
+@register_environment
+class Silent:
+    def __init__(self):
+        pass
+
+    def describe(self):
+        return None
+
+    def begin(self, prompt, key):
+        return None
+"""
+WRONG_REPROMPTS = {
+    "of_one": "returned 1 of Prompt for 4 outputs; return a list with a Prompt or None for each",
+    "nothing": "returned 0 of NoneType for 4 outputs; return a list with a Prompt or None for each",
+    "texts": "returned 4 of str for 4 outputs; return a list with a Prompt or None for each",
+}
+
+
+@pytest.mark.parametrize(("name", "fault"), WRONG_REPROMPTS.items())
+def test_a_reprompt_gives_each_output_a_prompt_or_none(plugin, name, fault):
+    words = [*plugin(REPROMPTS), "algorithm=sdpo", f"algorithm/sampling_strategy/reprompt={name}"]
+    said = said_by(words)
+    assert said.startswith(f"reprompt {name} at wrong.py:") and said.endswith(fault)
+
+
+def test_an_environment_that_does_not_describe_itself_is_named(plugin):
+    words = [*plugin(REPROMPTS), "environment=Silent"]
+    with pytest.raises(
+        ConfigError, match=r"Silent\.describe\(\) returned a NoneType; return"
+    ):
+        check(compose(words))

@@ -15,7 +15,7 @@ from tandem.contracts import at_least, positive
 from tandem.environments.answers import checked, reason_of
 from tandem.environments.beginning import Beginning
 from tandem.environments.function import OfMoves
-from tandem.environments.protocol import Episode, Move, Said, World
+from tandem.environments.protocol import About, Episode, Move, Said, World
 from tandem.rewards.concurrency import at_once, thread_like_this
 from tandem.rewards.result import attempt, copy_of
 from tandem.types import Prompt
@@ -59,6 +59,11 @@ class Environment:
     ) -> None:
         self.world = OfMoves(world) if callable(world) else world
         self.about = self.world.describe()
+        if not isinstance(self.about, About):
+            raise ValueError(
+                f"environment: {type(self.world).__name__}.describe() returned a "
+                f"{type(self.about).__name__}; return a tandem.environments.About"
+            )
         self.max_turns, self.max_tokens = max_turns, max_tokens
         self.max_observation_tokens = max_observation_tokens
         self.timeout, self.attempts, self.at_once = timeout, attempts, at_once

@@ -18,6 +18,7 @@ from tandem.contracts import (
     register_reprompt,
     register_sampling_strategy,
 )
+from tandem.contracts.outputs import WrongOutput, named, place_of
 from tandem.training.collect import RolloutSource, Slots
 from tandem.types import Prompt, Rollout, Scores
 
@@ -56,6 +57,17 @@ class Reprompted(Wrapper):
         rollout, scores = self.of(source, prompts)
         return replace(rollout, **self.told(rollout, scores)), scores
 
+    def check(self, said: object, count: int) -> None:
+        """Raises WrongOutput unless there is a prompt or None for each of `count` outputs."""
+        each = said if isinstance(said, list | tuple) else ()
+        if len(each) != count or not all(one is None or isinstance(one, Prompt) for one in each):
+            kinds = sorted({type(one).__name__ for one in each} or {type(said).__name__})
+            raise WrongOutput(
+                f"reprompt {named(self.reprompt)} at {place_of(self.reprompt)} returned "
+                f"{len(each)} of {', '.join(kinds)} for {count} outputs; return a list with a "
+                "Prompt or None for each"
+            )
+
     def told(self, rollout: Rollout, scores: Scores) -> dict[str, object]:
         """The teacher prompt of each row, and whether it has one."""
         reprompts: list[Prompt | None] = [None] * len(rollout.prompts)
@@ -64,6 +76,7 @@ class Reprompted(Wrapper):
             rows = (rollout.group == group).nonzero()[:, 0].tolist()
             outputs, own = ([values[row] for row in rows] for values in (rollout.outputs, total))
             said = self.reprompt(rollout.prompts[rows[0]], outputs, own)
+            self.check(said, len(rows))
             for row, prompt in zip(rows, said, strict=True):
                 reprompts[row] = prompt
         taught = [prompt is not None for prompt in reprompts]
