@@ -7,7 +7,7 @@ import torch
 import wandb
 
 from tandem.record import jsonl
-from tandem.record.mirrors import Csv, Run, TensorBoard
+from tandem.record.mirrors import Csv, Mirrors, Run, TensorBoard
 from tandem.record.run_record import RunRecord
 from tandem.record.wandb_mirror import Wandb
 from tandem.types import Prompt
@@ -268,3 +268,38 @@ def test_wandb_gets_pictures_as_pictures(tmp_path, fresh_wandb, caplog):
     media = list(tmp_path.glob("wandb/offline-run-*/files/media/images/**/*.png"))
     sheets = [p for p in media if p.parent.name == "pictures"]
     assert sorted(p.name.split("_")[0] for p in sheets) == ["eval", "sampled"]
+
+
+class Clearing:
+    """A mirror that empties what it is given."""
+
+    def open(self, run):
+        pass
+
+    def write(self, iteration, metrics):
+        metrics.clear()
+
+    def samples(self, iteration, rows):
+        for row in rows:
+            row.clear()
+
+    def close(self):
+        pass
+
+
+class Keeping(Clearing):
+    def write(self, iteration, metrics):
+        self.metrics = dict(metrics)
+
+    def samples(self, iteration, rows):
+        self.rows = [dict(row) for row in rows]
+
+
+def test_a_mirror_that_writes_on_its_arguments_changes_them_for_no_other(tmp_path):
+    mirrors = Mirrors([Clearing(), after := Keeping()])
+    mirrors.open(None)
+    metrics, rows = {"reward/mean": 1.0}, [{"kind": "greedy"}]
+    mirrors.write(0, metrics)
+    mirrors.samples(0, rows)
+    assert after.metrics == metrics == {"reward/mean": 1.0}
+    assert after.rows == rows == [{"kind": "greedy"}]

@@ -45,7 +45,8 @@ class Mirror(Protocol):
 
 
 class Mirrors:
-    """All mirrors of a run. One that fails is reported in one line and no longer used."""
+    """All mirrors of a run, each with its own copies. One that fails is named in one line and left
+    out from then on."""
 
     def __init__(self, mirrors: Sequence[Mirror]) -> None:
         self.mirrors = list(mirrors)
@@ -57,10 +58,10 @@ class Mirrors:
         self._each(lambda mirror: mirror.open(run))
 
     def write(self, iteration: int, metrics: Mapping[str, float]) -> None:
-        self._each(lambda mirror: mirror.write(iteration, metrics))
+        self._each(lambda mirror: mirror.write(iteration, dict(metrics)))
 
     def samples(self, iteration: int, rows: Rows) -> None:
-        self._each(lambda mirror: mirror.samples(iteration, rows))
+        self._each(lambda mirror: mirror.samples(iteration, [dict(row) for row in rows]))
 
     def close(self) -> None:
         """Close every mirror, also after one of them failed."""
