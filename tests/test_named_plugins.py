@@ -1,4 +1,4 @@
-"""Parts that a file beside a plugin names: schedules of the learning rate, callbacks."""
+"""Parts that a file beside a plugin names: rates, callbacks and the order of prompts; and data."""
 
 import pytest
 from own_plugin import said_by
@@ -96,3 +96,83 @@ def test_what_is_no_callback_or_has_a_state_that_no_checkpoint_holds(plugin):
     said = said_by(called(plugin, "Plain"))
     assert said == "callbacks.own made a Plain; make a lightning.pytorch.Callback"
     assert said_by(called(plugin, "Opaque")).startswith("callbacks: Opaque: the state_dict() of a")
+
+
+STREAMS = """
+import os
+
+import torch
+from tandem import register_dataset
+from tandem.data.records import Data
+from tandem.data.stream import PromptStream
+from tandem.types import Prompt
+
+class Counting(PromptStream):
+    def __init__(self, prompts, *, seed):
+        super().__init__(prompts, seed=seed)
+        self.calls = 0
+
+    def places(self, iteration, count, round):
+        self.calls += 1
+        return torch.arange(count) + 10 * self.calls
+
+class Buffered(Counting):
+    def __init__(self, prompts, *, seed):
+        super().__init__(prompts, seed=seed)
+        del self.calls
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def places(self, iteration, count, round):
+        return torch.arange(count) + 10 * int(self.calls)
+
+    def observe(self, sources, success):
+        self.calls += 1
+
+class Outside(PromptStream):
+    def places(self, iteration, count, round):
+        return torch.arange(count) - 1
+
+class Plain:
+    def __init__(self, prompts, *, seed):
+        self.prompts = prompts
+
+def asked(letter):
+    words = [f"{letter}{a}{b}" for a in "abcdefgh" for b in "abcdefgh"]
+    return tuple(Prompt(id=i, source="words", text=f"{w}>", answer=w) for i, w in enumerate(words))
+
+@register_dataset
+def drawn(*, seed: int):
+    return Data(train=asked(os.environ["LETTER"]), eval=asked("j"))
+"""
+
+
+def ordered(plugin, name):
+    node = f"_target_: wrong.{name}\n_partial_: true\n"
+    return [*plugin(STREAMS, **{f"data__curriculum__{name}": node}), f"data/curriculum={name}"]
+
+
+def test_prompts_are_drawn_alike_in_a_resumed_run(plugin):
+    said = said_by(ordered(plugin, "Counting"))
+    assert said.startswith("Counting draws other prompts in a resumed run; keep its state in buff")
+
+
+def test_an_order_of_prompts_may_keep_its_state_in_buffers(plugin):
+    tandem.train(*ordered(plugin, "Buffered"), "iterations=3")
+
+
+def test_what_draws_no_prompts_of_the_data_is_named(plugin):
+    said = said_by(ordered(plugin, "Outside"))
+    assert said == "Outside.places gave -1, and there are 356 prompts; give indices from 0"
+    said = said_by(ordered(plugin, "Plain"))
+    assert said == "data/curriculum made a Plain; make a tandem.data.stream.PromptStream"
+
+
+def test_a_resumed_run_says_that_its_data_are_others(plugin, tmp_path, monkeypatch, caplog):
+    words = [word for word in plugin(STREAMS) if not word.startswith("data.")]
+    monkeypatch.setenv("LETTER", "a")
+    tandem.train(*words, "data=drawn", "schedule=constant")
+    tandem.train(f"resume={tmp_path}/run", "iterations=3")
+    assert "is not what it was" not in caplog.text
+    monkeypatch.setenv("LETTER", "b")
+    tandem.train(f"resume={tmp_path}/run", "iterations=4")
+    assert "data=drawn is not what it was before: the run goes on as another one" in caplog.text

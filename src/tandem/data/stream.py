@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tandem import rng
+from tandem.stop import Stop
 from tandem.types import Prompt
 
 
@@ -34,7 +35,13 @@ class PromptStream(nn.Module):
 
         All rounds of an iteration have the same `count`; callers that need fewer take the first.
         """
-        return [self.prompts[place] for place in self.places(iteration, count, round).tolist()]
+        places = self.places(iteration, count, round).tolist()
+        if strange := [place for place in places if not 0 <= place < len(self.prompts)]:
+            raise Stop(
+                f"{type(self).__name__}.places gave {strange[0]}, and there are "
+                f"{len(self.prompts)} prompts; give indices from 0"
+            )
+        return [self.prompts[place] for place in places]
 
     def places(self, iteration: int, count: int, round: int) -> Tensor:
         """Indices of the drawn prompts: [count] int64."""

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
+from torch import nn
 
 from tandem.algorithm.truncation import CheckedTruncation
 from tandem.config import ConfigError, build
@@ -26,6 +27,7 @@ from tandem.policies.weights import Precision
 from tandem.rewards import Rewards
 from tandem.settings.settings import Settings
 from tandem.training.batches import BatchPlan
+from tandem.training.inputs import checksum_of_prompts, checksum_of_weights
 from tandem.training.module import PostTraining
 from tandem.training.offload import OPTIMIZER, offloaded
 
@@ -74,18 +76,32 @@ def assemble(
     make = build(cfg.optimizer)
     # A curriculum depends on scores; given rows are read in order.
     order = data.curriculum if source == "train" else data.given
+    make_stream = partial(order, getattr(data, source), seed=settings.seed)
     module = PostTraining(
         policy=policy,
         algorithm=algorithm,
         rewards=Rewards({name: build(node) for name, node in cfg.reward.items()}),
-        stream=order(getattr(data, source), seed=settings.seed),
+        stream=checked_stream(make_stream()),
         optimizer=offloaded(make) if OPTIMIZER in trainer.offload else make,
         schedule=build(cfg.schedule),
         plan=plan(settings, packed=policy.packs),
         guards=settings.guards,
         folder=run_dir,
     )
+    module.make_stream = make_stream
+    module.inputs = {
+        f"data={settings.choices['data']}": checksum_of_prompts(getattr(data, source)),
+        f"model={settings.choices['model']}": checksum_of_weights(policy.weights()),
+    }
     return module, data
+
+
+def checked_stream(stream: object) -> nn.Module:
+    """The stream. Raises ConfigError for anything else that a curriculum made."""
+    if not isinstance(stream, nn.Module):
+        made = type(stream).__name__
+        raise ConfigError(f"data/curriculum made a {made}; make a tandem.data.stream.PromptStream")
+    return stream
 
 
 def check_sight(policy: Policy, data: Data, settings: Settings) -> None:

@@ -17,6 +17,7 @@ from tandem.stop import Stop
 from tandem.training import lr_schedules
 from tandem.training.batches import BatchPlan
 from tandem.training.collect import RolloutSource
+from tandem.training.inputs import Checksums, refuse_unlike_ranks
 from tandem.types import Prompt
 
 COUNTERS = (
@@ -33,8 +34,16 @@ class Iterations:
     """The prompts of each iteration, drawn when it begins. It has a length, so that Lightning does
     not prefetch before the curriculum is updated."""
 
-    def __init__(self, stream: torch.nn.Module, iterations: range, count: int) -> None:
+    def __init__(
+        self,
+        stream: torch.nn.Module,
+        iterations: range,
+        count: int,
+        resumed: Callable[[], torch.nn.Module] | None = None,
+    ) -> None:
+        """resumed: the stream as a resumed run would have it; None: it draws ahead."""
         self.stream, self.iterations, self.count = stream, iterations, count
+        self.resumed = resumed
 
     def __len__(self) -> int:
         return len(self.iterations)
@@ -51,6 +60,14 @@ class Iterations:
                 f"iteration {iteration}: {type(self.stream).__name__}.draw gave a "
                 f"{type(drawn).__name__}{many}, and a list of {self.count} prompts is wanted"
             )
+        # In the second iteration a stream has drawn, and observed, for the first time.
+        if self.resumed is not None and iteration == self.iterations.start + 1:
+            again = self.resumed().draw(iteration, self.count)
+            if [one.id for one in again] != [one.id for one in drawn]:
+                raise Stop(
+                    f"{type(self.stream).__name__} draws other prompts in a resumed run; keep its "
+                    "state in buffers (register_buffer), and draw by tandem.rng from its seed"
+                )
         return drawn
 
 
@@ -67,10 +84,13 @@ class LightningHooks(LightningModule):
     plan: BatchPlan
     iteration: int
     sharded = False  # whether each rank holds a part of each weight
+    make_stream: Callable[[], torch.nn.Module] | None = None  # in its state before training
+    inputs: Checksums  # of what the run starts from
 
     def __init__(self) -> None:
         super().__init__()
         self.automatic_optimization = False  # several updates per rollout
+        self.inputs = {}
 
     def no_sync(self):
         """A context in which gradients stay on their rank, for all but the last micro-batch."""
@@ -79,10 +99,22 @@ class LightningHooks(LightningModule):
 
     def train_dataloader(self) -> Iterations:
         """The remaining iterations; Lightning calls this after a resumed run is restored."""
-        plan = self.plan
+        plan, ahead = self.plan, self.source.stream is not self.stream
         return Iterations(
-            self.source.stream, range(self.iteration, plan.iterations), plan.prompts_per_step
+            self.source.stream,
+            range(self.iteration, plan.iterations),
+            plan.prompts_per_step,
+            None if ahead or self.make_stream is None else self.resumed_stream,
         )
+
+    def resumed_stream(self) -> torch.nn.Module:
+        """A new stream with the state that a checkpoint holds."""
+        made = self.make_stream()
+        made.load_state_dict(self.stream.state_dict())
+        return made
+
+    def on_fit_start(self) -> None:
+        refuse_unlike_ranks(self.inputs)
 
     def configure_model(self) -> None:
         """Shard the policy; Lightning calls this on all ranks before it creates the optimiser."""

@@ -21,6 +21,7 @@ from tandem.record.run_record import CHECKPOINTS as FOLDER
 from tandem.record.run_record import RunRecord
 from tandem.record.tensor_files import part_name
 from tandem.stop import Abandoned, EngineUnavailable, Stop
+from tandem.training.inputs import list_changed
 from tandem.training.module import PostTraining
 from tandem.training.offload import HOST, move_state
 
@@ -84,6 +85,7 @@ class Checkpoints(Callback):
                 "iteration": module.iteration,
                 "run": self.record.id,
                 "optimizer": state,
+                "inputs": dict(module.inputs),
                 **remembered_by(trainer),
             },
             keep=self.keep,
@@ -183,6 +185,8 @@ def restore(
         names = module.policy.trainable()
         load_optimizer_state(optimizer, names, tensors["optimizer"], state["optimizer"])
         module.load_state(tensors["module"])
+        for changed in list_changed(module.inputs, state.get("inputs", {})):
+            log.warning(changed)
         for one in callbacks:
             if (own := state.get("callbacks", {}).get(one.state_key)) is not None:
                 one.load_state_dict(own)

@@ -1,0 +1,48 @@
+"""Ranks start from the same prompts and weights."""
+
+import torch
+from records import rollout
+from torch import distributed
+from two_ranks import on_both
+
+from tandem.stop import Stop
+from tandem.training.inputs import (
+    checksum_of_prompts,
+    checksum_of_weights,
+    list_changed,
+    refuse_unlike_ranks,
+)
+
+
+def judged():
+    """What is said of equal inputs, and of weights that each rank drew for itself."""
+    equal = {"data=one": 1, "model=one": 2}
+    said = []
+    for own in (equal, {**equal, "model=one": distributed.get_rank()}):
+        try:
+            refuse_unlike_ranks(own)
+            said.append(None)
+        except Stop as stop:
+            said.append(str(stop))
+    return said
+
+
+def test_both_ranks_refuse_weights_that_differ_between_them():
+    first, second = on_both(judged)
+    assert first == second
+    assert first[0] is None and first[1].startswith("model=one differs between ranks; let it")
+
+
+def test_a_checksum_depends_on_order_and_on_every_tensor():
+    prompts = rollout(torch.ones(3, 1).bool(), torch.arange(3)).prompts
+    assert checksum_of_prompts(prompts) == checksum_of_prompts([*prompts])
+    assert checksum_of_prompts(prompts) != checksum_of_prompts(prompts[::-1])
+    weights = {"a": torch.zeros(2, 2), "b": torch.ones(3), "none": torch.zeros(0)}
+    moved = {**weights, "b": torch.tensor([1.0, 1.0, 2.0])}
+    assert checksum_of_weights(weights) == checksum_of_weights(dict(reversed(weights.items())))
+    assert checksum_of_weights(weights) != checksum_of_weights(moved)
+
+
+def test_a_checkpoint_without_checksums_changes_nothing():
+    assert list_changed({"data=one": 1}, {}) == []
+    assert len(list_changed({"data=one": 1}, {"data=one": 2})) == 1
