@@ -176,3 +176,22 @@ def test_a_resumed_run_says_that_its_data_are_others(plugin, tmp_path, monkeypat
     monkeypatch.setenv("LETTER", "b")
     tandem.train(f"resume={tmp_path}/run", "iterations=4")
     assert "data=drawn is not what it was before: the run goes on as another one" in caplog.text
+
+
+OPTIMIZERS = """
+class Plain:
+    def __init__(self, params, lr: float = 1e-3):
+        self.param_groups = params
+
+def nothing(params, *, lr: float = 1e-3):
+    return None
+"""
+
+
+@pytest.mark.parametrize(("name", "kind"), [("Plain", "Plain"), ("nothing", "NoneType")])
+def test_what_is_no_optimizer_is_named_before_anything_is_loaded(plugin, name, kind):
+    node = f"_target_: wrong.{name}\n_partial_: true\nlr: 1.0e-3\n"
+    words = [*plugin(OPTIMIZERS, **{f"optimizer__{name}": node}), f"optimizer={name}"]
+    with pytest.raises(ConfigError) as refused:
+        check(compose(words))
+    assert str(refused.value) == f"optimizer={name} made a {kind}; make a torch.optim.Optimizer"

@@ -131,10 +131,14 @@ def optimizers_take_their_numbers(case: Case) -> Iterator[str]:
             said = "not be negative" if value < 0 else "be finite"
             yield f"optimizer.{name}={value}: must {said}"
             return
+    name = f"optimizer={case.plan.choices['optimizer']}"
     try:
-        target([nn.Parameter(torch.zeros(2, 2))], **arguments)
+        made = target([nn.Parameter(torch.zeros(2, 2))], **arguments)
     except (ValueError, RuntimeError) as error:
-        yield f"optimizer={case.plan.choices['optimizer']}: {' '.join(str(error).split())}"
+        yield f"{name}: {' '.join(str(error).split())}"
+        return
+    if not isinstance(made, torch.optim.Optimizer):
+        yield f"{name} made a {type(made).__name__}; make a torch.optim.Optimizer"
 
 
 def learning_rates_have_a_factor(case: Case) -> Iterator[str]:
