@@ -265,7 +265,5 @@ def test_a_reprompt_gives_each_output_a_prompt_or_none(plugin, name, fault):
 
 def test_an_environment_that_does_not_describe_itself_is_named(plugin):
     words = [*plugin(REPROMPTS), "environment=Silent"]
-    with pytest.raises(
-        ConfigError, match=r"Silent\.describe\(\) returned a NoneType; return"
-    ):
+    with pytest.raises(ConfigError, match=r"Silent\.describe\(\) returned a NoneType; return"):
         check(compose(words))
