@@ -138,13 +138,14 @@ REFUSED = {
     ("rollout.pictures_per_text=3",): "=3 does not divide group_size=16, which counts pictures",
     ("algorithm.segments.picture.within=text",): "within=text: a text has one picture; set it to",
     (FOUR, "algorithm/kl=in_reward", "algorithm.kl.coef=0.1"): (
-        "would charge one picture with the KL of the text; set algorithm/kl=auto"
+        "would charge the KL of the text to one picture; set algorithm/kl=auto"
     ),
     (FOUR, "algorithm=real"): (
-        "compares the rows of a group, and a text has several; set algorithm/loss=ppo"
+        "compares the rows of a group, and a text has several rows; set algorithm/loss=ppo"
     ),
     (FOUR, "algorithm/advantage=moving_average"): (
-        "remembers scores, and those of texts are means; set algorithm/advantage=group_relative"
+        "keeps a history of scores, and scores of texts are means; "
+        "set algorithm/advantage=group_relative"
     ),
 }
 SLOW = [pytest.param(words, marks=[pytest.mark.slow] if FOUR in words else []) for words in REFUSED]
