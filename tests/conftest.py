@@ -20,7 +20,7 @@ from tandem.config.registered import list_own_options
 from tandem.contracts import REGISTERED
 from tandem.record import jsonl, plots
 
-pytest_plugins = ["reference_values", "durations", "own_plugin"]
+pytest_plugins = ["reference_values", "durations", "written_plugin"]
 
 torch.set_num_threads(1)
 gc.disable()  # until collection ends: its objects stay, and scanning them takes longer

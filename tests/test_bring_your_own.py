@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from bring_your_own import FOLDER, PARTS, chosen, page
+from bring_your_own import FOLDER, PARTS, ROOT, chosen, page
 from ladder import few_of
 
 import tandem
@@ -25,10 +25,13 @@ def trained(folder, *words):
     return [line for line in lines if "optim/grad_norm" in line]
 
 
-def test_every_kind_of_part_has_a_folder_that_shows_it():
+def test_every_kind_of_part_has_a_folder_that_shows_it_or_a_row_of_the_guides():
     kinds = {name.removeprefix("register_") for name in tandem.__all__ if name != "train"}
     folders = {path.parent.name for path in FOLDER.glob("*/__init__.py")}
-    assert kinds == PARTS.keys() == folders
+    guides = (ROOT / "docs" / "howto" / "index.md").read_text()
+    assert PARTS.keys() == folders
+    assert folders < kinds
+    assert [kind for kind in kinds if f"register_{kind}" not in guides] == []
 
 
 @pytest.mark.parametrize("part", PARTS)

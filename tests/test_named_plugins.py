@@ -1,7 +1,7 @@
 """Parts that a file beside a plugin names: rates, callbacks and the order of prompts; and data."""
 
 import pytest
-from own_plugin import said_by
+from written_plugin import said_by
 
 import tandem
 from tandem.config import ConfigError, check, compose

@@ -1,7 +1,7 @@
 """Parts from outside the package that are wrong end the run in one line that names them."""
 
 import pytest
-from own_plugin import said_by
+from written_plugin import said_by
 
 import tandem
 from tandem.config import ConfigError, check, compose

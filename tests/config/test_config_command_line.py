@@ -61,7 +61,7 @@ def test_a_sweep_starts_if_each_value_can_run_beside_some_other(line):
         (["-m", "seed=0,one"], "seed: expected int, got 'one'"),
         (
             ["-m", "resume=runs/x", "seed=0,1"],
-            "resume: -m starts runs, and the same command continues those that are not finished",
+            "resume: -m starts runs; repeat the command of a sweep to continue its unfinished runs",
         ),
         (
             ["-m", "run_dir=x", "seed=0,1"],

@@ -83,7 +83,7 @@ def test_the_same_command_runs_what_is_missing_and_nothing_else(sweep, tmp_path)
     assert code == 1, said
     assert {path: path.stat().st_mtime_ns for path in finished.iterdir()} == before
     assert [row[0] for row in rows(tmp_path).values()] == [
-        "finished earlier", "finished", "failed", "finished",
+        "already finished", "finished", "failed", "finished",
     ]  # fmt: skip
     whole = ["seed=0", "do=refuse", f"run_dir='{tmp_path}/sweep/do=refuse'"]
     whole += [f"sweep_dir='{tmp_path}/sweep'", "hydra.mode=RUN"]
@@ -102,11 +102,9 @@ def test_more_values_run_the_new_ones_and_a_foreign_run_is_left_alone(sweep, tmp
     code, said = sweep("one,two,three")
     assert code == 1, said
     assert [row[0] for row in rows(tmp_path).values()] == [
-        "left out",
-        "finished earlier",
-        "finished",
-    ]
-    assert "another run lies there: seed=7 do=one; give another sweep_dir" in said
+        "skipped", "already finished", "finished",
+    ]  # fmt: skip
+    assert "the folder holds another run: seed=7 do=one; set another sweep_dir" in said
     assert [len(starts(tmp_path, f"do={x}")) for x in ("one", "two", "three")] == [1, 1, 1]
 
 

@@ -77,7 +77,7 @@ def test_one_crashes_and_one_is_killed_and_the_same_command_completes_the_two(tm
     second = begin(tmp_path)
     said, _ = second.communicate(timeout=300)
     assert second.returncode == 0, said
-    assert "2 finished, 1 finished earlier, of 3 runs" in said
+    assert "2 finished, 1 already finished, of 3 runs" in said
     assert {path: path.stat().st_mtime_ns for path in whole.rglob("*")} == before
     assert [job_file(folder)["number"] for folder in (whole, crashed, killed)] == [1, 2, 2]
     runs = [read(folder) for folder in find([tmp_path / "sweep"])]

@@ -160,8 +160,8 @@ def test_the_table_is_read_from_folders_while_the_sweep_goes_on(tmp_path):
     rows = [row for row in text.splitlines() if row.startswith("| ")][2:]
     assert rows == [
         "| done | finished | 61 | 0.500 |  |",
-        "| old | finished earlier | 61 |  |  |",
-        "| dead | stopped | 61 |  | the sweep was killed while it ran |",
+        "| old | already finished | 61 |  |  |",
+        "| dead | stopped | 61 |  | the sweep was killed during this run |",
         "| busy | running | 61 |  |  |",
         "| broke | failed | 61 |  | ValueError: it \\| broke |",
         "| later | waiting |  |  |  |",
@@ -242,7 +242,7 @@ def test_a_dry_run_checks_every_combination_and_starts_nothing(tmp_path, capsys)
     start(tmp_path / begun, code=75, overrides=sweep.jobs[begun])
     assert launch(sweep, ["train.py"]) == 1
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "1 of 4  num_minibatches=1,prompts_per_step=64: finished earlier"
+    assert lines[0] == "1 of 4  num_minibatches=1,prompts_per_step=64: already finished"
     assert lines[1].endswith(": would continue") and lines[2].endswith(": would start")
     assert ": would be refused: num_minibatches=64 needs as many groups, but" in lines[3]
     assert {path.name for path in tmp_path.iterdir()} == {done, begun}

@@ -1,4 +1,4 @@
-"""`python -m tandem sweep FOLDER`: the state of the runs of a sweep, also while it is running."""
+"""`python -m tandem sweep FOLDER`: the status of a sweep's runs, also while they run."""
 
 from __future__ import annotations
 

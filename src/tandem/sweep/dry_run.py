@@ -12,7 +12,7 @@ MEANT: Mapping[status.State, str] = {
     "waiting": "would start",
     "stopped": "would continue",
     "failed": "would continue",
-    "finished": "finished earlier",
+    "finished": "already finished",
     "running": "is running",
 }
 
@@ -20,7 +20,7 @@ MEANT: Mapping[status.State, str] = {
 def rehearse(folder: Path, jobs: Mapping[str, Sequence[str]] | None) -> int:
     """Print a line for each run and return how many cannot run. `jobs`: None for a search."""
     if jobs is None:
-        print("a search: each of its runs is chosen after those before it, so none is listed here")
+        print("a search chooses its runs as it proceeds: there are none to check yet")
         return 0
     said = [_said(folder / name, overrides) for name, overrides in jobs.items()]
     for number, (name, (_, text)) in enumerate(zip(jobs, said, strict=True), start=1):

@@ -123,9 +123,8 @@ def finish_job(task: Task) -> Job | None:
             return None
         found = status.judge_job(task.folder, task.overrides, running=False)
         if found.state in ("finished", "taken"):
-            task.say(
-                "finished earlier" if found.state == "finished" else f"left out: {found.reason}"
-            )
+            finished = found.state == "finished"
+            task.say("already finished" if finished else f"skipped: {found.reason}")
             return found
         start_run(task, lock, found.start)
         done = status.judge_job(task.folder, task.overrides, running=False)

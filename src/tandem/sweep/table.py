@@ -14,7 +14,7 @@ from tandem.sweep.status import Job, SweepPlan, read_jobs
 
 SAID = {
     "finished": "finished",
-    "there already": "finished earlier",
+    "there already": "already finished",
     "failed": "failed",
     "taken": "skipped",
     "stopped": "stopped",
@@ -79,7 +79,7 @@ def _notes(folder: Path, plan: SweepPlan, jobs: Sequence[Job]) -> list[str]:
             notes.append(f"{runs}:\n\n    {command}")
     if any(job.score is not None for job in jobs):
         notes += write_headlines(folder)
-        notes.append(f"The full comparison:\n\n    python -m tandem compare {folder} out=report")
+        notes.append(f"Full report:\n\n    python -m tandem compare {folder} out=report")
     return notes
 
 

@@ -23,11 +23,11 @@ LONGEST = 100  # characters of a readable folder name
 FILES = ("sweep", "experiment")  # groups whose options may contain swept values
 # Keys of a single run -> what to do in a sweep instead.
 INSTEAD = {
-    "resume": "-m starts runs, and the same command continues those that are not finished",
-    "run_dir": "the runs of a sweep lie in one folder; set sweep_dir",
-    "hydra.run.dir": "the runs of a sweep lie in one folder; set sweep_dir",
-    "hydra.sweep.dir": "write sweep_dir",
-    "hydra.sweep.subdir": "a run's folder is named by what is swept; set sweep_dir",
+    "resume": "-m starts runs; repeat the command of a sweep to continue its unfinished runs",
+    "run_dir": "the runs of a sweep share one folder; set sweep_dir",
+    "hydra.run.dir": "the runs of a sweep share one folder; set sweep_dir",
+    "hydra.sweep.dir": "set sweep_dir instead",
+    "hydra.sweep.subdir": "the swept values name the folder of a run; set sweep_dir",
 }
 OF_RANKS = ("TORCHELASTIC_RUN_ID", "LOCAL_RANK")  # set by launchers of one process per device
 

@@ -19,12 +19,12 @@ from numpy.typing import NDArray
 from tandem.record.foreign import LOG_BYTES, parse_object, read_bytes
 
 FIRST = b'{"iteration": '
-# What stands behind a name and is no finite number as Python writes one. Possessive, for no shorter
-# run of digits would match either: nearly half of the time to read a log is this search.
+# A value that is not a finite number in Python's format. Possessive, as no shorter run of digits
+# would match either: this search is nearly half of the time to read a log.
 ODD = re.compile(rb'": (?!-?\d{1,25}+(?:\.\d{1,25}+)?+(?:e(?:-\d{2,3}|\+[1-3]\d))?+[,}]|null)')
-MOST_ITERATIONS = 2**53  # beyond it float64 skips some
+MOST_ITERATIONS = 2**53  # beyond it float64 skips integers
 LARGEST = 1e60  # of a number: its fourth power, which an interval takes, is still finite
-NEAR = 200  # bytes by which a name moves from a line to the next, as digits come and go
+NEAR = 200  # bytes by which a name moves between lines, as digits come and go
 
 
 class Log:
@@ -112,7 +112,7 @@ class Log:
         except OverflowError:
             raise ValueError(f"{self.path.name} has a number above {LARGEST:g}") from None
         except (ValueError, TypeError, LookupError, RecursionError):
-            # Of somebody else's run it may lead to any file here, and reports are passed on.
+            # A link in a foreign run may point to any file here, and reports are passed on.
             linked = self.path.is_symlink()
             shown = "" if linked else f": {line[:60].decode(errors='replace').strip()!r:.80}"
             raise ValueError(
@@ -158,7 +158,7 @@ def key_of(name: str) -> bytes:
 
 
 def whole_lines(path: Path) -> list[bytes]:
-    """Without one that a kill tore; [] if there is no file."""
+    """The lines of a file without a torn last one; [] if there is no file."""
     return whole_text(path).split(b"\n")[:-1]
 
 

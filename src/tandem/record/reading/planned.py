@@ -22,7 +22,7 @@ def list_unrecorded(places: Iterable[str | Path]) -> list[str]:
 
 
 def _describe_missing(plan: Path) -> str:
-    """ "" where all are there."""
+    """A sentence on the missing runs; "" if there are none."""
     try:
         folder, names = plan.parent, read_planned(plan)
         files = (CONFIG, MANIFEST)

@@ -204,7 +204,7 @@ def read(folder: Path) -> Run:
             config=config,
             seed=config["seed"],
             code=codes,
-            works=is_working(folder),  # before its logs: what ends meanwhile is found whole
+            works=is_working(folder),  # before its logs: a run that ends meanwhile is complete
             logs={name: Log(folder / name) for name in (METRICS, TIMING)},
         )
         found.names()  # parses the lines from which names are read

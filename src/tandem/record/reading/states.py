@@ -10,12 +10,12 @@ from typing import Literal
 
 from tandem.record.foreign import JSON_BYTES, check_file, read_object
 
-# not finished: it is not whole, and nobody knows whether it is running.
+# not finished: it is incomplete, and it is unknown whether it still runs.
 State = Literal["finished", "running", "died", "not finished"]
 UNFINISHED: Sequence[State] = ("died", "running", "not finished")
 JOB, LOCK = "job.json", "job.lock"  # of a run that a sweep started
 WRITTEN = ("manifest.json", "metrics.jsonl", "timing.jsonl")
-RECENT = 300.0  # seconds: a run that wrote since then is taken to be running
+RECENT = 300.0  # seconds; a run that wrote within them counts as running
 
 
 def is_working(folder: Path) -> bool | None:
@@ -58,7 +58,7 @@ def _read_last_write(folder: Path) -> float:
 
 
 def describe_state(state: State, runs: int) -> str:
-    """The state of so many runs as the rest of a sentence, as in "is still running"."""
+    """The state as a verb that agrees with the number of runs, as in "is still running"."""
     one, many = {
         "finished": ("finished", "finished"),
         "running": ("is still running", "are still running"),
