@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tandem.contracts import name_of, numbers_of
-from tandem.contracts.outputs import place_of
+from tandem.contracts.outputs import CLOSE, place_of
 from tandem.dynamics.kernels import Step
 from tandem.legality.case import Case
 from tandem.settings.settings import Dynamics
@@ -16,7 +16,6 @@ from tandem.settings.settings import Dynamics
 TOKENS_OF_A_PICTURE = 256  # an arbitrary latent size: only dynamic shifts read it
 ITERATIONS = range(8)  # whose random steps are chosen twice
 ANEW = "when it was asked again; keep no state, and draw by tandem.rng from the arguments alone"
-CLOSE = 1e-4  # of the largest gain, below which two of them are rounded alike
 
 
 def steps_can_be_taken(case: Case) -> Iterator[str]:
