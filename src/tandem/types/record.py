@@ -105,21 +105,17 @@ def _join(*values: Tensor | tuple | None) -> Tensor | tuple | None:
     if values[0].ndim == 1:
         return torch.cat(values)
     largest = [max(lengths) for lengths in zip(*(x.shape[1:] for x in values), strict=True)]
-    if values[0].ndim < OF_LATENTS:
-        return torch.cat([pad_steps(value, largest[0]) for value in values])
-    return torch.cat([_pad_behind(value, largest) for value in values])
+    lengths = largest if values[0].ndim >= OF_LATENTS else largest[:1]
+    return torch.cat([pad_steps(value, *lengths) for value in values])
 
 
-def _pad_behind(value: Tensor, shape: Sequence[int]) -> Tensor:
-    """[B, ...] -> [B, *shape], zeros behind."""
-    missing = [(0, n - own) for n, own in zip(shape, value.shape[1:], strict=True)]
-    return torch.nn.functional.pad(value, sum(reversed(missing), ()))
-
-
-def pad_steps(value: Tensor, width: int) -> Tensor:
-    """[B, T, ...] -> [B, width, ...], zeros on the right."""
-    behind = (0, 0) * (value.ndim - 2)  # listed from the last axis on
-    return torch.nn.functional.pad(value, (*behind, 0, width - value.shape[1]))
+def pad_steps(value: Tensor, width: int, *others: int) -> Tensor:
+    """[B, T, ...] -> [B, width, ...], zeros on the right. others: the lengths of the axes after T,
+    in order; those that are not given stay as they are."""
+    behind = [0, 0] * (value.ndim - 1)  # a pair for each axis, from the last one on
+    for axis, length in enumerate((width, *others), start=1):
+        behind[-2 * axis + 1] = length - value.shape[axis]
+    return torch.nn.functional.pad(value, behind)
 
 
 def widen(x: Tensor) -> Tensor:
