@@ -53,7 +53,11 @@ def test_cutting_a_log_that_is_not_there_makes_none(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "middle", [b'{"iteration": 1, "x"\n', b"\0\0\0\n", b"3\n", b"\xff\n", b"[" * 10**5 + b"\n"]
+    "middle",
+    [
+        *(b'{"iteration": 1, "x"\n', b"\0\0\0\n", b"3\n", b"\xff\n", b"[" * 10**5 + b"\n"),
+        b'{"iteration": 1, "x"\r{"iteration": 1}\n',
+    ],
 )
 def test_a_line_in_the_middle_that_says_nothing_is_damage_and_nothing_is_cut(tmp_path, middle):
     path = tmp_path / "log"

@@ -76,7 +76,7 @@ def _object(path: Path, number: int, line: bytes) -> dict:
 
 def _whole_lines(path: Path) -> list[bytes]:
     raw = path.read_bytes() if path.exists() else b""
-    return [line for line in raw.splitlines(keepends=True) if line.endswith(b"\n")]
+    return [line + b"\n" for line in raw.split(b"\n")[:-1]]
 
 
 def _plain(value: object) -> object:
