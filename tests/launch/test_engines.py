@@ -193,6 +193,14 @@ def test_what_a_dead_host_left_is_no_address_after_a_minute(tmp_path, caplog):
     assert f"{far} is ignored" in caplog.text
 
 
+def test_an_address_that_cannot_be_written_leaves_no_part_of_it(tmp_path):
+    file = AddressFile(folder=tmp_path, urls=["http://a:1"])
+    file.path.mkdir()  # as if another program had taken the name
+    with pytest.raises(IsADirectoryError):
+        file.write(ready=True)
+    assert list(tmp_path.iterdir()) == [file.path]
+
+
 def test_a_touched_address_stays_one(tmp_path):
     file = AddressFile(folder=tmp_path, urls=["http://a:1"])
     file.write(ready=True)

@@ -41,8 +41,11 @@ class AddressFile:
         own = {"host": socket.gethostname(), "pid": os.getpid(), "parent": os.getppid()}
         said = own | {"urls": list(self.urls)}
         arriving = self.path.with_suffix(".new")
-        arriving.write_text(json.dumps(said | {"ready": ready}) + "\n")
-        arriving.rename(self.path)
+        try:
+            arriving.write_text(json.dumps(said | {"ready": ready}) + "\n")
+            arriving.rename(self.path)
+        finally:
+            arriving.unlink(missing_ok=True)
 
     def touch(self) -> None:
         """Mark the file as current, unless that was done recently."""
