@@ -304,7 +304,7 @@ def test_of_a_file_that_a_log_links_to_nothing_is_quoted(folder):
     (folder / "odd" / "metrics.jsonl").unlink()
     (folder / "odd" / "metrics.jsonl").symlink_to(folder / "own")
     _, left_out = read_all([folder / "good0", folder / "odd"])
-    assert "metrics.jsonl has a line that is no JSON object of numbers" in left_out[0]
+    assert "metrics.jsonl has a line that is not a JSON object of numbers" in left_out[0]
     assert "secret" not in left_out[0]
 
 

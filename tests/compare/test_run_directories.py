@@ -129,7 +129,7 @@ def test_a_line_that_is_none_names_its_file(tmp_path):
     folder = write_run(tmp_path / "run", [0.0, 1.0])
     with (folder / "metrics.jsonl").open("a") as file:
         file.write('{"iteration": 2, "eval/accuracy": 1}{}\n')
-    with pytest.raises(ValueError, match=r"metrics.jsonl has a line that is no JSON object"):
+    with pytest.raises(ValueError, match=r"metrics.jsonl has a line that is not a JSON object"):
         read(folder).score("eval/accuracy")
 
 

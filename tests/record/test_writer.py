@@ -98,7 +98,7 @@ def test_a_copy_of_a_directory_where_another_writes_is_free_and_the_directory_is
         refused = pytest.raises(ValueError, match="one run directory has one writer")
         with refused, claim_folder(tmp_path):
             pass
-    assert f"its lock is a copy, that of process {holder.pid} on" in caplog.text
+    assert f"its lock is a copy of that of process {holder.pid} on" in caplog.text
 
 
 def test_of_another_machine_the_file_to_delete_is_named(tmp_path):

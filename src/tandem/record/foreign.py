@@ -125,7 +125,7 @@ def parse_object(raw: bytes, where: str, *keys: str) -> dict[str, Any]:
     try:
         found = json.loads(raw)
     except RecursionError:
-        raise ValueError(f"{where} has too many brackets in one another") from None
+        raise ValueError(f"{where} nests brackets too deeply") from None
     except ValueError as error:
         raise ValueError(f"{where} is not JSON: {error}") from None
     return check_object(found, where, *keys)
@@ -151,7 +151,7 @@ def reason_of(error: Exception) -> str:
     nothing to its user."""
     if isinstance(error, ValueError | OSError):
         return next(iter(str(error).splitlines()), "")
-    return f"a value in it is not of the expected kind ({type(error).__name__})"
+    return f"a value in it has the wrong type ({type(error).__name__})"
 
 
 def plain(text: str) -> str:

@@ -16,7 +16,7 @@ class Damaged(ValueError):
 
     def __init__(self, path: Path, number: int, reason: str) -> None:
         super().__init__(
-            f"{path}: line {number} is damaged ({reason}); put back a whole copy of the file, or "
+            f"{path}: line {number} is damaged ({reason}); restore a complete copy of the file, or "
             "start another run"
         )
 

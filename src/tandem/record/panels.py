@@ -83,7 +83,7 @@ PANELS = (
     ),
     Panel("share of repeated 4-grams", {"eval/repetition": ""}, share=True),
     Panel("share of letters in another script", {"eval/other_script": ""}, share=True),
-    Panel("share of marks of the format", {"eval/format_share": ""}, share=True),
+    Panel("share of template markers", {"eval/format_share": ""}, share=True),
     Panel("share of groups that tie", {"reward/frac_zero_std": ""}, share=True),
     Panel("gradient norm before clipping", {"optim/grad_norm": ""}),
 )

@@ -24,9 +24,9 @@ def check_resumable(run_dir: Path, *, every: int) -> None:
     lost = not folder.is_dir() or (find_newest_step(folder) is None and lines > every)
     if lines and lost:
         raise ValueError(
-            f"resume={run_dir}: its logs have {lines} lines, and there is no checkpoint in "
-            f"{folder} to go on from; restore the checkpoints, or remove {METRICS} and the other "
-            "logs to begin the run again"
+            f"resume={run_dir}: its logs have {lines} lines, but {folder} has no "
+            f"checkpoint to resume from; restore the checkpoints, or remove {METRICS} and the "
+            "other logs to start again"
         )
 
 
@@ -37,7 +37,9 @@ def _check_manifest(path: Path) -> None:
     except (ValueError, RecursionError):
         found = None
     if not (isinstance(found, dict) and "id" in found and isinstance(found.get("starts"), list)):
-        raise ValueError(f"{path} is damaged; put back a whole copy, or remove it to begin another")
+        raise ValueError(
+            f"{path} is damaged; restore a complete copy, or remove it to start a new one"
+        )
 
 
 def _check_samples(table: Path) -> None:

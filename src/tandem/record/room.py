@@ -33,8 +33,8 @@ def check_place(place: Path, *, key: str = "run_dir") -> None:
         tempfile.TemporaryFile(dir=above).close()
     except OSError as error:
         raise ValueError(
-            f"{key}={place}: nothing can be written to {above} ({error.strerror}); give a "
-            "directory that is yours, on a disk with room"
+            f"{key}={place}: {above} is not writable ({error.strerror}); give a "
+            "directory of your own, on a disk with free space"
         ) from error
 
 
@@ -52,7 +52,7 @@ def check_room(
         fewer = f"set checkpoints.keep=1{inside}, " if keep > 1 else ""
         raise ValueError(
             f"{key}={place}: {keep + 1} checkpoints of {size / GIB:.3g} GiB (checkpoints.keep="
-            f"{keep}, and one that is written) take {wanted / GIB:.3g} GiB, and {free / GIB:.3g} "
+            f"{keep}, and one being written) take {wanted / GIB:.3g} GiB, but {free / GIB:.3g} "
             f"GiB are free; free some space, {fewer}or give a {key} on another disk"
         )
 

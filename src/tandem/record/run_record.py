@@ -165,8 +165,8 @@ class RunRecord:
             if lost:
                 found.append(
                     f"{path} lacks {len(lost)} of the {iteration} lines before iteration "
-                    f"{iteration}, the first of iteration {lost[0]} and the last of {lost[-1]}; "
-                    "the run goes on without them: put them back if you have a copy"
+                    f"{iteration}, from iteration {lost[0]} to {lost[-1]}; the run continues "
+                    "without them: restore them if you have a copy"
                 )
         return found
 

@@ -116,14 +116,14 @@ def _judge(file: IO[str], writer: Writer | None, held: bool) -> None:
     who = f"process {writer.pid} on {writer.host}, since {writer.since}"
     here = writer.host == socket.gethostname()
     if here and not held and not writer.wrote(file):
-        log.warning("%s: its lock is a copy, that of %s; it is taken over", path.parent, who)
+        log.warning("%s: its lock is a copy of that of %s; it is taken over", path.parent, who)
         return
     if held or (here and writer.runs):
         raise ValueError(f"{path.parent} is written by {who}: one run directory has one writer")
     if not here:
         raise ValueError(
-            f"{path.parent} is or was written by {who}, and from here nobody sees whether it still "
-            f"runs; if it does not, delete {path}"
+            f"{path.parent} is or was written by {who}; whether it still runs cannot be checked "
+            f"from this machine; if it does not, delete {path}"
         )
     log.warning("%s: %s, is dead; its lock is taken over", path.parent, who)
 

@@ -73,7 +73,9 @@ def test_by_may_make_data_the_variants(tmp_path):
         write_task(tmp_path, task, {"grpo": [0.5]})
     variants = group_runs(runs_of(tmp_path), ["data.task"])
     assert [one.task for one in variants] == ["", ""]
-    with pytest.raises(ValueError, match=r"by=data\.task task=data\.task: it tells variants apart"):
+    with pytest.raises(
+        ValueError, match=r"by=data\.task task=data\.task: a key distinguishes either"
+    ):
         group_runs(runs_of(tmp_path), ["data.task"], ["data.task"])
 
 

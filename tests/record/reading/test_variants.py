@@ -97,8 +97,8 @@ def test_what_by_leaves_together_is_one_configuration(tmp_path):
         adam = {"lr": lr, "eps": lr / 100}
         write_run(tmp_path / str(seed), [0, 1], seed=seed, optimizer=adam, overrides=typed)
     said = (
-        r"by=algorithm: runs of grpo are no seeds of one another, they differ in optimizer.lr "
-        r"\(0.0001 and 0.01\): by=algorithm,optimizer.lr tells them apart"
+        r"by=algorithm: runs of grpo differ in more than the seed: optimizer.lr "
+        r"\(0.0001 and 0.01\); set by=algorithm,optimizer.lr"
     )
     with pytest.raises(ValueError, match=said):
         group_runs(runs_of(tmp_path), ["algorithm"])

@@ -100,7 +100,7 @@ class Log:
             texts = np.array(found, dtype="S")
             return np.where(texts == b"null", b"nan", texts).astype(np.float64)
         except ValueError:
-            raise ValueError(f"{self.path.name} has {key.decode()}that is no number") from None
+            raise ValueError(f"{self.path.name} has {key.decode()}that is not a number") from None
 
     def _as_ours(self, line: bytes) -> bytes:
         """The line in the record's form, whatever program wrote it: non-finite values are null."""
@@ -116,7 +116,7 @@ class Log:
             linked = self.path.is_symlink()
             shown = "" if linked else f": {line[:60].decode(errors='replace').strip()!r:.80}"
             raise ValueError(
-                f"{self.path.name} has a line that is no JSON object of numbers with an "
+                f"{self.path.name} has a line that is not a JSON object of numbers with an "
                 f"iteration{shown}"
             ) from None
 
@@ -124,7 +124,7 @@ class Log:
 def _finite(value: object) -> float | None:
     """Raises TypeError for a value that is not a number, OverflowError for one too large."""
     if value is not None and type(value) not in (int, float):
-        raise TypeError(f"{value!r} is no number")
+        raise TypeError(f"{value!r} is not a number")
     if value is None or not math.isfinite(value):
         return None
     if abs(value) > LARGEST:

@@ -186,7 +186,7 @@ def _check_numbers(values: object, count: int, what: str) -> None:
     try:
         found = np.array(values, dtype=np.float64)
     except (ValueError, TypeError, OverflowError):
-        raise ValueError(f"{what} is no list of numbers") from None
+        raise ValueError(f"{what} is not a list of numbers") from None
     if found.shape != (count,):
         raise ValueError(f"{what} is not one number for each prompt")
     if (np.abs(found[np.isfinite(found)]) > LARGEST).any():

@@ -26,7 +26,9 @@ def find_task_keys(
     """
     both = [key for key in task if key in by]
     if both:
-        raise ValueError(f"by={both[0]} task={both[0]}: it tells variants apart, or tasks")
+        raise ValueError(
+            f"by={both[0]} task={both[0]}: a key distinguishes either variants or tasks; remove one"
+        )
     evaluated = any(fact.get(EVALUATED) is not None for fact in facts)
     reads = [EVALUATED if key == TRAINED and evaluated else key for key in READS]
     if not task and {*reads, *READS} & {*by}:

@@ -84,9 +84,8 @@ def _refuse_mixed(name: str, runs: Sequence[Run], by: Sequence[str]) -> None:
     first, *more = choose_naming_keys(runs, facts, shared)
     values = " and ".join(dict.fromkeys(str(fact.get(first, "-")) for fact in facts))
     raise ValueError(
-        f"by={','.join(by)}: runs of {name} are no seeds of one another, they differ in "
-        f"{', '.join([f'{first} ({values})', *more])}: by={','.join([*by, first, *more])} tells "
-        "them apart"
+        f"by={','.join(by)}: runs of {name} differ in more than the seed: "
+        f"{', '.join([f'{first} ({values})', *more])}; set by={','.join([*by, first, *more])}"
     )
 
 
@@ -167,7 +166,7 @@ def _refuse_repeated(name: str, runs: list[Run]) -> list[Run]:
         if one.seed == other.seed:
             raise ValueError(
                 f"{name} has seed {one.seed} twice: {one.folder} and {other.folder}. Two runs of "
-                "one seed are no two replicates: leave one out, or tell them apart by=KEY"
+                "one seed are not replicates: leave one out, or distinguish them with by=KEY"
             )
     return runs
 
