@@ -110,8 +110,8 @@ def test_a_resumed_run_says_which_lines_are_gone_and_goes_on(straight, tmp_path,
     assert run(again, resume=True).iteration == ITERATIONS
     assert [line["iteration"] for line in metrics(again)] == [ITERATIONS]
     (said,) = list_warnings(caplog)
-    assert said.startswith(f"{again}/metrics.jsonl lacks 6 of the 6 lines before iteration 6, from")
-    assert "from iteration 0 to 5; the run continues without them" in said
+    assert said.startswith(f"{again}/metrics.jsonl lacks 6 of the 6 lines before iteration 6, the")
+    assert "first for iteration 0 and the last for 5; the run continues without them" in said
 
 
 def test_without_a_terminal_progress_is_a_few_lines_and_a_table(tmp_path, capsys):

@@ -95,11 +95,11 @@ def judged(*, seed: int):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("none", "data=none gave NoneType, and not tandem.data.records.Data"),
+        ("none", "data=none returned NoneType, not tandem.data.records.Data"),
         ("divides", "data=divides: ZeroDivisionError: 'division by zero' at .*odd_data_.*.py:10"),
         ("leaves", "data=leaves: SystemExit: '0' at .*odd_data_.*.py:13"),
         ("unlike", "data=unlike: Data.train holds a str; .* at .*odd_data_.*.py:16"),
-        ("judged", r"reward=nobody judges.*set reward=\[exact_match,nobody\]"),
+        ("judged", r"reward=nobody, which is not configured.*set reward=\[exact_match,nobody\]"),
     ],
 )
 @pytest.mark.usefixtures("unregistered")

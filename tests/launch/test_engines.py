@@ -74,10 +74,10 @@ def test_a_server_is_started_with_what_the_run_needs_and_nothing_is_typed_twice(
 
 REFUSED = {
     ("model=hf",): "gpus is missing",
-    ("gpus=4-x",): "gpus=4-x: expected numbers such as 4-7",
-    ("gpus=0,1,1",): "each once",
+    ("gpus=4-x",): "gpus=4-x: expected distinct GPU numbers such as 4-7",
+    ("gpus=0,1,1",): "distinct GPU numbers",
     ("gpus=0-2", "tensor_parallel=2"): "multiple of tensor_parallel=2",
-    ("gpus=0", "port=99999"): "port=99999: must be in 0",
+    ("gpus=0", "port=99999"): "port=99999: must be between 0",
     ("gpus=0", "restarts=many"): "restarts=many: expected a number",
     ("gpus=0", "program=vllm", "rollout=local"): "uses no server; set rollout=vllm_server",
     ("gpus=0", "program=vllm", "model.path=null"): "model.path=null: engines serve a model",
@@ -213,7 +213,7 @@ def test_a_run_that_starts_its_engines_asks_no_others(tmp_path):
     said = {"host": socket.gethostname(), "pid": os.getppid(), "urls": ["http://a:1"]}
     (tmp_path / "servers-here-1.json").write_text(json.dumps({**said, "ready": True}))
     assert find_urls(tmp_path, patience=0) == ["http://a:1"]
-    with pytest.raises(ValueError, match="have written no address"):
+    with pytest.raises(ValueError, match="have not written an address"):
         find_urls(tmp_path, patience=0, own=True)
     AddressFile(folder=tmp_path, urls=["http://b:1"]).write(ready=True)
     assert find_urls(tmp_path, patience=0, own=True) == ["http://b:1"]
@@ -231,7 +231,7 @@ def test_what_a_killed_command_left_is_no_address(tmp_path):
     gone.wait()
     said = {"host": socket.gethostname(), "pid": gone.pid, "urls": ["http://a:1"], "ready": True}
     (tmp_path / "servers-here-1.json").write_text(json.dumps(said))
-    with pytest.raises(ValueError, match="engines have written no address"):
+    with pytest.raises(ValueError, match="engines have not written an address"):
         find_urls(tmp_path, patience=0)
     assert not list(tmp_path.iterdir())
 
@@ -410,7 +410,7 @@ def test_a_second_signal_does_not_wait_for_servers_that_ignore_the_first(tmp_pat
         said = command.process.communicate(timeout=LATE)[0]
         assert command.process.returncode == 128 + number
         assert time.monotonic() - began < engine_processes.GRACE
-        assert said.endswith("ending all servers; another signal kills them\n")
+        assert said.endswith("stopping all servers; another signal kills them\n")
         assert command.are_gone() and not list(command.folder.glob("servers-*"))
     finally:
         command.process.kill()

@@ -144,7 +144,7 @@ def test_a_folder_of_configurations_is_enough(folders, tmp_path, capsys):
     said = capsys.readouterr().out
     for name in ("weights", "adapters", "VAE", "encoders", "pictures", "denoising", "activations"):
         assert f"\n  {name} " in said
-    assert "held while prompts are encoded" in said
+    assert "held while encoding prompts" in said
     assert not run_dir.exists()
     index = folders / "sd3_5_medium" / "model_index.json"
     named = json.loads(index.read_text())

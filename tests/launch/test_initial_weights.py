@@ -82,7 +82,7 @@ def test_the_same_command_is_advised_where_it_may_go_well(tmp_path, capsys, erro
     cfg = compose(["warm_start=['algorithm=sft']", f"cache_dir={tmp_path}"])
     with pytest.raises(error, match="why"):
         starting_weights(cfg, train)
-    assert ("the same command begins it again" in capsys.readouterr().err) == again
+    assert ("the same command starts it again" in capsys.readouterr().err) == again
     assert not list((tmp_path / "warm_start").iterdir())
 
 

@@ -110,7 +110,7 @@ def test_mismatched_pairs_are_admitted_if_every_prompt_fits_with_every_answer(po
     reasons = {p.id: reason for p, reason in dropped}
     assert reasons.keys() == {4, 5, 6}
     assert "has 33 tokens and up to 5 in an answer" in reasons[4]
-    assert "if these have 22 and 42 at most" in reasons[5]
+    assert "at most 22 and 42 tokens fit" in reasons[5]
     assert "more than the model's limit of 64" in reasons[6]
     assert [p.id for p in pairs.admit_pairs(policy, offered)[0]] == [0, 1, 2, 3, 4, 5]
 

@@ -67,7 +67,7 @@ def assemble(
     if not getattr(data, source):
         raise ConfigError(
             f"algorithm={settings.choices['algorithm']} {WANTS[source]} of "
-            f"data={settings.choices['data']} has one; docs/howto/data.md says how a field is named"
+            f"data={settings.choices['data']} has one; docs/howto/data.md lists the field names"
         )
     if source == "pairs" and data.tries is not None:
         data = pairs.completed(policy, data, pairs_file(cfg, weights), settings.seed)

@@ -38,7 +38,7 @@ class Servers:
     def __post_init__(self) -> None:
         limits = {
             "tensor_parallel": (self.tensor_parallel >= 1, "1 or more"),
-            "port": (0 <= self.port < 1 << 16, "in 0 ... 65535"),
+            "port": (0 <= self.port < 1 << 16, "between 0 and 65535"),
             "restarts": (self.restarts >= 0, "0 or more"),
             "startup": (self.startup > 0, "above 0"),
         }
@@ -55,8 +55,8 @@ class Servers:
         numbers = [number for part in self.gpus.split(",") for number in _spread(part)]
         if not numbers or len(set(numbers)) < len(numbers) or len(numbers) % self.tensor_parallel:
             raise ConfigError(
-                f"gpus={self.gpus}: expected numbers such as 4-7 or 0,2, each once and a multiple "
-                f"of tensor_parallel={self.tensor_parallel} of them, or cpu:2"
+                f"gpus={self.gpus}: expected distinct GPU numbers such as 4-7 or 0,2, in a "
+                f"multiple of tensor_parallel={self.tensor_parallel}, or cpu:2"
             )
         size = self.tensor_parallel
         return [tuple(numbers[i : i + size]) for i in range(0, len(numbers), size)]

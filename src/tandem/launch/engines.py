@@ -20,7 +20,7 @@ from tandem.stop import STOPPED, EngineUnavailable, code_of, keep_exit_code, lis
 
 TOLD = 15.0  # seconds between two lines while servers start
 HELP = """\
-Start the engines of a run, and watch them: tandem engines gpus=... OVERRIDES OF THE RUN
+Start and supervise the engines of a run: tandem engines gpus=... OVERRIDES OF THE RUN
 
 Examples:
   tandem engines gpus=4-7 model=hf model.path=FOLDER
@@ -29,11 +29,11 @@ Examples:
 
 Then: python train.py OVERRIDES OF THE RUN rollout=vllm_server rollout.engine.url=auto
 
-Each server is started with the flags that the run needs of it, out of the same model, model.lora
-and rollout (rollout=vllm_server, unless another is given). Once all answer, their addresses stand
-in rollout.engine.folder, where url=auto finds them, from several commands on several nodes, too.
-A server that ends is started again. Ctrl-C, SIGTERM or SIGHUP ends all of them, with exit code
-130, 143 or 129; a second one no longer waits for them.
+Each server gets the flags that the run needs, from the same model, model.lora and rollout
+(default: rollout=vllm_server). Once all servers respond, their addresses are written to
+rollout.engine.folder, where url=auto finds them; several nodes may each run this command.
+A server that exits is restarted. Ctrl-C, SIGTERM or SIGHUP stops all servers, with exit code
+130, 143 or 129; a second signal kills them.
 
 Keys:
 {keys}
@@ -41,14 +41,14 @@ Keys:
 
 
 KEYS = {
-    "gpus": "4-7, or 0,2: one server for each; or cpu:2, two servers on the CPU",
-    "tensor_parallel": "GPUs of one server",
-    "host": "address to listen at; of a node that others reach: its name",
-    "port": "of the first server, the next ones count up; 0 takes free ones",
-    "restarts": "of each server, before all are ended with exit code 3",
-    "startup": "seconds that a server may take until it answers",
-    "program": "path of the engine; none: $VLLM_HOME/bin, beside this Python, or the PATH",
-    "flags": "more flags for every server, in quotes",
+    "gpus": "4-7 or 0,2: one server for each; cpu:2: two servers on the CPU",
+    "tensor_parallel": "GPUs per server",
+    "host": "address to listen on; for access from other nodes the name of this node",
+    "port": "port of the first server; the next ones count up; 0: any free ports",
+    "restarts": "restarts per server before all are stopped with exit code 3",
+    "startup": "seconds within which a server must respond",
+    "program": "path of the engine; default: in $VLLM_HOME/bin, beside this Python, or on PATH",
+    "flags": "additional flags for every server, in quotes",
 }
 
 
@@ -105,7 +105,7 @@ def watch(watcher: Watcher, addresses: AddressFile) -> None:
     try:
         addresses.write(ready=False)
         watcher.start()
-        say(f"starting {len(watcher.servers)} servers; their output: {watcher.servers[0].log}, ...")
+        say(f"starting {len(watcher.servers)} servers; output in {watcher.servers[0].log}, ...")
         ready = False
         while True:
             watcher.look()
@@ -119,7 +119,7 @@ def watch(watcher: Watcher, addresses: AddressFile) -> None:
                 say(f"{watcher.up} of {len(watcher.servers)} up after {told - begun:.0f} s")
             time.sleep(POLL)
     except SystemExit:
-        say("ending all servers; another signal kills them")
+        say("stopping all servers; another signal kills them")
         raise
     finally:
         addresses.remove()

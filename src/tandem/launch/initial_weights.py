@@ -139,7 +139,7 @@ def read_run(run_dir: Path) -> DictConfig:
     try:
         return OmegaConf.create(read_config(run_dir / "config.yaml"))
     except UNREADABLE as error:
-        raise ConfigError(f"{run_dir}: its config.yaml: {reason_of(error)}") from None
+        raise ConfigError(f"{run_dir}/config.yaml: {reason_of(error)}") from None
 
 
 def refuse_rounding_again(cfg: DictConfig, start: DictConfig, given: str) -> None:
@@ -162,7 +162,7 @@ def warm_start(cfg: DictConfig, train: Train) -> Path:
     wanted, kept = made_of(start), Path(cfg.cache_dir) / "warm_start"
     folder = kept / wanted.name
     if folder.is_dir():
-        say(line("warm start", f"{folder}, there already"))
+        say(line("warm start", f"{folder}, from the cache"))
         return folder
     make = partial(_train_warm, cfg, start, wanted, folder, train)
     made_by_first(folder, make, patience=cfg.guards.stalled_after)
@@ -173,7 +173,7 @@ def _train_warm(
     cfg: DictConfig, start: DictConfig, wanted: MadeOf, folder: Path, train: Train
 ) -> None:
     because = reason(wanted, folder.parent)
-    say(line("warm start", f"{' '.join(cfg.warm_start)}, kept for the next time in {folder}"))
+    say(line("warm start", f"{' '.join(cfg.warm_start)}, cached in {folder}"))
     say(line("because", because))
     # Runs of a sweep may start together, on machines whose process ids coincide.
     unfinished = folder.with_name(f"{folder.name}.{socket.gethostname()}-{os.getpid()}")
@@ -185,7 +185,7 @@ def _train_warm(
     except BaseException as error:
         shutil.rmtree(unfinished, ignore_errors=True)
         if isinstance(error, FROM_OUTSIDE):
-            said = "the warm start was not finished; the same command begins it again"
+            said = "the warm start was not finished; the same command starts it again"
             print(said, file=sys.stderr)
         raise
 

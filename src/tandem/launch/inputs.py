@@ -48,8 +48,8 @@ def read_data(cfg: DictConfig) -> Data:
         return given
     if not isinstance(given, BaseException):
         raise ConfigError(
-            f"{key} gave {type(given).__name__}, and not tandem.data.records.Data; "
-            "docs/howto/data.md says how it is written"
+            f"{key} returned {type(given).__name__}, not tandem.data.records.Data; "
+            "see docs/howto/data.md"
         )
     if not (place := place_of(given)) or isinstance(given, ConfigError):
         raise given
@@ -65,8 +65,8 @@ def check_judges(data: Data, cfg: DictConfig) -> None:
     if missing := sorted(named - cfg.reward.keys()):
         chosen = ",".join([*cfg.reward, *missing])
         raise ConfigError(
-            f"data={cfg.choices.data} has prompts that reward={missing[0]} judges, and it was not "
-            f"chosen; set reward=[{chosen}], or leave Prompt.rewards out"
+            f"data={cfg.choices.data} has prompts for reward={missing[0]}, which is not "
+            f"configured; set reward=[{chosen}], or leave Prompt.rewards out"
         )
 
 

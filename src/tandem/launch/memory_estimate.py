@@ -25,11 +25,11 @@ from tandem.settings.settings import Settings
 
 GIB = 2**30
 PHASES = {
-    "encoding": "held while prompts are encoded",
-    "sampling": "held while samples are made",
-    "reference": "held while the reference is asked",
-    "update": "held at most in an update",
-    "step": "held while the optimiser makes a step",
+    "encoding": "held while encoding prompts",
+    "sampling": "held while sampling",
+    "reference": "held while evaluating the reference",
+    "update": "held at the peak of an update",
+    "step": "held during the optimiser step",
 }
 ROUNDED = "model/quantization"
 LEARNT = ("gradients", "optimizer")  # parts that belong to trained weights
@@ -132,7 +132,7 @@ def on_a_rank(parts: Sequence[Part], strategy: str, ranks: int) -> list[Part]:
         return list(parts)
     if strategy != "fsdp2":
         gradients = [part for part in parts if part.name.endswith("gradients")]
-        says = "gradients on their way to other ranks"
+        says = "gradients being sent to other ranks"
         return [*parts, *(replace(part, name="buckets", says=says) for part in gradients)]
     return [
         replace(part, size=part.size / ranks, says=f"a share of {ranks}: {part.says}")
@@ -160,7 +160,7 @@ def table(parts: Sequence[Part], ranks: int) -> str:
     return "\n".join(
         [
             f"estimate    {sizes[phase] / GIB:.2f} GiB on {_devices(ranks)}, in {phase}; libraries "
-            "and what lies between tensors take more",
+            "and fragmentation take more",
             *lines,
             advice,
         ]

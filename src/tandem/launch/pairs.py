@@ -124,8 +124,8 @@ def admit_mismatched(policy: Policy, pairs: Sequence[Prompt]) -> Admission:
     most = longest_question(asked, said, policy.positions)
     fits = ((asked <= most) & (said <= policy.positions - most)).tolist()
     reason = (
-        f"has {{}} tokens and up to {{}} in an answer: other prompts and answers fit if these have "
-        f"{most} and {policy.positions - most} at most"
+        f"has {{}} tokens and up to {{}} in an answer: with every other prompt and answer, at most "
+        f"{most} and {policy.positions - most} tokens fit"
     )
     rows = list(zip(kept, asked.tolist(), said.tolist(), fits, strict=True))
     return (

@@ -165,8 +165,8 @@ class RunRecord:
             if lost:
                 found.append(
                     f"{path} lacks {len(lost)} of the {iteration} lines before iteration "
-                    f"{iteration}, from iteration {lost[0]} to {lost[-1]}; the run continues "
-                    "without them: restore them if you have a copy"
+                    f"{iteration}, the first for iteration {lost[0]} and the last for {lost[-1]}; "
+                    "the run continues without them: restore them if you have a copy"
                 )
         return found
 

@@ -90,7 +90,7 @@ def test_weights_that_are_known_are_named_and_others_are_not():
     foreign = saying(case, case.trainer + noise(case, 0.5))
     assert "the engine has other weights" in diagnose(foreign)
     stale = replace(foreign, others={"the weights before": foreign.engine + 1e-4})
-    assert "fit the weights before: what it was given last did not reach it" in diagnose(stale)
+    assert "fit the weights before: the newest weights did not reach the server" in diagnose(stale)
 
 
 def test_small_noise_on_both_sides_is_a_lower_dtype():

@@ -152,7 +152,7 @@ CAUSES = {
     "fit top_k=8": (Habits(top_k=8), ()),
     "fit top_p=0.6": (Habits(top_p=0.6), ()),
     "shifted by one token": (Habits(shifted=True), ()),
-    "fit the head of the weights before, the layers of now: .* tie_word_embeddings=false": (
+    "fit the previous head with the current layers: .* tie_word_embeddings=false": (
         Habits(keeps_head=True), ("optimizer.lr=0.05",),
     ),
     "fit the weights before the last update": (

@@ -259,5 +259,5 @@ def test_an_engine_of_two_methods_can_drain():
 
 @pytest.mark.parametrize("handover", ["pinned", "in_flight"])
 def test_a_mode_that_an_engine_has_not_is_refused_by_those_that_it_has(handover):
-    with pytest.raises(ValueError, match=f"rollout.handover={handover}: Plain can drain"):
+    with pytest.raises(ValueError, match=f"rollout.handover={handover}: Plain supports drain"):
         WeightSync(Plain(), Live(), handover=handover)

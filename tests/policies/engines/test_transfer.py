@@ -102,7 +102,7 @@ def test_a_rank_without_weights_says_so(hosted):
         gap(policy, 0)
         empty = policy.files.copied()
         empty = type(empty)(empty.network, {}, False)
-        with pytest.raises(EngineUnavailable, match="this rank has none to give"):
+        with pytest.raises(EngineUnavailable, match="this rank has none to send"):
             policy.supply.engine.sync(empty, policy.supply.version)
 
 
@@ -110,7 +110,7 @@ def test_a_rank_without_weights_says_so(hosted):
     ("transfer", "lora", "said"),
     [
         (None, None, "--weight-transfer-config"),
-        ("strange", None, "the weight transfer of the server is strange"),
+        ("strange", None, "the server's weight transfer is strange"),
         ("nccl", None, "pip install vllm"),
         ("gloo", ADAPTERS, "model.lora trains adapters"),
     ],

@@ -88,10 +88,10 @@ def _wait_for_urls(folder: Path, *, patience: float, own: bool) -> list[str]:
         if living and all(file["ready"] for file in living):
             return [url for file in living for url in file["urls"]]
         if time.monotonic() > end:
-            state = "are not up" if living else "have written no address"
+            state = "are not up" if living else "have not written an address"
             raise ValueError(
                 f"rollout.engine.url=auto: engines {state} in {folder} within "
-                f"rollout.engine.patience={patience:g} s; start them by `tandem engines` with the "
+                f"rollout.engine.patience={patience:g} s; start them with `tandem engines` and the "
                 "model, the rollout and the cache_dir of this run"
             )
         if not told:

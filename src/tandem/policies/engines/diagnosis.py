@@ -59,14 +59,14 @@ class Fit(NamedTuple):
     cause: str
 
 
-OLD_HEAD = "the head of the weights before, the layers of now"
+OLD_HEAD = "the previous head with the current layers"
 NOT_REACHED = (
-    "what it was given last did not reach it; see the log of the server, and whether "
-    "rollout.engine.folder is one and the same place for both"
+    "the newest weights did not reach the server; see its log, and check that "
+    "rollout.engine.folder is the same directory for both"
 )
 REMEDIES = {
-    OLD_HEAD: "the server reloaded all but the head, as vLLM does on a CPU where the head is the "
-    "embedding; serve it on a GPU, or a model with tie_word_embeddings=false"
+    OLD_HEAD: "the server reloaded all but the head, as vLLM does on a CPU if the head is tied to "
+    "the embedding; serve it on a GPU, or a model with tie_word_embeddings=false"
 }
 Hypothesis = Callable[[Seen], Iterator[Fit]]
 
@@ -98,7 +98,7 @@ def of_temperature(seen: Seen) -> Iterator[Fit]:
         "the server ignores the temperature or reports raw log-probabilities: start it with "
         "--logprobs-mode processed_logprobs"
         if raw
-        else f"set rollout.temperature={temperature:.3g}, or find who sets it on the way"
+        else f"set rollout.temperature={temperature:.3g}, or find what changes it on the way"
     )
     yield Fit(
         left(found),

@@ -47,7 +47,7 @@ class SglangServer(VllmServer):
 
     def command(self, served: Served, sampling: Sampling, lora: Lora | None) -> Command:
         raise ValueError(
-            "rollout=sglang_server: its servers are started by hand; docs/engines.md has the line"
+            "rollout=sglang_server: start its servers by hand; docs/engines.md has the command"
         )
 
     def _check(self, url: str, sampling: Sampling, lora: Lora | None) -> None:
@@ -55,7 +55,7 @@ class SglangServer(VllmServer):
         check_room(card, sampling)
         if self.transfer != "files":
             raise ValueError(
-                f"{WHERE}.transfer={self.transfer} is vLLM's own; set {WHERE}.transfer=files"
+                f"{WHERE}.transfer={self.transfer} is for vLLM only; set {WHERE}.transfer=files"
             )
         check_server(config, lora, sleeps=self.sleeps)
 

@@ -46,7 +46,7 @@ class Broadcast:
         if not tensors:
             raise EngineUnavailable(
                 f"{self.api.endpoint.url}: the server lost the weights, and this rank has none to "
-                "give; go on with resume=RUN, or set rollout.engine.transfer=files"
+                "send; resume the run (resume=RUN), or set rollout.engine.transfer=files"
             )
         try:
             if self.sender is None or not met:
@@ -60,8 +60,8 @@ class Broadcast:
         backend = self.api.transfer_backend()
         if backend not in SENDERS:
             raise EngineUnavailable(
-                f"{self.api.endpoint.url}: its weight transfer is {backend}, and "
-                f"{', '.join(SENDERS)} are known; see --weight-transfer-config"
+                f"{self.api.endpoint.url}: its weight transfer is {backend}, but only "
+                f"{', '.join(SENDERS)} are supported; set the server's --weight-transfer-config"
             )
         return SENDERS[backend](self.api, self.api.endpoint.limits.timeout)
 

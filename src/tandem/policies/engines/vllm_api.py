@@ -157,7 +157,7 @@ class VllmApi:
         try:
             self.endpoint.post(path, as_body(payload), read=said_if_any, repeatable=False)
         except RemoteError as error:
-            raise unavailable(error, "see the log of the server") from None
+            raise unavailable(error, "see the server's log") from None
 
     def _send(self, path: str, payload: object) -> dict:
         return self.endpoint.post(path, as_body(payload), read=said_if_any)
@@ -178,7 +178,7 @@ def as_mapping(reply: Reply) -> dict:
     """The JSON object of a reply. Raises ValueError for any other."""
     said = as_json(reply)
     if not isinstance(said, Mapping):
-        raise ValueError("what came is no JSON object")
+        raise ValueError("the reply is not a JSON object")
     return said
 
 
@@ -198,7 +198,7 @@ def names(reply: Reply) -> list[str]:
     data = as_mapping(reply).get("data")
     found = [card.get("id") for card in data or () if isinstance(card, dict)]
     if not found or not all(isinstance(name, str) for name in found):
-        raise ValueError("what came is no list of models")
+        raise ValueError("the reply is not a list of models")
     return found
 
 

@@ -19,7 +19,7 @@ def served(models: object, name: str | None) -> Mapping[str, object]:
     Raises ValueError if the server has no such model.
     """
     if not (cards := cards_of(models)):
-        raise ValueError(f"{WHERE}.url: the server at it serves no model; is it vLLM?")
+        raise ValueError(f"{WHERE}.url: the server there serves no model; is it vLLM?")
     if name is not None and name not in cards:
         raise ValueError(
             f"{WHERE}.model={name}: the server has no such model; it has {', '.join(cards)}"
@@ -39,7 +39,7 @@ def check_room(card: Mapping[str, object], sampling: Sampling) -> None:
     wanted += 1 if sampling.max_prompt_tokens is None else sampling.max_prompt_tokens
     if isinstance(room, int) and wanted > room:
         raise ValueError(
-            f"rollout.max_prompt_tokens and rollout.max_new_tokens ask for {wanted} tokens, and "
+            f"rollout.max_prompt_tokens and rollout.max_new_tokens need {wanted} tokens, but "
             f"the server has room for {room}; start it with --max-model-len {wanted}"
         )
 
@@ -54,8 +54,8 @@ def check_options(config: Mapping[str, object], *, sleeps: bool) -> None:
     mode = model.get("logprobs_mode", FAITHFUL)
     if mode != FAITHFUL:
         raise ValueError(
-            f"the server reports {mode}, not the log-probabilities of what it sampled from; start "
-            f"it with --logprobs-mode {FAITHFUL}"
+            f"the server reports {mode}, not log-probabilities under its sampling distribution; "
+            f"start it with --logprobs-mode {FAITHFUL}"
         )
     if sleeps and model.get("enable_sleep_mode") is False:
         raise ValueError(
@@ -88,7 +88,7 @@ def check_adapters(config: Mapping[str, object], lora: Lora | None, sampling: Sa
     if sampling.staleness and pinned and isinstance(slots, int) and slots < wanted:
         raise ValueError(
             f"rollout.staleness={sampling.staleness}: the server holds {slots} adapters at a time, "
-            f"and rows are asked of {wanted}; start it with --max-loras {wanted}, or set "
+            f"and samples need {wanted}; start it with --max-loras {wanted}, or set "
             "rollout.handover=in_flight"
         )
 
@@ -104,12 +104,12 @@ def check_transfer(config: Mapping[str, object] | None, lora: Lora | None) -> No
     backend = transfer.get("backend") if isinstance(transfer, dict) else None
     if backend not in SENDERS:
         raise ValueError(
-            f"rollout.engine.transfer=broadcast: the weight transfer of the server is {backend}; "
+            f"rollout.engine.transfer=broadcast: the server's weight transfer is {backend}; "
             "start it with VLLM_SERVER_DEV_MODE=1 and --weight-transfer-config "
             """'{"backend": "nccl"}', or set rollout.engine.transfer=files"""
         )
     if backend != "gloo" and find_spec("vllm") is None:
         raise ValueError(
-            f"rollout.engine.transfer=broadcast by {backend} needs the trainer's half of vLLM: "
-            "pip install vllm here too, or set rollout.engine.transfer=files"
+            f"rollout.engine.transfer=broadcast by {backend} needs vLLM in the trainer's "
+            "environment too: pip install vllm, or set rollout.engine.transfer=files"
         )

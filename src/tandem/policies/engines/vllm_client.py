@@ -150,7 +150,7 @@ class VllmClient(RolloutEngine):
             return row._replace(spans=())
         for span in row.spans:
             if not follows(span.version, question.version):
-                raise Forgotten(f"the server sampled by {span.version}, not {question.version}")
+                raise Forgotten(f"the server sampled with {span.version}, not {question.version}")
         return row
 
     def _lost(self, error: Rejected, question: Question) -> bool:

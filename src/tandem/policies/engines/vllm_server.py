@@ -73,7 +73,7 @@ class VllmServer(ServerOption):
         if self.starts:
             raise ValueError(f"{WHERE}.starts=true: the run starts its servers; leave url=auto")
         if not self.urls:
-            raise ValueError(f"{WHERE}.url=[]: give the address of one server at least")
+            raise ValueError(f"{WHERE}.url=[]: give the address of at least one server")
         try:
             for url in self.urls:
                 self.endpoint(url)
@@ -112,8 +112,8 @@ class VllmServer(ServerOption):
         """
         if self.api_key_env is not None and not os.environ.get(self.api_key_env, "").strip():
             raise ValueError(
-                f"{WHERE}.api_key_env={self.api_key_env}: there is nothing in this environment "
-                "variable; put the server's --api-key there, or set it to null"
+                f"{WHERE}.api_key_env={self.api_key_env}: this environment variable is "
+                "empty; put the server's --api-key there, or set the key to null"
             )
         for url in self.urls:
             self._check(url, sampling, lora)
@@ -129,8 +129,8 @@ class VllmServer(ServerOption):
             if error.status not in FORBIDDEN:
                 raise ValueError(f"the engine does not answer: {error}") from None
             raise ValueError(
-                f"the engine wants another key than {WHERE}.api_key_env={self.api_key_env} names: "
-                "give the name of the environment variable that holds its --api-key"
+                f"the engine rejects the key of {WHERE}.api_key_env={self.api_key_env}: name the "
+                "environment variable that holds the server's --api-key"
             ) from None
         except RemoteError as error:
             raise ValueError(f"the engine does not answer: {error}") from None
@@ -146,8 +146,8 @@ class VllmServer(ServerOption):
             check_adapters(config, lora, sampling)
         elif lora is None or self.sleeps or sampling.handover == "in_flight":
             raise ValueError(
-                f"{WHERE}.url={url}: the server takes no weights and does not sleep; start it "
-                "with VLLM_SERVER_DEV_MODE=1, or train adapters alone: model.lora, without "
+                f"{WHERE}.url={url}: the server cannot load weights or sleep; start it with "
+                "VLLM_SERVER_DEV_MODE=1, or train only adapters (model.lora) without "
                 "rollout.engine.sleeps"
             )
 
@@ -157,8 +157,8 @@ class VllmServer(ServerOption):
             return
         if not VllmApi(self.endpoint(url, patience=min(self.patience, SOON))).takes_tokens():
             raise ValueError(
-                f"rollout.handover=in_flight: the server at {url} does not say which weights took "
-                "a token; start it with --enable-scale-out (vLLM 0.32 or later), or set "
+                f"rollout.handover=in_flight: the server at {url} does not report which weights "
+                "sampled a token; start it with --enable-scale-out (vLLM 0.32 or later), or set "
                 "rollout.handover=drain"
             )
 
@@ -168,7 +168,7 @@ class VllmServer(ServerOption):
         memory = MEMORY / f"tandem-{os.getuid()}" if in_memory else None
         if memory is not None and not is_private(memory):
             log.warning(
-                "%s is not a folder of yours alone (chmod 700): weights travel through %s",
+                "%s is not private to you (chmod 700): weights go through %s",
                 memory,
                 self.folder,
             )

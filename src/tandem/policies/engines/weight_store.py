@@ -66,8 +66,8 @@ class WeightStore:
         if not any(arriving.glob("*.safetensors")):
             shutil.rmtree(arriving, ignore_errors=True)
             raise EngineUnavailable(
-                f"{place}: no weights were saved for the engine; those of several ranks are "
-                "saved by the first one alone"
+                f"{place}: no weights were saved for the engine; of several ranks only the "
+                "first one saves them"
             )
         publish(arriving, place)
 

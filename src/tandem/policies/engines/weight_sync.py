@@ -45,7 +45,7 @@ class WeightSync:
         """sleeps: during training; staleness: iterations by which sampling may be ahead."""
         if handover not in engine.handover_modes:
             raise ValueError(
-                f"rollout.handover={handover}: {type(engine).__name__} can "
+                f"rollout.handover={handover}: {type(engine).__name__} supports "
                 f"{' or '.join(sorted(engine.handover_modes))}; set it to one of these"
             )
         self.engine, self.weights, self.sleeps = engine, weights, sleeps
@@ -153,8 +153,8 @@ class WeightSync:
                 with self.journey.renewing:
                     self.engine.renew(self.handed, version or self.version)
         raise EngineUnavailable(
-            f"the engine lost the weights it was given {STARTS} times in a row; see its log for "
-            "why it starts again and again"
+            f"the engine lost its weights {STARTS} times in a row; see its log for why it keeps "
+            "restarting"
         )
 
     @property
