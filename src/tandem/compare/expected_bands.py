@@ -153,11 +153,11 @@ def read_expected(one: object, shared: Facts) -> Expected:
     found = check_object(one, "a variant", "name", "n", "seeds", "configuration", *CURVES)
     x, mean, low, high = (np.array(found[name], dtype=np.float64) for name in CURVES)
     if x.ndim != 1 or not x.shape == mean.shape == low.shape == high.shape:
-        raise ValueError("the curves of a variant are no lists of one length")
+        raise ValueError("the curves of a variant are not lists of equal length")
     kinds = {"name": str, "n": int, "seeds": list, "configuration": dict}
     for name, kind in kinds.items():
         if type(found[name]) is not kind:
-            raise ValueError(f"{name} of a variant is of the wrong kind")
+            raise ValueError(f"{name} of a variant has the wrong type")
     return Expected(
         name=found["name"],
         facts=present_facts({**shared, **found["configuration"]}),

@@ -103,11 +103,11 @@ def _error(variance: float | None) -> str:
 def _notes(alone: Sequence[Row], between: Sequence[Row]) -> list[str]:
     notes = [
         "Error on these prompts: the standard error behind the intervals of scores and "
-        "differences. Other prompts, as many and from the same sources, add to its square the "
-        "square of what is shown; included: each seed had its own prompts, so it is part of the "
-        "error already.",
+        "differences. Added by other prompts: the error that as many other prompts from the same "
+        "sources would add, in quadrature; included: each seed had its own prompts, so the error "
+        "on these prompts contains it.",
         "Error from prompts: from their choice and from the answers to them. Prompts needed: the "
-        f"number per seed that makes it {SMALL:g} of the error from seeds.",
+        f"number per seed that reduces it to {SMALL:g} of the error from seeds.",
     ]
     fewest = min(row.seeds[0] for row in alone)
     if fewest > 1:

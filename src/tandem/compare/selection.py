@@ -120,7 +120,7 @@ def _check_numbers(found: Sequence[object]) -> None:
     """Raise ValueError for what is no finite number, or too large to compute with."""
     for x in found:
         if type(x) not in (int, float) or not abs(x) <= LARGEST:
-            raise ValueError("a score is no number, or too large")
+            raise ValueError("a score is not a number, or too large")
 
 
 def tables_of(places: Iterable[str]) -> tuple[list[Table], list[str]]:
