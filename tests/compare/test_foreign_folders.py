@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from written_runs import write_run
+from written_runs import write_prompts, write_run
 
 from tandem.compare.__main__ import main
 from tandem.compare.report.gallery import make_gallery
@@ -314,6 +314,24 @@ def test_a_comparison_says_what_it_left_out(folder, capsys):
     said = capsys.readouterr()
     assert said.err.startswith(f"left out: {folder}/odd cannot be read as a run (conf")
     assert re.search(r"^grpo +2 ", said.out, re.M) and "left out:" in said.out
+
+
+def test_a_damaged_line_before_the_last_leaves_out_its_run_alone(folder, capsys):
+    """Only lines that the comparison needs are read, so it is found while comparing."""
+    for name in ("good0", "good1", "odd"):
+        for iteration in (0, 1, 2):
+            write_prompts(folder / name, [0.1, 0.3], iteration=iteration)
+    path = folder / "odd" / "evaluations.jsonl"
+    first, scored, last = path.read_text().splitlines()
+    path.write_text("\n".join([first, scored.replace("sources", "sorces"), last, ""]))
+    main([str(folder)])
+    said = capsys.readouterr()
+    why = "cannot be read as a run (a line of evaluations.jsonl has no sources)"
+    assert said.err == f"left out: {folder}/odd {why}\n"
+    assert re.search(r"^grpo +2 ", said.out, re.M) and "left out:" in said.out
+    with pytest.raises(SystemExit):
+        main([str(folder / "odd")])
+    assert capsys.readouterr().err == f"{folder}/odd {why}\n"
 
 
 @pytest.mark.parametrize("value", ["NaN", "-Infinity"])

@@ -62,7 +62,10 @@ def main(arguments: Sequence[str]) -> None:
         runs, left_out = read_all(find(places))
         for sentence in left_out:
             print(sentence, file=sys.stderr)
-        found = add_sweeps(compare(runs, make_request(options)), places, left_out)
+        compared = compare(runs, make_request(options))
+        for sentence in compared.unrecorded:
+            print(sentence, file=sys.stderr)
+        found = add_sweeps(compared, places, left_out)
         print(terminal.show_comparison(found))
         if "out" in options:
             write(found, Path(options["out"]), title=" ".join(places))
@@ -96,7 +99,7 @@ def add_sweeps(
 ) -> Comparison:
     """Add what sweeps at these places selected, and which of their runs left no record."""
     chosen, unread = selection.tables_of(places)
-    missing = [*left_out, *planned.list_unrecorded(places), *unread]
+    missing = [*left_out, *found.unrecorded, *planned.list_unrecorded(places), *unread]
     made = [
         replace(table, notes=[*table.notes, *missing]) if table.name == "scores" else table
         for table in found.tables

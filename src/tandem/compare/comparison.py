@@ -24,6 +24,7 @@ from tandem.compare.multitask import TaskAggregate
 from tandem.compare.pairs import Pair
 from tandem.compare.scores import Scored, score_variant
 from tandem.compare.table import Table
+from tandem.record.foreign import UnreadableRun
 from tandem.record.reading.runs import AXES, Run
 from tandem.record.reading.variants import Variant, group_runs
 
@@ -64,7 +65,7 @@ class Comparison:
     experiment: Experiment | None = None
     judged: Sequence[Judged] = ()  # every run against the experiment
     judges: Sequence[JudgedVariant] = ()  # rewards of weight 0 against the trained one
-    unrecorded: Sequence[str] = ()  # planned runs without a record, in sentences
+    unrecorded: Sequence[str] = ()  # runs left out, or planned without a record, in sentences
 
     @property
     def runs(self) -> list[Run]:
@@ -72,7 +73,22 @@ class Comparison:
 
 
 def compare(runs: Sequence[Run], request: Request) -> Comparison:
-    """Scores, pairs and all tables."""
+    """Scores, pairs and all tables, of the runs whose evaluations can be read.
+
+    Raises UnreadableRun if none can.
+    """
+    try:
+        return compare_readable(runs, request)
+    except UnreadableRun as error:
+        others = [run for run in runs if run.folder != error.folder]
+        if not others:
+            raise
+        found = compare(others, request)
+        return replace(found, unrecorded=(f"left out: {error}", *found.unrecorded))
+
+
+def compare_readable(runs: Sequence[Run], request: Request) -> Comparison:
+    """Scores, pairs and all tables. Raises UnreadableRun for a damaged line of evaluations."""
     found = compare_scores(runs, request)
     variants, metric = found.variants, found.metric
     made = [tables.table_scores(variants, metric, found.silent)]

@@ -26,6 +26,14 @@ UNREADABLE = (
 )
 
 
+class UnreadableRun(ValueError):
+    """A run directory with a file that cannot be read as one of a run."""
+
+    def __init__(self, folder: Path, error: Exception) -> None:
+        super().__init__(plain(f"{folder} cannot be read as a run ({reason_of(error)})"))
+        self.folder = folder
+
+
 def check_file(path: Path, most: int) -> None:
     """Raise ValueError for an existing path that is no regular file, as a FIFO would block, or that
     is closed or too large."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.record.foreign import LOG_BYTES, UNREADABLE, check_file, reason_of
+from tandem.record.foreign import LOG_BYTES, UNREADABLE, UnreadableRun, check_file
 from tandem.record.reading.logs import lines_from_the_end
 from tandem.record.reading.runs import EVALUATIONS, Run, read_evaluation
 
@@ -28,16 +28,16 @@ class Asked:
 def last_evaluation(run: Run, metric: str) -> Asked | None:
     """The evaluation that gives the run's score; None: it kept no values per prompt.
 
-    Raises ValueError for a file that cannot be read.
+    Raises UnreadableRun.
     """
     path, scored = run.folder / EVALUATIONS, run.curve(metric).x
     if not len(scored) or not path.exists() or not path.stat().st_size:
         return None
-    check_file(path, LOG_BYTES)
     try:
+        check_file(path, LOG_BYTES)
         return _of_iteration(path, metric, scored[-1])
     except UNREADABLE as error:
-        raise ValueError(f"{path} cannot be read ({reason_of(error)})") from None
+        raise UnreadableRun(run.folder, error) from None
 
 
 def _of_iteration(path: Path, metric: str, iteration: float) -> Asked | None:
@@ -54,14 +54,14 @@ def read_ends(run: Run, metric: str) -> tuple[dict, dict] | None:
     """The first and the last evaluation with values of this metric per prompt; None: there are no
     two, or their prompts differ.
 
-    Raises ValueError for a file that cannot be read.
+    Raises UnreadableRun.
     """
     path = run.folder / EVALUATIONS
     if not path.exists() or not path.stat().st_size:
         return None
-    check_file(path, LOG_BYTES)
     name = json.dumps(metric).encode() + b":"
     try:
+        check_file(path, LOG_BYTES)
         read = partial(read_evaluation, where=path.name)
         last = next((read(raw) for raw in lines_from_the_end(path) if name in raw), None)
         with path.open("rb") as file:
@@ -69,4 +69,4 @@ def read_ends(run: Run, metric: str) -> tuple[dict, dict] | None:
         same = first is not None and first["prompts"] == last["prompts"]
         return (first, last) if same and first["iteration"] < last["iteration"] else None
     except UNREADABLE as error:
-        raise ValueError(f"{path} cannot be read ({reason_of(error)})") from None
+        raise UnreadableRun(run.folder, error) from None

@@ -16,13 +16,12 @@ from tandem.record.foreign import (
     JSON_BYTES,
     LOG_BYTES,
     UNREADABLE,
+    UnreadableRun,
     check_file,
     check_object,
     parse_object,
-    plain,
     read_config,
     read_object,
-    reason_of,
 )
 from tandem.record.reading.logs import LARGEST, MOST_ITERATIONS, Log, lines_from_the_end
 from tandem.record.reading.states import State, is_working
@@ -194,7 +193,7 @@ def _check_numbers(values: object, count: int, what: str) -> None:
 
 
 def read(folder: Path) -> Run:
-    """The run in a directory. Raises ValueError if it cannot be read as one."""
+    """The run in a directory. Raises UnreadableRun."""
     try:
         config = read_config(folder / CONFIG)
         codes = _read_codes(folder / MANIFEST)
@@ -211,8 +210,7 @@ def read(folder: Path) -> Run:
         check_rest(folder)
         return found
     except UNREADABLE as error:
-        said = f"{folder} cannot be read as a run ({reason_of(error)})"
-        raise ValueError(plain(said)) from None
+        raise UnreadableRun(folder, error) from None
 
 
 def read_all(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
@@ -224,7 +222,7 @@ def read_all(folders: Iterable[Path]) -> tuple[list[Run], list[str]]:
     for folder in folders:
         try:
             found.append(read(folder))
-        except ValueError as error:
+        except UnreadableRun as error:
             left_out.append(f"left out: {error}")
     if not found:
         raise ValueError("; ".join(left_out).removeprefix("left out: "))
