@@ -72,6 +72,10 @@ class Opaque(Shift):
     def state_dict(self):
         return {"steps": {1, 2}}
 
+class Failing(Shift):
+    def on_train_batch_end(self, trainer, module, *_):
+        raise OSError("no route to the dashboard")
+
 class Plain:
     pass
 """
@@ -96,6 +100,13 @@ def test_what_is_no_callback_or_has_a_state_that_no_checkpoint_holds(plugin):
     said = said_by(called(plugin, "Plain"))
     assert said == "callbacks.own made a Plain; make a lightning.pytorch.Callback"
     assert said_by(called(plugin, "Opaque")).startswith("callbacks: Opaque: the state_dict() of a")
+
+
+def test_a_callback_that_raises_does_not_cost_its_iteration(plugin, tmp_path, caplog):
+    with pytest.raises(OSError, match="no route"):
+        tandem.train(*called(plugin, "Failing"), "checkpoints.every=9")
+    assert [one.name for one in (tmp_path / "run" / "checkpoints").iterdir()] == ["step_000001"]
+    assert "a callback raised at the end of iteration 1" in caplog.text
 
 
 STREAMS = """

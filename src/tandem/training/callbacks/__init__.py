@@ -11,6 +11,7 @@ from tandem.record.run_record import RunRecord
 from tandem.training.callbacks.checkpoints import (
     Checkpoints,
     OptimizerOffload,
+    Others,
     Resume,
     newest_policy,
     restore,
@@ -53,7 +54,8 @@ def standard(
 
     At the start of an iteration, its clock starts before the evaluation. At its end, its metrics
     are written before the checkpoint that relies on them, and the checkpoint before a stop. What
-    others change at the end of an iteration is in its checkpoint, so they come before it.
+    others change at the end of an iteration is in its checkpoint, so they come before it; if one
+    raises there, the checkpoint is saved all the same.
     """
     recording = Recording(record=record, samples_every=evaluation.every)
     checkpoints = Checkpoints(record=record, every=checkpoint_every, keep=keep)
@@ -68,4 +70,5 @@ def standard(
     first = [Resume(record)] if resume else []
     shown = Progress(record, evaluation)
     end = [checkpoints, interrupt, shown]
-    return [Watchdog(record), *first, recording, evaluating, *others, *end]
+    before_others = [Others(checkpoints)] if others else []
+    return [Watchdog(record), *first, recording, evaluating, *before_others, *others, *end]

@@ -27,6 +27,10 @@ from tandem.training.offload import HOST, move_state
 
 log = logging.getLogger(__name__)
 LAST_SECONDS = 60.0  # that a failed rank waits for a checkpoint being written
+OTHER_RAISED = (
+    "a callback raised at the end of iteration %d; its checkpoint is saved, without what the "
+    "callback had still to do; remove a checkpoint to repeat its iteration"
+)
 
 
 class Checkpoints(Callback):
@@ -41,8 +45,10 @@ class Checkpoints(Callback):
         self.spared: Sequence[int] = ()  # steps; the newest checkpoint up to each is kept
         self.published: int | None = None  # step of the last checkpoint of this process
         self.writing: Writing | None = None
+        self.others_run = False  # from the record of an iteration to its checkpoint
 
     def on_train_batch_end(self, trainer: Trainer, module: PostTraining, *_: object) -> None:
+        self.others_run = False
         self.settle()
         if module.iteration % self.every == 0 or module.iteration == module.plan.iterations:
             self.publish(trainer, module)
@@ -52,15 +58,19 @@ class Checkpoints(Callback):
         self.settle()
 
     def on_exception(self, trainer: Trainer, module: PostTraining, exception: Exception) -> None:
-        """Save a checkpoint if a service did not answer, or if the run was stopped while it waited
-        for rewards: it can be resumed from here."""
+        """Save a checkpoint if a service did not answer, if the run was stopped while it waited
+        for rewards, or if a callback of the user raised after a whole iteration: the run can be
+        resumed from here."""
         # Several ranks may have stopped at different points, and must not wait for each other.
         alone = distributed.world_size() == 1
         if self.writing is not None:
             self.writing.join(None if alone else LAST_SECONDS)
-        if isinstance(exception, EngineUnavailable | Abandoned) and alone:
+        left_whole = isinstance(exception, EngineUnavailable | Abandoned) or self.others_run
+        if left_whole and alone:
             self.publish(trainer, module)
             self.settle()
+            if self.others_run:
+                log.warning(OTHER_RAISED, module.iteration)
             log.warning(self.record.how_to_go_on)
 
     def publish(self, trainer: Trainer, module: PostTraining) -> None:
@@ -101,6 +111,16 @@ class Checkpoints(Callback):
         writing, self.writing = self.writing, None
         if writing is not None:
             writing.wait()
+
+
+class Others(Callback):
+    """The end of an iteration's record, after which the callbacks of the configuration run."""
+
+    def __init__(self, checkpoints: Checkpoints) -> None:
+        self.checkpoints = checkpoints
+
+    def on_train_batch_end(self, trainer: Trainer, module: PostTraining, *_: object) -> None:
+        self.checkpoints.others_run = True
 
 
 def share_of_this_rank(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
