@@ -16,6 +16,7 @@ SLIDING = "flow_grpo dynamics=flow_sde dynamics/stochastic=sliding_window dynami
 TAUGHT = "diffusion_opd algorithm.teachers.folders={others:teacher}"
 POSITIVE = "must be positive"
 PART = "must lie in 0 ... 1"
+TIS, BAND = (f"grpo algorithm/importance_sampling={name}" for name in ("token_tis", "icepop"))
 WRONG = {  # preset and key=number -> the message
     "nft algorithm.loss.beta=0.0": POSITIVE,
     "nft algorithm.loss.beta=-1.0": POSITIVE,
@@ -43,6 +44,9 @@ WRONG = {  # preset and key=number -> the message
     f"nft {OLD}.start=-0.1": PART,
     f"nft {OLD}.slope=-0.1": "must not be negative",
     f"nft {FAST}.warmup=0": POSITIVE,
+    f"{TIS} algorithm.importance_sampling.ratio_max=-2.0": POSITIVE,
+    f"{BAND} algorithm.importance_sampling.low=-0.5": "must not be negative",
+    "flow_grpo algorithm/loss=weighted_ppo algorithm.loss.weight.scale=-1.0": POSITIVE,
     f"{SLIDING}=linearly_fewer dynamics.stochastic.stay.least=0": POSITIVE,
 }
 ENDS = [  # preset and both ends

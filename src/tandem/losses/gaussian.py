@@ -61,7 +61,7 @@ def inverse_gain(transition: Transition) -> Tensor:
 def noise(
     transition: Transition,
     *,
-    scale: float = 2.25,  # times std
+    scale: Annotated[float, positive] = 2.25,  # times std
 ) -> Tensor:
     """scale x std: largest for the noisiest steps (TempFlow-GRPO, arXiv:2508.04324): [B, T]."""
     return scale * transition.std

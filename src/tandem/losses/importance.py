@@ -16,7 +16,13 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from tandem.contracts import fraction, register_correction, register_old_logprobs
+from tandem.contracts import (
+    at_least,
+    fraction,
+    positive,
+    register_correction,
+    register_old_logprobs,
+)
 from tandem.losses.policy import MAX_LOG_RATIO, ratio_of
 from tandem.metrics import EffectiveSize, Metric, masked_mean
 from tandem.types import CoupledBatch
@@ -88,7 +94,7 @@ def none(batch: CoupledBatch) -> Tensor:
 
 # min(r, 2) of each step: truncated importance sampling (default)
 @register_correction(reads=BOTH, metrics=_capped_steps)
-def token_tis(batch: CoupledBatch, *, ratio_max: float = 2.0) -> Tensor:
+def token_tis(batch: CoupledBatch, *, ratio_max: Annotated[float, positive] = 2.0) -> Tensor:
     """min(r, ratio_max) of each step: truncated importance sampling.
 
     Shape: [B, T]. Source: truncated importance sampling, https://fengyao.notion.site/off-policy-rl.
@@ -98,7 +104,7 @@ def token_tis(batch: CoupledBatch, *, ratio_max: float = 2.0) -> Tensor:
 
 # min(R, 2), R the product over a sample's steps
 @register_correction(reads=BOTH, metrics=_capped_samples)
-def sequence_tis(batch: CoupledBatch, *, ratio_max: float = 2.0) -> Tensor:
+def sequence_tis(batch: CoupledBatch, *, ratio_max: Annotated[float, positive] = 2.0) -> Tensor:
     """min(R, ratio_max), R the product over the sample's steps.
 
     Shape: [B, T]. Source: verl's rollout correction at the level of samples.
@@ -108,7 +114,12 @@ def sequence_tis(batch: CoupledBatch, *, ratio_max: float = 2.0) -> Tensor:
 
 # r of each step, 0 where it is outside a band
 @register_correction(reads=BOTH, rising=(("low", "high"),))
-def icepop(batch: CoupledBatch, *, low: float = 0.5, high: float = 5.0) -> Tensor:
+def icepop(
+    batch: CoupledBatch,
+    *,
+    low: Annotated[float, at_least(0)] = 0.5,
+    high: Annotated[float, positive] = 5.0,
+) -> Tensor:
     """r of each step, 0 where it is outside [low, high].
 
     Shape: [B, T]. Source: IcePop of Ring-1T, arXiv:2510.18855.
@@ -119,7 +130,12 @@ def icepop(batch: CoupledBatch, *, low: float = 0.5, high: float = 5.0) -> Tenso
 
 # R of the sample, 0 where it is outside a band (TRL's default)
 @register_correction(reads=BOTH, rising=(("low", "high"),))
-def sequence_mask(batch: CoupledBatch, *, low: float = 0.0, high: float = 3.0) -> Tensor:
+def sequence_mask(
+    batch: CoupledBatch,
+    *,
+    low: Annotated[float, at_least(0)] = 0.0,
+    high: Annotated[float, positive] = 3.0,
+) -> Tensor:
     """R of the sample, 0 where it is outside [low, high]: [B, T]. Source: TRL's sequence_mask."""
     ratio = product_ratio(batch)
     return ratio * _within(ratio, low, high) * batch.mask
@@ -127,7 +143,12 @@ def sequence_mask(batch: CoupledBatch, *, low: float = 0.0, high: float = 3.0) -
 
 # Samples whose R is outside a band are not trained on
 @register_correction(reads=BOTH, rising=(("low", "high"),))
-def sequence_rejection(batch: CoupledBatch, *, low: float = 0.5, high: float = 2.0) -> Tensor:
+def sequence_rejection(
+    batch: CoupledBatch,
+    *,
+    low: Annotated[float, at_least(0)] = 0.5,
+    high: Annotated[float, positive] = 2.0,
+) -> Tensor:
     """1, but 0 for samples whose R is outside [low, high].
 
     Shape: [B, T]. Source: verl's rejection sampling of samples.
@@ -137,7 +158,12 @@ def sequence_rejection(batch: CoupledBatch, *, low: float = 0.5, high: float = 2
 
 # Samples whose mean ratio is outside a band are not trained on
 @register_correction(reads=BOTH, rising=(("low", "high"),))
-def geometric_rejection(batch: CoupledBatch, *, low: float = 0.999, high: float = 1.001) -> Tensor:
+def geometric_rejection(
+    batch: CoupledBatch,
+    *,
+    low: Annotated[float, at_least(0)] = 0.999,
+    high: Annotated[float, positive] = 1.001,
+) -> Tensor:
     """1, but 0 for samples whose geometric mean ratio is outside [low, high].
 
     Shape: [B, T]. Source: verl's rejection sampling by the geometric mean.
@@ -158,8 +184,8 @@ def _staleness(batch: CoupledBatch, *, low: float, high: float, decay: float) ->
 def staleness_decay(
     batch: CoupledBatch,
     *,
-    low: float = 0.5,
-    high: float = 2.0,
+    low: Annotated[float, at_least(0)] = 0.5,
+    high: Annotated[float, positive] = 2.0,
     decay: Annotated[float, fraction] = 0.9,  # per version; 1: no decay
 ) -> Tensor:
     """clip(r, low, high) decay^gap, gap being the age of the sampling weights in versions.

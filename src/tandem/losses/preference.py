@@ -12,7 +12,7 @@ from typing import Annotated
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from tandem.contracts import between, positive, register_policy_loss
+from tandem.contracts import at_least, between, positive, register_policy_loss
 from tandem.losses.pairs import log_ratio, of_pairs, of_row, on_pairs, pairs_by
 from tandem.types import CoupledBatch
 
@@ -123,7 +123,7 @@ def simpo(
     batch: CoupledBatch,
     *,
     beta: Temperature = 2.0,
-    gamma: float = 0.5,  # published: 0.5 to 1.4
+    gamma: Annotated[float, at_least(0)] = 0.5,  # published: 0.5 to 1.4
     length_norm: bool = True,
     label_smoothing: LabelNoise = 0.0,
 ) -> Tensor:
@@ -148,7 +148,7 @@ def simpo(
     },
     **PAIRS,
 )
-def orpo(batch: CoupledBatch, *, odds: float = 0.1) -> Tensor:
+def orpo(batch: CoupledBatch, *, odds: Annotated[float, at_least(0)] = 0.1) -> Tensor:
     """-a_w - odds log sigmoid(log odds(a_w) - log odds(a_l)), a the mean log p of a row's steps.
 
     The first part imitates the chosen answer; length does not matter (arXiv:2403.07691,

@@ -34,9 +34,9 @@ class Segment:
     # The comparison group of a picture if a text has several.
     within: Literal["prompt", "text"] = "prompt"
     # Factors for numbers with these units, like those of dynamics.
-    clip_scale: float = 1.0
-    sequence_scale: float = 1.0
-    preference_scale: float = 1.0
+    clip_scale: Annotated[float, positive] = 1.0
+    sequence_scale: Annotated[float, positive] = 1.0
+    preference_scale: Annotated[float, positive] = 1.0
 
     @property
     def frozen(self) -> bool:

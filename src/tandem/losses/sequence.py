@@ -178,8 +178,9 @@ def vespo_metrics(
 def vespo(
     batch: CoupledBatch,
     *,
-    good: tuple[float, float] = (2.0, 3.0),  # power and rate for advantages of 0 or more
-    bad: tuple[float, float] = (3.0, 2.0),
+    # Power and rate for advantages of 0 or more.
+    good: Annotated[tuple[float, float], at_least(0)] = (2.0, 3.0),
+    bad: Annotated[tuple[float, float], at_least(0)] = (3.0, 2.0),
 ) -> Tensor:
     """-phi A log p: a smooth weight of the whole sample instead of a clip (arXiv:2602.10693).
 

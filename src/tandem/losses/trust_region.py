@@ -29,7 +29,12 @@ of_probabilities = declare(
 
 
 @of_probabilities
-def total_variation(batch: CoupledBatch, *, low: float = 0.15, high: float = 0.15) -> Tensor:
+def total_variation(
+    batch: CoupledBatch,
+    *,
+    low: Annotated[float, at_least(0)] = 0.15,
+    high: Annotated[float, at_least(0)] = 0.15,
+) -> Tensor:
     """Steps whose probability moved past its bound in the direction of the advantage.
 
     Shape: [B, T] bool.
@@ -40,7 +45,12 @@ def total_variation(batch: CoupledBatch, *, low: float = 0.15, high: float = 0.1
 
 
 @of_probabilities
-def binary_kl(batch: CoupledBatch, *, low: float = 0.05, high: float = 0.05) -> Tensor:
+def binary_kl(
+    batch: CoupledBatch,
+    *,
+    low: Annotated[float, at_least(0)] = 0.05,
+    high: Annotated[float, at_least(0)] = 0.05,
+) -> Tensor:
     """Steps whose KL(sampler || policy) of "this token or any other" exceeds its bound in nats.
 
     Shape: [B, T] bool.
@@ -131,7 +141,7 @@ class OffPolicyMask(LossWrapper):
 
     says: ClassVar[str] = "the off-policy mask"
 
-    delta: float
+    delta: Annotated[float, at_least(0)]
 
     def __call__(self, batch: CoupledBatch) -> Tensor:
         return torch.where(self.dropped(batch), 0, self.loss(batch))
