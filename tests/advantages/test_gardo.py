@@ -1,6 +1,7 @@
 """The parts of GARDO, each by itself: a gate of the KL, a moving reference, a bonus for
 diversity."""
 
+import re
 from dataclasses import replace
 from functools import partial
 
@@ -15,7 +16,10 @@ from tandem.advantages.uncertainty import most_uncertain, uncertainty, win_share
 from tandem.algorithm.controllers import ReferenceRenewal
 from tandem.algorithm.coupled import Coupled
 from tandem.algorithm.objective import Term
+from tandem.algorithm.regularizers import KLInLoss
+from tandem.contracts.outputs import WrongOutput
 from tandem.experience import Experience, select_rows
+from tandem.losses.kl import k2
 from tandem.losses.policy import ppo
 from tandem.losses.reduction import sequence_mean
 from tandem.rewards import Reward
@@ -61,6 +65,20 @@ def test_uncertainty_is_the_reference_one(axis):
 def test_the_gate_holds_the_most_uncertain_and_none_whom_others_like_better(axis, share, held):
     gate = most_uncertain(judged(axis), rows(), auxiliary=NAMES, share=share)
     assert gate.nonzero()[:, 0].tolist() == held
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (1.0, "returned float; return a bool tensor [B], here [4]"),
+        (torch.ones(4), "returned torch.float32 [4]; return a bool"),
+        (torch.ones(4, 2, dtype=torch.bool), "returned torch.bool [4, 2]; return a bool"),
+    ],
+)
+def test_a_gate_is_a_bool_for_each_sample(made, said):
+    term = KLInLoss(coef=0.1, loss=k2, gate=lambda scores, rollout: made)
+    with pytest.raises(WrongOutput, match=re.escape(said)):
+        term.open_for(scores(torch.zeros(4)), rows())
 
 
 def test_without_auxiliary_rewards_the_gate_holds_what_the_reward_likes_best():

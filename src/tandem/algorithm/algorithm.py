@@ -202,10 +202,10 @@ class Algorithm:
             rollout = replace(rollout, mask=rollout.mask & scores.scored[:, None])
         if self.kl.reads_before:  # subtracted from the reward
             scores = self.kl.charge(scores, rollout)
-        of_all, rows, gate = distributed.with_all_rows, (scores, rollout), self.kl.gate
+        of_all, rows = distributed.with_all_rows, (scores, rollout)
         advantages = of_all(self.compare, *rows)
         returns = None if self.critic is None else of_all(self.critic.expect, *rows)
-        gates = {} if gate is None else {KL: of_all(gate, *rows)}
+        gates = {} if self.kl.gate is None else {KL: of_all(self.kl.open_for, *rows)}
         return Experience(
             rollout=rollout, scores=scores, advantages=advantages, returns=returns, gates=gates
         )

@@ -15,6 +15,7 @@ from tandem.algorithm.controllers import EntropyController, KLController, Refere
 from tandem.algorithm.coupled import entropy_bonus
 from tandem.algorithm.objective import Term, Weigh
 from tandem.contracts import Switch, at_least, declare, facts_of, positive, register_kl
+from tandem.contracts.outputs import WrongOutput, named, place_of
 from tandem.losses.reduction import token_mean
 from tandem.types import CoupledBatch, Rollout, Scores
 
@@ -72,6 +73,19 @@ class KLInLoss(KL):
         if (self.renew_above is None and self.renew_every is None) or self.is_off:
             return None
         return ReferenceRenewal(kl_above=self.renew_above, every=self.renew_every)
+
+    def open_for(self, scores: Scores, rollout: Rollout) -> Tensor:
+        """The samples that the gate lets through, [B] bool. Raises WrongOutput for anything else,
+        which would scale the weights or broadcast over them."""
+        found = self.gate(scores, rollout)
+        is_tensor = isinstance(found, Tensor)
+        if is_tensor and found.dtype == torch.bool and found.shape == rollout.group.shape:
+            return found.to(rollout.group.device)
+        said = f"{found.dtype} {[*found.shape]}" if is_tensor else type(found).__name__
+        raise WrongOutput(
+            f"KL gate {named(self.gate)} at {place_of(self.gate)} returned {said}; return a bool "
+            f"tensor [B], here {[*rollout.group.shape]}, True for the samples that keep their KL"
+        )
 
     def term_beside(self, weights: Weigh) -> Term:
         """The term added to a policy loss with these weights."""
