@@ -250,9 +250,10 @@ class Silent:
         return None
 """
 WRONG_REPROMPTS = {
-    "of_one": "returned 1 of Prompt for 4 outputs; return a list with a Prompt or None for each",
-    "nothing": "returned 0 of NoneType for 4 outputs; return a list with a Prompt or None for each",
-    "texts": "returned 4 of str for 4 outputs; return a list with a Prompt or None for each",
+    "of_one": "returned a list of 1 for 4 outputs; return a list with a Prompt or None for each",
+    "nothing": "returned None for 4 outputs; return a list with a Prompt or None for each",
+    "texts": "returned a list of 4 with str for 4 outputs; return a list with a Prompt or None "
+    "for each",
 }
 
 

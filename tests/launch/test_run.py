@@ -46,7 +46,7 @@ def lines(folder: Path, name: str = "metrics.jsonl") -> list[dict]:
         ({}, "model=m as it is loaded"),
         ({"warm_start": ["algorithm=sft"]}, "model=m after its warm start"),
         ({"continue_from": "runs/a"}, "the weights that runs/a ended with"),
-        ({"continue_from": "runs/a", "resume": "runs/b"}, "the weights after 3 of 5 iterations"),
+        ({"continue_from": "runs/a", "resume": "runs/b"}, "the weights after 3 iterations"),
     ],
 )
 def test_an_evaluation_says_whose_weights_it_was_of(start, said):

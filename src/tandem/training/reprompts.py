@@ -60,13 +60,15 @@ class Reprompted(Wrapper):
     def check(self, said: object, count: int) -> None:
         """Raises WrongOutput unless there is a prompt or None for each of `count` outputs."""
         each = said if isinstance(said, list | tuple) else ()
-        if len(each) != count or not all(one is None or isinstance(one, Prompt) for one in each):
-            kinds = sorted({type(one).__name__ for one in each} or {type(said).__name__})
-            raise WrongOutput(
-                f"reprompt {named(self.reprompt)} at {place_of(self.reprompt)} returned "
-                f"{len(each)} of {', '.join(kinds)} for {count} outputs; return a list with a "
-                "Prompt or None for each"
-            )
+        kinds = {type(one).__name__ for one in each if not isinstance(one, Prompt | None)}
+        if len(each) == count and not kinds:
+            return
+        returned = f"a {type(said).__name__} of {len(each)}" if each else repr(said)[:40]
+        wrong = f" with {', '.join(sorted(kinds))}" if kinds else ""
+        raise WrongOutput(
+            f"reprompt {named(self.reprompt)} at {place_of(self.reprompt)} returned {returned}"
+            f"{wrong} for {count} outputs; return a list with a Prompt or None for each"
+        )
 
     def told(self, rollout: Rollout, scores: Scores) -> dict[str, object]:
         """The teacher prompt of each row, and whether it has one."""
