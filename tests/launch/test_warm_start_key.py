@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -121,5 +122,9 @@ def test_a_line_says_why_none_that_is_kept_will_do(folder):
     assert made_of(start("data=mine")) == first
     (folder / "own_words.py").write_text("WORDS = ('b',)\n")
     said = reason(made_of(start("data=mine", "seed=3")), kept)
-    assert said.startswith(f"since {first.name} own_words.py has changed, ")
-    assert "seed is 3 and was 0" in said
+    assert said.startswith(
+        f"{first.name} differs: own_words.py has changed, seed is 3 and was 0, data.seed is 3"
+    )
+    unread = replace(first, files={})
+    assert "own_words.py is used now" in first.unlike(unread)
+    assert "own_words.py is no longer used" in unread.unlike(first)

@@ -19,7 +19,7 @@ from tandem.config.plugins import list_sources
 from tandem.settings.settings import key_of
 
 FILE = "made_of.json"  # beside the weights
-ABSENT = "nothing"
+ABSENT = "unset"
 NAMED = 3  # differences named in a line
 TANDEM = Path(__file__).parents[1]
 # Code that every run uses, in addition to the code named by its configuration.
@@ -47,16 +47,26 @@ class MadeOf:
         return json.dumps({"values": self.values, "files": self.files}, sort_keys=True)
 
     def unlike(self, other: MadeOf) -> list[str]:
-        """The differences from another one in words, code and data first."""
-        edited = [
-            f"{name} {'has changed' if name in self.files and name in other.files else 'is new'}"
-            for name in _differing(self.files, other.files)
+        """The differences from another one in words.
+
+        Edited code and data come first, then values, with keys of the whole run before those of
+        its parts, then files that only one of them uses, which follow from the values.
+        """
+        files = list(_differing(self.files, other.files))
+        both = self.files.keys() & other.files.keys()
+        names = sorted(_differing(self.values, other.values), key=lambda name: name.count("."))
+        return [
+            *(f"{name} has changed" for name in files if name in both),
+            *(
+                f"{name} is {_shown(self.values, name)} and was {_shown(other.values, name)}"
+                for name in names
+            ),
+            *(
+                f"{name} is {'used now' if name in self.files else 'no longer used'}"
+                for name in files
+                if name not in both
+            ),
         ]
-        changed = [
-            f"{name} is {_shown(self.values, name)} and was {_shown(other.values, name)}"
-            for name in _differing(self.values, other.values)
-        ]
-        return edited + changed
 
 
 def made_of(cfg: DictConfig) -> MadeOf:
@@ -122,7 +132,7 @@ def reason(wanted: MadeOf, folder: Path) -> str:
     nearest = min(unlike, key=lambda name: len(unlike[name]))
     first, more = unlike[nearest][:NAMED], len(unlike[nearest]) - NAMED
     rest = f" and {more} more" if more > 0 else ""
-    return f"since {nearest} {', '.join(first)}{rest}"
+    return f"{nearest} differs: {', '.join(first)}{rest}"
 
 
 def files(place: Path) -> list[Path]:
