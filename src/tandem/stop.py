@@ -97,6 +97,7 @@ def end_when_told(*, resumable: bool = False) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, leave)
+        keep_exit_code()  # of a second Ctrl-C as Python ends, which would end it without one
         print("\nstopped by Ctrl-C", file=sys.stderr)
         sys.exit(INTERRUPTED)
     finally:

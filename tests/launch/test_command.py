@@ -111,19 +111,25 @@ def test_the_first_signal_lets_a_server_end_and_the_second_ends_it_at_once(capfd
     assert capfd.readouterr() == ("draining\n", "\nstopped by Ctrl-C\n")
 
 
-def test_ctrl_c_while_python_ends_keeps_the_exit_code_of_a_server():
-    code = """
+@pytest.mark.parametrize(
+    ("command", "code", "said"),
+    [
+        ("end_when_told(), until_told()", 0, ""),
+        ("end_when_told(resumable=True)", 75, "\nstopped by Ctrl-C\n"),
+    ],
+)
+def test_ctrl_c_while_python_ends_keeps_the_exit_code(command, code, said):
+    program = f"""
 import atexit, os, signal
 from tandem.stop import end_when_told, until_told
 atexit.register(os.kill, os.getpid(), signal.SIGINT)  # the first of these is the last that is run
 signal.signal(signal.SIGINT, signal.default_int_handler)
-with end_when_told():
-    with until_told():
-        os.kill(os.getpid(), signal.SIGINT)
-        signal.pause()
+with {command}:
+    os.kill(os.getpid(), signal.SIGINT)
+    signal.pause()
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (code, said)
 
 
 @pytest.mark.slow
