@@ -128,6 +128,8 @@ def test_a_dry_run_loads_nothing_and_writes_nothing(tmp_path, capsys):
     assert result.metrics == {}
     assert not (tmp_path / "run").exists()
     assert "4 prompts x 4 samples = 16 samples" in capsys.readouterr().out
+    train(tmp_path / "run", "dry_run=true", "data=hub", "data.name=no/such")
+    assert "prompts     not read, as a dry run downloads nothing\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("lora", ["null", "{r: 4, alpha: 8, target_modules: all-linear}"])

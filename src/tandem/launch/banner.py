@@ -51,8 +51,11 @@ def left_out(rows: Sequence[InvalidRow]) -> str:
     return line("left out", f"{len(rows):,} rows, listed in quarantine.jsonl: {said}")
 
 
-def prompts_read(data: Data, source: str) -> str:
-    """The number of prompts of each split; `source` names the one to train on."""
+def prompts_read(data: Data | None, source: str) -> str:
+    """The number of prompts of each split; `source` names the one to train on. None: a dry run of
+    data that are downloaded."""
+    if data is None:
+        return line("prompts", "not read, as a dry run downloads nothing")
     of_training = f"{len(getattr(data, source)):,} to train on"
     kept = f"{len(data.eval):,} held out for evaluation, {len(data.test):,} set aside for the test"
     bad = f"; {len(data.quarantine):,} bad rows left out" if data.quarantine else ""

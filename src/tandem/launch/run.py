@@ -109,7 +109,7 @@ def run(
             say(estimate(cfg, settings))
         return Result(metrics={}, run_dir=run_dir)
     data = read_inputs(cfg) if data is None else data
-    if job == "train" and data is not None:
+    if job == "train":
         say(prompts_read(data, read_by(build(cfg.algorithm).needs)))
     if settings.dry_run:
         return Result(metrics={}, run_dir=run_dir)
