@@ -11,8 +11,8 @@ from tandem.record.run_record import RunRecord
 from tandem.training.callbacks.checkpoints import (
     Checkpoints,
     OptimizerOffload,
-    Others,
     Resume,
+    UserCallbacksBegin,
     newest_policy,
     restore,
 )
@@ -70,5 +70,5 @@ def standard(
     first = [Resume(record)] if resume else []
     shown = Progress(record, evaluation)
     end = [checkpoints, interrupt, shown]
-    before_others = [Others(checkpoints)] if others else []
-    return [Watchdog(record), *first, recording, evaluating, *before_others, *others, *end]
+    begin = [UserCallbacksBegin(checkpoints)] if others else []
+    return [Watchdog(record), *first, recording, evaluating, *begin, *others, *end]

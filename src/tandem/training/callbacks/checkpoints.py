@@ -27,7 +27,7 @@ from tandem.training.offload import HOST, move_state
 
 log = logging.getLogger(__name__)
 LAST_SECONDS = 60.0  # that a failed rank waits for a checkpoint being written
-OTHER_RAISED = (
+CALLBACK_RAISED = (
     "a callback raised at the end of iteration %d; its checkpoint is saved, without what the "
     "callback had still to do; remove a checkpoint to repeat its iteration"
 )
@@ -45,10 +45,10 @@ class Checkpoints(Callback):
         self.spared: Sequence[int] = ()  # steps; the newest checkpoint up to each is kept
         self.published: int | None = None  # step of the last checkpoint of this process
         self.writing: Writing | None = None
-        self.others_run = False  # from the record of an iteration to its checkpoint
+        self.in_user_callbacks = False  # between record and checkpoint
 
     def on_train_batch_end(self, trainer: Trainer, module: PostTraining, *_: object) -> None:
-        self.others_run = False
+        self.in_user_callbacks = False
         self.settle()
         if module.iteration % self.every == 0 or module.iteration == module.plan.iterations:
             self.publish(trainer, module)
@@ -65,12 +65,12 @@ class Checkpoints(Callback):
         alone = distributed.world_size() == 1
         if self.writing is not None:
             self.writing.join(None if alone else LAST_SECONDS)
-        left_whole = isinstance(exception, EngineUnavailable | Abandoned) or self.others_run
+        left_whole = isinstance(exception, EngineUnavailable | Abandoned) or self.in_user_callbacks
         if left_whole and alone:
             self.publish(trainer, module)
             self.settle()
-            if self.others_run:
-                log.warning(OTHER_RAISED, module.iteration)
+            if self.in_user_callbacks:
+                log.warning(CALLBACK_RAISED, module.iteration)
             log.warning(self.record.how_to_go_on)
 
     def publish(self, trainer: Trainer, module: PostTraining) -> None:
@@ -113,14 +113,14 @@ class Checkpoints(Callback):
             writing.wait()
 
 
-class Others(Callback):
+class UserCallbacksBegin(Callback):
     """The end of an iteration's record, after which the callbacks of the configuration run."""
 
     def __init__(self, checkpoints: Checkpoints) -> None:
         self.checkpoints = checkpoints
 
     def on_train_batch_end(self, trainer: Trainer, module: PostTraining, *_: object) -> None:
-        self.checkpoints.others_run = True
+        self.checkpoints.in_user_callbacks = True
 
 
 def share_of_this_rank(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
