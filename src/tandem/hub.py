@@ -33,7 +33,7 @@ def locate(path: str, *, key: str) -> str:
 
 
 def refuse_absent(path: str, *, key: str) -> None:
-    """Raise ValueError for what is written as a folder, and no name of a hub, and is none."""
+    """Raise ValueError for a path that cannot be a name on the hub, and is no folder."""
     folder = Path(path).expanduser()
     is_folder = folder.is_absolute() or path.startswith((".", "~")) or path.count("/") > 1
     if is_folder and not folder.is_dir():
@@ -41,7 +41,7 @@ def refuse_absent(path: str, *, key: str) -> None:
 
 
 def check_hub(name: str, key: str) -> None:
-    """One quick question: transformers would ask for a minute before it gave up.
+    """Ask the hub once, for at most 10 s: transformers would try for a minute.
 
     Raises ValueError where the hub does not answer or does not have it.
     """
@@ -97,9 +97,10 @@ def _shards(index: Path) -> list[str]:
 
 
 def hide_bars() -> None:
-    """A line of our own says what is loaded; of bars a terminal sees those of downloads.
+    """Hide the progress bars of loading, for which a run prints a line of its own.
 
-    What libraries lack that nothing here asks for is not said either.
+    A terminal keeps those of downloads. Warnings that optional packages are missing, which nothing
+    here uses, are silenced too.
     """
     from huggingface_hub.utils import enable_progress_bars
     from transformers.utils import logging as of_transformers
@@ -112,7 +113,8 @@ def hide_bars() -> None:
 
 
 def align(network: nn.Module) -> None:
-    """Files are mapped at addresses of odd alignment, where BLAS rounds in another way."""
+    """Copy weights to aligned memory. A mapped file may not be aligned, and BLAS then rounds in
+    another way."""
     for parameter in network.parameters():
         parameter.data = parameter.data.clone(memory_format=torch.contiguous_format)
 
