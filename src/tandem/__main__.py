@@ -15,9 +15,9 @@ COMMANDS = {  # word -> module with `main(arguments)`, words that come first, wh
     "estimate": ("tandem.launch.train", ("estimate=true",), "print the memory that a run takes"),
     "sample": ("tandem.launch.sample", (), "ask the model of a finished run"),
     "compare": ("tandem.compare.__main__", (), "tables, figures and a report of runs"),
-    "sweep": ("tandem.sweep.__main__", (), "what became of the runs of a sweep"),
-    "select": ("tandem.launch.select", (), "the best of a sweep, on fresh seeds and test prompts"),
-    "engines": ("tandem.launch.engines", (), "start engines that sample for a run, watch them"),
+    "sweep": ("tandem.sweep.__main__", (), "the status of the runs of a sweep"),
+    "select": ("tandem.launch.select", (), "test the best of a sweep on fresh seeds"),
+    "engines": ("tandem.launch.engines", (), "start and watch inference servers of a run"),
     "serve": ("tandem.reward_server.serve", (), "serve rewards to runs on other machines"),
 }
 RESUMABLE = {"train", "select"}  # the same command continues what it left
@@ -51,8 +51,8 @@ def usage() -> str:
             "",
             *rows,
             "",
-            "tandem COMMAND --help says the rest: tandem train --help algorithm.loss the options",
-            "and keys of a group, tandem train --help KEY what one key takes.",
+            "tandem COMMAND --help shows the arguments of a command, tandem train --help GROUP the",
+            "options and keys of a group such as algorithm.loss, tandem train --help KEY one key.",
         ]
     )
 

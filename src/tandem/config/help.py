@@ -32,7 +32,8 @@ MORE = """\
 SHORT_NOTES = """\
   group=option chooses (algorithm=dapo, algorithm/loss=ppo, logger=[wandb,csv]), key=value sets
   (algorithm.loss.clip_high=0.28), ~recipe leaves the tuned numbers out; the command line wins.
-  -m or sweep= runs a sweep, dry_run=true checks all and loads nothing, resume=RUN continues."""
+  -m or sweep= runs a sweep. dry_run=true checks everything and loads nothing, estimate=true prints
+  the memory that the run takes. resume=RUN continues an interrupted run."""
 
 NOTES = """\
   group=option chooses (algorithm=dapo, algorithm/loss=ppo, logger=[wandb,csv], ~recipe); a group

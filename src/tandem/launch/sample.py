@@ -170,25 +170,36 @@ def ask(
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tandem sample", description=__doc__)
     parser.add_argument("run", type=Path, help="the directory of a finished run")
-    parser.add_argument("prompt")
-    parser.add_argument("overrides", nargs="*", help="plugins=[...] of a run by someone else")
-    parser.add_argument("--n", type=_count, default=1, help="number of answers, printed in turn")
+    parser.add_argument("prompt", help="the text to answer, or to draw")
     parser.add_argument(
-        "--temperature", type=float, help="default: 0, which is greedy; with --n as in training"
+        "overrides",
+        nargs="*",
+        help="plugins=[...]: the modules of a run that somebody else started",
     )
-    parser.add_argument("--max-new-tokens", type=_count, help="default: as in training")
+    parser.add_argument("--n", type=_count, default=1, help="number of answers or pictures")
+    parser.add_argument(
+        "--temperature", type=float, help="default: 0 (greedy) for one answer, else as in training"
+    )
+    parser.add_argument(
+        "--max-new-tokens", type=_count, help="length of an answer; default: as in training"
+    )
     parser.add_argument("--steps", type=_count, help="denoising steps; default: as in evaluation")
     parser.add_argument("--guidance-scale", type=float, help="default: as in evaluation")
     parser.add_argument(
         "--resolution", type=_count, help="pixels per side; default: as in evaluation"
     )
-    parser.add_argument("--out", type=Path, default="sample.png", help="where pictures go")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default="sample.png",
+        help="file for all pictures in one grid; default: %(default)s",
+    )
     parser.add_argument("--chat", action="store_true", help="send the prompt as a user's message")
     parser.add_argument(
         "--image", type=Path, action="append", default=[],
         help="an image of the prompt; repeat it for several, in order",
     )  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="of the draws; default: %(default)s")
     return parser
 
 
