@@ -10,18 +10,17 @@ import torch
 from tandem.config import ConfigError, check, compose
 from tandem.legality.updates import optimizers_take_their_numbers
 
-ENTROPY = "that of a Gaussian step is a constant of its noise level"
+ENTROPY = "that of a Gaussian step depends only on its noise level"
 PROBABILITY = (
-    "it compares probabilities of tokens, and a Gaussian step has a density; set "
+    "it compares probabilities of tokens, but a Gaussian step has a density; set "
     "algorithm=flow_dppo, which bounds the exact KL"
 )
 SECOND_ORDER = (
-    "it is of second order in a log ratio, which is a mean over D latent dimensions there, so it "
-    "would be D times too small; set algorithm/kl=auto, which is exact"
+    "it is quadratic in a log ratio, which here is a mean over D latent dimensions, so it would be "
+    "D times too small; set algorithm/kl=auto, which is exact"
 )
 FINISHED = (
-    "on dynamics=flow_sde: every picture is finished, and none takes longer; set "
-    "algorithm/truncation_handling=train"
+    "on dynamics=flow_sde: a picture is never truncated; set algorithm/truncation_handling=train"
 )
 PATH = (
     "needs log-probabilities of random steps; dynamics=ode takes none; set "
@@ -36,11 +35,11 @@ ON_STEPS = {
         f"algorithm/loss=dppo on dynamics=flow_sde: {PROBABILITY}"
     ),
     "algorithm=clip_cov dynamics=dance_sde": (
-        f"algorithm/loss=clip_cov on dynamics=dance_sde: it spares the policy's entropy, and "
+        f"algorithm/loss=clip_cov on dynamics=dance_sde: it preserves the policy's entropy, but "
         f"{ENTROPY}; set algorithm/loss=ppo"
     ),
     "algorithm=kl_cov": (
-        f"algorithm/loss=kl_cov on dynamics=flow_sde: it spares the policy's entropy, and "
+        f"algorithm/loss=kl_cov on dynamics=flow_sde: it preserves the policy's entropy, but "
         f"{ENTROPY}; set algorithm/loss=ppo"
     ),
     "algorithm/loss=top_entropy": (
@@ -48,14 +47,14 @@ ON_STEPS = {
         "constant of its noise level, so it would pick noise levels; set algorithm/loss=ppo"
     ),
     "algorithm/loss=opsm": (
-        "algorithm/loss=opsm on dynamics=flow_sde: it drops samples that are `delta` nats a step "
-        "behind, and a mean over latent dimensions never is; set algorithm=flow_dppo, which bounds "
+        "algorithm/loss=opsm on dynamics=flow_sde: it drops samples at `delta` nats per step, "
+        "which a mean over latent dimensions never reaches; set algorithm=flow_dppo, which bounds "
         "the exact KL"
     ),
     "algorithm=vespo": (
-        "algorithm/loss=vespo on dynamics=flow_sde: its weight fades where the ratio of a whole "
-        "sample is far from 1, but that of a mean over latent dimensions hardly moves, so nothing "
-        "would hold the policy back; set algorithm/loss=ppo"
+        "algorithm/loss=vespo on dynamics=flow_sde: its weight decays as the ratio of a whole "
+        "sample leaves 1, but a ratio of means over latent dimensions hardly does, so nothing "
+        "would bound the update; set algorithm/loss=ppo"
     ),
     "algorithm/truncation_handling=overlong": f"algorithm/truncation_handling=overlong {FINISHED}",
     "algorithm/truncation_handling=mask": f"algorithm/truncation_handling=mask {FINISHED}",
@@ -65,16 +64,16 @@ ON_STEPS = {
         "its noise level, which nothing trained can raise; set algorithm.entropy.coef=0"
     ),
     "algorithm=remax": (
-        "algorithm/sampling_strategy=remax on dynamics=flow_sde: a flow has no likeliest picture "
-        "to compare with; set algorithm=rloo"
+        "algorithm/sampling_strategy=remax on dynamics=flow_sde: a flow has no greedy sample to "
+        "compare with; set algorithm=rloo"
     ),
     "algorithm=dpo_online algorithm/loss=orpo": (
-        "algorithm/loss=orpo on dynamics=flow_sde: odds are of a probability, and a Gaussian step "
+        "algorithm/loss=orpo on dynamics=flow_sde: odds need a probability, but a Gaussian step "
         "has a density; set algorithm/loss=dpo"
     ),
     "algorithm=dpo_online algorithm/loss=simpo": (
-        "algorithm/loss=simpo on dynamics=flow_sde: how likely a random step was says how small "
-        "its noise was, and nothing of the picture, unless it is compared with a reference; set "
+        "algorithm/loss=simpo on dynamics=flow_sde: the log-probability of a random step measures "
+        "only its noise unless a reference is subtracted; set "
         "algorithm/loss=dpo"
     ),
     "algorithm/kl=timeless algorithm.kl.coef=.1 dynamics=cps": (
@@ -90,13 +89,13 @@ ON_PICTURES = {
     "algorithm=grpo dynamics=ode": f"algorithm=grpo {PATH}",
     "algorithm=ppo dynamics=ode": f"algorithm=ppo {PATH}",
     "algorithm=simpo": (
-        "algorithm/loss=simpo on rows of data under dynamics=flow_sde: a regression error stands "
-        "for a likelihood only up to a constant of each picture, which a reference would take out; "
+        "algorithm/loss=simpo on rows of data under dynamics=flow_sde: a regression error equals a "
+        "log-likelihood only up to a constant per picture, which only a reference cancels; "
         "set algorithm/loss=dpo"
     ),
     "algorithm=orpo": (
-        "algorithm/loss=orpo on rows of data under dynamics=flow_sde: odds are of a probability, "
-        "and a regression error is none; set algorithm/loss=dpo"
+        "algorithm/loss=orpo on rows of data under dynamics=flow_sde: odds need a probability, but "
+        "a regression error is not one; set algorithm/loss=dpo"
     ),
     "algorithm=dpo": (
         "data=shapes has no chosen and rejected answers; set data=shapes_pairs, data=jsonl "

@@ -27,8 +27,8 @@ LINES = {
         "algorithm/teachers=velocities"
     ),
     f"model=tiny_flow algorithm=opd {RUN}": (
-        "algorithm/advantage=from_teacher on dynamics=flow_sde: a teacher of flows tells "
-        "velocities, and no log-probability of a step; set algorithm=diffusion_opd"
+        "algorithm/advantage=from_teacher on dynamics=flow_sde: a teacher of flows predicts "
+        "velocities, not log-probabilities of steps; set algorithm=diffusion_opd"
     ),
     f"algorithm=opd {RUN} algorithm/sampling_strategy=offline algorithm/importance_sampling=none": (
         "from_teacher estimates a KL from the policy's own samples, and here rows come from "

@@ -11,7 +11,7 @@ from tandem.contracts import register_adv_estimator
 from tandem.contracts.stateful import StatefulComponent
 from tandem.types import Rollout, Scores
 
-NO_LIKELIEST = "a flow has no likeliest picture to compare with; set algorithm=rloo"
+NO_LIKELIEST = "a flow has no greedy sample to compare with; set algorithm=rloo"
 
 OF_GREEDY_ROWS = {"steps": NO_LIKELIEST, "pictures": NO_LIKELIEST}
 

@@ -16,8 +16,8 @@ from tandem.contracts import at_least, fraction, register_adv_estimator
 from tandem.types import Rollout, Scores
 
 OF_EPISODES = {
-    "steps": "nobody answers between the steps of a picture; set algorithm/advantage=flow_grpo",
-    "pictures": "nobody answers between the steps of a picture; set "
+    "steps": "a picture has no replies between its steps; set algorithm/advantage=flow_grpo",
+    "pictures": "a picture has no replies between its steps; set "
     "algorithm/advantage=group_relative",
 }
 

@@ -15,9 +15,7 @@ from tandem.contracts import at_least, register_truncation
 from tandem.types import SEGMENTS, TEXT, Rollout, Scores
 
 Shaped = tuple[Scores, Rollout]
-FINISHED = (
-    "every picture is finished, and none takes longer; set algorithm/truncation_handling=train"
-)
+FINISHED = "a picture is never truncated; set algorithm/truncation_handling=train"
 
 OF_ANSWERS = {"steps": FINISHED, "pictures": FINISHED}
 

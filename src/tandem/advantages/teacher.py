@@ -17,7 +17,7 @@ from tandem.contracts import between, fraction, positive, register_adv_estimator
 from tandem.types import Rollout, Scores, taught_steps
 
 OF_FLOWS = (
-    "a teacher of flows tells velocities, and no log-probability of a step; set "
+    "a teacher of flows predicts velocities, not log-probabilities of steps; set "
     "algorithm=diffusion_opd"
 )
 OF_TOKENS = {"steps": OF_FLOWS, "pictures": OF_FLOWS}

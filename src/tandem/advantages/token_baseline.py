@@ -18,10 +18,10 @@ from tandem.types import Rollout, Scores
     reads={"old_logp", "sum_pi_squared"},
     in_time=True,
     refused={
-        "steps": "it weighs samples by the probabilities of tokens, and a Gaussian step has a "
+        "steps": "it weights samples by the probabilities of tokens, but a Gaussian step has a "
         "density; set algorithm/advantage=opo",
-        "pictures": "it weighs samples by the probabilities of tokens, and a regression error is "
-        "none; set algorithm/advantage=opo",
+        "pictures": "it weights samples by the probabilities of tokens, but a regression error is "
+        "not one; set algorithm/advantage=opo",
     },
 )
 def otb(scores: Scores, rollout: Rollout) -> Tensor:

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 Unit = Literal["clip", "ratio", "sequence", "preference", "none"]
 ERRORS_ALONE = {
-    "tokens": "it compares velocities, and tokens have none; set model=tiny_flow, or another flow",
+    "tokens": "it compares velocities, but tokens have none; set model=tiny_flow, or another flow",
     "steps": "it reads velocity errors at fresh noise, not the steps that were sampled; set "
     "algorithm.objective=denoising",
 }
 MATCHED_ALONE = {
-    "tokens": "it compares the pictures that networks expect; set model=tiny_flow, or another flow",
-    "steps": "it reads what networks expect on the way of an ODE, not how likely steps are; set "
+    "tokens": "it compares predicted pictures; set model=tiny_flow, or another flow",
+    "steps": "it reads predictions along an ODE path, not log-probabilities of steps; set "
     "algorithm.objective=matching",
 }
 

@@ -12,7 +12,8 @@ from tandem.losses.sequence import sample_mean
 from tandem.types import CoupledBatch
 
 ONE_BOUND = (
-    "it reads a bound from above, too, which masked texts alone have; set algorithm/loss=reinforce"
+    "it also reads an upper bound on log p, which only masked texts have; set "
+    "algorithm/loss=reinforce"
 )
 
 

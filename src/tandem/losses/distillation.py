@@ -58,7 +58,7 @@ def apart(batch: DecoupledBatch) -> dict[str, Metric]:
     reads={"velocity_gain", "std"},
     on_errors=True,
     refused={
-        "steps": "it asks a teacher about the states of the steps that were sampled; set "
+        "steps": "it needs a teacher's velocity at the sampled states; set "
         "algorithm.objective=distillation"
     },
     metrics=apart,

@@ -21,9 +21,9 @@ from tandem.metrics import Metric, masked_mean, own_metrics
 from tandem.types import CoupledBatch
 
 SPARES_ENTROPY = {
-    "steps": "it spares the policy's entropy, and that of a Gaussian step is a constant of its "
+    "steps": "it preserves the policy's entropy, but that of a Gaussian step depends only on its "
     "noise level; set algorithm/loss=ppo",
-    "pictures": "it spares the policy's entropy, and a regression error has none; set "
+    "pictures": "it preserves the policy's entropy, but a regression error has none; set "
     "algorithm/loss=ppo",
 }
 

@@ -89,8 +89,8 @@ def fipo_metrics(
     },
     zero_at_zero_advantage=True,
     refused={
-        "pictures": "it weighs a step by those behind it, and the noise levels of a picture are in "
-        "no order; set algorithm/loss=ppo",
+        "pictures": "it weights a step by later steps, but the noise levels of a finished picture "
+        "have no order; set algorithm/loss=ppo",
     },
     metrics=fipo_metrics,
 )

@@ -31,7 +31,7 @@ Distance = Callable[[Transition], Tensor]  # of the policy to the sampling one: 
 
 OF_GAUSSIAN_STEPS = {
     "tokens": "it reads the mean and the noise of a denoising step; set algorithm/loss=ppo",
-    "pictures": "it reads the mean and the noise of a random step, and none was taken; set "
+    "pictures": "it reads the mean and the noise of a random step, but none was taken; set "
     "algorithm/loss=ppo",
 }
 

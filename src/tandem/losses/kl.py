@@ -24,8 +24,8 @@ from tandem.losses.policy import MAX_LOG_RATIO, k3_of, ratio_of
 from tandem.types import CoupledBatch, DecoupledBatch, widen
 
 OF_TOKENS = {
-    "steps": "it is of second order in a log ratio, which is a mean over D latent dimensions "
-    "there, so it would be D times too small; set algorithm/kl=auto, which is exact",
+    "steps": "it is quadratic in a log ratio, which here is a mean over D latent dimensions, so it "
+    "would be D times too small; set algorithm/kl=auto, which is exact",
     "pictures": "a regression error is not a log-probability, so no KL can be estimated from it; "
     "set algorithm.kl.coef=0",
 }
@@ -35,7 +35,7 @@ OF_GAUSSIAN_STEPS = {
 }
 
 OF_VELOCITIES = {
-    "tokens": "it compares velocities, and tokens have none; set algorithm/kl=auto",
+    "tokens": "it compares velocities, but tokens have none; set algorithm/kl=auto",
     "steps": "it compares velocities at fresh noise, not on the steps that were sampled; set "
     "algorithm/kl=velocity_distance",
 }
@@ -57,7 +57,8 @@ def k2(batch: CoupledBatch) -> Tensor:
     of_bounds=True,
     refused={
         **OF_TOKENS,
-        "tokens": "of tokens that were taken one by one each has a KL; set algorithm/kl=auto",
+        "tokens": "it is for bounds on log p, but tokens sampled one by one have a KL each; set "
+        "algorithm/kl=auto",
     },
 )
 def k2_sequence(batch: CoupledBatch) -> Tensor:

@@ -112,10 +112,10 @@ def ipo(batch: CoupledBatch, *, beta: Temperature = 0.1, length_norm: bool = Tru
     metrics=pairs_by(by_itself),
     units={"beta": "preference", "gamma": "none", "label_smoothing": "none"},
     refused={
-        "steps": "how likely a random step was says how small its noise was, and nothing of the "
-        "picture, unless it is compared with a reference; set algorithm/loss=dpo",
-        "pictures": "a regression error stands for a likelihood only up to a constant of each "
-        "picture, which a reference would take out; set algorithm/loss=dpo",
+        "steps": "the log-probability of a random step measures only its noise unless a reference "
+        "is subtracted; set algorithm/loss=dpo",
+        "pictures": "a regression error equals a log-likelihood only up to a constant per picture, "
+        "which only a reference cancels; set algorithm/loss=dpo",
     },
     **PAIRS,
 )
@@ -141,9 +141,9 @@ def simpo(
     metrics=pairs_by(by_mean_step),
     units={"odds": "none"},
     refused={
-        "steps": "odds are of a probability, and a Gaussian step has a density; set "
+        "steps": "odds need a probability, but a Gaussian step has a density; set "
         "algorithm/loss=dpo",
-        "pictures": "odds are of a probability, and a regression error is none; set "
+        "pictures": "odds need a probability, but a regression error is not one; set "
         "algorithm/loss=dpo",
     },
     **PAIRS,

@@ -20,8 +20,8 @@ from tandem.types import CoupledBatch
 MAX_LOG_RATIO = 10.0  # of a sample's mean step; e^10 is far outside any clip
 PRODUCT_LIMITS = (math.log(1e-8), 20.0)  # of the log ratio of a whole sample
 NEVER_FAR = (
-    "its weight fades where the ratio of a whole sample is far from 1, but that of a mean over "
-    "latent dimensions hardly moves, so nothing would hold the policy back; set algorithm/loss=ppo"
+    "its weight decays as the ratio of a whole sample leaves 1, but a ratio of means over latent "
+    "dimensions hardly does, so nothing would bound the update; set algorithm/loss=ppo"
 )
 
 

@@ -129,9 +129,9 @@ def drpo_metrics(batch: CoupledBatch, *, delta: float) -> dict[str, Metric]:
     units={"delta": "none"},
     zero_at_zero_advantage=True,
     refused={
-        "steps": "it compares probabilities of tokens, and a Gaussian step has a density; set "
+        "steps": "it compares probabilities of tokens, but a Gaussian step has a density; set "
         "algorithm/loss=cfpo",
-        "pictures": "it compares probabilities of tokens, and a regression error is none; set "
+        "pictures": "it compares probabilities of tokens, but a regression error is not one; set "
         "algorithm/loss=ppo",
     },
     metrics=drpo_metrics,

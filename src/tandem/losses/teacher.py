@@ -14,7 +14,7 @@ from tandem.losses.wrappers import LossWrapper
 from tandem.metrics import Metric, own_metrics
 from tandem.types import CoupledBatch, taught_steps
 
-OF_FLOWS = "a teacher of flows tells velocities; set algorithm=diffusion_opd"
+OF_FLOWS = "a teacher of flows predicts velocities; set algorithm=diffusion_opd"
 OF_TOKENS = {"steps": OF_FLOWS, "pictures": OF_FLOWS}
 
 

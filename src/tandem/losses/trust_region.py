@@ -20,9 +20,9 @@ TINY = 1e-8  # keeps a logarithm finite if a probability rounds to 1
 
 of_probabilities = declare(
     refused={
-        "steps": "it compares probabilities of tokens, and a Gaussian step has a density; set "
+        "steps": "it compares probabilities of tokens, but a Gaussian step has a density; set "
         "algorithm=flow_dppo, which bounds the exact KL",
-        "pictures": "it compares probabilities of tokens, and a regression error is none; set "
+        "pictures": "it compares probabilities of tokens, but a regression error is not one; set "
         "algorithm/loss=ppo",
     }
 )
@@ -125,10 +125,10 @@ def dppo_pulled(
     reads={"behaviour_logp"},
     units={"delta": "none"},
     refused={
-        "steps": "it drops samples that are `delta` nats a step behind, and a mean over latent "
-        "dimensions never is; set algorithm=flow_dppo, which bounds the exact KL",
-        "pictures": "it compares with the policy that sampled, which says of no picture as a whole "
-        "how likely it was; set algorithm/loss=ppo",
+        "steps": "it drops samples at `delta` nats per step, which a mean over latent dimensions "
+        "never reaches; set algorithm=flow_dppo, which bounds the exact KL",
+        "pictures": "it needs the sampler's probability of a finished picture, which is unknown; "
+        "set algorithm/loss=ppo",
     },
 )
 @dataclass(frozen=True, kw_only=True)

@@ -22,8 +22,8 @@ from tandem.types import Prompt, Rollout, Scores, concat, take
 # Fields of a pair: its answers, and the size of pictures among them.
 ANSWERS = ("chosen", "rejected", "chosen_media", "rejected_media", "size")
 OF_WHOLE_ROWS = {
-    "steps": "rows of data were not sampled step by step; those who train on pictures as a whole "
-    "take them, such as algorithm=sft"
+    "steps": "rows of data were not sampled step by step; set an algorithm that trains on finished "
+    "pictures, such as algorithm=sft"
 }
 
 # A strategy `gives` "pairs", a chosen and a rejected row in each group, and "baseline", rows that
@@ -56,7 +56,7 @@ def remax(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
     refused={
         "tokens": "it branches at stochastic denoising steps, which text does not have; set "
         "algorithm/sampling_strategy=on_policy",
-        "pictures": "it branches at stochastic denoising steps, and this objective trains none; "
+        "pictures": "it branches at stochastic denoising steps, but this objective trains none; "
         "set algorithm/sampling_strategy=on_policy",
     }
 )
