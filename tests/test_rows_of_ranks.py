@@ -9,6 +9,7 @@ from two_ranks import on_both
 
 from tandem import distributed
 from tandem.distributed import with_all_rows
+from tandem.metrics import EffectiveSize, Max, Min, Sum, reduce_metrics
 from tandem.stop import Stop
 
 
@@ -45,3 +46,27 @@ def test_what_depends_on_the_rank_is_refused_on_all_of_them():
     for said, centred in on_both(advantages_of_ranks):
         assert said.startswith("a function of the rows of all ranks (an advantage, ")
         assert torch.equal(centred, torch.zeros(3, 2))
+
+
+def metrics_of_ranks():
+    """Metrics with the same names in another order, or that only one rank has, over all ranks."""
+    one = torch.tensor(1.0, dtype=torch.float64)
+    own = {
+        "a": Sum(one, one),
+        "high": Max(one),
+        "low": Min(one),
+        "size": EffectiveSize(one, one, one),
+    }
+    if distributed.rank() == 1:
+        own = {name: own[name] for name in reversed(own)}
+        own |= {"a": Sum(3 * one, one), "b": Sum(7 * one, one), "high": Max(5 * one)}
+        del own["size"]
+    with pytest.raises(Stop, match="metric a is Sum on one rank and Max on another"):
+        reduce_metrics({"a": (Sum(one, one), Max(one))[distributed.rank()]})
+    return reduce_metrics(own)
+
+
+@pytest.mark.system
+def test_metrics_are_joined_by_name_whichever_rank_has_them():
+    for found in on_both(metrics_of_ranks):
+        assert found == {"a": 2.0, "b": 7.0, "high": 5.0, "low": 1.0, "size": 1.0}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import NamedTuple
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from tandem import distributed
 from tandem.contracts import metrics_of
+from tandem.stop import Stop
 from tandem.types import SEGMENTS, TEXT, CoupledBatch, Rollout, Scores
 
 ROUNDING = 1e-12  # relative error of a float64 sum of squares of float32 values
@@ -89,8 +91,10 @@ Metric = Sum | Max | Min | EffectiveSize | Correlation
 
 
 def reduce_metrics(metrics: Mapping[str, Metric]) -> dict[str, float]:
-    """The values over all ranks, with two collectives and one device synchronisation; a mean over
-    nothing is left out."""
+    """The values over all ranks, with three collectives and one device synchronisation; a mean over
+    nothing is left out. Raises Stop for a name whose metrics differ in kind between ranks."""
+    if distributed.world_size() > 1:
+        metrics = _of_all_ranks(metrics)
     edges = {name: m for name, m in metrics.items() if m.edge}
     sums = {name: m for name, m in metrics.items() if not m.edge}
     signs = [m.edge for m in edges.values()]
@@ -105,6 +109,31 @@ def reduce_metrics(metrics: Mapping[str, Metric]) -> dict[str, float]:
     edge_of = zip(edges, signs, numbers, strict=True)
     found |= {n: None if x == -math.inf else s * x for n, s, x in edge_of}  # None: no values
     return {name: found[name] for name in metrics if found[name] is not None}
+
+
+def _of_all_ranks(metrics: Mapping[str, Metric]) -> Mapping[str, Metric]:
+    """The same names in the same order on every rank; a metric of other ranks alone is empty."""
+    own = [(name, type(metric)) for name, metric in metrics.items()]
+    mark = zlib.crc32(repr(own).encode())
+    high, low = distributed.all_max(torch.tensor([mark, -mark], dtype=torch.float64)).tolist()
+    if high + low == 0:
+        return metrics
+    kinds: dict[str, type[Metric]] = {}
+    for name, kind in distributed.all_gather_object(own):
+        if kinds.setdefault(name, kind) is not kind:
+            raise Stop(
+                f"metric {name} is {kinds[name].__name__} on one rank and {kind.__name__} on "
+                "another; return one kind under a name"
+            )
+    return {
+        name: metrics[name] if name in metrics else _empty(kind) for name, kind in kinds.items()
+    }
+
+
+def _empty(kind: type[Metric]) -> Metric:
+    """The metric of no values, which changes nothing that it is joined with."""
+    nothing = torch.tensor(-kind.edge * math.inf if kind.edge else 0.0, dtype=torch.float64)
+    return kind(*(nothing for _ in kind._fields))
 
 
 def merge_metrics(into: dict[str, Metric], more: Mapping[str, Metric]) -> None:

@@ -113,6 +113,14 @@ def test_dynamic_sampling_trains_the_wanted_number_of_varied_groups(tmp_path):
     assert len(loop.source.taken) == int(loop.source.metrics["dynamic_sampling/rounds"].total) >= 2
 
 
+def test_dynamic_sampling_keeps_the_rows_of_varied_groups_without_a_trained_step(tmp_path):
+    loop = Loop(algorithm=DYNAMIC, folder=tmp_path, rewards=EndsInTwo())
+    rollout, scores = loop.source.sample(dict(enumerate(loop.stream.draw(0, 6))))
+    untrained = replace(rollout, mask=torch.zeros_like(rollout.mask))
+    kept, _ = strategies._first_groups(untrained, scores, 3)
+    assert torch.equal(kept.group, rollout.group)
+
+
 def test_dynamic_sampling_gives_up_after_the_rounds_it_was_given(tmp_path):
     stop_early = replace(GRPO, sampling_strategy=partial(strategies.dynamic_sampling, max_rounds=2))
     loop = Loop(

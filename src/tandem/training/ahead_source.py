@@ -156,8 +156,8 @@ class AheadSource(RolloutSource):
         unless adapters are pinned."""
         if not self.queue.staleness:
             return False
-        pinned = self.policy.supply.handover == "pinned"
-        return self.iteration == 1 or self.iteration > 0 == self.iteration % (1 if pinned else 10)
+        every = 1 if self.policy.supply.handover == "pinned" else 10
+        return self.iteration == 1 or (self.iteration > 0 and self.iteration % every == 0)
 
     # The rows of a batch.
 

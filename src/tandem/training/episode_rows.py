@@ -45,7 +45,7 @@ def episode_metrics(rollout: Rollout) -> dict[str, Metric]:
     rank. A collective call; the names are the same on all ranks."""
     names = [prompt.episode.get("environment") for prompt in rollout.prompts]
     found = _metrics_of(rollout)
-    known = sorted({*distributed.all_gather_object(names)}) if any(names) else ()
+    known = sorted({*distributed.all_gather_object(names)} - {None})
     for name in known:
         rows = torch.tensor([i for i, own in enumerate(names) if own == name], dtype=torch.int64)
         of_name = _metrics_of(take(rollout, rows))

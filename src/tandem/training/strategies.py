@@ -184,8 +184,8 @@ def _first_groups(rollout: Rollout, scores: Scores, wanted: int) -> tuple[Rollou
     """The first `wanted` groups of all ranks, and the rows without a trained step."""
     trained = rollout.mask.any(1)
     ids = distributed.gather(torch.where(trained, rollout.group, -1)).unique()
-    last = ids[ids >= 0][:wanted][-1].to(rollout.group.device)
-    rows = ((rollout.group <= last) | ~trained).nonzero()[:, 0]
+    kept = ids[ids >= 0][:wanted].to(rollout.group.device)
+    rows = (torch.isin(rollout.group, kept) | ~trained).nonzero()[:, 0]
     return take(rollout, rows), take(scores, rows)
 
 
