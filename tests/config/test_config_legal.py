@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tandem.config import ConfigError, check, compose
-from tandem.legality.updates import optimizers_take_their_numbers
+from tandem.legality.updates import optimizers_take_their_numbers, state_is_kept_by_advantages
 
 ENTROPY = "that of a Gaussian step depends only on its noise level"
 PROBABILITY = (
@@ -197,3 +197,31 @@ def test_an_optimizer_may_want_matrices_and_its_refusal_is_one_line(target, said
     call = SimpleNamespace(target=target, arguments={"lr": 0.5})
     plan = SimpleNamespace(choices={"optimizer": "mine"})
     assert [*optimizers_take_their_numbers(SimpleNamespace(optimizer=call, plan=plan))] == said
+
+
+class Holding(torch.nn.Module):
+    def __init__(self, *, trained):
+        super().__init__()
+        self.x = torch.nn.Parameter(torch.ones(1)) if trained else None
+        self.register_buffer("calls", torch.zeros(1))
+
+
+@pytest.mark.parametrize(
+    ("loss", "correction", "advantage", "said"),
+    [
+        (torch.nn.Identity(), max, Holding(trained=False), []),
+        (Holding(trained=False), max, max, ["algorithm.loss.calls is kept between calls"]),
+        (Holding(trained=True), max, max, ["algorithm.loss.x is kept between calls"]),
+        (max, Holding(trained=True), max, ["algorithm.importance_sampling.x is kept between"]),
+        (max, max, Holding(trained=True), ["algorithm.advantage.x is a parameter, which no"]),
+    ],
+)
+def test_state_that_depends_on_the_split_or_is_never_trained_is_refused(
+    loss, correction, advantage, said
+):
+    term = SimpleNamespace(loss=loss, weights=max, correction=correction)
+    objective = SimpleNamespace(terms={"policy": term})
+    algorithm = SimpleNamespace(training_objective=objective, advantage=advantage)
+    found = [*state_is_kept_by_advantages(SimpleNamespace(algorithm=algorithm))]
+    assert len(found) == len(said)
+    assert all(line.startswith(start) for line, start in zip(found, said, strict=True))

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from tandem.contracts import facts_of, name_of, numbers_of, options_of
+from tandem.contracts.stateful import modules_in
 from tandem.legality.case import Case
 from tandem.losses.adapted import by_steps
 from tandem.stop import command_to_resume
@@ -162,6 +163,23 @@ def learning_rates_have_a_factor(case: Case) -> Iterator[str]:
             return
 
 
+def state_is_kept_by_advantages(case: Case) -> Iterator[str]:
+    """Advantages see the rows of all ranks. A loss, a correction and weights see one part of them,
+    so state in them would depend on the split; no optimiser trains parameters of any of them."""
+    for term in case.algorithm.training_objective.terms.values():
+        parts = {"loss": term.loss, "weights": term.weights, "importance_sampling": term.correction}
+        for where, module in modules_in("algorithm", parts):
+            if kept := [*module.state_dict()]:
+                yield (
+                    f"{where}.{kept[0]} is kept between calls, but would depend on how rows are "
+                    "split into micro-batches; keep state in an advantage "
+                    "(docs/howto/advantage.md), or declare batch_statistics"
+                )
+    for where, module in modules_in("algorithm.advantage", case.algorithm.advantage):
+        if kept := [name for name, _ in module.named_parameters()]:
+            yield f"{where}.{kept[0]} is a parameter, which no optimiser trains; register a buffer"
+
+
 def a_run_has_a_directory_of_its_own(case: Case) -> Iterator[str]:
     """run_dir holds no other run, unless the run resumes it."""
     folder = case.plan.run_dir
@@ -183,5 +201,6 @@ RULES = (
     whole_samples_are_weighed_as_such,
     demonstrations_come_alone,
     averaging_losses_see_whole_updates,
+    state_is_kept_by_advantages,
     a_run_has_a_directory_of_its_own,
 )
