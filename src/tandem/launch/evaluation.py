@@ -60,7 +60,7 @@ def whose_weights(settings: Settings, iteration: int) -> str:
     """The weights that were evaluated, in words."""
     if settings.resume is not None:
         which = "the average of the weights" if settings.evaluation.of_average else "the weights"
-        return f"{which} after {iteration} of {settings.iterations} iterations"
+        return f"{which} after {iteration} iterations"
     if settings.continue_from is not None:
         return f"the weights that {settings.continue_from} ended with"
     start = "as it is loaded" if settings.warm_start is None else "after its warm start"

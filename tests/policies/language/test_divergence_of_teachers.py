@@ -19,6 +19,7 @@ from tandem.policies.language.teachers import TokenTeachers
 from tandem.policies.language.tiny_lm import tiny_lm
 from tandem.policies.lora import Lora
 from tandem.policies.request import Request
+from tandem.stop import Stop
 
 NEEDS = frozenset({"divergence"})
 ITSELF = {"others": "self"}
@@ -200,7 +201,7 @@ def test_a_prompt_that_leaves_no_room_is_not_judged_and_unknown_characters_are_n
     rollout = sampled(policy)
     assert not policy.complete(told(rollout, 60 * "a"), NEEDS).taught.any()
     strange = told(rollout, "a\n")
-    with pytest.raises(ValueError, match=r"a re-prompt has '\\n'.*reprompt\.template"):
+    with pytest.raises(Stop, match=r"a re-prompt has '\\n'.*reprompt\.template"):
         policy.complete(strange, NEEDS)
     few = replace(strange, reprompts=(*told(rollout, "a").reprompts[:2], *strange.reprompts[2:]))
     assert policy.complete(few, NEEDS).taught.tolist() == [True] * 2 + [False] * 14
@@ -217,7 +218,7 @@ def test_a_rank_whose_prompts_are_all_unreadable_goes_on_where_others_can_read(m
     # No rank can read one, and this rank has none: it ends with the others.
     monkeypatch.setattr(distributed, "all_sum", lambda counts: torch.tensor([3, 0]))
     monkeypatch.setattr(distributed, "all_gather_object", lambda own: [*own, "has 'é'"])
-    with pytest.raises(ValueError, match="a re-prompt has 'é', and so do all others"):
+    with pytest.raises(Stop, match="a re-prompt has 'é', and so do all others"):
         policy.complete(told(strange, "a", rows=()), NEEDS)
 
 

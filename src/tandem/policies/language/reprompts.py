@@ -14,6 +14,7 @@ from tandem import distributed
 from tandem.policies.language.chat import Chat
 from tandem.policies.language.records import TokenSample
 from tandem.policies.language.sampling import before, pack
+from tandem.stop import Stop
 from tandem.types import Prompt, Rollout
 
 log = logging.getLogger(__name__)
@@ -24,7 +25,7 @@ def reprompted(rollout: Rollout, chat: Chat, limit: int | None) -> Rollout:
     again. Rows are not judged if they would exceed `limit` tokens, or if their prompt contains
     characters that the tokenizer does not know.
 
-    Raises ValueError, on all ranks, if every prompt of every rank contains such characters.
+    Raises Stop, on all ranks, if every prompt of every rank contains such characters.
     """
     given = {row: prompt for row, prompt in enumerate(rollout.reprompts) if prompt is not None}
     encoded = dict(zip(given, chat.encode([*given.values()]), strict=True))
@@ -45,7 +46,7 @@ def _check_readable(given: Sequence[Prompt], readable: int, chat: Chat) -> None:
     everywhere, read = counts.tolist()
     if everywhere and not read:
         own = [chat.strange(prompt, chat.unknown) for prompt in given[:1]]
-        raise ValueError(
+        raise Stop(
             f"a re-prompt {distributed.all_gather_object(own)[0]}, and so do all others; set "
             "algorithm.sampling_strategy.reprompt.template to a text without them"
         )
