@@ -1,6 +1,7 @@
 """A fault of a reward costs only its own samples, is counted, and is listed in docs/rewards.md."""
 
 import json
+import sys
 
 import pytest
 import torch
@@ -9,7 +10,9 @@ from ladder import FEW
 from torch.testing import assert_close
 
 import tandem
+from tandem.rewards import Reward, Rewards
 from tandem.settings.guards import Stop
+from tandem.types import Prompt
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.does)
@@ -88,3 +91,15 @@ def test_a_run_goes_on_without_the_samples_of_a_fault_and_counts_them(train, cap
 def test_a_run_whose_rewards_fail_too_often_stops_and_says_why(train):
     with pytest.raises(Stop, match=r"100% of the samples have no reward \(12 x short: raised Val"):
         train("reward=short")
+
+
+def test_a_reward_that_takes_the_output_of_the_run_ends_it(monkeypatch):
+    def mute(output, prompt):
+        sys.stdout = None
+        return 1.0
+
+    monkeypatch.setattr(sys, "stdout", sys.stdout)  # given back after the test
+    judged = Rewards({"mute": Reward(mute)})
+    with pytest.raises(Stop, match=r"a reward \(mute\) closed sys.stdout or set it to None"):
+        judged(["a"], [Prompt(id=0, source="toy", text="?")])
+    assert not sys.stdout.closed

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
@@ -25,6 +27,7 @@ from tandem.rewards.result import (
     one_each,
 )
 from tandem.rewards.signature import rows_of_groups
+from tandem.stop import Stop
 from tandem.types import Prompt, Scores, is_film
 
 
@@ -103,6 +106,7 @@ class Rewards:
     ) -> Scores:
         """The scores of `count` samples from each reward's verdicts on its rows. `lost`: the reason
         for each row whose environment failed; these have no score."""
+        refuse_lost_output(self.components)
         torch.set_default_dtype(self.dtype)  # as before, whatever a reward set
         total = torch.zeros(count, dtype=torch.float64)
         scored = torch.full((count,), not self.trained)
@@ -232,3 +236,13 @@ class Reward:
             return answers
         pairs = zip(answers, parts, strict=True)
         return [value for answer, part in pairs for value in one_each(answer, len(part))]
+
+
+def refuse_lost_output(names: Iterable[str]) -> None:
+    """Raise Stop if sys.stdout is closed or gone. It is opened again for the end of the run."""
+    if sys.stdout is None or sys.stdout.closed:
+        sys.stdout = os.fdopen(1, "w", closefd=False)
+        raise Stop(
+            f"a reward ({', '.join(names)}) closed sys.stdout or set it to None, and the run "
+            "writes to it; use contextlib.redirect_stdout, which restores it"
+        )
