@@ -186,7 +186,7 @@ def test_a_resumed_run_says_that_its_data_are_others(plugin, tmp_path, monkeypat
     assert "is not what it was" not in caplog.text
     monkeypatch.setenv("LETTER", "b")
     tandem.train(f"resume={tmp_path}/run", "iterations=4")
-    assert "data=drawn is not what it was before: the run goes on as another one" in caplog.text
+    assert "data=drawn has changed: the resumed run differs from one without a break" in caplog.text
 
 
 OPTIMIZERS = """

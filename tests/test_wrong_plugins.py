@@ -141,11 +141,11 @@ def tenfold(x, velocity, sigma, next_sigma):
 WRONG_STEPS = {
     "dynamics/schedule=listed": "returned a list; return a float tensor [steps + 1], here [11]",
     "dynamics/schedule=nested": "returned torch.float32 [1, 11]; return a float tensor",
-    "dynamics/schedule=drifting": "returned other noise levels when it was asked again",
+    "dynamics/schedule=drifting": "returned other noise levels when called again",
     "dynamics/stochastic=with_last": "choose at least one, each once and in order, of 0 to 8",
     "dynamics/stochastic=unsorted": "chose the steps (2, 0) of 10; choose at least one",
     "dynamics/stochastic=none_at_all": "chose the steps () of 10; choose at least one",
-    "dynamics/stochastic=counting": "chose other steps when it was asked again; keep no state",
+    "dynamics/stochastic=counting": "chose other steps when called again; keep no state",
     "dynamics=pair": "returned a tuple; return a Step(mean=, std=, velocity_gain=)",
     "dynamics=writing": "writes on x or velocity, which others read",
     "dynamics=flat": "returned a mean [9, 4] for x [9, 2, 2]; return [9, 2, 2]",

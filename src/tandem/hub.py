@@ -53,14 +53,14 @@ def check_hub(name: str, key: str) -> None:
     if constants.HF_HUB_OFFLINE:
         raise ValueError(
             f"{key}={name} is neither a folder nor in the hub's cache, and HF_HUB_OFFLINE "
-            f"forbids to ask the hub; {advice}"
+            f"forbids a download; {advice}"
         )
     try:
         HfApi().model_info(name, timeout=10)
     except Exception as error:  # no network, no such name, no access: the reason is in the text
         raise ValueError(
-            f"{key}={name} is no folder, and the hub did not give it ({shorten_error(error)}); "
-            f"{advice}"
+            f"{key}={name} is not a folder, and not available from the hub "
+            f"({shorten_error(error)}); {advice}"
         ) from None
 
 

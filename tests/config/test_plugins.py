@@ -90,7 +90,7 @@ WRONG = {
     "numbers bound to a function": (
         "from functools import partial\nfrom tandem import register_reward\n\n"
         "register_reward('f')(partial(print))\n",
-        4, "a partial is no plain function or class; write a function by def",
+        4, "a partial is not a plain function or class; define one with def",
     ),
     "a name that is a folder": (
         "from tandem import register_reward\n\n@register_reward('a/b')\ndef f(a, b): ...\n",

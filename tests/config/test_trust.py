@@ -126,8 +126,8 @@ def test_nothing_inside_a_run_directory_is_imported(tmp_path, monkeypatch, insid
         with pytest.raises(ConfigError) as refused:
             ask()
         assert str(refused.value) == (
-            f"plugins: loud lies in the run directory {run}, of which nothing is imported; read "
-            "it, and move it elsewhere if it may run"
+            f"plugins: loud is in the run directory {run}, from which nothing is imported; read "
+            "it, and move it elsewhere to allow it"
         )
     assert not (run / "canary").exists()
 
@@ -137,7 +137,7 @@ def test_one_file_of_a_run_is_enough_to_be_one(tmp_path, monkeypatch, file):
     (tmp_path / file).write_text("{}")
     (tmp_path / "loud.py").write_text(LOUD)
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(ConfigError, match="loud lies in the run directory"):
+    with pytest.raises(ConfigError, match="loud is in the run directory"):
         load_plugins(["loud"])
     assert not (tmp_path / "canary").exists()
 
@@ -232,7 +232,7 @@ def test_a_run_asks_no_host_that_the_user_has_not_named(tmp_path, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     run = run_of(tmp_path / "run", JUDGED)
     with pytest.raises(
-        ConfigError, match=rf"^{URL}: the run would ask https://evil\.example, which you"
+        ConfigError, match=rf"^{URL}: the run would connect to https://evil\.example, which you"
     ):
         check(configuration([f"resume={run}"]))
     check(configuration([f"resume={run}", f"{URL}=https://mine.example/v1"]))
@@ -300,7 +300,9 @@ def test_every_address_of_a_list_is_asked_about(tmp_path, monkeypatch, named):
     run = run_of(tmp_path / "run", OmegaConf.to_yaml(compose([*words, servers]), resolve=True))
     monkeypatch.setattr(trust, "SAID_HOSTS", set(named))
     missed = "evil" if named else "mine"
-    with pytest.raises(ConfigError, match=rf"url: the run would ask https://{missed}\.example, "):
+    with pytest.raises(
+        ConfigError, match=rf"url: the run would connect to https://{missed}\.example, "
+    ):
         check(resume_config(run, []))
     check(configuration([f"resume={run}", servers]))
 
@@ -366,7 +368,9 @@ def test_an_address_that_a_foreign_run_finds_in_its_folder_is_not_believed(tmp_p
     AddressFile(folder=run, urls=["http://127.0.0.1:8000"]).write(ready=True)
     assert admitted(run, cfg=resumed) == ["http://127.0.0.1:8000"]
     AddressFile(folder=run, urls=["http://127.0.0.1:8000", url]).write(ready=True)
-    with pytest.raises(ConfigError, match=r"the run would ask http://evil\.example, which you"):
+    with pytest.raises(
+        ConfigError, match=r"the run would connect to http://evil\.example, which you"
+    ):
         admitted(run, cfg=resumed)
     assert admitted(run, cfg=cfg)[1] == url  # a run started by the user, which is remembered
     assert admitted(run, cfg=resumed)[1] == url
@@ -472,7 +476,7 @@ def taught(*addresses, variable=None):
 @pytest.mark.parametrize("word", [f"{FOLDERS}.others=%s", f"{FOLDERS}={{others: '%s'}}"])
 def test_a_run_asks_no_teacher_at_an_address_that_the_user_has_not_named(word):
     url = "http://evil.example:8001"
-    said = f"{FOLDERS}.others: the run would ask {url}, which you have not named"
+    said = f"{FOLDERS}.others: the run would connect to {url}, which you have not named"
     for config in (taught(url), {"algorithm": {"teachers": {"folders": {"others": url}}}}):
         with pytest.raises(ConfigError, match=f"^{said}"):
             trust.refuse_unsaid(config, recorded=True)

@@ -64,7 +64,9 @@ class Ends(PromptStream):
 def test_a_stream_that_gives_too_few_prompts_ends_the_run():
     drawn = iter(Iterations(Ends([asked(i) for i in range(4)], seed=0), range(2), 2))
     assert len(next(drawn)) == 2
-    with pytest.raises(Stop, match=r"iteration 1: Ends\.draw gave a list of 1, and a list of 2"):
+    with pytest.raises(
+        Stop, match=r"iteration 1: Ends\.draw returned a list of 1, not a list of 2"
+    ):
         next(drawn)
 
 

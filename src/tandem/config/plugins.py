@@ -89,8 +89,8 @@ def _refuse_of_a_run(name: str) -> None:
     for file in list_files(name)[:1]:
         if (run := _run_around(file.parent)) is not None:
             raise ConfigError(
-                f"plugins: {name} lies in the run directory {run}, of which nothing is imported; "
-                "read it, and move it elsewhere if it may run"
+                f"plugins: {name} is in the run directory {run}, from which nothing is imported; "
+                "read it, and move it elsewhere to allow it"
             )
 
 

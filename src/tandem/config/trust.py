@@ -157,8 +157,8 @@ def refuse_unsaid(config: Mapping[str, object], *, recorded: bool) -> None:
             )
         if recorded and one.host and one.host not in known:
             raise ConfigError(
-                f"{one.key}: the run would ask {one.host}, which you have not named; give its "
-                "address on the command line if that is right"
+                f"{one.key}: the run would connect to {one.host}, which you have not named; give "
+                "its address on the command line if that is right"
             )
 
 

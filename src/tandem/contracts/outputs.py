@@ -26,8 +26,8 @@ from tandem.stop import Stop
 WIDE = (torch.float32, torch.float64)
 CLOSE = 1e-4  # of the largest value of a part, below which two of them are rounded alike
 AGAIN = (
-    "it is asked again: it must keep no state but in buffers of an nn.Module, and draw from no "
-    "global generator but from the keys of rows (tandem.rng.uniform(rows.key))"
+    "called again; keep state only in buffers of an nn.Module, and draw from the keys of rows "
+    "(tandem.rng.uniform(rows.key)), not from a global generator"
 )
 
 
@@ -165,7 +165,7 @@ def refuse_undeclared(
                 listed = ", ".join(f'"{name}"' for name in read)
                 raise WrongOutput(
                     f"{kind} {named(part)} at {shown(frame.f_code.co_filename)}:{line} reads "
-                    f"{', '.join(read)}, which nobody asked the policy for; declare "
+                    f"{', '.join(read)}, which the policy was not asked for; declare "
                     f"reads={{{listed}}} in its decorator"
                 ) from error
 

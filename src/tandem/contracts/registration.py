@@ -108,7 +108,7 @@ def place(component: Callable) -> str:
 def _refuse_nameless(component: Callable) -> None:
     if not (inspect.isfunction(component) or inspect.isclass(component)):
         raise ValueError(
-            f"a {type(component).__name__} is no plain function or class; write a function by def"
+            f"a {type(component).__name__} is not a plain function or class; define one with def"
         )
     if not component.__qualname__.isidentifier():
         raise ValueError(f"{place(component)}: only a function at the top of a module has a name")

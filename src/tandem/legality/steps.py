@@ -15,7 +15,7 @@ from tandem.settings.settings import Dynamics
 
 TOKENS_OF_A_PICTURE = 256  # an arbitrary latent size: only dynamic shifts read it
 ITERATIONS = range(8)  # whose random steps are chosen twice
-ANEW = "when it was asked again; keep no state, and draw by tandem.rng from the arguments alone"
+ANEW = "when called again; keep no state, and draw with tandem.rng from the arguments alone"
 
 
 def steps_can_be_taken(case: Case) -> Iterator[str]:

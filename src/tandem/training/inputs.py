@@ -45,7 +45,7 @@ def refuse_unlike_ranks(own: Checksums) -> None:
 def list_changed(own: Checksums, before: Checksums) -> list[str]:
     """A line for each input that a checkpoint was not written with."""
     return [
-        f"{name} is not what it was before: the run goes on as another one than without a break"
+        f"{name} has changed: the resumed run differs from one without a break"
         for name in own
         if before.get(name, own[name]) != own[name]
     ]

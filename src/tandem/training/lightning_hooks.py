@@ -57,8 +57,8 @@ class Iterations:
         if not isinstance(drawn, list) or len(drawn) != self.count:
             many = f" of {len(drawn)}" if isinstance(drawn, list) else ""
             raise Stop(
-                f"iteration {iteration}: {type(self.stream).__name__}.draw gave a "
-                f"{type(drawn).__name__}{many}, and a list of {self.count} prompts is wanted"
+                f"iteration {iteration}: {type(self.stream).__name__}.draw returned a "
+                f"{type(drawn).__name__}{many}, not a list of {self.count} prompts"
             )
         # In the second iteration a stream has drawn, and observed, for the first time.
         if self.resumed is not None and iteration == self.iterations.start + 1:
