@@ -178,8 +178,12 @@ def score_by_errors(
         owner = torch.tensor([n for n, name in enumerate(names) for _ in renderings[name]])
         wanted = torch.tensor([names.index(asked[i]) for i in known])
         every = torch.cat(list(renderings.values()))
-        given = flat([outputs[i] for i in known], every[0])
-        error = squared_errors(given, every.flatten(1).double())
+        given = [pixels(outputs[i]) for i in known]
+        if odd := [picture for picture in given if picture.shape != every.shape[1:]]:
+            own, drawn = (f"{one.shape[0]} x {one.shape[1]}" for one in (odd[0], every[0]))
+            raise ValueError(f"a picture has {own} pixels, but its rendering {drawn}")
+        flat = torch.stack(given).flatten(1).double()
+        error = squared_errors(flat, every.flatten(1).double())
         for i, found in zip(known, score(error, owner == wanted[:, None]).tolist(), strict=True):
             scores[i] = found
     return scores
@@ -212,12 +216,3 @@ def squared_errors(pictures: Tensor, renderings: Tensor) -> Tensor:
     products = pictures @ renderings.T
     lengths = pictures.square().sum(1)[:, None] + renderings.square().sum(1)
     return (lengths - 2 * products) / (pictures.shape[1] * 127.5**2)
-
-
-def flat(pictures: Sequence[Tensor], rendering: Tensor) -> Tensor:
-    """[N, D] float64, for pictures of the size of a rendering."""
-    for picture in pictures:
-        if pixels(picture).shape != rendering.shape:
-            given, wanted = (f"{one.shape[0]} x {one.shape[1]}" for one in (picture, rendering))
-            raise ValueError(f"a picture has {given} pixels, but its rendering {wanted}")
-    return torch.stack([pixels(picture).flatten() for picture in pictures]).double()
