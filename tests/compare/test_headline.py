@@ -42,6 +42,12 @@ def test_a_claim_of_the_headline_comes_with_its_size(tmp_path):
     assert write_headline(found).endswith(size)
 
 
+def test_a_variant_that_lacks_seeds_of_the_others_is_named(tmp_path):
+    finals = {"rloo": [0.6, 0.61, 0.63, 0.6, 0.62], "grpo": [0.7, 0.71, 0.73]}
+    said = "grpo has no score for seeds 3, 4, unlike others: its mean is over other seeds."
+    assert said in write_warnings(compared(write_sweep(tmp_path, finals)))
+
+
 @pytest.mark.parametrize("columns", [40, 60, 80, 120])
 def test_no_line_of_a_table_is_wider_than_the_terminal(tmp_path, monkeypatch, columns):
     """No number is broken and no cell is lost."""

@@ -86,8 +86,23 @@ def write_meta(found: Comparison) -> str:
 
 
 def write_warnings(found: Comparison) -> list[str]:
-    """Hacked rewards, and differences besides the compared one."""
-    return [*describe_hacked(found.judges), *find_confounds(found.variants)]
+    """Hacked rewards, missing seeds, and differences besides the compared one."""
+    missing = describe_missing_seeds(found.variants)
+    return [*describe_hacked(found.judges), *missing, *find_confounds(found.variants)]
+
+
+def describe_missing_seeds(variants: Sequence[Scored]) -> Iterator[str]:
+    """Variants whose mean lacks a few seeds that the others have; other seeds by design are no
+    fault, and a run in progress will have its score."""
+    for one in variants:
+        others = [x for x in variants if x.variant.task == one.variant.task and x is not one]
+        own, known = {*one.by_seed}, {seed for other in others for seed in other.by_seed}
+        missing = sorted(known - own - {*one.seeds_that("running")})
+        if missing and len(own & known) >= len(missing):
+            seeds = f"seed{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
+            yield (
+                f"{one.name} has no score for {seeds}, unlike others: its mean is over other seeds."
+            )
 
 
 def write_next(found: Comparison) -> list[str]:
