@@ -1,12 +1,14 @@
-"""A truncation handling whose result is checked before it is compared and logged."""
+"""A truncation handling and a sampling strategy whose rows are checked before others read them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import torch
+
 from tandem.contracts import Facts, Wrapper, facts_of
-from tandem.contracts.outputs import WrongOutput, named, place_of, versions_of
+from tandem.contracts.outputs import WIDE, WrongOutput, named, place_of, versions_of
 from tandem.types import Rollout, Scores
 
 
@@ -26,7 +28,7 @@ class CheckedTruncation(Wrapper):
         """Raises WrongOutput for an invalid result, and for one that writes on its arguments."""
         before = versions_of((scores, rollout))
         made = self.of(scores, rollout)
-        fault = _find_fault(made)
+        fault = _find_fault(made, (Scores, Rollout))
         if versions_of((scores, rollout)) != before:
             fault = "writes on its arguments, which others read; return dataclasses.replace(...)"
         if fault is not None:
@@ -35,16 +37,48 @@ class CheckedTruncation(Wrapper):
         return made
 
 
-def _find_fault(made: object) -> str | None:
+@dataclass(frozen=True)
+class CheckedStrategy(Wrapper):
+    """A sampling strategy. Its facts are those of the part, and its checks read no number."""
+
+    of: Callable
+
+    def own_facts(self, declared: Facts) -> Facts:
+        return facts_of(self.of)
+
+    def wrapped(self) -> Mapping[str, Callable]:
+        return {"of": self.of}
+
+    def __call__(self, source: object, prompts: object) -> tuple[Rollout, Scores]:
+        """Raises WrongOutput for anything but rows of the source with their scores."""
+        made = self.of(source, prompts)
+        fault = _find_fault(made, (Rollout, Scores))
+        if fault is None and not source.taken:
+            fault = "returned rows that are not of its source; take them by source.sample(prompts)"
+        if fault is not None:
+            raise WrongOutput(f"sampling strategy {named(self.of)} at {place_of(self.of)} {fault}")
+        return made
+
+
+def _find_fault(made: object, wanted: tuple[type, type]) -> str | None:
     kinds = [type(one) for one in made] if isinstance(made, tuple | list) else [type(made)]
-    if kinds != [Scores, Rollout]:
+    if kinds != [*wanted]:
         shown = ", ".join(kind.__name__ for kind in kinds)
-        return f"returned {shown}; return (scores, rollout)"
-    scores, rollout = made
+        names = ", ".join(kind.__name__.lower() for kind in wanted)
+        return f"returned {shown}; return ({names})"
+    scores, rollout = made if wanted[0] is Scores else made[::-1]
     if len(scores.total) != len(rollout.mask):
         return f"returned {len(scores.total)} scores of {len(rollout.mask)} rows"
-    if not scores.total.is_floating_point():
+    if not len(rollout.mask):
+        return "returned no rows; return at least one, whose mask may be False"
+    if scores.total.dtype not in WIDE:
         return f"returned a Scores.total of {scores.total.dtype}; return float32"
-    if rollout.mask.is_floating_point():
-        return f"returned a Rollout.mask of {rollout.mask.dtype}; return bool"
+    kinds = {
+        "Rollout.mask": (rollout.mask, torch.bool),
+        "Rollout.group": (rollout.group, torch.int64),
+        "Scores.scored": (scores.scored, torch.bool),
+    }
+    for name, (tensor, dtype) in kinds.items():
+        if tensor.dtype != dtype:
+            return f"returned a {name} of {tensor.dtype}; return {str(dtype)[6:]}"
     return None

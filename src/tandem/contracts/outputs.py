@@ -196,6 +196,15 @@ def refuse_absent_field(
         ) from error
 
 
+def wrong_value(part: Callable, value: object, want: str) -> WrongOutput:
+    """The error of a function or method that returned something else than `want`."""
+    kind = f"a {type(value).__name__}"
+    if isinstance(value, Tensor):
+        kind = f"{value.dtype} {[*value.shape]}"
+    name = getattr(part, "__qualname__", named(part))
+    return WrongOutput(f"{name} at {place_of(part)} returned {kind}; return {want}")
+
+
 def named(part: Callable) -> str:
     """The name of the function or class of a part."""
     owner = unwrap_partial(part)[0]

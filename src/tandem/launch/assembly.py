@@ -11,9 +11,9 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from tandem.algorithm.truncation import CheckedTruncation
+from tandem.algorithm.truncation import CheckedStrategy, CheckedTruncation
 from tandem.config import ConfigError, build
-from tandem.contracts import facts_of
+from tandem.contracts import facts_of, unwrap_partial
 from tandem.data import Data, InvalidRow, split_overlap
 from tandem.data.images import find_unseen
 from tandem.evaluation.settings import Evaluation
@@ -53,6 +53,9 @@ def assemble(
     algorithm = build(cfg.algorithm)
     checked = CheckedTruncation(algorithm.truncation_handling)
     algorithm = replace(algorithm, truncation_handling=checked)
+    strategy = algorithm.sampling_strategy
+    if not unwrap_partial(strategy)[0].__module__.startswith("tandem."):  # of a plugin
+        algorithm = replace(algorithm, sampling_strategy=CheckedStrategy(strategy))
     own = {} if weights is None else {"path": str(weights)}
     policy = build(OmegaConf.merge(cfg.model, own))
     check_sight(policy, data, settings)

@@ -90,7 +90,7 @@ def test_a_model_without_a_cache_is_refused():
 
     config = MambaConfig(vocab_size=40, hidden_size=8, num_hidden_layers=1, state_size=2)
     with pytest.raises(ValueError, match="MambaForCausalLM has no past_key_values"):
-        small(build=lambda: (MambaForCausalLM(config), None))
+        small(build=lambda: (MambaForCausalLM(config), chat_model()[1]))
 
 
 def test_what_is_loaded_gives_the_bits_of_what_was_saved(tmp_path, policy):

@@ -56,6 +56,7 @@ class EngineMixin(Policy):
             sleeps=option.sleeps,
             handover=self.sampling.handover_of(adapter=self.lora is not None),
             staleness=self.sampling.staleness,
+            vocabulary=self.vocabulary,
         )
         self.samples_ahead = self.sampling.staleness > 0
         return self.supply

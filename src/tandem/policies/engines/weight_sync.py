@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tandem import distributed
+from tandem.policies.engines.answer_checks import check_answers, check_values
 from tandem.policies.engines.journey import Journey
 from tandem.policies.engines.protocol import (
     Engine,
@@ -41,8 +42,10 @@ class WeightSync:
         sleeps: bool = False,
         handover: Handover = "drain",
         staleness: int = 0,
+        vocabulary: int | None = None,
     ) -> None:
-        """sleeps: during training; staleness: iterations by which sampling may be ahead."""
+        """sleeps: during training; staleness: iterations by which sampling may be ahead;
+        vocabulary: of the token ids in answers; None: the engine returns none."""
         if handover not in engine.handover_modes:
             raise ValueError(
                 f"rollout.handover={handover}: {type(engine).__name__} supports "
@@ -51,6 +54,7 @@ class WeightSync:
         self.engine, self.weights, self.sleeps = engine, weights, sleeps
         self.handover, self.journey = handover, Journey()
         engine.keep(staleness + 1)
+        self.vocabulary = vocabulary  # until the values of the first answers were checked
         self.run = ""  # named at the first handover: ranks cannot communicate before
         self.given = 0  # number of handovers
         self.handed = weights  # last; a copy if the live ones are sharded, or change meanwhile
@@ -139,9 +143,21 @@ class WeightSync:
         keys: [P, G] int64. Raises EngineUnavailable if the engine keeps losing the weights.
         """
         self.refresh()
-        return self.renewing(
+        answers = self.renewing(
             lambda: self.engine.answer(prompts, keys, sampling=sampling, endings=endings)
         )
+        return self.checked(self.engine.answer, answers, keys, sampling)
+
+    def checked(
+        self, part: Callable, answers: Answers, keys: Tensor, sampling: Sampling
+    ) -> Answers:
+        """The answers of a method of the engine. keys: [P, G]. Raises WrongOutput if they are
+        invalid."""
+        check_answers(part, answers, keys)
+        if self.vocabulary is not None:
+            check_values(part, answers, sampling, self.vocabulary)
+            self.vocabulary = None
+        return answers
 
     def renewing(self, ask: Callable[[], Answers], version: str | None = None) -> Answers:
         """The answers; an engine that lost its weights gets those of `version`, or the newest, and
@@ -210,7 +226,9 @@ class BegunRows(Engine):
         asked = {"sampling": sampling, "endings": endings}
         engine, version = self.sync.engine, self.version
         if self.sync.handover == "pinned":
-            return self.sync.renewing(
+            answers = self.sync.renewing(
                 lambda: engine.answer_as(version, prompts, keys, **asked), version
             )
-        return self.sync.renewing(lambda: engine.answer(prompts, keys, **asked))
+            return self.sync.checked(engine.answer_as, answers, keys, sampling)
+        answers = self.sync.renewing(lambda: engine.answer(prompts, keys, **asked))
+        return self.sync.checked(engine.answer, answers, keys, sampling)

@@ -6,13 +6,16 @@ import hashlib
 import os
 import uuid
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
+from tandem.contracts.outputs import wrong_value
 from tandem.policies.flow.adapter import Adapter
 from tandem.policies.flow.records import Condition, PromptInput
 from tandem.types import IMAGE, Prompt
@@ -55,7 +58,11 @@ class PromptEmbeddingCache:
             new = [one for one in new if not self._file(one).is_file()]
         if not new:
             return
-        for one, condition in zip(new, self.adapter.encode(new, device), strict=True):
+        for one, condition in zip_longest(new, self.adapter.encode(new, device) or ()):
+            kinds = {*map(type, condition.values())} if isinstance(condition, Mapping) else {}
+            if one is None or kinds != {Tensor}:
+                want = f"{len(new)} dicts of tensors, one for each input"
+                raise wrong_value(self.adapter.encode, condition, want)
             if self.folder is not None:
                 write(self._file(one), condition)
             self._remember(one, condition)
@@ -91,6 +98,11 @@ class PromptEmbeddingCache:
         places = {one: place for place, one in enumerate(found)}
         row = torch.tensor([places[one] for one in inputs], device=device)
         columns = {name: [x[name] for x in found.values()] for name in found[inputs[0]]}
+        for name, column in columns.items():
+            if len({*map(Tensor.size, column)}) > 1:
+                odd = next(x for x in column if x.shape != column[0].shape)
+                want = f"the same shape of {name!r} for every input, such as {[*column[0].shape]}"
+                raise wrong_value(self.adapter.encode, odd, want)
         return {name: torch.stack(column).to(device)[row] for name, column in columns.items()}
 
     def _find(self, one: PromptInput, device: torch.device) -> Condition:

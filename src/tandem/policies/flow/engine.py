@@ -7,13 +7,15 @@ An engine with a copy of the weights subclasses `PictureEngine` and defines `syn
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
+import torch
 from torch import Tensor
 
+from tandem.contracts.outputs import wrong_value
 from tandem.policies.engines.protocol import EngineOption, WeightHolder
 from tandem.policies.engines.weight_sync import WeightSync
 from tandem.policies.flow.model import FlowModel
@@ -105,4 +107,40 @@ class SyncedPictures:
         if plan.sampling.weights != LIVE:
             return self.own.generate(prompts, keys, starts, plan)
         self.sync.refresh()
-        return self.sync.renewing(lambda: self.engine.generate(prompts, keys, starts, plan))
+        made = self.sync.renewing(lambda: self.engine.generate(prompts, keys, starts, plan))
+        check_generated(self.engine.generate, made, keys, plan, self.own.field.adapter)
+        return made
+
+
+def check_pictures(part: Callable, pictures: Tensor, rows: int, like: Sequence[int]) -> None:
+    """Raise WrongOutput unless there are uint8 [rows, H, W, 3], or films. like: the shape of one,
+    whose sides may differ."""
+    tensor = isinstance(pictures, Tensor) and pictures.dtype == torch.uint8
+    ends = (pictures.ndim, len(pictures), pictures.shape[-1]) if tensor else None
+    if ends != (len(like) + 1, rows, like[-1]):
+        raise wrong_value(part, pictures, f"torch.uint8 {[rows, *like]}, channels last")
+
+
+def check_generated(
+    part: Callable, made: object, keys: Tensor, plan: SamplingPlan, adapter: Adapter
+) -> None:
+    """Raise WrongOutput unless an engine made latents with the kept steps, and pictures. No number
+    is read. keys: [B]."""
+    if not isinstance(made, tuple) or [type(one) for one in made[:1]] != [SamplerOutput]:
+        raise wrong_value(part, made, "(SamplerOutput, pictures)")
+    output, pictures = made
+    check_pictures(part, pictures, len(keys), adapter.image_shape)
+    sampling = plan.sampling
+    latent = adapter.canvas(sampling.resolution, sampling.frames).latent_shape
+    wanted = {"x0": (output.x0, [len(keys), *latent])}
+    if plan.kept:
+        steps = [len(keys), len(plan.kept)]
+        place = None if output.trajectory is None else output.trajectory.place
+        wanted["trajectory.place"] = (place, steps)
+        if {*plan.kept} <= {*plan.stochastic}:
+            wanted["logp"] = (output.logp, steps)
+    for name, (value, shape) in wanted.items():
+        kind = torch.int64 if name == "trajectory.place" else torch.float32
+        tensor = isinstance(value, Tensor) and value.dtype == kind
+        if not tensor or [*value.shape] != shape:
+            raise wrong_value(part, value, f"SamplerOutput.{name} as {kind} {shape}")

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tandem import distributed
+from tandem.contracts.outputs import wrong_value
 from tandem.hub import align
 from tandem.policies.activations import tile_feed_forward
 from tandem.policies.flow.adapter import Adapter
@@ -110,7 +111,10 @@ class FlowModel(nn.Module):
         """The networks with the trained encoders. Raises ValueError if encoders are trained with
         LoRA, which covers transformers only, or with teachers, which have their own encoders."""
         dtype = DTYPES[self.numerics.dtype]
-        network = choose_trained(self.adapter.load(path, dtype), self.targets, self.adapter, dtype)
+        network = self.adapter.load(path, dtype)
+        if not isinstance(network, nn.Module):
+            raise wrong_value(self.adapter.load, network, "the transformer, an nn.Module")
+        network = choose_trained(network, self.targets, self.adapter, dtype)
         self.readers = network.readers if isinstance(network, Components) else ()
         keys = {"model.lora": self.lora, "algorithm.teachers": teachers}
         given = [key for key, value in keys.items() if value is not None]

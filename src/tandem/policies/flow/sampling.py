@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tandem import rng
+from tandem.contracts.outputs import wrong_value
 from tandem.dynamics.kernels import Step, next_state, ode
 from tandem.dynamics.steps import Indices
 from tandem.policies.flow.embeddings import PromptEmbedding, PromptEmbeddingCache
@@ -81,7 +82,15 @@ class LocalPictures:
                 x0 = solve(velocity, start, sampling.solver, plan.sigmas)
                 one = SamplerOutput(x0=x0, trajectory=None, logp=None)
             finished.append(one)
-            pictures.append(adapter.decode(one.x0))
+            made, like = adapter.decode(one.x0), adapter.image_shape
+            if not isinstance(made, Tensor) or (made.dtype, made.ndim, len(made)) != (
+                torch.uint8,
+                len(like) + 1,
+                len(one.x0),
+            ):
+                want = f"torch.uint8 {[len(one.x0), *like]}"
+                raise wrong_value(adapter.decode, made, want)
+            pictures.append(made)
         return concat(finished), torch.cat(pictures)
 
 

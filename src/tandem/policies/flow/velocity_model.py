@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from tandem.contracts.outputs import wrong_value
 from tandem.dynamics.guidance import guide
 from tandem.policies.flow.adapter import Adapter
 from tandem.policies.flow.components import TRANSFORMER, Components, components
@@ -49,7 +50,10 @@ class VelocityModel:
             return guide(self.predict(x, sigma, prompted), None, scale=scale)  # raises
         both = {name: torch.cat([prompted[name], unprompted[name]]) for name in prompted}
         velocity = self.predict(torch.cat([x, x]), torch.cat([sigma, sigma]), both)
-        return self.adapter.guide(*velocity.chunk(2), scale=scale)
+        guided = self.adapter.guide(*velocity.chunk(2), scale=scale)
+        if not isinstance(guided, Tensor) or guided.shape != x.shape:
+            raise wrong_value(self.adapter.guide, guided, f"a float tensor {[*x.shape]}")
+        return guided
 
     def with_states(
         self, x: Tensor, sigma: Tensor, conditioning: PromptEmbedding, *, scale: float
@@ -68,11 +72,26 @@ class VelocityModel:
         return velocity, seen[0][: len(x)].mean(1)
 
     def predict(self, x: Tensor, sigma: Tensor, condition: Condition) -> Tensor:
-        """The velocity given a condition: [B, ...], sigma [B]."""
+        """The velocity given a condition: [B, ...], sigma [B]. Raises WrongOutput for another shape
+        or dtype, and without a gradient."""
         with self.precision.on(x.device):
             if self.reads:
-                return self.weights(lambda: self._read(x, sigma, condition))
-            return self.weights(lambda: self.adapter.velocity(self.run, x, sigma, condition))
+                velocity = self.weights(lambda: self._read(x, sigma, condition))
+            else:
+                ask = self.adapter.velocity
+                velocity = self.weights(lambda: ask(self.run, x, sigma, condition))
+        shaped = isinstance(velocity, Tensor) and velocity.shape == x.shape
+        if not shaped or not velocity.is_floating_point():
+            raise wrong_value(self.adapter.velocity, velocity, f"a float tensor {[*x.shape]}")
+        if torch.is_grad_enabled() and not velocity.requires_grad and self.learns():
+            raise wrong_value(
+                self.adapter.velocity, velocity, "it with its gradient, without .detach()"
+            )
+        return velocity
+
+    def learns(self) -> bool:
+        """Whether some weight is trained."""
+        return any(weight.requires_grad for weight in self.network.parameters())
 
     def _read(self, x: Tensor, sigma: Tensor, condition: Condition) -> Tensor:
         read = self.adapter.read(self.network, condition)

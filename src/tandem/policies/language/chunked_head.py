@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
-from tandem.policies.language.pretrained import probed
+from tandem.contracts.outputs import wrong_value
+from tandem.policies.language.pretrained import Pretrained, probed, vocabulary_of
 
 
 class Total:
@@ -88,6 +89,21 @@ def _dtype_of_pass(weight: Tensor) -> torch.dtype:
     if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
         return torch.get_autocast_dtype(kind)
     return weight.dtype
+
+
+def with_logits(loaded: Pretrained) -> Pretrained:
+    """The same. Raises WrongOutput unless a forward pass gives logits, with a gradient."""
+    model = loaded.model
+    out = model(input_ids=torch.zeros(1, 2, dtype=torch.int64, device=model.device))
+    logits = out.get("logits") if isinstance(out, Mapping) else None
+    want = [1, 2, vocabulary_of(model)]
+    shaped = isinstance(logits, Tensor) and [*logits.shape] == want
+    if not shaped or not logits.is_floating_point():
+        made = out if logits is None else logits
+        raise wrong_value(type(model).forward, made, f"a CausalLMOutput with float logits {want}")
+    if not logits.requires_grad and any(weight.requires_grad for weight in model.parameters()):
+        raise wrong_value(type(model).forward, logits, "logits with their gradient")
+    return loaded
 
 
 @torch.no_grad()

@@ -82,10 +82,12 @@ def built(build: Build, numerics: Numerics) -> Pretrained:
     Raises ValueError for a function that returns anything else.
     """
     made = build()
-    if not (isinstance(made, tuple) and len(made) == 2):
+    pair = isinstance(made, tuple) and len(made) == 2
+    if not pair or not isinstance(made[0], nn.Module) or made[1] is None:
+        kinds = ", ".join(type(one).__name__ for one in made) if pair else type(made).__name__
         raise ValueError(
-            f"the function of this model returned a {type(made).__name__}; it must return the "
-            "model and its tokenizer"
+            f"the function of this model returned a {kinds}; it must return the model and its "
+            "tokenizer"
         )
     model, tokenizer = made
     if numerics.dtype != "auto":

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tandem import distributed
 from tandem.policies.engines.rollout_engine import EngineMixin
 from tandem.policies.language.chat import Chat, ChatOptions
-from tandem.policies.language.chunked_head import logits_are_head_of_trunk
+from tandem.policies.language.chunked_head import logits_are_head_of_trunk, with_logits
 from tandem.policies.language.critic import Critic, Kind, critic_of
 from tandem.policies.language.kernels import check_kernels
 from tandem.policies.language.loaded_teachers import LoadedTokenTeachers
@@ -117,7 +117,8 @@ class TokenPolicy(EngineMixin):
 
     def read_weights(self) -> Pretrained:
         """The model and its tokenizer."""
-        return pretrained(self.path, self.build, self.numerics)
+        loaded = pretrained(self.path, self.build, self.numerics)
+        return with_logits(loaded) if self.path is None else loaded
 
     def chat_of(self, tokenizer: Any) -> Chat:
         """The tokenization of prompts."""
