@@ -11,6 +11,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
+from tandem.algorithm.algorithm import Algorithm
 from tandem.algorithm.truncation import CheckedStrategy, CheckedTruncation
 from tandem.config import ConfigError, build
 from tandem.contracts import facts_of, unwrap_partial
@@ -56,16 +57,7 @@ def assemble(
     strategy = algorithm.sampling_strategy
     if not unwrap_partial(strategy)[0].__module__.startswith("tandem."):  # of a plugin
         algorithm = replace(algorithm, sampling_strategy=CheckedStrategy(strategy))
-    own = {} if weights is None else {"path": str(weights)}
-    policy = build(OmegaConf.merge(cfg.model, own))
-    check_sight(policy, data, settings)
-    environment = build(cfg.environment) or None
-    request = algorithm.request(build(cfg.rollout))
-    request = replace(request, environment=environment, epochs=settings.epochs, seed=settings.seed)
-    trainer = settings.trainer
-    rounds = trainer.float32_matmul_precision != "highest"
-    precision = Precision(mixed=trainer.mixed, rounds=rounds)
-    policy.load(replace(request, precision=precision, offload=frozenset(trainer.offload)))
+    policy = load_policy(cfg, settings, data, algorithm, weights)
     source = read_by(algorithm.needs)
     if not getattr(data, source):
         raise ConfigError(
@@ -85,18 +77,39 @@ def assemble(
         algorithm=algorithm,
         rewards=Rewards({name: build(node) for name, node in cfg.reward.items()}),
         stream=checked_stream(make_stream()),
-        optimizer=offloaded(make) if OPTIMIZER in trainer.offload else make,
+        optimizer=offloaded(make) if OPTIMIZER in settings.trainer.offload else make,
         schedule=build(cfg.schedule),
         plan=plan(settings, packed=policy.packs),
         guards=settings.guards,
         folder=run_dir,
+        make_stream=make_stream,
+        inputs={
+            f"data={settings.choices['data']}": checksum_of_prompts(getattr(data, source)),
+            f"model={settings.choices['model']}": checksum_of_weights(policy.weights()),
+        },
     )
-    module.make_stream = make_stream
-    module.inputs = {
-        f"data={settings.choices['data']}": checksum_of_prompts(getattr(data, source)),
-        f"model={settings.choices['model']}": checksum_of_weights(policy.weights()),
-    }
     return module, data
+
+
+def load_policy(
+    cfg: DictConfig, settings: Settings, data: Data, algorithm: Algorithm, weights: Path | None
+) -> Policy:
+    """The policy with all weights that the algorithm reads.
+
+    `weights` is a folder that replaces the model's own. Raises ConfigError, before a weight is
+    read, if the policy cannot see the pictures of the data.
+    """
+    own = {} if weights is None else {"path": str(weights)}
+    policy = build(OmegaConf.merge(cfg.model, own))
+    check_sight(policy, data, settings)
+    environment = build(cfg.environment) or None
+    request = algorithm.request(build(cfg.rollout))
+    request = replace(request, environment=environment, epochs=settings.epochs, seed=settings.seed)
+    trainer = settings.trainer
+    rounds = trainer.float32_matmul_precision != "highest"
+    precision = Precision(mixed=trainer.mixed, rounds=rounds)
+    policy.load(replace(request, precision=precision, offload=frozenset(trainer.offload)))
+    return policy
 
 
 def checked_stream(stream: object) -> nn.Module:

@@ -84,13 +84,15 @@ class LightningHooks(LightningModule):
     plan: BatchPlan
     iteration: int
     sharded = False  # whether each rank holds a part of each weight
-    make_stream: Callable[[], torch.nn.Module] | None = None  # in its state before training
-    inputs: Checksums  # of what the run starts from
 
-    def __init__(self) -> None:
+    def __init__(
+        self, make_stream: Callable[[], torch.nn.Module] | None, inputs: Checksums | None
+    ) -> None:
+        """make_stream: a new stream in its state before training; inputs: of what the run starts
+        from."""
         super().__init__()
         self.automatic_optimization = False  # several updates per rollout
-        self.inputs = {}
+        self.make_stream, self.inputs = make_stream, inputs or {}
 
     def no_sync(self):
         """A context in which gradients stay on their rank, for all but the last micro-batch."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -55,8 +55,10 @@ class PostTraining(LightningHooks):
         plan: BatchPlan,
         guards: Guards,
         folder: Path,
+        make_stream: Callable[[], torch.nn.Module] | None = None,
+        inputs: Mapping[str, int] | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(make_stream, inputs)
         self.policy, self.algorithm, self.rewards, self.stream = policy, algorithm, rewards, stream
         self.optimizer, self.schedule, self.plan = optimizer, schedule, plan
         self.guards, self.folder = guards, folder
@@ -104,13 +106,12 @@ class PostTraining(LightningHooks):
 
     def microbatches(self, minibatch: Experience) -> Iterator[Experience]:
         """Any split: it affects memory only. Ranks run equally many, with padding at weight 0."""
-        objective = self.objective
         parts = even_parts(
             minibatch,
             self.policy.row_cost(minibatch.rollout),
             self.plan.budget,
-            zero_at_zero_advantage=objective.zero_at_zero_advantage,
-            whole_groups=objective.whole_groups,
+            zero_at_zero_advantage=self.objective.zero_at_zero_advantage,
+            whole_groups=self.objective.whole_groups,
         )
         for left, rows in zip(reversed(range(len(parts))), parts, strict=True):
             self.micro_steps_left = left
