@@ -106,7 +106,8 @@ class Rewards:
     ) -> Scores:
         """The scores of `count` samples from each reward's verdicts on its rows. `lost`: the reason
         for each row whose environment failed; these have no score."""
-        refuse_lost_output(self.components)
+        if sys.stdout is None or sys.stdout.closed:
+            raise lost_output(self.components)
         torch.set_default_dtype(self.dtype)  # as before, whatever a reward set
         total = torch.zeros(count, dtype=torch.float64)
         scored = torch.full((count,), not self.trained)
@@ -238,11 +239,10 @@ class Reward:
         return [value for answer, part in pairs for value in one_each(answer, len(part))]
 
 
-def refuse_lost_output(names: Iterable[str]) -> None:
-    """Raise Stop if sys.stdout is closed or gone. It is opened again for the end of the run."""
-    if sys.stdout is None or sys.stdout.closed:
-        sys.stdout = os.fdopen(1, "w", closefd=False)
-        raise Stop(
-            f"a reward ({', '.join(names)}) closed sys.stdout or set it to None, and the run "
-            "writes to it; use contextlib.redirect_stdout, which restores it"
-        )
+def lost_output(names: Iterable[str]) -> Stop:
+    """The error of a reward that took sys.stdout, which is opened again for the end of the run."""
+    sys.stdout = os.fdopen(1, "w", closefd=False)
+    return Stop(
+        f"a reward ({', '.join(names)}) closed sys.stdout or set it to None, and the run "
+        "writes to it; use contextlib.redirect_stdout, which restores it"
+    )
