@@ -45,7 +45,7 @@ class WeightSync:
         vocabulary: int | None = None,
     ) -> None:
         """sleeps: during training; staleness: iterations by which sampling may be ahead;
-        vocabulary: of the token ids in answers; None: the engine returns none."""
+        vocabulary: of the token ids in answers; None: answers are not checked."""
         if handover not in engine.handover_modes:
             raise ValueError(
                 f"rollout.handover={handover}: {type(engine).__name__} supports "
@@ -54,7 +54,7 @@ class WeightSync:
         self.engine, self.weights, self.sleeps = engine, weights, sleeps
         self.handover, self.journey = handover, Journey()
         engine.keep(staleness + 1)
-        self.vocabulary = vocabulary  # until the values of the first answers were checked
+        self.vocabulary, self.values_checked = vocabulary, False  # of the first answers
         self.run = ""  # named at the first handover: ranks cannot communicate before
         self.given = 0  # number of handovers
         self.handed = weights  # last; a copy if the live ones are sharded, or change meanwhile
@@ -153,10 +153,12 @@ class WeightSync:
     ) -> Answers:
         """The answers of a method of the engine. keys: [P, G]. Raises WrongOutput if they are
         invalid."""
+        if self.vocabulary is None:
+            return answers
         check_answers(part, answers, keys)
-        if self.vocabulary is not None:
+        if not self.values_checked:
             check_values(part, answers, sampling, self.vocabulary)
-            self.vocabulary = None
+            self.values_checked = True
         return answers
 
     def renewing(self, ask: Callable[[], Answers], version: str | None = None) -> Answers:
