@@ -61,7 +61,7 @@ def metrics_of_ranks():
         own = {name: own[name] for name in reversed(own)}
         own |= {"a": Sum(3 * one, one), "b": Sum(7 * one, one), "high": Max(5 * one)}
         del own["size"]
-    with pytest.raises(Stop, match="metric a is a Sum and a Max on ranks"):
+    with pytest.raises(Stop, match="metric a: Sum on one rank, Max on another"):
         reduce_metrics({"a": (Sum(one, one), Max(one))[distributed.rank()]})
     return reduce_metrics(own)
 

@@ -121,7 +121,9 @@ def _of_all_ranks(metrics: Mapping[str, Metric]) -> Mapping[str, Metric]:
     kinds: dict[str, type[Metric]] = {}
     for name, kind in distributed.all_gather_object(own):
         if kinds.setdefault(name, kind) is not kind:
-            raise Stop(f"metric {name} is a {kinds[name].__name__} and a {kind.__name__} on ranks")
+            raise Stop(
+                f"metric {name}: {kinds[name].__name__} on one rank, {kind.__name__} on another"
+            )
     return {
         name: metrics[name] if name in metrics else _empty(kind) for name, kind in kinds.items()
     }
