@@ -91,8 +91,8 @@ Metric = Sum | Max | Min | EffectiveSize | Correlation
 
 
 def reduce_metrics(metrics: Mapping[str, Metric]) -> dict[str, float]:
-    """The values over all ranks, with three collectives and one device synchronisation; a mean over
-    nothing is left out. Raises Stop for a name whose metrics differ in kind between ranks."""
+    """The values over all ranks, with one device synchronisation; a mean over nothing is left out.
+    Raises Stop for a name whose metrics differ in kind between ranks."""
     if distributed.world_size() > 1:
         metrics = _of_all_ranks(metrics)
     edges = {name: m for name, m in metrics.items() if m.edge}
@@ -124,9 +124,7 @@ def _of_all_ranks(metrics: Mapping[str, Metric]) -> Mapping[str, Metric]:
             raise Stop(
                 f"metric {name}: {kinds[name].__name__} on one rank, {kind.__name__} on another"
             )
-    return {
-        name: metrics[name] if name in metrics else _empty(kind) for name, kind in kinds.items()
-    }
+    return {n: metrics[n] if n in metrics else _empty(kind) for n, kind in kinds.items()}
 
 
 def _empty(kind: type[Metric]) -> Metric:

@@ -88,7 +88,7 @@ def test_a_function_of_somebody_else_is_called_by_the_same_code():
 
 
 def test_a_function_that_forgets_a_sample_is_an_error():
-    with pytest.raises(ValueError, match="returned 1 of NoneType for 3 outputs"):
+    with pytest.raises(ValueError, match="returned a list of 1 for 3 outputs"):
         Reprompted(of=on_policy, reprompt=lambda prompt, outputs, scores: [None])(Source(), {})
 
 

@@ -26,7 +26,7 @@ from tandem.stop import Stop
 WIDE = (torch.float32, torch.float64)
 CLOSE = 1e-4  # of the largest value of a part, below which two of them are rounded alike
 AGAIN = (
-    "called again; keep state only in buffers of an nn.Module, and draw from the keys of rows "
+    "called again; keep no state (an advantage may, in buffers), and draw from the keys of rows "
     "(tandem.rng.uniform(rows.key)), not from a global generator"
 )
 

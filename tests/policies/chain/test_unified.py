@@ -116,7 +116,7 @@ def test_adapters_in_the_layers_write_and_paint():
 
 def test_a_rate_of_a_head_that_does_not_learn_is_refused_by_its_key():
     def groups_of(lora, **text):
-        hooks = LightningHooks()
+        hooks = LightningHooks(make_stream=None, inputs=None)
         hooks.algorithm = grpo(text=Segment(lr=3e-4, **text))
         hooks.policy = unified(hooks.algorithm, lora=lora)
         hooks.optimizer = partial(torch.optim.SGD, lr=1e-2)
