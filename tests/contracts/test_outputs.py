@@ -280,7 +280,7 @@ def test_a_loss_with_a_hidden_mean_over_rows_is_refused_in_the_first_update(tmp_
     [
         (
             {"loss": drawn},
-            r"loss drawn .* called again; keep no state .*rng\.uniform\(rows\.key\).* global generator",
+            r"loss drawn .*again; keep no state .*rng\.uniform\(rows\.key\).* global generator",
         ),
         ({"loss": counting_up}, "loss counting_up .* called again; keep no state"),
         ({"advantage": tossed}, r"advantage tossed at \S*test_outputs.py:\d+ .* called again"),
