@@ -57,8 +57,9 @@ def check_values(part: Callable, answers: Answers, sampling: Sampling, vocabular
             ~inside & ((tokens != 0) | (logp != 0))
         ),
     }
-    for rule, where in wrong.items():
-        if count := int(where.sum()):
+    counts = torch.stack([where.sum() for where in wrong.values()]).tolist()  # one wait
+    for rule, count in zip(wrong, counts, strict=True):
+        if count:
             raise WrongOutput(
                 f"{part.__qualname__} at {place_of(part)} returned {count} wrong values: {rule}"
             )

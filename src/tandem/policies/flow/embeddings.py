@@ -59,8 +59,8 @@ class PromptEmbeddingCache:
         if not new:
             return
         for one, condition in zip_longest(new, self.adapter.encode(new, device) or ()):
-            kinds = {*map(type, condition.values())} if isinstance(condition, Mapping) else {}
-            if one is None or kinds != {Tensor}:
+            named = condition.values() if isinstance(condition, Mapping) else ()
+            if one is None or not named or not all(isinstance(x, Tensor) for x in named):
                 want = f"{len(new)} dicts of tensors, one for each input"
                 raise wrong_value(self.adapter.encode, condition, want)
             if self.folder is not None:
