@@ -124,3 +124,16 @@ def test_a_smaller_bound_trains_the_surplus_before_it_asks_again():
         assert set(queue.batch(iteration)) == {Ticket(iteration, slot) for slot in SLOTS}
         asked.append(queue.admitted)
     assert asked == [7, 7, 8]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_two_ranks_go_on_with_as_many_groups_of_one_rank_as_they_train(seed):
+    steps = played("ready", 4, 2, seed)
+    trained = {ticket for step in steps if step[0] < 5 for ticket in step[3] or ()}
+    left = {Ticket(i, slot) for i in range(7) for slot in SLOTS} - trained
+    bound = {"order": "ready", "staleness": 4, "ahead": 2, "iterations": ITERATIONS}
+    ranks = [Ahead(slots=SLOTS[rank::2], **bound) for rank in range(2)]
+    own = [queue.share(left, len(SLOTS)) for queue in ranks]
+    assert [len(part) for part in own] == [4, 2] and {*own[0], *own[1]} == left
+    whole = [Ticket(i, slot) for i in (5, 6) for slot in SLOTS]  # what `exact` leaves
+    assert ranks[1].share(whole, len(SLOTS)) == [Ticket(5, 1), Ticket(6, 1)]

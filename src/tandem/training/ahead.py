@@ -7,7 +7,7 @@ iterations away, so at most (ahead + 1) batches are in flight, and a group's wei
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 Order = Literal["exact", "ready"]
@@ -98,6 +98,11 @@ class Ahead:
     def unfinished(self) -> list[Ticket]:
         """The groups requested and not complete, in the order of a new request."""
         return sorted({*self.waiting, *self.versions} - self.there)
+
+    def share(self, left: Iterable[Ticket], count: int) -> list[Ticket]:
+        """This rank's part of the groups that all ranks have left, `count` for each iteration. With
+        `ready` these may have any slots: each rank gets as many as it still trains."""
+        return [x for place, x in enumerate(sorted(left)) if place % count in self.slots]
 
     def restore(
         self, versions: Mapping[Ticket, int], unfinished: Sequence[Ticket], admitted: int

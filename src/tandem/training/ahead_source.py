@@ -223,10 +223,10 @@ class AheadSource(RolloutSource):
         if "admitted" not in state:
             return
         self._take_slots()
-        tickets = [ticket for ticket in tickets_in(state) if ticket.slot in self.queue.slots]
-        pairs = [Ticket(*pair) for pair in state["unfinished"].tolist()]
-        unfinished = [ticket for ticket in pairs if ticket.slot in self.queue.slots]
-        rows = {ticket: self.groups.restore(ticket, state) for ticket in tickets}
+        there, waiting = tickets_in(state), {Ticket(*x) for x in state["unfinished"].tolist()}
+        own = self.queue.share(there | waiting, self.plan.prompts_per_step)
+        unfinished = [ticket for ticket in own if ticket in waiting]
+        rows = {ticket: self.groups.restore(ticket, state) for ticket in own if ticket in there}
         self.threads.rows = rows
         versions = {ticket: int(own[0].versions[0, 0]) for ticket, own in rows.items()}
         self.queue.restore(versions, unfinished, int(state["admitted"]))
