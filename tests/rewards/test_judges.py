@@ -103,8 +103,9 @@ def test_a_run_is_the_same_bits_beside_it(tmp_path):
         assert more["reward/judge_faults"] > 0 and math.isfinite(more["reward/judge/mean"])
 
 
-def test_a_group_in_a_checkpoint_keeps_its_judges():
-    rewards = Rewards({"threes": Reward(threes), "judge": Reward(lambda o, p: 2.0, weight=0.0)})
+def test_a_group_in_a_checkpoint_keeps_its_judges_and_the_order_of_its_rewards():
+    judge, length = Reward(lambda o, p: 2.0, weight=0.0), Reward(lambda o, p: float(len(o)))
+    rewards = Rewards({"threes": Reward(threes), "judge": judge, "length": length})
     scores = rewards(OUTPUTS, PROMPTS)
     zeros = torch.zeros(4, 2)
     answers = Answers(
@@ -113,8 +114,9 @@ def test_a_group_in_a_checkpoint_keeps_its_judges():
     )  # fmt: skip
     ticket = Ticket(1, 2)
     row = Sampled(rollout=None, answers=answers, versions=zeros.long(), scores=lambda: scores)
-    found = restored(ticket, 0, dict(stored(ticket, [row])), lambda answers: None).scores()
-    assert list(found.parts) == ["threes"] and list(found.judges) == ["judge"]
+    state = dict(sorted(stored(ticket, [row])))  # as files order it
+    found = restored(ticket, 0, state, lambda answers: None, list(rewards.components)).scores()
+    assert list(found.parts) == ["threes", "length"] and list(found.judges) == ["judge"]
     assert_close(found.judges["judge"], torch.full((4,), 2.0))
 
 

@@ -91,4 +91,5 @@ class GroupSampler:
         """The rows of a group in a checkpoint. Tensors of any shape [...]."""
         asked = [self._question(ticket, number) for number in range(1 + self.greedy)]
         read = [partial(as_rollout, question, chat=self.policy.chat) for question in asked]
-        return [restored(ticket, number, state, each) for number, each in enumerate(read)]
+        names = list(self.rewards.components)
+        return [restored(ticket, number, state, each, names) for number, each in enumerate(read)]

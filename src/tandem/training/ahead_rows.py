@@ -61,12 +61,14 @@ def restored(
     number: int,
     state: Mapping[str, Tensor],
     read: Callable[[Answers], Rollout],
+    rewards: Sequence[str],
 ) -> Sampled:
-    """The rows of a group from the tensors of `stored`. Of any shape [...]."""
+    """The rows of a group from the tensors of `stored`. Of any shape [...]. `rewards`: all names in
+    their order, which files do not keep: the first one is special, and ranks gather in order."""
     prefix = prefix_of(ticket, number)
     own = {name.removeprefix(prefix): x for name, x in state.items() if name.startswith(prefix)}
     parts, judges = (
-        {name.partition("/")[2]: x for name, x in own.items() if name.startswith(f"{room}/")}
+        {name: own[f"{room}/{name}"] for name in rewards if f"{room}/{name}" in own}
         for room in ("parts", "judges")
     )
     answers = Answers(**{name: own.get(name) for name in OF_ANSWERS})

@@ -51,6 +51,8 @@ PROMPTS = [
 class Lengths(AtOnce):
     """Short answers score; calls of `begin` are counted."""
 
+    components = ("short",)
+
     def __init__(self):
         self.begun, self.lock = 0, threading.Lock()
 
