@@ -106,8 +106,9 @@ def hide_bars() -> None:
     from transformers.utils import logging as of_transformers
 
     of_transformers.disable_progress_bar()
-    logging.getLogger("transformers.utils.import_utils").setLevel(logging.ERROR)  # torchvision
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # 4-bit kernels
+    # of torchvision, 4-bit kernels, kernels for GPUs, and the classes that torchao registers
+    for of in ("transformers.utils.import_utils", "bitsandbytes", "torchao", "torch.utils._pytree"):
+        logging.getLogger(of).setLevel(logging.ERROR)
     if sys.stderr.isatty():
         enable_progress_bars()
 
