@@ -229,6 +229,19 @@ def test_skipped_updates_are_reported_and_remembered(tmp_path):
     assert resumed.go().report["optim/skipped"] == 1
 
 
+def test_a_forward_pass_that_is_not_finite_is_a_skipped_update_and_no_wrong_sampler(tmp_path):
+    loop = Loop(folder=tmp_path, guards=Guards(non_finite="skip:3"))
+    evidence, calls = loop.policy.evidence, count()
+
+    def poisoned_once(rollout, needs):
+        said = evidence(rollout, needs)
+        return replace(said, logp=said.logp * torch.nan) if next(calls) == 0 else said
+
+    loop.policy.evidence = poisoned_once
+    assert loop.go().report["optim/skipped"] == 1
+    assert (tmp_path / "failures" / "iteration_000000_update_0_rank_0").is_dir()
+
+
 def test_wrong_old_log_probabilities_are_found_before_the_first_update(tmp_path):
     loop = Loop(folder=tmp_path)
     complete = loop.policy.complete

@@ -146,9 +146,6 @@ class PostTraining(LightningHooks):
         """Clip and step, unless something is not finite."""
         merge_metrics(self.metrics, self.of_update)
         self.of_update = {}
-        if not self.updates_done:
-            seen = reduce_metrics(self.metrics)
-            self.guards.check_first_update(seen, self.policy, fresh=self.fresh)
         optimizer = self.optimizers()
         if self.policy_rests:
             for parameter in self.policy.groups()["policy"]:
@@ -160,6 +157,9 @@ class PostTraining(LightningHooks):
         # One decision for all ranks: losses are per rank until they are logged.
         finite = torch.stack([norm, *self.losses.values()]).isfinite().all()  # one wait for a GPU
         if distributed.all_max((~finite).float()) == 0:
+            if not self.updates_done:
+                seen = reduce_metrics(self.metrics)
+                self.guards.check_first_update(seen, self.policy, fresh=self.fresh)
             optimizer.step()
             self.guards.check_weights(parameters, self.iteration, optimizer.param_groups[0]["lr"])
             self.policy.notify("update")
