@@ -193,8 +193,9 @@ class AheadSource(RolloutSource):
     # Checkpoints.
 
     def state(self, iteration: int) -> dict[str, Tensor]:
-        """Adds the complete groups of all ranks for this and later iterations; in `exact` it first
-        waits for all requested groups, unless the run is being stopped."""
+        """Adds the complete groups for this and later iterations, the same on all ranks, which each
+        write a part; in `exact` it first waits for all requested groups, unless the run is being
+        stopped."""
         if self.queue.order == "exact" and self.threads.fault is None:
             with suppress(Abandoned, EngineUnavailable):
                 self.threads.finish()
@@ -211,12 +212,13 @@ class AheadSource(RolloutSource):
                 "weights",
                 len(unfinished),
             )
+        own |= super().state(iteration)  # of old groups that this rank alone may still train
         every = distributed.all_gather_object([(own, unfinished)])
         found = {name: x for of_rank, _ in every for name, x in of_rank.items()}
         waiting = [ticket for _, tickets in every for ticket in tickets]
         found["admitted"] = torch.tensor(self.queue.admitted)
         found["unfinished"] = torch.tensor(waiting, dtype=torch.int64).view(-1, 2)
-        return super().state(iteration) | found
+        return found
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         self.stream.load_state(state)

@@ -275,6 +275,10 @@ def test_ranks_that_know_each_other_late_share_the_groups(folder, tmp_path, monk
         held = {"admitted": torch.tensor(1), "unfinished": torch.tensor([[0, 0], [0, 1], [0, 2]])}
         loop.source.load_state(held)
         assert loop.source.queue.waiting == [Ticket(0, 1)]
+        loop.source.stream.places[0] = torch.arange(3)  # of a group that this rank alone trains
+        loop.source.threads.finish, sent = given_up, []
+        monkeypatch.setattr(distributed, "all_gather_object", lambda own: sent.append(own) or own)
+        assert "drawn/0" in loop.source.state(0).keys() & sent[0][0][0].keys()
 
 
 @SLOW
