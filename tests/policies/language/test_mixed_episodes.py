@@ -13,6 +13,8 @@ from small_language import questions, talk
 from tandem.environments import Mixture
 from tandem.environments.tools import Tools, calculator
 from tandem.metrics import reduce_metrics
+from tandem.policies.engines.paged import Paged
+from tandem.policies.engines.vllm_server import VllmServer
 from tandem.policies.language.policy import Sampling
 from tandem.rewards.result import Missing
 from tandem.training.episode_rows import episode_metrics
@@ -124,3 +126,6 @@ def test_rows_that_a_world_lost_join_those_of_an_engine_that_says_no_entropy(lea
         rows = sampled(policy, prompts)
         assert rows.entropy is None
         assert [row.source for row in rows.prompts] == [p.source for p in prompts for _ in range(3)]
+    server = VllmServer(url="http://127.0.0.1:1", folder="")
+    for engine, known in ((None, True), (Paged(), True), (server, False)):  # all of a rank's rows
+        assert (sampled(policy, one, engine=engine).entropy is not None) == known

@@ -186,7 +186,7 @@ def as_rollout(courses: Sequence[Course], asked: Questions, about: About) -> Rol
     padded = partial(right_padded, device=device, least=1)
     turn = padded([one.turn for one in courses])
     of_world = turn == WORLD
-    known = all(one.entropy is not None for one in courses)
+    known = has_entropy(courses, asked)
     tokens = padded([one.tokens for one in courses])
     encoded = [one.encoded for one in courses]
     sample = pack(encoded, tokens, length, asked.sampling.temperature or 1.0)
@@ -211,3 +211,11 @@ def as_rollout(courses: Sequence[Course], asked: Questions, about: About) -> Rol
         feedback=padded([one.feedback for one in courses], dtype=torch.float32),
         state=padded([one.state for one in courses]) if about.gives_states else None,
     )
+
+
+def has_entropy(courses: Sequence[Course], asked: Questions) -> bool:
+    """Whether the engine reports the entropy of a draw. Rows without a move, all of them lost, do
+    not show it, and those of other ranks, with which they are gathered, have the same fields."""
+    if any(one.tokens for one in courses):
+        return all(one.entropy is not None for one in courses)
+    return asked.sampling.engine is None or asked.sampling.engine.reports_entropy
