@@ -122,6 +122,14 @@ def test_a_trusted_sampler_is_not_the_old_policy_of_older_rows():
     assert (stale.old_logp - stale.behaviour_logp)[stale.mask].abs().max() > 1e-3
 
 
+def test_a_sampler_that_was_trusted_is_not_in_a_lower_precision():
+    policy, needs = small(frozenset({"old_logp"})), frozenset({"old_logp"})
+    rows = policy.sample(questions(), 2, key=0, slots=range(8))
+    assert policy.complete(rows, needs).old_logp is rows.behaviour_logp
+    policy.exact = False  # as after resume=RUN trainer.precision=bf16-mixed
+    assert policy.complete(rows, needs).old_logp is not rows.behaviour_logp
+
+
 class Liar(TablePolicy):
     """From the second iteration on its sampler reports values of another temperature."""
 

@@ -109,7 +109,7 @@ class Policy(nn.Module, ABC):
         """Whether the sampler's log-probabilities replace the trainer's; never for older weights.
 
         Measured once, on a few rows of the first fresh rollout of all ranks; the result is part of
-        the state.
+        the state, and a run that is resumed in a lower precision does not use it.
         """
         if not is_fresh(rollout):
             return False
@@ -119,7 +119,7 @@ class Policy(nn.Module, ABC):
             largest = distributed.all_max(torch.cat([gap.flatten(), gap.new_zeros(1)]).max())
             agrees = self.exact and largest < self.same
             self.sampler.fill_(REUSED if agrees else DIFFERENT)
-        return bool(self.sampler == REUSED)
+        return self.exact and bool(self.sampler == REUSED)
 
     # Samples of older weights
 
