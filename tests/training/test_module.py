@@ -8,6 +8,7 @@ import pytest
 import torch
 from loop import PLAN, WITH_PENALTIES, EndsInTwo, Loop, ShareOfThrees
 from records import GRPO
+from safetensors.torch import load_file
 from torch.testing import assert_close
 from two_ranks import on_two_ranks
 
@@ -16,10 +17,11 @@ from tandem.advantages.group import given
 from tandem.algorithm.algorithm import Algorithm
 from tandem.algorithm.regularizers import EntropyBonus
 from tandem.contracts import declare
-from tandem.experience import Budget
+from tandem.experience import Budget, Experience
 from tandem.losses import importance, reduction
 from tandem.losses.policy import nll, ppo, reinforce
 from tandem.policies.weights import clip_gradients
+from tandem.settings.failures import save_failure
 from tandem.settings.guards import Guards
 from tandem.stop import Stop
 from tandem.training import strategies
@@ -183,6 +185,15 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_and_a_batch_to_look_at
     assert [p.name for p in folders] == [f"iteration_000000_update_{i}_rank_0" for i in (0, 1)]
     for folder in folders:
         assert sorted(p.name for p in folder.iterdir()) == ["batch.json", "batch.safetensors"]
+
+
+def test_a_batch_to_look_at_may_hold_a_picture_twice(tmp_path):
+    loop, picture = Loop(folder=tmp_path), torch.full((2, 2, 3), 7, dtype=torch.uint8)
+    rollout, scores = loop.source.sample(dict(enumerate(loop.stream.draw(0, 6))))
+    rollout = replace(rollout, outputs=(picture,) * len(rollout.mask))
+    batch = Experience(rollout=rollout, scores=scores, advantages=rollout.mask.double())
+    folder = save_failure(tmp_path, batch, {"iteration": 0, "update": 0, "rank": 0})
+    assert torch.equal(load_file(folder / "batch.safetensors")["output.1"], picture)
 
 
 def test_weights_that_a_step_made_infinite_are_given_to_nobody(tmp_path):

@@ -32,7 +32,9 @@ def save_failure(folder: Path, batch: Experience, facts: dict) -> Path:
         **{f"statistics.{name}": found for name, found in batch.statistics.items()},
     }
     tensors |= _select_pictures(rollout.outputs)
-    known = {name: x.detach().cpu().contiguous() for name, x in tensors.items() if x is not None}
+    # A row may be there twice (dynamic_sampling), and the file refuses tensors that share memory.
+    given = {name: x.detach() for name, x in tensors.items() if x is not None}
+    known = {name: x.to("cpu", copy=True).contiguous() for name, x in given.items()}
     save_file(known, folder / "batch.safetensors")
     rows = [
         {"prompt_id": p.id, "slot": int(g), "score": score}
