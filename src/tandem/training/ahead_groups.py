@@ -52,7 +52,9 @@ class GroupSampler:
 
     def sample(self, ticket: Ticket, *, enter: Callable[[Ticket], None]) -> list[Sampled]:
         """The rows of a group; calls `enter` once the group has its weights."""
-        handover = self.number[ticket.iteration] if self.exact else None
+        # Unknown for a group from a checkpoint if the run is stopped before its first iteration.
+        newest = self.policy.supply.published
+        handover = self.number.setdefault(ticket.iteration, newest) if self.exact else None
         with self.policy.supply.under_way(handover) as engine:
             enter(ticket)
             return [self._sampled(engine, ticket, number) for number in range(1 + self.greedy)]

@@ -318,6 +318,8 @@ def test_a_group_whose_scores_were_given_up_is_asked_for_again(folder, tmp_path)
         assert not any(name.startswith("ahead.rows/1/2/") for name in state)
     with runs(folder, tmp_path, 1) as loop:
         loop.load_state(state)
+        loop.policy.ready()  # a signal during the evaluation before the first iteration
+        assert any(name.startswith("ahead.rows/1/2/") for name in loop.state())
         go(loop, 2)
 
 
