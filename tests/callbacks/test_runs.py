@@ -8,6 +8,7 @@ import shutil
 import signal
 import time
 from dataclasses import dataclass, fields, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,8 +21,10 @@ from tandem.advantages.baselines import MovingAverage
 from tandem.evaluation.settings import Answers
 from tandem.record import jsonl
 from tandem.record.checkpoint import find_newest_whole
-from tandem.stop import command_to_resume, list_heard
-from tandem.training.callbacks import INTERRUPTED, Interrupted
+from tandem.rewards import concurrency
+from tandem.rewards.concurrency import ENDING
+from tandem.stop import Abandoned, command_to_resume, list_heard
+from tandem.training.callbacks import INTERRUPTED, Interrupt, Interrupted
 
 FORK = multiprocessing.get_context("fork")
 
@@ -291,6 +294,20 @@ def test_scores_that_a_moving_average_has_seen_are_not_seen_again(tmp_path):
         run(cut, algorithm=replace(GRPO, advantage=Signalling(decay=0.5)))
     run(cut, algorithm=replace(GRPO, advantage=MovingAverage(decay=0.5)), resume=True)
     assert_same_run(cut, straight)
+
+
+def test_ranks_that_leave_together_wait_no_longer_for_rows_in_flight_than_one(monkeypatch):
+    """With one rank the grace period begins at the signal, with several where all have stopped."""
+    monkeypatch.setattr(concurrency, "GRACE", 0.0)
+    checkpoints, trainer = SimpleNamespace(publish=waits), SimpleNamespace(is_global_zero=True)
+    with pytest.raises(Abandoned):
+        Interrupt(checkpoints).leave(trainer, None)
+    ENDING.clear()
+
+
+def waits(*_):
+    ENDING.refuse_to_wait()
+    raise AssertionError("it waits for ever")
 
 
 @pytest.mark.system

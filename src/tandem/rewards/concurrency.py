@@ -25,7 +25,8 @@ class Ending:
         self.since: float | None = None
 
     def begin(self) -> None:
-        self.since = time.monotonic()
+        """Begin, unless it has."""
+        self.since = time.monotonic() if self.since is None else self.since
 
     def clear(self) -> None:
         self.since = None

@@ -90,6 +90,7 @@ class Interrupt(Callback):
 
     def leave(self, trainer: Trainer, module: PostTraining, *, publish: bool = True) -> NoReturn:
         """Save a checkpoint on all ranks and end the process."""
+        ENDING.begin()  # on several ranks only now: a checkpoint waits for rows in flight
         if publish:
             self.checkpoints.publish(trainer, module)
         self.checkpoints.settle()
