@@ -121,6 +121,26 @@ def test_an_engine_that_was_started_again_is_given_the_newest_weights():
     assert fleet.living == [again, other]
 
 
+def test_an_engine_that_was_started_again_in_a_handover_gets_one_version_at_a_time():
+    begun, loading, most = threading.Event(), [], []
+
+    class Loading(Engine):
+        def sync(self, weights, version):
+            loading.append(version)
+            most.append(len(loading))
+            begun.set()
+            time.sleep(0.1)
+            self.version = loading.pop()
+
+    fleet = Fleet([Loading(forgets=1)], concurrency=6)
+    handover = threading.Thread(target=fleet.sync, args=(None, "a-1"))
+    handover.start()
+    assert begun.wait(5)
+    same(asked(fleet), WHOLE)
+    handover.join()
+    assert most == [1, 1]
+
+
 def test_one_that_is_gone_before_the_handover_costs_seconds_and_no_run():
     gone, other = Engine(), Engine()
     gone.here = False

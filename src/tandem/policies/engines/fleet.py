@@ -37,7 +37,8 @@ class Fleet(RolloutEngine):
         self.engines, self.concurrency = tuple(engines), concurrency
         self.faults: dict[RolloutEngine, str] = {}  # of those that are gone
         self.newest: tuple[Weights, str] | None = None  # what was handed over last, and its version
-        self.renewing = threading.Lock()  # a second thread finds the weights there
+        # Of handovers: an engine that started again during one gets one version at a time.
+        self.renewing = threading.Lock()
         self.rows, self.counting = Counter[RolloutEngine](), threading.Lock()  # in flight at each
 
     @property
@@ -147,19 +148,21 @@ class Fleet(RolloutEngine):
 
     def sync(self, weights: Weights, version: str) -> None:
         """Hand over to every live engine, including those that came back."""
-        self.newest = weights, version
-        self.faults.clear()
-        self._each(lambda engine: engine.sync(weights, version))
+        self._hand_over(weights, version, lambda engine: engine.sync(weights, version))
 
     def swap(self, weights: Weights, version: str) -> None:
-        self.newest = weights, version
-        self.faults.clear()
-        self._each(lambda engine: engine.swap(weights, version))
+        self._hand_over(weights, version, lambda engine: engine.swap(weights, version))
 
     def follow(self, weights: Weights, version: str) -> None:
-        self.newest = weights, version
-        self.faults.clear()
-        self._each(lambda engine: engine.follow(weights, version))
+        self._hand_over(weights, version, lambda engine: engine.follow(weights, version))
+
+    def _hand_over(
+        self, weights: Weights, version: str, give: Callable[[RolloutEngine], None]
+    ) -> None:
+        with self.renewing:
+            self.newest = weights, version
+            self.faults.clear()
+            self._each(give)
 
     def is_asleep(self) -> bool:
         return any(self._each(lambda engine: engine.is_asleep()))
@@ -193,9 +196,9 @@ class Fleet(RolloutEngine):
     ) -> bool:
         """Whether the engine has the weights again and can continue."""
         if isinstance(error, Forgotten) and renewals <= RENEWALS and self.newest is not None:
-            weights, newest = self.newest
             try:
                 with self.renewing:
+                    weights, newest = self.newest
                     engine.renew(weights, version or newest)
                 return True
             except EngineUnavailable as fault:
