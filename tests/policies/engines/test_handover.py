@@ -249,9 +249,11 @@ class Live:
 
 
 def test_an_engine_of_two_methods_can_drain():
-    sync = WeightSync(Plain(), Live())
+    sync, held = WeightSync(Plain(), Live()), []
+    sync.journey.meet = lambda fault: held.append(sync.journey.renewing.locked())
     sync.publish()
     sync.journey.end()
+    assert held == [True, True]  # no rank gives lost weights again while the first gives new ones
     with sync.under_way() as engine:
         said = engine.answer([], KEYS, sampling=None, endings=None)
     assert (said, engine.number) == (sync.version, 1)

@@ -107,14 +107,14 @@ class WeightSync:
             yield BegunRows(self, number if pinned else self.given)
 
     def _travel(self, handed: Weights, version: str) -> None:
-        with self.journey.emptied() if self.handover == "drain" else nullcontext():
-            self.journey.meet("")  # now no rank has a row in flight
-            with self.journey.renewing:
-                self.journey.meet(fault_on_first(lambda: self._give(handed, version)))
-                if not distributed.is_first():
-                    self.engine.follow(handed, version)
-                with self.journey.arriving():
-                    self.handed, self.given = handed, number_of(version)
+        drained = self.journey.emptied() if self.handover == "drain" else nullcontext()
+        with drained, self.journey.renewing:
+            self.journey.meet("")  # no rank has a row in flight, or gives lost weights again
+            self.journey.meet(fault_on_first(lambda: self._give(handed, version)))
+            if not distributed.is_first():
+                self.engine.follow(handed, version)
+            with self.journey.arriving():
+                self.handed, self.given = handed, number_of(version)
 
     def _give(self, weights: Weights, version: str) -> None:
         give = self.engine.swap if self.handover == "in_flight" else self.engine.sync
