@@ -204,9 +204,24 @@ class CountingInVain(StatefulComponent):
         return leave_one_out(scores, rollout)
 
 
-def test_a_state_that_no_checkpoint_would_hold_is_refused(tmp_path):
-    loop = Loop(algorithm=replace(GRPO, advantage=CountingInVain()), folder=tmp_path)
-    with pytest.raises(Stop, match=r"^CountingInVain.calls at .*: self.register_buffer\('calls', "):
+class CountingInATable(CountingInVain):
+    """The same in the middle of a tensor, which its repr leaves out."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = torch.zeros(2001)
+
+    def forward(self, scores, rollout):
+        self.calls[1000] += 1
+        return leave_one_out(scores, rollout)
+
+
+@pytest.mark.parametrize("counting", [CountingInVain, CountingInATable])
+def test_a_state_that_no_checkpoint_would_hold_is_refused(counting, tmp_path):
+    loop = Loop(algorithm=replace(GRPO, advantage=counting()), folder=tmp_path)
+    with pytest.raises(
+        Stop, match=rf"^{counting.__name__}.calls at .*: self.register_buffer\('calls', "
+    ):
         loop.go()
 
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Self
 
-from torch import nn
+from numpy import ndarray
+from torch import Tensor, nn
 
 from tandem.contracts.outputs import WrongOutput, place_of
 from tandem.contracts.parts import unwrap_partial
@@ -38,7 +39,10 @@ class StatefulComponent(nn.Module):
     def _plain_attributes(self) -> set[tuple[str, str]]:
         """(name, repr) of each plain attribute. One that a call adds, such as a cache, is in no set
         taken before it, so it does not count as changed."""
-        return {(name, repr(x)) for name, x in vars(self).items() if name not in OF_TORCH}
+        own = {name: x for name, x in vars(self).items() if name not in OF_TORCH}
+        # The repr of a tensor has four digits, and of a long one the ends alone.
+        arrays = {name: x.tolist() for name, x in own.items() if isinstance(x, (Tensor, ndarray))}
+        return {(name, repr(x)) for name, x in (own | arrays).items()}
 
     def _apply(self, fn: Callable, recurse: bool = True) -> Self:
         # It stays in float64 on the CPU when the module around it is moved or cast.
