@@ -327,6 +327,22 @@ def test_a_survey_sees_the_update_before_any_cut(budget, tmp_path):
     assert_close(cut.gradients, whole.gradients, rtol=1e-9, atol=1e-12)
 
 
+def of_rows(batch):
+    return batch.advantages[:, :1]
+
+
+@declare(reads={"old_logp"}, zero_at_zero_advantage=True, batch_statistics=of_rows)
+def scaled_by_rows(batch, statistics):
+    return ppo(batch) * statistics
+
+
+def test_a_survey_of_one_number_for_each_row_is_refused(tmp_path):
+    # It would be filled up with zeros, and be right on the first step alone.
+    loop = Loop(algorithm=replace(GRPO, loss=scaled_by_rows), folder=tmp_path)
+    with pytest.raises(Stop, match=r"^of_rows at .* \[\d+, 1\]; return \[B, T\], here \["):
+        loop.go()
+
+
 @declare(zero_at_zero_advantage=True, whole_groups=True)
 def between_rows(batch):
     """Asserts that every group is whole."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tandem import distributed
 from tandem.contracts import batch_statistics_of, facts_of, metrics_of, summary_of, unwrap_partial
-from tandem.contracts.outputs import CLOSE, CORRECTION, LOSS, WEIGHTS, Output
+from tandem.contracts.outputs import CLOSE, CORRECTION, LOSS, WEIGHTS, Output, wrong_value
 from tandem.experience import Budget, Experience, select_rows
 from tandem.losses import importance
 from tandem.losses.adapted import refuse_part
@@ -139,12 +139,14 @@ class Objective(ABC):
                 for name, own in seen.items() if number < len(parts) else ():
                     own.append(summarised(self.terms[name].loss, self.by_term(record)[name]))
         order, width = torch.cat(list(parts)).argsort(), rows.rollout.mask.shape[1]
-        with torch.no_grad():
-            found = {
-                name: distributed.with_all_rows(find, take(concat(seen[name]), order))
-                for name, find in self.statistics.items()
-            }
-        statistics = {name: pad_steps(x, width) for name, x in found.items()}
+        statistics: dict[str, Tensor] = {}
+        for name, find in self.statistics.items():
+            own = take(concat(seen[name]), order)
+            with torch.no_grad():
+                found = distributed.with_all_rows(find, own)
+            if found.shape[:2] != own.mask.shape:
+                raise wrong_value(find, found, f"[B, T], here {[*own.mask.shape]}")
+            statistics[name] = pad_steps(found, width)
         return replace(rows, statistics=statistics, record=take(record, order) if alone else None)
 
     def __call__(self, policy, rows: Experience) -> Outcome:
