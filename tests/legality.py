@@ -16,7 +16,7 @@ import tandem.training.reprompts
 import tandem.training.strategies
 from tandem.advantages.temporal import gae_returns
 from tandem.algorithm.regularizers import EntropyBonus
-from tandem.contracts import DOMAINS, options_of, parts_of
+from tandem.contracts import DOMAINS, facts_of, options_of, parts_of
 from tandem.legality.domains import refusal
 from tandem.losses.critic import value_loss
 
@@ -57,8 +57,10 @@ Most algorithms have `objective: policy_gradient`. They need log-probabilities o
 which do not exist under `dynamics=ode` or for rows of data, and are refused there. In the tables,
 a tick means that a function can be used, and a number gives the reason for refusing it, in the
 words of the error message. A KL or an entropy bonus with coefficient 0 is not used, and so is
-never refused. Two refusals depend on more than the domain: `algorithm/kl=timeless` with
-`dynamics=cps`, `algorithm/loss=grpo_guard` with `dynamics/logp=unscaled`.
+never refused. Three refusals depend on more than the domain: `algorithm/kl=timeless` with
+`dynamics=cps`, `algorithm/loss=grpo_guard` with `dynamics/logp=unscaled`, and functions of the
+order of steps for masked-diffusion models, whose positions have no order (the advantages among
+them also for chains): IN_TIME.
 
 `algorithm/kl=auto` is `k3_unbiased` for tokens and `gaussian` for steps. `make legality` writes
 this page from the declarations of the functions, and a test compares it with the code.
@@ -73,7 +75,14 @@ for package in (tandem.losses, tandem.advantages):
 def page() -> str:
     """docs/legality.md."""
     tables = [table(f"algorithm/{group}", group, rows(group)) for group in GROUPS]
-    return "\n".join([INTRODUCTION, *tables, table("Beside the loss", "", [*BESIDE.items()])])
+    told = INTRODUCTION.replace("IN_TIME", ", ".join(in_time()))
+    return "\n".join([told, *tables, table("Beside the loss", "", [*BESIDE.items()])])
+
+
+def in_time() -> list[str]:
+    """The losses and advantages that depend on the order of steps."""
+    found = [row for group in ("loss", "advantage") for row in rows(group)]
+    return [f"`{name}`" for name, called in found if any(facts_of(f).in_time for f in called)]
 
 
 def rows(group: str) -> list[tuple[str, list[Callable]]]:
