@@ -62,7 +62,7 @@ NOTES = """
 ## Diffusers pipelines without an adapter
 
 Flow pipelines of the installed diffusers, by folder, and why there is no adapter. An adapter for
-a similar family takes 50 to 100 lines: [how](howto/flow_family.md).
+a similar family takes 60 to 110 lines: [how](howto/flow_family.md).
 
 | pipelines | why |
 |---|---|
