@@ -21,6 +21,7 @@ os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFF
 from freshness import CODE, changed_since, git
 
 import tandem
+from tandem.stop import Stop
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / "benchmarks" / "results" / "algorithms.json"
@@ -104,13 +105,17 @@ def runs() -> Iterator[tuple[str, Protocol, tuple[str, ...]]]:
 
 
 def measure(words: tuple[str, ...], teacher: str | None) -> dict[str, object]:
-    """One run: its points {samples, accuracy, reward}, CPU-seconds, commit and date."""
+    """One run: its points {samples, accuracy, reward}, CPU-seconds, commit and date, and why it
+    ended if a guard ended it."""
     if teacher is not None:
         words = (*words, f"algorithm.teachers.folders={{others: {trained_teacher(teacher)}}}")
     with TemporaryDirectory() as folder:
-        path = Path(folder) / "run"
-        tandem.train(*words, "checkpoints.every=100000", f"run_dir={path}")
-        return {
+        path, ended = Path(folder) / "run", {}
+        try:
+            tandem.train(*words, "checkpoints.every=100000", f"run_dir={path}")
+        except Stop as stop:  # a run that collapses has its curve up to there
+            ended = {"ended": str(stop)}
+        return ended | {
             "curve": list(points(read_lines(path / "metrics.jsonl"))),
             "cpu_seconds": round(read_lines(path / "timing.jsonl")[-1]["time/cpu"], 1),
             "commit": git("rev-parse", "--short", "HEAD"),
