@@ -15,6 +15,7 @@ from generate.signatures import Parameter, parameters
 SHOWN = re.compile(r"^<!-- (code|table): (.+) -->\n(?:.*\n)*?<!-- end -->$", re.M)
 BATCHES = ("Transition", "Evidence", "Rollout", "CoupledBatch", "DecoupledBatch")
 HOMES = {
+    "Answers": "tandem.policies.language.records",
     "Data": "tandem.data.records",
     "Step": "tandem.dynamics.kernels",
 }  # of records that are not in tandem.types
