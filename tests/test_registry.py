@@ -37,6 +37,14 @@ def shouting(output, prompt, *, alpha: float = 1.0, words: list[str] = ["yes"]):
 @batched
 def many(outputs, prompts, *, scale: float):
     return [scale * output.isupper() for output in outputs]
+
+@register_reward
+class Starts:
+    def __init__(self, letters: str, *, weight: float = 2.0):
+        self.letters, self.weight = letters, weight
+
+    def __call__(self, output, prompt):
+        return self.weight * output.startswith(self.letters)
 """
 
 
@@ -114,6 +122,15 @@ def test_a_plugin_s_reward_is_chosen_by_name_and_set_by_keyword(plugin):
     assert scores.parts["shouting"].tolist() == [2.0, 0.0]
     assert scores.parts["loud"].tolist() == [0.0, 0.5]
     assert scores.total.tolist() == [2.0, 2.0]
+
+
+def test_what_a_class_is_built_with_is_a_key_by_keyword_or_not(plugin):
+    chosen = [plugin, "reward=Starts", "warm_start=null"]
+    node = compose([*chosen, "reward.Starts.function.letters=ye"]).reward
+    prompts = [Prompt(id=i, source="t", text="?") for i in range(2)]
+    assert Rewards(build(node, "reward"))(["yes", "NO"], prompts).total.tolist() == [2.0, 0.0]
+    with pytest.raises(ConfigError, match=r"^reward\.Starts\.function\.letters is not set"):
+        check(compose(chosen))
 
 
 def test_a_keyword_that_the_function_does_not_have_is_refused(plugin):

@@ -28,20 +28,24 @@ def node_of(group: str, name: str, component: Callable) -> Node | None:
     return None if make is None else make(name, component)
 
 
-def bound_call(name: str, component: Callable) -> Node:
+def bound_call(name: str, component: Callable, *, made: bool = False) -> Node:
     """The partial call of a function with its defaults; `???` where a keyword has none.
 
     Numbers taken by `**numbers` have no defaults: `+algorithm.loss.alpha=2` adds one. A class is
-    instantiated with its defaults, and the object is called.
+    instantiated with its defaults, and the object is called. What is `made` when the run is built,
+    as a class is, gets all of its arguments from the configuration.
     """
     units = facts_of(component).units
     call: Node = {"_target_": place(component)}
     if not inspect.isclass(component):
         call["_partial_"] = True
+    asked = {Parameter.KEYWORD_ONLY}
+    if made or inspect.isclass(component):
+        asked.add(Parameter.POSITIONAL_OR_KEYWORD)
     for parameter in inspect.signature(component).parameters.values():
         if parameter.default is not Parameter.empty:
             call[parameter.name] = _in_units(parameter.default, units.get(parameter.name))
-        elif parameter.kind is Parameter.KEYWORD_ONLY:
+        elif parameter.kind in asked:
             call[parameter.name] = "???"
     return call
 
@@ -118,7 +122,7 @@ def environment_node(name: str, world: Callable) -> Node:
 
 def made_call(name: str, component: Callable) -> Node:
     """A call made when the run is built; `seed` is the seed of the run."""
-    call = {key: x for key, x in bound_call(name, component).items() if key != "_partial_"}
+    call = {k: x for k, x in bound_call(name, component, made=True).items() if k != "_partial_"}
     return call | ({"seed": "${seed}"} if "seed" in call else {})
 
 
