@@ -58,11 +58,19 @@ def parts_fit(case: Case) -> Iterator[str]:
 
 
 def weights_can_be_cut(case: Case) -> Iterator[str]:
-    """Some policies do not support sharding."""
-    if case.plan.trainer.strategy == "fsdp2" and case.model.target.shard is Policy.shard:
+    """Some policies do not support sharding, and no image engine with a copy of the weights."""
+    if case.plan.trainer.strategy != "fsdp2":
+        return
+    if case.model.target.shard is Policy.shard:
         yield (
             f"model={case.plan.choices['model']} does not support trainer.strategy=fsdp2; "
             "set trainer=ddp"
+        )
+    engine = None if case.engine is None else case.engine.target
+    if engine is not None and engine.samples == "flow" and not engine.shares_weights:
+        yield (
+            f"rollout={case.plan.choices['rollout']} receives whole weights from one rank, and "
+            "trainer.strategy=fsdp2 shards them; set trainer=ddp or rollout=denoise"
         )
 
 

@@ -61,6 +61,12 @@ REFUSED = {
         "rollout=painter",
         "data.path=x",
     ): r"rollout=painter receives only texts \(sees=False\), and model=flux1_kontext reads",
+    (
+        "model=tiny_flow",
+        "rollout=painter",
+        "trainer=fsdp2",
+        "trainer.devices=2",
+    ): "rollout=painter receives whole weights from one rank, and trainer.strategy=fsdp2 shards",
 }
 LATE = {
     (
@@ -72,7 +78,7 @@ LATE = {
 
 
 @pytest.mark.parametrize("words", REFUSED)
-def test_an_engine_of_another_kind_is_refused_in_one_line(words):
+def test_an_engine_that_does_not_fit_is_refused_in_one_line(words):
     with pytest.raises(ConfigError, match=REFUSED[words]):
         check(compose(["plugins=[painter]", *words]))
 
