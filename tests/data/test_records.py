@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+import torch
 
 from tandem.config import ConfigError
 from tandem.data.records import Data, groups_to_report
@@ -68,6 +69,24 @@ def test_a_stream_that_gives_too_few_prompts_ends_the_run():
         Stop, match=r"iteration 1: Ends\.draw returned a list of 1, not a list of 2"
     ):
         next(drawn)
+
+
+class Patient(PromptStream):
+    """Asks the last prompt alone from the third iteration on, by a count that no buffer holds."""
+
+    drawn = 0
+
+    def places(self, iteration, count, round):
+        self.drawn += 1
+        return torch.tensor([0 if self.drawn < 3 else 3])
+
+
+def test_a_state_outside_buffers_is_noticed_when_it_shows():
+    stream, fresh = (Patient([asked(i) for i in range(4)], seed=0) for _ in range(2))
+    drawn = iter(Iterations(stream, range(4), 1, resumed=lambda: fresh))
+    assert [next(drawn)[0].id for _ in range(2)] == [0, 0]
+    with pytest.raises(Stop, match="Patient draws other prompts in a resumed run"):
+        list(drawn)
 
 
 PLUGIN = """

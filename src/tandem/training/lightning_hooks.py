@@ -60,8 +60,10 @@ class Iterations:
                 f"iteration {iteration}: {type(self.stream).__name__}.draw returned a "
                 f"{type(drawn).__name__}{many}, not a list of {self.count} prompts"
             )
-        # In the second iteration a stream has drawn, and observed, for the first time.
-        if self.resumed is not None and iteration == self.iterations.start + 1:
+        # A stream may draw by what it observed several iterations before, so the second iteration
+        # alone shows too little; powers of two cost little in a long run.
+        past = iteration - self.iterations.start
+        if self.resumed is not None and past > 0 and past & (past - 1) == 0:
             again = self.resumed().draw(iteration, self.count)
             if [one.id for one in again] != [one.id for one in drawn]:
                 raise Stop(
