@@ -7,6 +7,7 @@ from bring_your_own import FOLDER, PARTS, ROOT, chosen, page
 from ladder import few_of
 
 import tandem
+from experiments.bring_your_own.flow_family import ConvFlow
 from tandem.config import ConfigError, check, compose
 
 QUICK = (
@@ -74,6 +75,11 @@ def test_an_engine_with_a_copy_of_the_weights_samples_what_our_own_loop_does(tmp
     assert rewards[0] == pytest.approx(rewards[1])
     apart = [run[-1]["rollout_corr/abs_logp_diff"] for run in (fresh, stale)]
     assert apart[0] < 1e-5 < 1e-3 < apart[1]
+
+
+def test_the_weights_of_a_family_depend_on_the_seed_alone():
+    first, again, other = (ConvFlow(seed=seed).load(None, None).read.weight for seed in (0, 0, 1))
+    assert first.equal(again) and not first.equal(other)
 
 
 def test_moves_are_compared_in_the_states_that_a_function_names():
