@@ -40,6 +40,7 @@ class Measured:
     commits: str
     dates: str
     overrides: Sequence[str]
+    ended: int  # runs that a guard ended before their last iteration
 
     @property
     def first(self) -> float:
@@ -86,6 +87,7 @@ def _joined(task: str, algorithm: str, runs: Sequence[dict]) -> Measured:
         commits=", ".join(sorted({run["commit"] for run in runs})),
         dates=", ".join(sorted({run["date"] for run in runs})),
         overrides=[x for x in runs[0]["overrides"] if not x.startswith("seed=")],
+        ended=sum("ended" in run for run in runs),
     )
 
 
@@ -119,6 +121,7 @@ def _said(one: Measured) -> str:
         f"efficiency: samples until {goal:.3f} (median of seeds)": f"{needed:,}"
         if needed is not None
         else "not reached by most seeds",
+        **({"runs that a guard ended early": f"{one.ended}"} if one.ended else {}),
         "CPU-seconds of a run, evaluations included": f"{one.cpu_seconds:.0f}",
         "measured": f"{one.dates} at {one.commits}, seeds: {len(one.curves)}",
     }
@@ -170,7 +173,8 @@ def drawing(lines: Sequence[tuple[str, Sequence[dict[int, float]]]]) -> str:
 def _family(name: str, curves: Sequence[dict[int, float]], widest: int, kind: str) -> Iterator[str]:
     for curve in curves:
         yield _line(curve, widest, f"{kind} seed")
-    ends = zip(*(curve.items() for curve in curves), strict=True)
+    # The mean goes as far as the shortest run, which a guard may have ended.
+    ends = zip(*(curve.items() for curve in curves), strict=False)
     middle = {int(mean(x for x, _ in at)): mean(y for _, y in at) for at in ends}
     yield _line(middle, widest, kind)
     if name:
