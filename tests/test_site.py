@@ -122,6 +122,8 @@ def test_the_curve_of_most_seeds_says_how_many_samples_it_takes():
     assert runs.samples_to(0.9) is None
     assert runs.first == pytest.approx(0.1)
     assert runs.last == [0.9, 0.6, 0.3]
+    shorter = curves.drawing([("", [three[0], {0: 0.1, 10: 0.0}])])  # a guard ended the second
+    assert shorter.count("polyline") == 3
 
 
 def test_a_parameter_is_read_with_its_type_bound_and_comment():

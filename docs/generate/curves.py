@@ -40,7 +40,7 @@ class Measured:
     commits: str
     dates: str
     overrides: Sequence[str]
-    ended: int  # runs that a guard ended before their last iteration
+    ended: int = 0  # runs that a guard ended before their last iteration
 
     @property
     def first(self) -> float:
