@@ -10,7 +10,13 @@ from tandem.compare.configuration import find_confounds
 from tandem.compare.judges import describe_hacked
 from tandem.compare.pairs import FEWEST_FOR_POWER, Pair
 from tandem.compare.scores import Scored, rank
-from tandem.compare.texts import format_edges, format_interval, format_number, list_names
+from tandem.compare.texts import (
+    format_edges,
+    format_interval,
+    format_number,
+    list_names,
+    name_seeds,
+)
 from tandem.record.reading.states import count_states, describe_state
 
 MANY_SEEDS = 30  # more are rarely worth their cost
@@ -99,9 +105,9 @@ def describe_missing_seeds(variants: Sequence[Scored]) -> Iterator[str]:
         own, known = {*one.by_seed}, {seed for other in others for seed in other.by_seed}
         missing = sorted(known - own - {*one.seeds_that("running")})
         if missing and len(own & known) >= len(missing):
-            seeds = f"seed{'s' * (len(missing) > 1)} {', '.join(map(str, missing))}"
             yield (
-                f"{one.name} has no score for {seeds}, unlike others: its mean is over other seeds."
+                f"{one.name} has no score for {name_seeds(missing)}, unlike others: its mean is "
+                "over other seeds."
             )
 
 

@@ -7,7 +7,13 @@ from collections.abc import Sequence
 from tandem.compare.pairs import Pair
 from tandem.compare.scores import Scored, is_score, rank
 from tandem.compare.table import Table
-from tandem.compare.texts import format_edges, format_interval, format_number, format_p
+from tandem.compare.texts import (
+    format_edges,
+    format_interval,
+    format_number,
+    format_p,
+    name_seeds,
+)
 from tandem.record.reading.states import UNFINISHED, count_states, describe_state
 from tandem.record.reading.variants import Variant
 
@@ -57,17 +63,13 @@ def _describe_seeds(one: Scored) -> str:
     """For example "grpo: seeds 1, 2 died"; "" if all runs finished and have a score."""
     which = {state: one.seeds_that(state) for state in UNFINISHED}
     said = [
-        f"{_name_seeds(seeds)} {describe_state(state, len(seeds))}"
+        f"{name_seeds(seeds)} {describe_state(state, len(seeds))}"
         for state, seeds in which.items()
         if seeds
     ]
     if one.without:
-        said.append(f"{_name_seeds(one.without)} without a score")
+        said.append(f"{name_seeds(one.without)} without a score")
     return f"{one.name}: {', '.join(said)}" if said else ""
-
-
-def _name_seeds(seeds: Sequence[int]) -> str:
-    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 
 
 def table_pairs(pairs: Sequence[Pair], metric: str) -> Table:

@@ -29,6 +29,11 @@ def format_edges(edges: tuple[float, float] | None) -> str:
     return "-" if edges is None else format_interval(*edges)
 
 
+def name_seeds(seeds: Sequence[int]) -> str:
+    """For example "seed 3" or "seeds 1, 2"."""
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+
+
 def list_names(names: Sequence[str], among: int) -> str:
     """Up to four of `among` variants by name; of more only their number."""
     if len(names) > NAMED:
