@@ -13,7 +13,7 @@ from tandem.types import Rollout, Scores
 
 
 @dataclass(frozen=True)
-class CheckedTruncation(Wrapper):
+class Checked(Wrapper):
     """Its facts are those of the part. The checks read no number, so they never wait for a GPU."""
 
     of: Callable
@@ -23,6 +23,10 @@ class CheckedTruncation(Wrapper):
 
     def wrapped(self) -> Mapping[str, Callable]:
         return {"of": self.of}
+
+
+class CheckedTruncation(Checked):
+    """A truncation handling."""
 
     def __call__(self, scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
         """Raises WrongOutput for an invalid result, and for one that writes on its arguments."""
@@ -37,17 +41,8 @@ class CheckedTruncation(Wrapper):
         return made
 
 
-@dataclass(frozen=True)
-class CheckedStrategy(Wrapper):
-    """A sampling strategy. Its facts are those of the part, and its checks read no number."""
-
-    of: Callable
-
-    def own_facts(self, declared: Facts) -> Facts:
-        return facts_of(self.of)
-
-    def wrapped(self) -> Mapping[str, Callable]:
-        return {"of": self.of}
+class CheckedStrategy(Checked):
+    """A sampling strategy."""
 
     def __call__(self, source: object, prompts: object) -> tuple[Rollout, Scores]:
         """Raises WrongOutput for anything but rows of the source with their scores."""
