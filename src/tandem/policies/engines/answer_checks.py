@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -28,13 +28,21 @@ def check_answers(part: Callable, answers: Answers, keys: Tensor) -> None:
         "length": ([rows], (torch.int64,)),
         "truncated": ([rows], (torch.bool,)),
     }
-    for name, (shape, dtypes) in kinds.items():
-        value = getattr(answers, name)
-        if value is None and name in ("entropy", "version"):
-            continue
+    for name in ("entropy", "version"):
+        if getattr(answers, name) is None:  # an engine need not report it
+            del kinds[name]
+    check_tensors(part, "Answers", {n: (getattr(answers, n), *kind) for n, kind in kinds.items()})
+
+
+def check_tensors(
+    part: Callable, record: str, given: Mapping[str, tuple[object, list, Sequence[torch.dtype]]]
+) -> None:
+    """Raise WrongOutput for a field of a record that is not a tensor of its shape, in one of its
+    dtypes. given: name -> (value, shape, dtypes). No number is read."""
+    for name, (value, shape, dtypes) in given.items():
         tensor = isinstance(value, Tensor) and value.dtype in dtypes
         if not tensor or [*value.shape] != shape:
-            raise wrong_value(part, value, f"Answers.{name} as {dtypes[0]} {shape}")
+            raise wrong_value(part, value, f"{record}.{name} as {dtypes[0]} {shape}")
 
 
 def check_values(part: Callable, answers: Answers, sampling: Sampling, vocabulary: int) -> None:

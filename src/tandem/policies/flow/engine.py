@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from tandem.contracts.outputs import wrong_value
+from tandem.policies.engines.answer_checks import check_tensors
 from tandem.policies.engines.protocol import EngineOption, WeightHolder
 from tandem.policies.engines.weight_sync import WeightSync
 from tandem.policies.flow.model import FlowModel
@@ -132,15 +133,11 @@ def check_generated(
     check_pictures(part, pictures, len(keys), adapter.image_shape)
     sampling = plan.sampling
     latent = adapter.canvas(sampling.resolution, sampling.frames).latent_shape
-    wanted = {"x0": (output.x0, [len(keys), *latent])}
+    given = {"x0": (output.x0, [len(keys), *latent], [torch.float32])}
     if plan.kept:
         steps = [len(keys), len(plan.kept)]
         place = None if output.trajectory is None else output.trajectory.place
-        wanted["trajectory.place"] = (place, steps)
+        given["trajectory.place"] = (place, steps, [torch.int64])
         if {*plan.kept} <= {*plan.stochastic}:
-            wanted["logp"] = (output.logp, steps)
-    for name, (value, shape) in wanted.items():
-        kind = torch.int64 if name == "trajectory.place" else torch.float32
-        tensor = isinstance(value, Tensor) and value.dtype == kind
-        if not tensor or [*value.shape] != shape:
-            raise wrong_value(part, value, f"SamplerOutput.{name} as {kind} {shape}")
+            given["logp"] = (output.logp, steps, [torch.float32])
+    check_tensors(part, "SamplerOutput", given)
