@@ -5,7 +5,7 @@ import shutil
 import numpy as np
 import pytest
 import yaml
-from written_runs import write_run, write_sweep
+from written_runs import write_run, write_sweep, write_task
 
 from tandem.compare.comparison import Request, compare
 from tandem.compare.headline import write_headline, write_next, write_warnings
@@ -40,6 +40,27 @@ def test_a_claim_of_the_headline_comes_with_its_size(tmp_path):
     low, high = pair.simultaneous
     size = f"It beats rloo by {pair.difference.mean:.3f} [{low:.3f}, {high:.3f}]."
     assert write_headline(found).endswith(size)
+
+
+def test_equal_scores_tie_and_what_each_beats_is_said_of_each(tmp_path):
+    """Up to rounding: the sum of the same scores depends on their order."""
+    scores = [0.7, 0.6, 0.5]
+    assert sum(scores) != sum(reversed(scores))
+    finals = {"grpo": scores, "rloo": scores[::-1], "reinforce": [0.1, 0.11, 0.1]}
+    two = compared(write_sweep(tmp_path / "two", {name: finals[name] for name in ("grpo", "rloo")}))
+    tie = "grpo and rloo tie for the highest eval/accuracy: 0.600, n = 3."
+    assert write_headline(two) == tie
+    said = write_headline(compared(write_sweep(tmp_path / "three", finals)))
+    by = "beats reinforce by 0.497 [0.054, 0.939]."
+    assert said == f"{tie} grpo {by} rloo {by}"
+
+
+def test_variants_that_tie_over_tasks_are_named_together(tmp_path):
+    scores = [0.5, 0.6, 0.7, 0.6, 0.5]  # of four tasks: the middle half is 3 x 0.5 and 7 x 0.6
+    for task in ("leg_counting", "chain_sum", "word_sorting", "gcd"):
+        write_task(tmp_path, task, {"grpo": scores, "rloo": scores})
+    said = write_headline(compared(tmp_path))
+    assert said.endswith("grpo and rloo tie for the highest interquartile mean: 0.570.")
 
 
 def test_a_variant_that_lacks_seeds_of_the_others_is_named(tmp_path):

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterator, Sequence
 
 from tandem.compare.comparison import Comparison
 from tandem.compare.configuration import find_confounds
 from tandem.compare.judges import describe_hacked
+from tandem.compare.multitask import TaskAggregate
 from tandem.compare.pairs import FEWEST_FOR_POWER, Pair
 from tandem.compare.scores import Scored, rank
+from tandem.compare.statistics.intervals import ROUNDING
 from tandem.compare.texts import (
+    NAMED,
     format_edges,
     format_interval,
     format_number,
@@ -33,22 +37,51 @@ def write_headline(found: Comparison) -> str:
 
 
 def describe_task(found: Comparison) -> str:
-    """The highest mean, the variants it beats and by how much, and the undecided ones."""
-    best = rank(found.variants)[0]
-    edges = format_interval(best.estimate.low, best.estimate.high)
-    mean = " ".join([format_number(best.estimate.mean), *([] if edges == "-" else [edges])])
+    """The highest mean and the variants that share it, then what each of them beats."""
+    ranked = rank(found.variants)
+    highest = ranked[: count_tied([one.estimate.mean for one in ranked])]
+    claims = [
+        describe_claims(one, found.pairs, tied=highest) for one in highest if len(highest) <= NAMED
+    ]
+    return " ".join(filter(None, [describe_highest(highest, found), *claims]))
+
+
+def count_tied(means: Sequence[float]) -> int:
+    """How many of the means, highest first, equal the first one up to rounding."""
+    return sum(math.isclose(mean, means[0], rel_tol=ROUNDING) for mean in means)
+
+
+def describe_highest(highest: Sequence[Scored], found: Comparison) -> str:
+    estimate = highest[0].estimate
+    mean, edges = format_number(estimate.mean), format_interval(estimate.low, estimate.high)
+    n = " and ".join(dict.fromkeys(str(one.estimate.n) for one in highest))
+    if len(highest) > 1:  # their intervals may differ: the table has them
+        return f"{name_tied(highest)} tie for the highest {found.metric}: {mean}, n = {n}."
     has = "has the highest" if len(found.variants) > 1 else "has"
-    said = f"{best.name} {has} {found.metric}: {mean}, n = {best.estimate.n}."
-    own = pairs_of(best, found.pairs)
+    mean = mean if edges == "-" else f"{mean} {edges}"
+    return f"{highest[0].name} {has} {found.metric}: {mean}, n = {n}."
+
+
+def name_tied(highest: Sequence[Scored | TaskAggregate]) -> str:
+    many, names = len(highest), [one.name for one in highest]
+    return f"{many} variants" if many > NAMED else list_names(names, many)
+
+
+def describe_claims(best: Scored, pairs: Sequence[Pair], *, tied: Sequence[Scored]) -> str:
+    """The variants that it beats and by how much, and the undecided ones it does not tie with."""
+    subject = best.name if len(tied) > 1 else "It"
+    own = pairs_of(best, pairs)
     lower = [pair for pair in own if pair.distinct]
-    left_open = [pair for pair in own if not (pair.distinct or pair.going)]
+    undecided = [pair for pair in own if not (pair.distinct or pair.going)]
+    left_open = [pair for pair in undecided if pair.other not in tied]
+    said = []
     if lower:
-        said += f" It {lower[0].better_is} {list_names([*map(name_other, lower)], len(own))}"
-        said += f"{describe_size(lower)}."
+        names = list_names([*map(name_other, lower)], len(own))
+        said.append(f"{subject} {lower[0].better_is} {names}{describe_size(lower)}.")
     if left_open:
         among = list_names([*map(name_other, left_open)], len(own))
-        said += f" It is not distinguishable from {among}."
-    return said
+        said.append(f"{subject} is not distinguishable from {among}.")
+    return " ".join(said)
 
 
 def pairs_of(best: Scored, pairs: Sequence[Pair]) -> list[Pair]:
@@ -75,10 +108,14 @@ def describe_tasks(found: Comparison) -> str:
     said = f"{found.metric} on {tasks} tasks; each claim is about one task."
     if not found.over_tasks:
         return said
-    best = found.over_tasks[0]
-    mean = f"{format_number(best.mean.value)} {format_interval(best.mean.low, best.mean.high)}"
-    highest = f"{best.name} has the highest interquartile mean"
-    return f"{said} {highest}: {mean}, n = {best.mean.scores} scores."
+    ranked = found.over_tasks
+    highest = ranked[: count_tied([one.mean.value for one in ranked])]
+    best = highest[0].mean
+    mean = format_number(best.value)
+    if len(highest) > 1:
+        return f"{said} {name_tied(highest)} tie for the highest interquartile mean: {mean}."
+    found_to_be = f"{mean} {format_interval(best.low, best.high)}, n = {best.scores} scores"
+    return f"{said} {highest[0].name} has the highest interquartile mean: {found_to_be}."
 
 
 def write_meta(found: Comparison) -> str:

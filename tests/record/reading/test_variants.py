@@ -61,6 +61,13 @@ def test_a_part_is_named_by_its_function(tmp_path):
     assert sorted(names) == ["loss=my_idea.loss", "loss=ppo"]
 
 
+def test_the_name_of_a_group_is_labelled_with_the_group(tmp_path):
+    for seed, name in enumerate(("flow_sde", "cps")):
+        write_run(tmp_path / name, [0, 1], seed=seed, dynamics={"name": name})
+    names = [v.name for v in group_runs(runs_of(tmp_path))]
+    assert sorted(names) == ["dynamics.name=cps", "dynamics.name=flow_sde"]
+
+
 def test_where_a_run_lies_and_what_it_costs_is_no_difference(tmp_path):
     write_run(tmp_path / "a", [0, 1], trainer={"devices": 1, "precision": "32-true"})
     two = {"devices": 2, "precision": "32-true"}

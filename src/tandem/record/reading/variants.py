@@ -13,6 +13,7 @@ from tandem.settings.settings import KEYS, key_of
 
 ALGORITHM, RECIPE = "algorithm", "recipe"  # choices
 TARGET = "_target_"  # of a part: its function
+NAME = "name"  # of a group, as in dynamics.name: says nothing without it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,9 +116,9 @@ def show_value(value: object) -> str:
 
 
 def shorten(key: str, shared: Collection[str]) -> str:
-    """A key without its group, as in kl.coef, unless `shared` has that name."""
+    """A key without its group, as in kl.coef, unless it needs the group or `shared` has it."""
     short = _without_group(key)
-    return key if short in shared else short
+    return key if short == NAME or short in shared else short
 
 
 def find_shared_names(configs: Iterable[Mapping[str, object]]) -> set[str]:
