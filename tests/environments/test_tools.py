@@ -7,6 +7,8 @@ from typing import Literal
 
 import pytest
 
+from tandem.config.building import build
+from tandem.config.composition import compose
 from tandem.environments import Move
 from tandem.environments.tools import KeyValueStore, Tools, calculator
 from tandem.types import Prompt
@@ -233,6 +235,15 @@ def untold(text):
 def test_tools_that_cannot_be_called_are_refused_before_the_run(functions, wrong):
     with pytest.raises(ValueError, match=f"^environment.world.functions: {wrong}"):
         Tools(functions).describe()
+
+
+def test_null_leaves_a_tool_out():
+    """A file that extends the option, and the command line, cannot delete its keys otherwise."""
+    chosen = ["environment=tools", "environment.world.functions.store=null"]
+    tools = build(compose(chosen).environment.world)
+    assert [tool["function"]["name"] for tool in tools.describe().tools] == ["calculator"]
+    with pytest.raises(ValueError, match=r"^environment.world.functions has no tool: keep one"):
+        Tools({"calculator": None})
 
 
 def test_of_a_single_tool_a_pattern_may_name_the_arguments():

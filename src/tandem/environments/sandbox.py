@@ -205,7 +205,7 @@ class PythonTools(Tools):
         *,
         command: Sequence[str],
         timeout: Annotated[float, positive] = 10.0,
-        functions: Mapping[str, Callable] | None = None,
+        functions: Mapping[str, Callable | None] | None = None,
         calls: str = CALL,
         begun: str = BEGUN,
         cost: Annotated[float, at_least(0)] = 0.0,

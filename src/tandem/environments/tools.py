@@ -40,22 +40,26 @@ class Tools:
     A class among them is instantiated per episode, and its methods are tools. `calls` is the
     pattern of a call: its group `call` holds JSON of a name and arguments; with a single tool its
     groups may be the arguments by name, as texts. `cost` is subtracted per call. An invalid call is
-    answered with the error.
+    answered with the error. A function set to None is left out.
     """
 
     def __init__(
         self,
-        functions: Mapping[str, Callable],
+        functions: Mapping[str, Callable | None],
         *,
         calls: str = CALL,
         begun: str = BEGUN,
         cost: Annotated[float, at_least(0)] = 0.0,
     ) -> None:
-        self.functions, self.cost = dict(functions), cost
-        made = self.made()
+        self.functions = {name: one for name, one in functions.items() if one is not None}
+        self.cost, made = cost, self.made()
         self.only = next(iter(made)) if len(made) == 1 else None
         takes = () if self.only is None else inspect.signature(made[self.only]).parameters
         self.calls, self.begun = read_pattern(calls, takes), begun
+        if not made:
+            raise ValueError(
+                "environment.world.functions has no tool: keep one, or set environment=none"
+            )
 
     def describe(self) -> About:
         return About(tools=self.schemas)
