@@ -134,6 +134,33 @@ def test_an_error_in_a_plugin_is_one_line_with_its_place(written, fault):
     assert said in answer and "\n" not in answer
 
 
+KL = """
+from tandem import register_kl
+
+@register_kl(reads={{"ref_logp"}}, refused={{"pictures": "{reason}"}})
+def far(batch): return batch.logp
+"""
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("none", "none; set algorithm/kl=regressed, a distance between velocities"),
+        ("none; set algorithm/kl=regressed", "none; set algorithm/kl=regressed"),
+        (
+            "none; set x=1",
+            "none; set x=1, or algorithm/kl=regressed, a distance between velocities",
+        ),
+    ],
+)
+def test_a_refusal_of_a_kl_gives_its_advice_once(written, reason, said):
+    written(KL.format(reason=reason))
+    chosen = ["model=tiny_flow", "algorithm=nft", "algorithm/kl=far", "plugins=[own_plugin]"]
+    with pytest.raises(ConfigError) as refused:
+        check(compose(chosen))
+    assert str(refused.value) == f"algorithm/kl=far on dynamics=ode: {said}"
+
+
 @pytest.mark.parametrize("name", ["''", ".mine", "mine..own"])
 def test_what_names_no_module_is_said_so(name):
     with pytest.raises(ConfigError, match=r"^plugins: '.*' names no module; write plugins=\["):

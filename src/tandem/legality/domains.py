@@ -15,6 +15,7 @@ from tandem.contracts import facts_of, name_of, parts_of
 from tandem.legality.case import BOUNDS, PICTURES, STEPS, TOKENS, Case
 
 GAUSSIAN = ("transition", "kl_to_old", "kl_to_ref")
+REGRESSED = "algorithm/kl=regressed"
 CRITICS = ("values", "old_values", "returns")
 # Quantities that a domain does not define, and why.
 UNKNOWN = {
@@ -82,8 +83,8 @@ def functions_make_sense(case: Case) -> Iterator[str]:
                 continue
             if (reason := refusal(function, domain, group)) is not None:
                 place = _place(case) if segment is None else f"the {segment} of a chain"
-                said = f"{_shown(case, group)} on {place}: {reason}"
-                yield said + _of_velocities(case, group)
+                advice = _of_velocities(case, group, reason)
+                yield f"{_shown(case, group)} on {place}: {reason}{advice}"
 
 
 def _is_judged_elsewhere(case: Case, function: Callable, group: str) -> bool:
@@ -120,10 +121,14 @@ def numbers_are_of_their_dynamics(case: Case) -> Iterator[str]:
         )
 
 
-def _of_velocities(case: Case, group: str) -> str:
-    """The option to set in place of a KL where velocity errors are known."""
+def _of_velocities(case: Case, group: str, reason: str) -> str:
+    """The option to set in place of a KL where velocity errors are known, unless the reason, which
+    a plugin may have written, names it."""
     known = group == "kl" and case.algorithm.objective in ON_ERRORS
-    return ", or algorithm/kl=regressed, a distance between velocities" if known else ""
+    if not known or REGRESSED in reason:
+        return ""
+    link = ", or" if "; set " in reason else "; set"
+    return f"{link} {REGRESSED}, a distance between velocities"
 
 
 def _shown(case: Case, group: str) -> str:
