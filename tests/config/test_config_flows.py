@@ -40,6 +40,10 @@ WRONG = {
     "rollout.storage=float8": (
         "rollout.storage: expected 'float32' or 'bfloat16' or 'float16', got 'float8'"
     ),
+    "algorithm=nft rollout.shared_noise=true": (
+        "rollout.shared_noise=true on dynamics=ode: the samples of a prompt start from the same "
+        "noise and take no random step, so all are equal; set rollout.shared_noise=false"
+    ),
     "rollout.guidance_scale=0.5": "rollout.guidance_scale is 0.5; it must be at least 1",
     "evaluation.guidance_scale=0.5": "evaluation.guidance_scale=0.5: must be at least 1",
     "dynamics.kernel.noise_level=much": "dynamics.kernel.noise_level: expected float, got 'much'",
@@ -123,6 +127,11 @@ def test_a_contradictory_line_is_answered_by_the_check(line, answer):
         "data=text data.path=a.txt continue_from=runs/mine",
         "algorithm.loss.clip_low=0",
         "algorithm.loss.clip_low=5e-7",
+        "rollout.shared_noise=true",
+        "rollout.shared_noise=true algorithm=mix_grpo",
+        "rollout.shared_noise=true algorithm=nft algorithm/advantage=batch_relative group_size=1",
+        "rollout.shared_noise=true algorithm=nft dynamics=flow_sde",
+        "rollout.shared_noise=true algorithm=sft dynamics=ode",
         "dynamics=cps dynamics.kernel.noise_level=1",
         "dynamics.kernel.noise_level=1.2",
         "model/ema=linear model.ema.decay=1 model.ema.start=0",

@@ -33,6 +33,19 @@ def training_samples_are_random(case: Case) -> Iterator[str]:
             yield f"{key}.temperature={temperature} makes all samples equal; set it above 0"
 
 
+def samples_of_a_group_differ(case: Case) -> Iterator[str]:
+    """Samples that start from the same noise need random steps to become different pictures."""
+    dynamics, given = case.plan.dynamics, case.painter[0].arguments
+    if not (case.samples and given.get("shared_noise") and case.plan.group_size > 1):
+        return
+    if facts_of(dynamics.kernel).noiseless:
+        yield (
+            f"rollout.shared_noise=true on dynamics={dynamics.name}: the samples of a prompt start "
+            "from the same noise and take no random step, so all are equal; set "
+            "rollout.shared_noise=false"
+        )
+
+
 def samples_are_measured_as_what_they_are(case: Case) -> Iterator[str]:
     """The evaluation measures the kind of samples that the model makes."""
     of_one_kind = "answers" if case.is_of_texts else "pictures"
@@ -181,6 +194,7 @@ def datasets_of(data: Part) -> dict[str, Mapping[str, Any]]:
 RULES = (
     training_samples_are_whole,
     training_samples_are_random,
+    samples_of_a_group_differ,
     samples_are_measured_as_what_they_are,
     data_ask_for_what_is_made,
     rewards_read_what_is_made,
