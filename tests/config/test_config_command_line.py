@@ -199,7 +199,7 @@ def test_help_of_a_group_lists_its_options_and_of_a_key_what_it_takes():
     assert text == help_of(["algorithm=dapo", "algorithm/loss"])
     (own,) = (row for row in help_of(["guards"]).splitlines() if ".no_signal=" in row)
     assert own.split(maxsplit=1)[1] == (
-        "int, must be positive; iterations in a row in which every group ties"
+        "int, must be positive; iterations in a row whose advantages are all 0"
     )
 
 

@@ -13,7 +13,9 @@ from torch.testing import assert_close
 from two_ranks import on_two_ranks
 
 from tandem import rng
-from tandem.advantages.group import given
+from tandem.advantages.baselines import raw_reward
+from tandem.advantages.group import batch_relative, given
+from tandem.advantages.temporal import reward_to_go
 from tandem.algorithm.algorithm import Algorithm
 from tandem.algorithm.regularizers import EntropyBonus
 from tandem.contracts import declare
@@ -159,6 +161,29 @@ def test_iterations_without_signal_stop_the_run_with_advice(tmp_path):
     loop = Loop(folder=tmp_path, rewards=ShareOfThrees(0.0), guards=Guards(no_signal=2)).go()
     with pytest.raises(Stop, match="raise group_size"):
         loop.go()
+
+
+@pytest.mark.parametrize(
+    ("advantage", "whitened"),
+    [(partial(raw_reward, baseline=0.25), False), (batch_relative, False), (reward_to_go, True)],
+)
+def test_groups_that_tie_are_a_signal_for_what_compares_beyond_them(advantage, whitened, tmp_path):
+    alike = ShareOfThrees([1.0] * 8 + [0.0] * 16)  # two of six groups are all right
+    algorithm = replace(GRPO, advantage=advantage, normalize_advantages=whitened)
+    quiet = {"folder": tmp_path, "rewards": alike, "guards": Guards(no_signal=1)}
+    loop = Loop(algorithm=algorithm, **quiet).go()
+    assert loop.report["reward/frac_zero_std"] == 1.0
+    assert any((gradient != 0).any() for gradient in loop.gradients)
+    with pytest.raises(Stop, match="all advantages were 0"):
+        Loop(algorithm=GRPO, **quiet).go()
+
+
+def test_samples_without_groups_have_no_signal_if_all_score_alike(tmp_path):
+    algorithm = replace(GRPO, advantage=batch_relative)
+    plan = replace(PLAN, group_size=1)
+    quiet = {"rewards": ShareOfThrees(1.0), "guards": Guards(no_signal=1)}
+    with pytest.raises(Stop, match="all advantages were 0"):
+        Loop(algorithm=algorithm, plan=plan, folder=tmp_path, **quiet).go()
 
 
 def test_a_resumed_run_remembers_how_long_it_had_no_signal(tmp_path):

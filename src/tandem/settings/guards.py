@@ -60,7 +60,7 @@ class Guards:
     # Mean |logp of the trainer - logp of the sampler|, nats.
     max_mismatch: Annotated[float, at_least(0)] = 0.05
     non_finite: str = "stop"  # or skip:k, which tolerates k in a row
-    no_signal: Annotated[int, positive] = 5  # iterations in a row in which every group ties
+    no_signal: Annotated[int, positive] = 5  # iterations in a row whose advantages are all 0
     max_missing_rewards: Annotated[float, fraction] = 0.1  # of an iteration's samples
     # What happens if the trained reward rises and a judge falls, for this many evaluations in a row
     # (warn is warn:2); None: no check.
@@ -189,13 +189,14 @@ class Guards:
         log.warning("%s", said)
 
     def check_signal(self, flat_iterations: int, policy: Guarded) -> None:
-        """Raise Stop after `no_signal` iterations in a row in which every group ties."""
+        """Raise Stop after `no_signal` iterations in a row whose advantages are all 0."""
         if flat_iterations >= self.no_signal:
             raise Stop(
-                f"in {flat_iterations} iterations in a row all samples of every group scored the "
-                f"same, so nothing can be learnt: raise group_size or {policy.varies_by}, "
-                "use easier or harder prompts, start from a better model (warm_start, "
-                "continue_from), or set algorithm=dapo; guards.no_signal sets the limit"
+                f"in {flat_iterations} iterations in a row all advantages were 0 (compared "
+                "samples scored the same), so nothing can be learnt: raise group_size or "
+                f"{policy.varies_by}, use easier or harder prompts, start from a better model "
+                "(warm_start, continue_from), or set algorithm=dapo; guards.no_signal sets the "
+                "limit"
             )
 
 

@@ -228,17 +228,19 @@ class PostTraining(LightningHooks):
 
     def learn_from(self, prompts: Sequence[Prompt], rollout: Rollout, scores: Scores) -> None:
         """Log reward metrics, check the guards, and update the curriculum."""
-        metrics = reward_metrics(scores, rollout)
-        self.report |= metrics
+        self.report |= reward_metrics(scores, rollout)
         faults = Counter(self.rewards.pop_faults())
-        if metrics["reward/missing"] > 0:  # over all ranks, so that each of them logs its reasons
+        if (
+            self.report["reward/missing"] > 0
+        ):  # over all ranks, so that each of them logs its reasons
             faults = sum(distributed.all_gather_object([faults]), Counter())
             self.report["reward/faults"] = sum(failures(faults).values())
-            self.guards.check_missing(metrics["reward/missing"], faults)
+            self.guards.check_missing(self.report["reward/missing"], faults)
         if scores.judges:
             failed = torch.tensor(warn_of_judges(failures(self.rewards.pop_faults(judges=True))))
             self.report["reward/judge_faults"] = distributed.all_sum(failed).item()
-        flat = self.algorithm.learns_from_scores and metrics.get("reward/frac_zero_std") == 1.0
+        size = abs(self.report.get("actor/adv_mean", 0.0)) + self.report.get("actor/adv_std", 0.0)
+        flat = self.algorithm.learns_from_scores and size == 0
         self.flat_iterations = self.flat_iterations + 1 if flat else 0
         self.guards.check_signal(self.flat_iterations, self.policy)
         if scores.parts and self.stream.observe is not None:
