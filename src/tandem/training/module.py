@@ -230,9 +230,7 @@ class PostTraining(LightningHooks):
         """Log reward metrics, check the guards, and update the curriculum."""
         self.report |= reward_metrics(scores, rollout)
         faults = Counter(self.rewards.pop_faults())
-        if (
-            self.report["reward/missing"] > 0
-        ):  # over all ranks, so that each of them logs its reasons
+        if self.report["reward/missing"] > 0:  # on any rank, so that all of them log the reasons
             faults = sum(distributed.all_gather_object([faults]), Counter())
             self.report["reward/faults"] = sum(failures(faults).values())
             self.guards.check_missing(self.report["reward/missing"], faults)
