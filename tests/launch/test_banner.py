@@ -11,5 +11,12 @@ def test_the_parts_that_a_command_line_chose_stand_beside_the_presets():
     typed = ["algorithm=dr_grpo", parts[0], "run_dir=a/b", parts[1]]
     cfg = compose(typed)
     cfg.overrides = typed
-    said = dict(line.split(maxsplit=1) for line in banner(check(cfg), Path("x")).splitlines())
+    said = dict(
+        line.split(maxsplit=1) for line in banner(check(cfg), Path("x"), cfg.reward).splitlines()
+    )
     assert said["chosen"].endswith(", ".join(["recipe=tiny_lm/dr_grpo", *parts]))
+
+
+def test_several_rewards_stand_among_the_choices():
+    cfg = compose(["reward=[exact_match,length]"])
+    assert "reward=exact_match+length, data=" in banner(check(cfg), Path("x"), cfg.reward)

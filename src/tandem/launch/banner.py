@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tandem.data import Data, InvalidRow
@@ -15,15 +15,18 @@ REASONS = 3  # named in a line
 CHOSEN = ("model", "algorithm", "dynamics", "reward", "data", "environment", "recipe")
 
 
-def banner(settings: Settings, run_dir: Path) -> str:
-    """Aligned lines. Every derived number is shown with the numbers it follows from."""
+def banner(settings: Settings, run_dir: Path, rewards: Iterable[str]) -> str:
+    """Aligned lines. Every derived number is shown with the numbers it follows from.
+
+    rewards: names; several are one choice, such as math_verify+length.
+    """
     s = settings
     samples = s.prompts_per_step * s.group_size
     updates = s.num_minibatches * s.epochs
     per_update = math.ceil(s.prompts_per_step / s.num_minibatches) * s.group_size
     lines = {
         "run": str(run_dir),
-        "chosen": ", ".join([*_chosen(s), *_parts(s)]),
+        "chosen": ", ".join([*_chosen(s, rewards), *_parts(s)]),
         **{what: ", ".join(numbers) for what, numbers in s.replaced.items() if numbers},
         "seed": str(s.seed),
         "iteration": f"{s.prompts_per_step} prompts x {s.group_size} samples = {samples} samples"
@@ -62,8 +65,9 @@ def prompts_read(data: Data | None, source: str) -> str:
     return line("prompts", f"{of_training}, {kept}{bad}")
 
 
-def _chosen(settings: Settings) -> list[str]:
-    chosen = {group: settings.choices.get(group) for group in CHOSEN}
+def _chosen(settings: Settings, rewards: Iterable[str]) -> list[str]:
+    options = {"reward": "+".join(rewards) or None, **settings.choices}
+    chosen = {group: options.get(group) for group in CHOSEN}
     return [f"{group}={x}" for group, x in chosen.items() if x not in (None, "none")]
 
 

@@ -96,7 +96,7 @@ def run(
             check_place(Path(settings.cache_dir), key="cache_dir")
         if settings.resume is not None and not settings.evaluate:
             check_resumable(run_dir, every=settings.checkpoints.every)
-    say(banner(settings, run_dir) if job == "train" else warm_start_banner(settings))
+    say(banner(settings, run_dir, cfg.reward) if job == "train" else warm_start_banner(settings))
     if (said := units.warning(build(cfg.algorithm), settings)) is not None:
         say(said)
     if (teachers := build(cfg.algorithm).teachers) is not None:
