@@ -134,6 +134,14 @@ def test_a_kl_that_is_chosen_and_costs_nothing_is_said_to_be_off():
     assert not compose(["algorithm=dapo"]).replaced.off
 
 
+def test_a_pair_without_a_recipe_is_named_if_the_model_has_some():
+    line = ["model=tiny_flow", "algorithm=kl_cov"]
+    (told,) = compose(line).replaced.untuned
+    assert told.startswith("no recipe for tiny_flow/kl_cov; recipe=tiny_flow/NAME takes")
+    for known in (["recipe=tiny_flow/cispo"], ["~recipe"], ["algorithm=cispo"], ["model=hf"]):
+        assert not compose([*line, *known]).replaced.untuned
+
+
 def test_what_is_typed_for_a_part_that_has_no_such_number_is_an_error():
     with pytest.raises(ConfigError, match=r"^unknown key 'algorithm\.loss\.clip_low': "):
         compose(["algorithm=grpo", "algorithm/loss=cispo", "algorithm.loss.clip_low=0.1"])

@@ -25,7 +25,7 @@ from tandem.config import arithmetic, trust
 from tandem.config.absent import explain_absent_part
 from tandem.config.clips import clip_ratio
 from tandem.config.data_choices import choices_of_data
-from tandem.config.foreign_recipes import refuse_foreign_recipe
+from tandem.config.foreign_recipes import list_missing_recipe, refuse_foreign_recipe
 from tandem.config.learning_rates import learning_rate
 from tandem.config.loading import (
     Composition,
@@ -109,7 +109,8 @@ def _compose(given: Sequence[Override], compose: Compose, *, recorded: bool) -> 
         cfg.choices = list_choices(made.choices, options) | dict(_list_left_out(made))
         typed = {value.key_or_group for value in values}
         cfg.replaced = list_replaced_numbers(made.numbers, typed) | {
-            "off": list(_list_switched_off(choices, cfg))
+            "off": list(_list_switched_off(choices, cfg)),
+            "untuned": list(list_missing_recipe(made.choices.get("recipe"), options)),
         }
         cfg.choices.dynamics = cfg.dynamics.name  # what `auto` selected
     return cfg

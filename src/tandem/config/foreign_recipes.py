@@ -1,4 +1,4 @@
-"""Checks of recipes chosen for another model or algorithm than they were tuned for."""
+"""Checks of recipes: one tuned for another model or algorithm, and a pair without one."""
 
 from __future__ import annotations
 
@@ -34,6 +34,14 @@ def refuse_foreign_recipe(made: Composition, source: Loader, menu: Menu) -> None
                 f"kind; set model={tuned[0]}, or leave recipe out"
             )
     _refuse_foreign_parts(made, source, menu)
+
+
+def list_missing_recipe(recipe: str | None, menu: Menu) -> Iterator[str]:
+    """A notice if the model has recipes, but none for the algorithm."""
+    model, _, algorithm = (recipe or "").rpartition("/")
+    tuned = menu.get(f"recipe/{model}", ())
+    if tuned and algorithm not in tuned:
+        yield f"no recipe for {recipe}; recipe={model}/NAME takes the numbers of another algorithm"
 
 
 def _refuse_foreign_parts(made: Composition, source: Loader, menu: Menu) -> None:
