@@ -136,6 +136,7 @@ MISSPELT = {
         "evaluation.solver=heun: an option is chosen with a slash; write evaluation/solver=heun"
     ),
     "algorithm=[grpo,dapo]": "algorithm=[grpo,dapo]: algorithm takes one option",
+    "reward=[length,length]": "reward=[length,length]: length is given 2 times",
     "algorithm=null": "algorithm=null: write ~algorithm to leave it out",
     "algorithm=grpo,dapo": (
         "algorithm=grpo,dapo: several values need -m (a sweep), or algorithm=[a,b] (together)"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -131,9 +132,12 @@ def refuse_wrong_options(group: str, chosen: object, menu: Menu) -> None:
         options += menu["algorithm/loss"]
     if isinstance(chosen, list) and group not in TOGETHER:
         raise ConfigError(f"{group}=[{','.join(map(str, chosen))}]: {group} takes one option")
-    for name in chosen if isinstance(chosen, list) else [chosen]:
-        if str(name) not in options:
-            raise ConfigError(_unknown_option(group, str(name), options))
+    names = [str(name) for name in chosen] if isinstance(chosen, list) else [str(chosen)]
+    for name, count in Counter(names).items():
+        if name not in options:
+            raise ConfigError(_unknown_option(group, name, options))
+        if count > 1:
+            raise ConfigError(f"{group}=[{','.join(names)}]: {name} is given {count} times")
 
 
 def _unknown_option(group: str, name: str, options: Sequence[str]) -> str:
