@@ -95,7 +95,8 @@ def run(
         else:
             check_place(Path(settings.cache_dir), key="cache_dir")
         if settings.resume is not None and not settings.evaluate:
-            check_resumable(run_dir, every=settings.checkpoints.every)
+            every = settings.checkpoints.every
+            check_resumable(run_dir, every=every, iterations=settings.iterations)
     say(banner(settings, run_dir, cfg.reward) if job == "train" else warm_start_banner(settings))
     if (said := units.warning(build(cfg.algorithm), settings)) is not None:
         say(said)

@@ -10,10 +10,11 @@ from tandem.record.checkpoint import check_places, find_newest_step
 from tandem.record.run_record import CHECKPOINTS, LOGS, MANIFEST, METRICS
 
 
-def check_resumable(run_dir: Path, *, every: int) -> None:
+def check_resumable(run_dir: Path, *, every: int, iterations: int) -> None:
     """Raise ValueError if resuming would destroy what the run has written, or cannot extend it.
 
     every: iterations between checkpoints; a run with fewer may have none.
+    iterations: the number at which it ends.
     """
     folder = run_dir / CHECKPOINTS
     check_places(folder)
@@ -21,7 +22,13 @@ def check_resumable(run_dir: Path, *, every: int) -> None:
     for table in sorted((run_dir / "samples").glob("iteration_*.jsonl")):
         _check_samples(table)
     lines = max(len(jsonl.read_iterations(run_dir / name)) for name in LOGS)
-    lost = not folder.is_dir() or (find_newest_step(folder) is None and lines > every)
+    newest = find_newest_step(folder) if folder.is_dir() else None
+    if newest is not None and newest > iterations:
+        raise ValueError(
+            f"iterations={iterations}: {run_dir} already has a checkpoint of iteration {newest}; "
+            f"set iterations={newest} or more"
+        )
+    lost = newest is None and (not folder.is_dir() or lines > every)
     if lines and lost:
         raise ValueError(
             f"resume={run_dir}: its logs have {lines} lines, but {folder} has no "
