@@ -132,7 +132,6 @@ def test_a_choice_of_mirrors_takes_the_place_of_the_old_one(run_dir):
         "algorithm/loss=ppo",
         "optimizer.lr=1",
         "~recipe",
-        "+x=1",
         "group_size=2",
         "model.path=x",
         "data=jsonl",
@@ -150,6 +149,8 @@ def test_what_would_make_it_another_run_is_refused(run_dir, override):
     ("override", "answer"),
     [
         ("checkpoints.kep=1", "unknown key 'checkpoints.kep': did you mean 'checkpoints.keep'?"),
+        ("prompt_per_step=3", "unknown key 'prompt_per_step': did you mean 'prompts_per_step'?"),
+        ("+x=1", "unknown key 'x': "),
         ("guards.new=1", "unknown key 'guards.new': there are first_update_ratio, "),
         ("trainer=gpu", "unknown option of trainer 'gpu': did you mean"),
         ("iterations=1,2", "iterations=1,2: a run that is resumed keeps it"),

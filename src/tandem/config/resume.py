@@ -197,7 +197,10 @@ def list_confirmed(overrides: Sequence[str]) -> list[str]:
 
 
 def _explain_kept(text: str) -> str:
-    return f"{text}: a run that is resumed keeps it; only {_list_resumable()} may change"
+    return (
+        f"{text}: a run that is resumed keeps it; only {_list_resumable()} may change; "
+        "continue_from=RUN starts a new run from its weights"
+    )
 
 
 def _apply(cfg: DictConfig, override: Override, redacted: Sequence[str]) -> None:
@@ -207,6 +210,9 @@ def _apply(cfg: DictConfig, override: Override, redacted: Sequence[str]) -> None
         return
     from tandem.settings.settings import key_of  # a tenth of what --help takes
 
+    keys = [*list_keys(cfg), *list_left_out_keys(cfg)]
+    if "/" not in key and key not in [*keys, *cfg.choices]:
+        raise ConfigError(unknown("key", key, keys))
     may_change = key_of(key).resumable or ELSEWHERE.fullmatch(key) or key in redacted
     if not may_change or override.is_delete() or override.is_sweep_override():
         raise ConfigError(_explain_kept(text))
@@ -215,8 +221,6 @@ def _apply(cfg: DictConfig, override: Override, redacted: Sequence[str]) -> None
     if key in cfg.choices and not isinstance(override.value(), dict):
         cfg[key] = compose([text])[key]
         return
-    if key not in (keys := [*list_keys(cfg), *list_left_out_keys(cfg)]):
-        raise ConfigError(unknown("key", key, keys))
     try:
         OmegaConf.update(cfg, key, override.value(), merge=True)
     except OmegaConfBaseException as error:
