@@ -116,7 +116,7 @@ def test_nothing_that_a_start_imports_is_missing_from_its_name():
 def test_a_line_says_why_none_that_is_kept_will_do(folder):
     kept = folder / "kept"
     first = made_of(start("data=mine"))
-    assert reason(first, kept) == "the first one here"
+    assert reason(first, kept) == "the first one of this model here"
     (kept / first.name).mkdir(parents=True)
     (kept / first.name / FILE).write_text(first.text)
     assert made_of(start("data=mine")) == first
@@ -125,6 +125,9 @@ def test_a_line_says_why_none_that_is_kept_will_do(folder):
     assert said.startswith(
         f"{first.name} differs: own_words.py has changed, seed is 3 and was 0, data.seed is 3"
     )
+    cfg = compose(["model=tiny_flow"])
+    cfg.overrides = ["model=tiny_flow"]
+    assert reason(made_of(warm_configuration(cfg)), kept) == "the first one of this model here"
     unread = replace(first, files={})
     assert "own_words.py is used now" in first.unlike(unread)
     assert "own_words.py is no longer used" in unread.unlike(first)

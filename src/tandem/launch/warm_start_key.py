@@ -43,6 +43,12 @@ class MadeOf:
         return _digest(self.text.encode())[:16]
 
     @property
+    def model(self) -> dict[str, object]:
+        """The functions that build the model, by key."""
+        keys = [key for key in self.values if key.startswith("model.") and key.endswith("_target_")]
+        return {key: self.values[key] for key in keys}
+
+    @property
     def text(self) -> str:
         return json.dumps({"values": self.values, "files": self.files}, sort_keys=True)
 
@@ -124,10 +130,12 @@ def _file_of(module: str) -> Path | None:
 
 
 def reason(wanted: MadeOf, folder: Path) -> str:
-    """Why none of the warm starts in a folder is the requested one."""
+    """Why none of the warm starts in a folder is the requested one, compared with those of the
+    same kind of model."""
     known = [(path.parent.name, _read(path)) for path in sorted(folder.glob(f"*/{FILE}"))]
+    known = [(name, other) for name, other in known if other.model == wanted.model]
     if not known:
-        return "the first one here"
+        return "the first one of this model here"
     unlike = {name: wanted.unlike(other) for name, other in known}
     nearest = min(unlike, key=lambda name: len(unlike[name]))
     first, more = unlike[nearest][:NAMED], len(unlike[nearest]) - NAMED
