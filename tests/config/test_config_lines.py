@@ -138,10 +138,14 @@ MISSPELT = {
     "algorithm=[grpo,dapo]": "algorithm=[grpo,dapo]: algorithm takes one option",
     "reward=[length,length]": "reward=[length,length]: length is given 2 times",
     "algorithm=null": "algorithm=null: write ~algorithm to leave it out",
-    "algorithm=grpo,dapo": (
-        "algorithm=grpo,dapo: several values need -m (a sweep), or algorithm=[a,b] (together)"
+    "algorithm=grpo,dapo": "algorithm=grpo,dapo: several values need -m (a sweep)",
+    "reward=length,exact_match": (
+        "reward=length,exact_match: several values need -m (a sweep), or reward=[a,b] (together)"
     ),
-    "epochs=1,2": "epochs=1,2: several values need -m (a sweep), or epochs=[a,b] (a list)",
+    "epochs=1,2": "epochs=1,2: several values need -m (a sweep)",
+    "evaluation.pass_at=1,2": (
+        "evaluation.pass_at=1,2: several values need -m (a sweep), or evaluation.pass_at=[a,b]"
+    ),
     "seed": (
         "cannot read 'seed': write key=value, e.g. seed=3; "
         "quote values that hold spaces, commas, brackets or ~, e.g. 'data.path=\"~/my prompts\"'"

@@ -106,7 +106,8 @@ def refuse_wrong_choice(override: Override, menu: Menu) -> None:
     if group not in menu:
         raise ConfigError(unknown("group", group, menu))
     if override.is_sweep_override():
-        raise ConfigError(f"{text}: several values need -m (a sweep), or {group}=[a,b] (together)")
+        together = f", or {group}=[a,b] (together)" if group in TOGETHER else ""
+        raise ConfigError(f"{text}: several values need -m (a sweep){together}")
     if override.is_add() and override.package is None:
         raise ConfigError(f"{text}: {group} already has a choice; write {text.lstrip('+')}")
     if not override.is_delete():

@@ -45,7 +45,8 @@ def refuse_unknown_key(override: Override, base: DictConfig, menu: Menu) -> None
     """Raise if `base`, composed of the choices alone, has no such key."""
     key, text = override.key_or_group, override.input_line
     if override.is_sweep_override():
-        raise ConfigError(f"{text}: several values need -m (a sweep), or {key}=[a,b] (a list)")
+        listed = f", or {key}=[a,b]" if OmegaConf.is_list(OmegaConf.select(base, key)) else ""
+        raise ConfigError(f"{text}: several values need -m (a sweep){listed}")
     keys = list_keys(base)
     if key in keys and override.is_add():
         raise ConfigError(f"{text}: {key} already exists; write {text.lstrip('+')}")
