@@ -209,6 +209,21 @@ def test_help_knows_a_key_that_is_at_its_default_and_a_group_that_nothing_is_cho
     assert help_of(["experiment"]).startswith("experiment=... has 0 options")
 
 
+@pytest.mark.parametrize(
+    ("asked", "starred"),
+    [
+        ("dynamics/logp model=tiny_flow algorithm=flow_grpo", "unscaled"),  # by the recipe
+        ("dynamics/logp model=tiny_flow algorithm=flow_grpo ~recipe", "gaussian"),
+        ("dynamics/stochastic model=tiny_flow algorithm=dance_grpo", "random_steps"),
+        ("algorithm/timestep_sampling", None),  # left out: tokens have none
+    ],
+)
+def test_the_star_of_help_marks_the_option_that_is_used(asked, starred):
+    rows = help_of(asked.split()).splitlines()
+    assert [row[2:].split()[0] for row in rows if row.startswith(" *")] == [starred] * bool(starred)
+    assert ("none is chosen here" in rows[0]) == (starred is None)
+
+
 def test_help_of_a_key_with_keys_of_its_own_says_how_to_list_them():
     named = "its keys: --help reward.exact_match"
     assert named in help_of(["reward"])

@@ -130,13 +130,6 @@ def read_option(group: str, option: str, overrides: Sequence[str]) -> DictConfig
     return OmegaConf.create(source.repository.load_config(f"{group}/{option}").plain)
 
 
-def chosen_options(overrides: Sequence[str]) -> Mapping[str, str | None]:
-    """group, as a/b -> its option. `choices` in the configuration has only top-level groups."""
-    source, given = make_loader(import_plugins(overrides)), parse(overrides)
-    choices = [part.input_line for part in given if is_choice(part, list_options(source))]
-    return source.compose(choices).choices
-
-
 def import_plugins(overrides: Sequence[str]) -> list[Path]:
     """Import the plugins of a command and return the `conf` folders beside them."""
     return load_plugins(_list_plugins(parse(overrides)))

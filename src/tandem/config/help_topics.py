@@ -82,7 +82,8 @@ def _options(group: str, described: Mapping[str, str], chosen: str | None) -> st
         f" {'*' if name == chosen else ' '}{name:<24} {described[name]}".rstrip()
         for name in sorted(described)
     ]
-    return "\n".join([f"{group}=... has {len(rows)} options (* is chosen here):", *rows])
+    star = "* is chosen here" if chosen in described else "none is chosen here"
+    return "\n".join([f"{group}=... has {len(rows)} options ({star}):", *rows])
 
 
 def _below(

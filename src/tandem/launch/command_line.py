@@ -20,7 +20,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from tandem.config import check
 from tandem.config.composition import (
-    chosen_options,
     compose_with_hydra,
     conf_folder,
     drop_hydra,
@@ -29,6 +28,7 @@ from tandem.config.composition import (
 )
 from tandem.config.help import brought_by, everything, page
 from tandem.config.names import ConfigError, unknown
+from tandem.config.options_in_use import list_options_in_use
 from tandem.config.overrides import parse, quote
 from tandem.config.refusals import refusing
 from tandem.config.resume import check_files, configuration, find_resumed_run
@@ -132,8 +132,9 @@ def help_of(words: Sequence[str]) -> str:
         return everything(conf, brought)
     from tandem.config.help_topics import topic  # imports torch
 
-    cfg, chosen = configuration(overrides), chosen_options(overrides)
-    return "\n".join(topic(name, cfg, chosen, conf, brought) for name in topics)
+    cfg = configuration(overrides)
+    used = list_options_in_use(overrides, cfg)
+    return "\n".join(topic(name, cfg, used, conf, brought) for name in topics)
 
 
 def _read(words: Sequence[str]) -> argparse.Namespace:

@@ -1,0 +1,52 @@
+"""The options whose functions a composed configuration uses, for help pages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from omegaconf import DictConfig, OmegaConf
+
+from tandem.config.composition import import_plugins, make_loader
+from tandem.config.loading import Loader
+from tandem.config.overrides import Menu, is_choice, list_options, parse
+
+
+def list_options_in_use(overrides: Sequence[str], cfg: DictConfig) -> Mapping[str, str | None]:
+    """group, as a/b -> its option; None: no option of it is used. `cfg`: what `overrides` compose.
+
+    A recipe or preset may set another function than that of the option it chooses, and a model
+    leaves out parts that it has no place for.
+    """
+    source = make_loader(import_plugins(overrides))
+    menu = list_options(source)
+    choices = [part.input_line for part in parse(overrides) if is_choice(part, menu)]
+    chosen = source.compose(choices).choices
+    left_out = {group for group in cfg.choices if "/" in group}
+    return {
+        group: None if group in left_out else _find_used(group, option, cfg, menu, source)
+        for group, option in chosen.items()
+    }
+
+
+def _find_used(
+    group: str, chosen: str | None, cfg: DictConfig, menu: Menu, source: Loader
+) -> str | None:
+    """The chosen option, unless its function is another one than that of the configuration: then
+    the only option with this function."""
+    used = _target(OmegaConf.select(cfg, group.replace("/", ".")))
+    if used is None or _function_of(group, chosen, source) in (None, used):
+        return chosen
+    same = [one for one in menu.get(group, ()) if _function_of(group, one, source) == used]
+    return same[0] if len(same) == 1 else None
+
+
+def _function_of(group: str, option: str | None, source: Loader) -> str | None:
+    """The `_target_` in the file of an option; None if the file has none of its own."""
+    found = source.repository.load_config(f"{group}/{option}")
+    if found is None:
+        return None
+    return _target(found.plain.get(group.rpartition("/")[2], found.plain))
+
+
+def _target(node: object) -> str | None:
+    return node.get("_target_") if isinstance(node, Mapping | DictConfig) else None
