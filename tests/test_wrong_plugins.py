@@ -87,6 +87,22 @@ def nested(steps, tokens):
     return torch.linspace(1, 0, steps + 1)[None]
 
 @register_noise_schedule
+def rising(steps, tokens):
+    levels = torch.linspace(1, 0, steps + 1)
+    levels[2] = 0.95
+    return levels
+
+@register_noise_schedule
+def repeated(steps, tokens):
+    levels = torch.linspace(1, 0, steps + 1)
+    levels[2] = levels[1]
+    return levels
+
+@register_noise_schedule
+def short(steps, tokens):
+    return torch.linspace(1, 0, steps)
+
+@register_noise_schedule
 def drifting(steps, tokens):
     return torch.linspace(1, 0, steps + 1) ** next(calls)
 
@@ -141,6 +157,9 @@ def tenfold(x, velocity, sigma, next_sigma):
 WRONG_STEPS = {
     "dynamics/schedule=listed": "returned a list; return a float tensor [steps + 1], here [11]",
     "dynamics/schedule=nested": "returned torch.float32 [1, 11]; return a float tensor",
+    "dynamics/schedule=rising": "returned the noise levels [1.0, 0.9, 0.95, 0.7, 0.6, 0.5, 0.4",
+    "dynamics/schedule=repeated": "0.9, 0.9, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1, 0.0], not 11 (",
+    "dynamics/schedule=short": "not 11 (steps + 1) that fall strictly from 1 to exactly 0; correct",
     "dynamics/schedule=drifting": "returned other noise levels when called again",
     "dynamics/stochastic=with_last": "choose at least one, each once and in order, of 0 to 8",
     "dynamics/stochastic=unsorted": "chose the steps (2, 0) of 10; choose at least one",

@@ -84,8 +84,8 @@ WRONG = {
         "(0, 1), and needs at least 2 steps"
     ),
     "dynamics.schedule.shift=1e30": (
-        "dynamics=flow_sde: the step from the noise level 1 to 1 is not finite; set another "
-        "dynamics/schedule or dynamics.kernel"
+        f"dynamics/schedule=linear_shift returned the noise levels {[*[1.0] * 10, 0.0]}, not 11 "
+        "(steps + 1) that fall strictly from 1 to exactly 0; correct the function or its numbers"
     ),
     "dynamics/schedule=diffusers_default dynamics.schedule.train_steps=0": (
         "dynamics.schedule.train_steps=0: must be positive"

@@ -15,6 +15,17 @@ from torch import Tensor
 from tandem.contracts import positive, register_noise_schedule
 
 
+def find_fault(levels: Tensor, steps: int) -> str | None:
+    """The noise levels of a schedule, unless they are steps + 1 that fall from 1 to 0."""
+    falling = levels.shape == (steps + 1,) and bool((levels.diff() < 0).all())
+    if falling and (levels[0], levels[-1]) == (1, 0):
+        return None
+    return (
+        f"the noise levels {[round(x, 4) for x in levels.flatten().tolist()]}, not {steps + 1} "
+        "(steps + 1) that fall strictly from 1 to exactly 0; correct the function or its numbers"
+    )
+
+
 @register_noise_schedule
 def linear_shift(
     steps: int,

@@ -10,6 +10,7 @@ from torch import Tensor
 from tandem.contracts import name_of, numbers_of
 from tandem.contracts.outputs import CLOSE, place_of
 from tandem.dynamics.kernels import Step
+from tandem.dynamics.schedules import find_fault
 from tandem.legality.case import Case
 from tandem.settings.settings import Dynamics
 
@@ -62,7 +63,7 @@ def _find_fault_of_levels(levels: object, again: object, steps: int) -> str | No
         return f"{levels.dtype} {[*levels.shape]}; {want}"
     if not levels.allclose(again, rtol=0, atol=0, equal_nan=True):
         return f"other noise levels {ANEW}"
-    return None
+    return find_fault(levels, steps)
 
 
 def _wrong_steps(dynamics: Dynamics, levels: Tensor, chosen: Sequence[int]) -> Iterator[str]:

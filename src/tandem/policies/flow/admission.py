@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tandem.contracts import name_of, unwrap_partial
 from tandem.dynamics.regression import Regression
+from tandem.dynamics.schedules import find_fault
 from tandem.policies.flow.adapter import (
     SAME_LEVELS,
     Adapter,
@@ -156,13 +157,8 @@ def check_size(adapter: Adapter, wanted: int | None, *, path: str | None) -> Non
 def check_schedule(adapter: Adapter, sampling: FlowSampling) -> None:
     """Raise ValueError unless the noise levels are one more than the steps, from 1 to 0."""
     levels = sampling.schedule(sampling.steps, adapter.canvas(sampling.resolution).tokens)
-    whole = levels.shape == (sampling.steps + 1,) and bool((levels.diff() < 0).all())
-    if not whole or (levels[0], levels[-1]) != (1, 0):
-        raise ValueError(
-            f"dynamics/schedule={name_of(sampling.schedule)} returned the noise levels "
-            f"{[round(x, 4) for x in levels.flatten().tolist()]}; return {sampling.steps + 1} "
-            f"(rollout.steps={sampling.steps} plus 1) that fall from 1 to exactly 0"
-        )
+    if (fault := find_fault(levels, sampling.steps)) is not None:
+        raise ValueError(f"dynamics/schedule={name_of(sampling.schedule)} returned {fault}")
 
 
 def warn_of_schedule(
