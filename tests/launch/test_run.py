@@ -60,10 +60,26 @@ def train(folder: Path, *overrides: str) -> Result:
 
 
 @pytest.fixture(scope="module")
-def straight(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("straight")
-    train(folder)
-    return folder
+def finished(tmp_path_factory) -> Result:
+    return train(tmp_path_factory.mktemp("straight"))
+
+
+@pytest.fixture(scope="module")
+def straight(finished) -> Path:
+    return finished.run_dir
+
+
+@pytest.fixture(scope="module")
+def continued(straight, tmp_path_factory) -> Path:
+    """A run that began with the weights of another."""
+    return train(tmp_path_factory.mktemp("next"), f"continue_from={straight}").run_dir
+
+
+@pytest.fixture(scope="module")
+def warmed(tmp_path_factory) -> Path:
+    """A run after a warm start, beside the cache of its weights."""
+    folder = tmp_path_factory.mktemp("warmed")
+    return train(folder / "run", WARM, f"cache_dir={folder / 'cache'}").run_dir
 
 
 @pytest.fixture(scope="module")
@@ -116,11 +132,10 @@ def test_another_seed_is_another_run(straight, tmp_path):
     assert lines(tmp_path / "other")[0] != lines(straight)[0]
 
 
-def test_the_result_has_the_last_value_of_each_metric(tmp_path):
-    result = train(tmp_path / "run")
-    assert result.run_dir == tmp_path / "run"
-    assert result.metrics["eval/accuracy"] == lines(result.run_dir)[-1]["eval/accuracy"]
-    assert result.metrics["reward/mean"] == lines(result.run_dir)[-2]["reward/mean"]
+def test_the_result_has_the_last_value_of_each_metric(finished):
+    *_, trained, last = lines(finished.run_dir)
+    assert finished.metrics["eval/accuracy"] == last["eval/accuracy"]
+    assert finished.metrics["reward/mean"] == trained["reward/mean"]
 
 
 def test_a_dry_run_loads_nothing_and_writes_nothing(tmp_path, capsys):
@@ -248,26 +263,25 @@ def test_the_test_split_is_measured_on_its_own_and_may_truncate(straight):
     assert result.metrics["eval/accuracy"] == result.metrics["eval/greedy_accuracy"]
 
 
-def test_a_run_can_continue_from_the_weights_of_another(straight, tmp_path):
-    train(tmp_path / "next", f"continue_from={straight}")
-    first, last = lines(tmp_path / "next")[0], lines(straight)[-1]
+def test_a_run_can_continue_from_the_weights_of_another(straight, continued):
+    first, last = lines(continued)[0], lines(straight)[-1]
     assert first["eval/length"] == last["eval/length"]
 
 
 def test_longer_resumed_runs_begin_as_shorter_ones_ended(straight, tmp_path):
-    train(tmp_path / "run")
-    tandem.train(f"resume={tmp_path / 'run'}", "iterations=3")
-    assert [line["iteration"] for line in lines(tmp_path / "run")] == [0, 1, 2, 3]
-    assert lines(tmp_path / "run")[:2] == lines(straight)[:2]
+    longer = shutil.copytree(straight, tmp_path / "run")
+    tandem.train(f"resume={longer}", "iterations=3")
+    assert [line["iteration"] for line in lines(longer)] == [0, 1, 2, 3]
+    assert lines(longer)[:2] == lines(straight)[:2]
 
 
-def test_a_resumed_run_has_the_reference_that_it_began_with(tmp_path):
-    asked = ("seed=1", WARM, f"cache_dir={tmp_path / 'cache'}", "algorithm.kl.coef=0.1")
-    train(tmp_path / "whole", *asked, "iterations=3")
-    train(tmp_path / "parts", *asked)
-    tandem.train(f"resume={tmp_path / 'parts'}", "iterations=3")
+def test_a_resumed_run_has_the_reference_that_it_began_with(warmed, tmp_path):
+    asked = (WARM, f"cache_dir={warmed.parent / 'cache'}", "algorithm.kl.coef=0.1")
+    train(tmp_path / "whole", *asked, "iterations=2")
+    train(tmp_path / "parts", *asked, "iterations=1")
+    tandem.train(f"resume={tmp_path / 'parts'}", "iterations=2")
     whole, parts = lines(tmp_path / "whole"), lines(tmp_path / "parts")
-    assert parts[2]["actor/ref_kl"] == whole[2]["actor/ref_kl"] > 0
+    assert parts[1]["actor/ref_kl"] == whole[1]["actor/ref_kl"] > 0
 
 
 REMEMBERING = {
@@ -286,9 +300,9 @@ def test_what_an_algorithm_remembers_is_resumed_bit_for_bit(tmp_path, algorithm)
         f"algorithm={algorithm}", "~recipe", "schedule=constant", "evaluation.every=null",
         "checkpoints.every=1", "group_size=4", *REMEMBERING[algorithm],
     )  # fmt: skip
-    train(tmp_path / "whole", *asked, "iterations=4")
+    train(tmp_path / "whole", *asked, "iterations=3")
     train(tmp_path / "parts", *asked, "iterations=2")
-    tandem.train(f"resume={tmp_path / 'parts'}", "iterations=4")
+    tandem.train(f"resume={tmp_path / 'parts'}", "iterations=3")
     assert lines(tmp_path / "parts") == lines(tmp_path / "whole")
     parts, whole = (
         load_file(tmp_path / run / "model" / "model.safetensors") for run in ("parts", "whole")
@@ -296,10 +310,10 @@ def test_what_an_algorithm_remembers_is_resumed_bit_for_bit(tmp_path, algorithm)
     assert all(torch.equal(parts[name], weight) for name, weight in whole.items())
 
 
-def test_a_run_that_continued_from_another_can_be_resumed(straight, tmp_path):
-    train(tmp_path / "next", f"continue_from={straight}")
-    tandem.train(f"resume={tmp_path / 'next'}", "iterations=3")
-    assert [line["iteration"] for line in lines(tmp_path / "next")] == [0, 1, 2, 3]
+def test_a_run_that_continued_from_another_can_be_resumed(continued, tmp_path):
+    longer = shutil.copytree(continued, tmp_path / "next")
+    tandem.train(f"resume={longer}", "iterations=3")
+    assert [line["iteration"] for line in lines(longer)] == [0, 1, 2, 3]
 
 
 def test_rows_of_a_file_are_part_of_what_made_a_warm_start(tmp_path, chat_folder, questions):
@@ -339,21 +353,19 @@ def test_a_demonstration_longer_than_the_model_is_listed_not_fatal(tmp_path, cha
     assert any("tokens with its answer, more than the model's limit of 128" in r for r in reasons)
 
 
-def test_a_warm_start_is_trained_once_and_found_again(tmp_path, capsys):
-    warm = (WARM, f"cache_dir={tmp_path / 'cache'}")
-    train(tmp_path / "first", *warm)
-    train(tmp_path / "second", *warm, "algorithm=rloo", "num_minibatches=1", "iterations=1")
+def test_a_warm_start_is_trained_once_and_found_again(warmed, tmp_path, capsys):
+    cache = shutil.copytree(warmed.parent / "cache", tmp_path / "cache")
+    other = ("algorithm=rloo", "num_minibatches=1", "iterations=1")
+    train(tmp_path / "other", WARM, f"cache_dir={cache}", *other)
     assert "from the cache" in capsys.readouterr().out
-    assert len(list((tmp_path / "cache" / "warm_start").iterdir())) == 1
-    first, second = (lines(tmp_path / name)[0] for name in ("first", "second"))
-    assert first["eval/length"] == second["eval/length"]
+    assert len(list((cache / "warm_start").iterdir())) == 1
+    assert lines(warmed)[0]["eval/length"] == lines(tmp_path / "other")[0]["eval/length"]
 
 
-def test_a_new_seed_has_a_warm_start_of_its_own(tmp_path):
-    for seed in (0, 1):
-        warm = (WARM, f"cache_dir={tmp_path / 'cache'}")
-        train(tmp_path / f"run{seed}", *warm, f"seed={seed}", "iterations=1")
-    assert len(list((tmp_path / "cache" / "warm_start").iterdir())) == 2
+def test_a_new_seed_has_a_warm_start_of_its_own(warmed, tmp_path):
+    cache = shutil.copytree(warmed.parent / "cache", tmp_path / "cache")
+    train(tmp_path / "run", WARM, f"cache_dir={cache}", "seed=1", "iterations=1")
+    assert len(list((cache / "warm_start").iterdir())) == 2
 
 
 def command(*overrides: str, **environment: str) -> subprocess.CompletedProcess:
@@ -443,8 +455,11 @@ def test_a_disk_that_fills_in_a_warm_start_names_a_command_that_goes_on(
 
 
 def test_the_room_that_is_asked_for_is_what_a_checkpoint_takes(straight, tmp_path, monkeypatch):
-    asked = []
-    monkeypatch.setattr("tandem.launch.run.check_room", lambda place, **how: asked.append(how))
-    train(tmp_path / "run", "iterations=1")
-    (taken,) = {room.measure_size(path) for path in (straight / "checkpoints").glob("step_000002")}
-    assert asked[0]["size"] == pytest.approx(taken, rel=0.05)
+    def refuse(place, *, size, **_):
+        raise Stop(str(size))
+
+    monkeypatch.setattr("tandem.launch.run.check_room", refuse)
+    with pytest.raises(Stop) as asked:
+        train(tmp_path / "run")
+    taken = room.measure_size(straight / "checkpoints" / "step_000002")
+    assert float(str(asked.value)) == pytest.approx(taken, rel=0.05)
