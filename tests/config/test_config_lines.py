@@ -136,6 +136,13 @@ MISSPELT = {
         "evaluation.solver=heun: an option is chosen with a slash; write evaluation/solver=heun"
     ),
     "algorithm=[grpo,dapo]": "algorithm=[grpo,dapo]: algorithm takes one option",
+    "data.path=x.jsonl": (
+        "unknown key 'data.path': it belongs to data=folder, image_folder, jsonl or text, not to "
+        "the chosen option"
+    ),
+    "rollout.steps=20": (
+        "unknown key 'rollout.steps': it belongs to rollout=denoise, not to the chosen option"
+    ),
     "reward=[length,length]": "reward=[length,length]: length is given 2 times",
     "algorithm=null": "algorithm=null: write ~algorithm to leave it out",
     "algorithm=grpo,dapo": "algorithm=grpo,dapo: several values need -m (a sweep)",

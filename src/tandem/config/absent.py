@@ -86,7 +86,7 @@ def any_of(names: Sequence[str]) -> str:
 
 
 def list_having(part: str, folder: Path) -> list[str]:
-    """The options of a group whose files contain this part with its values."""
+    """The options of a group whose files give this part or key a value."""
     files = sorted(folder.glob("[!_]*.yaml"))
     nodes = {path.stem: OmegaConf.to_container(OmegaConf.load(path)) for path in files}
-    return [option for option, node in nodes.items() if isinstance(node.get(part), dict)]
+    return [option for option, node in nodes.items() if node.get(part) is not None]

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from tandem.config.absent import any_of, list_having
 from tandem.config.arguments import list_left_out, list_left_out_keys
-from tandem.config.names import ConfigError, nearest, unknown
+from tandem.config.names import ConfigError, unknown
 from tandem.config.overrides import Menu, refuse_wrong_options
 from tandem.config.own_targets import conf_folder
 
@@ -99,14 +99,15 @@ def _refuse_unchosen(key: str, menu: Menu, keys: Sequence[str]) -> None:
 
 
 def _refuse_part_of_others(key: str, menu: Menu, keys: Sequence[str]) -> None:
-    """Raise for a key of a part that only other options of the group have."""
-    group, part, *below = [*key.split("."), ""]
-    if group not in menu or not any(below) or f"{group}.{part}" in keys or nearest(key, keys):
+    """Raise for a key, or a key of a part, that only other options of the group have."""
+    group, part, *_ = [*key.split("."), ""]
+    if group not in menu or f"{group}.{part}" in keys:
         return
     if having := list_having(part, conf_folder() / group):
+        named = "it" if key == f"{group}.{part}" else f"{group}.{part}"
         raise ConfigError(
-            f"unknown key {key!r}: {group}.{part} belongs to {group}={any_of(having)}, not to the "
-            "chosen option"
+            f"unknown key {key!r}: {named} belongs to {group}={any_of(having)}, not to the chosen "
+            "option"
         )
 
 
