@@ -109,9 +109,10 @@ $(VENV)/bench: $(VENV)/ready
 	  --constraint constraints.txt --editable ".[dev,bench,openenv,gymnasium,ocr]"
 	touch $@
 
-$(VENV)/docs: $(VENV)/ready
+$(VENV)/docs: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \
 	  --constraint constraints.txt --editable ".[dev,docs]"
-	touch $@
+	touch $(VENV)/trains $(VENV)/ready $@
 
 .PHONY: engines docs serve_docs picture constraints stale train test rounding exhaustive status laws legality matrix families forwards waits faults kills
