@@ -15,14 +15,16 @@ from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+from ladder import FEW
 from processes import start_training
 from safetensors import safe_open
 
 # A non-default seed, a reference and a warm start: resuming must restore all of them.
 SHARED = (
-    "seed=1", "iterations=10", "num_minibatches=2", "group_size=8", "evaluation.every=4",
+    "seed=1", "iterations=6", "num_minibatches=2", "group_size=8", "evaluation.every=3",
     "warm_start=['algorithm=sft','iterations=2']", "checkpoints.every=2", "optimizer.lr=1e-3",
 )  # fmt: skip
+OF_TOKENS = (*FEW, "reward=target_length", "reward.target_length.function.target=5")
 BY_STEPS = (*SHARED, "algorithm=grpo", "algorithm.kl.coef=0.1", "epochs=2")
 OF_FLOWS = (
     "model=tiny_flow", "prompts_per_step=4", "rollout.steps=5", "evaluation.samples=2",
@@ -30,13 +32,13 @@ OF_FLOWS = (
 )  # fmt: skip
 RUNS = {
     "tokens": (
-        *BY_STEPS, "prompts_per_step=16", "evaluation.prompts=32", "evaluation.pass_at=[1,8]",
-        "reward=target_length", "reward.target_length.function.target=5",
+        *BY_STEPS, *OF_TOKENS, "prompts_per_step=8", "evaluation.prompts=16",
+        "evaluation.pass_at=[1,8]",
     ),
     # Samples of older weights, which are part of a checkpoint.
     "older tokens": (
-        *BY_STEPS, "prompts_per_step=16", "evaluation.prompts=32", "reward=target_length",
-        "reward.target_length.function.target=5", "rollout.staleness=2",
+        *BY_STEPS, *OF_TOKENS, "prompts_per_step=8", "evaluation.prompts=16",
+        "rollout.staleness=2",
     ),
     "older pictures": (
         *SHARED, *OF_FLOWS, "algorithm=nft", "algorithm.timestep_sampling.count=2",
@@ -88,10 +90,13 @@ def kills(world: str, count: int, whole: Path, seconds: float, places: Path) -> 
         yield Kill(alive=alive, differs=differences(folder, whole))
 
 
-def kill_and_resume(world: str, folder: Path, moment: float) -> bool:
-    """Returns whether the kill came before the end."""
+def kill_and_resume(
+    world: str, folder: Path, moment: float, *, after: str = "manifest.json"
+) -> bool:
+    """`moment`: seconds after the file `after` of the run is there. Returns whether the kill came
+    before the end."""
     process = start_training(*RUNS[world], f"run_dir={folder}", output=said_in(folder))
-    wait_for(folder / "manifest.json", process)
+    wait_for(folder / after, process)
     time.sleep(moment)
     alive = process.is_alive()
     process.kill()  # SIGKILL

@@ -5,12 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kills import RUNS, kills, whole_run
-
-KILLS = [
-    pytest.param("tokens", 1, id="tokens: 1 kill"),
-    *(pytest.param(world, 20, id=f"{world}: 20 kills", marks=pytest.mark.slow) for world in RUNS),
-]
+from kills import RUNS, differences, kill_and_resume, kills, whole_run
 
 
 @pytest.fixture(scope="module")
@@ -26,11 +21,22 @@ def straight(tmp_path_factory) -> Callable[[str], tuple[Path, float]]:
 
 
 @pytest.mark.system
-@pytest.mark.parametrize(("world", "count"), KILLS)
-def test_a_killed_run_resumes_to_the_same_bits(straight, tmp_path, world, count):
+def test_a_run_that_is_killed_after_a_checkpoint_resumes_to_the_same_bits(straight, tmp_path):
+    whole, _ = straight("tokens")
+    alive = kill_and_resume("tokens", tmp_path / "run", 0.0, after="checkpoints/step_000002")
+    assert alive
+    assert differences(tmp_path / "run", whole) == ()
+
+
+@pytest.mark.system
+@pytest.mark.slow
+@pytest.mark.parametrize("world", RUNS)
+def test_a_run_that_is_killed_at_any_of_twenty_moments_resumes_to_the_same_bits(
+    straight, tmp_path, world
+):
     whole, seconds = straight(world)
     alive = 0
-    for number, kill in enumerate(kills(world, count, whole, seconds, tmp_path)):
+    for number, kill in enumerate(kills(world, 20, whole, seconds, tmp_path)):
         assert kill.differs == (), f"kill {number}"
         alive += kill.alive
-    assert alive > count // 2
+    assert alive > 10
