@@ -35,7 +35,7 @@ from tandem.types import Scores
 
 SLOW = pytest.mark.slow
 PLAN = BatchPlan(
-    seed=0, iterations=5, prompts_per_step=3, group_size=2, num_minibatches=2, epochs=1,
+    seed=0, iterations=4, prompts_per_step=3, group_size=2, num_minibatches=2, epochs=1,
     budget=Budget(), max_grad_norm=1.0,
 )  # fmt: skip
 ONCE = GRPO
@@ -226,7 +226,7 @@ def test_the_guard_judges_the_server_although_all_rows_are_old(folder, tmp_path)
 def test_a_run_goes_on_with_the_rows_that_were_there(folder, tmp_path, order, algorithm):
     made = {"order": order, "algorithm": algorithm}
     with runs(folder, tmp_path, 2, **made) as loop:
-        go(loop, 2)
+        go(loop, 1)
         state = loop.state()
         weights = {n: p.detach().clone() for n, p in loop.policy.trainable().items()}
         optimizer = copy.deepcopy(loop.only.state_dict())
@@ -238,7 +238,7 @@ def test_a_run_goes_on_with_the_rows_that_were_there(folder, tmp_path, order, al
         resumed = go(loop, 3)
         assert all(max(ages) <= 2 for ages in loop.ages)
     if order == "exact":
-        same(resumed, (whole[0][2:], whole[1]))
+        same(resumed, (whole[0][1:], whole[1]))
 
 
 def test_a_run_that_ends_halfway_loses_no_batch_that_was_taken(folder, tmp_path):
@@ -288,10 +288,10 @@ def test_two_ranks_train_what_one_does(folder, tmp_path):
     with serving(Loopback(folder, Habits())) as url:
         both = on_both(partial(on_a_rank, folder, tmp_path, url))
     for rank, (keys, weights) in enumerate(both):
-        assert len(keys) == (20, 10)[rank]
+        assert len(keys) == PLAN.iterations * (4, 2)[rank]
         for name, tensor in alone[1].items():
             assert torch.allclose(weights[name], tensor, atol=1e-5), name
-    assert len({key for keys, _ in both for key in keys}) == 30
+    assert len({key for keys, _ in both for key in keys}) == PLAN.iterations * 6
 
 
 def on_a_rank(folder, tmp_path, url):
@@ -372,9 +372,9 @@ def test_one_of_two_servers_may_be_gone(folder, tmp_path):
     with runs(folder, tmp_path, 2) as loop:
         alone = go(loop)
     with runs(folder, tmp_path, 2, servers=2, patience=4.0, spoil=late(0.02)) as loop:
-        start = go(loop, 2)
+        start = go(loop, 1)
         loop.states[1].habits.spoil = lambda path, said: (503, b"")
-        rest = go(loop, 3)
+        rest = go(loop, 3)  # the last of them was not asked for yet
         assert any("completions" in p or "generate" in p for p in loop.states[1].paths())
     assert start[0] is rest[0]
     same(rest, alone)
