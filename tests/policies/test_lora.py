@@ -2,6 +2,7 @@ from functools import partial
 
 import pytest
 import torch
+from ladder import FEW
 from safetensors.torch import load_file
 from small_language import NOTHING, questions, small, trained
 from torch.testing import assert_close
@@ -126,7 +127,7 @@ def test_new_adapters_of_a_run_come_from_its_seed(tmp_path):
     words = ["algorithm=sft", "model.build.seed=0", "seed=3", "optimizer.lr=0", "warm_start=null"]
     lora = "model.lora={r: 2, alpha: 4, target_modules: [q_proj]}"
     short = ["iterations=1", "prompts_per_step=2", "evaluation.every=null", "trainer=cpu"]
-    train(*words, lora, *short, f"run_dir={tmp_path}")
+    train(*words, *FEW, lora, *short, f"run_dir={tmp_path}")
     saved = load_file(tmp_path / "model" / "lora" / "adapter_model.safetensors")
     lora = Lora(r=2, alpha=4, target_modules=["q_proj"])
     policy = small(build=partial(tiny_lm, seed=0), lora=lora, seed=3)
