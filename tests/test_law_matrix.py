@@ -31,7 +31,7 @@ ESTIMATORS = [
 
 
 # Every law of some presets in the gate, and every preset under some laws.
-@pytest.mark.parametrize(("name", "law"), each(3, KEPT))
+@pytest.mark.parametrize(("name", "law"), each(4, KEPT))
 def test_the_law_holds(name, law):
     LAWS[law].check(preset(name))
 
