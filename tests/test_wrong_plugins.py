@@ -63,6 +63,37 @@ def test_a_truncation_handling_may_leave_out_rows(plugin):
     assert result.metrics["optim/updates"] == 1
 
 
+MEASURED = """
+from tandem import register_correction, register_policy_loss
+
+def measured(batch):
+    return VALUE
+
+@register_policy_loss(reads={"old_logp"}, metrics=measured)
+def loss(batch):
+    return -(batch.logp - batch.old_logp).exp() * batch.advantages
+
+@register_correction(reads={"behaviour_logp"}, metrics=measured)
+def correction(batch):
+    return (batch.logp - batch.behaviour_logp).detach().exp()
+"""
+AS_RECORD = "return actor/x as a record of tandem.metrics, such as masked_mean(x, batch.mask)"
+
+
+@pytest.mark.parametrize(
+    ("word", "value", "fault"),
+    [
+        ("loss=loss", '{"actor/x": 1.0}', f"returned a float; {AS_RECORD}"),
+        ("loss=loss", '{"actor/x": batch.logp.mean()}', f"returned torch.float32 []; {AS_RECORD}"),
+        ("loss=loss", "None", "returned a NoneType; return a dict of names to records of tandem.m"),
+        ("importance_sampling=correction", '{"actor/x": 1}', f"returned a int; {AS_RECORD}"),
+    ],
+)
+def test_metrics_of_a_loss_or_a_correction_are_records(plugin, word, value, fault):
+    said = said_by(plugin(MEASURED.replace("VALUE", value)), f"algorithm/{word}")
+    assert said.startswith(f"measured at wrong.py:4 {fault}")
+
+
 STEPS = """
 import itertools
 from dataclasses import replace

@@ -133,6 +133,11 @@ def even_parts(
     return parts + [idle] * (count - len(parts))
 
 
+def statistics_of(rows: Experience, term: str) -> tuple[Tensor, ...]:
+    """The batch statistics of the loss of a term; empty for most losses."""
+    return (rows.statistics[term],) if term in rows.statistics else ()
+
+
 def counting_rows(
     experience: Experience, *, zero_at_zero_advantage: bool, whole_groups: bool
 ) -> Tensor:

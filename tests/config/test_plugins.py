@@ -53,6 +53,16 @@ WRONG = {
         "@register_policy_loss(batch_statistics=max)\ndef mine(batch): ...\n",
         3, "own_plugin.mine(batch): it is called with batch, statistics; write it as (batch, stat",
     ),
+    "metrics without the statistics": (
+        "from tandem import register_policy_loss\n\ndef w(batch): ...\n\ndef m(batch): ...\n\n"
+        "@register_policy_loss(batch_statistics=w, metrics=m)\ndef mine(batch, statistics): ...\n",
+        7, "own_plugin.m(batch): too many positional arguments; metrics= is called with batch, st",
+    ),
+    "a statistic of a number that its loss lacks": (
+        "from tandem import register_policy_loss\n\ndef w(batch, *, width, far): ...\n\n"
+        "@register_policy_loss(batch_statistics=w)\ndef mine(batch, statistics, *, width=1): ...\n",
+        5, "own_plugin.w(batch, *, width, far): missing a required argument: 'far'; batch_statis",
+    ),
     "a class of another form": (
         "from tandem import register_policy_loss\n\n@register_policy_loss\nclass Mine:\n"
         "    def __call__(self, logp, old_logp): ...\n",

@@ -9,10 +9,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from tandem.algorithm.objective import KL, POLICY, Objective, Term, statistics_of
+from tandem.algorithm.objective import KL, POLICY, Objective, Term
 from tandem.contracts import declare, facts_of
 from tandem.contracts.outputs import OLD_POLICY
-from tandem.experience import Experience
+from tandem.experience import Experience, statistics_of
 from tandem.losses import importance
 from tandem.losses.policy import k3_of
 from tandem.metrics import Max, Metric, masked_mean

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from tandem.algorithm.coupled import policy_metrics
-from tandem.algorithm.objective import KL, POLICY, Objective, Term, statistics_of
+from tandem.algorithm.objective import KL, POLICY, Objective, Term
 from tandem.dynamics.regression import Weighting, energy
-from tandem.experience import Experience
+from tandem.experience import Experience, statistics_of
 from tandem.metrics import Metric, masked_mean
 from tandem.types import CoupledBatch, DecoupledBatch, Rollout
 

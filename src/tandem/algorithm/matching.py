@@ -10,11 +10,11 @@ from typing import Annotated, Protocol
 import torch
 from torch import Tensor
 
-from tandem.algorithm.objective import POLICY, Objective, Term, Weigh, statistics_of
+from tandem.algorithm.objective import POLICY, Objective, Term, Weigh
 from tandem.contracts import facts_of, positive
 from tandem.dynamics.decays import EmaSchedule
 from tandem.dynamics.regression import energy
-from tandem.experience import Experience
+from tandem.experience import Experience, statistics_of
 from tandem.metrics import Metric, masked_mean
 from tandem.policies.request import LearnedCopy
 from tandem.types import (

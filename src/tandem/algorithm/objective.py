@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from tandem import distributed
+from tandem.algorithm.metric_checks import refuse_other_metrics
 from tandem.contracts import batch_statistics_of, facts_of, metrics_of, summary_of, unwrap_partial
 from tandem.contracts.outputs import CLOSE, CORRECTION, LOSS, WEIGHTS, Output, wrong_value
-from tandem.experience import Budget, Experience, select_rows
+from tandem.experience import Budget, Experience, select_rows, statistics_of
 from tandem.losses import importance
 from tandem.losses.adapted import refuse_part
 from tandem.metrics import Metric
@@ -154,12 +155,24 @@ class Objective(ABC):
         parts = {name: self.part(name, seen, rows) for name, seen in self.by_term(record).items()}
         counts = torch.stack([weight != 0 for weight in rows.weights.values()]).any(0)
         with torch.no_grad():
-            metrics = self.measure(replace(record, mask=record.mask & counts), rows)
-        shares = {name: part.detach() for name, part in parts.items()}
+            try:
+                metrics = self.measure(replace(record, mask=record.mask & counts), rows)
+                sound = all(isinstance(metric, Metric) for metric in metrics.values())
+            except TypeError:  # such as of a part that returned no mapping
+                self.refuse_metrics(record, rows)
+                raise
+            if not sound:
+                self.refuse_metrics(record, rows)
         loss = sum(parts.values())
         if POLICY not in self.terms:  # DDP waits for the gradients of its weights
             loss = loss + 0 * record.evidence.sum()
-        return Outcome(loss=loss, parts=shares, metrics=metrics)
+        return Outcome(loss=loss, parts={n: x.detach() for n, x in parts.items()}, metrics=metrics)
+
+    def refuse_metrics(self, record: Record, rows: Experience) -> None:
+        """Raise WrongOutput for the part whose metrics are not records of `tandem.metrics`."""
+        for name, batch in self.by_term(record).items():
+            refuse_other_metrics(self.metrics[name], batch, *statistics_of(rows, name))
+            refuse_other_metrics(self.metrics_of_corrections[name], batch)
 
     def part(self, name: str, batch: Record, rows: Experience) -> Tensor:
         """One term: sum of coef * loss * correction * weight over its record.
@@ -185,13 +198,6 @@ class Objective(ABC):
         return float(term.coef) * torch.where(counts, loss * weight, 0).sum()
 
 
-def may_hide_statistics(part: Callable) -> bool:
-    """Whether a part must treat each row or group independently, and so can be checked. Parts with
-    batch statistics declare them; stateful parts must not be called twice."""
-    own, stateful = facts_of(part), isinstance(unwrap_partial(part)[0], nn.Module)
-    return own.batch_statistics is None and not own.averages and not stateful
-
-
 def drifted(batch: Record) -> Record:
     """Rows as if sampled by other weights: for fresh rows every correction is 1."""
     if batch.behaviour_logp is None:
@@ -209,11 +215,12 @@ def refuse_statistics(
     whole: [B, T], its values for all rows, if known. The split sorts by these values, so that the
     means of both halves differ; groups stay whole if a loss declares to compare them.
     """
-    if not may_hide_statistics(part):
-        return
+    own, stateful = facts_of(part), isinstance(unwrap_partial(part)[0], nn.Module)
+    if own.batch_statistics is not None or own.averages or stateful:
+        return  # it declares them, or must not be called twice
     whole = torch.where(batch.mask, part(batch) if whole is None else whole, 0)
     size = whole.sum(1)
-    if facts_of(part).whole_groups:
+    if own.whole_groups:
         group = batch.group.unique(return_inverse=True)[1]
         total = size.new_zeros(int(group.max()) + 1).index_add_(0, group, size)
         rank = total.argsort(stable=True).argsort()[group]
@@ -241,8 +248,3 @@ def summarised(loss: Callable, batch: Record) -> Record | Summary:
     if of is None:
         return batch
     return Summary(value=of(batch), advantages=batch.advantages, mask=batch.mask, group=batch.group)
-
-
-def statistics_of(rows: Experience, term: str) -> tuple[Tensor, ...]:
-    """The batch statistics of the loss of a term; empty for most losses."""
-    return (rows.statistics[term],) if term in rows.statistics else ()

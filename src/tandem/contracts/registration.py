@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from typing import Any
 
 from tandem.contracts.parts import declare, facts_of
@@ -26,6 +26,7 @@ from tandem.contracts.spellings import (
     adapt,
     adapt_to_group,
     method_of,
+    refuse_unbound,
     refuse_uncallable,
 )
 
@@ -93,6 +94,7 @@ class Registrar:
                 refuse_uncallable(method, listed, numbers=False)
         elif takes:
             refuse_uncallable(component, takes)
+        _refuse_unbound(component, takes)
 
 
 def options_of(group: str) -> dict[str, Callable]:
@@ -103,6 +105,18 @@ def options_of(group: str) -> dict[str, Callable]:
 def place(component: Callable) -> str:
     """The path of a component in a `_target_`."""
     return f"{component.__module__}.{component.__qualname__}"
+
+
+def _refuse_unbound(component: Callable, takes: Sequence[str]) -> None:
+    """Raise ValueError for a function that a part declares and that cannot be called with rows."""
+    own = facts_of(component)
+    rows = ("batch", "statistics") if own.batch_statistics else ("batch",)
+    declared = {"metrics": rows, "batch_statistics": rows[:1], "summary": rows[:1]}
+    has_numbers = is_dataclass(component) or not inspect.isclass(component)
+    numbers = inspect.signature(component).parameters.keys() - {*takes} if has_numbers else ()
+    for fact, given in declared.items():
+        if (function := getattr(own, fact)) is not None:
+            refuse_unbound(function, fact, given, numbers)
 
 
 def _refuse_nameless(component: Callable) -> None:

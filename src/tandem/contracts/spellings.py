@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, Signature
 from pkgutil import resolve_name
@@ -120,6 +120,21 @@ def refuse_uncallable(function: Callable, takes: Sequence[str], *, numbers: bool
         listed = ", ".join(takes)
         written = f"({listed}, *, numbers)" if numbers else f"({listed}), numbers in __init__"
         raise ValueError(f"{_shown(function)}: it is called with {listed}; write it as {written}")
+
+
+def refuse_unbound(
+    function: Callable, fact: str, takes: Sequence[str], numbers: Collection[str]
+) -> None:
+    """Raise ValueError for the function of a fact that cannot be called with these positional
+    arguments and, by keyword, those of the `numbers` of its part that it names."""
+    signature, listed = inspect.signature(function), ", ".join(takes)
+    try:
+        signature.bind(*takes, **{name: None for name in numbers if name in signature.parameters})
+    except TypeError as error:
+        raise ValueError(
+            f"{_shown(function)}: {error}; {fact}= is called with {listed} and numbers of the part "
+            f"that declares it, so write it as ({listed}, *, numbers)"
+        ) from None
 
 
 def _shown(function: Callable) -> str:
