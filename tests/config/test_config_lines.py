@@ -333,6 +333,15 @@ WRONG = {
         "algorithm.advantage.weights: reward.length.weight=0 keeps length out of training; "
         "drop it from the weights, or set reward.length.weight=1"
     ),
+    "algorithm=gdpo algorithm.advantage.weights={exact_match:0}": (
+        "algorithm.advantage.weights: all are 0, so nothing is trained; set "
+        "algorithm.advantage.weights.exact_match=1"
+    ),
+    "algorithm/advantage=combined algorithm.advantage.shares.group.coef=0 "
+    "algorithm.advantage.shares.batch.coef=0": (
+        "algorithm.advantage.shares.group.coef=0, like that of all shares, trains nothing; set "
+        "algorithm.advantage.shares.group.coef=1"
+    ),
     "reward.exact_match.weight=0 guards.hacking=null": (
         "every reward has weight 0, so nothing is trained; set a weight, for example "
         "reward.exact_match.weight=1"

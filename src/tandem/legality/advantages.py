@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tandem.contracts import facts_of, name_of, numbers_of
+from tandem.contracts import facts_of, name_of, numbers_of, parts_of, unwrap_partial
 from tandem.legality.case import Case
 
 
@@ -68,6 +68,21 @@ def rewards_are_weighed_once(case: Case) -> Iterator[str]:
                     "separately and ignores weights of the sum; set it to 1, and "
                     f"{key}.weights={{{name}:{weight},...}}"
                 )
+
+
+def some_advantage_counts(case: Case) -> Iterator[str]:
+    """The weights of rewards, or the coefficients of a sum of advantages, are not all 0."""
+    if case.plan.evaluate:
+        return
+    called = [*parts_of(case.algorithm.advantage)]
+    if not any(unwrap_partial(one)[0] in called for one in case.estimators.values()):
+        share = next(iter(case.estimators)).rpartition(".")[0]
+        yield f"{share}.coef=0, like that of all shares, trains nothing; set {share}.coef=1"
+    for key, estimator in case.estimators.items():
+        weights = numbers_of(estimator).get("weights")
+        if facts_of(estimator).by_reward and weights and not any(weights.values()):
+            name = next(iter(weights))
+            yield f"{key}.weights: all are 0, so nothing is trained; set {key}.weights.{name}=1"
 
 
 def scores_stay_in_their_domain(case: Case) -> Iterator[str]:
@@ -144,6 +159,7 @@ RULES = (
     sets_fit_into_groups,
     values_have_a_critic,
     rewards_are_weighed_once,
+    some_advantage_counts,
     scores_stay_in_their_domain,
     what_shaping_takes_is_read,
 )
