@@ -80,6 +80,8 @@ LINES = {  # a swap -> a number that is dropped, and one that is kept
     "algorithm=grpo algorithm/kl=k3": (None, "algorithm.kl.coef=0.0"),
     f"{FLOW} algorithm=flow_grpo algorithm/kl=gaussian": (None, "algorithm.kl.coef=0.03"),
     f"{FLOW} algorithm=flow_grpo algorithm/kl=gaussian algorithm.kl.coef=0.1": (None, None),
+    f"{FLOW} algorithm=flow_grpo dynamics/logp=gaussian": ("dynamics.step_clip_scale=0.0025", None),
+    f"{FLOW} algorithm=flow_grpo dynamics/logp=unscaled": (None, None),
     "optimizer=sgd": ("optimizer.lr=0.0003", None),
     f"{FLOW} algorithm=mix_grpo dynamics/stochastic=random_steps": (
         "dynamics.stochastic.length=7",
@@ -122,6 +124,12 @@ def test_a_part_that_is_asked_for_by_name_is_there_though_the_recipe_has_another
     }
     for typed, function in logp.items():
         assert compose([*recipe, *typed]).dynamics.logp._target_.endswith(f".{function}")
+    plain, typed = (
+        compose([*recipe, "dynamics/logp=gaussian", word]).dynamics.clip_scale
+        for word in ("~recipe", "dynamics.step_clip_scale=0.01")
+    )
+    assert compose([*recipe, "dynamics/logp=gaussian"]).dynamics.clip_scale == plain
+    assert typed == 0.01
     other = compose([*recipe, "dynamics=dance_sde"])  # around the same likelihood
     assert other.dynamics.logp._target_.endswith(".unscaled_logp")
     assert "dynamics.logp=unscaled_logp" in other.replaced.kept

@@ -163,7 +163,7 @@ def _find_swaps(
         hung = {each.override_key for each in asked.defaults if is_hung_in(each, group, place)}
         inner = frozenset(hung & of_preset) if is_other else frozenset()
         nodes = (_node_of(listed, group, place, inner, repo) for listed in (preset, asked))
-        swap = Swap(group, place, *nodes, inner)
+        swap = Swap(group, place, *nodes, inner, _beside(asked, group, place, repo))
         if is_other or any(_overrules(swap, default, repo) for default in asked.defaults):
             yield swap
 
@@ -177,6 +177,16 @@ def _node_of(
         if belongs(default, group, place) and default.override_key not in inner:
             merge(alone, read(default, repo))
     return select_node(alone, place)
+
+
+def _beside(
+    listed: DefaultsList, group: str, place: str, repo: IConfigRepository
+) -> frozenset[str]:
+    """The keys that the option of a group sets beside its place, such as the scale of a clip."""
+    parent, _, last = place.rpartition(".")
+    files = [read(one, repo) for one in listed.defaults if one.config_path.startswith(f"{group}/")]
+    nodes = [select_node(file, parent) if parent else file for file in files]
+    return frozenset(name for node in nodes if isinstance(node, dict) for name in node) - {last}
 
 
 def _overrules(swap: Swap, default: ResultDefault, repo: IConfigRepository) -> bool:

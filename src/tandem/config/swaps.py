@@ -4,7 +4,8 @@ Presets, recipes and models set numbers of the parts that they choose. If a comm
 experiment chooses another function, such a number stays only if the new function has a number of
 that name with the same default: then it has the same meaning and unit. All others are dropped. If
 only an inner part of a function was replaced (another KL), the numbers of the function itself (its
-coefficient) stay. The run reports what it dropped and what it kept.
+coefficient) stay. Numbers that an option sets beside its part, such as the scale of a clip, are
+dropped with the function that they were set for. The run reports what it dropped and what it kept.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Swap:
     before: Any
     after: Any
     inner: frozenset[str] = frozenset()  # choices of a preset inside the replaced part
+    beside: frozenset[str] = frozenset()  # numbers that its option sets beside its place
 
     def brings(self, default: ResultDefault) -> bool:
         """Whether a file belongs to the part itself."""
@@ -88,6 +90,9 @@ def fit_numbers(content: Plain, swap: Swap, numbers: Numbers) -> Plain:
         outer[name] = outer = dict(outer[name])
     if last not in outer:
         return content
+    if function_of(outer[last]) not in (None, function_of(swap.after)):
+        for name in sorted(swap.beside & outer.keys()):  # set for the function of the file
+            numbers.dropped[".".join([*path, name])] = outer.pop(name)
     if isinstance(outer[last], dict) and isinstance(swap.after, dict):
         fits = _Fit(numbers, swap.place)
         outer[last] = fits.of(outer[last], _as_mapping(swap.before), swap.after, same=True)
