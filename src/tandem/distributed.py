@@ -63,6 +63,11 @@ def rank() -> int:
     return dist.get_rank() if world_size() > 1 else 0
 
 
+def local_rank() -> int:
+    """The number of this process on its node; valid before the process group exists."""
+    return int(os.environ.get("LOCAL_RANK", 0))
+
+
 def is_first() -> bool:
     """Whether this process prints and writes files; valid before the process group exists."""
     return rank() == 0 and all(int(os.environ.get(name, 0)) == 0 for name in PLACES)

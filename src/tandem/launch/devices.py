@@ -99,12 +99,12 @@ def gpus(devices: Devices) -> int:
     return CUDAAccelerator.auto_device_count() if asked else 0
 
 
-def device_of_evaluation(devices: Devices) -> torch.device:
-    """The first device of the run: a single process evaluates."""
+def device_of_rank(devices: Devices, rank: int) -> torch.device:
+    """The device of a rank, which is counted on its node."""
     if not gpus(devices):
         return torch.device("cpu")
-    named = devices.devices
-    return torch.device("cuda", named[0] if isinstance(named, list) else 0)
+    named, place = devices.devices, rank if ranks_of(devices) > 1 else 0
+    return torch.device("cuda", named[place] if isinstance(named, list) else place)
 
 
 def ranks_of(devices: Devices) -> int:

@@ -8,7 +8,7 @@ from tandem.config.refusals import refusing
 from tandem.data import Data
 from tandem.evaluation.evaluate import choose_held_out, evaluate
 from tandem.evaluation.preference_accuracy import compare_pairs
-from tandem.launch.devices import device_of_evaluation
+from tandem.launch.devices import device_of_rank
 from tandem.launch.people import doing, say
 from tandem.record.evaluation_record import EvaluationRecord
 from tandem.record.summary import evaluation_table
@@ -36,7 +36,7 @@ def evaluated(
             weights, state, iteration = newest_policy(record.run_dir)
             module.policy.load_weights(weights)
             module.policy.load_state(state)  # the average of the weights may be requested
-    module.policy.to(device_of_evaluation(settings.trainer))
+    module.policy.to(device_of_rank(settings.trainer, 0))
     own, key = settings.evaluation, rng.key(settings.seed, "eval")
     with doing("evaluating", f"{len(prompts)} prompts"):
         found = evaluate(

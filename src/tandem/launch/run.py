@@ -21,7 +21,7 @@ from tandem.config.resume import judge_address, remember, remember_address
 from tandem.data import Data, write_quarantine
 from tandem.launch.assembly import assemble, read_by
 from tandem.launch.banner import banner, left_out, prompts_read, warm_start_banner
-from tandem.launch.devices import check_devices, trainer_for
+from tandem.launch.devices import check_devices, device_of_rank, trainer_for
 from tandem.launch.evaluation import evaluated
 from tandem.launch.initial_weights import check_engine, check_start, starting_weights
 from tandem.launch.inputs import read_inputs
@@ -40,6 +40,7 @@ from tandem.record.resumable import check_resumable
 from tandem.record.room import check_place, check_room, measure_size, stop_where_full
 from tandem.record.run_record import CHECKPOINTS, RunRecord
 from tandem.record.writer import claim_folder
+from tandem.rewards.networks import trains_on
 from tandem.settings.settings import Settings
 from tandem.stop import STOPPED, Stop
 from tandem.training.callbacks import OptimizerOffload, standard
@@ -119,6 +120,8 @@ def run(
     stays = job == "train" and not settings.evaluate
     with stop_where_full(run_dir, stays=stays), ExitStack() as held:
         held.enter_context(judged_by(partial(admit_address, cfg)))
+        place = device_of_rank(settings.trainer, distributed.local_rank())
+        held.enter_context(trains_on(place))
         if distributed.is_first() and not settings.evaluate:
             with refusing():
                 held.enter_context(claim_folder(run_dir))

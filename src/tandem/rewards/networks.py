@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -13,6 +14,18 @@ from torch import Tensor, nn
 from tandem.hub import align, hide_bars, locate, name_of, refuse_pickles, shorten_error
 
 Item = TypeVar("Item")
+# The device on which this rank trains; None: there is no run, as in a reward server.
+TRAINS_ON: ContextVar[torch.device | None] = ContextVar("TRAINS_ON", default=None)
+
+
+@contextmanager
+def trains_on(device: torch.device) -> Iterator[None]:
+    """Place networks with `device: auto` that are made inside on this device."""
+    before = TRAINS_ON.set(device)
+    try:
+        yield
+    finally:
+        TRAINS_ON.reset(before)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,29 +34,29 @@ class Hosting:
 
     batch_size: int  # rows per forward pass; affects memory only
     dtype: Literal["float32", "bfloat16", "float16"]
-    device: str  # auto: this rank's GPU, or the CPU without one
+    device: str  # auto: that of this rank, or without a run the first GPU or the CPU
+    place: torch.device = field(init=False)  # the device of the network
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
             raise ValueError(f"batch_size={self.batch_size} of a reward must be at least 1")
         try:
+            object.__setattr__(self, "place", _find_place(self.device))
             torch.empty(0, device=self.place)
         except (AssertionError, RuntimeError) as error:  # unknown name, or not on this machine
             said = f"device={self.device} of a reward cannot be used: {shorten_error(error)}"
             raise ValueError(said) from None
 
-    @property
-    def place(self) -> torch.device:
-        """The device of the network."""
-        if self.device != "auto":
-            return torch.device(self.device)
-        if not torch.cuda.is_available():
-            return torch.device("cpu")
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-
     def parts(self, items: Sequence[Item]) -> Iterator[Sequence[Item]]:
         for start in range(0, len(items), self.batch_size):
             yield items[start : start + self.batch_size]
+
+
+def _find_place(device: str) -> torch.device:
+    """The device of that name; auto: see `Hosting`. Raises RuntimeError for an unknown one."""
+    if device != "auto":
+        return torch.device(device)
+    return TRAINS_ON.get() or torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def network(kind: Any, path: str, key: str, hosting: Hosting) -> nn.Module:
