@@ -171,6 +171,21 @@ def test_a_refusal_of_a_kl_gives_its_advice_once(written, reason, said):
     assert str(refused.value) == f"algorithm/kl=far on dynamics=ode: {said}"
 
 
+def test_a_loss_that_declares_the_entropy_is_refused_on_steps_whatever_its_coefficient(written):
+    written(
+        "from tandem import register_policy_loss\n\n@register_policy_loss(reads={'entropy'})\n"
+        "def curious(batch, *, coef: float = 0.0): return coef * batch.entropy - batch.logp\n"
+    )
+    chosen = ["model=tiny_flow", "algorithm=flow_grpo", "algorithm/loss=curious"]
+    with pytest.raises(ConfigError) as refused:
+        check(compose([*chosen, "plugins=[own_plugin]"]))
+    assert str(refused.value) == (
+        "algorithm/loss=curious on dynamics=flow_sde: the entropy of a Gaussian step is a constant "
+        "of its noise level and not computed: the field is None, also for a term with the "
+        "coefficient 0; set algorithm/loss=ppo"
+    )
+
+
 @pytest.mark.parametrize("name", ["''", ".mine", "mine..own"])
 def test_what_names_no_module_is_said_so(name):
     with pytest.raises(ConfigError, match=r"^plugins: '.*' names no module; write plugins=\["):

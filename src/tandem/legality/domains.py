@@ -29,7 +29,8 @@ UNKNOWN = {
         "teacher_logp": "a teacher gives log-probabilities of steps, not a bound on log p",
     },
     STEPS: {
-        "entropy": "the entropy of a Gaussian step is a constant of its noise level",
+        "entropy": "the entropy of a Gaussian step is a constant of its noise level and not "
+        "computed: the field is None, also for a term with the coefficient 0",
         "sum_pi_squared": "a Gaussian step has a density, not probabilities to square",
     },
     PICTURES: {
