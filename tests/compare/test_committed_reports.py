@@ -1,5 +1,6 @@
 """The reports beside experiments equal those of this code on the archived runs."""
 
+import json
 import tarfile
 from pathlib import Path
 
@@ -8,6 +9,8 @@ import pytest
 from tandem.compare.bands import judge
 from tandem.compare.comparison import Request, compare
 from tandem.compare.expected_bands import load
+from tandem.compare.report.payload import make_payload
+from tandem.compare.report.write import HELD, PAGE
 from tandem.record.reading.runs import find, read
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -24,5 +27,11 @@ def test_a_committed_report_is_what_its_runs_say(tmp_path, name):
     for table in found.tables:
         committed = (folder / "report" / f"{table.name}.md").read_text()
         assert committed.startswith(table.markdown()), AGAIN.format(name=name)
+    page, now = (
+        json.loads(HELD.search((folder / "report" / PAGE).read_text())[1]),
+        make_payload(found),
+    )
+    for part in ("headline", "warnings", "next", "meta"):
+        assert page[part] == now[part], AGAIN.format(name=name)
     own = judge(runs[0], load(folder))
     assert (own.against, own.unknown) == ({}, [])  # the configuration is the expected one
