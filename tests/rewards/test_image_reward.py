@@ -70,6 +70,7 @@ def test_a_score_is_that_of_the_authors_formula_with_their_weights(folder):
     from safetensors.torch import load_file
     from transformers import CLIPImageProcessorPil
 
+    torch.manual_seed(0)
     pictures = [*torch.randint(0, 256, (2, 240, 224, 3), dtype=torch.uint8)]
     prompts = [Prompt(id=i, source="s", text=text) for i, text in enumerate(TEXTS)]
     reward = ImageReward(str(folder), write_image_reward(folder), batch_size=1)
