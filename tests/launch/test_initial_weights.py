@@ -6,7 +6,7 @@ from lightning.pytorch.accelerators import CUDAAccelerator, MPSAccelerator
 
 from tandem import config
 from tandem.config import ConfigError, compose
-from tandem.launch.devices import check_devices, device_of_evaluation
+from tandem.launch.devices import check_devices, device_of_rank
 from tandem.launch.initial_weights import check_start, starting_weights
 from tandem.policies.language import kernels
 from tandem.stop import EngineUnavailable, command_to_resume
@@ -109,7 +109,7 @@ def test_an_evaluation_is_on_the_first_device_that_was_named(monkeypatch):
     monkeypatch.setattr(CUDAAccelerator, "auto_device_count", lambda: 2)
     for word, device in words.items():
         asked = config.check(compose([word])).trainer
-        assert device_of_evaluation(asked) == torch.device(device)
+        assert device_of_rank(asked, 0) == torch.device(device)
 
 
 def test_teachers_are_finished_runs_or_folders_of_diffusers(tmp_path, monkeypatch):

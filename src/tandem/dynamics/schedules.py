@@ -16,7 +16,7 @@ from tandem.contracts import positive, register_noise_schedule
 
 
 def find_fault(levels: Tensor, steps: int) -> str | None:
-    """The noise levels of a schedule, unless they are steps + 1 that fall from 1 to 0."""
+    """What the noise levels are, unless they fall from 1 to 0: [steps + 1]."""
     falling = levels.shape == (steps + 1,) and bool((levels.diff() < 0).all())
     if falling and (levels[0], levels[-1]) == (1, 0):
         return None
