@@ -49,7 +49,7 @@ def typed(page: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("page", "override"), each(2, [(page, one) for page in BEFORE for one in typed(page)])
+    ("page", "override"), each(3, [(page, one) for page in BEFORE for one in typed(page)])
 )
 def test_an_override_of_a_page_composes_and_binds(page, override):
     refused = []

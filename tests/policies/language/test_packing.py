@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from at_once import AtOnce
+from gate import each
 from loop import Alone, Stream
 from small_language import NOTHING, WORDS, questions, small
 from test_families import families
@@ -87,11 +88,11 @@ def gradient(name, *, packing, budget, tmp_path, critic="head", share_prompts=Fa
     return run.gradient
 
 
-@pytest.mark.parametrize("passes", PASSES)
-@pytest.mark.parametrize(
-    ("name", "critic"),
-    [("grpo", "head"), ("dpo", "head"), ("sft", "head"), ("ppo", "head"), ("ppo", "separate")],
-)
+TRAINED = (("grpo", "head"), ("dpo", "head"), ("sft", "head"), ("ppo", "head"), ("ppo", "separate"))
+CELLS = [(*trained, passes) for passes in PASSES for trained in TRAINED]
+
+
+@pytest.mark.parametrize(("name", "critic", "passes"), each(2, CELLS))
 def test_packing_and_token_budgets_leave_the_gradient_of_an_update(name, critic, passes, tmp_path):
     given = {"critic": critic, "tmp_path": tmp_path, **PASSES[passes]}
     want = gradient(name, packing=False, budget=Budget(), **given)

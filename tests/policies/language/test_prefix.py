@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from gate import each
 from small_language import NOTHING, questions, small
 from test_families import families
 from test_packing import gradient
@@ -17,11 +18,12 @@ from tandem.policies.language.records import TokenSample
 from tandem.policies.language.tiny_lm import character_tokenizer
 from tandem.policies.lora import Lora
 
+ADAPTERS = (None, Lora(r=2, alpha=4))
+TRAINED = (("grpo", "head"), ("dpo", "head"), ("ppo", "separate"))
+CELLS = [(*trained, lora) for lora in ADAPTERS for trained in TRAINED]
 
-@pytest.mark.parametrize("lora", [None, Lora(r=2, alpha=4)])
-@pytest.mark.parametrize(
-    ("name", "critic"), [("grpo", "head"), ("dpo", "head"), ("ppo", "separate")]
-)
+
+@pytest.mark.parametrize(("name", "critic", "lora"), each(2, CELLS))
 def test_prompts_read_once_leave_the_gradient_of_an_update(
     name, critic, lora, tmp_path, monkeypatch
 ):
