@@ -153,11 +153,12 @@ def test_demonstrations_make_clean_answers_likelier(tmp_path):
     assert end < 0.7 * start
 
 
-@torch.no_grad()
 def negative_log_likelihood(folder: Path, *overrides: str) -> float:
     """Nats per token of the right answers to the held-out prompts."""
     tandem.train(*overrides, "evaluation.every=null", f"run_dir={folder}")
     cfg = configuration(folder)
     policy, prompts = loaded(folder, cfg), build(cfg.data).eval
     rows = policy.encode(prompts, key=0, slots=range(len(prompts)))
-    return float(-policy.evidence(rows, frozenset()).logp.sum() / rows.mask.sum())
+    with torch.no_grad():
+        logp = policy.evidence(rows, frozenset()).logp
+    return float(-logp.sum() / rows.mask.sum())
