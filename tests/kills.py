@@ -28,7 +28,7 @@ OF_TOKENS = (*FEW, "reward=target_length", "reward.target_length.function.target
 BY_STEPS = (*SHARED, "algorithm=grpo", "algorithm.kl.coef=0.1", "epochs=2")
 OF_FLOWS = (
     "model=tiny_flow", "prompts_per_step=4", "rollout.steps=5", "evaluation.samples=2",
-    "evaluation.prompts=4",
+    "evaluation.prompts=4", "reward=jpeg_compressibility",  # tells images of a new model apart
 )  # fmt: skip
 RUNS = {
     "tokens": (
