@@ -109,10 +109,9 @@ $(VENV)/bench: $(VENV)/ready
 	  --constraint constraints.txt --editable ".[dev,bench,openenv,gymnasium,ocr]"
 	touch $@
 
-$(VENV)/docs: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
+$(VENV)/docs: $(VENV)/ready
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \
 	  --constraint constraints.txt --editable ".[dev,docs]"
-	touch $(VENV)/trains $(VENV)/ready $@
+	touch $@
 
 .PHONY: engines docs serve_docs picture constraints stale train test rounding exhaustive status laws legality matrix families forwards waits faults kills
