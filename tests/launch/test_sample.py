@@ -10,7 +10,7 @@ from tandem import rng
 from tandem.config import compose
 from tandem.dynamics.kernels import ode
 from tandem.launch import sample
-from tandem.record.pictures import lay_out_grid, load
+from tandem.record.pictures import enlarge, lay_out_grid, load
 from tandem.stop import command_to_resume
 from tandem.types import Prompt
 
@@ -70,7 +70,7 @@ def test_pictures_go_into_a_file_and_are_those_of_the_seed(painter, tmp_path, ca
         asked = (painter, "red circle", "--n", 3, "--out", file, *given)
         assert said(capsys, *asked) == [str(file)]
     first, again, other, longer = (load(file) for file in files)
-    assert first.shape == (18, 52, 3)
+    assert first.shape == (6 * 18, 6 * 52, 3)  # 16 pixels are shown as 96
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert not torch.equal(first, longer)
@@ -96,7 +96,7 @@ def test_pictures_are_of_the_weights_that_were_evaluated(weights, tmp_path, caps
     want = policy.sample([Prompt(id=0, source="you", text="red circle")], 2, key=key, slots=[0],
                          sampling=by).outputs  # fmt: skip
     said(capsys, tmp_path, "red circle", "--n", 2, "--out", tmp_path / "two.png")
-    assert torch.equal(load(tmp_path / "two.png"), lay_out_grid(want, 2))
+    assert torch.equal(load(tmp_path / "two.png"), enlarge(lay_out_grid(want, 2), 6))  # 16 to 96
 
 
 def test_flags_of_the_other_kind_are_one_line(finished, painter, capsys):
@@ -165,7 +165,7 @@ def test_frames_of_a_film_stand_side_by_side(painter, tmp_path, capsys, monkeypa
     film = torch.arange(3 * 4 * 5 * 3, dtype=torch.uint8).view(3, 4, 5, 3)
     monkeypatch.setattr(sample, "ask", lambda *_, **__: ((film, film), ()))
     (file,) = said(capsys, painter, "red circle", "--out", tmp_path / "film.png")
-    assert load(file).shape == (4 + 2, 2 * (3 * 5 + 1) + 1, 3)
+    assert load(file).shape == (24 * (4 + 2), 24 * (2 * (3 * 5 + 1) + 1), 3)  # 4 pixels to 96
 
 
 def test_one_answer_is_the_likeliest_and_several_are_samples(finished, capsys):

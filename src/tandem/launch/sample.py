@@ -24,7 +24,7 @@ from tandem.policies.chain.records import ChainSampling
 from tandem.policies.flow.records import EMA, FlowSampling
 from tandem.policies.language.records import Sampling
 from tandem.policies.request import Request
-from tandem.record.pictures import lay_out_grid, save
+from tandem.record.pictures import count_enlargement, enlarge, lay_out_grid, save
 from tandem.rewards.films import lay_out_frames
 from tandem.stop import command_to_resume, end_when_told, uninterrupted
 from tandem.types import PICTURE, SEGMENTS, TEXT, WRITTEN, Picture, Prompt, is_film
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         grid = lay_out_grid(shown, columns=min(8, len(shown)))
         texts = [asked.fields[WRITTEN] for asked in prompts if WRITTEN in asked.fields]
         with uninterrupted():
-            saved = save(grid, given.out)
+            saved = save(enlarge(grid, count_enlargement(shown[0].shape)), given.out)
         print("\n".join([*texts, str(saved)]))
 
 
@@ -192,7 +192,7 @@ def _parser() -> argparse.ArgumentParser:
         "--out",
         type=Path,
         default="sample.png",
-        help="file for all pictures in one grid; default: %(default)s",
+        help="file for all pictures in one grid, small ones enlarged; default: %(default)s",
     )
     parser.add_argument("--chat", action="store_true", help="send the prompt as a user's message")
     parser.add_argument(
