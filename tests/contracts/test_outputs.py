@@ -10,6 +10,7 @@ from loop import PLAN, Loop
 from records import GRPO
 
 from tandem.advantages.group import batch_relative, group_sum
+from tandem.algorithm.coupled import Coupled
 from tandem.contracts import declare
 from tandem.contracts.outputs import ADVANTAGE, WrongOutput
 from tandem.losses import importance
@@ -358,3 +359,17 @@ def test_any_other_error_of_a_part_stays_what_it_is(tmp_path):
 
     with pytest.raises(TypeError, match="str"):
         plugged(tmp_path, loss=broken).go(1)
+
+
+class OwnMetrics(Coupled):
+    def measure(self, batch, rows):
+        return {"actor/x": batch.logp.mean()}
+
+
+def test_metrics_of_an_objective_of_a_plugin_are_records_too(tmp_path):
+    loop = plugged(tmp_path)
+    vars(loop.algorithm)["training_objective"] = OwnMetrics(loop.algorithm.training_objective.terms)
+    line = OwnMetrics.measure.__code__.co_firstlineno
+    said = rf"^OwnMetrics\.measure at \S*test_outputs.py:{line} returned torch.float64 \[\]; .* act"
+    with pytest.raises(WrongOutput, match=said):
+        loop.go(1)

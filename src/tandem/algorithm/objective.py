@@ -157,22 +157,22 @@ class Objective(ABC):
         with torch.no_grad():
             try:
                 metrics = self.measure(replace(record, mask=record.mask & counts), rows)
-                sound = all(isinstance(metric, Metric) for metric in metrics.values())
-            except TypeError:  # such as of a part that returned no mapping
+                if not all(isinstance(metric, Metric) for metric in metrics.values()):
+                    raise TypeError("a metric is a record of tandem.metrics")
+            except TypeError:  # also of a part that returned no mapping
                 self.refuse_metrics(record, rows)
                 raise
-            if not sound:
-                self.refuse_metrics(record, rows)
         loss = sum(parts.values())
         if POLICY not in self.terms:  # DDP waits for the gradients of its weights
             loss = loss + 0 * record.evidence.sum()
         return Outcome(loss=loss, parts={n: x.detach() for n, x in parts.items()}, metrics=metrics)
 
     def refuse_metrics(self, record: Record, rows: Experience) -> None:
-        """Raise WrongOutput for the part whose metrics are not records of `tandem.metrics`."""
+        """Raise WrongOutput for the function whose metrics are not records of `tandem.metrics`."""
         for name, batch in self.by_term(record).items():
             refuse_other_metrics(self.metrics[name], batch, *statistics_of(rows, name))
             refuse_other_metrics(self.metrics_of_corrections[name], batch)
+        refuse_other_metrics(self.measure, record, rows)
 
     def part(self, name: str, batch: Record, rows: Experience) -> Tensor:
         """One term: sum of coef * loss * correction * weight over its record.
