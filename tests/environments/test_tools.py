@@ -10,7 +10,7 @@ import pytest
 from tandem.config.building import build
 from tandem.config.composition import compose
 from tandem.environments import Move
-from tandem.environments.tools import KeyValueStore, Tools, calculator
+from tandem.environments.tools import CALL, KeyValueStore, Tools, calculator
 from tandem.types import Prompt
 
 PROMPT = Prompt(id=0, source="x", text=">")
@@ -242,8 +242,9 @@ def test_null_leaves_a_tool_out():
     chosen = ["environment=tools", "environment.world.functions.store=null"]
     tools = build(compose(chosen).environment.world)
     assert [tool["function"]["name"] for tool in tools.describe().tools] == ["calculator"]
-    with pytest.raises(ValueError, match=r"^environment.world.functions has no tool: keep one"):
-        Tools({"calculator": None})
+    for pattern in (CALL, r"\((?P<expression>[^()]*)\)"):  # the latter names an argument of none
+        with pytest.raises(ValueError, match=r"^environment.world.functions has no tool: keep one"):
+            Tools({"calculator": None}, calls=pattern)
 
 
 def test_of_a_single_tool_a_pattern_may_name_the_arguments():

@@ -53,13 +53,13 @@ class Tools:
     ) -> None:
         self.functions = {name: one for name, one in functions.items() if one is not None}
         self.cost, made = cost, self.made()
-        self.only = next(iter(made)) if len(made) == 1 else None
-        takes = () if self.only is None else inspect.signature(made[self.only]).parameters
-        self.calls, self.begun = read_pattern(calls, takes), begun
         if not made:
             raise ValueError(
                 "environment.world.functions has no tool: keep one, or set environment=none"
             )
+        self.only = next(iter(made)) if len(made) == 1 else None
+        takes = () if self.only is None else inspect.signature(made[self.only]).parameters
+        self.calls, self.begun = read_pattern(calls, takes), begun
 
     def describe(self) -> About:
         return About(tools=self.schemas)
