@@ -143,6 +143,13 @@ def test_a_model_of_a_function_returns_logits_with_a_gradient(fault):
     assert fault in str(seen.value)
 
 
+def test_the_gradient_of_logits_is_asked_for_inside_no_grad_too():
+    with torch.no_grad():
+        loaded = with_logits(Pretrained(Reader(lambda out: out), None))
+        assert not torch.is_grad_enabled()
+    assert all(weight.grad is None for weight in loaded.model.parameters())
+
+
 class Family:
     def __init__(self, change=lambda x: x):
         self.change = change

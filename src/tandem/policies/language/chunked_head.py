@@ -91,6 +91,7 @@ def _dtype_of_pass(weight: Tensor) -> torch.dtype:
     return weight.dtype
 
 
+@torch.enable_grad()
 def with_logits(loaded: Pretrained) -> Pretrained:
     """The same. Raises WrongOutput unless a forward pass gives logits, with a gradient."""
     model = loaded.model
