@@ -257,8 +257,8 @@ WRONG = {
         "evaluation.weights=ema: no average is kept; set model/ema=constant or another one"
     ),
     "dynamics=cps": (
-        "dynamics=cps is for pictures, but model=tiny_lm makes tokens; set another algorithm, "
-        "or dynamics=auto"
+        "dynamics=cps is for pictures, but model=tiny_lm makes tokens; set dynamics=auto, or a "
+        "model of pictures"
     ),
     "model=tiny_flow algorithm=sft evaluation=answers": (
         "evaluation=answers does not measure the samples of model=tiny_flow; set "

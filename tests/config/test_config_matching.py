@@ -90,7 +90,7 @@ WRONG = {
     ),
     "algorithm=dmd2": (
         "dynamics=ode is for pictures, but model=tiny_lm makes tokens; set another algorithm, "
-        "or dynamics=auto"
+        "or a model of pictures"
     ),
 }  # fmt: skip
 

@@ -46,8 +46,8 @@ REFUSED = {
         "ratio; sweep another number, or set another algorithm"
     ),
     "sweep=dynamics": (
-        "dynamics=flow_sde is for pictures, but model=tiny_lm makes tokens; set another "
-        "algorithm, or dynamics=auto"
+        "dynamics=flow_sde is for pictures, but model=tiny_lm makes tokens; set dynamics=auto, "
+        "or a model of pictures"
     ),
 }
 

@@ -222,9 +222,11 @@ def _refuse_foreign_steps(cfg: DictConfig) -> None:
         return
     kinds = "pictures", "tokens"
     asked, made = kinds if for_pictures else reversed(kinds)
+    chosen_by_algorithm = for_pictures and cfg.algorithm.get("objective") in ON_ERRORS
+    way = "another algorithm" if chosen_by_algorithm else "dynamics=auto"
     raise ConfigError(
         f"dynamics={cfg.dynamics.name} is for {asked}, but model={cfg.choices.model} makes "
-        f"{made}; set another algorithm, or dynamics=auto"
+        f"{made}; set {way}, or a model of {asked}"
     )
 
 
