@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from tandem.compare.comparison import Request, compare
 from tandem.compare.headline import write_headline, write_next
 from tandem.compare.table import Table
-from tandem.config import ConfigError, check, configuration
+from tandem.config import ConfigError, check, compose, configuration
 from tandem.record.reading.runs import find, read
 from tandem.sweep import gpus, status
 from tandem.sweep.exit_reason import last_line, reason_of
@@ -334,3 +334,21 @@ def test_a_refusal_names_the_value_that_no_run_of_the_sweep_can_have():
     sweep = parse_sweep(["group_size=4,1"], multirun=True)
     with pytest.raises(ConfigError, match=r"^group_size=1: group_relative compares"):
         find_one_that_runs(sweep, check)
+
+
+def test_a_misspelt_value_is_refused_before_any_other_is_checked():
+    def check(cfg):
+        raise AssertionError("checking imports heavy libraries")
+
+    sweep = parse_sweep(["algorithm=rloo,grop", "seed=0,1"], multirun=True)
+    with pytest.raises(ConfigError, match=r"^unknown option of algorithm 'grop': did you mean"):
+        find_one_that_runs(sweep, check)
+
+
+def test_a_combination_is_composed_once(monkeypatch):
+    composed = []
+    monkeypatch.setattr(
+        "tandem.sweep.swept_values.compose", lambda row: composed.append(row) or compose(row)
+    )
+    find_one_that_runs(parse_sweep(["epochs=1,2", "seed=0,1"], multirun=True), check)
+    assert len(composed) == len({*composed}) > 1

@@ -26,10 +26,13 @@ Judge = Callable[[Lines], str | None]  # why a command line is invalid; None: it
 
 
 def find_one_that_runs(sweep: Sweep, check: Callable[[DictConfig], object]) -> Lines:
-    """The command line of a valid run. Raises ConfigError for a value without one."""
-    judge: Judge = functools.cache(functools.partial(_explain_refusal, check))
+    """The command line of a valid run. Raises ConfigError for a value without one, first for one
+    that does not compose, since `check` imports heavy libraries."""
+    composed = functools.cache(compose)
     values = [f"{key}={value}" for key, values in sweep.swept.items() for value in values]
-    found = [_run_with(value, sweep, judge) for value in values or [""]]
+    for judged in (composed, lambda row: check(composed(row))):
+        judge: Judge = functools.cache(functools.partial(_explain_refusal, judged))
+        found = [_run_with(value, sweep, judge) for value in values or [""]]
     return next(run for run in found if run is not None)
 
 
@@ -72,9 +75,9 @@ def _drop_words(row: Lines, value: str, sweep: Sweep) -> Lines:
     return tuple(line for line in row if line not in words)
 
 
-def _explain_refusal(check: Callable[[DictConfig], object], row: Lines) -> str | None:
+def _explain_refusal(judged: Callable[[Lines], object], row: Lines) -> str | None:
     try:
-        check(compose(row))
+        judged(row)
     except ConfigError as error:
         return str(error)
     return None
