@@ -10,9 +10,9 @@ from tandem.training.callbacks.progress import Progress
 KNOWN = {"reward/mean": 0.5, "eval/reward": 0.25, "perf/pictures_per_second": 9.0}
 
 
-def progress(latest, at=30):
+def progress(latest, at=30, job="train"):
     latest_at = dict.fromkeys(latest, at)
-    return Progress(SimpleNamespace(latest=latest, latest_at=latest_at, job="train"), SETTINGS)
+    return Progress(SimpleNamespace(latest=latest, latest_at=latest_at, job=job), SETTINGS)
 
 
 def at_iteration(iteration, total=150):
@@ -50,3 +50,14 @@ def test_the_time_that_is_left_is_told_from_the_third_iteration_on(monkeypatch, 
     assert bool(ahead) is known
     if iteration == 3:
         assert ahead == "4 min 54 s left"  # 147 iterations of 2 s
+
+
+def test_a_line_of_a_warm_start_says_so():
+    """A sweep repeats the last line of each of its runs, without the lines before it."""
+    for job, begins in (
+        ("train", " 31/150  reward"),
+        ("warm_start", "warm start   31/150  reward"),
+    ):
+        shown = progress(KNOWN, job=job)
+        shown.first = 30
+        assert shown._line(at_iteration(31)).startswith(begins)

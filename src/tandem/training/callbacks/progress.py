@@ -72,7 +72,8 @@ class Progress(Callback):
     def _line(self, module: PostTraining) -> str:
         done, total = module.iteration, module.plan.iterations
         parts = (f"{done:>{len(str(total))}}/{total}", self._numbers(module), self._ahead(module))
-        return "  ".join(part for part in parts if part)
+        said, job = "  ".join(part for part in parts if part), self.record.job
+        return said if job == "train" else terminal.line(DOING[job], said)
 
     def _ahead(self, module: PostTraining) -> str:
         """The remaining time, once the pace is known; the first iteration does not count."""
