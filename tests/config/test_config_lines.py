@@ -82,6 +82,14 @@ MISSPELT = {
     "algorithm.loss.clip_lo=.1": (
         "unknown key 'algorithm.loss.clip_lo': did you mean 'algorithm.loss.clip_low'?"
     ),
+    "algorithm=rloo algorithm.loss.clip_low=.1": (
+        "unknown key 'algorithm.loss.clip_low': it belongs to algorithm/loss=clip_cov, dgpo, "
+        "dgpo_fast, fipo, gmpo, grpo_guard, gspo, gspo_token, ppo or weighted_ppo, not to reinforce"
+    ),
+    "algorithm=rloo algorithm.advantage.decay=.9": (
+        "unknown key 'algorithm.advantage.decay': it belongs to "
+        "algorithm/advantage=moving_average, not to leave_one_out"
+    ),
     "clip_high=.28": "unknown key 'clip_high': did you mean 'algorithm.loss.clip_high'?",
     "clip_ratio=.2": (
         "unknown key 'clip_ratio': here it is algorithm.loss.clip_low and algorithm.loss.clip_high"

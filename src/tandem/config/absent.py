@@ -85,6 +85,12 @@ def any_of(names: Sequence[str]) -> str:
     return f"{', '.join(others)} or {last}" if others else last
 
 
+def list_functions_having(key: str, group: str, conf: Path) -> list[str]:
+    """The options of a group whose functions take this key."""
+    own = {name for (of, name), option in options().items() if of == group and key in option.node}
+    return sorted(own.union(list_having(key, conf / group)))
+
+
 def list_having(part: str, folder: Path) -> list[str]:
     """The options of a group whose files give this part or key a value."""
     files = sorted(folder.glob("[!_]*.yaml"))

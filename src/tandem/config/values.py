@@ -8,9 +8,9 @@ from dataclasses import replace
 from hydra.core.override_parser.types import Override, OverrideType
 from omegaconf import DictConfig, OmegaConf
 
-from tandem.config.absent import any_of, list_having
+from tandem.config.absent import any_of, list_functions_having, list_having
 from tandem.config.arguments import list_left_out, list_left_out_keys
-from tandem.config.names import ConfigError, unknown
+from tandem.config.names import ALIASES, ConfigError, nearest, unknown
 from tandem.config.overrides import Menu, refuse_wrong_options
 from tandem.config.own_targets import conf_folder
 
@@ -60,6 +60,8 @@ def refuse_unknown_key(override: Override, base: DictConfig, menu: Menu) -> None
             _refuse_part_of_nothing(name, base, keys)
             near = [k for k in keys if k.startswith("hydra.") == name.startswith("hydra.")]
             _refuse_part_of_others(name, menu, near)
+            if nearest(name, near) is None:
+                _refuse_key_of_other_functions(name, base, menu)
             raise ConfigError(unknown("key", name, near))
 
 
@@ -108,6 +110,19 @@ def _refuse_part_of_others(key: str, menu: Menu, keys: Sequence[str]) -> None:
         raise ConfigError(
             f"unknown key {key!r}: {named} belongs to {group}={any_of(having)}, not to the chosen "
             "option"
+        )
+
+
+def _refuse_key_of_other_functions(key: str, base: DictConfig, menu: Menu) -> None:
+    """Raise for a key that other functions of the group take, such as the clip of another loss."""
+    parent, _, name = key.rpartition(".")
+    group, node = parent.replace(".", "/"), _node(base, parent) if parent else None
+    if group not in menu or name in ALIASES or not isinstance(node, DictConfig):
+        return
+    if having := list_functions_having(name, group, conf_folder()):
+        chosen = str(node.get("_target_", "the chosen option")).rpartition(".")[2]
+        raise ConfigError(
+            f"unknown key {key!r}: it belongs to {group}={any_of(having)}, not to {chosen}"
         )
 
 
