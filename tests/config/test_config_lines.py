@@ -90,6 +90,9 @@ MISSPELT = {
         "unknown key 'algorithm.advantage.decay': it belongs to "
         "algorithm/advantage=moving_average, not to leave_one_out"
     ),
+    "reward.exact_match.wieght=2": (
+        "unknown key 'reward.exact_match.wieght': did you mean 'reward.exact_match.weight'?"
+    ),
     "clip_high=.28": "unknown key 'clip_high': did you mean 'algorithm.loss.clip_high'?",
     "clip_ratio=.2": (
         "unknown key 'clip_ratio': here it is algorithm.loss.clip_low and algorithm.loss.clip_high"
@@ -286,7 +289,8 @@ WRONG = {
     "trainer.accelerator=cuda": (
         "trainer.accelerator: expected 'auto' or 'cpu' or 'gpu' or 'mps', got 'cuda'"
     ),
-    "optimizer.lr=fast": "optimizer.lr: expected float or Tensor, got 'fast'",
+    "optimizer.lr=fast": "optimizer.lr: expected float, got 'fast'",
+    "optimizer.betas=[0.9]": "optimizer.betas: expected [float, float], got [0.9]",
     "~recipe optimizer=sgd +optimizer.nesterof=true": (
         "unknown key 'optimizer.nesterof': did you mean 'optimizer.nesterov'?"
     ),

@@ -135,7 +135,9 @@ def test_a_range_that_falls_is_refused_before_any_weight():
 
 
 def test_a_range_of_one_number_is_refused():
-    with pytest.raises(ConfigError, match=r"^reward\.exact_match\.range: expected a list of float"):
+    with pytest.raises(
+        ConfigError, match=r"^reward\.exact_match\.range: expected \[float, float\]"
+    ):
         check(compose(["reward.exact_match.range=[1]"]))
 
 

@@ -66,8 +66,10 @@ def limits(annotation: object) -> list[Limit]:
 
 
 def describe(annotation: object) -> str:
-    """An annotation in the words of an error message."""
-    return " or ".join(_word(option) for option in options(annotation))
+    """An annotation in the words of an error message, without what no configuration can hold."""
+    from torch import Tensor  # slow to import, and composing needs none
+
+    return " or ".join(_word(one) for one in options(annotation) if one is not Tensor)
 
 
 def _word(option: object) -> str:
@@ -80,6 +82,8 @@ def _word(option: object) -> str:
     kind = typing.get_origin(option) or option
     if kind in ROWS:
         items = [describe(item) for item in typing.get_args(option) if item is not Ellipsis]
+        if kind is tuple and Ellipsis not in typing.get_args(option):
+            return f"[{', '.join(items)}]"
         return f"a list of {', '.join(items) or 'anything'}"
     if kind in (dict, Mapping):
         return f"a mapping of {' to '.join(map(describe, typing.get_args(option))) or 'anything'}"

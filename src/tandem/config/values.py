@@ -16,7 +16,8 @@ from tandem.config.own_targets import conf_folder
 
 
 def of_reward(override: Override, base: DictConfig) -> Override:
-    """The override with `reward.places.extra` as a number of the function in `reward.places`."""
+    """The override with `reward.places.extra` as a number of the function in `reward.places`, if
+    that has one of this name, or if the override adds one."""
     group, name, *inner = [*override.key_or_group.split("."), "", ""]
     node = OmegaConf.select(base, f"{group}.{name}") if group == "reward" and name else None
     if (
@@ -24,6 +25,10 @@ def of_reward(override: Override, base: DictConfig) -> Override:
         or inner[0] in ("", *node, *list_left_out(node))
         or "function" not in node
     ):
+        return override
+    function = node.function
+    known = [*(function if isinstance(function, DictConfig) else ()), *list_left_out(function)]
+    if inner[0] not in known and not _is_added(override):
         return override
     key = ".".join([group, name, "function", *filter(None, inner)])
     return replace(override, key_or_group=key)
