@@ -2,6 +2,8 @@ from functools import partial
 
 import pytest
 
+from tandem.config import build, compose
+from tandem.legality.updates import notice
 from tandem.training.lr_schedules import constant, cosine, linear
 
 ITERATIONS = 11
@@ -49,3 +51,18 @@ def test_every_iteration_of_a_decay_to_nothing_trains(schedule, warmup):
     got = course(partial(schedule, warmup=warmup, final=0.0))
     assert min(got) > 0.01 and got[warmup:] == sorted(got[warmup:], reverse=True)
     assert schedule(ITERATIONS, ITERATIONS, warmup=warmup) == pytest.approx(0, abs=1e-12)
+
+
+@pytest.mark.parametrize("schedule", ["constant", "linear", "cosine"])
+def test_a_warm_up_that_outlasts_the_run_is_told_with_the_rate_that_is_reached(schedule):
+    made = build(compose([f"schedule={schedule}", "schedule.warmup=19"]).schedule)
+    assert notice(made, 20) is None and made(19, 20) > 0
+    assert notice(made, 5) == (
+        "warm-up     schedule.warmup=19 of iterations=5: the learning rate ends at 25% of "
+        "optimizer.lr; set schedule.warmup=4 or less, or raise iterations"
+    )
+
+
+def test_a_schedule_without_a_warm_up_needs_no_notice():
+    assert notice(lambda iteration, iterations: 0.5, 1) is None
+    assert notice(partial(constant, warmup=0), 1) is None

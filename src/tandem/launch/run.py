@@ -29,7 +29,7 @@ from tandem.launch.memory_estimate import estimate, state_of
 from tandem.launch.own_engines import own_engines
 from tandem.launch.people import doing, say
 from tandem.launch.ranks import join_ranks
-from tandem.legality import masked, units
+from tandem.legality import masked, units, updates
 from tandem.policies.engines.addresses import judged_by
 from tandem.record import plots, terminal
 from tandem.record.evaluation_record import EvaluationRecord
@@ -100,6 +100,8 @@ def run(
             check_resumable(run_dir, every=every, iterations=settings.iterations)
     say(banner(settings, run_dir, cfg.reward) if job == "train" else warm_start_banner(settings))
     if (said := units.warning(build(cfg.algorithm), settings)) is not None:
+        say(said)
+    if (said := updates.notice(build(cfg.schedule), settings.iterations)) is not None:
         say(said)
     if (teachers := build(cfg.algorithm).teachers) is not None:
         say(terminal.line("teachers", teachers.summary))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from tandem.contracts import facts_of, name_of, numbers_of, options_of
 from tandem.contracts.stateful import modules_in
 from tandem.legality.case import Case
 from tandem.losses.adapted import by_steps
+from tandem.record.terminal import line
 from tandem.stop import command_to_resume
 from tandem.training.lr_schedules import find_fault
 
@@ -161,6 +162,20 @@ def learning_rates_have_a_factor(case: Case) -> Iterator[str]:
                 "no state, and draw by tandem.rng from the iteration"
             )
             return
+
+
+def notice(schedule: Callable[[int, int], float], iterations: int) -> str | None:
+    """The warning about a warm-up that outlasts the run; None: the rate reaches `optimizer.lr`."""
+    warmup = numbers_of(schedule).get("warmup")
+    if not isinstance(warmup, int) or warmup < iterations:
+        return None
+    reached = schedule(iterations - 1, iterations)
+    return line(
+        "warm-up",
+        f"schedule.warmup={warmup} of iterations={iterations}: the learning rate ends at "
+        f"{reached:.0%} of optimizer.lr; set schedule.warmup={iterations - 1} or less, or raise "
+        "iterations",
+    )
 
 
 def state_is_kept_by_advantages(case: Case) -> Iterator[str]:
