@@ -38,7 +38,7 @@ class Policy(nn.Module, ABC):
     )
     disagreement = 0.0  # nats per step, mean over a few rows; 0: the same weights sample and train
     largest_disagreement = 0.0  # nats of one step, for a sampler that should be exact
-    varies_by = "rollout.temperature"
+    varies_by: str | None = "rollout.temperature"
     iteration = 0  # of the next samples; part of the key of their noise
     samples_ahead = False  # whether an engine samples for later iterations during training
     packs = False  # whether a row costs its own steps, not those of the longest row of its pass

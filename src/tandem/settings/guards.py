@@ -34,7 +34,7 @@ class Guarded(Protocol):
     exact: bool  # whether a log-probability is the same in any batch
     disagreement: float  # of sampler and trainer on a few rows, mean nats per step
     largest_disagreement: float  # of a single step, on rows of older weights
-    varies_by: str  # the setting that increases the variety of samples
+    varies_by: str | None  # the setting that increases the variety of samples; None: there is none
 
     # The policies of the segments of its samples by name; "" is itself, with one kind of steps.
     parts: Mapping[str, Guarded]
@@ -191,12 +191,12 @@ class Guards:
     def check_signal(self, flat_iterations: int, policy: Guarded) -> None:
         """Raise Stop after `no_signal` iterations in a row whose advantages are all 0."""
         if flat_iterations >= self.no_signal:
+            more = " or ".join(filter(None, ("group_size", policy.varies_by)))
             raise Stop(
                 f"in {flat_iterations} iterations in a row all advantages were 0 (compared "
-                "samples scored the same), so nothing can be learnt: raise group_size or "
-                f"{policy.varies_by}, use easier or harder prompts, start from a better model "
-                "(warm_start, continue_from), or set algorithm=dapo; guards.no_signal sets the "
-                "limit"
+                f"samples scored the same), so nothing can be learnt: raise {more}, use easier or "
+                "harder prompts, start from a better model (warm_start, continue_from), or set "
+                "algorithm=dapo; guards.no_signal sets the limit"
             )
 
 

@@ -14,6 +14,8 @@ from tandem.data.images import show
 from tandem.dynamics.kernels import ode
 from tandem.policies.flow.families.tiny_flow import TinyFlow, read
 from tandem.policies.request import BY_ITSELF
+from tandem.settings.guards import Guards
+from tandem.stop import Stop
 from tandem.types import Prompt
 
 SRC = Path(__file__).parents[3] / "src" / "tandem"
@@ -251,3 +253,12 @@ def test_the_key_of_a_rollout_is_what_moves_it():
     other = policy.sample(asked(), 4, key=KEY + 1, slots=range(4))
     assert (sampled(policy).sample.x0 != other.sample.x0).flatten(1).any(1).all()
     assert len(torch.cat([sampled(policy).key, other.key]).unique()) == 32
+
+
+@pytest.mark.parametrize(
+    ("kernel", "more"),
+    [(KERNELS["cps"], "group_size or dynamics.kernel.noise_level"), (ode, "group_size")],
+)
+def test_iterations_without_signal_ask_for_more_noise_where_there_is_some(kernel, more):
+    with pytest.raises(Stop, match=f"nothing can be learnt: raise {more}, use easier or harder"):
+        Guards().check_signal(5, small(sampling={"kernel": kernel}))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tandem import rng
-from tandem.contracts import positive
+from tandem.contracts import numbers_of, positive
 from tandem.dynamics.decays import Decay
 from tandem.policies.flow import admission
 from tandem.policies.flow.adapter import Adapter, Autoencoding, Decoding
@@ -54,7 +54,6 @@ class FlowPolicy(PicturePolicy):
         "a different rollout.guidance_scale, dynamics.kernel, dynamics/logp or noise schedule on "
         "one side; states rounded after use (rollout.storage); a lower dtype"
     )
-    varies_by = "dynamics.kernel.noise_level"
     same = SAME
 
     def __init__(
@@ -98,6 +97,12 @@ class FlowPolicy(PicturePolicy):
         self.model = FlowModel(adapter, numerics, lora, quantization, target_components)
         cache = None if cache_dir is None else Path(cache_dir)
         self.library = PromptEmbeddingCache(adapter, cache=cache, negative=negative_prompt)
+
+    @property
+    def varies_by(self) -> str | None:
+        """The noise of the random steps; None: an ODE, or a kernel without such a number."""
+        has_noise = "noise_level" in numbers_of(self.sampling.kernel)
+        return "dynamics.kernel.noise_level" if has_noise else None
 
     def describe(self, request: Request) -> Description:
         provides = OF_PICTURES if request.sampling.deterministic else OF_PICTURES | OF_STEPS
