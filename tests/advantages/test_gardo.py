@@ -70,7 +70,7 @@ def test_the_gate_holds_the_most_uncertain_and_none_whom_others_like_better(axis
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        (1.0, "returned float; return a bool tensor [B], here [4]"),
+        (1.0, "returned a float; return a bool tensor [B], here [4]"),
         (torch.ones(4), "returned torch.float32 [4]; return a bool"),
         (torch.ones(4, 2, dtype=torch.bool), "returned torch.bool [4, 2]; return a bool"),
     ],

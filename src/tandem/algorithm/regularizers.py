@@ -15,7 +15,7 @@ from tandem.algorithm.controllers import EntropyController, KLController, Refere
 from tandem.algorithm.coupled import entropy_bonus
 from tandem.algorithm.objective import Term, Weigh
 from tandem.contracts import Switch, at_least, declare, facts_of, positive, register_kl
-from tandem.contracts.outputs import WrongOutput, named, place_of
+from tandem.contracts.outputs import wrong_value
 from tandem.losses.reduction import token_mean
 from tandem.types import CoupledBatch, Rollout, Scores
 
@@ -77,15 +77,11 @@ class KLInLoss(KL):
     def open_for(self, scores: Scores, rollout: Rollout) -> Tensor:
         """The samples that the gate lets through, [B] bool. Raises WrongOutput for anything else,
         which would scale the weights or broadcast over them."""
-        found = self.gate(scores, rollout)
-        is_tensor = isinstance(found, Tensor)
-        if is_tensor and found.dtype == torch.bool and found.shape == rollout.group.shape:
-            return found.to(rollout.group.device)
-        said = f"{found.dtype} {[*found.shape]}" if is_tensor else type(found).__name__
-        raise WrongOutput(
-            f"KL gate {named(self.gate)} at {place_of(self.gate)} returned {said}; return a bool "
-            f"tensor [B], here {[*rollout.group.shape]}, True for the samples that keep their KL"
-        )
+        found, shape = self.gate(scores, rollout), rollout.group.shape
+        if not isinstance(found, Tensor) or (found.dtype, found.shape) != (torch.bool, shape):
+            want = f"a bool tensor [B], here {[*shape]}, True for the samples that keep their KL"
+            raise wrong_value(self.gate, found, want)
+        return found.to(rollout.group.device)
 
     def term_beside(self, weights: Weigh) -> Term:
         """The term added to a policy loss with these weights."""
