@@ -212,6 +212,7 @@ def test_help_knows_a_key_that_is_at_its_default_and_a_group_that_nothing_is_cho
 @pytest.mark.parametrize(
     ("asked", "starred"),
     [
+        ("reward data=maze", "episode"),  # a choice of the dataset
         ("dynamics/logp model=tiny_flow algorithm=flow_grpo", "unscaled"),  # by the recipe
         ("dynamics/logp model=tiny_flow algorithm=flow_grpo ~recipe", "gaussian"),
         ("dynamics/stochastic model=tiny_flow algorithm=dance_grpo", "random_steps"),

@@ -92,10 +92,7 @@ def _compose(given: Sequence[Override], compose: Compose, *, recorded: bool) -> 
         refuse_wrong_choice(choice, options)
         refuse_leaving_out(choice, source.repository.load_config("config"))
     with _reword_errors(choices):
-        made = compose(source, [part.input_line for part in choices])
-        if chosen := choices_of_data(source.repository, made.choices, choices):
-            choices = [*chosen, *choices]
-            made = compose(source, [part.input_line for part in choices])
+        made = compose_choices(source, choices, compose)
     refuse_foreign_recipe(made, source, options)
     cfg = move_published_numbers(made.cfg)
     values = [of_reward(part, cfg) for part in given if part not in choices]
@@ -114,6 +111,16 @@ def _compose(given: Sequence[Override], compose: Compose, *, recorded: bool) -> 
         }
         cfg.choices.dynamics = cfg.dynamics.name  # what `auto` selected
     return cfg
+
+
+def compose_choices(
+    source: Loader, choices: Sequence[Override], compose: Compose = Loader.compose
+) -> Composition:
+    """The composition of choices, and of those that the chosen dataset makes for other groups."""
+    lines = [part.input_line for part in choices]
+    made = compose(source, lines)
+    chosen = choices_of_data(source.repository, made.choices, choices)
+    return compose(source, [*(part.input_line for part in chosen), *lines]) if chosen else made
 
 
 def _add_hydra(source: Loader, choices: Sequence[str]) -> Composition:

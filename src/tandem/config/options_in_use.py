@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from omegaconf import DictConfig, OmegaConf
 
-from tandem.config.composition import import_plugins, make_loader
+from tandem.config.composition import compose_choices, import_plugins, make_loader
 from tandem.config.loading import Loader
 from tandem.config.overrides import Menu, is_choice, list_options, parse
 
@@ -19,8 +19,8 @@ def list_options_in_use(overrides: Sequence[str], cfg: DictConfig) -> Mapping[st
     """
     source = make_loader(import_plugins(overrides))
     menu = list_options(source)
-    choices = [part.input_line for part in parse(overrides) if is_choice(part, menu)]
-    chosen = source.compose(choices).choices
+    choices = [part for part in parse(overrides) if is_choice(part, menu)]
+    chosen = compose_choices(source, choices).choices
     left_out = {group for group in cfg.choices if "/" in group}
     return {
         group: None if group in left_out else _find_used(group, option, cfg, menu, source)
