@@ -444,6 +444,16 @@ def test_a_server_that_cannot_do_what_is_wanted_is_refused_by_the_flag_to_start_
     refused("rollout.engine.api_key_env", Loopback(folder, Habits(api_key="secret")))
 
 
+def test_one_of_several_servers_must_tell_the_version_of_its_weights(folder):
+    silent = Loopback(folder, Habits(versions=False))
+    check(silent)
+    with serving(Loopback(folder)) as told, serving(silent) as url:
+        both = server([told, url])
+        with pytest.raises(ValueError, match=f"report the version of its weights, and {url} does"):
+            both.check(Sampling(max_new_tokens=6), None)
+        both.check(Sampling(max_new_tokens=6), ADAPTERS)  # these have it as their name
+
+
 @pytest.mark.parametrize("value", [None, " "])
 def test_a_key_that_is_not_there_is_missed_before_the_server_is_asked(monkeypatch, value):
     monkeypatch.delenv("NOPE_X", raising=False)

@@ -115,8 +115,11 @@ class VllmServer(ServerOption):
                 f"{WHERE}.api_key_env={self.api_key_env}: this environment variable is "
                 "empty; put the server's --api-key there, or set the key to null"
             )
-        for url in self.urls:
+        urls = self.urls
+        for url in urls:
             self._check(url, sampling, lora)
+            if len(urls) > 1 and lora is None:
+                self._check_version(url)
 
     def _told(self, url: str, info: Callable[[Endpoint], Config]) -> tuple[Mapping, Config]:
         """The card of the model, and the options that the server reports. Raises ValueError."""
@@ -160,6 +163,16 @@ class VllmServer(ServerOption):
                 f"rollout.handover=in_flight: the server at {url} does not report which weights "
                 "sampled a token; start it with --enable-scale-out (vLLM 0.32 or later), or set "
                 "rollout.handover=drain"
+            )
+
+    def _check_version(self, url: str) -> None:
+        """Raise ValueError if a server of several does not report the version of its weights: after
+        a restart, or a handover that failed, its rows would be of other weights unnoticed."""
+        api = self.client.api_of(self.endpoint(url, patience=min(self.patience, SOON)))
+        if api.weight_version() is None:
+            raise ValueError(
+                f"{WHERE}.url: of several servers, each must report the version of its weights, "
+                f"and {url} does not; start it with vLLM 0.31 or later, or leave its address out"
             )
 
     def _store(self, urls: Sequence[str]) -> WeightStore:
