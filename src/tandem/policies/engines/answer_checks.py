@@ -8,14 +8,51 @@ import torch
 from torch import Tensor
 
 from tandem.contracts.outputs import WIDE, WrongOutput, place_of, wrong_value
-from tandem.policies.language.records import Answers, Sampling
+from tandem.policies.engines.protocol import Engine
+from tandem.policies.language.records import Answers, Endings, Sampling
 from tandem.policies.language.sampling import before
 
 POSITIVE = 1e-4  # nats: no log-probability is above it, whatever its rounding
 
 
+class AnswerChecks:
+    """The checks of one engine."""
+
+    def __init__(self, vocabulary: int) -> None:
+        """vocabulary: token ids are below it."""
+        self.vocabulary, self.begun = vocabulary, False
+
+    def __call__(
+        self, part: Callable, answers: Answers, keys: Tensor, sampling: Sampling
+    ) -> Answers:
+        """The answers of a method of the engine. keys: [P, G]. Raises WrongOutput if they are
+        invalid."""
+        check_answers(part, answers, keys)
+        if not self.begun:
+            check_values(part, answers, sampling, self.vocabulary)
+            self.begun = True
+        return answers
+
+
+class CheckedEngine(Engine):
+    """An engine that samples from the trained weights themselves, with its answers checked."""
+
+    def __init__(self, engine: Engine, vocabulary: int) -> None:
+        self.engine, self.checked = engine, AnswerChecks(vocabulary)
+
+    def answer(
+        self, prompts: Sequence[list[int]], keys: Tensor, *, sampling: Sampling, endings: Endings
+    ) -> Answers:
+        """See `Engine.answer`. keys: [P, G] int64."""
+        answers = self.engine.answer(prompts, keys, sampling=sampling, endings=endings)
+        return self.checked(self.engine.answer, answers, keys, sampling)
+
+
 def check_answers(part: Callable, answers: Answers, keys: Tensor) -> None:
-    """Raise WrongOutput for another type, dtype or shape. No number is read. keys: [P, G]."""
+    """Raise WrongOutput for another type, dtype, shape or device. No number is read.
+
+    keys: [P, G].
+    """
     if not isinstance(answers, Answers):
         raise wrong_value(part, answers, "Answers(tokens=, logp=, entropy=, length=, truncated=)")
     rows = keys.numel()
@@ -31,18 +68,24 @@ def check_answers(part: Callable, answers: Answers, keys: Tensor) -> None:
     for name in ("entropy", "version"):
         if getattr(answers, name) is None:  # an engine need not report it
             del kinds[name]
-    check_tensors(part, "Answers", {n: (getattr(answers, n), *kind) for n, kind in kinds.items()})
+    given = {f"Answers.{name}": (getattr(answers, name), *kind) for name, kind in kinds.items()}
+    check_tensors(part, given, keys.device)
 
 
 def check_tensors(
-    part: Callable, record: str, given: Mapping[str, tuple[object, list, Sequence[torch.dtype]]]
+    part: Callable,
+    given: Mapping[str, tuple[object, list, Sequence[torch.dtype]]],
+    device: torch.device,
 ) -> None:
-    """Raise WrongOutput for a field of a record that is not a tensor of its shape, in one of its
-    dtypes. given: name -> (value, shape, dtypes). No number is read."""
+    """Raise WrongOutput for a result that is not a tensor of its shape, in one of its dtypes, on
+    this device. given: name -> (value, shape, dtypes). No number is read."""
     for name, (value, shape, dtypes) in given.items():
         tensor = isinstance(value, Tensor) and value.dtype in dtypes
+        want = f"{name} as {dtypes[0]} {shape}"
         if not tensor or [*value.shape] != shape:
-            raise wrong_value(part, value, f"{record}.{name} as {dtypes[0]} {shape}")
+            raise wrong_value(part, value, want)
+        if value.device != device:
+            raise wrong_value(part, value, f"{want} on {device}, not on {value.device}")
 
 
 def check_values(part: Callable, answers: Answers, sampling: Sampling, vocabulary: int) -> None:

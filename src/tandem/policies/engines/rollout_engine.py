@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from tandem import distributed
 from tandem.policies.base import Policy, is_fresh, mean_gap, take_few
+from tandem.policies.engines.answer_checks import CheckedEngine
 from tandem.policies.engines.diagnosis import diagnose
 from tandem.policies.engines.mismatch_evidence import collect_mismatch_evidence
 from tandem.policies.engines.protocol import Engine
@@ -49,7 +50,7 @@ class EngineMixin(Policy):
             return Local(self.model, self.precision, self.scorer.inputs)
         engine = option.host(self)
         if option.shares_weights:
-            return engine
+            return CheckedEngine(engine, self.vocabulary)
         self.supply = WeightSync(
             engine,
             self.files,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tandem import distributed
-from tandem.policies.engines.answer_checks import check_answers, check_values
+from tandem.policies.engines.answer_checks import AnswerChecks
 from tandem.policies.engines.journey import Journey
 from tandem.policies.engines.protocol import (
     Engine,
@@ -45,7 +45,7 @@ class WeightSync:
         vocabulary: int | None = None,
     ) -> None:
         """sleeps: during training; staleness: iterations by which sampling may be ahead;
-        vocabulary: of the token ids in answers; None: answers are not checked."""
+        vocabulary: of the token ids in answers; None: pictures, which have other checks."""
         if handover not in engine.handover_modes:
             raise ValueError(
                 f"rollout.handover={handover}: {type(engine).__name__} supports "
@@ -54,7 +54,7 @@ class WeightSync:
         self.engine, self.weights, self.sleeps = engine, weights, sleeps
         self.handover, self.journey = handover, Journey()
         engine.keep(staleness + 1)
-        self.vocabulary, self.values_checked = vocabulary, False  # of the first answers
+        self.checked = None if vocabulary is None else AnswerChecks(vocabulary)
         self.run = ""  # named at the first handover: ranks cannot communicate before
         self.given = 0  # number of handovers
         self.handed = weights  # last; a copy if the live ones are sharded, or change meanwhile
@@ -147,19 +147,6 @@ class WeightSync:
             lambda: self.engine.answer(prompts, keys, sampling=sampling, endings=endings)
         )
         return self.checked(self.engine.answer, answers, keys, sampling)
-
-    def checked(
-        self, part: Callable, answers: Answers, keys: Tensor, sampling: Sampling
-    ) -> Answers:
-        """The answers of a method of the engine. keys: [P, G]. Raises WrongOutput if they are
-        invalid."""
-        if self.vocabulary is None:
-            return answers
-        check_answers(part, answers, keys)
-        if not self.values_checked:
-            check_values(part, answers, sampling, self.vocabulary)
-            self.values_checked = True
-        return answers
 
     def renewing(self, ask: Callable[[], Answers], version: str | None = None) -> Answers:
         """The answers; an engine that lost its weights gets those of `version`, or the newest, and

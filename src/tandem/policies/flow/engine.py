@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 import torch
 from torch import Tensor
 
-from tandem.contracts.outputs import wrong_value
+from tandem.contracts.outputs import WIDE, wrong_value
 from tandem.policies.engines.answer_checks import check_tensors
 from tandem.policies.engines.protocol import EngineOption, WeightHolder
 from tandem.policies.engines.weight_sync import WeightSync
 from tandem.policies.flow.model import FlowModel
-from tandem.policies.flow.records import LIVE, SamplerOutput
+from tandem.policies.flow.records import LIVE, SamplerOutput, Trajectory
 from tandem.policies.flow.sampling import LocalPictures, SamplingPlan
 from tandem.types import Prompt
 
@@ -113,6 +113,21 @@ class SyncedPictures:
         return made
 
 
+class CheckedPictures:
+    """An engine that generates with the trained weights themselves, with its results checked."""
+
+    def __init__(self, engine: Generator, adapter: Adapter) -> None:
+        self.engine, self.adapter = engine, adapter
+
+    def generate(
+        self, prompts: Sequence[Prompt], keys: Tensor, starts: Tensor, plan: SamplingPlan
+    ) -> tuple[SamplerOutput, Tensor]:
+        """See `Generator.generate`. keys, starts: [B] int64."""
+        made = self.engine.generate(prompts, keys, starts, plan)
+        check_generated(self.engine.generate, made, keys, plan, self.adapter)
+        return made
+
+
 def check_pictures(part: Callable, pictures: Tensor, rows: int, like: Sequence[int]) -> None:
     """Raise WrongOutput unless there are uint8 [rows, H, W, 3], or films. like: the shape of one,
     whose sides may differ."""
@@ -133,11 +148,28 @@ def check_generated(
     check_pictures(part, pictures, len(keys), adapter.image_shape)
     sampling = plan.sampling
     latent = adapter.canvas(sampling.resolution, sampling.frames).latent_shape
-    given = {"x0": (output.x0, [len(keys), *latent], [torch.float32])}
+    rows = [len(keys), *latent]
+    check_tensors(part, {"SamplerOutput.x0": (output.x0, rows, [torch.float32])}, keys.device)
     if plan.kept:
-        steps = [len(keys), len(plan.kept)]
-        place = None if output.trajectory is None else output.trajectory.place
-        given["trajectory.place"] = (place, steps, [torch.int64])
-        if {*plan.kept} <= {*plan.stochastic}:
-            given["logp"] = (output.logp, steps, [torch.float32])
-    check_tensors(part, "SamplerOutput", given)
+        check_steps(part, output, plan, rows)
+
+
+def check_steps(
+    part: Callable, output: SamplerOutput, plan: SamplingPlan, rows: Sequence[int]
+) -> None:
+    """Raise WrongOutput unless the recorded steps are those that the plan keeps. rows: the shape of
+    x0, which is valid."""
+    taken, (count, *latent) = output.trajectory, rows
+    if not isinstance(taken, Trajectory):
+        raise wrong_value(part, taken, "the steps of plan.kept as SamplerOutput.trajectory")
+    steps = [count, len(plan.kept)]
+    states = taken.path.shape[1] if isinstance(taken.path, Tensor) and taken.path.ndim > 1 else "P"
+    kinds = dict.fromkeys(("sigma", "next_sigma", "std", "velocity_gain"), (steps, WIDE))
+    kinds["path"] = ([count, states, *latent], [plan.sampling.dtype])
+    kinds["place"] = (steps, [torch.int64])
+    if plan.keep_mean:
+        kinds["mean"] = ([*steps, *latent], [torch.float32])
+    given = {f"Trajectory.{name}": (getattr(taken, name), *kind) for name, kind in kinds.items()}
+    if {*plan.kept} <= {*plan.stochastic}:
+        given["SamplerOutput.logp"] = (output.logp, steps, [torch.float32])
+    check_tensors(part, given, output.x0.device)

@@ -15,12 +15,18 @@ from torch import Tensor, nn
 from tandem import rng
 from tandem.dynamics.decays import Decay
 from tandem.policies.base import Policy
+from tandem.policies.engines.answer_checks import check_tensors
 from tandem.policies.engines.weight_sync import WeightSync
 from tandem.policies.flow import admission
 from tandem.policies.flow.adapter import Adapter
 from tandem.policies.flow.admission import Split
 from tandem.policies.flow.embeddings import PromptEmbeddingCache
-from tandem.policies.flow.engine import FlowFiles, Generator, SyncedPictures
+from tandem.policies.flow.engine import (
+    CheckedPictures,
+    FlowFiles,
+    Generator,
+    SyncedPictures,
+)
 from tandem.policies.flow.model import FlowModel
 from tandem.policies.flow.records import (
     EMA,
@@ -64,7 +70,7 @@ class PicturePolicy(Policy):
             return own
         engine = option.host(self)
         if option.shares_weights:
-            return engine
+            return CheckedPictures(engine, self.adapter)
         if self.sampling.weights != LIVE:
             raise ValueError(
                 f"algorithm.rollout_weights={self.sampling.weights}: a picture engine has only the "
@@ -137,12 +143,21 @@ class PicturePolicy(Policy):
         group = torch.tensor(slots, device=self.device)
         pictures = torch.stack([admission.shown(example, self.adapter) for example in examples])
         parts = pictures.split(self.sampling.max_rows)
-        x0 = torch.cat([self.adapter.latents(part, self.device) for part in parts])
+        x0 = torch.cat([self._latents(part, examples[0].size) for part in parts])
         # Demonstrations have no guidance.
         guidance = torch.ones(group.shape, dtype=torch.float64, device=group.device)
         sample = FlowSample(x0=x0, key=rng.key(group, after=key), guidance=guidance)
         steps = self.request.steps_of_a_picture
         return as_rollout(examples, sample, pictures, group=group, steps=steps)
+
+    def _latents(self, pictures: Tensor, size: tuple[int, int] | None) -> Tensor:
+        """uint8 [N, ..., H, W, 3] -> [N, *latent_shape]. Raises WrongOutput for another result of
+        the adapter."""
+        latents = self.adapter.latents(pictures, self.device)
+        shape = [len(pictures), *self.adapter.canvas(size).latent_shape]
+        given = {"latents": (latents, shape, [torch.float32])}
+        check_tensors(self.adapter.latents, given, self.device)
+        return latents
 
     def describe_prompt(self, prompt: Prompt) -> str:
         """The text of a prompt."""
