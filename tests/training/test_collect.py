@@ -13,6 +13,7 @@ from two_ranks import on_two_ranks
 
 from tandem.advantages.preference import preferred
 from tandem.contracts import facts_of
+from tandem.contracts.outputs import WrongOutput
 from tandem.experience import Budget
 from tandem.losses import importance, reduction
 from tandem.losses.kto import kto
@@ -267,3 +268,13 @@ def test_a_judge_decides_nothing_where_another_judges():
     own = (("judge", "b"), ("b", "judge"))
     prompts = [Prompt(id=i, source="s", text="?", rewards=r) for i, r in enumerate(own)]
     assert scores.part(None, prompts).tolist() == [5.0, 6.0]
+
+
+def test_a_slot_is_sampled_once_in_an_iteration_as_its_noise_is_always_the_same(tmp_path):
+    source = loop(ONLINE, tmp_path).source
+    source.sample(SIX)
+    source.sample({6: SIX[0]})
+    with pytest.raises(WrongOutput, match=r"iteration 0: .* samples slot 3 twice, .*group_size"):
+        source.sample({9: SIX[0], 3: SIX[3]})
+    source.begin(1)
+    source.sample(SIX)

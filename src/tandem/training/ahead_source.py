@@ -81,6 +81,7 @@ class AheadSource(RolloutSource):
         """The batch of this iteration; further prompts are sampled on demand."""
         if self.batch_of == self.iteration:
             return super().sample(prompts)
+        self.sampled |= prompts.keys()
         self._take_slots()
         if self.policy.supply.behind:
             self._hand_over()

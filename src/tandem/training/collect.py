@@ -16,6 +16,7 @@ from torch import Tensor
 
 from tandem import distributed, rng
 from tandem.contracts import register_sampling_strategy
+from tandem.contracts.outputs import WrongOutput
 from tandem.metrics import Metric, merge_metrics
 from tandem.policies.language.records import Sampling
 from tandem.rewards import Rewards
@@ -83,6 +84,7 @@ class RolloutSource:
         # All rows except baselines, including those that a filter left out.
         self.taken: list[tuple[Rollout, Scores]] = []
         self.samples = self.steps = 0  # of this rank, including baselines
+        self.sampled: set[int] = set()  # slots
 
     @property
     def timing(self) -> dict[str, float]:
@@ -111,6 +113,12 @@ class RolloutSource:
 
     def sample(self, prompts: Slots) -> tuple[Rollout, Scores]:
         """A group of samples for each prompt, and their scores."""
+        if again := self.sampled & prompts.keys():
+            raise WrongOutput(
+                f"iteration {self.iteration}: a sampling strategy samples slot {min(again)} twice, "
+                "which gives the same samples; set group_size, or use source.extra_prompts(round)"
+            )
+        self.sampled |= prompts.keys()
         return self._take(*self._sample(prompts, self.plan.group_size))
 
     def sample_greedily(self, prompts: Slots) -> tuple[Rollout, Scores]:
