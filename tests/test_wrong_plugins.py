@@ -137,6 +137,14 @@ def short(steps, tokens):
 def drifting(steps, tokens):
     return torch.linspace(1, 0, steps + 1) ** next(calls)
 
+@register_noise_schedule
+def of_ten(steps, tokens):
+    return torch.linspace(1, 0, 11)
+
+@register_noise_schedule
+def tabled(steps, tokens):
+    return {10: torch.linspace(1, 0, 11)}[steps]
+
 @register_stochastic_steps
 def with_last(steps, iteration, seed):
     return tuple(range(steps))
@@ -215,6 +223,18 @@ def test_the_steps_of_a_flow_are_tried_before_anything_is_loaded(plugin, word, f
         check(compose(words))
     said = str(refused.value)
     assert word in said and fault in said and "\n" not in said
+
+
+@pytest.mark.parametrize("name", ["of_ten", "tabled"])
+def test_a_schedule_has_levels_for_the_steps_of_evaluation_too(plugin, name):
+    plugin(STEPS)
+    words = ["plugins=[wrong]", "model=tiny_flow", "algorithm=flow_grpo", "~recipe"]
+    words += [f"dynamics/schedule={name}", "rollout.steps=10"]
+    check(compose([*words, "evaluation.steps=10"]))
+    check(compose([*words, "evaluation.steps=20", "evaluation.every=null"]))
+    with pytest.raises(ConfigError, match=r"dynamics.schedule.* evaluation\.steps=20") as refused:
+        check(compose([*words, "evaluation.steps=20"]))
+    assert "\n" not in str(refused.value)
 
 
 DIVERGENCES = """

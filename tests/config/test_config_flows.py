@@ -84,8 +84,9 @@ WRONG = {
         "(0, 1), and needs at least 2 steps"
     ),
     "dynamics.schedule.shift=1e30": (
-        f"dynamics/schedule=linear_shift returned the noise levels {[*[1.0] * 10, 0.0]}, not 11 "
-        "(steps + 1) that fall strictly from 1 to exactly 0; correct the function or its numbers"
+        "dynamics/schedule=linear_shift for rollout.steps=10 returned the noise levels "
+        f"{[*[1.0] * 10, 0.0]}, not 11 (steps + 1) that fall strictly from 1 to exactly 0; correct "
+        "the function or its numbers"
     ),
     "dynamics/schedule=diffusers_default dynamics.schedule.train_steps=0": (
         "dynamics.schedule.train_steps=0: must be positive"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from tandem.contracts import name_of, numbers_of
 from tandem.contracts.outputs import CLOSE, place_of
 from tandem.dynamics.kernels import Step
 from tandem.dynamics.schedules import find_fault
+from tandem.evaluation.settings import Pictures
 from tandem.legality.case import Case
 from tandem.settings.settings import Dynamics
 
@@ -26,21 +27,22 @@ def steps_can_be_taken(case: Case) -> Iterator[str]:
         return
     sampling = case.sampling.picture if case.is_chain else case.sampling
     *_, rollout = case.samplers  # the sampler of pictures is the last one of a chain
-    place = f"dynamics.schedule of {rollout}.steps={steps}"
     try:
-        levels, again = (dynamics.schedule(steps, TOKENS_OF_A_PICTURE) for _ in range(2))
-        if (fault := _find_fault_of_levels(levels, again, steps)) is not None:
-            yield f"dynamics/schedule={name_of(dynamics.schedule)} returned {fault}"
-            return
-        if dynamics.stochastic is None or sampling.deterministic:
-            return
-        place = f"{rollout}.steps={steps}{_length(dynamics)}"
+        levels = _levels(dynamics.schedule, f"{rollout}.steps", steps)
+        if (evaluated := _evaluated(case)) not in (None, steps):
+            _levels(dynamics.schedule, "evaluation.steps", evaluated)
+    except ValueError as error:
+        yield str(error)
+        return
+    if dynamics.stochastic is None or sampling.deterministic:
+        return
+    try:
         chosen, again = (
             [sampling.random_steps(iteration, case.plan.seed) for iteration in ITERATIONS]
             for _ in range(2)
         )
     except (ValueError, ArithmeticError) as error:
-        yield f"{place}: {error}"
+        yield f"{rollout}.steps={steps}{_length(dynamics)}: {error}"
         return
     if chosen != again:
         name = name_of(dynamics.stochastic)
@@ -52,6 +54,29 @@ def steps_can_be_taken(case: Case) -> Iterator[str]:
 def _length(dynamics: Dynamics) -> str:
     length = numbers_of(dynamics.stochastic).get("length")
     return "" if length is None else f" dynamics.stochastic.length={length}"
+
+
+def _evaluated(case: Case) -> int | None:
+    """The denoising steps of evaluation; None: there is none, or not by the ODE."""
+    evaluation = case.plan.evaluation
+    measures = case.plan.evaluate or evaluation.every is not None
+    return evaluation.steps if measures and isinstance(evaluation, Pictures) else None
+
+
+def _levels(schedule: Callable[..., Tensor], key: str, steps: int) -> Tensor:
+    """The noise levels for a key's number of steps, [steps + 1]. Raises ValueError if there are
+    none."""
+    try:
+        levels, again = (schedule(steps, TOKENS_OF_A_PICTURE) for _ in range(2))
+    except (ValueError, ArithmeticError) as error:
+        raise ValueError(f"dynamics.schedule of {key}={steps}: {error}") from error
+    except LookupError as error:  # a table without this number of steps
+        reason = f"{type(error).__name__}: {error}"
+        raise ValueError(f"dynamics.schedule of {key}={steps}: {reason}") from error
+    if (fault := _find_fault_of_levels(levels, again, steps)) is not None:
+        of = f"dynamics/schedule={name_of(schedule)}"
+        raise ValueError(f"{of} for {key}={steps} returned {fault}")
+    return levels
 
 
 def _find_fault_of_levels(levels: object, again: object, steps: int) -> str | None:

@@ -155,10 +155,13 @@ def check_size(adapter: Adapter, wanted: int | None, *, path: str | None) -> Non
 
 
 def check_schedule(adapter: Adapter, sampling: FlowSampling) -> None:
-    """Raise ValueError unless the noise levels are one more than the steps, from 1 to 0."""
-    levels = sampling.schedule(sampling.steps, adapter.canvas(sampling.resolution).tokens)
+    """Raise ValueError unless the noise levels are one more than the steps, from 1 to 0, and for an
+    unsupported size."""
+    tokens = adapter.canvas(sampling.resolution, sampling.frames).tokens
+    levels = sampling.schedule(sampling.steps, tokens)
     if (fault := find_fault(levels, sampling.steps)) is not None:
-        raise ValueError(f"dynamics/schedule={name_of(sampling.schedule)} returned {fault}")
+        name, steps = name_of(sampling.schedule), sampling.steps
+        raise ValueError(f"dynamics/schedule={name} of {steps} steps returned {fault}")
 
 
 def warn_of_schedule(

@@ -114,7 +114,7 @@ class PicturePolicy(Policy):
         """The prompts that work with the policy's own sampling and with these, now encoded, and
         the others with the reason."""
         for sampling in samplings:
-            self.adapter.canvas(sampling.resolution, sampling.frames)  # raises if unsupported
+            admission.check_schedule(self.adapter, sampling)  # raises if unsupported
         admission.warn_of_evaluation(self.adapter, self.sampling, samplings, path=self.path)
         setting = admission.guided_by(self.sampling, samplings, self.request.timesteps)
         admission.check_guidance(self.adapter, setting, path=self.path)
