@@ -1,5 +1,6 @@
 """Whole runs: their files, and that interrupting one anywhere does not change its result."""
 
+import json
 import logging
 import multiprocessing
 import os
@@ -115,6 +116,18 @@ def test_a_resumed_run_says_which_lines_are_gone_and_goes_on(straight, tmp_path,
     (said,) = list_warnings(caplog)
     assert said.startswith(f"{again}/metrics.jsonl lacks 6 of the 6 lines before iteration 6, the")
     assert "first for iteration 0 and the last for 5; the run continues without them" in said
+
+
+def test_a_resumed_run_says_that_its_checkpoint_is_of_another_run(straight, tmp_path, caplog):
+    again = tmp_path / "again"
+    shutil.copytree(straight, again)
+    path = again / "manifest.json"
+    manifest = json.loads(path.read_bytes())
+    own, manifest["id"] = manifest["id"], "another"
+    path.write_text(json.dumps(manifest))
+    run(again, resume=True)
+    (said,) = list_warnings(caplog)
+    assert said.startswith(f"{again}/checkpoints/step_000006 was written by another run (id {own} ")
 
 
 def test_without_a_terminal_progress_is_a_few_lines_and_a_table(tmp_path, capsys):

@@ -26,6 +26,10 @@ from tandem.training.module import PostTraining
 from tandem.training.offload import HOST, move_state
 
 log = logging.getLogger(__name__)
+OF_ANOTHER_RUN = (
+    "%s was written by another run (id %s in its manifest.json, and %s here): its weights go on "
+    "with the configuration and the seed of this run, and the lines before it are of this run"
+)
 LAST_SECONDS = 60.0  # that a failed rank waits for a checkpoint being written
 CALLBACK_RAISED = (
     "a callback raised at the end of iteration %d; its checkpoint is saved, without what the "
@@ -207,6 +211,8 @@ def restore(
         module.load_state(tensors["module"])
         for changed in list_changed(module.inputs, state.get("inputs", {})):
             log.warning(changed)
+        if state.get("run", record.id) != record.id:
+            log.warning(OF_ANOTHER_RUN, found.path, state["run"], record.id)
         for one in callbacks:
             if (own := state.get("callbacks", {}).get(one.state_key)) is not None:
                 one.load_state_dict(own)
