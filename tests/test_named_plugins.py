@@ -76,6 +76,10 @@ class Failing(Shift):
     def on_train_batch_end(self, trainer, module, *_):
         raise OSError("no route to the dashboard")
 
+class Saving(Shift):
+    def on_save_checkpoint(self, trainer, module, checkpoint):
+        checkpoint["steps"] = self.steps
+
 class Plain:
     pass
 """
@@ -100,6 +104,12 @@ def test_what_is_no_callback_or_has_a_state_that_no_checkpoint_holds(plugin):
     said = said_by(called(plugin, "Plain"))
     assert said == "callbacks.own made a Plain; make a lightning.pytorch.Callback"
     assert said_by(called(plugin, "Opaque")).startswith("callbacks: Opaque: the state_dict() of a")
+
+
+def test_a_callback_with_a_state_that_only_lightning_would_save_is_refused(plugin):
+    said = said_by(called(plugin, "Saving"))
+    want = "callbacks.own: on_save_checkpoint of Saving is never called; return its state by"
+    assert said.startswith(want)
 
 
 def test_a_callback_that_raises_does_not_cost_its_iteration(plugin, tmp_path, caplog):

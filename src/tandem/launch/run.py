@@ -179,6 +179,11 @@ def build_callbacks(cfg: DictConfig) -> list[Callback]:
             raise ConfigError(
                 f"callbacks.{name} made a {type(one).__name__}; make a lightning.pytorch.Callback"
             )
+        if type(one).on_save_checkpoint is not Callback.on_save_checkpoint:
+            raise ConfigError(
+                f"callbacks.{name}: on_save_checkpoint of {type(one).__name__} is never called; "
+                "return its state by state_dict()"
+            )
     return [*callbacks.values()]
 
 
