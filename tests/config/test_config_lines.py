@@ -275,6 +275,17 @@ WRONG = {
         "evaluation=answers does not measure the samples of model=tiny_flow; set "
         "evaluation=pictures"
     ),
+    "evaluation=pictures": (
+        "evaluation=pictures does not measure the samples of model=tiny_lm; set evaluation=answers"
+    ),
+    "model=tiny_masked evaluation=written_pictures": (
+        "evaluation=written_pictures does not measure the samples of model=tiny_masked; set "
+        "evaluation=answers"
+    ),
+    "model=tiny_chain evaluation=pictures": (
+        "evaluation=pictures does not measure the samples of model=tiny_chain; set "
+        "evaluation=written_pictures"
+    ),
     "model=tiny_flow algorithm=sft evaluation.steps=0": ("evaluation.steps=0: must be at least 1"),
     "evaluation.temperatures=[0.0]": (
         "evaluation.temperatures=[0.0]: give one or more above 0; greedy answers are always "

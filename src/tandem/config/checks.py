@@ -9,10 +9,10 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from tandem.algorithm.algorithm import ON_ERRORS
 from tandem.config import trust
 from tandem.config.binding import Call, bind, bind_call
 from tandem.config.building import make
+from tandem.config.kinds import refuse_foreign_evaluation, refuse_foreign_steps
 from tandem.config.names import ConfigError, nearest
 from tandem.config.overrides import TOGETHER
 from tandem.config.plain import iterate_leaves, reads_environment, to_plain
@@ -24,7 +24,7 @@ from tandem.legality import Case, check
 from tandem.registry import declared
 from tandem.settings.settings import COMPONENTS, Settings
 from tandem.training.offload import OPTIMIZER
-from tandem.types import PICTURE, CoupledBatch, DecoupledBatch, MatchingBatch, Rollout
+from tandem.types import CoupledBatch, DecoupledBatch, MatchingBatch, Rollout
 
 # Fields that data, sampling strategies and the algorithm provide.
 OWN = {"demonstrations", "pairs", "baseline", "returns", "version_gap"}
@@ -54,7 +54,8 @@ def make_case(cfg: DictConfig) -> Case:
     but no part that costs time or memory."""
     _refuse_secrets(cfg)
     _refuse_missing_groups(cfg)
-    _refuse_foreign_steps(cfg)
+    refuse_foreign_steps(cfg)
+    refuse_foreign_evaluation(cfg)
     config = to_plain(cfg)
     for name in FOLDERS:
         refuse_empty(name, config[name])
@@ -191,43 +192,6 @@ def _refuse_missing_groups(cfg: DictConfig) -> None:
     for group in ("model", "dynamics", "rollout", "algorithm"):
         if not isinstance(cfg.get(group), DictConfig):
             raise ConfigError(f"{group} is missing: choose one of the options of conf/{group}")
-
-
-def _refuse_foreign_steps(cfg: DictConfig) -> None:
-    """Raise for dynamics of another kind than the model, before interpolations are resolved."""
-    chain = PICTURE in cfg.model
-    for_pictures, pictures = "kernel" in cfg.dynamics, chain or "latent_size" in cfg.model
-    if chain != (PICTURE in cfg.rollout):
-        made, sampled = ("a text and a picture", "one of them") if chain else ("one", "both")
-        raise ConfigError(
-            f"rollout={cfg.choices.rollout} samples {sampled}, but model={cfg.choices.model} makes "
-            f"{made}; leave rollout out"
-        )
-    if not chain and ("kernel" in cfg.rollout) != pictures:
-        made, sampled = ("pictures", "tokens") if pictures else ("tokens", "pictures")
-        raise ConfigError(
-            f"rollout={cfg.choices.rollout} samples {sampled}, but model={cfg.choices.model} makes "
-            f"{made}; leave rollout out"
-        )
-    if for_pictures == pictures:
-        if (chain or not pictures) and cfg.algorithm.get("objective") in ON_ERRORS:
-            raise ConfigError(
-                f"algorithm={cfg.choices.algorithm} trains on finished pictures, but "
-                + (
-                    f"model={cfg.choices.model} also writes tokens; set algorithm=grpo"
-                    if chain
-                    else f"dynamics={cfg.dynamics.name} is for tokens"
-                )
-            )
-        return
-    kinds = "pictures", "tokens"
-    asked, made = kinds if for_pictures else reversed(kinds)
-    chosen_by_algorithm = for_pictures and cfg.algorithm.get("objective") in ON_ERRORS
-    way = "another algorithm" if chosen_by_algorithm else "dynamics=auto"
-    raise ConfigError(
-        f"dynamics={cfg.dynamics.name} is for {asked}, but model={cfg.choices.model} makes "
-        f"{made}; set {way}, or a model of {asked}"
-    )
 
 
 def _refuse_secrets(cfg: DictConfig) -> None:

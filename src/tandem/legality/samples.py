@@ -8,7 +8,7 @@ from typing import Any
 
 from tandem.contracts import facts_of
 from tandem.data.mixture import complaint
-from tandem.evaluation.settings import Answers, Pictures, UnmaskedAnswers, WrittenPictures
+from tandem.evaluation.settings import Pictures
 from tandem.legality.case import Case, Part, unknown
 from tandem.rewards.signature import compares
 
@@ -44,21 +44,6 @@ def samples_of_a_group_differ(case: Case) -> Iterator[str]:
             "from the same noise and take no random step, so all are equal; set "
             "rollout.shared_noise=false"
         )
-
-
-def samples_are_measured_as_what_they_are(case: Case) -> Iterator[str]:
-    """The evaluation measures the kind of samples that the model makes."""
-    of_one_kind = "answers" if case.is_of_texts else "pictures"
-    fits = "written_pictures" if case.is_chain else of_one_kind
-    kinds = {"answers": (Answers, UnmaskedAnswers), "pictures": (Pictures,)}
-    kinds["written_pictures"] = (WrittenPictures,)
-    if type(case.plan.evaluation) in kinds[fits]:
-        return
-    chosen = case.plan.choices
-    yield (
-        f"evaluation={chosen['evaluation']} does not measure the samples of "
-        f"model={chosen['model']}; set evaluation={fits}"
-    )
 
 
 def rewards_read_what_is_made(case: Case) -> Iterator[str]:
@@ -195,7 +180,6 @@ RULES = (
     training_samples_are_whole,
     training_samples_are_random,
     samples_of_a_group_differ,
-    samples_are_measured_as_what_they_are,
     data_ask_for_what_is_made,
     rewards_read_what_is_made,
     rewards_that_compare_see_a_group,

@@ -1,0 +1,68 @@
+"""Groups for another kind of model, named before interpolations are resolved: theirs would fail."""
+
+from __future__ import annotations
+
+from omegaconf import DictConfig, OmegaConf
+
+from tandem.algorithm.algorithm import ON_ERRORS
+from tandem.config.names import ConfigError
+from tandem.config.targets import resolve
+from tandem.evaluation.settings import Answers, Pictures, WrittenPictures
+from tandem.types import PICTURE
+
+# Option of evaluation -> its class; of the classes that a target has, the first one counts.
+MEASURES = {"written_pictures": WrittenPictures, "pictures": Pictures, "answers": Answers}
+
+
+def refuse_foreign_steps(cfg: DictConfig) -> None:
+    """Raise for dynamics of another kind than the model."""
+    chain = PICTURE in cfg.model
+    for_pictures, pictures = "kernel" in cfg.dynamics, chain or "latent_size" in cfg.model
+    if chain != (PICTURE in cfg.rollout):
+        made, sampled = ("a text and a picture", "one of them") if chain else ("one", "both")
+        raise ConfigError(
+            f"rollout={cfg.choices.rollout} samples {sampled}, but model={cfg.choices.model} makes "
+            f"{made}; leave rollout out"
+        )
+    if not chain and ("kernel" in cfg.rollout) != pictures:
+        made, sampled = ("pictures", "tokens") if pictures else ("tokens", "pictures")
+        raise ConfigError(
+            f"rollout={cfg.choices.rollout} samples {sampled}, but model={cfg.choices.model} makes "
+            f"{made}; leave rollout out"
+        )
+    if for_pictures == pictures:
+        if (chain or not pictures) and cfg.algorithm.get("objective") in ON_ERRORS:
+            raise ConfigError(
+                f"algorithm={cfg.choices.algorithm} trains on finished pictures, but "
+                + (
+                    f"model={cfg.choices.model} also writes tokens; set algorithm=grpo"
+                    if chain
+                    else f"dynamics={cfg.dynamics.name} is for tokens"
+                )
+            )
+        return
+    kinds = "pictures", "tokens"
+    asked, made = kinds if for_pictures else reversed(kinds)
+    chosen_by_algorithm = for_pictures and cfg.algorithm.get("objective") in ON_ERRORS
+    way = "another algorithm" if chosen_by_algorithm else "dynamics=auto"
+    raise ConfigError(
+        f"dynamics={cfg.dynamics.name} is for {asked}, but model={cfg.choices.model} makes "
+        f"{made}; set {way}, or a model of {asked}"
+    )
+
+
+def refuse_foreign_evaluation(cfg: DictConfig) -> None:
+    """Raise for an evaluation of another kind of samples than the model makes."""
+    if not isinstance(cfg.get("evaluation"), DictConfig) or "_target_" not in cfg.evaluation:
+        return  # its call is refused later
+    named = OmegaConf.to_container(cfg.evaluation, resolve=False)["_target_"]
+    target = resolve(named, "evaluation")
+    fits = "pictures" if "latent_size" in cfg.model else "answers"
+    fits = "written_pictures" if PICTURE in cfg.model else fits
+    bases = target.__mro__ if isinstance(target, type) else ()
+    measured = next((name for name, kind in MEASURES.items() if kind in bases), fits)
+    if measured != fits:
+        raise ConfigError(
+            f"evaluation={cfg.choices.evaluation} does not measure the samples of "
+            f"model={cfg.choices.model}; set evaluation={fits}"
+        )
