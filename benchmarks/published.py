@@ -81,11 +81,14 @@ PAPERS = (
                "dynamics=cps", "recipe=papers/flow_grpo_geneval_flux1_dev"),
     _flow_grpo("PickScore", "flux1_dev", "pickscore",
                "a curve beside its code, flow_grpo's README"),
-    _nft("GenEval", "geneval", f"0.24 → 0.98 in 1000 updates, {NFT}"),
+    _nft("GenEval", "geneval", f"0.24 → 0.98 in 1000 updates, {NFT}",
+         "recipe=papers/nft_sd3_5_medium"),
     _nft("OCR", "ocr", f"not in its abstract, {NFT}", "recipe=papers/nft_ocr_sd3_5_medium"),
-    _nft("PickScore", "pickscore", f"not in its abstract, {NFT}"),
+    _nft("PickScore", "pickscore", f"not in its abstract, {NFT}",
+         "recipe=papers/nft_sd3_5_medium"),
+    # Their CLIP score is the cosine, without the factor of 100.
     _nft("Multi", "[pickscore,hpsv2,clip_score]", f"not in its abstract, {NFT}",
-         "recipe=papers/nft_multi_sd3_5_medium",
+         "recipe=papers/nft_multi_sd3_5_medium", "reward.clip_score.weight=0.01",
          "reward.hpsv2.function.weights=HPS_v2.1.safetensors"),
     _flow_grpo("OCR", "wan2_1_1_3b", "ocr", "none; one GPU, flow_grpo's README",
                "recipe=papers/flow_grpo_ocr_wan2_1_1_3b"),
@@ -97,8 +100,8 @@ PAPERS = (
     ),
     Published(
         task="UnifiedReward", model="qwen_image", data="prompts.txt",
-        words=("algorithm=flow_grpo", "recipe=papers/flow_grpo_unified_reward_qwen_image",
-               "data=text", *UNIFIED),
+        words=("algorithm=flow_grpo", "dynamics/schedule=linear_shift",
+               "recipe=papers/flow_grpo_unified_reward_qwen_image", "data=text", *UNIFIED),
         result="none for this script, CodeGoat24/Pref-GRPO",
     ),
 )  # fmt: skip

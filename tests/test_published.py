@@ -3,9 +3,13 @@
 from pathlib import Path
 
 import pytest
+from diffusers import FlowMatchEulerDiscreteScheduler
+from hydra.utils import instantiate
+from torch.testing import assert_close
 
 from benchmarks.published import PAPERS
 from tandem.config import check, compose
+from tandem.policies.flow.solvers import noise_levels
 
 ROOT = Path(__file__).resolve().parent.parent
 GIVEN = ("model.path=models/its", "data.path=prompts")
@@ -32,13 +36,46 @@ def numbers(words):
     return cfg
 
 
+def of_recipe(name):
+    (paper,) = (p for p in PAPERS if f"recipe=papers/{name}" in p.words)
+    return numbers(paper.command)
+
+
 def test_one_of_them_has_the_numbers_of_its_paper():
-    (paper,) = (p for p in PAPERS if "recipe=papers/nft_ocr_sd3_5_medium" in p.words)
-    cfg = numbers(paper.command)
+    cfg = of_recipe("nft_ocr_sd3_5_medium")
     old = cfg.algorithm.ema.old.decay
     assert (cfg.algorithm.loss.beta, cfg.num_minibatches, cfg.prompts_per_step) == (0.1, 2, 48)
     assert (old.flat, old.start, old.slope, old.decay) == (75, 0.0, 0.0075, 0.999)
     assert cfg.algorithm.kl.coef == 1e-4 and cfg.optimizer.lr == 3e-4 and cfg.group_size == 24
+    assert cfg.optimizer.weight_decay == 1e-4 and cfg.model.adapter.max_sequence_length == 128
+
+
+def test_diffusion_nft_samples_and_trains_the_levels_of_sd3s_own_scheduler():
+    cfg = of_recipe("nft_ocr_sd3_5_medium")
+    schedule, solver = instantiate(cfg.dynamics.schedule), instantiate(cfg.dynamics.solver)
+    own = FlowMatchEulerDiscreteScheduler(shift=3.0)
+    own.set_timesteps(cfg.rollout.steps)
+    levels = noise_levels(solver, schedule(cfg.rollout.steps, 1024))
+    assert_close(levels, own.sigmas, atol=1e-3, rtol=0)
+
+
+def test_rewards_that_a_paper_adds_have_its_units():
+    cfg = of_recipe("nft_multi_sd3_5_medium")
+    clip = cfg.reward.clip_score
+    assert clip.weight * clip.function.factor == pytest.approx(1)  # the cosine
+    assert cfg.reward.pickscore.function.divisor == 26
+
+
+def test_runs_of_several_updates_per_rollout_have_as_many_rollouts_as_there():
+    video, image = (
+        of_recipe("dance_grpo_vq_wan2_1_1_3b"),
+        of_recipe("flow_grpo_unified_reward_qwen_image"),
+    )
+    assert (video.iterations, video.num_minibatches) == (202, 2)
+    assert image.iterations == 3 * 10_000 // image.prompts_per_step
+    assert image.dynamics.schedule._target_.endswith("linear_shift")
+    assert image.dynamics.schedule.shift == 3 and image.model.adapter.resolution == 720
+    assert image.algorithm.advantage.of.scale._target_.endswith("unbiased_std")
 
 
 @pytest.mark.slow
