@@ -42,8 +42,9 @@ NOTES = """
 * `qwen_image_2512`, `sd3_5_large`, `z_image_turbo` and `wan2_1_14b` are other weights of the same
   classes.
 * Distilled models (`z_image_turbo`, `flux2_klein`) use few steps and no guidance. For
-  FLUX.1-schnell set `model.path=black-forest-labs/FLUX.1-schnell
-  model.adapter.embedded_guidance=null`, and the flags named in the warning about its scheduler.
+  FLUX.1-schnell set `model=flux1_dev model.path=black-forest-labs/FLUX.1-schnell
+  model.adapter.embedded_guidance=null model.adapter.max_sequence_length=256 rollout.steps=4
+  evaluation.steps=4 dynamics/schedule=linear_shift dynamics.schedule.shift=1`.
 * On the hub, the image processors of FLUX.2-dev and Qwen-Image-Edit need torchvision. The latter
   is loaded without its video part; the former was tried with its tokenizer alone.
 * Wan's folders name UniPC, which rounds times to whole thousandths: the gap is to the same
