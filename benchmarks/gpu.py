@@ -145,6 +145,8 @@ class Measurement:
         self.process.kill()
         self.process.wait()
         found = kept(self.file) or {"failed": why, "log": self.tail()}
+        if self.process.returncode and "failed" not in found:
+            found["stopped"] = why  # this is what it noted until then
         self.end()
         return found | {"took_seconds": round(time.monotonic() - began, 1)}
 
@@ -164,7 +166,14 @@ class Measurement:
 def measure(chosen: argparse.Namespace) -> None:
     """The process of one section: it imports, waits for its turn and writes a file."""
     section = next(s for s in sizes(chosen).sections if s.name == chosen.section)
-    chosen.out.write_text(json.dumps(attempted(section, chosen)))
+    note(attempted(section, chosen), chosen.out)
+
+
+def note(report: Report, file: Path) -> None:
+    """Write the file whole or not at all: the process may be killed at any moment."""
+    arriving = file.with_suffix(".new")
+    arriving.write_text(json.dumps(report))
+    arriving.rename(file)
 
 
 def attempted(section: Section, chosen: argparse.Namespace) -> Report:
@@ -179,8 +188,14 @@ def attempted(section: Section, chosen: argparse.Namespace) -> Report:
         from gpu_sections import MEASURES
 
         sys.stdin.readline()
-        place = Place(device=device, folder=chosen.out.parent, matrix=sizes(chosen).matrix)
-        return MEASURES[section.measure](section, place) | {"machine": machine(device)}
+        own = {"machine": machine(device)}
+        place = Place(
+            device=device,
+            folder=chosen.out.parent,
+            matrix=sizes(chosen).matrix,
+            note=lambda report: note(report | own, chosen.out),
+        )
+        return MEASURES[section.measure](section, place) | own
     except Exception as error:  # whatever it is, it is reported as a failure of this section
         reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
         return {"failed": reason, "log": traceback.format_exc()[-2000:]}
@@ -197,9 +212,9 @@ def machine(device: torch.device) -> dict[str, str]:
 def said(section: Section, found: Report) -> str:
     """A progress line; for a failure, everything that is known."""
     head = f"{section.name}: {found['took_seconds']} s"
-    return (
-        f"{head}, FAILED: {found['failed']}\n{found.get('log', '')}" if "failed" in found else head
-    )
+    if "failed" in found:
+        return f"{head}, FAILED: {found['failed']}\n{found.get('log', '')}"
+    return f"{head}, incomplete: {found['stopped']}" if "stopped" in found else head
 
 
 if __name__ == "__main__":

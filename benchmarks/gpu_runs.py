@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +36,8 @@ class Place:
     device: torch.device
     folder: Path  # empty, for what is written
     matrix: int  # side of a product that fills the device
+    # Keeps what is measured so far, in case the section is stopped.
+    note: Callable[[dict[str, object]], None] = lambda report: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

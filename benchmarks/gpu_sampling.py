@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -17,13 +17,17 @@ from tandem.policies.engines.paged import Paged
 from tandem.policies.language.policy import LanguagePolicy
 from tandem.types import Prompt
 
-ROUNDS = 2
-Report = dict[str, object]
+ROUNDS = 1
+STEPS = 64  # tokens of an answer at most: all ways to sample must fit into the time of a section
 
 
-def compared(policy: LanguagePolicy, size: Answers, *, rows: int) -> Report:
-    """Seconds for a step of all rows, by method; a failed one gives its reason."""
-    own = replace(policy.sampling, max_rows=rows)
+def compared(
+    policy: LanguagePolicy, size: Answers, *, rows: int
+) -> Iterator[tuple[str, float | str]]:
+    """Seconds for a step of all rows, by method; a failed one gives its reason. The one that
+    compiles is the last."""
+    size = replace(size, new=min(size.new, STEPS))
+    own = replace(policy.sampling, max_rows=rows, max_new_tokens=size.new)
     texts = questions(size)[: max(rows // size.group, 1)]
     even = [" ".join(text.split()[: size.shortest]) for text in texts]
     model = policy.scorer.model
@@ -31,22 +35,26 @@ def compared(policy: LanguagePolicy, size: Answers, *, rows: int) -> Report:
     ways: dict[str, Callable[[], object]] = {
         "tandem": lambda: ours(policy, texts, size, own),
         "tandem, prompts of one length": lambda: ours(policy, even, size, own),
-        "tandem, rollout=paged": lambda: paged(policy, texts, size, own),
+        "tandem, rollout=paged": lambda: paged(policy, texts, size, own, Paged()),
         "forward passes": lambda: forwards(model, tokens, mask, size.new),
         "transformers": lambda: generated(model, tokens, mask, size.new, cache="dynamic"),
+        "tandem, rollout=paged with graphs": lambda: paged(
+            policy, texts, size, own, Paged(cuda_graphs=True)
+        ),
         "transformers, static cache and graphs": lambda: generated(
             model, tokens, mask, size.new, cache="static"
         ),
     }
-    return {name: taken(way, policy.device, size.new) for name, way in ways.items()}
+    for name, way in ways.items():
+        yield name, taken(way, policy.device, size.new)
 
 
 def taken(way: Callable[[], object], device: torch.device, steps: int) -> float | str:
     """Seconds per token of all rows."""
     try:
         return timed(way, device, rounds=ROUNDS) / steps
-    except (RuntimeError, ValueError, torch.OutOfMemoryError) as error:
-        return f"failed: {str(error).splitlines()[0]}"
+    except Exception as error:  # whatever it is, it is reported as a failure of this way
+        return f"failed: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
 def ours(policy: LanguagePolicy, texts: Sequence[str], size: Answers, own: object) -> None:
@@ -54,9 +62,11 @@ def ours(policy: LanguagePolicy, texts: Sequence[str], size: Answers, own: objec
     policy.sample(prompts, size.group, key=0, slots=range(len(prompts)), sampling=own)
 
 
-def paged(policy: LanguagePolicy, texts: Sequence[str], size: Answers, own: object) -> None:
+def paged(
+    policy: LanguagePolicy, texts: Sequence[str], size: Answers, own: object, option: Paged
+) -> None:
     """transformers' continuous batching over the same weights, as in `rollout=paged`."""
-    before, option = policy.engine, Paged()
+    before = policy.engine
     policy.engine = option.host(policy)
     try:
         ours(policy, texts, size, replace(own, engine=option))

@@ -88,11 +88,13 @@ def sampling(section: Section, place: Place) -> Report:
     run, size = started(section, place), section.size
     run.module.policy.to(place.device)
     read = decoded_bytes(qwen3_config(size.shape), size=2)
-    return {
-        "new_tokens": size.new,
-        "least_bytes_of_a_step": read,
-        "ways": {rows: compared(run.module.policy, size, rows=rows) for rows in size.compared},
-    }
+    ways: dict[int, dict[str, float | str]] = {rows: {} for rows in size.compared}
+    report = {"least_bytes_of_a_step": read, "ways": ways}
+    for rows in size.compared:
+        for way, seconds in compared(run.module.policy, size, rows=rows):
+            ways[rows][way] = seconds
+            place.note(report)
+    return report
 
 
 def waiting(section: Section, place: Place) -> Report:

@@ -121,8 +121,13 @@ def of_rest(found: Mapping[str, Report]) -> str:
 
 
 def failures(report: Report) -> str:
-    failed = {name: x for name, x in report.get("sections", {}).items() if "failed" in x}
-    return "\n".join(f"FAILED {name}: {x['failed']}\n" for name, x in failed.items())
+    said = {"failed": "FAILED", "stopped": "INCOMPLETE"}
+    return "\n".join(
+        f"{word} {name}: {x[key]}\n"
+        for name, x in report.get("sections", {}).items()
+        for key, word in said.items()
+        if key in x
+    )
 
 
 def mfu(done: float, peak: float | None) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -109,7 +110,7 @@ def test_a_run_of_pictures_counts_every_row_of_its_network(tmp_path):
 
 def test_ways_to_sample_are_compared_and_a_checkpoint_is_loaded(tmp_path):
     ways = found("qwen3-0.6b sampling", tmp_path)["ways"][4]
-    assert len(ways) == 6 and all(isinstance(seconds, float) for seconds in ways.values())
+    assert len(ways) == 7 and all(isinstance(seconds, float) for seconds in ways.values())
     (tmp_path / "again").mkdir()
     assert found("qwen3-8b loading", tmp_path / "again")["loaded_seconds"] > 0
 
@@ -126,6 +127,21 @@ def test_a_section_that_fails_is_reported_and_costs_no_other(tmp_path, monkeypat
     assert gpu.main([*own, "--only", "loading"]) == 1  # a failure stays one
     with pytest.raises(SystemExit, match="is of commit abc, this is other"):
         gpu.main([*own[:2], "--commit", "other"])
+
+
+def test_a_section_that_is_stopped_keeps_what_it_measured(tmp_path, monkeypatch):
+    section = next(s for s in TINY.sections if s.name == "qwen3-0.6b sampling")
+    monkeypatch.setattr(gpu, "TINY", replace(TINY))
+    object.__setattr__(gpu.TINY, "sections", (replace(section, limit=1),))
+    halfway = "import pathlib, sys, time; pathlib.Path(sys.argv[4]).write_text(%r); time.sleep(60)"
+    report = json.dumps({"least_bytes_of_a_step": 8, "ways": {"4": {"tandem": 0.5}}})
+    monkeypatch.setattr(gpu, "__file__", str(tmp_path / "halfway.py"))
+    (tmp_path / "halfway.py").write_text(halfway % report)
+    file = tmp_path / "gpu.json"
+    assert gpu.main(["--tiny", "--out", str(file), "--commit", "abc"]) == 0
+    text = file.with_suffix(".md").read_text()
+    assert "INCOMPLETE qwen3-0.6b sampling: it was stopped after 1 s" in text
+    assert "| qwen3-0.6b sampling | 4 | tandem | 500.00 ms, 8 tokens/s |" in text
 
 
 @pytest.mark.slow
