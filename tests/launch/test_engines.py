@@ -138,16 +138,52 @@ def test_a_run_leaves_engines_alone_that_others_start(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("accelerator", "devices", "said"),
-    [("gpu", 2, "0-1"), ("gpu", [3, 5], "3,5"), ("auto", "auto", "0-7"), ("cpu", 2, "cpu")],
+    ("accelerator", "devices", "seen", "said"),
+    [
+        ("gpu", 2, None, "0,1"),
+        ("gpu", [3, 5], None, "3,5"),
+        ("auto", "auto", None, "0,1,2,3,4,5,6,7"),
+        ("cpu", 2, None, "cpu"),
+        ("gpu", 1, "6", "6"),  # as a sweep assigns it
+        ("gpu", [1], "4, GPU-8f2c-a1", "GPU-8f2c-a1"),
+    ],
 )
-def test_every_device_of_the_run_has_a_server(accelerator, devices, said, monkeypatch):
+def test_every_device_of_the_run_has_a_server(accelerator, devices, seen, said, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if seen is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
     trainer = Devices(
         accelerator=accelerator, devices=devices, num_nodes=1, strategy="auto", precision="32-true"
     )
     assert devices_of(trainer) == said
+    if said != "cpu":
+        assert [*Servers(gpus=said).devices] == [(name,) for name in said.split(",")]
+
+
+@pytest.mark.parametrize(
+    ("rollout", "backend"), [("vllm_server", "nccl"), ("vllm_colocated", "ipc")]
+)
+def test_a_server_on_the_gpu_of_the_trainer_receives_weights_by_ipc(
+    rollout, backend, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")
+    run = (*RUN, f"rollout={rollout}", "rollout.engine.transfer=broadcast", f"run_dir={tmp_path}")
+    (process,), _ = planned(tmp_path, "gpus=0", "program=vllm", run=run)
+    assert json.loads(follows(process.words, "--weight-transfer-config")) == {"backend": backend}
+
+
+def test_pickles_are_read_only_where_the_user_says_so(tmp_path, monkeypatch):
+    monkeypatch.delenv("VLLM_ALLOW_INSECURE_SERIALIZATION", raising=False)
+    run = (
+        *RUN,
+        "rollout=vllm_colocated",
+        "rollout.engine.transfer=broadcast",
+        f"run_dir={tmp_path}",
+    )
+    with pytest.raises(ValueError, match="whoever reaches its port can run code; set VLLM_ALLOW"):
+        planned(tmp_path, "gpus=0", "program=vllm", run=run)
 
 
 COLOCATED = {

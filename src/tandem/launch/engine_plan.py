@@ -21,6 +21,8 @@ from tandem.policies.language.records import Sampling
 from tandem.policies.lora import Lora
 from tandem.remote.transport import free_port
 
+UUIDS = ("GPU-", "MIG-")  # beginnings of the names that CUDA_VISIBLE_DEVICES may have
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Servers:
@@ -63,7 +65,9 @@ class Servers:
 
 
 def _spread(part: str) -> list[str]:
-    """4-7 -> 4, 5, 6, 7; empty if it is not a range of numbers."""
+    """4-7 -> 4, 5, 6, 7, and a UUID itself; empty for anything else."""
+    if part.startswith(UUIDS):
+        return [part]
     first, _, last = part.partition("-")
     if not first.isdigit() or not (last or "0").isdigit():
         return []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -64,10 +65,14 @@ def devices_of(trainer: Devices) -> str:
     """One server per device of the run, in the form of `tandem engines gpus=`."""
     if trainer.accelerator == "cpu" or not torch.cuda.is_available():
         return CPU
+    count = torch.cuda.device_count()
     if isinstance(trainer.devices, list):
-        return ",".join(map(str, trainer.devices))
-    count = torch.cuda.device_count() if trainer.devices == "auto" else trainer.devices
-    return f"0-{count - 1}"
+        used = trainer.devices
+    else:
+        used = range(count if trainer.devices == "auto" else trainer.devices)
+    # The run counts the GPUs that it sees; a server sees what its own variable names.
+    seen = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")
+    return ",".join(seen[number].strip() for number in used)
 
 
 def _watch(watcher: Watcher, addresses: AddressFile, ended: threading.Event) -> None:

@@ -3,11 +3,14 @@
 from contextlib import contextmanager
 
 import pytest
+import requests
 import torch
 from loopback import Habits, Loopback, serving
 from small_language import NOTHING, questions
 
+from tandem import distributed
 from tandem.policies.engines import vllm_checks
+from tandem.policies.engines.transfer import SENDERS
 from tandem.policies.engines.vllm_server import VllmServer
 from tandem.policies.engines.weight_files import WeightFiles
 from tandem.policies.language.policy import LanguagePolicy
@@ -104,6 +107,26 @@ def test_a_rank_without_weights_says_so(hosted):
         empty = type(empty)(empty.network, {}, False)
         with pytest.raises(EngineUnavailable, match="this rank has none to send"):
             policy.supply.engine.sync(empty, policy.supply.version)
+
+
+def test_an_error_of_vllms_http_client_is_a_server_that_is_gone(hosted):
+    class Lost:
+        def send(self, tensors):
+            raise requests.ConnectionError("refused")
+
+    with hosted() as (_, policy):
+        gap(policy, 0)
+        engine = policy.supply.engine
+        engine.broadcast.sender = Lost()
+        with pytest.raises(EngineUnavailable, match="refused"):
+            engine.broadcast.send(policy.files, met=True)
+        assert engine.broadcast.sender is None  # the next handover meets it anew
+
+
+def test_ipc_is_refused_on_several_ranks_as_the_others_would_be_waited_for(monkeypatch):
+    monkeypatch.setattr(distributed, "world_size", lambda: 2)
+    with pytest.raises(RuntimeError, match=r"set rollout\.engine\.transfer=files"):
+        SENDERS["ipc"](None, 1.0)
 
 
 @pytest.mark.parametrize(

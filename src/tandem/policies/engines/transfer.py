@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from tandem import distributed
 from tandem.policies.engines.protocol import Weights
 from tandem.policies.engines.vllm_api import VllmApi
 from tandem.remote.transport import free_port
@@ -52,7 +53,7 @@ class Broadcast:
             if self.sender is None or not met:
                 self.sender = self._meet()
             self.sender.send(tensors)
-        except RuntimeError as error:  # one end of the group is gone
+        except (RuntimeError, OSError) as error:  # one end of the group is gone
             self.sender = None
             raise EngineUnavailable(f"{self.api.endpoint.url}: {error}") from None
 
@@ -91,6 +92,11 @@ class VllmSender:
     """Transfer between GPUs, by vLLM's trainer half, which is installed beside the trainer."""
 
     def __init__(self, api: VllmApi, seconds: float, *, backend: str) -> None:
+        if backend == "ipc" and distributed.world_size() > 1:
+            raise RuntimeError(
+                "vLLM's ipc waits for all ranks of the trainer, and only the first one sends; set "
+                "rollout.engine.transfer=files"
+            )
         from vllm.distributed.weight_transfer import (
             HTTPVLLMWeightSyncClient,
             WeightTransferTrainerFactory,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from tandem.policies.engines.serving import Command, Served
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # values of --max-lora-rank
 OF_CLIENTS = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"}
+PICKLES = "VLLM_ALLOW_INSECURE_SERIALIZATION"  # servers inherit it
 ON_CPU = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
 
@@ -41,13 +43,27 @@ def serve(option: VllmServer, served: Served, sampling: Sampling, lora: Lora | N
         words += ["--enable-lora", "--max-lora-rank", str(room_for_rank(lora.r))]
         words += ["--max-loras", str(sampling.staleness + 2)]  # a new one loads before an old goes
     if option.transfer == "broadcast":
-        words += ["--weight-transfer-config", '{"backend": "nccl"}']
+        words += ["--weight-transfer-config", f'{{"backend": "{backend_of(option)}"}}']
     if not served.devices:
         return Command(words=[*words, "--enforce-eager"], environment=OF_CLIENTS | ON_CPU)
     words += ["--gpu-memory-utilization", str(option.memory)]
     words += ["--tensor-parallel-size", str(len(served.devices))]
     on_gpus = {"CUDA_VISIBLE_DEVICES": ",".join(served.devices)}
     return Command(words=words, environment=OF_CLIENTS | on_gpus)
+
+
+def backend_of(option: VllmServer) -> str:
+    """The backend of vLLM's weight transfer. Raises ValueError without leave to read pickles."""
+    if not (option.starts or option.sleeps):
+        return "nccl"
+    # On the trainer's own GPU: NCCL does not connect two processes there.
+    if os.environ.get(PICKLES) != "1":
+        raise ValueError(
+            "rollout.engine.transfer=broadcast on the trainer's GPU (ipc): vLLM then reads "
+            "pickles, by which whoever reaches its port can run code; set "
+            f"{PICKLES}=1 if no one else can, or rollout.engine.transfer=files"
+        )
+    return "ipc"
 
 
 def refuse_flag(key: str, word: str | None) -> None:
