@@ -2,6 +2,7 @@
 
 import torch
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tandem import rng
 
@@ -26,6 +27,20 @@ def test_a_key_is_the_same_folded_at_once_or_further():
         whole, further = rng.key("a", first, "b", rows), rng.key("b", after=rng.key("a", first))
         assert torch.equal(rng.key(rows, after=further), whole)
     assert rng.key(7, after=rng.key(2, "x")) == rng.key(2, "x", 7)
+
+
+def test_a_key_makes_no_tensor_from_numbers_as_an_accelerator_would_be_waited_for():
+    called = set()
+
+    class Calls(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            called.add(function.overloadpacket)
+            return function(*args, **kwargs or {})
+
+    with Calls():
+        rng.key(3, "step", torch.arange(4), 7, "x", after=5)
+    made = {torch.ops.aten.lift_fresh, torch.ops.aten._to_copy, torch.ops.aten.scalar_tensor}
+    assert called and not made & called
 
 
 def test_no_name_can_be_moved_into_its_neighbour():

@@ -29,7 +29,7 @@ def key(*names: int | str | Tensor, after: Key = 0) -> Key:
     state = _signed(after)
     for name in names:
         if isinstance(name, Tensor):
-            state, name = torch.as_tensor(state, device=name.device), name.long()
+            name = name.long()  # no tensor of the state: creating one would wait for a GPU
         elif isinstance(name, str):
             name = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
         state = _signed(state + GOLDEN) ^ _signed(name)
