@@ -13,7 +13,7 @@ from two_ranks import on_two_ranks
 
 import tandem
 from tandem.config import ConfigError
-from tandem.policies.engines.paged import Paged
+from tandem.policies.engines.paged import Paged, PagedSampler
 from tandem.policies.language.decoding import Local
 from tandem.policies.language.records import Sampling
 from tandem.policies.lora import Lora
@@ -107,6 +107,32 @@ def test_the_prompt_of_a_group_is_read_once_but_for_its_last_page(whole):
     assert torch.equal(apart.sample.tokens, together.sample.tokens)
     prompts = apart.sample.prompt_length[::3]
     assert alone - shared == int(2 * ((prompts - 1) // 4 * 4).sum())
+
+
+def test_a_stream_of_its_own_waits_for_the_noise_of_each_pass(whole, monkeypatch):
+    class Stream(torch.cpu.Stream):
+        device, waited = torch.device("cpu"), 0
+
+        def wait_stream(self, other):
+            assert other is torch.cpu.current_stream()
+            self.waited += 1
+
+        def synchronize(self):
+            assert self.waited, "it may have read the noise of the pass before"
+
+    made, streams = PagedSampler._processor, []
+
+    def with_stream(self, *given):
+        processor = made(self, *given)
+        streams.append(Stream())
+        processor.inputs_and_outputs.compute_stream = streams[-1]
+        return processor
+
+    want = sampled(whole, PAGES_OF_4.host(whole))
+    monkeypatch.setattr(PagedSampler, "_processor", with_stream)
+    got = sampled(whole, PAGES_OF_4.host(whole))
+    assert streams[0].waited >= int(want.length.max())
+    assert torch.equal(got.sample.tokens, want.sample.tokens)
 
 
 def test_rows_that_lost_their_pages_go_on_where_they_were(whole, monkeypatch):

@@ -73,6 +73,8 @@ class PagedRows:
         ]
         row, place = (torch.tensor(x, device=self.keys.device) for x in (rows, places))
         self.noise[: len(rows)] = rng.key(self.keys[row], place)
+        if (stream := processor.inputs_and_outputs.compute_stream) is not None:
+            stream.wait_stream(torch.get_device_module(stream.device).current_stream(stream.device))
         processor._generation_step(model)
         processor.update_batch()
         self.keep(processor.inputs_and_outputs.output_ids[0, : len(rows)], row, place)
