@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 
 OF_FILMS = "video_preprocessor_config.json"
 FILMS = "video_processor"  # the part of a processor that needs torchvision
+OPTIONAL = (  # loggers that warn of optional packages, when a model's library imports them
+    "transformers.utils.import_utils",  # torchvision
+    "bitsandbytes",  # 4-bit kernels
+    "torchao",  # kernels for GPUs
+    "diffusers.quantizers.torchao",
+    "torch.utils._pytree",  # the classes that torchao registers
+)
 
 
 def locate(path: str, *, key: str) -> str:
@@ -99,18 +106,21 @@ def _shards(index: Path) -> list[str]:
 def hide_bars() -> None:
     """Hide the progress bars of loading, for which a run prints a line of its own.
 
-    A terminal keeps those of downloads. Warnings that optional packages are missing, which nothing
-    here uses, are silenced too.
+    A terminal keeps those of downloads.
     """
     from huggingface_hub.utils import enable_progress_bars
     from transformers.utils import logging as of_transformers
 
     of_transformers.disable_progress_bar()
-    # of torchvision, 4-bit kernels, kernels for GPUs, and the classes that torchao registers
-    for of in ("transformers.utils.import_utils", "bitsandbytes", "torchao", "torch.utils._pytree"):
-        logging.getLogger(of).setLevel(logging.ERROR)
+    quiet_libraries()
     if sys.stderr.isatty():
         enable_progress_bars()
+
+
+def quiet_libraries() -> None:
+    """Silence warnings that optional packages are missing, which nothing here uses."""
+    for name in OPTIONAL:
+        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def align(network: nn.Module) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -145,6 +146,14 @@ def test_a_dry_run_loads_nothing_and_writes_nothing(tmp_path, capsys):
     assert "4 prompts x 4 samples = 16 samples" in capsys.readouterr().out
     train(tmp_path / "run", "dry_run=true", "data=hub", "data.name=no/such")
     assert "prompts     not read, as a dry run downloads nothing\n" in capsys.readouterr().out
+
+
+def test_a_run_silences_libraries_that_miss_optional_packages(tmp_path):
+    said = [logging.getLogger(name) for name in ("bitsandbytes", "diffusers.quantizers.torchao")]
+    for log in said:
+        log.setLevel(logging.WARNING)
+    tandem.train("dry_run=true", f"run_dir={tmp_path / 'run'}")
+    assert not any(log.isEnabledFor(logging.WARNING) for log in said)
 
 
 @pytest.mark.parametrize("lora", ["null", "{r: 4, alpha: 8, target_modules: all-linear}"])

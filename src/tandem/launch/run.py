@@ -19,6 +19,7 @@ from tandem.config.arguments import fill_defaults
 from tandem.config.refusals import refusals, refusing
 from tandem.config.resume import judge_address, remember, remember_address
 from tandem.data import Data, write_quarantine
+from tandem.hub import quiet_libraries
 from tandem.launch.assembly import assemble, read_by
 from tandem.launch.banner import banner, left_out, prompts_read, warm_start_banner
 from tandem.launch.devices import check_devices, device_of_rank, trainer_for
@@ -81,6 +82,7 @@ def run(
     All possible checks come before anything that costs time or memory. `settings` and `data` are
     those of `cfg` if it was checked and they were read before.
     """
+    quiet_libraries()
     cfg.run_dir = str(run_dir)
     if cfg.continue_from is not None:
         cfg.continue_from = str(followed(Path(cfg.continue_from)))
