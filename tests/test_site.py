@@ -101,6 +101,7 @@ def test_a_preset_has_a_page_with_its_paper_its_numbers_and_its_file():
     page = algorithms.page("dapo")
     assert "[arXiv:2503.14476]" in page
     assert "| `algorithm.loss.clip_high` | `0.28` |" in page
+    assert "| `group_size` | `16` |\n| `num_minibatches` | `16` |\n| `epochs` | `1` |" in page
     assert "override sampling_strategy" in page
 
 

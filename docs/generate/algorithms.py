@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from tandem.config import build, compose
 from tandem.contracts import facts_of, iterate_innermost, name_of, unwrap_partial
+from tandem.settings.renamed import OF_THE_RUN
 
 CONF = ROOT / "conf" / "algorithm"
 TABLE = ROOT / "docs" / "algorithms.md"
@@ -21,7 +22,7 @@ FORMULAS = yaml.safe_load((ROOT / "docs" / "formulas.yaml").read_text(encoding="
 USED: set[tuple[str, str]] = set()  # formulas that a page shows
 PAIRS = ("data=sort_pairs",)
 TEACHER = "algorithm.teachers.folders={others: RUN}"
-NUMBERS = ("group_size", "num_minibatches", "epochs", "target_kl", "normalize_advantages")
+NUMBERS = ("target_kl", "normalize_advantages")
 TITLES = {"loss": "Loss", "advantage": "Advantage", "weights": "Weights", "kl": "KL in the loss"}
 PARTS = ("loss", "advantage", "weights", "kl", "entropy", "critic")
 
@@ -76,14 +77,14 @@ def page(preset: str) -> str:
     text = (CONF / f"{preset}.yaml").read_text(encoding="utf-8")
     title, paper, said = heading(text)
     words = [word.strip('"') for word in command(preset)]
-    cfg = compose([*words, "~recipe", "warm_start=null"]).algorithm
-    algorithm = build(cfg)
+    run = compose([*words, "~recipe", "warm_start=null"])
+    cfg, algorithm = run.algorithm, build(run.algorithm)
     best_for = rows()[preset][2]
     parts = {
         "": f"# {preset}\n\n**{title}.** {paper}\n\nBest for: {best_for}.\n",
         "Run it": f"    python train.py {' '.join(command(preset))}\n",
         "Formula": formulas(cfg, algorithm),
-        "Numbers": f"{said}\n\n{numbers(cfg)}",
+        "Numbers": f"{said}\n\n{numbers(run)}",
         "Requirements": needs(preset, algorithm),
         "Learning curve": curves.section(preset),
         "YAML": f"`conf/algorithm/{preset}.yaml`\n\n```yaml\n{text}```\n",
@@ -126,14 +127,16 @@ def _formula(group: str, component: Callable) -> str:
     return "\n\n".join([*lines, f"$$\n{latex}\n$$", ""])
 
 
-def numbers(cfg: DictConfig) -> str:
+def numbers(run: DictConfig) -> str:
     """What the preset sets, without a recipe, with the default of the model it was composed for."""
-    found = [(name, cfg[name]) for name in NUMBERS if cfg.get(name) is not None]
+    cfg = run.algorithm
+    found = [(name, run[name]) for name in OF_THE_RUN]
+    found += [(f"algorithm.{name}", cfg[name]) for name in NUMBERS if cfg.get(name) is not None]
     for part in PARTS:
         node = cfg.get(part)
         if isinstance(node, DictConfig) and not (part in ("kl", "entropy") and not node.coef):
-            found += [(f"{part}.{key}", value) for key, value in _leaves(node)]
-    lines = "\n".join(f"| `algorithm.{key}` | {_said(value)} |" for key, value in found)
+            found += [(f"algorithm.{part}.{key}", value) for key, value in _leaves(node)]
+    lines = "\n".join(f"| `{key}` | {_said(value)} |" for key, value in found)
     return f"| key | value |\n|---|---|\n{lines}\n"
 
 
