@@ -148,6 +148,14 @@ def test_a_dry_run_loads_nothing_and_writes_nothing(tmp_path, capsys):
     assert "prompts     not read, as a dry run downloads nothing\n" in capsys.readouterr().out
 
 
+def test_a_run_without_a_checkpoint_is_not_evaluated_and_no_warm_start_is_trained(tmp_path):
+    cfg = compose([f"run_dir={tmp_path}", f"cache_dir={tmp_path / 'cache'}"])
+    OmegaConf.save(cfg, tmp_path / "config.yaml")
+    with pytest.raises(ConfigError, match=r"resume=\S+: it has no checkpoint to evaluate"):
+        tandem.train(f"resume={tmp_path}", "evaluate=true")
+    assert not (tmp_path / "cache").exists()
+
+
 def test_a_run_silences_libraries_that_miss_optional_packages(tmp_path):
     said = [logging.getLogger(name) for name in ("bitsandbytes", "diffusers.quantizers.torchao")]
     for log in said:

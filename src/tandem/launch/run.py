@@ -37,7 +37,7 @@ from tandem.record.evaluation_record import EvaluationRecord
 from tandem.record.latest import followed
 from tandem.record.mirrors import Job
 from tandem.record.next_commands import next_commands
-from tandem.record.resumable import check_resumable
+from tandem.record.resumable import check_measurable, check_resumable
 from tandem.record.room import check_place, check_room, measure_size, stop_where_full
 from tandem.record.run_record import CHECKPOINTS, RunRecord
 from tandem.record.writer import claim_folder
@@ -97,7 +97,9 @@ def run(
             check_place(run_dir)
         else:
             check_place(Path(settings.cache_dir), key="cache_dir")
-        if settings.resume is not None and not settings.evaluate:
+        if settings.resume is not None and settings.evaluate:
+            check_measurable(run_dir)
+        elif settings.resume is not None:
             every = settings.checkpoints.every
             check_resumable(run_dir, every=every, iterations=settings.iterations)
     say(banner(settings, run_dir, cfg.reward) if job == "train" else warm_start_banner(settings))

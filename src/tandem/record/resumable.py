@@ -37,6 +37,13 @@ def check_resumable(run_dir: Path, *, every: int, iterations: int) -> None:
         )
 
 
+def check_measurable(run_dir: Path) -> None:
+    """Raise ValueError if no checkpoint of the run can be evaluated."""
+    folder = run_dir / CHECKPOINTS
+    if not folder.is_dir() or find_newest_step(folder) is None:
+        raise ValueError(f"resume={run_dir}: it has no checkpoint to evaluate")
+
+
 def _check_manifest(path: Path) -> None:
     """Raise ValueError for a manifest to which a start cannot be added."""
     try:
