@@ -168,6 +168,10 @@ MISSPELT = {
         "cannot read 'seed': write key=value, e.g. seed=3; "
         "quote values that hold spaces, commas, brackets or ~, e.g. 'data.path=\"~/my prompts\"'"
     ),
+    "warm_start=[algorithm=sft]": (
+        "cannot read 'warm_start=[algorithm=sft]': quote the elements of a list that hold =, "
+        "e.g. \"warm_start=['algorithm=sft']\""
+    ),
     "plugins=my_rewards": "plugins: expected a list of modules, such as plugins=[my_rewards]",
     "plugins=[rewards/my.py]": (
         "plugins: rewards/my.py is a file; give its module: plugins=[rewards.my]"
