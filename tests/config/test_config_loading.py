@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from tandem.config import ConfigError, compose, files, loading
 from tandem.config.composition import conf_folder, make_loader
-from tandem.config.loading import merge
+from tandem.config.contents import merge
 
 LINES = (
     [],

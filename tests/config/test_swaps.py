@@ -143,10 +143,10 @@ def test_a_kl_that_is_chosen_and_costs_nothing_is_said_to_be_off():
 
 
 def test_a_pair_without_a_recipe_is_named_if_the_model_has_some():
-    line = ["model=tiny_flow", "algorithm=kl_cov"]
+    line = ["model=tiny_lm", "algorithm=m2po"]
     (told,) = compose(line).replaced.untuned
-    assert told.startswith("no recipe for tiny_flow/kl_cov; recipe=tiny_flow/NAME takes")
-    for known in (["recipe=tiny_flow/cispo"], ["~recipe"], ["algorithm=cispo"], ["model=hf"]):
+    assert told.startswith("no recipe for tiny_lm/m2po; recipe=tiny_lm/NAME takes")
+    for known in (["recipe=tiny_lm/cispo"], ["~recipe"], ["algorithm=cispo"], ["model=hf"]):
         assert not compose([*line, *known]).replaced.untuned
 
 

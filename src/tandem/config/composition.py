@@ -45,6 +45,7 @@ from tandem.config.overrides import (
 from tandem.config.own_targets import conf_folder, project_root
 from tandem.config.plugins import load_plugins
 from tandem.config.registered import store_options
+from tandem.config.shared_recipes import choose_shared_recipe, is_shared
 from tandem.config.swaps import Numbers
 from tandem.config.values import as_argument, of_reward, refuse_deleted_key, refuse_unknown_key
 
@@ -107,7 +108,7 @@ def _compose(given: Sequence[Override], compose: Compose, *, recorded: bool) -> 
         typed = {value.key_or_group for value in values}
         cfg.replaced = list_replaced_numbers(made.numbers, typed) | {
             "off": list(_list_switched_off(choices, cfg)),
-            "untuned": list(list_missing_recipe(made.choices.get("recipe"), options)),
+            "untuned": list(list_missing_recipe(made.choices, options)),
         }
         cfg.choices.dynamics = cfg.dynamics.name  # what `auto` selected
     return cfg
@@ -116,10 +117,12 @@ def _compose(given: Sequence[Override], compose: Compose, *, recorded: bool) -> 
 def compose_choices(
     source: Loader, choices: Sequence[Override], compose: Compose = Loader.compose
 ) -> Composition:
-    """The composition of choices, and of those that the chosen dataset makes for other groups."""
+    """The composition of choices and of those that follow from them: what the chosen dataset
+    chooses for other groups, and the recipe that a model shares among presets."""
     lines = [part.input_line for part in choices]
-    made = compose(source, lines)
-    chosen = choices_of_data(source.repository, made.choices, choices)
+    made, repo = compose(source, lines), source.repository
+    chosen = choices_of_data(repo, made.choices, choices)
+    chosen += choose_shared_recipe(repo, made.choices, made.cfg.algorithm, [*chosen, *choices])
     return compose(source, [*(part.input_line for part in chosen), *lines]) if chosen else made
 
 
@@ -197,7 +200,7 @@ def list_choices(raw: Mapping[str, str | None], options: Menu) -> dict[str, str 
     """
     chosen = {group: raw[group] for group in sorted(raw) if "/" not in group and group != "sweep"}
     folder, _, name = (chosen.get("recipe") or "").rpartition("/")
-    found = name in options.get(f"recipe/{folder}", ())
+    found = name in options.get(f"recipe/{folder}", ()) or is_shared(chosen.get("recipe"))
     return chosen | {"recipe": chosen["recipe"] if found else None}
 
 

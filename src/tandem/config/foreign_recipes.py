@@ -8,10 +8,12 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from tandem.config.binding import MARKS, comes_later
+from tandem.config.contents import merge, read
 from tandem.config.files import Plain
-from tandem.config.loading import Composition, Loader, merge, read
+from tandem.config.loading import Composition, Loader
 from tandem.config.names import ConfigError
 from tandem.config.overrides import Menu
+from tandem.config.shared_recipes import is_shared
 from tandem.config.signatures import signature
 from tandem.config.targets import resolve
 from tandem.config.values import is_left_out, list_keys
@@ -36,11 +38,14 @@ def refuse_foreign_recipe(made: Composition, source: Loader, menu: Menu) -> None
     _refuse_foreign_parts(made, source, menu)
 
 
-def list_missing_recipe(recipe: str | None, menu: Menu) -> Iterator[str]:
+def list_missing_recipe(choices: Mapping[str, str | None], menu: Menu) -> Iterator[str]:
     """A notice if the model has recipes, but none for the algorithm."""
-    model, _, algorithm = (recipe or "").rpartition("/")
+    recipe, preset = choices.get("recipe") or "", choices["algorithm"]
+    model, _, algorithm = recipe.rpartition("/")
     tuned = menu.get(f"recipe/{model}", ())
-    if tuned and algorithm not in tuned:
+    if is_shared(recipe):
+        yield f"recipe={recipe}, as algorithm={preset} has none of its own; its own numbers win"
+    elif tuned and algorithm not in tuned:
         yield f"no recipe for {recipe}; recipe={model}/NAME takes the numbers of another algorithm"
 
 

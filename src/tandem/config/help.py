@@ -39,7 +39,9 @@ NOTES = """\
   group=option chooses (algorithm=dapo, algorithm/loss=ppo, logger=[wandb,csv], ~recipe); a group
   placed under another name is written with it, as below (group@name=option);
   a loss without a preset is also an algorithm: algorithm=opsm is group-relative with that loss;
-  key=value sets a number (algorithm.loss.clip_high=0.28). The command line wins.
+  key=value sets a number (algorithm.loss.clip_high=0.28). The command line wins, then the recipe
+  of model and algorithm, then the algorithm; a preset without one takes the shared recipe of the
+  model, below its own numbers (docs/howto/algorithm.md).
   --cfg job --resolve prints the configuration; other arguments of a function keep their defaults
   and are keys as well (reward.exact_match.range=[0,1]). -m or sweep= runs a sweep
   (docs/sweeps.md), dry_run=true stops before any weight is loaded."""

@@ -6,11 +6,8 @@ merging them node by node took three quarters of its time.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from typing import Any
 
 from hydra._internal import defaults_list as hydras_list
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -20,9 +17,10 @@ from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.default_element import InputDefault, ResultDefault
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from tandem.config.contents import DELETED, merge, read
 from tandem.config.files import Plain, Repository, is_hydras
-from tandem.config.judged_files import judge
 from tandem.config.plain import iterate_leaves
+from tandem.config.shared_recipes import collect_stated, is_shared, leave_out_stated
 from tandem.config.swaps import (
     Numbers,
     Swap,
@@ -36,8 +34,6 @@ from tandem.config.swaps import (
     select_node,
 )
 from tandem.settings.renamed import OF_THE_RUN
-
-DELETED = "~"
 
 
 class Loader(ConfigLoaderImpl):
@@ -124,12 +120,16 @@ def merge_files(
     `swaps`: relative to the presets, then relative to the experiment.
     """
     whole: Plain = {}
+    shared = is_shared(asked.overrides.known_choices.get("recipe"))
+    stated = collect_stated(asked.defaults, repo) if shared else {}
     for default in asked.defaults:
         content = read(default, repo)
         of_study = default.config_path.startswith("experiment/")
         for swap in (swaps[-1] if of_study else swaps[0]) if swaps else ():
             if not default.primary and not swap.brings(default):
                 content = fit_numbers(content, swap, numbers)
+        if default.config_path.startswith("recipe/"):
+            content = leave_out_stated(content, stated)
         merge(whole, content)
     return whole
 
@@ -194,36 +194,6 @@ def _overrules(swap: Swap, default: ResultDefault, repo: IConfigRepository) -> b
     said = function_of(select_node(read(default, repo), swap.place))
     other = said not in (None, function_of(swap.after))
     return other and not default.primary and not swap.brings(default)
-
-
-def read(default: ResultDefault, repo: IConfigRepository) -> Plain:
-    """The content of a file at the place of its package; nothing for Hydra's own files."""
-    path = default.config_path
-    found = repo.load_config(path)
-    package = default.package if default.package is not None else found.header["package"]
-    content = {} if is_hydras(path) else place_content(found.plain, package)
-    judge(path, found, content)
-    return content
-
-
-def place_content(content: Any, package: str | None) -> Plain:
-    """The content of a file at the place that its package names."""
-    names = package.split(".") if package else []
-    return reduce(lambda inner, name: {name: inner}, reversed(names), content)
-
-
-def merge(into: Plain, own: Mapping[str, Any]) -> None:
-    """Merge `own` over `into`. `~` deletes a key, and `???` keeps an existing value."""
-    for name, value in own.items():
-        if value == DELETED:
-            into.pop(name, None)
-            continue
-        if isinstance(value, dict):
-            there = into.get(name)
-            into[name] = there if isinstance(there, dict) else {}
-            merge(into[name], value)
-        elif value != "???" or name not in into:
-            into[name] = copy.deepcopy(value)
 
 
 def _choices_where_read(
