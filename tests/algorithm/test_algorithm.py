@@ -24,6 +24,7 @@ from tandem.losses.kl import k3_unbiased
 from tandem.losses.policy import ppo, reinforce
 from tandem.stop import Stop
 from tandem.training import collect
+from tandem.training.lr_schedules import cosine
 
 ONCE = replace(PLAN, num_minibatches=1, epochs=1)
 CRITIC = Critic(coef=0.5, loss=value_loss, returns=gae_returns, lr=0.5, warmup=0)
@@ -132,6 +133,24 @@ def test_a_controller_moves_the_coefficient_towards_its_target(tmp_path):
 def test_a_target_needs_a_coefficient_to_move():
     with pytest.raises(ValueError, match=r"algorithm\.kl\.coef=0"):
         KLInReward(coef=0.0, kl_target=0.1)
+
+
+@pytest.mark.parametrize("kind", [partial(KLInLoss, loss=k3_unbiased), KLInReward])
+def test_a_schedule_moves_the_coefficient_with_the_iterations(kind, tmp_path):
+    held = kind(coef=0.1, schedule=partial(cosine, iterations=2))
+    loop = Loop(algorithm=replace(GRPO, kl=held), folder=tmp_path).go()
+    assert loop.report["optim/kl_coef"] == 0.1
+    loop.go()
+    assert loop.report["optim/kl_coef"] == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "advice"),
+    [({"coef": 0.0}, "coef above 0"), ({"coef": 0.1, "kl_target": 0.1}, "kl_target=null")],
+)
+def test_a_schedule_needs_a_coefficient_and_no_controller_of_it(numbers, advice):
+    with pytest.raises(ValueError, match=rf"kl/schedule=cosine .*; set algorithm\.kl\.{advice}$"):
+        KLInReward(schedule=partial(cosine, iterations=2), **numbers)
 
 
 # Memory.

@@ -1,11 +1,11 @@
 """Controllers of coefficients, against the reference and by hand."""
 
-from math import isclose
+from math import isclose, nan
 
 import pytest
 import torch
 
-from tandem.algorithm.controllers import EntropyController, KLController
+from tandem.algorithm.controllers import EntropyController, KLController, ScheduledCoefficient
 
 
 def test_the_kl_controller_is_the_reference_one(vectors):
@@ -46,7 +46,20 @@ def test_the_entropy_bonus_stays_between_0_and_its_most():
     assert controller.value.item() == 0.0
 
 
+def scheduled():
+    return ScheduledCoefficient(start=0.2, schedule=lambda iteration: 1 - iteration / 4)
+
+
+def test_a_schedule_gives_the_coefficient_of_each_iteration_whatever_its_kl():
+    coefficient, seen = scheduled(), []
+    for kl in (0.5, nan, 0.0):
+        seen.append(float(coefficient))
+        coefficient.observe(kl, 64)
+    assert seen == pytest.approx([0.2, 0.15, 0.1])
+
+
 CONTROLLERS = {
+    "schedule": (scheduled, lambda c: c.observe(0.5, 256)),
     "kl": (lambda: KLController(start=0.2, kl_target=0.1), lambda c: c.observe(0.5, 256)),
     "entropy": (lambda: EntropyController(start=0.2, target=0.1), lambda c: c.observe(0.05)),
 }

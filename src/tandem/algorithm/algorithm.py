@@ -233,8 +233,8 @@ class Algorithm:
 
     def observe(self, report: Mapping[str, float], samples: int) -> None:
         """Update the controllers after an iteration, with metrics over all ranks."""
-        if "kl" in self.memory and "actor/ref_kl" in report:
-            self.memory["kl"].observe(report["actor/ref_kl"], samples)
+        if "kl" in self.memory:
+            self.memory["kl"].observe(report.get("actor/ref_kl", float("nan")), samples)
         if "entropy" in self.memory and "actor/entropy" in report:
             self.memory["entropy"].observe(report["actor/entropy"])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 
@@ -49,6 +50,23 @@ class KLController(Coefficient):
             return
         error = min(max(kl / self.kl_target - 1, -MOST_ERROR), MOST_ERROR)
         self.value.mul_(1 + error * min(samples / self.horizon, 1))
+
+
+class ScheduledCoefficient(Coefficient):
+    """start * schedule(i), where i counts the iterations that train the policy, from 0."""
+
+    def __init__(self, *, start: float, schedule: Callable[[int], float]) -> None:
+        super().__init__(start * schedule(0))
+        self.start, self.schedule = start, schedule
+        self.register_buffer("iteration", torch.tensor(0.0, dtype=torch.float64))
+
+    def report(self) -> dict[str, float]:
+        return {"optim/kl_coef": float(self)}
+
+    def observe(self, kl: float, samples: int) -> None:
+        """Move on to the next iteration, whatever its KL and its number of samples were."""
+        self.iteration.add_(1)
+        self.value.fill_(self.start * self.schedule(int(self.iteration.item())))
 
 
 class ReferenceRenewal(StatefulComponent):

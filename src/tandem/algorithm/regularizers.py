@@ -11,7 +11,12 @@ import torch
 from torch import Tensor
 
 from tandem.advantages.temporal import step_rewards
-from tandem.algorithm.controllers import EntropyController, KLController, ReferenceRenewal
+from tandem.algorithm.controllers import (
+    EntropyController,
+    KLController,
+    ReferenceRenewal,
+    ScheduledCoefficient,
+)
 from tandem.algorithm.coupled import entropy_bonus
 from tandem.algorithm.objective import Term, Weigh
 from tandem.contracts import Switch, at_least, declare, facts_of, positive, register_kl
@@ -24,13 +29,15 @@ Gate = Callable[[Scores, Rollout], Tensor]  # -> [B] bool
 
 @dataclass(frozen=True, kw_only=True)
 class KL(Switch):
-    """The coefficient of a KL; with `kl_target` (nats per step) a controller adapts it."""
+    """The coefficient of a KL; with `kl_target` (nats per step) a controller adapts it, with
+    `schedule` it is multiplied by a function of the iteration."""
 
     gate = renewal = renew_above = renew_every = None  # of a KL in the loss only
 
     coef: Annotated[float, at_least(0)]
     kl_target: float | None = None
     horizon: Annotated[int, positive] = 10_000  # samples per change by up to a fifth
+    schedule: Callable[[int], float] | None = None  # iteration -> factor on `coef`; None: 1
 
     def __post_init__(self) -> None:
         if self.kl_target is not None and not (self.coef > 0 and self.kl_target > 0):
@@ -38,13 +45,21 @@ class KL(Switch):
                 f"algorithm.kl.kl_target={self.kl_target} adapts the coefficient from its start, "
                 f"algorithm.kl.coef={self.coef}; set both above 0"
             )
+        if self.schedule is not None and (self.kl_target is not None or self.coef == 0):
+            wrong = "coef above 0" if self.coef == 0 else "kl_target=null"
+            raise ValueError(
+                f"algorithm/kl/schedule={named(self.schedule)} multiplies a given coefficient, not "
+                f"coef={self.coef} with kl_target={self.kl_target}; set algorithm.kl.{wrong}"
+            )
 
     @property
     def is_off(self) -> bool:
         return self.coef == 0
 
     @cached_property
-    def coefficient(self) -> float | KLController:
+    def coefficient(self) -> float | KLController | ScheduledCoefficient:
+        if self.schedule is not None:
+            return ScheduledCoefficient(start=self.coef, schedule=self.schedule)
         if self.kl_target is None:
             return self.coef
         return KLController(start=self.coef, kl_target=self.kl_target, horizon=self.horizon)
