@@ -108,6 +108,7 @@ def test_a_run_of_pictures_counts_every_row_of_its_network(tmp_path):
     assert updated / of_a_row == pytest.approx(4 * trained)
 
 
+@pytest.mark.slow  # so is every section; the quick tests measure a run of tokens and one of images
 def test_ways_to_sample_are_compared_and_a_checkpoint_is_loaded(tmp_path):
     ways = found("qwen3-0.6b sampling", tmp_path)["ways"][4]
     assert len(ways) == 7 and all(isinstance(seconds, float) for seconds in ways.values())

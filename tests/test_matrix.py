@@ -66,7 +66,7 @@ def world(tmp_path_factory):
     return write_world(tmp_path_factory.mktemp("world"))
 
 
-@pytest.mark.slow  # hundreds of compositions; the gate looks up every third row of one model
+@pytest.mark.slow  # hundreds of compositions; the gate looks up every sixth row of one model
 @pytest.mark.parametrize("model", MODELS)
 def test_the_page_says_what_composes_and_why_not(model, world):
     assert written()[model] == section(model, world).rstrip() + "\n", "run `make matrix`"
@@ -76,7 +76,7 @@ def test_the_page_says_the_same_of_a_model_of_a_folder(world):
     own = [(cell, said) for cell, said in answers() if cell[0] == "sd3_5_medium"]
     rows = [own[start : start + len(OF_PICTURES)] for start in range(0, len(own), len(OF_PICTURES))]
     assert [row[0][0][1] for row in rows] == PRESETS
-    for turn, row in list(enumerate(rows))[::3]:
+    for turn, row in list(enumerate(rows))[::6]:
         cell, said = row[turn % len(row)]
         assert answer(*cell, world) == said, f"{cell}: run `make matrix`"
 
