@@ -608,20 +608,45 @@ def test_the_algorithms_own_name_is_nearer_than_what_it_is_called_elsewhere():
         compose(["algorithm/loss=dro", "~recipe", "beta=1"])
 
 
+def answered(folder: Path, line: str, *words: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, *words, str(ROOT / "train.py"), *shlex.split(line)],
+        cwd=folder, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+
+
 @pytest.mark.system
 @pytest.mark.parametrize(
     ("line", "answer"),
     [
         ("sede=1", MISSPELT["sede=1"]),
-        ("epochs=two", WRONG["epochs=two"]),
-        ("-m algorithm=rloo,grop", MISSPELT["algorithm=grop"]),
         ("--seed 3", "--seed: write the option as seed=..., without dashes"),
     ],
 )
 def test_the_command_answers_in_one_line_and_exits_with_2(line, answer, tmp_path):
-    command = [sys.executable, str(ROOT / "train.py"), *shlex.split(line)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = answered(tmp_path, line)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"{answer}\n")
+    assert not list(tmp_path.iterdir())
+
+
+ONE_BY_ONE = """
+import runpy, shlex, sys
+_, script, *lines = sys.argv
+for line in lines:
+    sys.argv = [script, *shlex.split(line)]
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as ended:
+        print(ended.code)
+"""
+
+
+@pytest.mark.system
+def test_the_command_answers_a_wrong_value_and_a_sweep_as_shortly(tmp_path):
+    """In one process: both import torch before they know."""
+    told = {"epochs=two": WRONG["epochs=two"], "-m algorithm=rloo,grop": MISSPELT["algorithm=grop"]}
+    done = answered(tmp_path, shlex.join(told), "-c", ONE_BY_ONE)
+    assert (done.stdout, done.stderr) == ("2\n2\n", "".join(f"{x}\n" for x in told.values()))
     assert not list(tmp_path.iterdir())
 
 
