@@ -13,6 +13,8 @@ import sys
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import torch
+
 ROOT = Path(__file__).parents[1]
 FORKED = multiprocessing.get_context("forkserver")
 FORKED.set_forkserver_preload(
@@ -32,5 +34,6 @@ def _train(overrides: tuple[str, ...], output: Path) -> None:
         os.dup2(said.fileno(), 1)
         os.dup2(said.fileno(), 2)
     os.chdir(ROOT)
+    torch.set_num_threads(1)  # as tests have: more threads round otherwise
     sys.argv = ["train.py", *overrides]
     runpy.run_path("train.py", run_name="__main__")

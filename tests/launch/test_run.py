@@ -16,6 +16,7 @@ from ladder import FEW, few_of
 from loaded import loaded
 from omegaconf import OmegaConf
 from policies.small_language import chat_model
+from processes import start_training
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -33,6 +34,7 @@ QUICK = (
     "evaluation.prompts=4", "evaluation.pass_at=[1,4]", "evaluation.every=1", "guards.no_signal=9",
 )  # fmt: skip
 WARM = "warm_start=['algorithm=sft','iterations=2']"
+REFERRING = "algorithm.kl.coef=0.1"  # to the weights that a run begins with
 # A reward that an untrained model already varies in.
 DENSE = ("reward=target_length", "reward.target_length.function.target=5")
 
@@ -78,9 +80,9 @@ def continued(straight, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def warmed(tmp_path_factory) -> Path:
-    """A run after a warm start, beside the cache of its weights."""
+    """A run after a warm start, which is its reference, beside the cache of its weights."""
     folder = tmp_path_factory.mktemp("warmed")
-    return train(folder / "run", WARM, f"cache_dir={folder / 'cache'}").run_dir
+    return train(folder / "run", WARM, f"cache_dir={folder / 'cache'}", REFERRING).run_dir
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +131,7 @@ def test_the_same_command_twice_writes_the_same_bytes(straight, tmp_path):
 
 
 def test_another_seed_is_another_run(straight, tmp_path):
-    train(tmp_path / "other", "seed=1")
+    train(tmp_path / "other", "seed=1", "iterations=1")
     assert lines(tmp_path / "other")[0] != lines(straight)[0]
 
 
@@ -293,11 +295,10 @@ def test_longer_resumed_runs_begin_as_shorter_ones_ended(straight, tmp_path):
 
 
 def test_a_resumed_run_has_the_reference_that_it_began_with(warmed, tmp_path):
-    asked = (WARM, f"cache_dir={warmed.parent / 'cache'}", "algorithm.kl.coef=0.1")
-    train(tmp_path / "whole", *asked, "iterations=2")
+    asked = (WARM, f"cache_dir={warmed.parent / 'cache'}", REFERRING)
     train(tmp_path / "parts", *asked, "iterations=1")
     tandem.train(f"resume={tmp_path / 'parts'}", "iterations=2")
-    whole, parts = lines(tmp_path / "whole"), lines(tmp_path / "parts")
+    whole, parts = lines(warmed), lines(tmp_path / "parts")
     assert parts[1]["actor/ref_kl"] == whole[1]["actor/ref_kl"] > 0
 
 
@@ -395,8 +396,10 @@ def command(*overrides: str, **environment: str) -> subprocess.CompletedProcess:
 
 @pytest.mark.system
 def test_the_command_line_writes_what_python_writes(straight, tmp_path):
-    done = command(f"run_dir={tmp_path / 'run'}")
-    assert done.returncode == 0, done.stderr
+    words, said = (*QUICK, *DENSE, *FEW, f"run_dir={tmp_path / 'run'}"), tmp_path / "said"
+    process = start_training(*words, output=said)
+    process.join(timeout=300)
+    assert process.exitcode == 0, said.read_text()
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == (
         straight / "metrics.jsonl"
     ).read_bytes()
