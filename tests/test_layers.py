@@ -4,6 +4,7 @@ docs/architecture.md describes these layers.
 """
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -39,10 +40,15 @@ MOST_MODULES = 10  # at the top of the package
 FILES = sorted(SRC.rglob("*.py"))
 
 
+@functools.cache
+def nodes(path: Path) -> list[ast.AST]:
+    return [*ast.walk(ast.parse(path.read_text()))]
+
+
 def imported(path: Path) -> set[str]:
     """Dotted names, including imports inside functions and for type checkers."""
     names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -96,10 +102,6 @@ def test_the_page_draws_these_layers():
 def test_nothing_unpickles_or_evaluates():
     forbidden = {"eval", "exec", "compile", "pickle", "dill", "cloudpickle", "torch.load"}
     for path in FILES:
-        calls = {
-            ast.unparse(node.func)
-            for node in ast.walk(ast.parse(path.read_text()))
-            if isinstance(node, ast.Call)
-        }
+        calls = {ast.unparse(node.func) for node in nodes(path) if isinstance(node, ast.Call)}
         assert not calls & forbidden, path
         assert not {n.split(".")[0] for n in imported(path)} & forbidden, path
