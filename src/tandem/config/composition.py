@@ -117,8 +117,7 @@ def _compose(given: Sequence[Override], compose: Compose, *, recorded: bool) -> 
 def compose_choices(
     source: Loader, choices: Sequence[Override], compose: Compose = Loader.compose
 ) -> Composition:
-    """The composition of choices and of those that follow from them: what the chosen dataset
-    chooses for other groups, and the recipe that a model shares among presets."""
+    """The composition of choices, of those that the dataset makes, and of a shared recipe."""
     lines = [part.input_line for part in choices]
     made, repo = compose(source, lines), source.repository
     chosen = choices_of_data(repo, made.choices, choices)
