@@ -20,7 +20,7 @@ from tandem.algorithm.controllers import (
 from tandem.algorithm.coupled import entropy_bonus
 from tandem.algorithm.objective import Term, Weigh
 from tandem.contracts import Switch, at_least, declare, facts_of, positive, register_kl
-from tandem.contracts.outputs import wrong_value
+from tandem.contracts.outputs import named, wrong_value
 from tandem.losses.reduction import token_mean
 from tandem.types import CoupledBatch, Rollout, Scores
 

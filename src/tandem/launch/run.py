@@ -27,10 +27,10 @@ from tandem.launch.evaluation import evaluated
 from tandem.launch.initial_weights import check_engine, check_start, starting_weights
 from tandem.launch.inputs import read_inputs
 from tandem.launch.memory_estimate import estimate, state_of
+from tandem.launch.notices import notices
 from tandem.launch.own_engines import own_engines
 from tandem.launch.people import doing, say
 from tandem.launch.ranks import join_ranks
-from tandem.legality import masked, units, updates
 from tandem.policies.engines.addresses import judged_by
 from tandem.record import plots, terminal
 from tandem.record.evaluation_record import EvaluationRecord
@@ -103,14 +103,7 @@ def run(
             every = settings.checkpoints.every
             check_resumable(run_dir, every=every, iterations=settings.iterations)
     say(banner(settings, run_dir, cfg.reward) if job == "train" else warm_start_banner(settings))
-    if (said := units.warning(build(cfg.algorithm), settings)) is not None:
-        say(said)
-    if (said := updates.notice(build(cfg.schedule), settings.iterations)) is not None:
-        say(said)
-    if (teachers := build(cfg.algorithm).teachers) is not None:
-        say(terminal.line("teachers", teachers.summary))
-    said = masked.notice(build(cfg.algorithm), settings, build(cfg.rollout))
-    if said is not None and job == "train":
+    for said in notices(cfg, settings, job=job):
         say(said)
     if settings.estimate:
         with refusing():
