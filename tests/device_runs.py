@@ -222,11 +222,11 @@ def by_function(waits: Mapping[str, int]) -> Counter[str]:
     return found
 
 
-def here(name: str, world: Path, run: Path) -> dict[str, float]:
-    """The last metrics of the same command lines on the CPU."""
+def here(name: str, world: Path, run: Path, trainer: str = "cpu") -> dict[str, float]:
+    """The last metrics of the same command lines in this process."""
     with served([name], world) as url:
         for overrides in lines_of(name, world, run, url):
-            result = tandem.train("trainer=cpu", *overrides)
+            result = tandem.train(f"trainer={trainer}", *overrides)
     return result.metrics
 
 
