@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from tandem.config import build, check, configuration
 from tandem.launch.assembly import assemble
-from tandem.launch.devices import trainer_for
+from tandem.launch.devices import set_float32_precision, trainer_for
 from tandem.launch.memory_estimate import footprint, work_of
 from tandem.settings.settings import Settings
 from tandem.training.module import PostTraining
@@ -57,6 +57,7 @@ def started(section: Section, place: Place) -> Run:
         made |= {"_target_": "gpu_models.RandomSD3"}
         cfg.model.adapter = OmegaConf.to_container(cfg.model.adapter) | made
     settings = check(cfg)
+    set_float32_precision(settings.trainer)
     module, _ = assemble(cfg, settings, build(cfg.data), place.folder / "run", None)
     return Run(cfg=cfg, settings=settings, module=module)
 

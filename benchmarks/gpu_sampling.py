@@ -18,7 +18,7 @@ from tandem.policies.language.policy import LanguagePolicy
 from tandem.types import Prompt
 
 ROUNDS = 1
-STEPS = 64  # tokens of an answer at most: all ways to sample must fit into the time of a section
+STEPS = 32  # tokens of an answer at most: all ways to sample must fit into the time of a section
 
 
 def compared(
@@ -35,9 +35,9 @@ def compared(
     ways: dict[str, Callable[[], object]] = {
         "tandem": lambda: ours(policy, texts, size, own),
         "tandem, prompts of one length": lambda: ours(policy, even, size, own),
-        "tandem, rollout=paged": lambda: paged(policy, texts, size, own, Paged()),
         "forward passes": lambda: forwards(model, tokens, mask, size.new),
         "transformers": lambda: generated(model, tokens, mask, size.new, cache="dynamic"),
+        "tandem, rollout=paged": lambda: paged(policy, texts, size, own, Paged()),
         "tandem, rollout=paged with graphs": lambda: paged(
             policy, texts, size, own, Paged(cuda_graphs=True)
         ),

@@ -134,7 +134,7 @@ def common(meter: Meter) -> Report:
     last = meter.counted[-1].report
     return {
         "iterations": len(meter.counted),
-        "first_iteration_seconds": meter.laps[0].seconds["step"],
+        "first_iteration_seconds": meter.laps[0].seconds,
         "seconds": {name: meter.seconds(name) for name in names},
         "reported": {name: last[name] for name in NOTED if name in last},
     }

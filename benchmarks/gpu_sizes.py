@@ -97,11 +97,11 @@ def sections(sizes: Sizes) -> list[Section]:
 
 REAL = Sizes(
     small=Answers(
-        shape="0.6b", prompts=16, group=8, new=256, shortest=64, longest=192, budget=16_384,
+        shape="0.6b", prompts=16, group=8, new=128, shortest=64, longest=192, budget=16_384,
         compared=(64, 256),
     ),
     large=Answers(
-        shape="8b", prompts=8, group=8, new=256, shortest=64, longest=192, budget=8_192,
+        shape="8b", prompts=8, group=8, new=128, shortest=64, longest=192, budget=8_192,
         compared=(64,),
     ),
     painted=Paintings(

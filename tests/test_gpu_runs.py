@@ -25,4 +25,4 @@ def test_every_run_on_a_gpu_gives_the_numbers_of_the_cpu(name, world, tmp_path):
          if not key.startswith(timed)}
         for trainer in ("cpu", "auto")
     )  # fmt: skip
-    assert got == pytest.approx(want, rel=0.05, abs=1e-4, nan_ok=True)
+    assert got == pytest.approx(want, rel=0.1, abs=1e-3, nan_ok=True)

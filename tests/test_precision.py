@@ -15,7 +15,7 @@ from tandem.contracts import declare
 from tandem.dynamics.kernels import ode
 from tandem.dynamics.regression import Regression, discrete
 from tandem.dynamics.weighting import plain
-from tandem.launch.devices import trainer_for
+from tandem.launch.devices import set_float32_precision, trainer_for
 from tandem.metrics import masked_mean
 from tandem.policies.weights import Precision
 from tandem.settings.guards import Guards
@@ -140,3 +140,16 @@ def test_sampling_asks_the_weights_as_training_does(mixed):
     said = policy.evidence(rollout, small_language.NOTHING).logp
     gap = torch.where(rollout.mask, said - rollout.behaviour_logp, 0).abs().max()
     assert gap < (0.05 if mixed else 1e-5)
+
+
+@pytest.mark.parametrize(("precision", "rounds"), [("highest", False), ("high", True)])
+def test_convolutions_round_to_tf32_only_where_matrix_products_may(precision, rounds, monkeypatch):
+    """torch's own default rounds them, and the steps of a U-Net then depend on the batch."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", not rounds)
+    before = torch.get_float32_matmul_precision()
+    try:
+        set_float32_precision(replace(CPU, float32_matmul_precision=precision))
+        assert torch.get_float32_matmul_precision() == precision
+        assert torch.backends.cudnn.allow_tf32 is rounds
+    finally:
+        torch.set_float32_matmul_precision(before)

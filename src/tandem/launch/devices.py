@@ -42,6 +42,13 @@ def trainer_for(devices: Devices, callbacks: list[Callback]) -> Trainer:
     )
 
 
+def set_float32_precision(devices: Devices) -> None:
+    """Compute float32 products in float32, or in TF32 if the configuration allows it: by default
+    torch rounds those of convolutions, whatever the setting for matrices."""
+    torch.set_float32_matmul_precision(devices.float32_matmul_precision)
+    torch.backends.cudnn.allow_tf32 = devices.float32_matmul_precision != "highest"
+
+
 def copies(start: str) -> Callable[[Devices], Strategy]:
     # Buffers are equal on all ranks by construction, and some are on the CPU.
     return lambda devices: DDPStrategy(

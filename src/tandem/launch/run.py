@@ -22,7 +22,7 @@ from tandem.data import Data, write_quarantine
 from tandem.hub import quiet_libraries
 from tandem.launch.assembly import assemble, read_by
 from tandem.launch.banner import banner, left_out, prompts_read, warm_start_banner
-from tandem.launch.devices import check_devices, device_of_rank, trainer_for
+from tandem.launch.devices import check_devices, device_of_rank, set_float32_precision, trainer_for
 from tandem.launch.evaluation import evaluated
 from tandem.launch.initial_weights import check_engine, check_start, starting_weights
 from tandem.launch.inputs import read_inputs
@@ -141,7 +141,7 @@ def carry_out(
     """Build the checked configuration, and train or evaluate it."""
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
-    torch.set_float32_matmul_precision(settings.trainer.float32_matmul_precision)
+    set_float32_precision(settings.trainer)
     with refusing():
         check_engine(cfg, data)
         mirrors = [build(node) for node in cfg.logger.values()]

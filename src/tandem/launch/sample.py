@@ -19,6 +19,7 @@ from tandem.data.images import add_marks, show_file
 from tandem.data.records import AS_CHAT, Wording
 from tandem.evaluation.settings import Evaluation, Pictures
 from tandem.hub import quiet_libraries
+from tandem.launch.devices import set_float32_precision
 from tandem.launch.initial_weights import has_model
 from tandem.policies.base import Policy
 from tandem.policies.chain.records import ChainSampling
@@ -104,6 +105,7 @@ def loaded(run_dir: Path, cfg: DictConfig) -> Policy:
         if part in cfg.model:
             unused[part] = {name: None for name in OF_TRAINING if name in cfg.model[part]}
     quiet_libraries()
+    set_float32_precision(check(cfg).trainer)
     policy = build(OmegaConf.merge(cfg.model, {"path": str(folder), **unused}))
     try:
         policy.load(Request(sampling=build(cfg.rollout), seed=cfg.seed))

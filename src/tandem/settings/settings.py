@@ -75,7 +75,7 @@ class Devices:
     strategy: Literal["auto", "ddp", "ddp_fork", "fsdp2"]
     # Of the forward passes; losses and statistics have their own.
     precision: Precision = field(metadata=key(resumable=True))
-    # Of all float32 matrix products in the process.
+    # Of all float32 matrix products and convolutions in the process.
     float32_matmul_precision: Literal["highest", "high"] = field(
         default="highest", metadata=key(resumable=True)
     )
