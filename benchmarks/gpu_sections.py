@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from gpu_flops import PASSES, decoded_bytes, flow_forward, language_forward
@@ -15,9 +16,12 @@ from gpu_sizes import Section
 
 from tandem.config import build
 from tandem.policies.flow.policy import FlowPolicy
+from tandem.policies.language.inputs import TokenIndex
+from tandem.policies.language.logprob import token_logp
 
 Report = dict[str, object]
 NOTED = ("rollout_corr/abs_logp_diff", "rollout_corr/k3", "actor/log_ratio_max", "optim/grad_norm")
+BUDGETS = (2**24, 2**26, 2**28)  # logits of a chunk of the head
 COPIED = {"cuda": 2**31, "cpu": 2**16}  # bytes of the tensor that measures the speed of memory
 
 
@@ -97,6 +101,29 @@ def sampling(section: Section, place: Place) -> Report:
     return report
 
 
+def heads(section: Section, place: Place) -> Report:
+    """The head and the log-softmax of an iteration's answers, forward and back, by the size of the
+    chunks that `model.logit_budget` sets."""
+    config, device, size = qwen3_config(section.size.shape), place.device, section.size
+    count = size.prompts * size.group * size.new
+    head = torch.nn.Linear(config.hidden_size, config.vocab_size, bias=False, device=device)
+    states = torch.randn(count, config.hidden_size, device=device, requires_grad=True)
+    place_of = torch.arange(count, device=device)
+    token = torch.randint(config.vocab_size, (count,), device=device)
+    warm = torch.ones(count, device=device)
+    index = TokenIndex(row=place_of, step=place_of, column=place_of, token=token, temperature=warm)
+
+    def passes(budget: int) -> None:
+        with torch.autocast(device.type, torch.bfloat16):
+            numbers = token_logp(
+                states, head, index, vocabulary=config.vocab_size, logit_budget=budget, also=()
+            )
+        numbers["logp"].sum().backward()
+
+    report = {budget: timed(partial(passes, budget), device, rounds=2) for budget in BUDGETS}
+    return {"steps": count, "seconds_by_logit_budget": report}
+
+
 def waiting(section: Section, place: Place) -> Report:
     """How often one iteration waits for the device, and where."""
     run = started(section, place)
@@ -145,6 +172,7 @@ MEASURES: Mapping[str, Callable[[Section, Place], Report]] = {
     "tokens": tokens,
     "pictures": pictures,
     "sampling": sampling,
+    "heads": heads,
     "waiting": waiting,
     "loading": loading,
 }

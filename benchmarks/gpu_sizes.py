@@ -63,7 +63,7 @@ def sections(sizes: Sizes) -> list[Section]:
     wide = ("model.dtype=float32", "model.lora=null", "model.gradient_checkpointing=false")
     narrow = ("model.dtype=bfloat16", LORA, "model.gradient_checkpointing=true")
     bare = ("model.dtype=bfloat16", "model.lora=null", "algorithm.kl.coef=0")
-    compiled, chunks = "model.torch_compile=true", "model.logit_budget=134217728"
+    compiled = "model.torch_compile=true"
 
     def section(name: str, measure: str, size: Answers | Paintings, *own: str, **more) -> Section:
         return Section(name=name, measure=measure, size=size, overrides=own, **more)
@@ -77,8 +77,8 @@ def sections(sizes: Sizes) -> list[Section]:
         section("sd3.5-m nft, lora", "pictures", painted, "algorithm=nft"),
         section("qwen3-8b sampling", "sampling", large, *narrow, limit=150),
         section("qwen3-8b lora, bf16-mixed", "tokens", large, *narrow, mixed),
+        section("qwen3-0.6b head", "heads", small),
         section("qwen3-0.6b waits", "waiting", small, *narrow, iterations=1),
-        section("qwen3-0.6b full, bf16-mixed, large chunks", "tokens", small, *wide, mixed, chunks),
         section("qwen3-0.6b full, 32-true", "tokens", small, *wide),
         section("qwen3-0.6b lora", "tokens", small, *narrow),
         section("qwen3-8b lora, compiled", "tokens", large, *narrow, compiled, limit=180),

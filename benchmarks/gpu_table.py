@@ -112,6 +112,8 @@ def of_rest(found: Mapping[str, Report]) -> str:
         if "waits" in x:
             where = ", ".join(f"{place} ({count})" for place, count in x["where"].items())
             lines.append(f"{name}: {x['waits']} in an iteration: {where or 'none seen'}\n")
+        for budget, seconds in x.get("seconds_by_logit_budget", {}).items():
+            lines.append(f"{name}: {x['steps']} steps in {seconds:.3f} s, logit_budget={budget}\n")
         if "loaded_seconds" in x:
             lines.append(
                 f"{name}: written in {x['written_seconds']:.1f} s, loaded in "

@@ -41,7 +41,7 @@ from tandem.types import Evidence, take, widen
 class ChunkLimits:
     """Memory limits of a pass; results depend on them only by rounding."""
 
-    logits: int = 2**24  # float32 elements per chunk of the head
+    logits: int = 2**26  # float32 elements per chunk of the head
     tokens: int = 2**14  # per pass without gradient
 
 

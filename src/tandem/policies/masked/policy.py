@@ -66,7 +66,7 @@ class MaskedPolicy(TokenPolicy):
         quantization: Quantization | None = None,
         system_prompt: str | None = None,
         enable_thinking: bool | None = None,
-        logit_budget: int = 2**24,
+        logit_budget: int = 2**26,
         token_budget: int = 2**14,
     ) -> None:
         """`path` (folder or hub name) wins over `build`."""

@@ -61,7 +61,7 @@ class VisionLanguagePolicy(LanguagePolicy):
         system_prompt: str | None = None,
         enable_thinking: bool | None = None,
         chat_template: str | None = None,
-        logit_budget: int = 2**24,
+        logit_budget: int = 2**26,
         token_budget: int = 2**14,
     ) -> None:
         """`path` (folder or hub name) wins over `build`, which makes a model and its processor;
