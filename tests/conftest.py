@@ -1,12 +1,11 @@
 """Settings of all tests: nothing is fetched, threads do not spin, reference values are fixtures."""
 
 import gc
-import importlib
 import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads cost 20 times more when busy
@@ -23,13 +22,6 @@ from tandem.record import jsonl, plots
 
 pytest_plugins = ["reference_values", "durations", "written_plugin"]
 
-WORKER = "PYTEST_XDIST_WORKER"
-# Long to compile, and imported by every process that collects all tests.
-HEAVY = (
-    "torch._dynamo", "scipy.stats", "datasets", "lightning.pytorch", "matplotlib.pyplot", "wandb",
-    "diffusers.pipelines.qwenimage.pipeline_qwenimage", "optuna", "peft",
-)  # fmt: skip
-
 torch.set_num_threads(1)
 gc.disable()  # until collection ends: its objects stay, and scanning them takes longer
 
@@ -40,41 +32,14 @@ def pytest_xdist_auto_num_workers() -> int:
     return 1 + os.cpu_count()
 
 
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """Python compiles what it first imports: workers begin apart, and read what others compiled."""
-    config = session.config
-    if WORKER in os.environ and config.args == config.getini("testpaths"):
-        for name in _turned(HEAVY):
-            importlib.import_module(name)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report(collector: pytest.Collector):
-    """pytest compiles the asserts of a file that it first imports: workers begin apart here too."""
-    report = yield
-    if isinstance(collector, pytest.Directory):
-        report.result = _turned(report.result)
-    return report
-
-
-def _turned(things: Sequence) -> list:
-    """All of them, from a place of its own in each worker of xdist."""
-    worker, count = os.environ.get(WORKER, "gw0"), os.environ.get(f"{WORKER}_COUNT", "1")
-    start = len(things) * int(worker.removeprefix("gw")) // int(count)
-    return [*things[start:], *things[:start]]
-
-
 def pytest_unconfigure() -> None:
     shutil.rmtree(os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that start processes come first: a late one leaves the other cores idle.
-
-    The order is the same wherever a worker began.
-    """
+    """Files that start processes come first: a late one leaves the other cores idle."""
     long = {item.path for item in items if item.get_closest_marker("system")}
-    items.sort(key=lambda item: (item.path not in long, item.path))
+    items.sort(key=lambda item: item.path not in long)
 
 
 def pytest_collection_finish() -> None:

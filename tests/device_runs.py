@@ -54,9 +54,9 @@ EVALUATED = ("evaluation.every=1", "evaluation.prompts=4", "evaluation.samples=2
 PIPELINES = {"sd3_5_medium": 16, "flux1_dev": 16, "qwen_image": 40}  # -> tokens of a text
 WRITING = ("record/", "launch/run.py", "training/callbacks/checkpoints.py")  # code writing weights
 OF_PICTURES = {*OF_ERRORS, *OF_FLOWS}
-NUMBERS = {x.stem: OmegaConf.load(x) for x in (ROOT / "conf/algorithm").glob("[!_]*.yaml")}
-RESTING = {name for name, own in NUMBERS.items() if own.get("policy_every", 1) > 1}
-CUT_SMALL = {name for name, own in NUMBERS.items() if own.get("num_minibatches", 1) > 2}
+PRESET_FILES = [*(ROOT / "conf" / "algorithm").glob("[!_]*.yaml")]
+RESTING = {x.stem for x in PRESET_FILES if OmegaConf.load(x).get("policy_every", 1) > 1}
+CUT_SMALL = {x.stem for x in PRESET_FILES if OmegaConf.load(x).get("num_minibatches", 1) > 2}
 FIRST = {preset: model for model, preset, _ in reversed(ticks())}  # the first model that it trains
 ALONE = {  # the only model of some presets, and its small sizes
     "tiny_masked": ("num_minibatches=2", "reward=coin", "plugins=[coin]"),
