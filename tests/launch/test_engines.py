@@ -423,6 +423,8 @@ def test_the_command_ends_its_servers_when_it_is_told_to(command, port):
     assert find_urls(command.folder, patience=0) == [f"http://127.0.0.1:{port + i}" for i in (0, 1)]
     os.kill(command.started()[0]["pids"][0], signal.SIGKILL)
     command.wait_for(lambda: len(command.started()) == 3)
+    command.process.send_signal(signal.SIGUSR1)  # a scheduler's warning to all steps of a job
+    os.kill(command.started()[-1]["pids"][0], signal.SIGUSR1)
     command.process.send_signal(signal.SIGTERM)
     said = command.process.communicate(timeout=LATE)[0]
     assert command.process.returncode == 143

@@ -129,15 +129,21 @@ def watch(watcher: Watcher, addresses: AddressFile) -> None:
 @contextmanager
 def interruptible(watcher: Watcher) -> Iterator[None]:
     """A block that a signal ends with the exit code of `code_of`. The next signal no longer waits
-    for the servers to end by themselves."""
+    for the servers to end by themselves.
+
+    SIGUSR1 is ignored, by the servers too: a scheduler sends it to all steps of a job as a warning,
+    and the run still samples until it has ended.
+    """
 
     def interrupt(number: int, _: FrameType | None) -> NoReturn:
-        for one in before:
+        for one in ending:
             signal.signal(one, lambda *_: watcher.kill())
         keep_exit_code()
         raise SystemExit(code_of(number))
 
-    before = {one: signal.signal(one, interrupt) for one in list_heard()}
+    ending = [one for one in list_heard() if one != signal.SIGUSR1]
+    before = {one: signal.signal(one, interrupt) for one in ending}
+    before[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     try:
         yield
     finally:
