@@ -254,7 +254,7 @@ def test_of_a_single_tool_a_pattern_may_name_the_arguments():
     assert contents(wrong) == ["error: this is not an arithmetic expression"]
     assert cut.counts == {"calls": 1.0, "tool_errors": 1.0}
     assert answer.over
-    for names in ({"calculator": calculator, "store": KeyValueStore}, {"store": KeyValueStore}, {}):
+    for names in ({"calculator": calculator, "store": KeyValueStore}, {"store": KeyValueStore}):
         with pytest.raises(ValueError, match="nor groups that are the arguments of a single tool"):
             Tools(names, calls=r"\((?P<expression>[^()]*)\)")
 
@@ -264,4 +264,4 @@ def test_of_a_single_tool_a_pattern_may_name_the_arguments():
 )
 def test_a_pattern_that_finds_no_call_is_refused(pattern, said):
     with pytest.raises(ValueError, match=said):
-        Tools({}, calls=pattern)
+        Tools({"calculator": calculator, "store": KeyValueStore}, calls=pattern)

@@ -219,5 +219,7 @@ def one_level_short(steps, tokens):
 
 
 def test_a_schedule_of_too_few_levels_is_refused():
-    with pytest.raises(ValueError, match=r"=one_level_short returned .*, not 3 \(steps \+ 1\)"):
+    with pytest.raises(
+        ValueError, match=r"=one_level_short of 2 steps returned .*, not 3 \(steps \+ 1\)"
+    ):
         small(steps=2, sampling={"schedule": one_level_short})

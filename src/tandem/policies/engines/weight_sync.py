@@ -45,7 +45,7 @@ class WeightSync:
         vocabulary: int | None = None,
     ) -> None:
         """sleeps: during training; staleness: iterations by which sampling may be ahead;
-        vocabulary: of the token ids in answers; None: pictures, which have other checks."""
+        vocabulary: of the token ids in answers; None: answers are not checked, and pictures have checks of their own."""
         if handover not in engine.handover_modes:
             raise ValueError(
                 f"rollout.handover={handover}: {type(engine).__name__} supports "
@@ -146,7 +146,8 @@ class WeightSync:
         answers = self.renewing(
             lambda: self.engine.answer(prompts, keys, sampling=sampling, endings=endings)
         )
-        return self.checked(self.engine.answer, answers, keys, sampling)
+        check = self.checked
+        return answers if check is None else check(self.engine.answer, answers, keys, sampling)
 
     def renewing(self, ask: Callable[[], Answers], version: str | None = None) -> Answers:
         """The answers; an engine that lost its weights gets those of `version`, or the newest, and
