@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tandem import distributed
-from tandem.policies.engines.answer_checks import AnswerChecks
+from tandem.policies.engines.answer_checks import AnswerChecks, unchecked
 from tandem.policies.engines.journey import Journey
 from tandem.policies.engines.protocol import (
     Engine,
@@ -45,7 +45,7 @@ class WeightSync:
         vocabulary: int | None = None,
     ) -> None:
         """sleeps: during training; staleness: iterations by which sampling may be ahead;
-        vocabulary: of the token ids in answers; None: answers are not checked, and pictures have checks of their own."""
+        vocabulary: of the token ids in answers; None: no check here."""
         if handover not in engine.handover_modes:
             raise ValueError(
                 f"rollout.handover={handover}: {type(engine).__name__} supports "
@@ -54,7 +54,7 @@ class WeightSync:
         self.engine, self.weights, self.sleeps = engine, weights, sleeps
         self.handover, self.journey = handover, Journey()
         engine.keep(staleness + 1)
-        self.checked = None if vocabulary is None else AnswerChecks(vocabulary)
+        self.checked = unchecked if vocabulary is None else AnswerChecks(vocabulary)
         self.run = ""  # named at the first handover: ranks cannot communicate before
         self.given = 0  # number of handovers
         self.handed = weights  # last; a copy if the live ones are sharded, or change meanwhile
@@ -146,8 +146,7 @@ class WeightSync:
         answers = self.renewing(
             lambda: self.engine.answer(prompts, keys, sampling=sampling, endings=endings)
         )
-        check = self.checked
-        return answers if check is None else check(self.engine.answer, answers, keys, sampling)
+        return self.checked(self.engine.answer, answers, keys, sampling)
 
     def renewing(self, ask: Callable[[], Answers], version: str | None = None) -> Answers:
         """The answers; an engine that lost its weights gets those of `version`, or the newest, and
