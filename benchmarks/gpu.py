@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_sizes import REAL, TINY, Section, Sizes
-from gpu_table import as_text
+from gpu_table import as_text, in_one_line
 
 if TYPE_CHECKING:
     import torch
@@ -197,8 +197,7 @@ def attempted(section: Section, chosen: argparse.Namespace) -> Report:
         )
         return MEASURES[section.measure](section, place) | own
     except Exception as error:  # whatever it is, it is reported as a failure of this section
-        reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-        return {"failed": reason, "log": traceback.format_exc()[-2000:]}
+        return {"failed": in_one_line(error), "log": traceback.format_exc()[-2000:]}
 
 
 def machine(device: torch.device) -> dict[str, str]:

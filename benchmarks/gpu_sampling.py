@@ -10,6 +10,7 @@ import torch
 from gpu_meter import timed
 from gpu_runs import questions
 from gpu_sizes import Answers
+from gpu_table import in_one_line
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
@@ -54,7 +55,7 @@ def taken(way: Callable[[], object], device: torch.device, steps: int) -> float 
     try:
         return timed(way, device, rounds=ROUNDS) / steps
     except Exception as error:  # whatever it is, it is reported as a failure of this way
-        return f"failed: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+        return f"failed: {in_one_line(error)}"
 
 
 def ours(policy: LanguagePolicy, texts: Sequence[str], size: Answers, own: object) -> None:

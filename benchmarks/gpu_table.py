@@ -122,6 +122,10 @@ def of_rest(found: Mapping[str, Report]) -> str:
     return "\n".join(lines)
 
 
+def in_one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+
+
 def failures(report: Report) -> str:
     said = {"failed": "FAILED", "stopped": "INCOMPLETE"}
     return "\n".join(

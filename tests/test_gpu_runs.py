@@ -20,14 +20,15 @@ def world(tmp_path_factory):
     return write_models(tmp_path_factory.mktemp("world"))
 
 
+def without_times(metrics):
+    return {key: x for key, x in metrics.items() if not key.startswith(("time/", "perf/"))}
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_every_run_on_a_gpu_gives_the_numbers_of_the_cpu(name, world, tmp_path):
-    timed = ("time/", "perf/")
     want, got = (
-        {key: value for key, value in here(name, world, tmp_path / trainer, trainer).items()
-         if not key.startswith(timed)}
-        for trainer in ("cpu", "auto")
-    )  # fmt: skip
+        without_times(here(name, world, tmp_path / trainer, trainer)) for trainer in ("cpu", "auto")
+    )
     # A KL to equal weights is 0 on the CPU. A GPU rounds batches of other sizes differently.
     assert got == pytest.approx(want, rel=0.1, abs=2e-3, nan_ok=True)
 
@@ -44,10 +45,7 @@ def test_every_run_on_a_gpu_gives_the_numbers_of_the_cpu(name, world, tmp_path):
 def test_a_run_on_a_gpu_is_repeated_and_resumed_bit_for_bit(own, tmp_path):
     def lines(run, *overrides):
         tandem.train(*overrides)
-        return [
-            {key: x for key, x in line.items() if not key.startswith(("time/", "perf/", "memory/"))}
-            for line in jsonl.read(tmp_path / run / "metrics.jsonl")
-        ]
+        return [*map(without_times, jsonl.read(tmp_path / run / "metrics.jsonl"))]
 
     line = (*SMALL, *own, "prompts_per_step=12")
     first, again = (
