@@ -160,7 +160,8 @@ class RandomSD3(SD3):
             "pooled": (own["pooled_projection_dim"],),
         }
         for one in inputs:
-            yield {name: rng.normal(rng.key(one.text, name), shapes[name]) for name in shapes}
+            chance = torch.Generator().manual_seed(int(rng.key(one.text)))
+            yield {name: torch.randn(shapes[name], generator=chance) for name in shapes}
 
     def velocity(
         self, network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition

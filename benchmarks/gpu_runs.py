@@ -109,7 +109,8 @@ def questions(size: Answers) -> list[str]:
 
 def of_paintings(section: Section, place: Place) -> list[str]:
     size, file = section.size, place.folder / "prompts.txt"
-    file.write_text("".join(f"picture {i}\n" for i in range(NUM_PROMPTS)))
+    count = 8 * size.prompts  # all are encoded, and written to disk, before the first iteration
+    file.write_text("".join(f"picture {i}\n" for i in range(count)))
     return [
         "model=sd3_5_medium",
         "model.path=null",
