@@ -35,6 +35,9 @@ def compared(
     tokens, mask = padded_rows(policy, texts, rows)
     ways: dict[str, Callable[[], object]] = {
         "tandem": lambda: ours(policy, texts, size, own),
+        "tandem, without graphs": lambda: ours(
+            policy, texts, size, replace(own, cuda_graphs=False)
+        ),
         "tandem, prompts of one length": lambda: ours(policy, even, size, own),
         "forward passes": lambda: forwards(model, tokens, mask, size.new),
         "transformers": lambda: generated(model, tokens, mask, size.new, cache="dynamic"),

@@ -3,8 +3,10 @@
 import pytest
 import torch
 from device_runs import RUNS, SMALL, here, write_models
+from recorded_models import RECORDED, check_equal
 
 import tandem
+from tandem.policies.language.decode_graph import RecordedStep
 from tandem.record import jsonl
 
 pytestmark = [
@@ -53,3 +55,16 @@ def test_a_run_on_a_gpu_is_repeated_and_resumed_bit_for_bit(own, tmp_path):
     )
     lines("c", *line, f"run_dir={tmp_path / 'c'}")
     assert first == again == lines("c", f"resume={tmp_path / 'c'}", "iterations=4")
+
+
+@pytest.mark.parametrize("kind", RECORDED)
+def test_a_recorded_step_gives_the_tokens_of_a_plain_one(kind, monkeypatch):
+    recorded, init = [], RecordedStep.__init__
+
+    def noting(self, *given):
+        init(self, *given)
+        recorded.append(self)
+
+    monkeypatch.setattr(RecordedStep, "__init__", noting)
+    check_equal(kind, "cuda")
+    assert recorded

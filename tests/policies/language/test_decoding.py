@@ -10,11 +10,12 @@ from torch.testing import assert_close
 from tandem import rng
 from tandem.policies.language import decoding
 from tandem.policies.language.decoding import Local, Rows
-from tandem.policies.language.records import Endings
+from tandem.policies.language.records import Endings, Sampling
 from tandem.policies.language.sampling import cuts
 from tandem.policies.language.tiny_lm import tiny_lm
 
 KEY = 7
+TWO = Sampling(max_new_tokens=2)
 
 
 def sample(policy, prompts=None, group_size=4, slots=None, **changes):
@@ -112,11 +113,11 @@ def test_what_stands_left_of_a_prompt_is_not_read(policy):
 
 def test_rows_that_are_dropped_leave_the_others_alone(policy):
     """Finished rows are removed in batches, without effect on the others."""
-    rows = Rows(policy.network, policy.chat.encode(questions()), torch.zeros(8, 1).long(), 2)
+    rows = Rows(policy.network, policy.chat.encode(questions()), torch.zeros(8, 1).long(), TWO)
     token = torch.full((8,), 5)
     rows.advance(token)
     want = rows.logits[[1, 4, 6]]
-    rows = Rows(policy.network, policy.chat.encode(questions()), torch.zeros(8, 1).long(), 2)
+    rows = Rows(policy.network, policy.chat.encode(questions()), torch.zeros(8, 1).long(), TWO)
     rows.advance(token, torch.tensor([1, 4, 6]))
     assert rows.index.tolist() == [1, 4, 6]
     assert_close(rows.logits, want, atol=1e-6, rtol=0)
@@ -126,9 +127,9 @@ def test_answers_that_are_alike_so_far_share_a_row(monkeypatch):
     policy = trained(small(), steps=20)
     rows, forward = [], Rows.forward
 
-    def noting(self, tokens, *given):
+    def noting(self, tokens, *given, **more):
         rows.append(len(tokens))
-        return forward(self, tokens, *given)
+        return forward(self, tokens, *given, **more)
 
     monkeypatch.setattr(Rows, "forward", noting)
     with monkeypatch.context() as patched:
@@ -255,7 +256,7 @@ def test_worked_example_of_left_padding(policy, monkeypatch):
         return forward(self, tokens, *given)
 
     monkeypatch.setattr(Rows, "forward", noting)
-    Rows(policy.network, [[5], [6, 7]], torch.zeros(2, 1).long(), 2)
+    Rows(policy.network, [[5], [6, 7]], torch.zeros(2, 1).long(), TWO)
     assert seen == [([[0, 5], [6, 7]], [[0, 1], [1, 1]])]
 
 

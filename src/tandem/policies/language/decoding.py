@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers.cache_utils import DynamicLayer
 
 from tandem import rng
+from tandem.policies.language.decode_graph import DEVICES, Recorder, can_record
 from tandem.policies.language.inputs import TEXTS, Inputs
 from tandem.policies.language.pretrained import arguments
 from tandem.policies.language.records import Answers, Endings, Sampling
@@ -20,7 +21,9 @@ from tandem.policies.language.sampling import Draw, before, cuts, draw
 from tandem.policies.weights import FULL, Precision
 from tandem.types import concat
 
+COLUMNS = "tokens", "logp", "entropy"  # of answers, one per step
 COPY_BELOW = 0.75  # share of rows in use below which compacting the cache pays
+COPY_RECORDED_BELOW = 0.5  # the same where the step must be recorded again
 ROOM = 64  # columns that are preallocated in a cache; without them, each token copies all of it
 # Tokens between two checks for ended rows, which synchronise an accelerator.
 LOOK_EVERY = {"cpu": 1}
@@ -36,9 +39,14 @@ class RoomyLayer(DynamicLayer):
         self.room = room
         self.lazy_initialization(layer.keys, layer.values)
         self.rooms = self.keys, self.values = layer.keys, layer.values
+        self.column: Tensor | None = None  # [1] int64 where a recorded step writes its token
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: object) -> tuple[Tensor, Tensor]:
-        """Append new columns."""
+        """Append new columns. A recorded step writes into its column, and reads all rooms."""
+        if self.column is not None:
+            for room, states in zip(self.rooms, (key_states, value_states), strict=True):
+                room.index_copy_(2, self.column, states)
+            return self.rooms
         known, new = self.get_seq_length(), key_states.shape[2]
         if known + new > self.rooms[0].shape[2]:
             self.rooms = tuple(pad(room, (0, 0, 0, new + self.room)) for room in self.rooms)
@@ -55,28 +63,24 @@ class RoomyLayer(DynamicLayer):
 
 
 class Rows:
-    """N unfinished answers, and the rows of the model's cache.
-
-    On the CPU, answers to a prompt share a row as long as they are identical.
-    """
+    """N unfinished answers, and the rows of the model's cache. On the CPU, answers to a prompt
+    share a row as long as they are identical."""
 
     def __init__(
         self,
         model: nn.Module,
         prompts: Sequence[list[int]],
         keys: Tensor,
-        steps: int,
+        sampling: Sampling,
         inputs: Inputs = TEXTS,
     ) -> None:
-        """One forward pass over each prompt, for the answers of keys [P, G], of at most `steps`
-        tokens."""
+        """One forward pass over each prompt, for the answers of keys [P, G]."""
         self.model, self.inputs, self.cache = model, inputs, None
         self.banned = torch.tensor(inputs.banned, dtype=torch.int64, device=keys.device)
         self.keys = keys.flatten()
         self.index = torch.arange(len(self.keys), device=keys.device)  # of the answer
         self.row = self.index // keys.shape[1]  # [N] cache row of each answer
         self.apart = keys.shape[1] == 1  # each answer has its own row, in order
-        self.shares = keys.device.type == "cpu"  # comparing tokens synchronises an accelerator
         ids = [torch.tensor(prompt) for prompt in prompts]
         padded = partial(pad_sequence, batch_first=True, padding_side="left")
         tokens = padded(ids).to(keys.device)
@@ -84,27 +88,33 @@ class Rows:
         self.mask = None if mask.all() else mask  # attention is faster without a mask
         first = inputs.first_pass(prompts, tokens, mask)
         self.position = first.behind  # [N, 1] of the next token, or [4, N, 1]
-        logits = self.forward(tokens, first.position, first.more)
+        logits = self.forward(tokens, first.position, self.mask, **first.more)
         self.logits = logits if self.apart else logits[self.row]  # [N, V]
+        steps = sampling.max_new_tokens
         # Other kinds of layers, such as sliding windows, are kept, and so are layers without keys.
         self.cache.layers = [
             RoomyLayer(x, min(steps, ROOM)) if type(x) is DynamicLayer and x.is_initialized else x
             for x in self.cache.layers
         ]
+        self.recorder: Recorder | None = None
+        roomy = all(type(layer) is RoomyLayer for layer in self.cache.layers)
+        graphs = sampling.cuda_graphs and keys.device.type in DEVICES
+        if graphs and roomy and can_record(model):
+            self.recorder = Recorder(self.forward, self.cache, most=tokens.shape[1] + steps)
 
     def forward(
-        self, tokens: Tensor, position: Tensor, more: Mapping[str, object] | None = None
+        self, tokens: Tensor, position: Tensor, mask: Tensor | None, **more: object
     ) -> Tensor:
         """Logits after the last column, [N, V]; the cache grows by the columns of tokens."""
         given = {"position_ids": position, "logits_to_keep": 1}
         known = {name: given[name] for name in given if name in arguments(type(self.model))}
-        known |= more or {}
         out = self.model(
             input_ids=tokens,
-            attention_mask=self.mask,
+            attention_mask=mask,
             past_key_values=self.cache,
             use_cache=True,
             **known,
+            **more,
         )
         self.cache = out.past_key_values
         logits = out.logits[:, -1]
@@ -115,12 +125,18 @@ class Rows:
 
         `token`: [N] int64; left: [n] int64, None: all.
         """
-        few = left is not None and len(left) < COPY_BELOW * len(token)
-        if few or not self.apart:
+        recorder = self.recorder
+        below = COPY_BELOW if recorder is None else COPY_RECORDED_BELOW
+        if (left is not None and len(left) < below * len(token)) or not self.apart:
+            if recorder is not None:
+                self.mask, self.position = recorder.stop(self.mask, self.position)
             token = self.share_rows(token, left)
+        if recorder is not None and self.apart:
+            self.logits = recorder.advance(token, self.mask, self.position)
+            return
         if self.mask is not None:
             self.mask = pad(self.mask, (0, 1), value=1)
-        logits = self.forward(token[:, None], self.position)
+        logits = self.forward(token[:, None], self.position, self.mask)
         self.position = self.position + 1
         self.logits = logits if self.apart else logits[self.row]
 
@@ -133,7 +149,7 @@ class Rows:
             own = self.keys, self.index, self.row, token
             self.keys, self.index, self.row, token = (x[left] for x in own)
         parents, row = self.row, torch.arange(len(token), device=token.device)
-        if self.shares and not self.apart:
+        if token.device.type == "cpu" and not self.apart:  # comparing synchronises an accelerator
             vocabulary = self.logits.shape[-1]
             pairs, place = (parents * vocabulary + token).unique(return_inverse=True)
             if len(pairs) < COPY_BELOW * len(token):
@@ -167,47 +183,33 @@ class Local:
         """
         with self.precision.on(keys.device):
             parts = [
-                write_answers(self.model, prompts[p], keys[p, s], sampling, endings, self.inputs)
+                self.write(prompts[p], keys[p, s], sampling, endings)
                 for p, s in cuts(*keys.shape, max_rows=sampling.max_rows)
             ]
         joined = concat(parts)
         longest = int(joined.length.max())
-        names = ("tokens", "logp", "entropy")
-        return replace(joined, **{name: getattr(joined, name)[:, :longest] for name in names})
+        return replace(joined, **{name: getattr(joined, name)[:, :longest] for name in COLUMNS})
 
+    def write(
+        self, prompts: Sequence[list[int]], keys: Tensor, sampling: Sampling, endings: Endings
+    ) -> Answers:
+        """The answers of one pass, token by token. Ended rows are dropped if it pays.
 
-def write_answers(
-    model: nn.Module,
-    prompts: Sequence[list[int]],
-    keys: Tensor,
-    sampling: Sampling,
-    endings: Endings,
-    inputs: Inputs = TEXTS,
-) -> Answers:
-    """The answers of one pass, token by token. Ended rows are dropped if it pays.
-
-    keys: [P, G] int64.
-    """
-    steps = sampling.max_new_tokens
-    rows = Rows(model, prompts, keys, steps, inputs)
-    written = Written(len(rows.keys), steps, endings, keys.device)
-    for step in range(steps):
-        drawn = draw(rows.logits, rng.key(rows.keys, step), sampling)
-        left = written.add(drawn, rows.index, step)
-        if left is not None and len(left) == 0:
-            break
-        if step + 1 < steps:
-            rows.advance(drawn.token, left)
-    void = ~before(written.length, steps)
-    columns = written.tokens, written.logp, written.entropy
-    tokens, logp, entropy = (column.masked_fill_(void, 0) for column in columns)
-    return Answers(
-        tokens=tokens,
-        logp=logp,
-        entropy=entropy,
-        length=written.length,
-        truncated=written.unfinished,
-    )
+        keys: [P, G] int64.
+        """
+        steps = sampling.max_new_tokens
+        rows = Rows(self.model, prompts, keys, sampling, self.inputs)
+        written = Written(len(rows.keys), steps, endings, keys.device)
+        for step in range(steps):
+            drawn = draw(rows.logits, rng.key(rows.keys, step), sampling)
+            left = written.add(drawn, rows.index, step)
+            if left is not None and len(left) == 0:
+                break
+            if step + 1 < steps:
+                rows.advance(drawn.token, left)
+        void = ~before(written.length, steps)
+        columns = {name: vars(written)[name].masked_fill_(void, 0) for name in COLUMNS}
+        return Answers(length=written.length, truncated=written.unfinished, **columns)
 
 
 class Written:

@@ -29,6 +29,9 @@ class Sampling:
     stop: Sequence[str] = ()  # a text that ends with one of these is finished
     max_prompt_tokens: int | None = None  # longer prompts are left out; None: the model's limit
     max_rows: int = 512  # per forward pass; affects memory alone
+    # Of the local engine on a GPU: record a decoding step once and replay it. Without it, launching
+    # kernels takes most of the time.
+    cuda_graphs: bool = True
     engine: EngineOption | None = None  # None: local, with the live weights
     staleness: Annotated[int, at_least(0)] = 0  # iterations that samples may be ahead of training
     order: Literal["exact", "ready"] = "exact"  # rows of each iteration; ready: as they finish

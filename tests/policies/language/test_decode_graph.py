@@ -1,0 +1,52 @@
+import pytest
+import torch
+from recorded_models import PLAIN, RECORDED, check_equal
+
+from tandem.policies.language import decode_graph, decoding
+from tandem.policies.language.decode_graph import RecordedStep
+
+
+def replayed(step):
+    """A recording where there are no graphs: a replay runs the step and fills the same tensor."""
+    filled = step()
+    return lambda: filled.copy_(step()), filled
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    """Rows and columns of every recorded step; the CPU stands in for a device with graphs."""
+    sizes, init = [], RecordedStep.__init__
+
+    def noting(self, *given):
+        init(self, *given)
+        sizes.append((len(self.token), self.width))
+
+    monkeypatch.setattr(RecordedStep, "__init__", noting)
+    monkeypatch.setattr(decode_graph, "record", replayed)
+    monkeypatch.setattr(decode_graph, "ROOM", 3)  # a few columns, so that it is recorded again
+    monkeypatch.setattr(decoding, "DEVICES", {"cpu"})
+    return sizes
+
+
+@pytest.mark.parametrize("kind", RECORDED)
+def test_a_recorded_step_gives_the_tokens_of_a_plain_one(recorded, kind):
+    check_equal(kind, "cpu")
+    rows = [n for n, _ in recorded]
+    assert max(rows) > 2 * min(rows)  # again when rows had ended
+    assert len({*recorded}) > len({*rows})  # and when its columns were used up
+
+
+@pytest.mark.parametrize("kind", PLAIN)
+def test_a_model_with_other_layers_is_not_recorded(recorded, kind):
+    check_equal(kind, "cpu")
+    assert not recorded
+
+
+def test_a_step_that_cannot_be_recorded_names_the_flag(monkeypatch):
+    def refuse(*_, **__):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: None)
+    monkeypatch.setattr(torch.cuda, "graph", refuse)
+    with pytest.raises(RuntimeError, match=r"rollout\.cuda_graphs=false"):
+        decode_graph.record(lambda: torch.zeros(1))
