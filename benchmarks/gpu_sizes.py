@@ -105,7 +105,7 @@ REAL = Sizes(
         compared=(64,),
     ),
     painted=Paintings(
-        shape="medium", prompts=2, group=12, steps=10, resolution=512, text_tokens=256, rows=8
+        shape="medium", prompts=2, group=4, steps=10, resolution=512, text_tokens=256, rows=8
     ),
     matrix=8192,
 )  # fmt: skip

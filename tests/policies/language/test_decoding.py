@@ -171,6 +171,23 @@ def test_a_cache_with_room_remembers_what_one_without_does(monkeypatch):
     assert_close(plain.behaviour_logp, want.behaviour_logp, atol=1e-6, rtol=0)
 
 
+def test_a_cache_of_mixed_precision_holds_what_attention_would_round_it_to(monkeypatch):
+    policy = small(mixed=True)
+    got, dtypes = sample(policy, group_size=8), set()
+    init = decoding.RoomyLayer.__init__
+
+    def wide(self, layer, room):
+        init(self, layer, room)
+        dtypes.update(part.dtype for part in self.rooms)
+        self.rooms = self.keys, self.values = layer.keys, layer.values
+
+    monkeypatch.setattr(decoding.RoomyLayer, "__init__", wide)
+    want = sample(policy, group_size=8)
+    assert dtypes == {torch.bfloat16}
+    assert responses(got) == responses(want)
+    assert torch.equal(got.behaviour_logp, want.behaviour_logp)
+
+
 def test_padding_may_be_sampled_and_counts():
     policy = small()  # with random weights all tokens are about equally likely
     rollout = sample(policy, group_size=32)

@@ -29,19 +29,26 @@ def can_record(model: nn.Module) -> bool:
     return (
         model._can_compile_fullgraph  # what transformers itself asks before it records a step
         and model.config._attn_implementation == "sdpa"
+        and not model._can_set_experts_implementation()  # some of them wait for the router
         and not isinstance(model, FSDPModule)  # its collectives wait on events of other streams
     )
 
 
 class Recorder:
-    """The decoding steps of a cache, recorded again when their columns are used up."""
+    """The decoding steps of a cache, recorded again when their columns are used up.
 
-    def __init__(self, forward: Forward, cache: Cache, most: int) -> None:
+    It keeps no reference to the rows that keep it: the memory of a graph and of a cache is free as
+    soon as they are.
+    """
+
+    def __init__(self, cache: Cache, most: int) -> None:
         """most: columns that will be needed."""
-        self.forward, self.cache, self.most = forward, cache, most
+        self.cache, self.most = cache, most
         self.step: RecordedStep | None = None
 
-    def advance(self, token: Tensor, mask: Tensor | None, position: Tensor) -> Tensor:
+    def advance(
+        self, forward: Forward, token: Tensor, mask: Tensor | None, position: Tensor
+    ) -> Tensor:
         """Logits behind one more token of each row: [N] int64 -> [N, V], valid until the next.
 
         mask: [N, K] int64 of the columns, None: all; position: [..., N, 1] of the next token. They
@@ -53,8 +60,8 @@ class Recorder:
             known = self.cache.get_seq_length()
             # A recording takes as long as some ten steps, but attention reads all its columns.
             width = min(known + max(ROOM, known // 2), self.most)
-            self.step = RecordedStep(self.forward, self.cache, mask, position, width)
-        return self.step(token)
+            self.step = RecordedStep(self.cache, mask, position, width)
+        return self.step(forward, token)
 
     def stop(self, mask: Tensor | None, position: Tensor) -> tuple[Tensor | None, Tensor]:
         """Leave the cache as if its columns had been appended; the present mask and position."""
@@ -70,14 +77,11 @@ class Recorder:
 class RecordedStep:
     """A step of N rows in a cache of W columns: run at its first token, recorded at its second."""
 
-    def __init__(
-        self, forward: Forward, cache: Cache, mask: Tensor | None, position: Tensor, width: int
-    ) -> None:
+    def __init__(self, cache: Cache, mask: Tensor | None, position: Tensor, width: int) -> None:
         """mask: [N, K] int64 of the K columns that are written, None: all; position: [..., N, 1] of
         the next token; width: W."""
         self.known, self.width, device = cache.get_seq_length(), width, position.device
-        self.forward, self.position = forward, position.clone()
-        rows = position.shape[-2]
+        self.position, rows = position.clone(), position.shape[-2]
         self.token = torch.zeros(rows, 1, dtype=torch.int64, device=device)
         self.mask = torch.zeros(rows, 1, 1, width, dtype=torch.bool, device=device)
         self.mask[..., : self.known] = True if mask is None else mask[:, None, None].bool()
@@ -89,24 +93,21 @@ class RecordedStep:
         self.replay: Callable[[], None] | None = None
         self.logits: Tensor | None = None
 
-    def __call__(self, token: Tensor) -> Tensor:
+    def __call__(self, forward: Forward, token: Tensor) -> Tensor:
         """Logits behind one more token of each row: [N] int64 -> [N, V], valid until the next."""
         self.token.copy_(token[:, None])
         self.mask[..., self.known] = True
+        given = self.token, self.position, self.mask
         if self.logits is None:
-            self.logits = self.run()
+            self.logits = forward(*given)
         else:
             if self.replay is None:
-                self.replay, self.logits = record(self.run)
+                self.replay, self.logits = record(lambda: forward(*given))
             self.replay()
         for counter in (self.column, self.position):
             counter += 1
         self.known += 1
         return self.logits
-
-    def run(self) -> Tensor:
-        """Logits [N, V] behind the present token."""
-        return self.forward(self.token, self.position, self.mask)
 
 
 def record(step: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:

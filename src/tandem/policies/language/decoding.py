@@ -38,14 +38,17 @@ class RoomyLayer(DynamicLayer):
         super().__init__()
         self.room = room
         self.lazy_initialization(layer.keys, layer.values)
-        self.rooms = self.keys, self.values = layer.keys, layer.values
+        kind, dtype = layer.keys.device.type, layer.keys.dtype
+        if torch.is_autocast_enabled(kind):  # then attention rounds all of it, at every token
+            dtype = torch.get_autocast_dtype(kind)
+        self.rooms = self.keys, self.values = layer.keys.to(dtype), layer.values.to(dtype)
         self.column: Tensor | None = None  # [1] int64 where a recorded step writes its token
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: object) -> tuple[Tensor, Tensor]:
         """Append new columns. A recorded step writes into its column, and reads all rooms."""
         if self.column is not None:
             for room, states in zip(self.rooms, (key_states, value_states), strict=True):
-                room.index_copy_(2, self.column, states)
+                room.index_copy_(2, self.column, states.to(room.dtype))
             return self.rooms
         known, new = self.get_seq_length(), key_states.shape[2]
         if known + new > self.rooms[0].shape[2]:
@@ -100,7 +103,7 @@ class Rows:
         roomy = all(type(layer) is RoomyLayer for layer in self.cache.layers)
         graphs = sampling.cuda_graphs and keys.device.type in DEVICES
         if graphs and roomy and can_record(model):
-            self.recorder = Recorder(self.forward, self.cache, most=tokens.shape[1] + steps)
+            self.recorder = Recorder(self.cache, most=tokens.shape[1] + steps)
 
     def forward(
         self, tokens: Tensor, position: Tensor, mask: Tensor | None, **more: object
@@ -132,7 +135,7 @@ class Rows:
                 self.mask, self.position = recorder.stop(self.mask, self.position)
             token = self.share_rows(token, left)
         if recorder is not None and self.apart:
-            self.logits = recorder.advance(token, self.mask, self.position)
+            self.logits = recorder.advance(self.forward, token, self.mask, self.position)
             return
         if self.mask is not None:
             self.mask = pad(self.mask, (0, 1), value=1)
@@ -141,10 +144,7 @@ class Rows:
         self.logits = logits if self.apart else logits[self.row]
 
     def share_rows(self, token: Tensor, left: Tensor | None) -> Tensor:
-        """One row for identical answers; one row per answer if that saves little.
-
-        `token`: [N] int64 of each answer -> [R] of each row.
-        """
+        """One row for identical answers, or per answer if that saves little: [N] int64 -> [R]."""
         if left is not None:
             own = self.keys, self.index, self.row, token
             self.keys, self.index, self.row, token = (x[left] for x in own)
