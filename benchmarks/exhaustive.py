@@ -25,7 +25,7 @@ PAGE = ROOT / "docs" / "status.md"
 SET_CHILD_SUBREAPER = 36  # of prctl(2), in linux/prctl.h
 LEFT_OUT = r"(?:, \d+ (?:deselected|warnings?))*"
 PYTEST_SAYS = rf"^=* ?(\d+ (?:passed|failed|skipped|error).*?){LEFT_OUT} in [\d.]+s.*$"
-INTRODUCTION = """# Status: the last run of each check
+INTRODUCTION = """# Status of the checks
 
 `make exhaustive` runs every part below and writes this page; `make exhaustive ARGS="kills parity"`
 runs only those two, and `make status` rewrites the page. A result is **stale** if sources or

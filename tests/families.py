@@ -21,7 +21,7 @@ from tandem.policies.flow.sampling import start_noise
 from tandem.types import Prompt
 
 PAGE = Path(__file__).parents[1] / "docs" / "families.md"
-INTRODUCTION = """# Families of flow models
+INTRODUCTION = """# Supported image and video models
 
 Each `model=NAME` below is an adapter for folders in diffusers' layout. The measurements are from
 small random checkpoints in the hub's own format. `make families` writes this page.

@@ -33,7 +33,7 @@ GROUPS = (
 )
 BESIDE = {"entropy": [EntropyBonus], "critic": [value_loss, gae_returns]}
 
-INTRODUCTION = """# Which function applies where
+INTRODUCTION = """# Compatible functions
 
 An algorithm trains on one of four domains. Functions are shared between domains where they have
 the same meaning.

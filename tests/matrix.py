@@ -37,7 +37,7 @@ TAUGHT = [  # with a folder that the user must name
 ON_FRESH_SAMPLES = {"gpg", "opd", "opo", "otb", "reinforce", "remax", "rloo"}
 YES = "✓"
 
-INTRODUCTION = """# Which algorithm trains which model, under which dynamics
+INTRODUCTION = """# Compatible algorithms and models
 
 A tick marks a composition that trains. `tests/test_matrix.py` runs two iterations, a checkpoint,
 and a third iteration of the resumed run: one tick per column in the quick tests, all of them in

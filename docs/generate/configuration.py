@@ -104,7 +104,7 @@ def _top(group: str) -> str:
 def page(top: str, groups: Mapping[str, Sequence[Option]]) -> str:
     if top in FOLDED:
         return folded(top, groups)
-    parts = [f"# {top}\n"]
+    parts = [introduction(top, groups)]
     for group, rows in groups.items():
         if group != top:
             parts.append(f"## {group}\n")
@@ -112,9 +112,17 @@ def page(top: str, groups: Mapping[str, Sequence[Option]]) -> str:
     return "\n".join(parts)
 
 
+def introduction(top: str, groups: Mapping[str, Sequence[Option]]) -> str:
+    shown = top if top in groups else next(iter(groups))
+    return (
+        f"# {top}\n\nThe options of the group `{top}` and of the groups below it, with their keys, "
+        f"defaults and meanings. In the terminal:\n\n    python train.py --help {shown}\n"
+    )
+
+
 def folded(top: str, groups: Mapping[str, Sequence[Option]]) -> str:
     """Files that hold numbers alone: shown as they are."""
-    parts = [f"# {top}\n"]
+    parts = [introduction(top, groups)]
     for group, rows in groups.items():
         parts.append(f"## {group}\n")
         for one in rows:

@@ -127,7 +127,7 @@ def page() -> str:
     ]
     return "\n".join(
         [
-            "# Laws that hold for every algorithm",
+            "# Invariance tests",
             "",
             "A tick is a test of `tests/test_law_matrix.py`; a number gives the reason why a law "
             "does not apply.",
