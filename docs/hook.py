@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from generate import algorithms, configuration, drawings, formula, repository
+from generate import algorithms, commands, configuration, drawings, formula, repository
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
@@ -65,4 +65,4 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    return drawings.inlined(formula.rendered(html))
+    return drawings.inlined(commands.wrapped(formula.rendered(html)))

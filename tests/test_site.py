@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from gate import each
-from generate import algorithms, both_learn, curves, formula, repository, tables
+from generate import algorithms, both_learn, commands, curves, formula, repository, tables
 from generate.signatures import parameters
 
 from tandem.config import build, check, compose
@@ -114,6 +114,15 @@ def test_a_link_into_the_repository_leads_to_its_page():
 def test_a_link_in_a_block_of_code_is_code():
     text = "```python\nx = [a](b.md)\n```\n"
     assert repository.relinked(text, "docs/x.md", "x.md") == text
+
+
+def test_a_line_of_a_command_is_an_element_and_its_comment_is_marked():
+    before = '<div class="language-text highlight"><pre><span></span><code>'
+    page = f"{before}a --b    # c\nd # e\n</code></pre></div>"
+    lines = '<span class="line">a --b  <span class="c1"># c</span>\n</span>'
+    lines += '<span class="line">d # e\n</span>'
+    assert commands.wrapped(page) == f"{before}{lines}</code></pre></div>"
+    assert commands.wrapped("<code>a  # b</code>") == "<code>a  # b</code>"
 
 
 def test_the_curve_of_most_seeds_says_how_many_samples_it_takes():
