@@ -79,6 +79,11 @@ shown: $(VENV)/ready ## write into the pages the files and tables that they show
 picture: $(VENV)/ready ## draw docs/assets/both_learn.svg from benchmarks/results/algorithms.json
 	PYTHONPATH=docs $(RUN) -m generate.both_learn
 
+report_pictures: $(VENV)/ready ## draw experiments/*/report.png from the reports beside them, with a Chromium
+	for report in experiments/*/report; do \
+	  PYTHONPATH=tests $(RUN) -m compare.picture $$report/report.html $$report.png || exit; \
+	done
+
 constraints: $(NEWEST) ## write constraints.txt: the newest versions that pyproject.toml admits
 	PYTHONPATH=tests $(NEWEST)/bin/python -m constraints
 
@@ -114,4 +119,4 @@ $(VENV)/docs: $(VENV)/ready
 	  --constraint constraints.txt --editable ".[dev,docs]"
 	touch $@
 
-.PHONY: engines docs serve_docs picture constraints stale train test rounding exhaustive status laws legality matrix families forwards waits faults kills
+.PHONY: engines docs serve_docs picture report_pictures constraints stale train test rounding exhaustive status laws legality matrix families forwards waits faults kills
