@@ -30,7 +30,8 @@ INTRODUCTION = """# Status of the checks
 `make exhaustive` runs every part below and writes this page; `make exhaustive ARGS="kills parity"`
 runs only those two, and `make status` rewrites the page. A result is **stale** if sources or
 configuration that it measures have changed since its commit; comments and docstrings do not count.
-Figures in the README come from here.
+Figures in the README come from here, those of a GPU from
+[results/gpu.md](../benchmarks/results/gpu.md).
 The gate (`make test`) runs before every change and is not listed.
 """
 
@@ -107,6 +108,12 @@ PARTS = {
         "packing.py",
         "packing.md",
         "policies/language experience.py",
+    ),
+    "fresh_clone": Part(
+        says="`make train` on a fresh clone with an empty home, then the image model",
+        command=("benchmarks/fresh_clone.py",),
+        result=r"^result: (.*)$",
+        measures=(*CODE, "Makefile", "pyproject.toml", "constraints.txt"),
     ),
     "startup": benchmark("seconds until the first step", "startup.py", "startup.md"),
     "group_statistics": benchmark(
