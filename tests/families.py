@@ -50,8 +50,9 @@ NOTES = """
 * Wan's folders name UniPC, which rounds times to whole thousandths: the gap is to the same
   pipeline with `FlowMatchEulerDiscreteScheduler`.
 * Wan 2.2 A14B trains both of its transformers, each at the noise levels that the folder names for
-  it, with one guidance scale where its pipeline may use two. Adapters of the second transformer
-  are in `lora/transformer_2` (`load_into_transformer_2=True`).
+  it. `model.adapter.guidance_scale_2` is the guidance scale of the second one, as in its pipeline:
+  it applies wherever the first is guided. Adapters of the second transformer are in
+  `lora/transformer_2` (`load_into_transformer_2=True`).
 * The pipeline of HunyuanVideo 1.5 cannot load adapters; its transformer can
   (`load_lora_adapter(folder, weight_name="pytorch_lora_weights.safetensors")`).
 * LTX-2 is sampled and trained with its sound, with classifier-free guidance only and one scale

@@ -157,7 +157,7 @@ class Family:
     def velocity(self, network, x, sigma, condition):
         return self.change(network(x))
 
-    def guide(self, prompted, unprompted, *, scale):
+    def guide(self, prompted, unprompted, *, scale, sigma):
         return prompted
 
     def encode(self, inputs, device):

@@ -270,4 +270,13 @@ VARIANTS = {
         latent=(16, SIDE // 16, SIDE // 16),
         call={"max_sequence_length": 48},
     ),
+    "wan2_2_14b_two_scales": TinyFamily(
+        pipeline=lambda: tiny_wan.pipeline(second=True),
+        adapter=Wan,
+        **OF_WAN
+        | {
+            "options": {"frames": 5, "guidance_scale_2": 1.5},
+            "call": {**OF_WAN["call"], "guidance_scale_2": 1.5},
+        },
+    ),
 }

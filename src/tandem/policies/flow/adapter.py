@@ -67,8 +67,9 @@ class Adapter(Protocol):
     ) -> Tensor:
         """The predicted velocity, noise - x0: [N, *latent_shape], sigma [N]."""
 
-    def guide(self, prompted: Tensor, unprompted: Tensor, *, scale: float) -> Tensor:
-        """The guided velocity, from those with and without prompt: [N, *latent_shape] float32."""
+    def guide(self, prompted: Tensor, unprompted: Tensor, *, scale: float, sigma: Tensor) -> Tensor:
+        """The guided velocity, from those with and without prompt: [N, *latent_shape] float32,
+        sigma [N]."""
 
     def reader(self, network: nn.Module) -> tuple[nn.Module, int]:
         """The layer whose first input is the last hidden states [N, tokens, H], and H."""

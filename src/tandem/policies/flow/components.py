@@ -79,7 +79,7 @@ def by_noise_level(
     rows below: [N, ...], sigma [N]. `ask`: runs a part on the rows of these indices, [n] int64."""
     if sigma.is_meta:  # no values; both parts need the same memory
         return ask(parts[0], torch.arange(len(sigma)))
-    above = 1000 * sigma >= 1000 * boundary
+    above = is_above(sigma, boundary)
     said = []
     for part, own in zip(parts, (above, ~above), strict=True):
         rows = own.nonzero().flatten()
@@ -92,6 +92,11 @@ def by_noise_level(
     for rows, velocity in said:
         whole = whole.index_add(0, rows, velocity)
     return whole
+
+
+def is_above(sigma: Tensor, boundary: float) -> Tensor:
+    """Whether levels are at or above a boundary, compared in thousandths as by diffusers: [N]."""
+    return 1000 * sigma >= 1000 * boundary
 
 
 def is_awaited(part: nn.Module) -> bool:

@@ -50,7 +50,7 @@ class VelocityModel:
             return guide(self.predict(x, sigma, prompted), None, scale=scale)  # raises
         both = {name: torch.cat([prompted[name], unprompted[name]]) for name in prompted}
         velocity = self.predict(torch.cat([x, x]), torch.cat([sigma, sigma]), both)
-        guided = self.adapter.guide(*velocity.chunk(2), scale=scale)
+        guided = self.adapter.guide(*velocity.chunk(2), scale=scale, sigma=sigma)
         if not isinstance(guided, Tensor) or guided.shape != x.shape:
             raise wrong_value(self.adapter.guide, guided, f"a float tensor {[*x.shape]}")
         return guided

@@ -121,6 +121,23 @@ def test_a_folder_says_how_many_transformers_it_has_and_whether_tokens_have_time
         adapter.reader(Components({"transformer": nn.Identity(), "transformer_2": nn.Identity()}))
 
 
+def test_each_transformer_has_its_own_guidance(tmp_path):
+    adapter = with_index(tmp_path, unloaded(Wan, guidance_scale_2=2.0), boundary_ratio=0.875)
+    sigma = torch.tensor([0.9, 0.875, 0.874])
+    velocities = torch.ones(3, 1, 1, 1, 1), torch.zeros(3, 1, 1, 1, 1)
+    assert adapter.guide(*velocities, scale=4.0, sigma=sigma).flatten().tolist() == [4, 4, 2]
+    adapter.guidance_scale_2 = None
+    assert adapter.guide(*velocities, scale=4.0, sigma=sigma).flatten().tolist() == [4, 4, 4]
+
+
+def test_a_second_guidance_without_a_second_transformer_is_refused(tmp_path):
+    one = unloaded(Wan, guidance_scale_2=3.0)
+    with pytest.raises(ValueError, match=r"guidance_scale_2=3: .* has one transformer; leave it n"):
+        with_index(tmp_path, one, boundary_ratio=None)
+    with pytest.raises(ValueError, match=r"guidance_scale_2=0.5 must be at least 1"):
+        unloaded(Wan, guidance_scale_2=0.5)
+
+
 def test_films_that_begin_with_a_picture_have_the_frames_that_it_was_encoded_with(tmp_path):
     adapter = unloaded(WanImage, frames=9)
     adapter.times_of_tokens = False

@@ -201,7 +201,7 @@ class Pipeline(ImageConditions, FolderSchedule, TrainedReaders):
                 )
         return height // self.scale, width // self.scale
 
-    def guide(self, prompted: Tensor, unprompted: Tensor, *, scale: float) -> Tensor:
+    def guide(self, prompted: Tensor, unprompted: Tensor, *, scale: float, sigma: Tensor) -> Tensor:
         return guide(prompted, unprompted, scale=scale)
 
     def reader(self, network: nn.Module) -> tuple[nn.Module, int]:

@@ -72,7 +72,7 @@ class QwenImage(Pipeline):
         own = sizes[0][1] * sizes[0][2]
         return unpacked(patches[:, :own], *x.shape[2:])
 
-    def guide(self, prompted: Tensor, unprompted: Tensor, *, scale: float) -> Tensor:
+    def guide(self, prompted: Tensor, unprompted: Tensor, *, scale: float, sigma: Tensor) -> Tensor:
         """Guidance that keeps the norm of each patch's prompted velocity.
 
         Shape: [B, N, D] of both.

@@ -110,7 +110,7 @@ class TinyFlow:
 
     velocity = staticmethod(velocity)
 
-    def guide(self, prompted: Tensor, unprompted: Tensor, *, scale: float) -> Tensor:
+    def guide(self, prompted: Tensor, unprompted: Tensor, *, scale: float, sigma: Tensor) -> Tensor:
         return guide(prompted, unprompted, scale=scale)
 
     def reader(self, network: nn.Module) -> tuple[nn.Module, int]:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from tandem.policies.flow.components import TRANSFORMER, Components, by_noise_level
-from tandem.policies.flow.families.films import Films
+from tandem.policies.flow.families.experts import Experts
 from tandem.policies.flow.families.folders import diffusers_class, read_index
 from tandem.policies.flow.families.pipelines import Family, Geometry
 from tandem.policies.flow.records import Condition, PromptInput
@@ -17,9 +16,8 @@ if TYPE_CHECKING:
     from diffusers import WanPipeline
 
 
-class Wan(Films):
-    """Prompts are UMT5 states, padded with zeros. Wan 2.2 A14B has two transformers: the second one
-    handles noise levels below the boundary in the folder's index."""
+class Wan(Experts):
+    """Prompts are UMT5 states, padded with zeros. Wan 2.2 A14B has two transformers."""
 
     family = Family(
         pipeline="WanPipeline",
@@ -31,16 +29,9 @@ class Wan(Films):
     readers = ("text_encoder", "tokenizer")
     lora_targets = tuple(f"attn{n}.to_{x}" for n in (1, 2) for x in ("q", "k", "v", "out.0"))
 
-    @property
-    def boundary(self) -> float | None:
-        return read_index(self.folder).get("boundary_ratio")
-
-    def transformers(self) -> tuple[str, ...]:
-        return (TRANSFORMER,) if self.boundary is None else (TRANSFORMER, f"{TRANSFORMER}_2")
-
     def fit(self, network: nn.Module) -> nn.Module:
         self.times_of_tokens = bool(read_index(self.folder).get("expand_timesteps"))
-        return network
+        return super().fit(network)
 
     def geometry(self) -> Geometry:
         config = self.network.config
@@ -57,18 +48,6 @@ class Wan(Films):
         read = diffusers_class("WanPipeline")._get_t5_prompt_embeds
         most = self.max_sequence_length
         return {"states": read(pipeline, asked.text, max_sequence_length=most, device=device)[0]}
-
-    def velocity(
-        self, network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition
-    ) -> Tensor:
-        if not isinstance(network, Components):
-            return self.of_one(network, x, sigma, condition)
-
-        def ask(part: nn.Module, rows: Tensor) -> Tensor:
-            given = {name: value[rows] for name, value in condition.items()}
-            return self.of_one(part, x[rows], sigma[rows], given)
-
-        return by_noise_level(tuple(network.values()), sigma, self.boundary, ask)
 
     def of_one(self, network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition) -> Tensor:
         """The velocity of one transformer; Wan 2.2 TI2V takes a timestep per token."""
@@ -89,11 +68,3 @@ class Wan(Films):
             encoder_hidden_states_image=None if seen is None else seen.to(dtype),
             return_dict=False,
         )[0]
-
-    def reader(self, network: nn.Module) -> tuple[nn.Module, int]:
-        if isinstance(network, Components):
-            raise ValueError(
-                f"model.path={self.folder} has two transformers, but a critic reads the states of "
-                "one; choose an algorithm without a critic, such as algorithm=flow_grpo"
-            )
-        return super().reader(network)
