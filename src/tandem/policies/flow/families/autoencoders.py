@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pixel_shuffle, pixel_unshuffle
 
 from tandem.policies.flow.adapter import Decoding
 from tandem.policies.weights import lend
@@ -73,3 +74,19 @@ class Autoencoded:
             raw = torch.cat([self.encode_raw(part) for part in pixels.split(self.at_once)])
             mean, std = self.statistics(raw)
         return (raw - mean) / std
+
+
+class PatchedAutoencoded(Autoencoded):
+    """A VAE whose latent pixels are 2 x 2 patches of its output, normalised by the running
+    statistics of its batch norm."""
+
+    def statistics(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        seen, eps = self.vae.bn, self.vae.config.batch_norm_eps
+        mean, std = seen.running_mean, (seen.running_var + eps).sqrt()
+        return mean.to(like)[:, None, None], std.to(like)[:, None, None]
+
+    def decode_raw(self, raw: Tensor) -> Tensor:
+        return super().decode_raw(pixel_shuffle(raw, 2))
+
+    def encode_raw(self, pixels: Tensor) -> Tensor:
+        return pixel_unshuffle(super().encode_raw(pixels), 2)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pixel_shuffle, pixel_unshuffle
 
 from tandem.contracts import declare
 from tandem.dynamics.schedules import flux2, flux2_shift
+from tandem.policies.flow.families.autoencoders import PatchedAutoencoded
 from tandem.policies.flow.families.folders import read_index
 from tandem.policies.flow.families.guidance import EmbeddedGuidance
 from tandem.policies.flow.families.images import shown
@@ -27,9 +27,8 @@ APART = 10  # distance between the images of one sequence on the time axis of po
 
 
 @declare(shows=range(11))
-class Flux2Klein(EmbeddedGuidance):
-    """Prompts are the states of three layers of a Qwen3. A latent pixel is a 2 x 2 patch of the
-    VAE's output, normalised by the running statistics of its batch norm."""
+class Flux2Klein(PatchedAutoencoded, EmbeddedGuidance):
+    """Prompts are the states of three layers of a Qwen3."""
 
     family = Family(
         pipeline="Flux2KleinPipeline",
@@ -87,17 +86,6 @@ class Flux2Klein(EmbeddedGuidance):
             return_dict=False,
         )[0]
         return patches[:, : len(where[0])].mT.reshape(x.shape)
-
-    def statistics(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        seen, eps = self.vae.bn, self.vae.config.batch_norm_eps
-        mean, std = seen.running_mean, (seen.running_var + eps).sqrt()
-        return mean.to(like)[:, None, None], std.to(like)[:, None, None]
-
-    def decode_raw(self, raw: Tensor) -> Tensor:
-        return super().decode_raw(pixel_shuffle(raw, 2))
-
-    def encode_raw(self, pixels: Tensor) -> Tensor:
-        return pixel_unshuffle(super().encode_raw(pixels), 2)
 
 
 class Flux2(Flux2Klein):
