@@ -169,6 +169,7 @@ def test_the_unit_of_a_clip_is_that_of_the_log_probability(line, unit):
         ("model=flux2_klein model.adapter.width=768", 128 * 32 * 48),
         ("model=sana_1_6b model.adapter.width=768", 32 * 32 * 24),
         ("model=wan2_2_5b model.adapter.resolution=640 model.adapter.width=null", 48 * 31 * 40**2),
+        ("model=ltx_video", 128 * 21 * 16 * 22),
         ("model=ltx_2", (128 + 3) * 16 * 16 * 24),  # 3 channels hold 126 tokens of sound
     ],
 )

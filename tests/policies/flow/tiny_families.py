@@ -1,7 +1,7 @@
 """Every family of pipelines on random weights, and the call of its own pipeline."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from unittest.mock import patch
 
 import torch
@@ -11,6 +11,7 @@ from policies.flow import (
     tiny_flux,
     tiny_flux2,
     tiny_hunyuan_video,
+    tiny_ltx,
     tiny_ltx2,
     tiny_qwen_image,
     tiny_sana,
@@ -21,6 +22,7 @@ from policies.flow import (
 
 from tandem.policies.flow.families.flux import Flux, FluxKontext
 from tandem.policies.flow.families.flux2 import Flux2, Flux2Klein
+from tandem.policies.flow.families.ltx import LTX
 from tandem.policies.flow.families.ltx2 import LTX2
 from tandem.policies.flow.families.patches import packed, unpacked
 from tandem.policies.flow.families.pipelines import Pipeline
@@ -244,6 +246,17 @@ FILMS = {
         words=("model.adapter.width=32", "model.adapter.frames=5", "model.latent_size=64"),
         call={"num_frames": 5},
     ),
+    "ltx_video": TinyFamily(
+        pipeline=tiny_ltx.pipeline,
+        adapter=LTX,
+        tokens=16,
+        ask=tiny_ltx.ask,
+        options={"frames": 5},
+        wide=64,
+        latent=(16, 3, 4, 4),
+        words=("model.adapter.width=32", "model.adapter.frames=5", "model.latent_size=768"),
+        call={"num_frames": 5, "max_sequence_length": 16},
+    ),
     "ltx_2": TinyFamily(
         pipeline=tiny_ltx2.pipeline,
         adapter=LTX2,
@@ -258,6 +271,9 @@ FILMS = {
 }
 FAMILIES = PICTURES | FILMS  # each a preset
 VARIANTS = {
+    "ltx_video_0_9_1": replace(
+        FILMS["ltx_video"], pipeline=lambda: tiny_ltx.pipeline(timestep_conditioning=True)
+    ),
     "flux2_klein_edit": TinyFamily(
         pipeline=tiny_flux2.klein,
         adapter=Flux2Klein,

@@ -1,6 +1,8 @@
 """Every family on a random checkpoint, compared with its diffusers pipeline."""
 
+import inspect
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -21,6 +23,8 @@ from torch.testing import assert_close
 
 from tandem import rng
 from tandem.dynamics.kernels import ode
+from tandem.policies.flow.families.pipelines import Pipeline
+from tandem.policies.flow.families.recognition import inheriting
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.flow.sampling import start_noise
 
@@ -63,6 +67,13 @@ def test_a_picture_begins_a_film_of_the_size_and_frames_of_an_evaluation(name, f
     ours = rollout.sample.x0[0, :, family.held :]
     assert_close(ours, latents[:, family.held :], atol=1e-5, rtol=1e-5)
     assert (rollout.outputs[0] - pixels.round()).abs().max() <= 1
+
+
+def test_an_adapter_takes_at_most_100_lines():
+    adapters = (kind for kind in inheriting(Pipeline) if "family" in vars(kind))
+    files = {Path(inspect.getfile(kind)) for kind in adapters}
+    lines = {file.name: len(file.read_text().splitlines()) for file in files}
+    assert {name: count for name, count in lines.items() if count > 100} == {}
 
 
 def test_every_pipeline_of_a_flow_has_an_adapter_or_a_reason():

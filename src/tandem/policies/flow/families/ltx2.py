@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from tandem.policies.flow.adapter import Canvas
-from tandem.policies.flow.families.films import Films
-from tandem.policies.flow.families.pipelines import Family, Geometry
+from tandem.policies.flow.families.ltx import LTX
+from tandem.policies.flow.families.pipelines import Family
 from tandem.policies.flow.records import Condition, PromptInput
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 FRAMES_PER_SECOND = 24
 
 
-class LTX2(Films):
+class LTX2(LTX):
     """Video and sound are sampled and trained; rewards see the video only. In a latent, the tokens
     of the sound and zeros behind them are further channels of the video. Prompts are states of
     the layers of a Gemma 3."""
@@ -32,18 +32,6 @@ class LTX2(Films):
     )
     readers = ("text_encoder", "tokenizer", "connectors")
     unread = ("audio_vae", "vocoder", "processor", "prompt_enhancer", "duration_head")
-    lora_targets = ("to_q", "to_k", "to_v", "to_out.0")
-
-    @property
-    def stride(self) -> int:
-        return self.vae.temporal_compression_ratio
-
-    @property
-    def scale(self) -> int:
-        return self.vae.spatial_compression_ratio
-
-    def geometry(self) -> Geometry:
-        return Geometry(channels=self.network.config.in_channels, patch=1)
 
     def sound(self, frames: int) -> tuple[int, int]:
         """Tokens and channels of the sound of so many latent frames."""
@@ -98,11 +86,6 @@ class LTX2(Films):
         # The padding's data is 0, which this velocity predicts without an error.
         rest = torch.cat([audio.flatten(1), padding / sigma[:, None]], 1)
         return torch.cat([video.mT.flatten(1), rest], 1).view_as(x)
-
-    def statistics(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        own = self.vae.latents_mean, self.vae.latents_std / self.vae.config.scaling_factor
-        mean, std = (x.to(like)[:, None, None, None] for x in own)
-        return mean, std
 
     def pixels(self, x0: Tensor) -> Tensor:
         """[N, *latent_shape] -> uint8 [N, frames, H, W, 3], on the device of the latents."""
