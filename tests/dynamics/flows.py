@@ -16,6 +16,7 @@ NOISY = {
 }
 KERNELS = {"ODE": ode, **NOISY}
 SDES = {name: NOISY[name] for name in ("Flow-SDE", "Dance-SDE")}
+FALLING = partial(dance_sde, noise_level=0.9, power=1.0)
 PUBLISHED_LOGP = {
     "Flow-SDE": gaussian_logp,
     "Dance-SDE": gaussian_logp,

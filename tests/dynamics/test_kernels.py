@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from flows import KERNELS, NOISY, PRECISION, PUBLISHED_LOGP, SDES, levels, random_steps
+from flows import FALLING, KERNELS, NOISY, PRECISION, PUBLISHED_LOGP, SDES, levels, random_steps
 from torch.testing import assert_close
 
 from tandem.dynamics.kernels import cps, dance_sde, flow_sde, next_state, ode
@@ -76,6 +76,15 @@ def test_an_sde_would_leave_noise_in_the_sample(name):
     assert (SDES[name](x, velocity, sigma, torch.zeros_like(sigma)).std > 0.03).all()
 
 
+def test_noise_of_power_1_falls_with_the_level():
+    """s = 0.9 * 0.5 = 0.45 and dt = -0.04: the mean of 1 with velocity 2 is
+    1 + (2 + 0.45^2 / (2 * 0.5) (1 + 0.5 * 2)) dt."""
+    x, velocity = torch.ones(1, 1).double(), torch.full((1, 1), 2.0).double()
+    step = FALLING(x, velocity, levels(0.5, x), levels(0.46, x))
+    assert_close(step.std, levels(0.45 * 0.2, x))
+    assert_close(step.mean, torch.full_like(x, 1 - (2 + 0.405) * 0.04))
+
+
 @pytest.mark.parametrize("kernel", [flow_sde, dance_sde, cps])
 def test_without_noise_every_kernel_is_the_ode(kernel):
     inputs = random_steps()
@@ -87,10 +96,10 @@ def test_without_noise_every_kernel_is_the_ode(kernel):
     assert (step.std == 0).all()
 
 
-@pytest.mark.parametrize("name", SDES)
-def test_an_sde_pulls_against_the_score(name):
+@pytest.mark.parametrize("sde", [*SDES.values(), FALLING], ids=[*SDES, "falling"])
+def test_an_sde_pulls_against_the_score(sde):
     inputs = x, velocity, sigma, next_sigma = random_steps()
-    step, dt = SDES[name](*inputs), (next_sigma - sigma)[:, None, None]
+    step, dt = sde(*inputs), (next_sigma - sigma)[:, None, None]
     s_squared = (step.std.square() / (sigma - next_sigma))[:, None, None]
     score = score_from_velocity(x, velocity, sigma)
     assert_close(step.mean, x + (velocity - s_squared / 2 * score) * dt)

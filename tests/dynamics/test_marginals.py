@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from flows import KERNELS, NOISY, exact_velocity, spread
+from flows import FALLING, KERNELS, NOISY, exact_velocity, spread
 
 from tandem.dynamics.kernels import next_state
 from tandem.rng import key, normal
@@ -32,9 +32,10 @@ def test_cps_keeps_the_spread_of_a_point_at_any_number_of_steps(steps):
 
 
 @pytest.mark.parametrize("variance", [0.0, 1.0])
-@pytest.mark.parametrize("name", ["ODE", "Flow-SDE", "Dance-SDE"])
+@pytest.mark.parametrize("name", ["ODE", "Flow-SDE", "Dance-SDE", "falling"])
 def test_the_ode_and_the_sdes_keep_every_spread_as_steps_grow(name, variance):
-    few, many, most = (abs(ratio(KERNELS[name], variance, n) - 1) for n in (100, 400, 1600))
+    kernel = (KERNELS | {"falling": FALLING})[name]
+    few, many, most = (abs(ratio(kernel, variance, n) - 1) for n in (100, 400, 1600))
     assert most < 0.005
     assert most <= many + 1e-12 and many <= few + 1e-12
 

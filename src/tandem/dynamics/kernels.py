@@ -18,7 +18,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from tandem.contracts import between, positive, register_dynamics
+from tandem.contracts import at_least, between, positive, register_dynamics
 from tandem.types import align_level, widen
 
 
@@ -73,13 +73,15 @@ def dance_sde(
     next_sigma: Tensor,
     *,
     noise_level: Annotated[float, positive] = 0.3,
+    power: Annotated[float, at_least(0)] = 0.0,
 ) -> Step:
-    """The SDE with the same s at every level, s = noise_level (DanceGRPO, arXiv:2505.07818).
+    """The SDE with s = noise_level sigma^power.
 
-    x and velocity are [B, ...], the levels [B].
+    power=0: the same s at every level (DanceGRPO, arXiv:2505.07818). power=1, with the second level
+    of the schedule as noise_level: Flow-GRPO's for video (train_wan2_1.py of its code). x and
+    velocity are [B, ...], the levels [B].
     """
-    s = torch.full_like(sigma, noise_level, dtype=torch.float64)
-    return sde_step(x, velocity, sigma, next_sigma, s)
+    return sde_step(x, velocity, sigma, next_sigma, noise_level * sigma.double() ** power)
 
 
 @register_dynamics
