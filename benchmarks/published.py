@@ -91,7 +91,8 @@ PAPERS = (
          "recipe=papers/nft_multi_sd3_5_medium", "reward.clip_score.weight=0.01",
          "reward.hpsv2.function.weights=HPS_v2.1.safetensors"),
     _flow_grpo("OCR", "wan2_1_1_3b", "ocr", "none; one GPU, flow_grpo's README",
-               "recipe=papers/flow_grpo_ocr_wan2_1_1_3b"),
+               "recipe=papers/flow_grpo_ocr_wan2_1_1_3b", "reward.ocr.frames=9",
+               "reward.ocr.of_frames=positive"),
     Published(
         task="VideoAlign VQ", model="wan2_1_1_3b", data="video_prompts.txt",
         words=("algorithm=dance_grpo", "recipe=papers/dance_grpo_vq_wan2_1_1_3b",

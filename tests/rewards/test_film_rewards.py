@@ -32,6 +32,12 @@ def test_a_reward_of_pictures_is_the_mean_over_the_frames_of_a_film():
     assert Reward(bright, frames=9)(films, PROMPTS)[0] == [20.0, 30.0]
 
 
+def test_the_best_frame_or_those_above_0_can_count_instead():
+    films = [film(0, 10, 50), film(0, 0, 0)]
+    assert Reward(bright, of_frames="best")(films, PROMPTS)[0] == [50.0, 0.0]
+    assert Reward(bright, of_frames="positive")(films, PROMPTS)[0] == [30.0, 0.0]
+
+
 def test_rewards_of_lists_and_of_groups_see_the_same_frame_of_all():
     films, group = [film(0, 10), film(6, 30)], torch.zeros(2, dtype=torch.int64)
     ask = batched(lambda outputs, prompts: [x.double().mean().item() for x in outputs])
@@ -75,6 +81,7 @@ def test_films_differ_as_their_pixels_do():
 
 WAN = "model=wan2_1_1_3b data.path=prompts.txt"
 PICKED = "reward=jpeg_compressibility reward.jpeg_compressibility.frames=4"
+BEST = "reward=jpeg_compressibility reward.jpeg_compressibility.of_frames=best"
 WHOLE = "reward=motion_smoothness reward.motion_smoothness.frames=4"
 
 
@@ -88,6 +95,11 @@ WHOLE = "reward=motion_smoothness reward.motion_smoothness.frames=4"
         (
             f"model=tiny_flow {PICKED}",
             "reward.jpeg_compressibility.frames=4: model=tiny_flow makes no films; set it to null",
+        ),
+        (
+            f"model=tiny_flow {BEST}",
+            "reward.jpeg_compressibility.of_frames=best: model=tiny_flow makes no films; set it to "
+            "mean",
         ),
         (
             f"{WAN} {WHOLE}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from itertools import product
 from typing import Any
 
 from tandem.contracts import facts_of
@@ -121,20 +122,31 @@ def pictures_can_have_that_size(case: Case) -> Iterator[str]:
 
 
 def rewards_of_films_see_films(case: Case) -> Iterator[str]:
-    """A reward of films needs a model of films; `frames` is for rewards of pictures on films."""
-    adapter = None if case.is_of_texts else case.painter[1].arguments.get("adapter")
-    films = adapter is not None and facts_of(adapter.target).makes_films
-    model, functions = case.plan.choices["model"], _functions(case)
-    for name, part in case.rewards.items():
-        frames, whole = part.arguments.get("frames"), facts_of(functions.get(name)).of_films
-        if whole and not films:
+    """A reward of films needs a model of films."""
+    for name, function in _functions(case).items():
+        if facts_of(function).of_films and not _makes_films(case):
             yield (
-                f"reward={name} judges films, and model={model} makes none; choose another reward, "
-                "or a model of films, such as wan2_1_1_3b"
+                f"reward={name} judges films, and model={case.plan.choices['model']} makes none; "
+                "choose another reward, or a model of films, such as wan2_1_1_3b"
             )
-        elif frames is not None and (whole or not films):
-            why = "it reads whole films" if whole else f"model={model} makes no films"
-            yield f"reward.{name}.frames={frames}: {why}; set it to null"
+
+
+def frames_are_of_films(case: Case) -> Iterator[str]:
+    """Keys of frames are for rewards of pictures on films."""
+    functions, without = _functions(case), {"frames": None, "of_frames": "mean"}
+    for (name, part), key in product(case.rewards.items(), without):
+        given = part.arguments.get(key, without[key])
+        whole = facts_of(functions.get(name)).of_films
+        if given == without[key] or (_makes_films(case) and not whole):
+            continue
+        model = case.plan.choices["model"]
+        why = "it reads whole films" if whole else f"model={model} makes no films"
+        yield f"reward.{name}.{key}={given}: {why}; set it to {without[key] or 'null'}"
+
+
+def _makes_films(case: Case) -> bool:
+    adapter = None if case.is_of_texts else case.painter[1].arguments.get("adapter")
+    return adapter is not None and facts_of(adapter.target).makes_films
 
 
 def ranges_rise(case: Case) -> Iterator[str]:
@@ -187,6 +199,7 @@ RULES = (
     an_average_is_kept,
     pictures_can_have_that_size,
     rewards_of_films_see_films,
+    frames_are_of_films,
     ranges_rise,
     datasets_have_their_numbers,
     datasets_name_their_rewards,

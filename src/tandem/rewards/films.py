@@ -1,11 +1,13 @@
-"""Rewards of films: picture rewards averaged over frames, and rewards of motion.
+"""Rewards of films: picture rewards over frames, and rewards of motion.
 
 A film is uint8 [F, H, W, 3].
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -30,12 +32,25 @@ def lay_out_frames(film: Tensor) -> Tensor:
     return torch.cat([*select_frames(film, SHOWN)], dim=1)
 
 
-def average_frames(verdicts: Sequence[Verdict]) -> Verdict:
-    """The mean over the frames of a film; the first reason why a frame has no number."""
+def mean_of_positive(numbers: Sequence[float]) -> float:
+    """The mean over the frames that score above 0, as in Flow-GRPO's text in videos; 0 if none
+    does."""
+    positive = [number for number in numbers if number > 0]
+    return fmean(positive) if positive else 0.0
+
+
+OfFrames = Literal["mean", "best", "positive"]
+OF_FRAMES: Mapping[OfFrames, Callable[[Sequence[float]], float]] = {
+    "mean": fmean,
+    "best": max,
+    "positive": mean_of_positive,
+}
+
+
+def combine_frames(verdicts: Sequence[Verdict], rule: OfFrames) -> Verdict:
+    """The number of a film from those of its frames; the first reason why a frame has none."""
     missing = [verdict for verdict in verdicts if verdict[1] is not None]
-    if missing:
-        return missing[0]
-    return sum(number for number, _ in verdicts) / len(verdicts), None
+    return missing[0] if missing else (OF_FRAMES[rule]([number for number, _ in verdicts]), None)
 
 
 @register_reward(judges="pictures", of_films=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tandem.contracts import facts_of
 from tandem.rewards.concurrency import CallQueue, at_once
-from tandem.rewards.films import average_frames, select_frames
+from tandem.rewards.films import OfFrames, combine_frames, select_frames
 from tandem.rewards.result import (
     ABSTAINED,
     LARGEST,
@@ -163,11 +163,12 @@ class Reward:
         batch_size: int | None = None,
         timeout: float | None = None,
         frames: int | None = None,
+        of_frames: OfFrames = "mean",
         every: int = 1,
     ) -> None:
         """`frames`: number of evenly spread frames of a film that a picture reward scores; None:
-        all. `every`: a reward of weight 0 is called every so many training iterations, and in
-        every evaluation."""
+        all. `of_frames`: how their numbers make that of the film. `every`: a reward of weight 0 is
+        called every so many training iterations, and in every evaluation."""
         if every < 1 or (every > 1 and weight):
             raise ValueError(
                 f"every={every} of a reward of weight {weight:g}: a trained reward must score "
@@ -192,7 +193,8 @@ class Reward:
         self.range, self.weight, self.every = range, weight, every
         self.batch_size, self.timeout = batch_size, timeout
         # Whether it gets whole outputs; otherwise films are scored frame by frame.
-        self.of_films, self.frames = declared.of_films or declared.judges == "texts", frames
+        self.of_films = declared.of_films or declared.judges == "texts"
+        self.frames, self.of_frames = frames, of_frames
 
     def __call__(
         self, outputs: Sequence[str], prompts: Sequence[Prompt], group: Tensor | None = None
@@ -212,7 +214,7 @@ class Reward:
         if not self.of_films and any(map(is_film, outputs)):
             films = [select_frames(film, self.frames) for film in outputs]
             of_frames = [self.judge(one, prompts, group) for one in zip(*films, strict=True)]
-            return [average_frames(verdicts) for verdicts in zip(*of_frames, strict=True)]
+            return [combine_frames(one, self.of_frames) for one in zip(*of_frames, strict=True)]
         if self.signature is None:  # one sample per call
             samples = zip(outputs, prompts, strict=True)
             values = self._ask([(copy_of(output), copy_of(prompt)) for output, prompt in samples])
