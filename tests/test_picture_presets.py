@@ -15,7 +15,7 @@ from tandem.config import build, check, compose
 from tandem.record import pictures
 
 SMALL = (
-    "iterations=2", "prompts_per_step=2", "group_size=4", "rollout.steps=4", "data.max_size=6",
+    "iterations=2", "prompts_per_step=2", "group_size=4", "rollout.steps=5", "data.max_size=6",
     "evaluation.every=null", "checkpoints.every=2", "optimizer.lr=1e-2", "model.dtype=float32",
     "model.adapter.resolution=32", "model.adapter.encoder_dtype=float32", "reward=coin",
     "plugins=[coin]",
@@ -162,6 +162,15 @@ def test_a_folder_of_prompts_gives_flux_what_it_trains_on_and_what_it_is_tested_
     tandem.train(f"resume={run}", "evaluate=true", "evaluation.split=test")
     (tested,) = lines(run / "evaluation_test.jsonl", "eval")
     assert tested["prompt"] in {prompt.text for prompt in data.test} == {"a star", "a moon"}
+
+
+@pytest.mark.parametrize("model", ["qwen_image", "qwen_image_edit"])
+def test_the_recipe_of_qwen_image_adapts_all_layers_of_a_block_that_do_not_read_time(model):
+    cfg = compose([f"model={model}", "algorithm=flow_grpo", "data.path=prompts.txt"])
+    assert (cfg.model.lora.r, cfg.model.lora.alpha) == (64, 128)
+    block = FAMILIES[model].pipeline().transformer.transformer_blocks[0]
+    linear = {name for name, x in block.named_modules() if isinstance(x, torch.nn.Linear)}
+    assert {*cfg.model.lora.target_modules} == {name for name in linear if "_mod." not in name}
 
 
 def lines(file, kind):
