@@ -94,10 +94,10 @@ PAPERS = (
                "recipe=papers/flow_grpo_ocr_wan2_1_1_3b", "reward.ocr.frames=9",
                "reward.ocr.of_frames=positive"),
     Published(
-        task="VideoAlign VQ", model="wan2_1_1_3b", data="video_prompts.txt",
-        words=("algorithm=dance_grpo", "recipe=papers/dance_grpo_vq_wan2_1_1_3b",
+        task="VideoAlign VQ", model="hunyuan_video", data="video_prompts.txt",
+        words=("algorithm=dance_grpo", "recipe=papers/dance_grpo_vq_hunyuan_video",
                "data=text", "reward=video_align", *VIDEO_REWARD),
-        result="VQ 50 to 60 % higher, of HunyuanVideo, DanceGRPO's README",
+        result="VQ 50 to 60 % higher, DanceGRPO's README",
     ),
     Published(
         task="UnifiedReward", model="qwen_image", data="prompts.txt",
@@ -114,6 +114,9 @@ CLIP_G = CLIP_L | {"hidden_size": 1280, "intermediate_size": 5120, "num_hidden_l
 T5_XXL = {"model_type": "t5", "d_model": 4096, "d_kv": 64, "d_ff": 10_240, "num_layers": 24,
           "num_heads": 64, "feed_forward_proj": "gated-gelu", "vocab_size": 32_128}  # fmt: skip
 UMT5_XXL = T5_XXL | {"model_type": "umt5", "vocab_size": 256_384}
+LLAMA = {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14_336,
+         "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
+         "vocab_size": 128_320}  # fmt: skip
 QWEN_VL = {
     "model_type": "qwen2_5_vl",
     "text_config": {"model_type": "qwen2_5_vl_text", "hidden_size": 3584,
@@ -155,6 +158,12 @@ SHAPES: Mapping[str, tuple[str, Mapping[str, tuple[str, str, Mapping]]]] = {
         }),
         "vae": ("diffusers", "AutoencoderKLWan", {}),
         "text_encoder": ("transformers", "UMT5EncoderModel", UMT5_XXL),
+    }),
+    "hunyuan_video": ("HunyuanVideoPipeline", {
+        "transformer": ("diffusers", "HunyuanVideoTransformer3DModel", {}),
+        "vae": ("diffusers", "AutoencoderKLHunyuanVideo", {}),
+        "text_encoder": ("transformers", "LlamaModel", LLAMA),
+        "text_encoder_2": ("transformers", "CLIPTextModel", CLIP_L),
     }),
     "qwen_image": ("QwenImagePipeline", {
         "transformer": ("diffusers", "QwenImageTransformer2DModel", {}),

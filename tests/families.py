@@ -72,7 +72,10 @@ a similar family takes 60 to 100 lines: [how](howto/flow_family.md).
 ALIKE = "similar; not built yet"
 CONTROLLED = "needs a second network that reads an edge map or a mask; not built"
 # Without their variants.
-ADAPTED = "flux flux2 hunyuan_video1_5 ltx ltx2 qwenimage sana stable_diffusion_3 wan z_image"
+ADAPTED = (
+    "flux flux2 hunyuan_video hunyuan_video1_5 ltx ltx2 qwenimage sana stable_diffusion_3 wan "
+    "z_image"
+)
 REMAINING = {
     "aura_flow bria bria_fibo bria_fibo2 chroma cogview4 ernie_image glm_image hidream_image "
     "hunyuan_image ideogram4 joyimage kandinsky5 kandinsky6 krea2 longcat_image lumina lumina2 "
@@ -80,7 +83,7 @@ REMAINING = {
     "omnigen visualcloze": "images within the text, tokens of both in one row; not built",
     "controlnet_sd3": CONTROLLED,
     "pag": "another guidance for families above; not built",
-    "hunyuan_video mochi cosmos easyanimate sana_video skyreels_v2 lucy "
+    "mochi cosmos easyanimate sana_video skyreels_v2 lucy "
     "chronoedit sana_wm": "video; `Films` is the base class, none was compared yet",
     "ace_step longcat_audio_dit stable_audio_3": "sound, for which there is no reward here",
 }

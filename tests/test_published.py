@@ -77,7 +77,7 @@ def test_flow_grpos_noise_for_video_is_the_second_level_times_the_level():
 
 def test_runs_of_several_updates_per_rollout_have_as_many_rollouts_as_there():
     video, image = (
-        of_recipe("dance_grpo_vq_wan2_1_1_3b"),
+        of_recipe("dance_grpo_vq_hunyuan_video"),
         of_recipe("flow_grpo_unified_reward_qwen_image"),
     )
     assert (video.iterations, video.num_minibatches) == (202, 2)

@@ -47,6 +47,7 @@ MIDDLES = {  # preset -> its default rate, and that with full weights
     "wan2_2_i2v_14b": (3e-4, 1e-5),
     "wan2_2_5b_i2v": (3e-4, 1e-5),
     "hunyuan_video_1_5": (3e-4, 1e-5),
+    "hunyuan_video": (3e-4, 1e-5),
     "ltx_2": (3e-4, 1e-5),
     "ltx_video": (3e-4, 1e-5),
     "llada_8b": (2.24e-5, 2.24e-6),

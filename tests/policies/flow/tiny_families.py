@@ -11,6 +11,7 @@ from policies.flow import (
     tiny_flux,
     tiny_flux2,
     tiny_hunyuan_video,
+    tiny_hunyuan_video_1,
     tiny_ltx,
     tiny_ltx2,
     tiny_qwen_image,
@@ -22,6 +23,7 @@ from policies.flow import (
 
 from tandem.policies.flow.families.flux import Flux, FluxKontext
 from tandem.policies.flow.families.flux2 import Flux2, Flux2Klein
+from tandem.policies.flow.families.hunyuan_video_1 import HunyuanVideo1
 from tandem.policies.flow.families.ltx import LTX
 from tandem.policies.flow.families.ltx2 import LTX2
 from tandem.policies.flow.families.patches import packed, unpacked
@@ -245,6 +247,20 @@ FILMS = {
         latent=(8, 2, SIDE // 16, SIDE // 16),
         words=("model.adapter.width=32", "model.adapter.frames=5", "model.latent_size=64"),
         call={"num_frames": 5},
+    ),
+    "hunyuan_video": TinyFamily(
+        pipeline=tiny_hunyuan_video_1.pipeline,
+        adapter=HunyuanVideo1,
+        tokens=tiny_hunyuan_video_1.TOKENS,
+        scale="true_cfg_scale",
+        options={"frames": 5, "embedded_guidance": 2.0},
+        latent=(8, 2, SIDE // 8, SIDE // 8),
+        words=("model.adapter.width=32", "model.adapter.frames=5", "model.latent_size=256"),
+        call={
+            "num_frames": 5,
+            "guidance_scale": 2.0,
+            "max_sequence_length": tiny_hunyuan_video_1.TOKENS,
+        },
     ),
     "ltx_video": TinyFamily(
         pipeline=tiny_ltx.pipeline,

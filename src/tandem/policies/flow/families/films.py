@@ -34,11 +34,11 @@ class Films(Pipeline):
     @property
     def stride(self) -> int:
         """Frames of a film per latent frame."""
-        return self.vae.config.scale_factor_temporal
+        return self.vae.temporal_compression_ratio
 
     @property
     def scale(self) -> int:
-        return self.vae.config.scale_factor_spatial
+        return self.vae.spatial_compression_ratio
 
     def canvas(self, resolution: int | tuple[int, int] | None, frames: int | None = None) -> Canvas:
         flag, count = ("model.adapter", self.frames) if frames is None else ("evaluation", frames)

@@ -10,8 +10,30 @@ from torch import Tensor, nn
 from tandem.policies.flow.families.pipelines import Pipeline
 
 
-class EmbeddedGuidance(Pipeline):
+class GuidanceInput(Pipeline):
     """A family with some guidance-distilled transformers."""
+
+    embedded_guidance: float | None
+
+    def fit(self, network: nn.Module) -> nn.Module:
+        given = self.embedded_guidance
+        if network.config.guidance_embeds != (given is not None):
+            does, instead = ("takes no", "null") if given is not None else ("needs a", "3.5")
+            raise ValueError(
+                f"model.adapter.embedded_guidance={'null' if given is None else given}: the "
+                f"transformer of model.path={self.folder} {does} guidance scale; "
+                f"set it to {instead}"
+            )
+        return network
+
+    def guidance(self, sigma: Tensor) -> Tensor | None:
+        """[N], the same for every row; None: the transformer does not take it."""
+        given = self.embedded_guidance
+        return None if given is None else torch.full_like(sigma, given)
+
+
+class EmbeddedGuidance(GuidanceInput):
+    """A family of pictures with some guidance-distilled transformers."""
 
     def __init__(
         self,
@@ -33,19 +55,3 @@ class EmbeddedGuidance(Pipeline):
             images=images,
         )
         self.embedded_guidance = embedded_guidance
-
-    def fit(self, network: nn.Module) -> nn.Module:
-        given = self.embedded_guidance
-        if network.config.guidance_embeds != (given is not None):
-            does, instead = ("takes no", "null") if given is not None else ("needs a", "3.5")
-            raise ValueError(
-                f"model.adapter.embedded_guidance={'null' if given is None else given}: the "
-                f"transformer of model.path={self.folder} {does} guidance scale; "
-                f"set it to {instead}"
-            )
-        return network
-
-    def guidance(self, sigma: Tensor) -> Tensor | None:
-        """[N], the same for every row; None: the transformer does not take it."""
-        given = self.embedded_guidance
-        return None if given is None else torch.full_like(sigma, given)

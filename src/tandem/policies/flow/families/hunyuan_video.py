@@ -39,14 +39,6 @@ class HunyuanVideo(Films):
         return network
 
     @property
-    def stride(self) -> int:
-        return self.vae.config.temporal_compression_ratio
-
-    @property
-    def scale(self) -> int:
-        return self.vae.config.spatial_compression_ratio
-
-    @property
     def text_tokens(self) -> int:
         return self.max_sequence_length + self.letters
 

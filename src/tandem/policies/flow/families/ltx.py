@@ -31,14 +31,6 @@ class LTX(Films):
     readers = ("text_encoder", "tokenizer")
     lora_targets = ("to_q", "to_k", "to_v", "to_out.0")
 
-    @property
-    def stride(self) -> int:
-        return self.vae.temporal_compression_ratio
-
-    @property
-    def scale(self) -> int:
-        return self.vae.spatial_compression_ratio
-
     def geometry(self) -> Geometry:
         return Geometry(channels=self.network.config.in_channels, patch=1)
 

@@ -33,6 +33,14 @@ class Wan(Experts):
         self.times_of_tokens = bool(read_index(self.folder).get("expand_timesteps"))
         return super().fit(network)
 
+    @property
+    def stride(self) -> int:
+        return self.vae.config.scale_factor_temporal
+
+    @property
+    def scale(self) -> int:
+        return self.vae.config.scale_factor_spatial
+
     def geometry(self) -> Geometry:
         config = self.network.config
         return Geometry(channels=config.out_channels, patch=config.patch_size[1])
