@@ -63,35 +63,58 @@ NOTES = """
 
 ## Diffusers pipelines without an adapter
 
-Flow pipelines of the installed diffusers, by folder, and why there is no adapter. An adapter for
-a similar family takes 60 to 100 lines: [how](howto/flow_family.md).
+Flow pipelines of the installed diffusers, by folder, and what an adapter needs that does not exist
+here. An adapter for a family like those above takes 60 to 100 lines: [how](howto/flow_family.md).
 
-| pipelines | why |
+| pipelines | what is missing |
 |---|---|
 """
-ALIKE = "similar; not built yet"
-CONTROLLED = "needs a second network that reads an edge map or a mask; not built"
 # Without their variants.
 ADAPTED = (
     "flux flux2 hunyuan_video hunyuan_video1_5 ltx ltx2 qwenimage sana stable_diffusion_3 wan "
     "z_image"
 )
 REMAINING = {
-    "aura_flow bria bria_fibo bria_fibo2 chroma cogview4 ernie_image glm_image hidream_image "
-    "hunyuan_image ideogram4 joyimage kandinsky5 kandinsky6 krea2 longcat_image lumina lumina2 "
-    "nucleusmoe_image ovis_image prx qwenimage21 dreamlite": f"images, {ALIKE}",
-    "omnigen visualcloze": "images within the text, tokens of both in one row; not built",
-    "controlnet_sd3": CONTROLLED,
-    "pag": "another guidance for families above; not built",
-    "mochi cosmos easyanimate sana_video skyreels_v2 lucy "
-    "chronoedit sana_wm": "video; `Films` is the base class, none was compared yet",
+    "aura_flow bria krea2 ovis_image prx qwenimage21": "only the adapter: they encode, guide and "
+    "step as families above do",
+    "joyimage": "only the adapter; it edits, and its pipeline loads no LoRA",
+    "chronoedit easyanimate sana_video skyreels_v2": "only the adapter, on `Films`; SkyReels' "
+    "levels per frame (diffusion forcing) would need a `sigma` per latent frame",
+    "bria_fibo bria_fibo2": "a condition of the states of many layers of a text encoder, about "
+    "100 MB per thousand tokens in the embedding cache",
+    "chroma": "with activation checkpointing, diffusers leaves the text mask out of the "
+    "single-stream blocks, so training would read other states than sampling",
+    "hidream_image": "in eval mode, diffusers computes its experts without gradients, and train "
+    "mode is another computation",
+    "nucleusmoe_image": "experts chosen by values, which an estimate of memory does not have, and "
+    "a pipeline that loads no LoRA",
+    "lumina2": "a transformer that splits a batch by the lengths of its texts, values that an "
+    "estimate of memory does not have",
+    "lumina": "guidance of three of its channels, and positions that depend on the noise level",
+    "cogview4 kandinsky5": "texts as long as the longest of a batch, without a mask: a row would "
+    "depend on its neighbours",
+    "hunyuan_image": "guidance with a momentum over the steps, where a step here is a function of "
+    "its state",
+    "ideogram4": "guidance by a second, unconditional transformer, with a scale per step",
+    "ernie_image glm_image longcat_image": "a language model that first writes tokens or another "
+    "prompt: a [chain](chains.md), which takes other language models",
+    "kandinsky6": "video with sound, sampled by two schedulers, then enlarged by a second model",
+    "dreamlite": "a U-Net that paints beside the input image, in one canvas of twice the width",
+    "omnigen visualcloze": "images within the text, tokens of both in one row",
+    "controlnet_sd3": "a second network that reads an edge map or a mask",
+    "pag": "another guidance for families above",
+    "mochi": "a scheduler with linear and then quadratic levels, counted from data to noise",
+    "cosmos": "preconditioned outputs instead of velocities, and the package `cosmos_guardrail`, "
+    "without which its pipelines do not start",
+    "lucy sana_wm": "an input video or a camera path, for which rows have no column",
     "ace_step longcat_audio_dit stable_audio_3": "sound, for which there is no reward here",
 }
 LEFT = (
-    "| `wan`: VACE, Animate | its inputs besides noise are not part of a prompt |",
-    "| `hunyuan_video1_5`: image to video | its image passes through a SigLIP; not built |",
-    "| `ltx2`: image to video, conditions, upsampling | start from earlier outputs; not built |",
-    "| inpainting, image to image, control for the others | no mask or initial image in a prompt |",
+    "| `wan`: VACE, Animate | inputs besides noise that are not part of a prompt |",
+    "| `hunyuan_video`, `hunyuan_video1_5`, `ltx`: image to video | the image as tokens of a "
+    "language model, a SigLIP or a first latent frame with its own noise level |",
+    "| `ltx2`: image to video, conditions, upsampling | a start from earlier outputs |",
+    "| inpainting, image to image, control for the others | a mask or a first image in a prompt |",
     "",
 )
 STEPS = 3
