@@ -16,8 +16,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from tandem.config import build, check, configuration
 from tandem.launch.assembly import assemble
-from tandem.launch.devices import set_float32_precision, trainer_for
+from tandem.launch.devices import set_float32_precision
 from tandem.launch.memory_estimate import footprint, work_of
+from tandem.launch.trainer import trainer_for
 from tandem.settings.settings import Settings
 from tandem.training.module import PostTraining
 

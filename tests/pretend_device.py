@@ -29,7 +29,7 @@ from torch.utils.backend_registration import (
 
 import tandem
 import tandem.launch.run as run_module
-from tandem.launch.devices import quiet_lightning
+from tandem.launch.trainer import quiet_lightning
 from tandem.settings.settings import Devices
 
 NAME = "sim"
@@ -202,7 +202,7 @@ def copy_from(source: Tensor, to: Tensor, non_blocking: bool = False) -> Tensor:
 
 
 def trainer_for(devices: Devices, callbacks: list[Callback]) -> Trainer:
-    """Replaces `tandem.launch.devices.trainer_for`."""
+    """Replaces `tandem.launch.trainer.trainer_for`."""
     quiet_lightning()
     return Trainer(
         strategy=SingleDeviceStrategy(device=torch.device(NAME, 0), accelerator=Accelerator()),

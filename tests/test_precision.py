@@ -15,7 +15,8 @@ from tandem.contracts import declare
 from tandem.dynamics.kernels import ode
 from tandem.dynamics.regression import Regression, discrete
 from tandem.dynamics.weighting import plain
-from tandem.launch.devices import set_float32_precision, trainer_for
+from tandem.launch.devices import set_float32_precision
+from tandem.launch.trainer import trainer_for
 from tandem.metrics import masked_mean
 from tandem.policies.weights import Precision
 from tandem.settings.guards import Guards

@@ -24,7 +24,7 @@ from tandem.data import Data
 from tandem.evaluation.evaluate import evaluate
 from tandem.evaluation.preference_accuracy import compare_pairs
 from tandem.launch.assembly import assemble
-from tandem.launch.devices import trainer_for
+from tandem.launch.trainer import trainer_for
 from tandem.losses.preference import dpo
 from tandem.policies.flow.velocity_model import ChunkedForward
 from tandem.policies.sharding import blocks_of

@@ -9,8 +9,8 @@ from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEn
 from tandem import distributed
 from tandem.config import ConfigError
 from tandem.launch import ranks
-from tandem.launch.devices import STRATEGIES, environment_of
 from tandem.launch.ranks import join_ranks, made_by_first
+from tandem.launch.trainer import STRATEGIES, environment_of
 from tandem.settings.settings import Devices
 
 PLACES = ("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID")

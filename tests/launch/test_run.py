@@ -22,9 +22,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import tandem
 from tandem.config import ConfigError, compose
+from tandem.config.refusals import stops
 from tandem.launch import run
 from tandem.launch.evaluation import whose_weights
-from tandem.launch.run import Result, stops
+from tandem.launch.run import Result
 from tandem.record import room
 from tandem.stop import Stop
 

@@ -10,12 +10,13 @@ from faulty_server import drips, half_json, hangs_up, huge, says, serving, slow
 from ladder import FEW
 
 import tandem
-from tandem.launch.run import STOPPED, stops
+from tandem.config.refusals import stops
 from tandem.reward_server.scoring import make_scorer
 from tandem.rewards import Reward, Rewards
 from tandem.rewards.serialization import decode, encode_numbers
 from tandem.rewards.text import target_length
 from tandem.settings.guards import Stop
+from tandem.stop import STOPPED
 
 pytestmark = pytest.mark.system
 TOKEN = "canary-token-e5b8"

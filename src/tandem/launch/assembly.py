@@ -21,6 +21,7 @@ from tandem.evaluation.settings import Evaluation
 from tandem.experience import Budget
 from tandem.launch import pairs
 from tandem.launch.initial_weights import pairs_file
+from tandem.launch.inputs import read_by
 from tandem.policies.base import Policy
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.language.records import Sampling
@@ -137,11 +138,6 @@ def check_sight(policy: Policy, data: Data, settings: Settings) -> None:
             f"which model={chosen['model']} does not read; name the column with "
             "data.columns.images, or fill Prompt.images in the function that reads the data"
         )
-
-
-def read_by(needs: frozenset[str]) -> str:
-    """The split of the data that an algorithm with these needs trains on."""
-    return next((split for split in ("demonstrations", "pairs") if split in needs), "train")
 
 
 def admitted(

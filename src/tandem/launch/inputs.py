@@ -57,6 +57,11 @@ def read_data(cfg: DictConfig) -> Data:
     raise ConfigError(f"{key}: {said}") from given
 
 
+def read_by(needs: frozenset[str]) -> str:
+    """The split of the data that an algorithm with these needs trains on."""
+    return next((split for split in ("demonstrations", "pairs") if split in needs), "train")
+
+
 def check_judges(data: Data, cfg: DictConfig) -> None:
     """Raise ConfigError for prompts that name a reward that was not chosen."""
     named = {

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,36 +13,31 @@ from lightning.pytorch import Callback
 from omegaconf import DictConfig, OmegaConf
 
 from tandem import distributed
-from tandem.config import ConfigError, build, check, configuration
+from tandem.config import ConfigError, build, configuration
 from tandem.config.arguments import fill_defaults
-from tandem.config.refusals import refusals, refusing
+from tandem.config.refusals import refusing
 from tandem.config.resume import judge_address, remember, remember_address
 from tandem.data import Data, write_quarantine
-from tandem.hub import quiet_libraries
-from tandem.launch.assembly import assemble, read_by
-from tandem.launch.banner import banner, left_out, prompts_read, warm_start_banner
-from tandem.launch.devices import check_devices, device_of_rank, set_float32_precision, trainer_for
+from tandem.launch.assembly import assemble
+from tandem.launch.banner import left_out
+from tandem.launch.devices import check_devices, device_of_rank, set_float32_precision
 from tandem.launch.evaluation import evaluated
-from tandem.launch.initial_weights import check_engine, check_start, starting_weights
-from tandem.launch.inputs import read_inputs
-from tandem.launch.memory_estimate import estimate, state_of
-from tandem.launch.notices import notices
+from tandem.launch.initial_weights import check_engine, starting_weights
+from tandem.launch.memory_estimate import state_of
 from tandem.launch.own_engines import own_engines
 from tandem.launch.people import doing, say
-from tandem.launch.ranks import join_ranks
+from tandem.launch.preview import preview
+from tandem.launch.trainer import trainer_for
 from tandem.policies.engines.addresses import judged_by
 from tandem.record import plots, terminal
 from tandem.record.evaluation_record import EvaluationRecord
-from tandem.record.latest import followed
 from tandem.record.mirrors import Job
 from tandem.record.next_commands import next_commands
-from tandem.record.resumable import check_measurable, check_resumable
-from tandem.record.room import check_place, check_room, measure_size, stop_where_full
+from tandem.record.room import check_room, measure_size, stop_where_full
 from tandem.record.run_record import CHECKPOINTS, RunRecord
 from tandem.record.writer import claim_folder
 from tandem.rewards.networks import trains_on
 from tandem.settings.settings import Settings
-from tandem.stop import STOPPED, Stop
 from tandem.training.callbacks import OptimizerOffload, standard
 from tandem.training.module import PostTraining
 from tandem.training.offload import OPTIMIZER
@@ -79,40 +73,10 @@ def run(
 ) -> Result:
     """Check, build, train or evaluate, and leave a record in `run_dir`.
 
-    All possible checks come before anything that costs time or memory. `settings` and `data` are
-    those of `cfg` if it was checked and they were read before.
+    All possible checks come before anything that costs time or memory: see `preview`.
     """
-    quiet_libraries()
-    cfg.run_dir = str(run_dir)
-    if cfg.continue_from is not None:
-        cfg.continue_from = str(followed(Path(cfg.continue_from)))
-    if cfg.resume is None:
-        cfg.overrides = list(overrides)
-    settings = check(cfg) if settings is None else settings
-    if job == "train":
-        join_ranks(settings.trainer, overrides, resumed=cfg.resume is not None)
-    check_start(cfg)
-    with refusing():
-        if job == "train":
-            check_place(run_dir)
-        else:
-            check_place(Path(settings.cache_dir), key="cache_dir")
-        if settings.resume is not None and settings.evaluate:
-            check_measurable(run_dir)
-        elif settings.resume is not None:
-            every = settings.checkpoints.every
-            check_resumable(run_dir, every=every, iterations=settings.iterations)
-    say(banner(settings, run_dir, cfg.reward) if job == "train" else warm_start_banner(settings))
-    for said in notices(cfg, settings, job=job):
-        say(said)
-    if settings.estimate:
-        with refusing():
-            say(estimate(cfg, settings))
-        return Result(metrics={}, run_dir=run_dir)
-    data = read_inputs(cfg) if data is None else data
-    if job == "train":
-        say(prompts_read(data, read_by(build(cfg.algorithm).needs)))
-    if settings.dry_run:
+    settings, data = preview(cfg, run_dir, overrides, job=job, settings=settings, data=data)
+    if settings.estimate or settings.dry_run:
         return Result(metrics={}, run_dir=run_dir)
     check_devices(settings)
     keep_trust(partial(remember, cfg))
@@ -197,17 +161,6 @@ def keep_trust(keep: Callable[[], None]) -> None:
             keep()
     except OSError as error:
         say(f"trust       not kept ({error}); resume= will ask for plugins=[...] and addresses")
-
-
-@contextmanager
-def stops() -> Iterator[None]:
-    """A block in which expected errors end the process with one line and their exit code."""
-    with refusals():
-        try:
-            yield
-        except Stop as stop:
-            print(f"stopped: {stop}", file=sys.stderr)
-            sys.exit(STOPPED)
 
 
 def check_room_for(module: PostTraining, settings: Settings, run_dir: Path, job: Job) -> None:

@@ -6,9 +6,10 @@ import gc
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads cost 20 times more when busy
 
@@ -16,10 +17,13 @@ import hydra
 
 from tandem.config.composition import conf_folder
 from tandem.config.own_targets import project_root
-from tandem.config.refusals import refusals
+from tandem.config.refusals import refusals, stops
 from tandem.launch.command_line import Run, preflight
 from tandem.record.terminal import starting
 from tandem.sweep.words import Sweep
+
+if TYPE_CHECKING:
+    from tandem.settings.settings import Settings
 
 CONF = conf_folder()
 os.environ.setdefault("PROJECT_ROOT", str(project_root()))
@@ -48,10 +52,20 @@ def train(asked: Run, run_dir: Path) -> None:
         data = None if asked.settings.estimate else read_inputs(asked.cfg)
     warnings.simplefilter("ignore", FutureWarning)  # from libraries, not actionable by users
     with uncollected(), starting("torch, Lightning"):  # after all checks that may refuse the run
-        from tandem.launch.run import run, stops
-
+        begin = load_program(asked.settings)
     with stops():
-        run(asked.cfg, run_dir, asked.overrides, settings=asked.settings, data=data)
+        begin(asked.cfg, run_dir, asked.overrides, settings=asked.settings, data=data)
+
+
+def load_program(settings: Settings) -> Callable[..., object]:
+    """The function that starts a run, or only previews it, which needs no Lightning."""
+    if settings.estimate or settings.dry_run:
+        from tandem.launch.preview import preview
+
+        return preview
+    from tandem.launch.run import run
+
+    return run
 
 
 @contextmanager

@@ -1,0 +1,80 @@
+"""The beginning of a run: everything that is checked and printed before anything is built.
+
+`dry_run=true` and `estimate=true` end here, so this module imports no Lightning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from tandem.config import build, check
+from tandem.config.refusals import refusing
+from tandem.data import Data
+from tandem.hub import quiet_libraries
+from tandem.launch.banner import banner, prompts_read, warm_start_banner
+from tandem.launch.initial_weights import check_start
+from tandem.launch.inputs import read_by, read_inputs
+from tandem.launch.notices import notices
+from tandem.launch.people import say
+from tandem.launch.ranks import join_ranks
+from tandem.record.latest import followed
+from tandem.record.mirrors import Job
+from tandem.record.resumable import check_measurable, check_resumable
+from tandem.record.room import check_place
+from tandem.settings.settings import Settings
+
+
+def preview(
+    cfg: DictConfig,
+    run_dir: Path,
+    overrides: Sequence[str],
+    *,
+    job: Job = "train",
+    settings: Settings | None = None,
+    data: Data | None = None,
+) -> tuple[Settings, Data | None]:
+    """The checked settings of a run and its prompts; None: an estimate reads none.
+
+    `settings` and `data` are those of `cfg` if it was checked and they were read before.
+    """
+    quiet_libraries()
+    cfg.run_dir = str(run_dir)
+    if cfg.continue_from is not None:
+        cfg.continue_from = str(followed(Path(cfg.continue_from)))
+    if cfg.resume is None:
+        cfg.overrides = list(overrides)
+    settings = check(cfg) if settings is None else settings
+    if job == "train":
+        join_ranks(settings.trainer, overrides, resumed=cfg.resume is not None)
+    check_start(cfg)
+    with refusing():
+        check_folders(settings, run_dir, job)
+    say(banner(settings, run_dir, cfg.reward) if job == "train" else warm_start_banner(settings))
+    for said in notices(cfg, settings, job=job):
+        say(said)
+    if settings.estimate:
+        from tandem.launch.memory_estimate import estimate
+
+        with refusing():
+            say(estimate(cfg, settings))
+        return settings, None
+    data = read_inputs(cfg) if data is None else data
+    if job == "train":
+        say(prompts_read(data, read_by(build(cfg.algorithm).needs)))
+    return settings, data
+
+
+def check_folders(settings: Settings, run_dir: Path, job: Job) -> None:
+    """Raise ValueError for folders that cannot be written to, or a run that cannot be resumed."""
+    if job == "train":
+        check_place(run_dir)
+    else:
+        check_place(Path(settings.cache_dir), key="cache_dir")
+    if settings.resume is not None and settings.evaluate:
+        check_measurable(run_dir)
+    elif settings.resume is not None:
+        every = settings.checkpoints.every
+        check_resumable(run_dir, every=every, iterations=settings.iterations)
