@@ -664,6 +664,18 @@ def test_composing_and_misspelling_import_no_heavy_library():
 
 
 @pytest.mark.system
+def test_a_dry_run_imports_no_trainer_no_model_library_and_no_compiler(tmp_path):
+    code = (
+        "import sys\n"
+        "from tandem.launch.train import main\n"
+        f"main(['dry_run=true', 'run_dir={tmp_path}/run'])\n"
+        "print(sorted({'lightning', 'transformers', 'scipy', 'torch._dynamo'} & {*sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1:] == ["[]"], done.stderr
+
+
+@pytest.mark.system
 def test_a_warning_of_a_run_reaches_the_errors_as_it_is(tmp_path):
     code = (
         "import logging, hydra\n"

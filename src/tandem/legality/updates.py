@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -135,12 +137,27 @@ def optimizers_take_their_numbers(case: Case) -> Iterator[str]:
             return
     name = f"optimizer={case.plan.choices['optimizer']}"
     try:
-        made = target([nn.Parameter(torch.zeros(2, 2))], **arguments)
+        with uncompiled():
+            made = target([nn.Parameter(torch.zeros(2, 2))], **arguments)
     except (ValueError, RuntimeError) as error:
         yield f"{name}: {' '.join(str(error).split())}"
         return
     if not isinstance(made, torch.optim.Optimizer):
         yield f"{name} made a {type(made).__name__}; make a torch.optim.Optimizer"
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """A block that makes an optimizer without torch._dynamo, whose import takes a second.
+
+    torch wraps `add_param_group` to keep it out of compiled code, of which there is none here.
+    """
+    wrapped = torch.optim.Optimizer.add_param_group
+    torch.optim.Optimizer.add_param_group = inspect.unwrap(wrapped)
+    try:
+        yield
+    finally:
+        torch.optim.Optimizer.add_param_group = wrapped
 
 
 def learning_rates_have_a_factor(case: Case) -> Iterator[str]:
