@@ -17,6 +17,7 @@ from tandem.data.stream import PromptStream
 from tandem.types import Prompt
 
 ALPHABET = "abcdefghij"
+LETTERS = str.maketrans("0123456789", ALPHABET)  # of the digits of a string's number
 PERMUTED = 1 << 17  # sets up to this size are permuted as a whole; larger ones are sampled
 
 
@@ -155,12 +156,11 @@ def _make_demonstrations(length: int, numbers: Tensor, *, count: int) -> list[Pr
 
 
 def _make_prompts(length: int, numbers: Tensor, ids: list[int]) -> list[Prompt]:
-    place = len(ALPHABET) ** torch.arange(length)
-    digits = (numbers[:, None] // place).remainder(len(ALPHABET)).tolist()
-    rows = (["".join(ALPHABET[digit] for digit in row) for row in digits], ids)
+    source = f"length_{length:02}"
+    words = (f"{number:0{length}}".translate(LETTERS)[::-1] for number in numbers.tolist())
     return [
-        Prompt(id=id, source=f"length_{length:02}", text=f"{word}>", answer="".join(sorted(word)))
-        for word, id in zip(*rows, strict=True)
+        Prompt(id=id, source=source, text=f"{word}>", answer="".join(sorted(word)))
+        for word, id in zip(words, ids, strict=True)
     ]
 
 
