@@ -47,7 +47,15 @@ TOLD = (
 
 
 class Stop(RuntimeError):
-    """The end of a run. The message states what was observed and what to change."""
+    """The end of a run. The message states what was observed and what to change.
+
+    change: the override with which a resumed run goes on in spite of it; page: the documentation of
+    the cause, a path in the repository.
+    """
+
+    def __init__(self, message: str, *, change: str = "", page: str = "") -> None:
+        super().__init__(message)
+        self.change, self.page = change, page
 
 
 class EngineUnavailable(Stop):

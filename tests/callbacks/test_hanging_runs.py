@@ -12,7 +12,7 @@ from toy_run import expected_table, run
 from tandem.record import jsonl
 from tandem.record.checkpoint import find_newest_whole
 from tandem.settings.guards import Guards
-from tandem.stop import STALLED
+from tandem.stop import STALLED, command_to_resume
 from tandem.training.callbacks import INTERRUPTED
 from tandem.training.callbacks.signals import REPEATED
 
@@ -67,6 +67,7 @@ def test_a_run_without_progress_shows_its_stacks_and_ends_with_a_code_of_its_own
     assert "in _watch\n" in said  # and of the others
     assert "stalled: no progress in 0.5 s in iteration 3 on rank 0 (guards.stalled_after=" in said
     assert find_newest_whole(folder / "checkpoints").step == 2
+    assert f"{command_to_resume(folder)} guards.stalled_after=1\n" in said
 
 
 def test_code_that_keeps_the_lock_of_the_interpreter_is_ended_with_its_stack(tmp_path):

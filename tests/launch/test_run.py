@@ -22,10 +22,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import tandem
 from tandem.config import ConfigError, compose
-from tandem.config.refusals import stops
 from tandem.launch import run
 from tandem.launch.evaluation import whose_weights
 from tandem.launch.run import Result
+from tandem.launch.stops import stops
 from tandem.record import room
 from tandem.stop import Stop
 
@@ -419,14 +419,17 @@ def test_two_ranks_learn_what_one_learns(straight, tmp_path):
     assert max((got[name] - want[name]).abs().max() for name in want) < 1e-5
 
 
-def test_a_guard_ends_the_command_with_one_line(tmp_path, capsys):
-    with pytest.raises(SystemExit) as ended, stops():
+def test_a_guard_ends_the_command_with_one_line_and_the_next_commands(tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended, stops(tmp_path / "run"):
         train(tmp_path / "run", "reward=[target_length,exact_match]",
               "reward.target_length.weight=0", "guards.no_signal=1")  # fmt: skip
     assert ended.value.code == 3
-    said = capsys.readouterr().err
-    assert "Traceback" not in said
-    assert "raise group_size or rollout.temperature" in said
+    said = capsys.readouterr()
+    assert "Traceback" not in said.err
+    assert "raise group_size or rollout.temperature" in said.err
+    assert "metrics.jsonl: 0; newest checkpoint: none, so a resumed run begins again\n" in said.out
+    assert f"train resume={tmp_path / 'run'} guards.no_signal=2\n" in said.out
+    assert said.out.endswith("help        docs/debugging.md#symptoms\n")
 
 
 def test_a_run_that_lost_its_checkpoints_is_not_begun_again_without_a_word(straight, tmp_path):

@@ -10,7 +10,7 @@ from faulty_server import drips, half_json, hangs_up, huge, says, serving, slow
 from ladder import FEW
 
 import tandem
-from tandem.config.refusals import stops
+from tandem.launch.stops import STOPPED, stops
 from tandem.reward_server.scoring import make_scorer
 from tandem.rewards import Reward, Rewards
 from tandem.rewards.serialization import decode, encode_numbers
@@ -132,7 +132,7 @@ def test_too_many_missing_scores_stop_the_run_with_their_reasons(tmp_path):
 
 def test_a_server_that_is_not_there_stops_a_run_with_one_line(tmp_path, free_port, capfd):
     url = f"http://127.0.0.1:{free_port}"
-    with pytest.raises(SystemExit) as ended, stops():
+    with pytest.raises(SystemExit) as ended, stops(tmp_path):
         train(tmp_path, url, "iterations=3")
     assert ended.value.code == STOPPED == 3
     assert capfd.readouterr().err.splitlines()[-1] == (

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tandem.config.names import ConfigError
-from tandem.stop import STOPPED, Stop
 
 REFUSED = 2  # exit code of a command line that cannot run
 
@@ -20,17 +19,6 @@ def refusals() -> Iterator[None]:
     except ConfigError as error:
         print(error, file=sys.stderr)
         sys.exit(REFUSED)
-
-
-@contextmanager
-def stops() -> Iterator[None]:
-    """A context in which expected errors end the process with one line and their exit code."""
-    with refusals():
-        try:
-            yield
-        except Stop as stop:
-            print(f"stopped: {stop}", file=sys.stderr)
-            sys.exit(STOPPED)
 
 
 @contextmanager

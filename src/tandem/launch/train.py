@@ -17,7 +17,7 @@ import hydra
 
 from tandem.config.composition import conf_folder
 from tandem.config.own_targets import project_root
-from tandem.config.refusals import refusals, stops
+from tandem.config.refusals import refusals
 from tandem.launch.command_line import Run, preflight
 from tandem.record.terminal import starting
 from tandem.sweep.words import Sweep
@@ -53,7 +53,9 @@ def train(asked: Run, run_dir: Path) -> None:
     warnings.simplefilter("ignore", FutureWarning)  # from libraries, not actionable by users
     with uncollected(), starting("torch, Lightning"):  # after all checks that may refuse the run
         begin = load_program(asked.settings)
-    with stops():
+        from tandem.launch.stops import stops
+
+    with stops(run_dir):
         begin(asked.cfg, run_dir, asked.overrides, settings=asked.settings, data=data)
 
 

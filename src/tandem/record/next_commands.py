@@ -23,8 +23,13 @@ def next_commands(run_dir: Path, *, iterations: int) -> str:
         line("go on", f"{command_to_resume(run_dir)} iterations={2 * iterations}"),
         line("compare", f"{python} -m tandem compare {place} OTHER_RUN"),
     ]
-    lines += [line("to W&B", f"wandb sync {shlex.quote(str(kept))}") for kept in offline(run_dir)]
-    return "\n".join(lines)
+    return "\n".join([*lines, *lines_to_sync(run_dir)])
+
+
+def lines_to_sync(run_dir: Path) -> list[str]:
+    """The commands that send the run's offline copies to W&B, until they are synced."""
+    kept = sorted((run_dir / "wandb").glob("offline-run-*"))
+    return [line("to W&B", f"wandb sync {shlex.quote(str(folder))}") for folder in kept]
 
 
 def how_to_go_on(run_dir: Path, *, stays: bool) -> str:
@@ -48,8 +53,3 @@ def _typed(row: dict) -> bool:
     text = row["prompt"]
     fits = len(text) <= LONGEST and text.isprintable() and "<|" not in text
     return fits and row["reward"] is not None
-
-
-def offline(run_dir: Path) -> list[Path]:
-    """The folders of the run's offline copies for W&B, until they are synced."""
-    return sorted((run_dir / "wandb").glob("offline-run-*"))

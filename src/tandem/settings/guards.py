@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 HACKING = re.compile(r"(warn|stop)(:[1-9]\d*)?")
 SHOWN = 5  # reasons of missing scores
+MISMATCH = "docs/engines.md#the-guard"
+NOT_FINITE = "docs/debugging.md#check-for-nan"
 # Rows of older weights need a correction: without one their ratio would start at 1.
 STALE = (
     "samples are of older weights (rollout.staleness), and nothing corrects for it; set "
@@ -105,7 +107,9 @@ class Guards:
         if self.hacking.startswith("stop"):
             raise Stop(
                 f"iteration {iteration}: {found}; guards.hacking={self.hacking} ended the run; set "
-                "guards.hacking=warn to continue"
+                "guards.hacking=warn to continue",
+                change="guards.hacking=warn",
+                page="docs/reward_hacking.md#automatic-detection",
             )
         log.warning("evaluation %d: %s; guards.hacking=stop would end the run", iteration, found)
 
@@ -131,7 +135,9 @@ class Guards:
             if not gap <= limits.max_mismatch:
                 raise Stop(
                     f"sampler and trainer disagree by {gap:.2g} nats per step on average "
-                    f"(guards.{key}max_mismatch={limits.max_mismatch:g}): {part.suspicion()}"
+                    f"(guards.{key}max_mismatch={limits.max_mismatch:g}): {part.suspicion()}",
+                    change=_allow(f"guards.{key}max_mismatch", gap),
+                    page=MISMATCH,
                 )
             of_samples = seen.get(f"actor/{room}log_ratio_max", 0.0)
             gap = of_samples if fresh else part.largest_disagreement
@@ -139,7 +145,9 @@ class Guards:
                 raise Stop(
                     f"before the first update the log-probabilities of trainer and sampler differ "
                     f"by {gap:.2g} nats (guards.{key}first_update_ratio="
-                    f"{limits.first_update_ratio:g}): {part.suspicion()}"
+                    f"{limits.first_update_ratio:g}): {part.suspicion()}",
+                    change=_allow(f"guards.{key}first_update_ratio", gap),
+                    page=MISMATCH,
                 )
 
     def check_skipped(self, in_a_row: int, facts: Mapping[str, object], folder: Path) -> None:
@@ -148,10 +156,14 @@ class Guards:
         Raises Stop if there are more in a row than the guard allows.
         """
         if in_a_row > self.tolerated:
+            more = max(3, 2 * self.tolerated)
             raise Stop(
                 f"iteration {facts['iteration']}: loss {facts['losses']} or gradient norm "
                 f"{facts['grad_norm']} is not finite; the weights are unchanged and the batch is "
-                f"in {folder}; set guards.non_finite=skip:3 to skip up to 3 such updates in a row"
+                f"in {folder}; set guards.non_finite=skip:{more} to skip up to {more} such "
+                "updates in a row",
+                change=f"guards.non_finite=skip:{more}",
+                page=NOT_FINITE,
             )
 
     def check_weights(self, weights: Iterable[Tensor], iteration: int, rate: float) -> None:
@@ -174,7 +186,8 @@ class Guards:
             raise Stop(
                 f"iteration {iteration}: the optimizer step made weights that are not finite, at "
                 f"a learning rate of {rate:g}; no engine, snapshot or checkpoint received them; "
-                "lower optimizer.lr, or continue from the newest checkpoint with resume="
+                "lower optimizer.lr, or continue from the newest checkpoint with resume=",
+                page=NOT_FINITE,
             )
 
     def check_missing(self, fraction: float, reasons: Mapping[str, int]) -> None:
@@ -184,7 +197,8 @@ class Guards:
         if fraction > self.max_missing_rewards:
             raise Stop(
                 f"{said}; fix the reward or the data field that it reads, "
-                f"or raise guards.max_missing_rewards={self.max_missing_rewards:g}"
+                f"or raise guards.max_missing_rewards={self.max_missing_rewards:g}",
+                page="docs/rewards.md#when-a-reward-fails",
             )
         log.warning("%s", said)
 
@@ -196,8 +210,15 @@ class Guards:
                 f"in {flat_iterations} iterations in a row all advantages were 0 (compared "
                 f"samples scored the same), so nothing can be learnt: raise {more}, use easier or "
                 "harder prompts, start from a better model (warm_start, continue_from), or set "
-                "algorithm=dapo; guards.no_signal sets the limit"
+                "algorithm=dapo; guards.no_signal sets the limit",
+                change=f"guards.no_signal={2 * self.no_signal}",
+                page="docs/debugging.md#symptoms",
             )
+
+
+def _allow(key: str, gap: float) -> str:
+    """The override that allows twice a difference; "": no limit allows it."""
+    return f"{key}={2 * gap:.1g}" if math.isfinite(gap) else ""
 
 
 def warn_of_judges(failed: Mapping[str, int]) -> int:

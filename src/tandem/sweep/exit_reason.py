@@ -9,11 +9,16 @@ from pathlib import Path
 
 from tandem.config.refusals import REFUSED
 from tandem.record.secrets import scrub
-from tandem.stop import INTERRUPTED
+from tandem.stop import INTERRUPTED, STALLED, STOPPED
 
 LONGEST = 300  # characters
 LOOKED_AT = 2000  # bytes at the end of a log
-EXCEPTION = re.compile(r"^[\w.]+(Error|Exception|Stop|Away)\b")
+# The line that gives the reason; other lines may follow it.
+REASONS = {
+    1: re.compile(r"[\w.]+(Error|Exception|Stop|Away)\b"),
+    STOPPED: re.compile("stopped: "),
+    STALLED: re.compile("stalled: "),
+}
 
 
 def reason_of(code: int, said: str) -> str | None:
@@ -25,8 +30,8 @@ def reason_of(code: int, said: str) -> str | None:
     if code < 0:
         return _killed(signal.Signals(-code))
     lines = [line.strip() for line in re.split(r"[\r\n]+", said) if line.strip()]
-    raised = [line for line in lines if EXCEPTION.match(line)]
-    last = (raised if code == 1 and raised else lines)[-1:] or [f"exit code {code}"]
+    given = [line for line in lines if code in REASONS and REASONS[code].match(line)]
+    last = (given or lines)[-1:] or [f"exit code {code}"]
     told = scrub(last[0], os.environ)[:LONGEST]
     return f"refused: {told}" if code == REFUSED else told
 

@@ -75,7 +75,8 @@ class Checkpoints(Callback):
             self.settle()
             if self.in_user_callbacks:
                 log.warning(CALLBACK_RAISED, module.iteration)
-            log.warning(self.record.how_to_go_on)
+            if not isinstance(exception, Stop):  # the command line names the command for these
+                log.warning(self.record.how_to_go_on)
 
     def publish(self, trainer: Trainer, module: PostTraining) -> None:
         """Save a checkpoint, a collective call; files are written during the next iterations.

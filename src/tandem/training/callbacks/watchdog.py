@@ -11,7 +11,8 @@ from lightning.pytorch import Callback, Trainer
 
 from tandem import distributed
 from tandem.record.run_record import RunRecord
-from tandem.stop import STALLED, end_process
+from tandem.record.stopped import describe_stop
+from tandem.stop import STALLED, Stop, end_process
 from tandem.training.module import PostTraining
 
 LONGEST_PAUSE = 10.0  # seconds between two checks
@@ -61,13 +62,21 @@ class Watchdog(Callback):
 
     def _give_up(self, module: PostTraining) -> None:
         faulthandler.dump_traceback(file=STDERR, all_threads=True)
-        os.write(
-            STDERR,
-            f"\nstalled: no progress in {self.seconds:g} s in iteration {module.iteration} on rank "
+        stop = Stop(
+            f"no progress in {self.seconds:g} s in iteration {module.iteration} on rank "
             f"{distributed.rank()} (guards.stalled_after={self.seconds:g}); the stacks above show "
-            f"where; {self.record.how_to_go_on}\n".encode(),
+            "where",
+            change=f"guards.stalled_after={2 * self.seconds:g}",
+            page="docs/reliability.md#hanging-rewards",
         )
+        os.write(STDERR, f"\nstalled: {stop}\n".encode())
+        os.write(STDERR, f"{self._describe(stop)}\n".encode())
         end_process(STALLED)
+
+    def _describe(self, stop: Stop) -> str:
+        if self.record.job != "train":  # of a warm start nothing is kept
+            return self.record.how_to_go_on
+        return describe_stop(self.record.folder, stop)
 
     def _end(self) -> None:
         self.ended.set()
