@@ -11,6 +11,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
+from tandem import distributed
 from tandem.algorithm.algorithm import Algorithm
 from tandem.algorithm.truncation import CheckedStrategy, CheckedTruncation
 from tandem.config import ConfigError, build
@@ -32,6 +33,7 @@ from tandem.training.batches import BatchPlan
 from tandem.training.inputs import checksum_of_prompts, checksum_of_weights
 from tandem.training.module import PostTraining
 from tandem.training.offload import OPTIMIZER, offloaded
+from tandem.types import Prompt
 
 ADMIT = {
     "demonstrations": lambda policy, examples: policy.admit_answered(examples),
@@ -84,12 +86,18 @@ def assemble(
         guards=settings.guards,
         folder=run_dir,
         make_stream=make_stream,
-        inputs={
-            f"data={settings.choices['data']}": checksum_of_prompts(getattr(data, source)),
-            f"model={settings.choices['model']}": checksum_of_weights(policy.weights()),
-        },
+        inputs=checksums(policy, getattr(data, source), settings),
     )
     return module, data
+
+
+def checksums(policy: Policy, prompts: Sequence[Prompt], settings: Settings) -> dict[str, int]:
+    """Of the prompts, and of the weights if there are any yet."""
+    found = {f"data={settings.choices['data']}": checksum_of_prompts(prompts)}
+    weights = policy.weights()
+    if not any(x.is_meta for x in weights.values()):
+        found[f"model={settings.choices['model']}"] = checksum_of_weights(weights)
+    return found
 
 
 def load_policy(
@@ -109,7 +117,16 @@ def load_policy(
     trainer = settings.trainer
     rounds = trainer.float32_matmul_precision != "highest"
     precision = Precision(mixed=trainer.mixed, rounds=rounds)
-    policy.load(replace(request, precision=precision, offload=frozenset(trainer.offload)))
+    # Sharded weights come from the first rank. Pairs are sampled before that, by each rank.
+    shards = trainer.strategy == "fsdp2" and not settings.evaluate and data.tries is None
+    policy.load(
+        replace(
+            request,
+            precision=precision,
+            offload=frozenset(trainer.offload),
+            awaits_weights=shards and not distributed.is_first(),
+        )
+    )
     return policy
 
 

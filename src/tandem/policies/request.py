@@ -52,6 +52,7 @@ class Request:
     networks: Mapping[str, LearnedCopy] = field(default_factory=dict)  # by name
     precision: Precision = FULL  # of forward passes
     offload: frozenset[str] = frozenset()  # parts that are in host memory while unused
+    awaits_weights: bool = False  # `shard` brings the first rank's; a policy may read its own
     environment: Environment | Mixture | None = (
         None  # answers between moves; None: there is a single move
     )

@@ -1,4 +1,5 @@
-"""Sharded weights: gathered block by block for a pass, and assembled for saving.
+"""Sharded weights: sent by the first rank to those that read none, gathered block by block for a
+pass, and assembled for saving.
 
 FSDP2, arXiv:2304.11277.
 """
@@ -10,7 +11,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch import distributed as dist
 
 from tandem import distributed
 from tandem.policies.weights import Answer, Replicated
@@ -24,12 +26,16 @@ class Sharded(Replicated):
     all ranks must make the same number of calls, or they deadlock."""
 
     def __init__(self, networks: Sequence[nn.Module], mesh: DeviceMesh) -> None:
-        """Shard the parameters in place, and move them to the mesh's kind of device."""
+        """Shard the parameters in place, and move them to the mesh's kind of device. If a rank has
+        none yet, it first receives those of the first rank, block by block."""
         from torch.distributed.fsdp import FSDPModule, fully_shard  # takes most of a second
 
         self.root = _Together(networks)
+        arriving = _Arriving(self.root, mesh.device_type)
         for block in [block for network in networks for block in blocks_of(network)]:
+            arriving.fill(block)
             fully_shard(block, mesh=mesh, reshard_after_forward=True)
+        arriving.fill(self.root)
         fully_shard(self.root, mesh=mesh, reshard_after_forward=True)
         self.cut = [part for part in self.root.modules() if isinstance(part, FSDPModule)]
         self.holds_all = False
@@ -80,6 +86,44 @@ class _Together(nn.Module):
 
     def forward(self, call: Callable[[], Answer]) -> Answer:
         return call()
+
+
+class _Arriving:
+    """Weights and buffers on their way from the first rank to ranks without any. They arrive just
+    before they are sharded, so only the first rank ever holds more than a block in full."""
+
+    def __init__(self, root: nn.Module, device: str) -> None:
+        """`device`: the kind of device on which they arrive."""
+        self.device = device
+        awaited = distributed.all_max(torch.tensor(float(is_empty(root))))
+        own = [*root.parameters(), *root.buffers()] if awaited else []
+        # Those of the first rank: a checkpoint may keep some weights in a wider dtype.
+        dtypes = distributed.all_gather_object([[x.dtype for x in own]])[0]
+        self.dtypes: dict[Tensor, torch.dtype] = dict(zip(own, dtypes, strict=True))
+
+    def fill(self, module: nn.Module) -> None:
+        """Receive all of a module that has not arrived; tensors remain the same objects, so layers
+        that share one still do."""
+        for p in [p for p in module.parameters() if p in self.dtypes]:
+            learns = p.requires_grad
+            torch.utils.swap_tensors(p, nn.Parameter(self._received(p), requires_grad=learns))
+        for buffer in [buffer for buffer in module.buffers() if buffer in self.dtypes]:
+            torch.utils.swap_tensors(buffer, self._received(buffer))
+
+    def _received(self, own: Tensor) -> Tensor:
+        """[...], of any shape."""
+        dtype, here = self.dtypes.pop(own), self.device
+        if distributed.rank() == 0:
+            value = own.detach().to(here).contiguous()
+        else:
+            value = torch.empty(own.shape, dtype=dtype, device=here)
+        dist.broadcast(value, 0)
+        return value.detach()  # an object of its own, which can be swapped
+
+
+def is_empty(module: nn.Module) -> bool:
+    """Whether a module has no values of its weights."""
+    return any(p.is_meta for p in module.parameters())
 
 
 def blocks_of(network: nn.Module) -> list[nn.Module]:

@@ -32,9 +32,11 @@ def checksum_of_weights(weights: Mapping[str, Tensor]) -> int:
 
 
 def refuse_unlike_ranks(own: Checksums) -> None:
-    """Raise Stop on all ranks if they start from other prompts or weights."""
+    """Raise Stop on all ranks if they start from other prompts or weights. A rank that was sent the
+    weights of the first one has no checksum of its own."""
     of_ranks = distributed.all_gather_object([dict(own)])
-    unlike = [name for name in own if len({one[name] for one in of_ranks}) > 1]
+    names = of_ranks[0]
+    unlike = [name for name in names if len({one.get(name, names[name]) for one in of_ranks}) > 1]
     if unlike:
         raise Stop(
             f"{unlike[0]} differs between ranks; let it depend on its arguments alone, and draw "

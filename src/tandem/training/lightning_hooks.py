@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 
 import torch
 from lightning.pytorch import LightningModule
@@ -125,6 +126,9 @@ class LightningHooks(LightningModule):
         if self.device_mesh is not None and not self.sharded:
             self.policy.shard(self.device_mesh["data_parallel"])
             self.sharded = True
+            # Only now do ranks without weights know whether the network can read packed rows.
+            budget = replace(self.plan.budget, packed=self.policy.packs)
+            self.plan = replace(self.plan, budget=budget)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         groups = {name: {"params": group} for name, group in self.policy.groups().items()}

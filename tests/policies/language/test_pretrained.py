@@ -6,8 +6,8 @@ from safetensors.torch import load_file, save_file
 from small_language import NOTHING, chat_model, questions, small
 from torch.testing import assert_close
 
+from tandem.policies.language.checkpoint import without_dropout
 from tandem.policies.language.policy import LanguagePolicy, Sampling
-from tandem.policies.language.pretrained import without_dropout
 from tandem.policies.request import Request
 
 SHORT = Request(sampling=Sampling(max_new_tokens=4))

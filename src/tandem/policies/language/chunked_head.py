@@ -109,10 +109,13 @@ def with_logits(loaded: Pretrained) -> Pretrained:
 
 @torch.no_grad()
 def logits_are_head_of_trunk(model: nn.Module) -> bool:
-    """Whether logits are exactly head(trunk): no scale, no cap."""
+    """Whether logits are exactly head(trunk): no scale, no cap. Assumed of a model without weights,
+    until the first rank says what it found."""
     trunk, head = model.get_decoder(), model.get_output_embeddings()
     if trunk is model or head is None:
         return False
+    if head.weight.is_meta:
+        return True
     calls: dict[nn.Module, list[tuple[Tensor, Tensor]]] = {trunk: [], head: []}
 
     def watch(module: nn.Module, given: tuple, out: Tensor | Mapping[str, Tensor]) -> None:

@@ -16,10 +16,12 @@ from torch import Tensor, nn
 
 from tandem.policies.language.pretrained import Numerics
 from tandem.policies.language.records import TokenSample
+from tandem.policies.sharding import Sharded
 from tandem.policies.weights import Replicated
 from tandem.types import Evidence, concat, take
 
 if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
     from transformers import Cache
 
     from tandem.policies.language.prefix import Prefix
@@ -195,6 +197,11 @@ class RowScorer(ABC, Generic[Rows]):
     """Computes values of the tokens of a sample's rows."""
 
     weights: Replicated
+
+    def shard(self, networks: Sequence[nn.Module], mesh: DeviceMesh) -> None:
+        """Shard the networks that it calls. A rank that had no weights also takes over what the
+        first rank found out about them. All ranks call it together."""
+        self.weights = Sharded(networks, mesh)
 
     @abstractmethod
     def __call__(self, sample: Rows, mask: Tensor, needs: frozenset[str] = frozenset()) -> Evidence:

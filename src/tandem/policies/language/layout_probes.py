@@ -25,14 +25,15 @@ Forward = Callable[[Layout], Tensor]  # outputs of a network at every position, 
 def choose_layout(
     model: nn.Module, layers: nn.Module, forward: Forward, numerics: Numerics, inputs: Inputs
 ) -> LayoutFn:
-    """The layout of rows: packed only if the network keeps packed rows apart.
+    """The layout of rows: packed only if the network keeps packed rows apart. Without weights it is
+    the safe one, until the first rank says what it found.
 
     Raises ValueError if model.packing=true and it does not.
     """
     asked = numerics.packing
-    if asked is False:
-        return padded
     embeddings = model.get_input_embeddings().weight
+    if asked is False or embeddings.is_meta:
+        return padded
     with probed(model):
         probe = inputs.probe(len(embeddings), embeddings.device)
         if "position_ids" in arguments(type(layers)) and keeps_rows_apart(
@@ -60,6 +61,8 @@ def shares_prompts(
     if not (numerics.share_prompts and inputs.shares_prompts and takes):
         return False
     embeddings = model.get_input_embeddings().weight
+    if embeddings.is_meta:
+        return False
     with probed(model):
         return keeps_every_token(layers, embeddings) and keeps_prompts(
             forward, len(embeddings), embeddings

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from tandem import distributed
 from tandem.experience import Budget
 from tandem.policies.language.chunked_head import for_chunks, logits_are_head_of_trunk
 from tandem.policies.language.compared import Compared, by_teacher
@@ -35,6 +37,9 @@ from tandem.policies.language.records import TokenSample
 from tandem.policies.language.sampling import entropy_of
 from tandem.policies.weights import Precision, Replicated, join_graph
 from tandem.types import Evidence, take, widen
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +66,7 @@ class TokenLogProbComputer(RowScorer[TokenSample]):
         """inputs: arguments of the network besides tokens."""
         self.model, self.numerics, self.memory = model, numerics, memory
         self.precision, self.inputs = precision, inputs
-        self.splits = logits_are_head_of_trunk(model)
-        # Hidden states [N, H] to logits [N, V].
-        self.head = model.get_output_embeddings() if self.splits else nn.Identity()
-        self.vocabulary = self.head.weight.shape[0] if self.splits else vocabulary_of(model)
-        # Called below the adapters' wrapper, since adapters are inside the layers.
-        self.trunk = Trunk(self.inputs.layers(model) if self.splits else model, numerics)
+        self.split(logits_are_head_of_trunk(model))
         self.critic = critic
         has_trunk = critic is not None and critic.layers is not None
         self.own_trunk = Trunk(critic.layers, numerics) if has_trunk else None
@@ -76,6 +76,22 @@ class TokenLogProbComputer(RowScorer[TokenSample]):
         self.packs = self.lay is not padded
         self.shares = shares_prompts(*asked)
         self.weights = Replicated()
+
+    def split(self, splits: bool) -> None:
+        """`splits`: whether trunk and head of the network can be called one after the other."""
+        model, self.splits = self.model, splits
+        # Hidden states [N, H] to logits [N, V].
+        self.head = model.get_output_embeddings() if splits else nn.Identity()
+        self.vocabulary = self.head.weight.shape[0] if splits else vocabulary_of(model)
+        # Called below the adapters' wrapper, since adapters are inside the layers.
+        self.trunk = Trunk(self.inputs.layers(model) if splits else model, self.numerics)
+
+    def shard(self, networks: Sequence[nn.Module], mesh: DeviceMesh) -> None:
+        super().shard(networks, mesh)
+        own = self.splits, self.lay, self.shares
+        splits, self.lay, self.shares = distributed.all_gather_object([own])[0]
+        self.split(splits)
+        self.packs = self.lay is not padded
 
     def __call__(
         self,

@@ -14,13 +14,14 @@ from tandem import rng
 from tandem.contracts import positive
 from tandem.environments import Environment, Mixture
 from tandem.policies.language.chat import ChatOptions
+from tandem.policies.language.chunked_head import with_logits
 from tandem.policies.language.contexts import padded_cost
 from tandem.policies.language.critic import Critic, Kind
 from tandem.policies.language.inputs import TEXTS, Inputs, TokenIndex
 from tandem.policies.language.liger import fuse
 from tandem.policies.language.logprob import ChunkLimits, TokenLogProbComputer
 from tandem.policies.language.mixed_episodes import MixedEpisodes
-from tandem.policies.language.pretrained import Build, Numerics, Packing
+from tandem.policies.language.pretrained import Build, Numerics, Packing, Pretrained, pretrained
 from tandem.policies.language.records import (
     Description,
     Endings,
@@ -45,6 +46,8 @@ PROVIDES = frozenset({*FILLED, *SAID, "teacher_logp", "old_kl_to_ref", "behaviou
 
 class LanguagePolicy(TokenPolicy):
     """Samples tokens autoregressively. It has no weights before `load`."""
+
+    empty = False  # whether the weights of a path come with `shard`
 
     def __init__(
         self,
@@ -98,12 +101,20 @@ class LanguagePolicy(TokenPolicy):
 
     def load(self, request: Request) -> None:
         """Also load teachers and fused kernels."""
+        # A teacher made of the policy's own weights copies them here.
+        own = request.teachers is not None and request.teachers.teaches_itself
+        self.empty = request.awaits_weights and not own
         super().load(request)
         if request.teachers is not None:
             self.teachers = request.teachers.load(self)
         if self.numerics.liger:  # last: after copies, and after probes that run on the CPU
             frozen = None if self.reference is None else self.reference.model
             fuse(self.model, frozen, None if self.critic is None else self.critic.layers)
+
+    def read_weights(self) -> Pretrained:
+        """The model and its tokenizer; without weights if they come with `shard`."""
+        loaded = pretrained(self.path, self.build, self.numerics, empty=self.empty)
+        return with_logits(loaded) if self.path is None else loaded
 
     def meet(self, environment: Environment | Mixture | None) -> None:
         """Prepare episodes in an environment. Raises ValueError if the chat template cannot

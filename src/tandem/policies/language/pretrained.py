@@ -9,11 +9,17 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import torch
 from torch import nn
 
 from tandem.hub import align, hide_bars, locate, refuse_pickles, shorten_error
 from tandem.policies.activations import save_activations
+from tandem.policies.language.checkpoint import (
+    DTYPES,
+    check_whole,
+    with_weights,
+    without_dropout,
+    without_weights,
+)
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -58,15 +64,21 @@ Build = Callable[[], tuple[nn.Module, Any]]
 
 
 def pretrained(
-    path: str | None, build: Build | None, numerics: Numerics, *, key: str = "model.path"
+    path: str | None,
+    build: Build | None,
+    numerics: Numerics,
+    *,
+    key: str = "model.path",
+    empty: bool = False,
 ) -> Pretrained:
-    """Model in eval mode, and its tokenizer; `path` wins over `build`. `key`: the path's setting.
+    """Model in eval mode, and its tokenizer; `path` wins over `build`. `key`: the path's setting;
+    `empty`: a model from a path has no weights yet.
 
     Raises ValueError if both are null.
     """
     hide_bars()
     if path is not None:
-        loaded = from_path(path, numerics, key=key)
+        loaded = from_path(path, numerics, key=key, empty=empty)
     elif build is not None:
         loaded = built(build, numerics)
     else:
@@ -91,18 +103,18 @@ def built(build: Build, numerics: Numerics) -> Pretrained:
         )
     model, tokenizer = made
     if numerics.dtype != "auto":
-        model = model.to(_dtype(numerics))
+        model = model.to(DTYPES[numerics.dtype])
     if numerics.attn_implementation is not None:
         model.set_attn_implementation(numerics.attn_implementation)
     return Pretrained(model, tokenizer)
 
 
-def from_path(path: str, numerics: Numerics, *, key: str) -> Pretrained:
+def from_path(path: str, numerics: Numerics, *, key: str, empty: bool = False) -> Pretrained:
     """Load a model; any failure is one line that names the setting.
 
     It is raised as a ValueError.
     """
-    return read_from(path, numerics, causal, key=key)
+    return read_from(path, numerics, causal, key=key, empty=empty)
 
 
 def causal(config: PretrainedConfig) -> type:
@@ -118,8 +130,10 @@ def read_from(
     choose: Callable[[PretrainedConfig], type],
     *,
     key: str = "model.path",
+    empty: bool = False,
 ) -> Pretrained:
-    """A model of the class that its configuration selects, with its tokenizer."""
+    """A model of the class that its configuration selects, with its tokenizer. `empty`: on the meta
+    device, from its configuration alone."""
     from transformers import AutoTokenizer
 
     place = locate(path, key=key)
@@ -127,18 +141,17 @@ def read_from(
     try:
         config = without_dropout(read_config(place))
         tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False)
-        model, report = choose(config).from_pretrained(
+        read = without_weights if empty else with_weights
+        model, missing = read(
+            choose(config),
             place,
-            config=config,
-            dtype=_dtype(numerics),
+            config,
+            dtype=DTYPES[numerics.dtype],
             attn_implementation=numerics.attn_implementation,
-            trust_remote_code=False,
-            use_safetensors=True,
-            output_loading_info=True,
         )
     except Exception as error:  # of a dozen libraries; all mean that this path cannot be used
         raise ValueError(f"{key}={path} cannot be loaded: {shorten_error(error)}") from None
-    check_whole(f"{key}={path}", tokenizer, report["missing_keys"])
+    check_whole(f"{key}={path}", tokenizer, missing)
     return Pretrained(model, tokenizer)
 
 
@@ -147,18 +160,6 @@ def read_config(place: str) -> PretrainedConfig:
     from transformers import AutoConfig
 
     return AutoConfig.from_pretrained(place, trust_remote_code=False)
-
-
-def check_whole(given: str, tokenizer: Any, missing: set[str]) -> None:
-    """transformers initialises missing weights at random, with a warning at most.
-
-    Raises ValueError for missing weights or tokenizer.
-    """
-    if len(tokenizer) <= len(tokenizer.all_special_tokens):
-        raise ValueError(f"{given} has no tokenizer; save one with the model")
-    if missing:
-        names = ", ".join(sorted(missing)[:3])
-        raise ValueError(f"{given} lacks {len(missing)} weights, such as {names}")
 
 
 def check_memory(model: nn.Module, key: str) -> None:
@@ -192,19 +193,6 @@ def probed(model: nn.Module) -> Iterator[None]:
         model.set_attn_implementation(own)
 
 
-def without_dropout(config: Any) -> Any:
-    """The configuration with all dropout rates 0, because recomputation runs in train mode."""
-    for part in (
-        config,
-        config.get_text_config(),
-        *(getattr(config, n) for n in config.sub_configs),
-    ):
-        for name, value in part.to_dict().items():
-            if "drop" in name and isinstance(value, float):
-                setattr(part, name, 0.0)
-    return config
-
-
 def vocabulary_of(model: nn.Module) -> int:
     """The number of logits."""
     return model.config.get_text_config().vocab_size
@@ -219,10 +207,6 @@ def end_tokens(model: nn.Module) -> int | list[int] | None:
     """End tokens of the model's configuration."""
     said = model.generation_config if model.can_generate() else model.config
     return said.eos_token_id
-
-
-def _dtype(numerics: Numerics) -> torch.dtype | str:
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": "auto"}[numerics.dtype]
 
 
 def called_with(function: Callable) -> frozenset[str]:

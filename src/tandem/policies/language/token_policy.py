@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tandem import distributed
 from tandem.policies.engines.rollout_engine import EngineMixin
 from tandem.policies.language.chat import Chat, ChatOptions
-from tandem.policies.language.chunked_head import logits_are_head_of_trunk, with_logits
+from tandem.policies.language.chunked_head import logits_are_head_of_trunk
 from tandem.policies.language.critic import Critic, Kind, critic_of
 from tandem.policies.language.kernels import check_kernels
 from tandem.policies.language.loaded_teachers import LoadedTokenTeachers
@@ -28,14 +28,13 @@ from tandem.policies.language.pretrained import (
     causal,
     end_tokens,
     positions,
-    pretrained,
     read_config,
 )
 from tandem.policies.language.records import RowPasses, Sampling
 from tandem.policies.lora import Lora, adapted, save_adapted
 from tandem.policies.quantization import Quantization, quantize
 from tandem.policies.request import Request
-from tandem.policies.sharding import Sharded, assembled
+from tandem.policies.sharding import assembled
 from tandem.policies.weights import (
     all_gathered,
     lend,
@@ -115,10 +114,9 @@ class TokenPolicy(EngineMixin):
     read_config = staticmethod(read_config)
     choose_class = staticmethod(causal)
 
+    @abstractmethod
     def read_weights(self) -> Pretrained:
         """The model and its tokenizer."""
-        loaded = pretrained(self.path, self.build, self.numerics)
-        return with_logits(loaded) if self.path is None else loaded
 
     def chat_of(self, tokenizer: Any) -> Chat:
         """The tokenization of prompts."""
@@ -208,9 +206,10 @@ class TokenPolicy(EngineMixin):
     def shard(self, mesh: DeviceMesh) -> None:
         """Shard the critic with the network that it reads; the frozen copy separately."""
         own = [self.network] if self.critic is None else [self.network, self.critic]
-        self.scorer.weights = Sharded(own, mesh)
+        self.scorer.shard(own, mesh)
+        self.packs = self.scorer.packs
         if self.reference is not None:
-            self.reference.weights = Sharded([self.reference.model], mesh)
+            self.reference.shard([self.reference.model], mesh)
 
     def summon_full_params(
         self, sampling: Sampling | None = None, needs: frozenset[str] = frozenset()

@@ -9,18 +9,17 @@ from torch import nn
 
 from tandem.hub import align, hide_bars, locate, refuse_pickles, shorten_error
 from tandem.policies.language.chat import list_ends
+from tandem.policies.language.checkpoint import check_whole, without_dropout
 from tandem.policies.language.pretrained import (
     Build,
     Numerics,
     Pretrained,
     built,
-    check_whole,
     end_tokens,
     probed,
     read_config,
     read_from,
     ready,
-    without_dropout,
 )
 from tandem.policies.masked.formats import Format, format_of, read_raw, read_state
 from tandem.policies.masked.logprob import MaskTokens

@@ -1,0 +1,86 @@
+"""A checkpoint in the format of transformers, read with its weights or for its structure alone."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "auto": "auto"}
+
+
+def with_weights(
+    made_by: Any,
+    place: str,
+    config: PretrainedConfig,
+    *,
+    dtype: torch.dtype | str,
+    attn_implementation: str | None,
+) -> tuple[nn.Module, set[str]]:
+    """The model in host memory, and the names of its missing weights."""
+    model, report = made_by.from_pretrained(
+        place,
+        config=config,
+        dtype=dtype,
+        attn_implementation=attn_implementation,
+        trust_remote_code=False,
+        use_safetensors=True,
+        output_loading_info=True,
+    )
+    return model, report["missing_keys"]
+
+
+def without_weights(
+    made_by: Any,
+    place: str,
+    config: PretrainedConfig,
+    *,
+    dtype: torch.dtype | str,
+    attn_implementation: str | None,
+) -> tuple[nn.Module, set[str]]:
+    """The same model on the meta device: no file of weights is opened, so it reports none as
+    missing, and some dtypes may differ from those of `with_weights`."""
+    from transformers import GenerationConfig
+
+    of_config = config.get_text_config().dtype or torch.float32
+    with torch.device("meta"):
+        model = made_by.from_config(
+            config,
+            dtype=of_config if dtype == "auto" else dtype,
+            attn_implementation=attn_implementation,
+            trust_remote_code=False,
+        )
+    if model.can_generate():
+        with suppress(OSError):  # without a file it follows from the configuration, as it does now
+            model.generation_config = GenerationConfig.from_pretrained(place)
+    return model, set()
+
+
+def check_whole(given: str, tokenizer: Any, missing: set[str]) -> None:
+    """transformers initialises missing weights at random, with a warning at most.
+
+    Raises ValueError for missing weights or tokenizer.
+    """
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):
+        raise ValueError(f"{given} has no tokenizer; save one with the model")
+    if missing:
+        names = ", ".join(sorted(missing)[:3])
+        raise ValueError(f"{given} lacks {len(missing)} weights, such as {names}")
+
+
+def without_dropout(config: Any) -> Any:
+    """The configuration with all dropout rates 0, because recomputation runs in train mode."""
+    for part in (
+        config,
+        config.get_text_config(),
+        *(getattr(config, n) for n in config.sub_configs),
+    ):
+        for name, value in part.to_dict().items():
+            if "drop" in name and isinstance(value, float):
+                setattr(part, name, 0.0)
+    return config
