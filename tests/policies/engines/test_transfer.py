@@ -1,6 +1,11 @@
 """Weights sent by vLLM's own transfer: every tensor arrives, and nothing is written to disk."""
 
+import sys
+from collections import namedtuple
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from threading import local
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import requests
@@ -11,6 +16,7 @@ from small_language import NOTHING, questions
 from tandem import distributed
 from tandem.policies.engines import vllm_checks
 from tandem.policies.engines.transfer import SENDERS
+from tandem.policies.engines.vllm_api import VllmApi
 from tandem.policies.engines.vllm_server import VllmServer
 from tandem.policies.engines.weight_files import WeightFiles
 from tandem.policies.language.policy import LanguagePolicy
@@ -126,7 +132,84 @@ def test_an_error_of_vllms_http_client_is_a_server_that_is_gone(hosted):
 def test_ipc_is_refused_on_several_ranks_as_the_others_would_be_waited_for(monkeypatch):
     monkeypatch.setattr(distributed, "world_size", lambda: 2)
     with pytest.raises(RuntimeError, match=r"set rollout\.engine\.transfer=files"):
-        SENDERS["ipc"](None, 1.0)
+        SENDERS["ipc"](None, 1.0, torch.device("cuda", 0))
+
+
+def test_a_trainer_without_a_gpu_is_told_so():
+    with pytest.raises(RuntimeError, match=r"the trainer is on cpu; set rollout\.engine\.transfer"):
+        SENDERS["nccl"](None, 1.0, torch.device("cpu"))
+
+
+class OfVllm:
+    """vLLM's trainer half as of 0.32, without its data plane: it asks the server as that does."""
+
+    def __init__(self, client, source):
+        self.client, self.source, self.on = client, source, [current.on]
+        client.init_weight_transfer_engine({"master_address": "here"})
+
+    def send_weights(self):
+        self.on.append(current.on)
+        self.client.start_weight_update()
+        self.client.update_weights({"names": [meta.name for meta in self.source.metadata()]})
+        self.client.finish_weight_update()
+        self.sent = dict(self.source)
+
+
+current = local()  # a thread's GPU, which is the first one unless it is chosen
+
+
+@contextmanager
+def chosen(device):
+    before, current.on = getattr(current, "on", 0), device.index
+    yield
+    current.on = before
+
+
+class OwnHttp:
+    """vLLM's HTTP client, whose own requests carry no key."""
+
+    def __init__(self, base_url, timeout):
+        self.init_weight_transfer_engine = lambda info: self._post("init_weight_transfer_engine")
+        self.update_weights = lambda info: self._post("update_weights", {"update_info": info})
+        self.start_weight_update = lambda: self._post("start_weight_update")
+        self.finish_weight_update = lambda: self._post("finish_weight_update")
+
+    def _post(self, path, json=None):
+        raise AssertionError("a request without the server's key")
+
+
+@pytest.fixture
+def vllm(monkeypatch):
+    """The parts of vLLM that a sender imports, and a GPU of number 3."""
+    package, nccl = ModuleType("vllm.distributed.weight_transfer"), ModuleType("nccl_engine")
+    package.HTTPVLLMWeightSyncClient, package.WeightSource = OwnHttp, object
+    package.ParamMeta = namedtuple("ParamMeta", "name dtype shape")
+    package.WeightTransferTrainerFactory = SimpleNamespace(
+        trainer_init=lambda info, *, client, source: OfVllm(client, source)
+    )
+    nccl.NCCLTrainerInitInfo = SimpleNamespace
+    monkeypatch.setitem(sys.modules, package.__name__, package)
+    monkeypatch.setitem(sys.modules, f"{package.__name__}.nccl_engine", nccl)
+    monkeypatch.setattr(torch.cuda, "device", chosen)
+    return package
+
+
+def test_a_thread_sends_from_the_trainers_gpu_with_the_servers_key(folder, vllm, monkeypatch):
+    monkeypatch.setenv("KEY_OF_TEST", "secret")
+    state = Loopback(folder, Habits(transfer="nccl", api_key="secret"))
+    state.meet = state.update = state.start_update = state.finish_update = lambda *_: (200, {})
+    with serving(state) as url:
+        engine = VllmServer(url=url, folder="unused", api_key_env="KEY_OF_TEST", patience=9.0)
+        api = VllmApi(engine.endpoint(url))
+        weight = torch.ones(2, device="meta")
+        with ThreadPoolExecutor(1) as pool:
+            sender = pool.submit(SENDERS["nccl"], api, 9.0, torch.device("cuda", 3)).result()
+            moved = []
+            monkeypatch.setattr(torch.Tensor, "to", lambda own, device: moved.append(device) or own)
+            pool.submit(sender.send, {"weight": weight}).result()
+    assert sender.engine.on == [3, 3]
+    assert sender.engine.sent.keys() == {"weight"} and moved == [torch.device("cuda", 3)]
+    assert state.paths("/update_weights") and state.paths("/finish_weight_update")
 
 
 @pytest.mark.parametrize(

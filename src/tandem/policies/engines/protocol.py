@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
+import torch
 from torch import Tensor, nn
 
 Handover = Literal["pinned", "drain", "in_flight"]
@@ -44,6 +45,7 @@ class Weights(Protocol):
 
     is_sharded: bool  # each rank has a shard: only `copied` can be saved
     nbytes: int  # approximate size of the files
+    device: torch.device  # on which they are trained
 
     def save(self, folder: Path) -> None:
         """Save in Hugging Face format; adapters in peft's format."""

@@ -51,27 +51,27 @@ class Broadcast:
             )
         try:
             if self.sender is None or not met:
-                self.sender = self._meet()
+                self.sender = self._meet(weights.device)
             self.sender.send(tensors)
         except (RuntimeError, OSError) as error:  # one end of the group is gone
             self.sender = None
             raise EngineUnavailable(f"{self.api.endpoint.url}: {error}") from None
 
-    def _meet(self) -> Sender:
+    def _meet(self, device: torch.device) -> Sender:
         backend = self.api.transfer_backend()
         if backend not in SENDERS:
             raise EngineUnavailable(
                 f"{self.api.endpoint.url}: its weight transfer is {backend}, but only "
                 f"{', '.join(SENDERS)} are supported; set the server's --weight-transfer-config"
             )
-        return SENDERS[backend](self.api, self.api.endpoint.limits.timeout)
+        return SENDERS[backend](self.api, self.api.endpoint.limits.timeout, device)
 
 
 class GlooSender:
     """Transfer between host memories, by torch alone."""
 
-    def __init__(self, api: VllmApi, seconds: float) -> None:
-        """seconds: how long one end waits for the other."""
+    def __init__(self, api: VllmApi, seconds: float, device: torch.device) -> None:
+        """seconds: how long one end waits for the other. The weights may be on any device."""
         self.api = api
         place, wait = meeting_place(api), timedelta(seconds=seconds)
         port, size = place["master_port"], place["world_size"]
@@ -91,28 +91,45 @@ class GlooSender:
 class VllmSender:
     """Transfer between GPUs, by vLLM's trainer half, which is installed beside the trainer."""
 
-    def __init__(self, api: VllmApi, seconds: float, *, backend: str) -> None:
+    def __init__(self, api: VllmApi, seconds: float, device: torch.device, *, backend: str) -> None:
+        """device: the trainer's GPU. A thread would use the first one, whichever trains."""
+        if device.type != "cuda":
+            raise RuntimeError(
+                f"vLLM's {backend} transfer sends from a GPU, and the trainer is on "
+                f"{device.type}; set rollout.engine.transfer=files"
+            )
         if backend == "ipc" and distributed.world_size() > 1:
             raise RuntimeError(
                 "vLLM's ipc waits for all ranks of the trainer, and only the first one sends; set "
                 "rollout.engine.transfer=files"
             )
-        from vllm.distributed.weight_transfer import (
-            HTTPVLLMWeightSyncClient,
-            WeightTransferTrainerFactory,
-        )
+        from vllm.distributed.weight_transfer import WeightTransferTrainerFactory
 
         self.tensors: Mapping[str, Tensor] = {}
-        self.engine = WeightTransferTrainerFactory.trainer_init(
-            trainer_info(backend, api),
-            client=HTTPVLLMWeightSyncClient(api.endpoint.url, timeout=seconds),
-            source=source_of(lambda: self.tensors),
-        )
+        self.device = device
+        with torch.cuda.device(device):
+            self.engine = WeightTransferTrainerFactory.trainer_init(
+                trainer_info(backend, api),
+                client=client_of(api, seconds),
+                source=source_of(lambda: self.tensors),
+            )
 
     def send(self, tensors: Mapping[str, Tensor]) -> None:
-        self.tensors = {name: tensor.detach().cuda() for name, tensor in tensors.items()}
-        self.engine.send_weights()
+        with torch.cuda.device(self.device):
+            self.tensors = {name: x.detach().to(self.device) for name, x in tensors.items()}
+            self.engine.send_weights()
         self.tensors = {}
+
+
+def client_of(api: VllmApi, seconds: float) -> object:
+    """vLLM's HTTP client with the requests of this one, which carry the server's key."""
+    from vllm.distributed.weight_transfer import HTTPVLLMWeightSyncClient
+
+    class Client(HTTPVLLMWeightSyncClient):
+        def _post(self, path: str, json: Mapping[str, object] | None = None) -> None:
+            api.step_of_transfer(f"/{path}", json or {})
+
+    return Client(api.endpoint.url, timeout=seconds)
 
 
 def trainer_info(backend: str, api: VllmApi) -> object:
@@ -140,7 +157,7 @@ def source_of(tensors: Callable[[], Mapping[str, Tensor]]) -> object:
     return Source()
 
 
-SENDERS: Mapping[str, Callable[[VllmApi, float], Sender]] = {
+SENDERS: Mapping[str, Callable[[VllmApi, float, torch.device], Sender]] = {
     "gloo": GlooSender,
     "nccl": partial(VllmSender, backend="nccl"),
     "ipc": partial(VllmSender, backend="ipc"),

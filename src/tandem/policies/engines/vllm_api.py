@@ -92,17 +92,17 @@ class VllmApi:
 
     def init_weight_transfer(self, meeting: Mapping[str, object]) -> None:
         """Join the group of a transfer. Returns once both ends have joined."""
-        self._once("/init_weight_transfer_engine", {"init_info": meeting})
+        self.step_of_transfer("/init_weight_transfer_engine", {"init_info": meeting})
 
     def start_weight_update(self) -> None:
-        self._once("/start_weight_update", {})
+        self.step_of_transfer("/start_weight_update", {})
 
     def update_weights(self, description: Mapping[str, object]) -> None:
         """Receive the described tensors. Returns once all have arrived."""
-        self._once("/update_weights", {"update_info": description})
+        self.step_of_transfer("/update_weights", {"update_info": description})
 
     def finish_weight_update(self) -> None:
-        self._once("/finish_weight_update", {})
+        self.step_of_transfer("/finish_weight_update", {})
 
     def reset_prefix_cache(self) -> None:
         """Free the cached prompts, unless rows are in flight."""
@@ -152,7 +152,7 @@ class VllmApi:
         except RemoteError as error:
             raise unavailable(error) from None
 
-    def _once(self, path: str, payload: object) -> None:
+    def step_of_transfer(self, path: str, payload: object) -> None:
         """Request a step of a transfer, which must not be repeated."""
         try:
             self.endpoint.post(path, as_body(payload), read=said_if_any, repeatable=False)

@@ -29,6 +29,10 @@ class CopiedWeights:
     def nbytes(self) -> int:
         return sum(tensor.nbytes for tensor in self.own.values())
 
+    @property
+    def device(self) -> torch.device:
+        return next(self.network.parameters()).device
+
     def save(self, folder: Path) -> None:
         """Write them into a folder."""
         save(self.network, folder, adapter=self.adapter, tensors=self.own)
@@ -54,6 +58,10 @@ class WeightFiles:
     @property
     def nbytes(self) -> int:
         return sum(p.numel() * p.element_size() for p in self._own().values())
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.network.parameters()).device
 
     def _own(self) -> dict[str, Tensor]:
         """All parameters and buffers, or only the trained ones of an adapted network."""
