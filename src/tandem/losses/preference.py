@@ -57,13 +57,14 @@ AGAINST_REFERENCE = {
 SMOOTHED = {**AGAINST_REFERENCE, "units": {"beta": "preference", "label_smoothing": "none"}}
 
 
+# -log sigmoid of the margin between chosen and rejected (DPO; cDPO by label_smoothing)
 @register_policy_loss(**SMOOTHED)
 def dpo(
     batch: CoupledBatch,
     *,
     beta: Temperature = 0.1,
-    label_smoothing: LabelNoise = 0.0,
-    length_norm: bool = False,
+    label_smoothing: LabelNoise = 0.0,  # the share of labels assumed wrong
+    length_norm: bool = False,  # true: means over steps instead of sums
 ) -> Tensor:
     """-log sigmoid(beta D), D the difference of log ratios (arXiv:2305.18290).
 
@@ -74,9 +75,13 @@ def dpo(
     return on_pairs(logistic(beta * (chosen - rejected), label_smoothing), batch)
 
 
+# DPO's loss, unbiased if a share of the labels is wrong
 @register_policy_loss("dpo_robust", **SMOOTHED)
 def robust(
-    batch: CoupledBatch, *, beta: Temperature = 0.1, label_smoothing: LabelNoise = 0.1
+    batch: CoupledBatch,
+    *,
+    beta: Temperature = 0.1,
+    label_smoothing: LabelNoise = 0.1,  # the share of labels assumed wrong
 ) -> Tensor:
     """DPO's loss, unbiased if a share `label_smoothing` of the labels is wrong (arXiv:2403.00409).
 
@@ -88,6 +93,7 @@ def robust(
     return on_pairs(value, batch)
 
 
+# max(0, 1 - margin) of chosen and rejected (SLiC)
 @register_policy_loss("dpo_hinge", **AGAINST_REFERENCE)
 def hinge(batch: CoupledBatch, *, beta: Temperature = 0.1) -> Tensor:
     """max(0, 1 - beta D) (SLiC, arXiv:2305.10425): [B, T]."""
@@ -95,8 +101,14 @@ def hinge(batch: CoupledBatch, *, beta: Temperature = 0.1) -> Tensor:
     return on_pairs((1 - beta * (chosen - rejected)).clamp(min=0), batch)
 
 
+# Squared distance of the margin to 1 / (2 beta) (IPO)
 @register_policy_loss(**AGAINST_REFERENCE)
-def ipo(batch: CoupledBatch, *, beta: Temperature = 0.1, length_norm: bool = True) -> Tensor:
+def ipo(
+    batch: CoupledBatch,
+    *,
+    beta: Temperature = 0.1,
+    length_norm: bool = True,  # false: sums, as published
+) -> Tensor:
     """(D - 1 / (2 beta))^2: a margin to reach, not to pass (arXiv:2310.12036).
 
     D uses mean steps, as its authors advise now, or sums, as published, without `length_norm`.
@@ -164,6 +176,7 @@ def log_odds(logp: Tensor) -> Tensor:
     return logp - (-logp.expm1()).log()
 
 
+# Chosen and rejected separately: the chosen one cannot fall with the rejected (NCA)
 @register_policy_loss(**AGAINST_REFERENCE)
 def nca(batch: CoupledBatch, *, beta: Temperature = 0.1) -> Tensor:
     """-ls(r_w) - ls(-r_w) / 2 - ls(-r_l) / 2, r = beta (log p - log p_ref), ls = log sigmoid.
@@ -176,6 +189,7 @@ def nca(batch: CoupledBatch, *, beta: Temperature = 0.1) -> Tensor:
     return on_pairs(value, batch)
 
 
+# Reverse KL to the preference; DPO uses the forward KL (EXO)
 @register_policy_loss(**SMOOTHED)
 def exo(
     batch: CoupledBatch,
@@ -193,6 +207,7 @@ def exo(
     return on_pairs(value + turned.exp() * (turned - math.log(label_smoothing)), batch)
 
 
+# Chosen up and rejected down to 1 / (2 beta) each (SPPO)
 @register_policy_loss(**AGAINST_REFERENCE)
 def sppo_hard(batch: CoupledBatch, *, beta: Temperature = 0.1) -> Tensor:
     """(log ratio of chosen - 1 / (2 beta))^2 + (that of rejected + 1 / (2 beta))^2.
@@ -204,6 +219,7 @@ def sppo_hard(batch: CoupledBatch, *, beta: Temperature = 0.1) -> Tensor:
     return on_pairs((chosen - goal).square() + (rejected + goal).square(), batch)
 
 
+# Chosen up and rejected down, each with its own sigmoid (APO-zero)
 @register_policy_loss(**AGAINST_REFERENCE)
 def apo_zero(batch: CoupledBatch, *, beta: Temperature = 0.1) -> Tensor:
     """1 - sigmoid(r_w) + sigmoid(r_l): chosen up and rejected down, independently.
