@@ -96,6 +96,9 @@ def _unfit(message: object, roles: Sequence[str]) -> str | None:
 
 def reason_of(call: str, error: BaseException, seconds: float | None) -> str:
     """The reason why an episode is lost."""
-    if isinstance(error, TimeoutError) and not str(error) and seconds is not None:
-        return f"{call} took over {seconds:g} s (environment.timeout)"
-    return str(error) if isinstance(error, Missing) else f"{call} raised {told(error)}"
+    match error:
+        case TimeoutError() if not str(error) and seconds is not None:
+            return f"{call} took over {seconds:g} s (environment.timeout)"
+        case Missing():
+            return str(error)
+    return f"{call} raised {told(error)}"

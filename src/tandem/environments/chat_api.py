@@ -21,6 +21,7 @@ SAMPLING = (
     "min_p", "repetition_penalty", "reasoning_effort", "parallel_tool_calls",
     "chat_template_kwargs",
 )  # fmt: skip
+PARTS = "content must be text or a list of text parts"
 UNWANTED = {
     "logprobs": "log-probabilities are not supported: leave logprobs out",
     "functions": "use tools instead of functions",
@@ -99,28 +100,34 @@ def wants_usage(options: object) -> bool:
 
 def read_turn(message: object) -> Turn:
     """A message. Raises ValueError for an invalid one."""
-    role = message.get("role") if isinstance(message, dict) else None
-    if not isinstance(role, str) or role not in ROLES:
-        raise ValueError(f"a message must have a role, one of {', '.join(ROLES)}")
-    calls = message.get("tool_calls") or []
-    if not isinstance(calls, list):
-        raise ValueError("tool_calls must be a list")
-    return Turn(
-        role=ROLES[role],
-        content=read_content(message.get("content")),
-        calls=tuple(read_tool_call(one) for one in calls),
-    )
+    match message:
+        case {"role": str(role)} if role in ROLES:
+            return Turn(
+                role=ROLES[role],
+                content=read_content(message.get("content")),
+                calls=read_tool_calls(message.get("tool_calls") or []),
+            )
+    raise ValueError(f"a message must have a role, one of {', '.join(ROLES)}")
 
 
 def read_content(content: object) -> str:
     """A text, or the texts of its parts. Raises ValueError for anything else."""
-    if content is None:
-        return ""
-    parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
-    texts = [one.get("text") if isinstance(one, dict) else None for one in parts]
-    if not all(isinstance(text, str) for text in texts):
-        raise ValueError("content must be text or a list of text parts")
-    return whole("".join(texts), "content")
+    match content:
+        case None:
+            return ""
+        case str():
+            return whole(content, "content")
+        case list():
+            return whole("".join(map(read_part, content)), "content")
+    raise ValueError(PARTS)
+
+
+def read_part(part: object) -> str:
+    """The text of a part of a content. Raises ValueError for anything else."""
+    match part:
+        case {"text": str(text)}:
+            return text
+    raise ValueError(PARTS)
 
 
 def whole(text: str, where: str) -> str:
@@ -132,10 +139,17 @@ def whole(text: str, where: str) -> str:
     return text
 
 
-def read_tool_call(call: object) -> tuple[str, str]:
+def read_tool_calls(calls: object) -> tuple[tuple[str, str], ...]:
+    """Name and arguments of each call. Raises ValueError for anything but a list of calls."""
+    if not isinstance(calls, list):
+        raise ValueError("tool_calls must be a list")
+    return tuple(map(read_tool_call, calls))
+
+
+def read_tool_call(call: Mapping) -> tuple[str, str]:
     """Name and arguments. Raises ValueError for an invalid call."""
-    function = call.get("function") if isinstance(call, dict) else None
     try:
+        function = call["function"]
         return function["name"], written(json.loads(function["arguments"]))
     except (TypeError, KeyError, ValueError, RecursionError) as error:
         raise ValueError(
@@ -148,9 +162,10 @@ def read_tools(tools: object) -> tuple[Mapping, ...]:
     if not isinstance(tools, list | None):
         raise ValueError("tools is a list")
     for tool in tools or ():
-        function = tool.get("function") if isinstance(tool, dict) else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise ValueError("a tool must be a function with a name")
+        match tool:
+            case {"function": {"name": str()}}:
+                continue
+        raise ValueError("a tool must be a function with a name")
     whole(json.dumps(tools, ensure_ascii=False), "tools")
     return tuple(tools or ())
 

@@ -111,11 +111,8 @@ class RemoteEpisode:
         self.opening = replace(self._said(data, state), reward=None)  # it belongs to no move
 
     def act(self, move: Move) -> Said:
-        action = self._action(move.text)
-        if isinstance(action, str):
-            return self._mistaken(action)
         try:
-            data, state = self._step({"type": "step", "data": action})
+            data, state = self._step({"type": "step", "data": self._action(move.text)})
         except InvalidActionError as error:
             return self._mistaken(str(error))
         if state.get("episode_id") != self.name:
@@ -125,15 +122,17 @@ class RemoteEpisode:
     def close(self) -> None:
         self.session.close({"type": "close"})
 
-    def _action(self, text: str) -> Mapping[str, object] | str:
-        """The action in a text, or the reason why there is none."""
+    def _action(self, text: str) -> Mapping[str, object]:
+        """The action in a text. Raises InvalidActionError if there is none."""
         if self.fields.action is not None:
             return {self.fields.action: text}
         try:
             action = json.loads(text)
         except (ValueError, RecursionError):
             action = None
-        return action if isinstance(action, dict) else "The action is not a JSON object."
+        if not isinstance(action, dict):
+            raise InvalidActionError("The action is not a JSON object.")
+        return action
 
     def _step(self, message: Mapping[str, object]) -> tuple[Mapping, Mapping]:
         """The data of the reply, and of the state after it, which reveals servers that share one

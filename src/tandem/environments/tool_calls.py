@@ -39,13 +39,14 @@ def read_json(text: str | bytes, name: str) -> Any:
 
 def read_call(text: str) -> Call:
     """The name and the arguments of a call in JSON. Raises Refused for an invalid one."""
-    call = read_json(text, "call")
-    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
-        raise Refused("a call must be an object with name and arguments")
-    arguments = call.get("arguments", {})
-    if not isinstance(arguments, dict):
-        raise Refused("arguments must be an object of names and values")
-    return call["name"], arguments
+    match read_json(text, "call"):
+        case {"name": str(name), "arguments": dict(arguments)}:
+            return name, arguments
+        case {"name": str(), "arguments": _}:
+            raise Refused("arguments must be an object of names and values")
+        case {"name": str(name)}:
+            return name, {}
+    raise Refused("a call must be an object with name and arguments")
 
 
 def is_deeper(value: object, most: int) -> bool:
@@ -58,9 +59,12 @@ def is_deeper(value: object, most: int) -> bool:
 
 def items_of(value: object) -> Sequence[object]:
     """The items of a list or an object."""
-    if isinstance(value, dict):
-        return list(value.values())
-    return value if isinstance(value, list) else ()
+    match value:
+        case dict():
+            return list(value.values())
+        case list():
+            return value
+    return ()
 
 
 def check_arguments(name: str, arguments: Mapping[str, Any], schema: Mapping) -> None:
@@ -107,17 +111,14 @@ def is_of(value: Any, kind: str) -> bool:
 
 def inner_of(value: Any, schema: Mapping) -> list[tuple[Any, Mapping]]:
     """The items of a list or an object, each with its own schema."""
-    if isinstance(value, dict):
-        of = schema.get("additionalProperties")
-        return [(inner, of) for inner in value.values()] if of else []
-    if not isinstance(value, list):
-        return []
-    places = schema.get("prefixItems")
-    if places is None:
-        of = schema.get("items")
-        return [(inner, of) for inner in value] if of else []
-    none = {"enum": []}  # a place too many, or one too few
-    return [*zip(value, places, strict=False), *[(None, none)] * (len(value) != len(places))]
+    match value, schema:
+        case list(), {"prefixItems": [*places]}:
+            none = {"enum": []}  # a place too many, or one too few
+            wrong = [(None, none)] * (len(value) != len(places))
+            return [*zip(value, places, strict=False), *wrong]
+        case (list(), {"items": of}) | (dict(), {"additionalProperties": of}) if of:
+            return [(inner, of) for inner in items_of(value)]
+    return []
 
 
 def described(schema: Mapping) -> str:
