@@ -39,12 +39,13 @@ def list_left_out_keys(cfg: DictConfig, key: str = "") -> Iterator[str]:
     node = OmegaConf.select(cfg, key) if key else cfg
     yield from (f"{key}.{name}" for name in list_left_out(node))
     for name in node:
-        if not OmegaConf.is_interpolation(node, name) and _is_mapping(node._get_node(name)):
+        if is_open(node._get_node(name)):
             yield from list_left_out_keys(cfg, f"{key}.{name}".lstrip("."))
 
 
-def _is_mapping(node: object) -> bool:
-    return isinstance(node, DictConfig) and not node._is_none()
+def is_open(node: object) -> bool:
+    """Whether a node is a mapping with keys of its own: no null, no interpolation."""
+    return isinstance(node, DictConfig) and not (node._is_interpolation() or node._is_none())
 
 
 @functools.cache
@@ -65,24 +66,24 @@ def list_defaulted(path: str) -> tuple[str, ...]:
 
 
 def _list_defaulted(node: Definition, module: Module) -> Iterator[str]:
-    functions = [node] if isinstance(node, ast.FunctionDef) else init_of(node)
-    for function in functions:
-        yield from _list_defaults(function.args)
-    if not functions:  # a record: its fields, those of the records that it extends first
-        for base in node.bases:
-            if isinstance(base, ast.Name) and base.id in module.paths:
-                yield from list_defaulted(module.paths[base.id])
-        yield from (
-            field.target.id
-            for field in node.body
-            if isinstance(field, ast.AnnAssign) and _is_given(field)
-        )
+    match node:
+        case ast.FunctionDef(args=given):
+            yield from _list_defaults(given)
+        case ast.ClassDef() if made := init_of(node):
+            yield from _list_defaults(made[0].args)
+        case ast.ClassDef(bases=bases, body=body):  # a record: those that it extends first
+            for base in bases:
+                yield from list_defaulted(module.paths.get(ast.unparse(base), ""))
+            yield from filter(None, map(_given_field, body))
 
 
-def _is_given(field: ast.AnnAssign) -> bool:
-    """Whether a field has a default that a call may replace."""
-    said = "" if field.value is None else ast.unparse(field)
-    return bool(said) and "ClassVar" not in said and "init=False" not in said
+def _given_field(line: ast.stmt) -> str | None:
+    """The field of a record that a line defines, if it has a default that a call may replace."""
+    match line:
+        case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr()):
+            said = ast.unparse(line)
+            return None if "ClassVar" in said or "init=False" in said else name
+    return None
 
 
 def _list_defaults(given: ast.arguments) -> Iterator[str]:
@@ -116,14 +117,19 @@ def fill_defaults(value: Any) -> Any:
 
     A record that left them to the code would mean something else once a default has changed.
     """
-    if isinstance(value, list):
-        return [fill_defaults(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    named = {name: fill_defaults(item) for name, item in value.items()}
-    if "_target_" not in value:
+    match value:
+        case list():
+            return [fill_defaults(item) for item in value]
+        case dict():
+            return _fill_call({name: fill_defaults(item) for name, item in value.items()})
+    return value
+
+
+def _fill_call(named: dict[str, Any]) -> dict[str, Any]:
+    """A node with the defaults of its target, if it has one."""
+    if "_target_" not in named:
         return named
-    own = str(value["_target_"])
+    own = str(named["_target_"])
     parameters = signature(resolve(own, own)).parameters
     # A reward of another library declares its parameters by name; they are not its numbers.
     missing = (x for x in list_defaulted(own) if x not in named and x in parameters)

@@ -128,26 +128,28 @@ def _as_list(value: object) -> object:
 
 def _convert(value: object, annotation: object, where: str) -> Any:
     wanted = options(annotation)
-    if isinstance(value, Mapping) and "_target_" in value:
-        call = bind(value, where)
-        fits = not wanted or any(_produces(call, option) for option in wanted)
-        return call if fits else _refuse(value["_target_"], annotation, where)
-    if not wanted:
-        return _convert_untyped(value, where)
-    if isinstance(value, Mapping):
-        return _convert_mapping(value, annotation, where)
-    if isinstance(value, list):
-        return _convert_sequence(value, annotation, where)
-    if any(_admits(value, option) for option in wanted):
-        return _widen(value, wanted)
+    match value:
+        case {"_target_": target}:
+            call = bind(value, where)
+            fits = not wanted or any(_produces(call, option) for option in wanted)
+            return call if fits else _refuse(target, annotation, where)
+        case _ if not wanted:
+            return _convert_untyped(value, where)
+        case Mapping():
+            return _convert_mapping(value, annotation, where)
+        case list():
+            return _convert_sequence(value, annotation, where)
+        case _ if any(_admits(value, option) for option in wanted):
+            return _widen(value, wanted)
     return _refuse(value, annotation, where)
 
 
 def _convert_untyped(value: object, where: str) -> Any:
-    if isinstance(value, Mapping):
-        return {name: convert(item, Any, _key(where, name)) for name, item in value.items()}
-    if isinstance(value, list):
-        return [convert(item, Any, _key(where, i)) for i, item in enumerate(value)]
+    match value:
+        case Mapping():
+            return {name: convert(item, Any, _key(where, name)) for name, item in value.items()}
+        case list():
+            return [convert(item, Any, _key(where, i)) for i, item in enumerate(value)]
     return value
 
 
@@ -232,9 +234,12 @@ def _refuse(value: object, annotation: object, where: str) -> NoReturn:
 
 
 def _show(value: object) -> str:
-    if isinstance(value, Mapping):
-        return f"a mapping of {', '.join(map(str, value)) or 'nothing'}"
-    return repr(value) if isinstance(value, str) else json.dumps(value, default=repr)
+    match value:
+        case Mapping():
+            return f"a mapping of {', '.join(map(str, value)) or 'nothing'}"
+        case str():
+            return repr(value)
+    return json.dumps(value, default=repr)
 
 
 def _key(where: str, name: object) -> str:

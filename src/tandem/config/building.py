@@ -21,13 +21,12 @@ def build(node: DictConfig | dict[str, Any], where: str = "") -> Any:
 
 def make(value: Any) -> Any:
     """Make the bound calls in a tree of calls, records, lists and mappings."""
-    if isinstance(value, Call):
-        arguments = {name: make(argument) for name, argument in value.arguments.items()}
-        if value.partial:
-            return functools.partial(value.target, **arguments)
-        return value.target(**arguments)
-    if isinstance(value, dict):
-        return {name: make(item) for name, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return type(value)(make(item) for item in value)
+    match value:
+        case Call(target, arguments, partial):
+            made = {name: make(argument) for name, argument in arguments.items()}
+            return functools.partial(target, **made) if partial else target(**made)
+        case dict():
+            return {name: make(item) for name, item in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return type(value)(make(item) for item in value)
     return value

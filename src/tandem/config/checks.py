@@ -15,7 +15,7 @@ from tandem.config.building import make
 from tandem.config.kinds import refuse_foreign_evaluation, refuse_foreign_steps
 from tandem.config.names import ConfigError, nearest
 from tandem.config.overrides import TOGETHER
-from tandem.config.plain import iterate_leaves, reads_environment, to_plain
+from tandem.config.plain import iterate_leaves, reads_environment, target_of, to_plain
 from tandem.config.remotes import remotes_can_be_asked
 from tandem.config.targets import resolve
 from tandem.config.values import refuse_empty
@@ -111,7 +111,7 @@ def _bind_component(config: Mapping[str, Any], group: str) -> Any:
         return None
     if group in TOGETHER and isinstance(node, Mapping):
         return {name: _bind(part, f"{group}.{name}") for name, part in node.items()}
-    if not isinstance(node, Mapping) or "_target_" not in node:
+    if target_of(node) is None:
         raise ConfigError(f"{group} is missing: choose one of the options of conf/{group}")
     return bind(node, group)
 
@@ -183,7 +183,7 @@ def _refuse_absent(plan: Settings, parts: frozenset[str]) -> None:
 
 
 def _bind(node: Any, where: str) -> Call:
-    if isinstance(node, Mapping) and "_target_" in node:
+    if target_of(node) is not None:
         return bind(node, where)
     raise ConfigError(f"{where}: expected a node with _target_, like the options of its group")
 

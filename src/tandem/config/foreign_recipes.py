@@ -13,6 +13,7 @@ from tandem.config.files import Plain
 from tandem.config.loading import Composition, Loader
 from tandem.config.names import ConfigError
 from tandem.config.overrides import Menu
+from tandem.config.plain import target_of
 from tandem.config.shared_recipes import is_shared
 from tandem.config.signatures import signature
 from tandem.config.targets import resolve
@@ -62,7 +63,7 @@ def _refuse_foreign_parts(made: Composition, source: Loader, menu: Menu) -> None
     base = OmegaConf.create(others)
     keys = {*list_keys(base)}
     for key, value in _list_parts({name: said.get(name, {}) for name in CHOSEN_BY_ALGORITHM}):
-        function = value["_target_"] if isinstance(value, dict) else None
+        function = target_of(value)
         off = function is not None and OmegaConf.select(base, key) is None
         found = None
         if (off or key not in keys) and not is_left_out(key, base):
@@ -79,7 +80,7 @@ def _refuse_foreign_parts(made: Composition, source: Loader, menu: Menu) -> None
 def _list_parts(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """(key, value) that a file sets; a function of its own is one value."""
     for name, value in node.items():
-        if isinstance(value, dict) and "_target_" not in value:
+        if isinstance(value, dict) and target_of(value) is None:
             yield from _list_parts(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value

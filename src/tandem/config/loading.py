@@ -19,14 +19,13 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from tandem.config.contents import DELETED, merge, read
 from tandem.config.files import Plain, Repository, is_hydras
-from tandem.config.plain import iterate_leaves
+from tandem.config.plain import iterate_leaves, target_of
 from tandem.config.shared_recipes import collect_stated, is_shared, leave_out_stated
 from tandem.config.swaps import (
     Numbers,
     Swap,
     belongs,
     fit_numbers,
-    function_of,
     is_hung_in,
     keys_of,
     list_replaced,
@@ -191,8 +190,8 @@ def _beside(
 
 def _overrules(swap: Swap, default: ResultDefault, repo: IConfigRepository) -> bool:
     """Whether a file replaces a function that was chosen by name."""
-    said = function_of(select_node(read(default, repo), swap.place))
-    other = said not in (None, function_of(swap.after))
+    said = target_of(select_node(read(default, repo), swap.place))
+    other = said not in (None, target_of(swap.after))
     return other and not default.primary and not swap.brings(default)
 
 

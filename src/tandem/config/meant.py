@@ -65,5 +65,7 @@ def _registered(path: Path) -> list[str]:
 
 
 def _name(function: str, decorator: ast.expr) -> str:
-    given = decorator.args if isinstance(decorator, ast.Call) else []
-    return given[0].value if given and isinstance(given[0], ast.Constant) else function
+    match decorator:
+        case ast.Call(args=[ast.Constant(value=name), *_]):
+            return name
+    return function

@@ -9,6 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 from tandem.config.composition import compose_choices, import_plugins, make_loader
 from tandem.config.loading import Loader
 from tandem.config.overrides import Menu, is_choice, list_options, parse
+from tandem.config.plain import target_of
 
 
 def list_options_in_use(overrides: Sequence[str], cfg: DictConfig) -> Mapping[str, str | None]:
@@ -33,7 +34,7 @@ def _find_used(
 ) -> str | None:
     """The chosen option, unless its function is another one than that of the configuration: then
     the only option with this function."""
-    used = _target(OmegaConf.select(cfg, group.replace("/", ".")))
+    used = target_of(OmegaConf.select(cfg, group.replace("/", ".")))
     if used is None or _function_of(group, chosen, source) in (None, used):
         return chosen
     same = [one for one in menu.get(group, ()) if _function_of(group, one, source) == used]
@@ -45,8 +46,4 @@ def _function_of(group: str, option: str | None, source: Loader) -> str | None:
     found = source.repository.load_config(f"{group}/{option}")
     if found is None:
         return None
-    return _target(found.plain.get(group.rpartition("/")[2], found.plain))
-
-
-def _target(node: object) -> str | None:
-    return node.get("_target_") if isinstance(node, Mapping | DictConfig) else None
+    return target_of(found.plain.get(group.rpartition("/")[2], found.plain))

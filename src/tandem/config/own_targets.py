@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
+from tandem.config.plain import iterate_leaves
 from tandem.registry import declared
 
 NAMED = re.compile(r"\b_target_:\s*['\"]?(tandem(?:\.\w+)+)")
@@ -30,21 +30,15 @@ def project_root() -> Path:
 @functools.cache
 def own_targets() -> frozenset[str]:
     """All `_target_`s in files of conf/ and in options made from signatures."""
-    found = {target for option in declared.options().values() for target in _inside(option.node)}
+    found = {
+        value
+        for option in declared.options().values()
+        for key, value in iterate_leaves(option.node)
+        if key.rpartition(".")[2] == "_target_"
+    }
     folder = conf_folder()
     for path in folder.rglob("*.yaml"):
         if path.relative_to(folder).parts[0] not in FOREIGN:
             lines = path.read_text(encoding="utf-8").splitlines()
             found.update(x for line in lines for x in NAMED.findall(line.partition("#")[0]))
     return frozenset(found)
-
-
-def _inside(node: object) -> Iterator[str]:
-    if isinstance(node, list):
-        for item in node:
-            yield from _inside(item)
-    elif isinstance(node, dict):
-        if "_target_" in node:
-            yield node["_target_"]
-        for item in node.values():
-            yield from _inside(item)

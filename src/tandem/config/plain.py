@@ -50,6 +50,11 @@ def reads_environment(text: str) -> bool:
     return "${" in rest and READS.search(rest) is not None
 
 
+def target_of(node: object) -> str | None:
+    """The `_target_` of a node; None for one that calls nothing."""
+    return node.get("_target_") if isinstance(node, Mapping) else None
+
+
 def iterate_leaves(node: DictConfig | ListConfig | Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Every leaf key with its value; interpolations stay text."""
     raw = OmegaConf.to_container(node, resolve=False) if OmegaConf.is_config(node) else node
@@ -72,10 +77,15 @@ def key_of(node: DictConfig | ListConfig | Any) -> str:
 
 
 def _iterate_leaves(value: Any, where: str) -> Iterator[tuple[str, Any]]:
-    if not isinstance(value, dict | list):
-        yield where, value
-        return
-    for name, item in value.items() if isinstance(value, dict) else enumerate(value):
+    match value:
+        case dict():
+            items = value.items()
+        case list():
+            items = enumerate(value)
+        case _:
+            yield where, value
+            return
+    for name, item in items:
         yield from _iterate_leaves(item, f"{where}.{name}" if where else str(name))
 
 

@@ -160,13 +160,14 @@ def list_sources(targets: Iterable[str]) -> list[Path]:
 def _list_imports(path: Path, module: ModuleType) -> Iterator[str]:
     """The imported modules, and imported names that may be modules."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            relative = "." * node.level + (node.module or "")
-            base = importlib.util.resolve_name(relative, module.__package__)
-            yield base
-            yield from (f"{base}.{alias.name}" for alias in node.names)
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module=home, names=names, level=level):
+                relative = "." * level + (home or "")
+                base = importlib.util.resolve_name(relative, module.__package__)
+                yield base
+                yield from (f"{base}.{alias.name}" for alias in names)
 
 
 def _is_library(name: str) -> bool:

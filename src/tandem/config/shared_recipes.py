@@ -17,6 +17,7 @@ from omegaconf import DictConfig
 from tandem.config.contents import merge, read
 from tandem.config.files import Plain
 from tandem.config.overrides import parse
+from tandem.config.plain import target_of
 
 BASE = "algorithm/_base"  # the defaults of all presets
 OBJECTIVE = "policy_gradient"  # of an algorithm that names none
@@ -74,6 +75,6 @@ def leave_out_stated(content: Plain, stated: Plain) -> Plain:
         own = stated.get(name)
         if name not in stated:
             kept[name] = value
-        elif isinstance(value, dict) and isinstance(own, dict) and "_target_" not in value:
+        elif isinstance(value, dict) and isinstance(own, dict) and target_of(value) is None:
             kept[name] = leave_out_stated(value, own)
     return kept

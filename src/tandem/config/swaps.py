@@ -16,6 +16,8 @@ from typing import Any
 
 from hydra.core.default_element import ResultDefault
 
+from tandem.config.plain import target_of
+
 Plain = dict[str, Any]
 Choices = Mapping[str, str | None]
 
@@ -90,7 +92,7 @@ def fit_numbers(content: Plain, swap: Swap, numbers: Numbers) -> Plain:
         outer[name] = outer = dict(outer[name])
     if last not in outer:
         return content
-    if function_of(outer[last]) not in (None, function_of(swap.after)):
+    if target_of(outer[last]) not in (None, target_of(swap.after)):
         for name in sorted(swap.beside & outer.keys()):  # set for the function of the file
             numbers.dropped[".".join([*path, name])] = outer.pop(name)
     if isinstance(outer[last], dict) and isinstance(swap.after, dict):
@@ -140,7 +142,7 @@ class _Fit:
         self, name: str, value: Any, defaults: tuple[Any, Any], *, known: bool, same: bool
     ) -> bool:
         before, after = defaults
-        was_part = isinstance(before, dict) and "_target_" in before
+        was_part = target_of(before) is not None
         if same and (not was_part or isinstance(after, dict)):
             return True
         if name.startswith("_"):
@@ -153,14 +155,14 @@ class _Fit:
 
 def _chooses_for_the_same(said: Any, before: Any, after: Any) -> bool:
     """Whether a file chooses the function at a place that was not replaced."""
-    there = function_of(before)
-    return there is not None and there == function_of(after) and function_of(said) is not None
+    there = target_of(before)
+    return there is not None and there == target_of(after) and target_of(said) is not None
 
 
 def _has_another_part(before: Plain, after: Plain) -> bool:
     """Whether a part that both nodes have is another function."""
     both = [(before[name], after[name]) for name in before if before[name] and after.get(name)]
-    targets = [tuple(_as_mapping(part).get("_target_") for part in pair) for pair in both]
+    targets = [tuple(map(target_of, pair)) for pair in both]
     return any(old != new for old, new in targets)
 
 
@@ -187,11 +189,6 @@ def select_node(content: Plain, place: str) -> Any:
     for name in place.split("."):
         node = node.get(name) if isinstance(node, dict) else None
     return node
-
-
-def function_of(node: Any) -> str | None:
-    """The `_target_` of a node, if any."""
-    return _as_mapping(node).get("_target_")
 
 
 def may_replace_parts(choices: Sequence[str]) -> bool:

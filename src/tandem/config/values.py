@@ -9,7 +9,7 @@ from hydra.core.override_parser.types import Override, OverrideType
 from omegaconf import DictConfig, OmegaConf
 
 from tandem.config.absent import any_of, list_functions_having, list_having
-from tandem.config.arguments import list_left_out, list_left_out_keys
+from tandem.config.arguments import is_open, list_left_out, list_left_out_keys
 from tandem.config.names import ALIASES, ConfigError, nearest, unknown
 from tandem.config.overrides import Menu, refuse_wrong_options
 from tandem.config.own_targets import conf_folder
@@ -82,7 +82,7 @@ def is_left_out(key: str, base: DictConfig) -> bool:
     """Whether a key is an argument that its file leaves at the default of the function."""
     parent, _, name = key.rpartition(".")
     node = _node(base, parent) if parent else None
-    return isinstance(node, DictConfig) and name not in node and name in list_left_out(node)
+    return name in list_left_out(node)
 
 
 def _node(base: DictConfig, key: str) -> object:
@@ -180,10 +180,9 @@ def list_keys(cfg: DictConfig, prefix: str = "") -> list[str]:
         key = f"{prefix}{name}"
         if not str(name).startswith("_"):
             found.append(key)
-        if not OmegaConf.is_interpolation(cfg, name) and isinstance(
-            node := cfg._get_node(name), DictConfig
-        ):
-            found += list_keys(node, f"{key}.") if not node._is_none() else []
+        node = cfg._get_node(name)
+        if is_open(node):
+            found += list_keys(node, f"{key}.")
     return found
 
 
