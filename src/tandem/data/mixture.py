@@ -113,7 +113,7 @@ def _splits(name: str, one: Dataset, *, seed: int) -> Splits:
     asked = None if one.eval is True else int(one.eval)
     sizes = dict.fromkeys(TRAINED, one.max_size) | dict.fromkeys(HELD_OUT, asked)
     return {
-        split: tuple(_own(name, one.rewards, _some(getattr(one.data, split), size, seed=seed)))
+        split: tuple(_own(name, one.rewards, _some(one.data.splits[split], size, seed=seed)))
         for split, size in sizes.items()
     }
 

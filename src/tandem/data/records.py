@@ -18,7 +18,6 @@ from tandem import rng
 from tandem.data.stream import PromptStream
 from tandem.types import Prompt
 
-SPLITS = ("train", "eval", "test", "demonstrations", "pairs")
 TOGETHER = "reported_with"  # the field that `reported_with` reads
 StreamMaker = Callable[..., PromptStream]  # called as maker(prompts, seed=seed)
 
@@ -51,15 +50,26 @@ class Data:
     # A small world: evaluation uses the training prompts too, with different noise.
     asks_again: bool = False
 
+    @property
+    def splits(self) -> dict[str, tuple[Prompt, ...]]:
+        """The prompts of each split by its name."""
+        return {
+            "train": self.train,
+            "eval": self.eval,
+            "test": self.test,
+            "demonstrations": self.demonstrations,
+            "pairs": self.pairs,
+        }
+
     def __post_init__(self) -> None:
-        for split in SPLITS:
-            refuse_unlike(split, getattr(self, split))
-        for name in ("curriculum", "given"):
-            if not callable(getattr(self, name)):
+        for split, prompts in self.splits.items():
+            refuse_unlike(split, prompts)
+        for name, made in (("curriculum", self.curriculum), ("given", self.given)):
+            if not callable(made):
                 raise ValueError(f"Data.{name} makes a PromptStream of prompts; give its class")
         if not self.train:
             raise ValueError("the data has no prompt to train on")
-        for prompts in (getattr(self, split) for split in SPLITS):
+        for prompts in self.splits.values():
             if len({prompt.id for prompt in prompts}) < len(prompts):
                 raise ValueError(
                     f"prompt ids repeat among the {len(prompts)} prompts of a split "

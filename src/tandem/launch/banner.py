@@ -59,7 +59,7 @@ def prompts_read(data: Data | None, source: str) -> str:
     data that are downloaded."""
     if data is None:
         return line("prompts", "not read, as a dry run downloads nothing")
-    of_training = f"{len(getattr(data, source)):,} to train on"
+    of_training = f"{len(data.splits[source]):,} to train on"
     kept = f"{len(data.eval):,} held out for evaluation, {len(data.test):,} set aside for the test"
     bad = f"; {len(data.quarantine):,} bad rows left out" if data.quarantine else ""
     return line("prompts", f"{of_training}, {kept}{bad}")

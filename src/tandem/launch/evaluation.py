@@ -26,7 +26,7 @@ def evaluated(
     One process on one device. The result is written to the run directory, beside the record.
     """
     iteration = 0
-    prompts = choose_held_out(getattr(data, settings.evaluation.split), settings.evaluation.prompts)
+    prompts = choose_held_out(data.splits[settings.evaluation.split], settings.evaluation.prompts)
     if not prompts:
         raise ConfigError(
             f"evaluation.split={settings.evaluation.split}: the data has no prompts of this split"

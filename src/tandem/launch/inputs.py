@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -11,7 +12,6 @@ from tandem.config.plain import iterate_leaves, to_plain
 from tandem.config.targets import resolve
 from tandem.contracts import facts_of
 from tandem.data import Data
-from tandem.data.records import SPLITS
 from tandem.record.terminal import starting
 from tandem.rewards.result import attempt, place_of, told
 
@@ -64,9 +64,8 @@ def read_by(needs: frozenset[str]) -> str:
 
 def check_judges(data: Data, cfg: DictConfig) -> None:
     """Raise ConfigError for prompts that name a reward that was not chosen."""
-    named = {
-        name for split in SPLITS for prompt in getattr(data, split) for name in prompt.rewards or ()
-    }
+    prompts = chain.from_iterable(data.splits.values())
+    named = {name for prompt in prompts for name in prompt.rewards or ()}
     if missing := sorted(named - cfg.reward.keys()):
         chosen = ",".join([*cfg.reward, *missing])
         raise ConfigError(

@@ -28,7 +28,7 @@ def completed(policy: TokenPolicy, data: Data, file: Path, seed: int) -> Data:
 
     Prompts without a wrong answer make no pair; held-out prompts are unchanged.
     """
-    splits = {split: getattr(data, split) for split in ("pairs", "eval", "test")}
+    splits = {split: data.splits[split] for split in ("pairs", "eval", "test")}
     if not file.exists():
         _make(policy, [p for prompts in splits.values() for p in prompts], file, data.tries, seed)
     known = {pair.id: pair for pair in read_rows(file, option="cache_dir").prompts}

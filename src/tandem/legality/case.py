@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Any, Protocol
 
 from tandem.algorithm.algorithm import ON_ERRORS, Algorithm
-from tandem.contracts import DOMAINS, Facts, facts_of, iterate_innermost, name_of
+from tandem.contracts import DOMAINS, Facts, facts_of, iterate_innermost, name_of, numbers_of
 from tandem.environments import Environment, Mixture
 from tandem.settings.settings import Settings
 from tandem.training.batches import GIVEN
@@ -54,6 +54,11 @@ class Case:
     def estimators(self) -> dict[str, Callable]:
         """The innermost advantages by key, without the wrappers that normalise or add them."""
         return dict(iterate_innermost(self.algorithm.advantage, "algorithm.advantage"))
+
+    @property
+    def parts(self) -> dict[str, Any]:
+        """The parts of the algorithm by their groups, and its numbers."""
+        return numbers_of(self.algorithm)
 
     @property
     def strategy(self) -> Facts:
@@ -146,7 +151,7 @@ class Case:
 
     def option(self, group: str) -> str:
         """The option as a user would write it."""
-        return f"algorithm/{group}={name_of(getattr(self.algorithm, group))}"
+        return f"algorithm/{group}={name_of(self.parts[group])}"
 
 
 def unknown(what: str, name: str, names: Iterable[str]) -> str:

@@ -21,7 +21,7 @@ def segments_are_those_of_the_model(case: Case) -> Iterator[str]:
     if case.algorithm.segments:
         yield f"algorithm.segments: {made}; leave them out, or set model=tiny_chain"
     for group in ("loss", "kl"):
-        if any(facts_of(part).segments for part in parts_of(getattr(case.algorithm, group))):
+        if any(facts_of(part).segments for part in parts_of(case.parts[group])):
             yield (
                 f"algorithm.{group} has a part for texts and one for pictures, and {made}; set "
                 f"algorithm/{'loss=ppo' if group == 'loss' else 'kl=auto'}, or model=tiny_chain"
@@ -60,7 +60,7 @@ def columns_are_not_in_time(case: Case) -> Iterator[str]:
     if not case.is_chain:
         return
     for group in ("advantage", "critic"):
-        for part in parts_of(getattr(case.algorithm, group)):
+        for part in parts_of(case.parts[group]):
             if facts_of(part).in_time:
                 yield (
                     f"algorithm/{group}={name_of(part)} needs steps in time order, and the "

@@ -7,7 +7,6 @@ a domain does not define is refused here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields
 from itertools import product
 
 from tandem.algorithm.algorithm import ON_ERRORS
@@ -77,9 +76,9 @@ def steps_are_sampled(case: Case) -> Iterator[str]:
 
 def functions_make_sense(case: Case) -> Iterator[str]:
     """Every function of the algorithm applies in its domain. The loss comes first."""
-    groups = sorted((one.name for one in fields(case.algorithm)), key=lambda name: name != "loss")
-    for group, (segment, domain) in product(groups, case.domains.items()):
-        for function in parts_of(getattr(case.algorithm, group), segment):
+    parts = {"loss": case.algorithm.loss} | case.parts
+    for (group, part), (segment, domain) in product(parts.items(), case.domains.items()):
+        for function in parts_of(part, segment):
             if _is_judged_elsewhere(case, function, group):
                 continue
             if (reason := refusal(function, domain, group)) is not None:
@@ -134,7 +133,7 @@ def _of_velocities(case: Case, group: str, reason: str) -> str:
 
 def _shown(case: Case, group: str) -> str:
     """The innermost part that is an option of the group, as a user would write it."""
-    named = [part for part in parts_of(getattr(case.algorithm, group)) if facts_of(part).option]
+    named = [part for part in parts_of(case.parts[group]) if facts_of(part).option]
     return f"algorithm/{group}={name_of(named[0])}" if named else f"algorithm.{group}"
 
 

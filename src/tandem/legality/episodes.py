@@ -66,7 +66,7 @@ def episodes_have_a_horizon_of_their_own(case: Case) -> Iterator[str]:
     if case.environment is None or case.environment.max_turns == 1:
         return
     for group in ("truncation_handling", "weights"):
-        part = getattr(case.algorithm, group)
+        part = case.parts[group]
         name = facts_of(part).horizon
         if name is not None and numbers_of(part)[name] == case.plan.dynamics.horizon:
             yield (

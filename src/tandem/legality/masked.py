@@ -92,7 +92,7 @@ def positions_are_in_no_order(case: Case) -> Iterator[str]:
     if not case.is_of_texts or case.sampling.in_time:
         return
     for group, instead in (("advantage", "group_relative"), ("loss", "ppo")):
-        for part in parts_of(getattr(case.algorithm, group)):
+        for part in parts_of(case.parts[group]):
             if facts_of(part).in_time:
                 yield (
                     f"algorithm/{group}={name_of(part)} depends on the order of steps, and "

@@ -32,7 +32,7 @@ def preferences_are_what_they_compare(case: Case) -> Iterator[str]:
     if not case.compares_pairs:
         return
     for group, (fits, wanted, why) in BESIDE.items():
-        if not fits(facts_of(getattr(case.algorithm, group))):
+        if not fits(facts_of(case.parts[group])):
             said = f"{name_of(case.loss)} {why}; set algorithm/{group}={wanted}"
             yield f"{case.option(group)}: {said}"
     if case.algorithm.normalize_advantages:
