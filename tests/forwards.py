@@ -67,8 +67,8 @@ NOTES = """
 * In iterations that do not train the generator of `dmd2` and `tdm`, its own pass has no gradient
   and the reference is not evaluated: two passes, of the generator and of the fake score.
 * The samples of a branch in `tempflow_grpo` start from one state; each is evaluated separately.
-* [The page on masked diffusion](masked.md#passes) has the table for masked-diffusion text, where a pass is a state of
-  masks.
+* [The page on masked diffusion](masked.md#passes) has the table for masked-diffusion text, where a
+  pass is a state of masks.
 * `gradient_checkpointing`, and parts of more rows than `model.row_budget`, repeat the live pass in
   backward, which is not counted here.
 """

@@ -10,7 +10,7 @@ from faulty_server import drips, half_json, hangs_up, huge, says, serving, slow
 from ladder import FEW
 
 import tandem
-from tandem.launch.stops import STOPPED, stops
+from tandem.launch.stops import stops
 from tandem.reward_server.scoring import make_scorer
 from tandem.rewards import Reward, Rewards
 from tandem.rewards.serialization import decode, encode_numbers

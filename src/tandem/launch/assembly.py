@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -54,27 +55,18 @@ def assemble(
 
     `weights` is a folder that replaces the model's own.
     """
-    algorithm = build(cfg.algorithm)
-    checked = CheckedTruncation(algorithm.truncation_handling)
-    algorithm = replace(algorithm, truncation_handling=checked)
-    strategy = algorithm.sampling_strategy
-    if not unwrap_partial(strategy)[0].__module__.startswith("tandem."):  # of a plugin
-        algorithm = replace(algorithm, sampling_strategy=CheckedStrategy(strategy))
+    algorithm = build_algorithm(cfg)
     policy = load_policy(cfg, settings, data, algorithm, weights)
     source = read_by(algorithm.needs)
-    if not getattr(data, source):
-        raise ConfigError(
-            f"algorithm={settings.choices['algorithm']} {WANTS[source]} of "
-            f"data={settings.choices['data']} has one; docs/howto/data.md lists the field names"
-        )
+    refuse_empty_split(data, source, settings)
     if source == "pairs" and data.tries is not None:
         data = pairs.completed(policy, data, pairs_file(cfg, weights), settings.seed)
     mismatched = "baseline" in facts_of(algorithm.sampling_strategy).gives
     data = admitted(policy, data, source, settings, mismatched=mismatched)
-    make = build(cfg.optimizer)
+    prompts, make = data.splits[source], build(cfg.optimizer)
     # A curriculum depends on scores; given rows are read in order.
     order = data.curriculum if source == "train" else data.given
-    make_stream = partial(order, getattr(data, source), seed=settings.seed)
+    make_stream = partial(order, prompts, seed=settings.seed)
     module = PostTraining(
         policy=policy,
         algorithm=algorithm,
@@ -86,7 +78,7 @@ def assemble(
         guards=settings.guards,
         folder=run_dir,
         make_stream=make_stream,
-        inputs=checksums(policy, getattr(data, source), settings),
+        inputs=checksums(policy, prompts, settings),
     )
     return module, data
 
@@ -98,6 +90,25 @@ def checksums(policy: Policy, prompts: Sequence[Prompt], settings: Settings) -> 
     if not any(x.is_meta for x in weights.values()):
         found[f"model={settings.choices['model']}"] = checksum_of_weights(weights)
     return found
+
+
+def build_algorithm(cfg: DictConfig) -> Algorithm:
+    """The algorithm, with checks of what functions of users return."""
+    algorithm = build(cfg.algorithm)
+    checked = CheckedTruncation(algorithm.truncation_handling)
+    strategy = algorithm.sampling_strategy
+    if not unwrap_partial(strategy)[0].__module__.startswith("tandem."):  # of a plugin
+        strategy = CheckedStrategy(strategy)
+    return replace(algorithm, truncation_handling=checked, sampling_strategy=strategy)
+
+
+def refuse_empty_split(data: Data, source: str, settings: Settings) -> None:
+    """Raise ConfigError for data without a row that the algorithm trains on."""
+    if not data.splits[source]:
+        raise ConfigError(
+            f"algorithm={settings.choices['algorithm']} {WANTS[source]} of "
+            f"data={settings.choices['data']} has one; docs/howto/data.md lists the field names"
+        )
 
 
 def load_policy(
@@ -141,8 +152,7 @@ def checked_stream(stream: object) -> nn.Module:
 def check_sight(policy: Policy, data: Data, settings: Settings) -> None:
     """Raise ConfigError for prompts with pictures if the policy has no vision, and for pictures in
     fields that the prompts do not show."""
-    splits = (data.train, data.eval, data.test, data.demonstrations, data.pairs)
-    prompts = [prompt for split in splits for prompt in split]
+    prompts = [*chain.from_iterable(data.splits.values())]
     chosen = settings.choices
     if not policy.sees and any(prompt.images for prompt in prompts):
         raise ConfigError(
@@ -171,7 +181,7 @@ def admitted(
     kept, left_out = {}, []
     for split in ("eval", "test", source):
         admit = ways.get(split, pairs.admit_with_pairs)
-        prompts, dropped = admit(policy, getattr(data, split))
+        prompts, dropped = admit(policy, data.splits[split])
         if split == source and not data.asks_again:
             prompts, known = split_overlap(prompts, (*kept["eval"], *kept["test"]))
             dropped += [(prompt, "is held out too") for prompt in known]
@@ -184,7 +194,7 @@ def admitted(
             for prompt, reason in dropped
         ]
     for split in (source, measured(settings)):
-        if split is not None and getattr(data, split) and not kept[split]:
+        if split is not None and data.splits[split] and not kept[split]:
             raise ConfigError(none_of(split, left_out))
     return replace(data, **kept, quarantine=(*data.quarantine, *left_out))
 

@@ -41,11 +41,7 @@ def preview(
     `settings` and `data` are those of `cfg` if it was checked and they were read before.
     """
     quiet_libraries()
-    cfg.run_dir = str(run_dir)
-    if cfg.continue_from is not None:
-        cfg.continue_from = str(followed(Path(cfg.continue_from)))
-    if cfg.resume is None:
-        cfg.overrides = list(overrides)
+    fill_in(cfg, run_dir, overrides)
     settings = check(cfg) if settings is None else settings
     if job == "train":
         join_ranks(settings.trainer, overrides, resumed=cfg.resume is not None)
@@ -65,6 +61,15 @@ def preview(
     if job == "train":
         say(prompts_read(data, read_by(build(cfg.algorithm).needs)))
     return settings, data
+
+
+def fill_in(cfg: DictConfig, run_dir: Path, overrides: Sequence[str]) -> None:
+    """Set the keys that a run records of itself."""
+    cfg.run_dir = str(run_dir)
+    if cfg.continue_from is not None:
+        cfg.continue_from = str(followed(Path(cfg.continue_from)))
+    if cfg.resume is None:
+        cfg.overrides = list(overrides)
 
 
 def check_folders(settings: Settings, run_dir: Path, job: Job) -> None:

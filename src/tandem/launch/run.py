@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -80,6 +80,13 @@ def run(
         return Result(metrics={}, run_dir=run_dir)
     check_devices(settings)
     keep_trust(partial(remember, cfg))
+    with resources(cfg, settings, run_dir, job):
+        return carry_out(cfg, settings, run_dir, overrides, data, job=job)
+
+
+@contextmanager
+def resources(cfg: DictConfig, settings: Settings, run_dir: Path, job: Job) -> Iterator[None]:
+    """A block in which the run has its folder, its device and the engines that it starts."""
     stays = job == "train" and not settings.evaluate
     with stop_where_full(run_dir, stays=stays), ExitStack() as held:
         held.enter_context(judged_by(partial(admit_address, cfg)))
@@ -90,7 +97,7 @@ def run(
                 held.enter_context(claim_folder(run_dir))
         if job == "train":
             held.enter_context(own_engines(cfg, settings.trainer))
-        return carry_out(cfg, settings, run_dir, overrides, data, job=job)
+        yield
 
 
 def carry_out(
