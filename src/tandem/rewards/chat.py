@@ -93,11 +93,7 @@ def said(reply: Reply) -> tuple[str, object]:
 
     Reasoning (`reasoning_content`) is not read.
     """
-    completion = as_json(reply)
-    choices = completion.get("choices") if isinstance(completion, dict) else None
-    first = choices[0] if isinstance(choices, list) and choices else None
-    message = first.get("message") if isinstance(first, dict) else None
-    words = message.get("content") if isinstance(message, dict) else None
-    if not isinstance(words, str):
-        raise ValueError("the completion has no text")
-    return words, first.get("finish_reason")
+    match as_json(reply):
+        case {"choices": [{"message": {"content": str(words)}} as first, *_]}:
+            return words, first.get("finish_reason")
+    raise ValueError("the completion has no text")

@@ -141,18 +141,19 @@ def one_each(values: object, count: int) -> list[object]:
 
     A mapping goes from position to value; positions that it lacks have no value.
     """
-    if isinstance(values, BaseException):
-        return [values] * count
     try:
         if isinstance(values, Tensor | np.ndarray):
             values = values.tolist()
-        if isinstance(values, Mapping):
-            return _by_place(values, count)
-        if not isinstance(values, Sequence) or isinstance(values, str | bytes):
-            return [TypeError(f"gave {type(values).__name__}, not a list")] * count
-        if len(values) != count:
-            return [ValueError(f"gave {len(values)} numbers for {count} samples")] * count
-        return list(values)
+        match values:
+            case BaseException():
+                return [values] * count
+            case Mapping():
+                return _by_place(values, count)
+            case [*each] if len(each) == count:
+                return each
+            case [*each]:
+                return [ValueError(f"gave {len(each)} numbers for {count} samples")] * count
+        return [TypeError(f"gave {type(values).__name__}, not a list")] * count
     except Exception as error:  # user-defined sequences may raise anything
         return [error] * count
 
@@ -194,20 +195,20 @@ def number_of(value: object, bounds: tuple[float, float] | None = None) -> Verdi
 
 
 def _reason(value: object) -> str | None:
-    if value is None:
-        return ABSTAINED
-    if isinstance(value, Missing):
-        return str(value)
-    if isinstance(value, TimeoutError):
-        return TIMED_OUT
-    if isinstance(value, BaseException):
-        reason = f"raised {told(value)}"
-        return f"{reason}; {THERE}" if NOT_HERE in reason else reason
-    if not isinstance(value, int | float):
-        return f"gave {type(value).__name__}, not a number"
-    if not abs(value) <= LARGEST:
-        return "gave a number that is not finite or over 1e18"
-    return None
+    match value:
+        case None:
+            return ABSTAINED
+        case Missing():
+            return str(value)
+        case TimeoutError():
+            return TIMED_OUT
+        case BaseException():
+            reason = f"raised {told(value)}"
+            return f"{reason}; {THERE}" if NOT_HERE in reason else reason
+        case int() | float():
+            inside = abs(value) <= LARGEST  # NaN is not
+            return None if inside else "gave a number that is not finite or over 1e18"
+    return f"gave {type(value).__name__}, not a number"
 
 
 def fault_of(name: str, reason: str) -> str:

@@ -66,12 +66,13 @@ def decode(kind: str, body: bytes) -> list[Row]:
     """The rows of a request. Raises ValueError, in one line, for an invalid body."""
     pictures = _pictures(body) if kind == PICTURES else None
     request = _json(body if pictures is None else _header(body))
-    if not isinstance(request, dict) or request.get("version") != VERSION:
-        raise ValueError(f"expected an object with version {VERSION} and samples")
-    samples = request.get("samples")
-    if not isinstance(samples, list) or not samples:
-        raise ValueError("samples must be a non-empty list")
-    rows = [_row(sample, pictures) for sample in samples]
+    match request:
+        case {"version": version, "samples": [_, *_] as samples} if version == VERSION:
+            rows = [_row(sample, pictures) for sample in samples]
+        case {"version": version} if version == VERSION:
+            raise ValueError("samples must be a non-empty list")
+        case _:
+            raise ValueError(f"expected an object with version {VERSION} and samples")
     ids = [row.id for row in rows]
     if len(set(ids)) < len(ids):
         raise ValueError("two samples share an id")
@@ -96,13 +97,15 @@ def decode_numbers(reply: object, ids: Sequence[str]) -> list[Number]:
 
     Raises ValueError for a reply without any of them.
     """
-    scores = reply.get("scores") if isinstance(reply, dict) else None
-    if not isinstance(scores, list):
-        raise ValueError("the reply has no list of scores")
     said: dict[str, list[dict[str, Any]]] = {id: [] for id in ids}
-    for score in scores:
-        if isinstance(score, dict) and isinstance(score.get("id"), str) and score["id"] in said:
-            said[score["id"]].append(score)
+    match reply:
+        case {"scores": [*scores]}:
+            for score in scores:
+                match score:
+                    case {"id": str(id)} if id in said:
+                        said[id].append(score)
+        case _:
+            raise ValueError("the reply has no list of scores")
     if not any(said.values()):
         raise ValueError(f"the reply has none of the {len(ids)} ids")
     return [_number(said[id]) for id in ids]
@@ -113,12 +116,13 @@ def _number(said: Sequence[Mapping[str, Any]]) -> Number:
         return Missing(
             "the reply has no score for it" if not said else "the reply has two scores for it"
         )
-    score, reason = said[0].get("score"), said[0].get("reason")
-    if score is None:
-        return None if reason is None else Missing(_one_line(reason))
-    if isinstance(score, bool) or not isinstance(score, int | float):
-        return Missing(f"gave {type(score).__name__}, not a number")
-    return score
+    match score := said[0].get("score"):
+        case None:
+            reason = said[0].get("reason")
+            return None if reason is None else Missing(_one_line(reason))
+        case int() | float() if type(score) is not bool:
+            return score
+    return Missing(f"gave {type(score).__name__}, not a number")
 
 
 def _one_line(reason: object) -> str:
@@ -177,11 +181,16 @@ def _prompt(said: object) -> Prompt:
 
 
 def _is_chat(messages: object) -> bool:
-    if messages is None:
-        return True
-    if not isinstance(messages, list) or not all(isinstance(one, dict) for one in messages):
-        return False
-    return all(isinstance(text, str) for one in messages for text in one.values())
+    match messages:
+        case None:
+            return True
+        case [*each]:
+            return all(map(_is_message, each))
+    return False
+
+
+def _is_message(one: object) -> bool:
+    return isinstance(one, dict) and all(isinstance(text, str) for text in one.values())
 
 
 def _pictures(body: bytes) -> dict[str, Tensor]:

@@ -9,6 +9,7 @@ from tandem.policies.engines.replies import Generation
 from tandem.remote import Endpoint, Rejected, RemoteError, Reply, as_body, as_json
 from tandem.stop import EngineUnavailable
 
+NO_MODELS = "the reply is not a list of models"
 UNKNOWN = 404
 NO_TOKENS = (403, 404, 405)  # from a token endpoint that is disabled or missing
 INVALID = (400, 422)  # from one that is available, to an empty request
@@ -82,9 +83,7 @@ class VllmApi:
 
     def transfer_backend(self) -> str | None:
         """The backend of vLLM's weight transfer; None if the server was started without."""
-        config = configuration(self.endpoint) or {}
-        transfer = config.get("weight_transfer_config")
-        return transfer.get("backend") if isinstance(transfer, dict) else None
+        return backend_in(configuration(self.endpoint))
 
     def world_size(self) -> int:
         """The number of workers in a transfer."""
@@ -171,7 +170,18 @@ def configuration(endpoint: Endpoint) -> Mapping[str, object] | None:
         if error.status == UNKNOWN:
             return None
         raise
-    return said["vllm_config"] if isinstance(said, dict) and "vllm_config" in said else {}
+    match said:
+        case {"vllm_config": config}:
+            return config
+    return {}
+
+
+def backend_in(config: Mapping[str, object] | None) -> str | None:
+    """The backend of vLLM's weight transfer; None if the server was started without."""
+    match config:
+        case {"weight_transfer_config": {"backend": backend}}:
+            return backend
+    return None
 
 
 def as_mapping(reply: Reply) -> dict:
@@ -195,11 +205,17 @@ def names(reply: Reply) -> list[str]:
 
     Raises ValueError for any other reply.
     """
-    data = as_mapping(reply).get("data")
-    found = [card.get("id") for card in data or () if isinstance(card, dict)]
-    if not found or not all(isinstance(name, str) for name in found):
-        raise ValueError("the reply is not a list of models")
-    return found
+    match as_mapping(reply):
+        case {"data": [_, *_] as cards}:
+            return list(map(_name, cards))
+    raise ValueError(NO_MODELS)
+
+
+def _name(card: object) -> str:
+    match card:
+        case {"id": str(name)}:
+            return name
+    raise ValueError(NO_MODELS)
 
 
 def unavailable(error: RemoteError, hint: str = "") -> EngineUnavailable:

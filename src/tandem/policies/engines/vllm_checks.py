@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 
 from tandem.policies.engines.transfer import SENDERS
+from tandem.policies.engines.vllm_api import backend_in
 from tandem.policies.language.records import Sampling
 from tandem.policies.lora import Lora
 
@@ -35,13 +36,14 @@ def cards_of(models: object) -> dict[str, Mapping[str, object]]:
 
 def check_room(card: Mapping[str, object], sampling: Sampling) -> None:
     """Raise ValueError if the server's context is shorter than a prompt with its answer may be."""
-    room, wanted = card.get("max_model_len"), sampling.max_new_tokens
-    wanted += 1 if sampling.max_prompt_tokens is None else sampling.max_prompt_tokens
-    if isinstance(room, int) and wanted > room:
-        raise ValueError(
-            f"rollout.max_prompt_tokens and rollout.max_new_tokens need {wanted} tokens, but "
-            f"the server has room for {room}; start it with --max-model-len {wanted}"
-        )
+    prompt = 1 if sampling.max_prompt_tokens is None else sampling.max_prompt_tokens
+    wanted = prompt + sampling.max_new_tokens
+    match card:
+        case {"max_model_len": int(room)} if wanted > room:
+            raise ValueError(
+                f"rollout.max_prompt_tokens and rollout.max_new_tokens need {wanted} tokens, but "
+                f"the server has room for {room}; start it with --max-model-len {wanted}"
+            )
 
 
 def check_options(config: Mapping[str, object], *, sleeps: bool) -> None:
@@ -70,27 +72,25 @@ def check_adapters(config: Mapping[str, object], lora: Lora | None, sampling: Sa
     """
     if lora is None:
         return
-    adapters = config.get("lora_config")
-    if "lora_config" in config and adapters is None:
-        raise ValueError(
-            "model.lora: the server takes no adapters; start it with --enable-lora "
-            f"--max-lora-rank {lora.r} and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
-        )
-    most = adapters.get("max_lora_rank") if isinstance(adapters, dict) else None
-    if isinstance(most, int) and most < lora.r:
-        raise ValueError(
-            f"model.lora.r={lora.r}: the server takes adapters up to rank {most}; start it with "
-            f"--max-lora-rank {lora.r}"
-        )
-    slots = adapters.get("max_loras") if isinstance(adapters, dict) else None
-    pinned = sampling.handover_of(adapter=True) == "pinned"
+    pinned = sampling.staleness and sampling.handover_of(adapter=True) == "pinned"
     wanted = sampling.staleness + 2  # those of rows in flight, and the one that is loaded
-    if sampling.staleness and pinned and isinstance(slots, int) and slots < wanted:
-        raise ValueError(
-            f"rollout.staleness={sampling.staleness}: the server holds {slots} adapters at a time, "
-            f"and samples need {wanted}; start it with --max-loras {wanted}, or set "
-            "rollout.handover=in_flight"
-        )
+    match config:
+        case {"lora_config": None}:
+            raise ValueError(
+                "model.lora: the server takes no adapters; start it with --enable-lora "
+                f"--max-lora-rank {lora.r} and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
+            )
+        case {"lora_config": {"max_lora_rank": int(most)}} if most < lora.r:
+            raise ValueError(
+                f"model.lora.r={lora.r}: the server takes adapters up to rank {most}; start it "
+                f"with --max-lora-rank {lora.r}"
+            )
+        case {"lora_config": {"max_loras": int(slots)}} if pinned and slots < wanted:
+            raise ValueError(
+                f"rollout.staleness={sampling.staleness}: the server holds {slots} adapters at a "
+                f"time, and samples need {wanted}; start it with --max-loras {wanted}, or set "
+                "rollout.handover=in_flight"
+            )
 
 
 def check_transfer(config: Mapping[str, object] | None, lora: Lora | None) -> None:
@@ -100,8 +100,7 @@ def check_transfer(config: Mapping[str, object] | None, lora: Lora | None) -> No
             "rollout.engine.transfer=broadcast sends whole weights, and model.lora trains "
             "adapters, which are small; set rollout.engine.transfer=files"
         )
-    transfer = None if config is None else config.get("weight_transfer_config")
-    backend = transfer.get("backend") if isinstance(transfer, dict) else None
+    backend = backend_in(config)
     if backend not in SENDERS:
         raise ValueError(
             f"rollout.engine.transfer=broadcast: the server's weight transfer is {backend}; "
