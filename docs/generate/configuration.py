@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ CONF = ROOT / "conf"
 SETTINGS = "tandem.settings.settings.Settings"
 HEAD = "| key | default | meaning |\n|---|---|---|"
 COMMENT = re.compile(r"^(\s*)([\w]+):.*?\s#\s(.*)$")
+LONGEST = 120  # characters of a default: questions to a judge are longer
 FOLDED = ("recipe",)  # groups of many files that hold numbers alone
 
 
@@ -224,7 +226,7 @@ def _code(text: str) -> str:
         return ""
     if text in (REQUIRED, "…"):
         return f"*{text}*"
-    plain = html.escape(text, quote=False)
+    plain = html.escape(textwrap.shorten(text, LONGEST, placeholder=" …"), quote=False)
     return f"<code>{plain.replace('|', '&#124;').replace('$', '&#36;')}</code>"  # no formula
 
 
