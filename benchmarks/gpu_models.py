@@ -150,6 +150,14 @@ class RandomSD3(SD3):
         self.latent_shape, self.picture_tokens = own.latent_shape, own.tokens
         return self.fit(self.network)
 
+    def outline(self, path: str | None, dtype: torch.dtype | None) -> nn.Module:
+        self.place = "meta"
+        return self.load(path, dtype or torch.float32)
+
+    def outlined_readers(self) -> list[nn.Module]:
+        """None: random numbers replace their outputs."""
+        return []
+
     def fingerprint(self) -> None:
         return None
 

@@ -127,10 +127,11 @@ def of_paintings(section: Section, place: Place) -> list[str]:
 
 def memory(run: Run, meter: Meter, place: Place) -> dict[str, int]:
     """Bytes: the peak of tensor memory in each phase, and the result of `estimate=true`."""
-    folder = place.folder / "configuration"
-    qwen3_config(run.cfg.model.build.shape).save_pretrained(folder)
     cfg = run.cfg.copy()
-    cfg.model.build, cfg.model.path = None, str(folder)
+    if "build" in cfg.model:  # an estimate of tokens reads a folder
+        folder = place.folder / "configuration"
+        qwen3_config(cfg.model.build.shape).save_pretrained(folder)
+        cfg.model.build, cfg.model.path = None, str(folder)
     request = build(cfg.algorithm).request(build(cfg.rollout))
     parts = footprint(build(cfg.model), request, work_of(cfg, run.settings, 1))
     always, sampled, updated = (

@@ -71,7 +71,7 @@ def pictures(section: Section, place: Place) -> Report:
         "sampling_flops_per_second": per_row * lap.asked.get("sample", 0) / meter.seconds("sample"),
         "trained_rows_per_second": rows / meter.seconds("train"),
         "update_flops_per_second": per_row * update / meter.seconds("train"),
-        "memory": {"sampling": meter.most("sample"), "update": meter.most("complete", "train")},
+        "memory": memory(run, meter, place),
     }
 
 

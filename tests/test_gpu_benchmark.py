@@ -104,6 +104,8 @@ def test_a_run_of_pictures_counts_every_row_of_its_network(tmp_path):
     # Sampling takes one forward pass of a row, an update three, and one of the reference.
     sampled = report["sampling_flops_per_second"] * seconds["sample"]
     updated = report["update_flops_per_second"] * seconds["train"]
+    held = report["memory"]
+    assert 0 < held["sampling_estimate"] < held["update_estimate"]  # Adam's state and gradients
     of_a_row = sampled / (2 * pictures * size.steps)
     assert updated / of_a_row == pytest.approx(4 * trained)
 
