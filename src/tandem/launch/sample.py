@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -127,8 +127,9 @@ def sampling_of(
     flags = {name: given[name] for name in OF_TEXTS + OF_PICTURES if given.get(name) is not None}
     if isinstance(own, ChainSampling):
         return _of_both(own, flags)
+    known = {one.name for one in fields(own)}
     for name in flags:
-        if not hasattr(own, name):
+        if name not in known:
             kinds = ("texts", "pictures") if pictures else ("pictures", "texts")
             flag = name.replace("_", "-")
             raise ConfigError(
@@ -147,9 +148,7 @@ def _of_both(own: ChainSampling, flags: Mapping[str, Any]) -> ChainSampling:
         PICTURE: {name: flags[name] for name in OF_PICTURES if name in flags},
     }
     try:
-        parts = {
-            name: replace(getattr(own, name), **own_flags) for name, own_flags in given.items()
-        }
+        parts = {name: replace(own.segments[name], **flags) for name, flags in given.items()}
     except ValueError as error:
         raise ConfigError(str(error)) from error
     return replace(own, **parts)

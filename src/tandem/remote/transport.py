@@ -113,14 +113,11 @@ class SingleConnections(Transport):
     def phase(self, error: Exception) -> Phase:
         import httpx
 
-        match error:
-            case httpx.ConnectTimeout():
-                return Phase.CONNECTING_TOO_LONG
-            case httpx.TimeoutException():
-                return Phase.WAITING_TOO_LONG
-            case httpx.ConnectError():
-                return Phase.NO_CONNECTION
-        return Phase.BROKEN
+        if isinstance(error, httpx.ConnectTimeout):
+            return Phase.CONNECTING_TOO_LONG
+        if isinstance(error, httpx.TimeoutException):
+            return Phase.WAITING_TOO_LONG
+        return Phase.NO_CONNECTION if isinstance(error, httpx.ConnectError) else Phase.BROKEN
 
     @contextmanager
     def exchange(
@@ -169,14 +166,10 @@ class KeptConnections(Transport):
         self._lock = threading.Lock()
 
     def phase(self, error: Exception) -> Phase:
-        match error:
-            case NoConnectionError(__cause__=TimeoutError()):
-                return Phase.CONNECTING_TOO_LONG
-            case NoConnectionError():
-                return Phase.NO_CONNECTION
-            case TimeoutError():
-                return Phase.WAITING_TOO_LONG
-        return Phase.BROKEN
+        if isinstance(error, NoConnectionError):
+            late = isinstance(error.__cause__, TimeoutError)
+            return Phase.CONNECTING_TOO_LONG if late else Phase.NO_CONNECTION
+        return Phase.WAITING_TOO_LONG if isinstance(error, TimeoutError) else Phase.BROKEN
 
     @contextmanager
     def exchange(

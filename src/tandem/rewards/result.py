@@ -94,9 +94,9 @@ def copy_of(given: str | Tensor | Prompt) -> str | Tensor | Prompt:
         return given.clone()
     if not isinstance(given, Prompt):
         return given
-    written = ("fields", "episode", "messages")
+    own = {"fields": given.fields, "episode": given.episode, "messages": given.messages}
     try:
-        return replace(given, **{name: copy.deepcopy(getattr(given, name)) for name in written})
+        return replace(given, **copy.deepcopy(own))
     except Exception as error:  # user-defined values may raise anything
         what = f"prompt {given.id} of {given.source} holds in its fields what cannot be copied"
         raise Stop(f"{what} for a reward ({told(error)}); keep what JSON can say") from error
@@ -149,10 +149,9 @@ def one_each(values: object, count: int) -> list[object]:
                 return [values] * count
             case Mapping():
                 return _by_place(values, count)
-            case [*each] if len(each) == count:
-                return each
             case [*each]:
-                return [ValueError(f"gave {len(each)} numbers for {count} samples")] * count
+                wrong = ValueError(f"gave {len(each)} numbers for {count} samples")
+                return each if len(each) == count else [wrong] * count
         return [TypeError(f"gave {type(values).__name__}, not a list")] * count
     except Exception as error:  # user-defined sequences may raise anything
         return [error] * count
