@@ -34,7 +34,7 @@ class Bound:
     def broken(self, value: object) -> str | None:
         """The violated bound, in words; None: the value is inside, or not a number."""
         numbers = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-        judged = [n for n in numbers if isinstance(n, int | float) and not isinstance(n, bool)]
+        judged = [n for n in numbers if type(n) in (int, float)]
         return None if all(map(self.admits, judged)) else f"must {self}"
 
     def __str__(self) -> str:

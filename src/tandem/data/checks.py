@@ -102,11 +102,12 @@ def _messages(messages: object) -> tuple[dict[str, str], ...]:
 
 
 def _answer(answer: object) -> str | None:
-    if answer is None or isinstance(answer, str):
-        return answer
-    if isinstance(answer, bool) or not isinstance(answer, int | float):
-        raise ValueError(f"`answer` must be text or a number, not {_kind(answer)}")
-    return str(answer)
+    match answer:
+        case None | str():
+            return answer
+        case int() | float() if type(answer) is not bool:
+            return str(answer)
+    raise ValueError(f"`answer` must be text or a number, not {_kind(answer)}")
 
 
 def _pair(chosen: object, rejected: object) -> tuple[str, str] | tuple[None, None]:
@@ -127,15 +128,15 @@ def _size(height: object, width: object) -> tuple[int, int] | None:
     """The size of a picture if a row gives one; text models ignore it, so it is never a fault."""
     # In a text table numbers are strings of digits.
     read = [int(x) if isinstance(x, str) and x.isdecimal() else x for x in (height, width)]
-    given = [isinstance(x, int) and not isinstance(x, bool) and x > 0 for x in read]
-    return tuple(read) if all(given) else None
+    return tuple(read) if all(type(x) is int and x > 0 for x in read) else None
 
 
 def _id(given: object) -> int:
-    if isinstance(given, str):
-        return prompt_id("id", given)
-    if isinstance(given, int) and not isinstance(given, bool) and 0 <= given < 1 << 63:
-        return given
+    match given:
+        case str():
+            return prompt_id("id", given)
+        case int() if type(given) is not bool and 0 <= given < 1 << 63:
+            return given
     raise ValueError("`id` must be text or an integer from 0 up to 2**63")
 
 

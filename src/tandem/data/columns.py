@@ -90,19 +90,23 @@ def _refuse_name(name: str, beside: Picture | None = None) -> Picture:
 
 
 def _is_stored(said: object) -> bool:
-    return isinstance(said[0] if isinstance(said, list) and said else said, Stored)
+    match said:
+        case Stored() | [Stored(), *_]:
+            return True
+    return False
 
 
 def _show(name: str, said: object, decode: Decoding) -> object:
     """Stored files as pictures, one or several; other values unchanged."""
-    if isinstance(said, list):
-        return [_show(name, one, decode) for one in said]
-    if not isinstance(said, Stored):
-        return said
-    try:
-        return show_stored(said.read, decode)
-    except ValueError as problem:
-        raise ValueError(f"`{name}`: {said.name} {problem}") from None
+    match said:
+        case list():
+            return [_show(name, one, decode) for one in said]
+        case Stored(name=file, read=read):
+            try:
+                return show_stored(read, decode)
+            except ValueError as problem:
+                raise ValueError(f"`{name}`: {file} {problem}") from None
+    return said
 
 
 def _as_list(said: object) -> list[Picture]:
@@ -112,12 +116,14 @@ def _as_list(said: object) -> list[Picture]:
 
 def _last_turn(answer: object) -> object:
     """The last turn of a conversation, which repeats the question before it."""
-    if not isinstance(answer, list):
-        return answer
-    last = answer[-1] if answer else None
-    if not isinstance(last, dict) or last.get("role") != "assistant":
-        raise ValueError("a chosen or rejected conversation does not end with the assistant's turn")
-    return last.get("content")
+    match answer:
+        case [*_, {"role": "assistant", **last}]:
+            return last.get("content")
+        case list():
+            raise ValueError(
+                "a chosen or rejected conversation does not end with the assistant's turn"
+            )
+    return answer
 
 
 def _answer(answer: object, columns: Columns) -> object:

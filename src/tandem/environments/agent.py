@@ -132,7 +132,7 @@ class Agent:
             reward = json.loads(line)["reward"]
         except (ValueError, TypeError, KeyError, RecursionError):
             reward = None
-        if isinstance(reward, bool) or not isinstance(reward, int | float):
+        if type(reward) not in (int, float):
             said = '{"reward": number}'
             raise Missing(f"the last line that the agent printed is not {said} ({HERE}.pays)")
         if not abs(reward) <= LARGEST:
@@ -142,11 +142,12 @@ class Agent:
 
 def reason_of(error: Exception) -> str:
     """The reason why a program cannot be started, and what to change."""
-    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-        return (
-            f"no file descriptors are left, but a program needs {FILES}: raise `ulimit -n`, or "
-            "lower prompts_per_step"
-        )
+    match error:
+        case OSError(errno=errno.EMFILE | errno.ENFILE):
+            return (
+                f"no file descriptors are left, but a program needs {FILES}: raise `ulimit -n`, or "
+                "lower prompts_per_step"
+            )
     return f"{HERE}.command: {error}"
 
 

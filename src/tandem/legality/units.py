@@ -16,7 +16,7 @@ def without_unit(algorithm: Algorithm) -> Iterator[tuple[str, float, str]]:
     for where, part in parts.items():
         known = facts_of(part).units
         for name, number in numbers_of(part).items():
-            is_number = isinstance(number, int | float) and not isinstance(number, bool)
+            is_number = type(number) in (int, float)
             if is_number and name not in known:
                 yield f"{where}.{name}", number, name_of(part)
 

@@ -117,11 +117,15 @@ def check_yaml(raw: bytes | str, name: str) -> None:
     """Raise ValueError for a text that is too deep or has too many values, and for aliases."""
     depth = values = 0
     for event in yaml.parse(raw, Loader=LOADER):
-        values += isinstance(event, yaml.ScalarEvent)
-        opens = isinstance(event, yaml.CollectionStartEvent)
-        depth += opens - isinstance(event, yaml.CollectionEndEvent)
-        if isinstance(event, yaml.AliasEvent):
-            raise ValueError(f"{name} has a YAML alias, which is not allowed")
+        match event:
+            case yaml.ScalarEvent():
+                values += 1
+            case yaml.CollectionStartEvent():
+                depth += 1
+            case yaml.CollectionEndEvent():
+                depth -= 1
+            case yaml.AliasEvent():
+                raise ValueError(f"{name} has a YAML alias, which is not allowed")
         if depth > DEEPEST:
             raise ValueError(f"{name} is more than {DEEPEST} levels deep")
         if values > MOST_VALUES:

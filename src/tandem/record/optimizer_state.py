@@ -7,6 +7,7 @@ numbers, lists and names are JSON. It works for optimisers whose state is tensor
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,14 +32,20 @@ def optimizer_state(optimizer: Optimizer, names: Named) -> tuple[dict[str, Tenso
     groups: list[dict] = []
     for parameter, fields in optimizer.state.items():
         name = name_of[parameter]
-        tensors |= {f"{field}/{name}": x for field, x in fields.items() if isinstance(x, Tensor)}
-        state[name] = {field: x for field, x in fields.items() if not isinstance(x, Tensor)}
+        own, state[name] = _split(fields)
+        tensors |= {f"{field}/{name}": x for field, x in own.items()}
     for index, group in enumerate(optimizer.param_groups):
         numbers = {field: x for field, x in group.items() if field != "params"}
-        tensors |= {f"{GROUP}/{index}/{f}": x for f, x in numbers.items() if isinstance(x, Tensor)}
-        plain = {field: x for field, x in numbers.items() if not isinstance(x, Tensor)}
+        own, plain = _split(numbers)
+        tensors |= {f"{GROUP}/{index}/{field}": x for field, x in own.items()}
         groups.append({"params": [name_of[p] for p in group["params"]], "fields": plain})
     return _unshare(tensors), {"state": state, "groups": groups}
+
+
+def _split(fields: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The fields that are tensors, and the others."""
+    tensors = {name: x for name, x in fields.items() if isinstance(x, Tensor)}
+    return tensors, {name: x for name, x in fields.items() if name not in tensors}
 
 
 def _unshare(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

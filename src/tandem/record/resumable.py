@@ -50,10 +50,10 @@ def _check_manifest(path: Path) -> None:
         found = json.loads(path.read_bytes()) if path.exists() else {"id": "", "starts": []}
     except (ValueError, RecursionError):
         found = None
-    if not (isinstance(found, dict) and "id" in found and isinstance(found.get("starts"), list)):
-        raise ValueError(
-            f"{path} is damaged; restore a complete copy, or remove it to start a new one"
-        )
+    match found:
+        case {"id": _, "starts": list()}:
+            return
+    raise ValueError(f"{path} is damaged; restore a complete copy, or remove it to start a new one")
 
 
 def _check_samples(table: Path) -> None:

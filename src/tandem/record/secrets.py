@@ -84,11 +84,14 @@ def scrub_words(words: Sequence[str], environment: Mapping[str, str]) -> list[st
 
 def scrub_tree(value: Any, environment: Mapping[str, str]) -> Any:
     """Mappings and lists without secrets; call it before YAML folds long values into lines."""
-    if isinstance(value, Mapping):
-        return {key: _scrub_item(str(key), item, environment) for key, item in value.items()}
-    if isinstance(value, list):
-        return [scrub_tree(item, environment) for item in value]
-    return scrub_word(value, environment) if isinstance(value, str) else value
+    match value:
+        case Mapping():
+            return {key: _scrub_item(str(key), item, environment) for key, item in value.items()}
+        case list():
+            return [scrub_tree(item, environment) for item in value]
+        case str():
+            return scrub_word(value, environment)
+    return value
 
 
 def scrub_config(text: str, environment: Mapping[str, str]) -> str:
@@ -105,11 +108,14 @@ def _scrub_item(key: str, item: Any, environment: Mapping[str, str]) -> Any:
 
 
 def _scrub_all(item: Any) -> Any:
-    if isinstance(item, Mapping):
-        return {key: _scrub_all(inner) for key, inner in item.items()}
-    if isinstance(item, list):
-        return [_scrub_all(inner) for inner in item]
-    return item if item is None or isinstance(item, bool) else _hide(str(item))
+    match item:
+        case Mapping():
+            return {key: _scrub_all(inner) for key, inner in item.items()}
+        case list():
+            return [_scrub_all(inner) for inner in item]
+        case None | bool():
+            return item
+    return _hide(str(item))
 
 
 def _hide(value: str) -> str:

@@ -51,7 +51,7 @@ def bound_call(name: str, component: Callable, *, made: bool = False) -> Node:
 
 
 def _in_units(default: Any, unit: str | None) -> Any:
-    if unit not in IN_UNITS or isinstance(default, bool) or not isinstance(default, int | float):
+    if unit not in IN_UNITS or type(default) not in (int, float):
         return default
     return IN_UNITS[unit].format(default, default - 1)
 

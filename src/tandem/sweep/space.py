@@ -46,13 +46,14 @@ def make_distribution(part: Override) -> BaseDistribution:
     Raises ConfigError for an override that cannot be sampled.
     """
     sweep = part.value()
-    if isinstance(sweep, IntervalSweep):
-        return _between(sweep, part.input_line)
-    if isinstance(sweep, RangeSweep) and _is_whole(sweep) and sweep.step > 0:
-        *_, last = sweep.range()
-        return IntDistribution(int(sweep.start), int(last), step=int(sweep.step))
-    if isinstance(sweep, RangeSweep | ChoiceSweep):
-        return CategoricalDistribution(list(dict.fromkeys(part.sweep_string_iterator())))
+    match sweep:
+        case IntervalSweep():
+            return _between(sweep, part.input_line)
+        case RangeSweep(start=int(start), stop=int(), step=int(step)) if step > 0:
+            *_, last = sweep.range()
+            return IntDistribution(start, int(last), step=step)
+        case RangeSweep() | ChoiceSweep():
+            return CategoricalDistribution(list(dict.fromkeys(part.sweep_string_iterator())))
     raise ConfigError(f"{part.input_line}: a search accepts choices, range() and interval()")
 
 
@@ -65,10 +66,6 @@ def _between(sweep: IntervalSweep, line: str) -> BaseDistribution:
     whole = isinstance(sweep.start, int) and isinstance(sweep.end, int)
     kind = IntDistribution if whole else FloatDistribution
     return kind(sweep.start, sweep.end, log=log)
-
-
-def _is_whole(sweep: RangeSweep) -> bool:
-    return all(isinstance(number, int) for number in (sweep.start, sweep.stop, sweep.step))
 
 
 def make_overrides(params: Mapping[str, object]) -> list[str]:

@@ -156,12 +156,13 @@ def _lines(part: Override) -> list[str]:
 def _values(part: Override) -> list[str]:
     """The values that a part sweeps; for an interval, its two ends."""
     sweep = part.value()
-    if isinstance(sweep, Glob):
-        found = list(sweep.filter(list(list_options(make_loader()).get(part.key_or_group, ()))))
-    elif isinstance(sweep, IntervalSweep):
-        found = [str(sweep.start), str(sweep.end)]
-    else:
-        found = list(part.sweep_string_iterator())
+    match sweep:
+        case Glob():
+            found = list(sweep.filter(list(list_options(make_loader()).get(part.key_or_group, ()))))
+        case IntervalSweep(start=start, end=end):
+            found = [str(start), str(end)]
+        case _:
+            found = list(part.sweep_string_iterator())
     if not found:
         raise ConfigError(f"{part.input_line}: gives no values")
     return [str(name) for name in found]
