@@ -44,7 +44,7 @@ WRONG = {
         "rollout.shared_noise=true on dynamics=ode: the samples of a prompt start from the same "
         "noise and take no random step, so all are equal; set rollout.shared_noise=false"
     ),
-    "rollout.guidance_scale=0.5": "rollout.guidance_scale is 0.5; it must be at least 1",
+    "rollout.guidance_scale=0.5": "rollout.guidance_scale=0.5: must be at least 1",
     "evaluation.guidance_scale=0.5": "evaluation.guidance_scale=0.5: must be at least 1",
     "dynamics.kernel.noise_level=much": "dynamics.kernel.noise_level: expected float, got 'much'",
     "algorithm=mix_grpo reward=[colour_share,nearest_rendering] reward.colour_share.weight=.5": (

@@ -91,7 +91,7 @@ WRONG = {
         "same noise; set it to true"
     ),
     f"{NFT} algorithm.timestep_sampling.count=0": (
-        "algorithm.timestep_sampling.count is 0; it must be at least 1"
+        "algorithm.timestep_sampling.count=0: must be at least 1"
     ),
 }
 

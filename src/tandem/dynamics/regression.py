@@ -20,6 +20,7 @@ from torch import Tensor
 
 from tandem import rng
 from tandem.contracts import (
+    at_least,
     declare,
     fraction,
     positive,
@@ -45,19 +46,11 @@ class Regression:
 
     levels: Levels  # of the noise
     weighting: Weighting  # mean squared error -> minus the log-probability
-    count: int = 1  # noise levels per picture
+    count: Annotated[int, at_least(1)] = 1  # noise levels per picture
     stratified: bool = False  # one level in each of `count` equal parts, in random order
     shared: bool = True  # all samples of a group get the same levels and noise
-    guidance_scale: float = 1.0  # of the trained velocity
-    ref_guidance_scale: float = 1.0  # of the reference's
-
-    def __post_init__(self) -> None:
-        for name in ("count", "guidance_scale", "ref_guidance_scale"):
-            if getattr(self, name) < 1:
-                raise ValueError(
-                    f"algorithm.timestep_sampling.{name} is {getattr(self, name)}; it must be at "
-                    "least 1"
-                )
+    guidance_scale: Annotated[float, at_least(1)] = 1.0  # of the trained velocity
+    ref_guidance_scale: Annotated[float, at_least(1)] = 1.0  # of the reference's
 
     def sigma(self, keys: Tensor, schedule: Tensor) -> Tensor:
         """The noise levels of each row, [N, count]; schedule: sigma of the sampler, from 1 to 0."""

@@ -145,19 +145,20 @@ class UnmaskedAnswers(Answers):
 class Pictures(Evaluation):
     """Pictures: by the ODE, as a model is normally used, and by the sampling of training."""
 
-    steps: int  # of the ODE
+    steps: Annotated[int, at_least(1)]  # of the ODE
     guidance_scale: float  # under the ODE
-    resolution: int | None = None  # pixels along a side under the ODE; None: as in training
-    frames: int | None = None  # of a film under the ODE; None: as in training
+    # Pixels along a side under the ODE; None: as in training
+    resolution: Annotated[int, at_least(1)] | None = None
+    # Of a film under the ODE; None: as in training
+    frames: Annotated[int, at_least(1)] | None = None
     solver: Callable[[Tensor], Solver] | None = None  # of the ODE; None: Euler
     weights: Literal["live", "ema"] = "live"  # ema: the average that model.ema keeps
-    columns: int = 8  # pictures of each prompt in the grid
+    columns: Annotated[int, at_least(1)] = 8  # pictures of each prompt in the grid
     collapse: Collapse = field(default_factory=Collapse)
 
     def __post_init__(self) -> None:
-        for name in ("steps", "guidance_scale", "columns", "resolution", "frames"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"evaluation.{name}={getattr(self, name)}: must be at least 1")
+        if self.guidance_scale < 1:
+            raise ValueError(f"evaluation.guidance_scale={self.guidance_scale}: must be at least 1")
         if self.threshold is None and self.pass_at:
             raise ValueError(
                 f"evaluation.pass_at={list(self.pass_at)} needs to know which pictures are "

@@ -11,6 +11,7 @@ from torch import distributed as dist
 from torch import multiprocessing
 
 from tandem import rng
+from tandem.config import ConfigError, check, compose
 from tandem.data.shapes import Pictures as Demonstrations
 from tandem.data.shapes import shapes
 from tandem.data.shapes_drawn import renderings
@@ -193,11 +194,12 @@ def test_one_picture_of_a_prompt_has_no_diversity():
     assert "eval/reward_sampled" in got
 
 
-@pytest.mark.parametrize("wrong", [{"steps": 0}, {"guidance_scale": 0.5}, {"columns": 0}])
+@pytest.mark.parametrize(
+    "wrong", ["steps=0", "guidance_scale=0.5", "columns=0", "resolution=0", "frames=0"]
+)
 def test_numbers_below_one_are_refused(wrong):
-    (name, value), *_ = wrong.items()
-    with pytest.raises(ValueError, match=f"evaluation.{name}={value}: must be at least 1"):
-        replace(SETTINGS, **wrong)
+    with pytest.raises(ConfigError, match=f"evaluation.{wrong}: must be at least 1"):
+        check(compose(["model=tiny_flow", f"evaluation.{wrong}"]))
 
 
 def test_diversity_of_training_is_that_of_drawn_pictures():

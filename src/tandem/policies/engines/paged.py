@@ -52,8 +52,8 @@ class Paged(EngineOption):
     def __post_init__(self) -> None:
         if not 0 < self.memory <= 1:
             raise ValueError(f"{WHERE}.memory={self.memory}: must be above 0 and at most 1")
-        for name, least in (("page_size", 4), ("batch_tokens", 1)):
-            value = getattr(self, name)
+        limits = ("page_size", self.page_size, 4), ("batch_tokens", self.batch_tokens, 1)
+        for name, value, least in limits:
             if value is not None and value < least:
                 raise ValueError(f"{WHERE}.{name}={value}: must be at least {least}, or null")
 

@@ -8,9 +8,10 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 from urllib.parse import urlsplit
 
+from tandem.contracts import positive
 from tandem.policies.engines.addresses import AUTO, find_urls
 from tandem.policies.engines.fleet import Fleet
 from tandem.policies.engines.protocol import Hostable, RolloutEngine
@@ -56,18 +57,18 @@ class VllmServer(ServerOption):
     in_memory: bool = False  # pass weights through /dev/shm, if servers are local and it has room
     api_key_env: str | None = None  # name of the environment variable with the server's --api-key
     model: str | None = None  # name that the weights are served under; None: the server's first
-    concurrency: int = 256  # rows in flight at each server: about what an H100 holds of an 8B model
-    timeout: float = 300.0  # seconds of one attempt at a row, or at a handover
-    patience: float = 900.0  # seconds that a server may be away; a quarter of it for one of several
-    max_reply_bytes: int = 2**24
+    # Rows in flight at each server: about what an H100 holds of an 8B model.
+    concurrency: Annotated[int, positive] = 256
+    timeout: Annotated[float, positive] = 300.0  # seconds of one attempt at a row, or at a handover
+    # Seconds that a server may be away; a quarter of it for one of several.
+    patience: Annotated[float, positive] = 900.0
+    max_reply_bytes: Annotated[int, positive] = 2**24
     sleeps: bool = False  # the server frees its memory while the policy is trained
     starts: bool = False  # the run starts the servers itself, one on each of its GPUs
-    memory: float = 0.9  # share of each GPU's memory for a server that Tandem starts
+    # Share of each GPU's memory for a server that Tandem starts.
+    memory: Annotated[float, positive] = 0.9
 
     def __post_init__(self) -> None:
-        for name in ("concurrency", "timeout", "patience", "max_reply_bytes", "memory"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{WHERE}.{name}={getattr(self, name)}: must be positive")
         if self.url == AUTO:
             return
         if self.starts:

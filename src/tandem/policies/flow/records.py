@@ -81,9 +81,10 @@ class FlowSampling:
     def __post_init__(self) -> None:
         object.__setattr__(self, "deterministic", unwrap_partial(self.kernel)[0] is ode)
         object.__setattr__(self, "dtype", DTYPES[self.storage])
-        for name in ("steps", "guidance_scale", "max_rows"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"rollout.{name} is {getattr(self, name)}; it must be at least 1")
+        numbers = {"steps": self.steps, "max_rows": self.max_rows}
+        for name, number in (numbers | {"guidance_scale": self.guidance_scale}).items():
+            if number < 1:
+                raise ValueError(f"rollout.{name}={number}: must be at least 1")
         if not self.deterministic and (self.logp is None or self.stochastic is None):
             raise ValueError("random steps need dynamics/logp and dynamics/stochastic; set both")
         if self.solver is not None and not self.deterministic:
