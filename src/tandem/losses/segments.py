@@ -19,7 +19,7 @@ from tandem.contracts import (
     positive,
     unwrap_partial,
 )
-from tandem.types import SEGMENTS, CoupledBatch, map_fields
+from tandem.types import PICTURE, SEGMENTS, TEXT, CoupledBatch, map_fields
 
 Loss = Callable[[CoupledBatch], Tensor]
 
@@ -46,7 +46,12 @@ class Segment:
         """A number for tokens, converted to this segment."""
         if unit == "ratio":
             return 1 + (number - 1) * self.clip_scale
-        return number * getattr(self, f"{unit}_scale", 1.0)
+        scales = {
+            "clip": self.clip_scale,
+            "sequence": self.sequence_scale,
+            "preference": self.preference_scale,
+        }
+        return number * scales.get(unit, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +76,7 @@ class BySegment(Wrapper):
         )
 
     def wrapped(self) -> dict[str, Loss]:
-        parts = {name: getattr(self, name) for name in SEGMENTS}
+        parts = {TEXT: self.text, PICTURE: self.picture}
         return {name: part for name, part in parts.items() if part is not None}
 
     def __call__(self, batch: CoupledBatch) -> Tensor:
@@ -93,7 +98,7 @@ def loss_of(loss: Loss, name: str, segment: Segment) -> Loss | None:
     """The loss of one segment, with numbers in its units; None without one."""
     owner = unwrap_partial(loss)[0]
     if isinstance(owner, BySegment):
-        own = getattr(owner, name)
+        own = owner.wrapped().get(name)
         return None if own is None else in_units(own, segment)
     return in_units(loss, segment)
 

@@ -89,7 +89,7 @@ class ChainPolicy(PairedPolicy):
     def request_of(self, name: str, request: Request) -> Request:
         needs = request.needs - request.unread.get(name, frozenset())
         # The text is a single move, which no environment answers.
-        own = {"sampling": getattr(request.sampling, name), "needs": needs, "environment": None}
+        own = {"sampling": request.sampling.segments[name], "needs": needs, "environment": None}
         return replace(request, **own)
 
     def needs_of(self, name: str, needs: frozenset[str]) -> frozenset[str]:
@@ -102,7 +102,7 @@ class ChainPolicy(PairedPolicy):
     ) -> Iterator[None]:
         with ExitStack() as stack:
             for name, policy in self.parts.items():
-                own = None if sampling is None else getattr(sampling, name)
+                own = None if sampling is None else sampling.segments[name]
                 stack.enter_context(policy.summon_full_params(own, self.needs_of(name, needs)))
             yield
 

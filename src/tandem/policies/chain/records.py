@@ -48,8 +48,7 @@ class ChainSampling:
                 "rollout.picture.shared_noise=true: pictures of a chain have different texts, so "
                 "they cannot share noise; set it to false"
             )
-        for name in SEGMENTS:
-            own = getattr(self, name)
+        for name, own in self.segments.items():
             if own.staleness or own.engine is not None:
                 raise ValueError(
                     f"rollout.{name}: a chain samples with its live weights and without an engine; "
@@ -60,6 +59,11 @@ class ChainSampling:
     iterations_ahead = 0
     order: Literal["exact"] = "exact"
     engine = None
+
+    @property
+    def segments(self) -> dict[str, Sampling | FlowSampling]:
+        """The sampling options of each segment."""
+        return {TEXT: self.text, PICTURE: self.picture}
 
     @property
     def max_rows(self) -> int:
