@@ -137,8 +137,9 @@ class Facts:
 
     def __post_init__(self) -> None:
         refuse_unlisted(self)
-        for name in ("reads", "gives", "networks"):
-            if isinstance(given := getattr(self, name), str):
+        sets = {"reads": self.reads, "gives": self.gives, "networks": self.networks}
+        for name, given in sets.items():
+            if isinstance(given, str):
                 raise ValueError(f"{name}={given!r}: give a set of names, {{{given!r}}}")
             object.__setattr__(self, name, frozenset(given))
         if self.clips is not None and self.units.get("clip_low") not in ("clip", "sequence"):

@@ -110,32 +110,36 @@ def parts_of(component: Any, segment: str | None = None) -> Iterator[Callable]:
 
     `segment`: only those for the steps of this segment; None: for all.
     """
-    if isinstance(component, Switch) and component.is_off:
-        return
+    return (unwrap_partial(part)[0] for part in _with_inner(component, segment))
+
+
+def _with_inner(component: Any, segment: str | None = None) -> Iterator[Any]:
     inside: Iterable[Any] = ()
-    if isinstance(component, Mapping):
-        inside = component.values()
-    elif callable(component) or is_dataclass(component):
-        yield unwrap_partial(component)[0]
-        others = {*facts_of(component).segments} - {segment} if segment else ()
-        numbers = numbers_of(component)
-        inside = [item for name, item in numbers.items() if name not in others]
+    match component:
+        case Switch() if component.is_off:
+            return
+        case Mapping():
+            inside = component.values()
+        case _ if callable(component) or is_dataclass(component):
+            yield component
+            others = {*facts_of(component).segments} - {segment} if segment else ()
+            numbers = numbers_of(component)
+            inside = [item for name, item in numbers.items() if name not in others]
     for item in inside:
-        yield from parts_of(item, segment)
+        yield from _with_inner(item, segment)
 
 
 def rewards_read_by(component: Any) -> set[str]:
     """The names of the rewards that a component, or a part in its numbers, reads."""
-    if isinstance(component, Switch) and component.is_off:
-        return set()
-    if isinstance(component, Mapping):
-        return set().union(*map(rewards_read_by, component.values()))
-    if not (callable(component) or is_dataclass(component)):
-        return set()
-    numbers = numbers_of(component)
-    given = [numbers[number] or () for number in facts_of(component).named_rewards]
-    named = {name for one in given for name in ((one,) if isinstance(one, str) else one)}
-    return named.union(*map(rewards_read_by, numbers.values()))
+    return {name for part in _with_inner(component) for _, name in named_rewards_of(part)}
+
+
+def named_rewards_of(part: Callable) -> Iterator[tuple[str, str]]:
+    """(number, reward) of the rewards that a part names in its own numbers."""
+    for number in facts_of(part).named_rewards:
+        given = numbers_of(part)[number] or ()
+        for name in (given,) if isinstance(given, str) else given:
+            yield number, name
 
 
 def defaults_of(function: Callable | None) -> dict[str, Any]:

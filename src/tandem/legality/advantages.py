@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tandem.contracts import facts_of, name_of, numbers_of, parts_of, unwrap_partial
+from tandem.contracts import (
+    facts_of,
+    name_of,
+    named_rewards_of,
+    numbers_of,
+    parts_of,
+    unwrap_partial,
+)
 from tandem.legality.case import Case
 
 
@@ -112,16 +119,11 @@ def named_rewards_are_there(case: Case) -> Iterator[str]:
     """An advantage or a KL gate that reads rewards by name needs those rewards."""
     gate = case.algorithm.kl.gate
     parts = case.estimators | ({} if gate is None else {"algorithm.kl.gate": gate})
-    named = (
-        (f"{key}.{number}", numbers_of(part)[number] or ())
-        for key, part in parts.items()
-        for number in facts_of(part).named_rewards
-    )
-    for where, given in named:
-        for name in (given,) if isinstance(given, str) else given:
+    for key, part in parts.items():
+        for number, name in named_rewards_of(part):
             if name not in case.rewards:
                 yield (
-                    f"{where}={name}: there is no such reward, only "
+                    f"{key}.{number}={name}: there is no such reward, only "
                     f"{', '.join(case.rewards)}; add it to reward=[...]"
                 )
 
