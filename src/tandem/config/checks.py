@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import chain
 from typing import Any
@@ -122,41 +122,48 @@ def _refuse_unmet_needs(case: Case) -> None:
     request = replace(algorithm.request(case.sampling), environment=case.environment)
     said = policy.describe(request)
     _refuse_absent(case.plan, said.offloads)
-    provided = said.provides
-    if case.environment is not None and "turn" not in provided:
+    if case.environment is not None:
+        _refuse_environment(case, said.provides, sees=policy.sees)
+    provided = said.provides - (OF_SAMPLES if case.is_offline else frozenset())
+    if missing := sorted(algorithm.needs - provided - OWN - LOGGED):
+        raise ConfigError(_explain_missing(case, missing, provided))
+
+
+def _refuse_environment(case: Case, provided: frozenset[str], *, sees: bool) -> None:
+    """Raise for an environment that the model cannot answer or see."""
+    chosen = case.plan.choices
+    if "turn" not in provided:
         raise ConfigError(
-            f"environment={case.plan.choices['environment']} answers between moves, and "
-            f"model={case.plan.choices['model']} makes only one move; set environment=none"
+            f"environment={chosen['environment']} answers between moves, and "
+            f"model={chosen['model']} makes only one move; set environment=none"
         )
-    if case.environment is not None and case.environment.about.shows and not policy.sees:
+    if case.environment.about.shows and not sees:
         raise ConfigError(
-            f"environment={case.plan.choices['environment']} shows pictures, and "
-            f"model={case.plan.choices['model']} reads only texts; set model=tiny_vlm, or "
-            "model=vlm with model.path"
+            f"environment={chosen['environment']} shows pictures, and model={chosen['model']} "
+            "reads only texts; set model=tiny_vlm, or model=vlm with model.path"
         )
-    provided -= OF_SAMPLES if case.is_offline else frozenset()
-    missing = sorted(algorithm.needs - provided - OWN - LOGGED)
-    if missing:
-        chosen = case.plan.choices
-        if "key" in missing and case.is_offline:
-            raise ConfigError(
-                f"algorithm/loss={name_of(case.loss)} draws steps by the sampling noise, and "
-                f"rows of data={chosen['data']} were not sampled; set another algorithm/loss or an "
-                "algorithm that samples"
-            )
-        if OF_EPISODES.issuperset(missing):
-            raise ConfigError(
-                f"algorithm={chosen['algorithm']} reads the {' and the '.join(missing)} of each "
-                f"move, and environment={chosen['environment']} has none; set data=hilo, "
-                "another environment with states, or algorithm=grpo"
-            )
-        for name in missing:
-            _refuse_unknown_field(name, provided)
-        raise ConfigError(
-            f"algorithm={chosen['algorithm']} needs {', '.join(missing)}, "
-            f"which {'rows of data' if case.is_offline else 'model'}="
-            f"{chosen['data' if case.is_offline else 'model']} does not provide"
+
+
+def _explain_missing(case: Case, missing: Sequence[str], provided: frozenset[str]) -> str:
+    """The message about fields that nothing provides. Raises for a name that no record has."""
+    chosen = case.plan.choices
+    if "key" in missing and case.is_offline:
+        return (
+            f"algorithm/loss={name_of(case.loss)} draws steps by the sampling noise, and rows of "
+            f"data={chosen['data']} were not sampled; set another algorithm/loss or an algorithm "
+            "that samples"
         )
+    if OF_EPISODES.issuperset(missing):
+        return (
+            f"algorithm={chosen['algorithm']} reads the {' and the '.join(missing)} of each move, "
+            f"and environment={chosen['environment']} has none; set data=hilo, another "
+            "environment with states, or algorithm=grpo"
+        )
+    for name in missing:
+        _refuse_unknown_field(name, provided)
+    source = f"rows of data={chosen['data']}" if case.is_offline else f"model={chosen['model']}"
+    fields = ", ".join(missing)
+    return f"algorithm={chosen['algorithm']} needs {fields}, which {source} does not provide"
 
 
 def _refuse_unknown_field(name: str, provided: frozenset[str]) -> None:

@@ -15,21 +15,10 @@ MEASURES = {"written_pictures": WrittenPictures, "pictures": Pictures, "answers"
 
 
 def refuse_foreign_steps(cfg: DictConfig) -> None:
-    """Raise for dynamics of another kind than the model."""
+    """Raise for dynamics, or a rollout, of another kind than the model."""
+    _refuse_foreign_rollout(cfg)
     chain = PICTURE in cfg.model
     for_pictures, pictures = "kernel" in cfg.dynamics, chain or "latent_size" in cfg.model
-    if chain != (PICTURE in cfg.rollout):
-        made, sampled = ("a text and a picture", "one of them") if chain else ("one", "both")
-        raise ConfigError(
-            f"rollout={cfg.choices.rollout} samples {sampled}, but model={cfg.choices.model} makes "
-            f"{made}; leave rollout out"
-        )
-    if not chain and ("kernel" in cfg.rollout) != pictures:
-        made, sampled = ("pictures", "tokens") if pictures else ("tokens", "pictures")
-        raise ConfigError(
-            f"rollout={cfg.choices.rollout} samples {sampled}, but model={cfg.choices.model} makes "
-            f"{made}; leave rollout out"
-        )
     if for_pictures == pictures:
         if (chain or not pictures) and cfg.algorithm.get("objective") in ON_ERRORS:
             raise ConfigError(
@@ -49,6 +38,20 @@ def refuse_foreign_steps(cfg: DictConfig) -> None:
         f"dynamics={cfg.dynamics.name} is for {asked}, but model={cfg.choices.model} makes "
         f"{made}; set {way}, or a model of {asked}"
     )
+
+
+def _refuse_foreign_rollout(cfg: DictConfig) -> None:
+    chain, pictures = PICTURE in cfg.model, "latent_size" in cfg.model
+    made, sampled = ("pictures", "tokens") if pictures else ("tokens", "pictures")
+    fits = ("kernel" in cfg.rollout) == pictures
+    if chain or PICTURE in cfg.rollout:
+        made, sampled = ("a text and a picture", "one of them") if chain else ("one", "both")
+        fits = chain and PICTURE in cfg.rollout
+    if not fits:
+        raise ConfigError(
+            f"rollout={cfg.choices.rollout} samples {sampled}, but model={cfg.choices.model} makes "
+            f"{made}; leave rollout out"
+        )
 
 
 def refuse_foreign_evaluation(cfg: DictConfig) -> None:
