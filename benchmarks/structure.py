@@ -209,8 +209,7 @@ def of_command() -> dict[str, object]:
 
 
 def user_keys(cfg: Any) -> list[str]:
-    """The keys with a value that a user may set, as in `tandem.config.plain`; repeated here because
-    older checkouts lack that list."""
+    """The keys that a user may set: no targets, and none that the run fills in."""
     from tandem.config import plain
 
     leaves = first_of(plain, "iterate_leaves", "leaves")

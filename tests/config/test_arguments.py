@@ -8,10 +8,10 @@ from inspect import Parameter
 import pytest
 from omegaconf import OmegaConf
 
+from benchmarks.structure import user_keys
 from tandem.config import ConfigError, build, check, compose
 from tandem.config.arguments import fill_defaults, list_defaulted, list_left_out_keys
 from tandem.config.composition import conf_folder
-from tandem.config.plain import list_user_keys
 
 TARGETS = sorted(
     {
@@ -80,7 +80,7 @@ def test_a_value_that_does_not_fit_is_refused_under_its_key():
 
 
 def test_a_run_of_tokens_shows_no_more_than_its_user_chooses_among():
-    shown = list_user_keys(compose(["model=tiny_lm", "algorithm=grpo"]))
+    shown = user_keys(compose(["model=tiny_lm", "algorithm=grpo"]))
     assert len(shown) <= 93
     assert not {*shown} & {*list_left_out_keys(compose([]))}
 

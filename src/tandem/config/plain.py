@@ -61,16 +61,6 @@ def iterate_leaves(node: DictConfig | ListConfig | Mapping[str, Any]) -> Iterato
     yield from _iterate_leaves(raw, key_of(node))
 
 
-def list_user_keys(cfg: DictConfig) -> list[str]:
-    """The keys that a user may set: no targets, and none that the run fills in."""
-    keys = [key.split(".") for key, _ in iterate_leaves(cfg)]
-    return [
-        ".".join(names)
-        for names in keys
-        if names[0] not in FILLED_IN and not any(name.startswith("_") for name in names)
-    ]
-
-
 def key_of(node: DictConfig | ListConfig | Any) -> str:
     """The place of a node in its configuration; empty for the whole and for plain values."""
     return (node._get_full_key(None) or "") if OmegaConf.is_config(node) else ""
