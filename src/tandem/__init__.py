@@ -68,19 +68,15 @@ def train(*overrides: str) -> Result:
         ConfigError: an override that does not fit, with the nearest one that does.
         Stop: a guard ended the run.
     """
-    from tandem.launch.run import (
-        train,  # torch and lightning take seconds: not before they are needed
-    )
+    from tandem.launch.run import train  # it imports torch and lightning, which takes seconds
 
     return train(*overrides)
 
 
 def __getattr__(name: str) -> object:
     """The decorators, imported on first use: importing the package imports nothing else."""
-    if not name.startswith("register_"):
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from tandem import registry
 
-    if name not in registry.__all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(registry, name)

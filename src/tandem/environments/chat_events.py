@@ -14,11 +14,11 @@ EVENTS = "text/event-stream"
 def as_events(answer: bytes, *, counts_tokens: bool) -> bytes:
     """The body of a stream. `counts_tokens`: its last event holds the usage."""
     whole = json.loads(answer)
-    events = [json.dumps(chunk) for chunk in chunks_of(whole, counts_tokens)]
+    events = [json.dumps(chunk) for chunk in chunks_of(whole, counts_tokens=counts_tokens)]
     return "".join(f"data: {event}\n\n" for event in (*events, "[DONE]")).encode()
 
 
-def chunks_of(whole: Mapping, counts_tokens: bool) -> Iterator[Mapping]:
+def chunks_of(whole: Mapping, *, counts_tokens: bool) -> Iterator[Mapping]:
     """The turn, its finish reason and its usage."""
     same = {name: whole[name] for name in ("id", "created", "model")}
     same["object"] = "chat.completion.chunk"

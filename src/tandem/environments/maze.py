@@ -60,7 +60,7 @@ class Walk:
     def opening(self) -> Said:
         return self.seen()
 
-    def seen(self, bumped: bool = False) -> Said:
+    def seen(self, *, bumped: bool = False) -> Said:
         """The answer for the current cell."""
         told = described(self.cell, self.doors)
         return Said.text(WALL + told if bumped else told, state=self.cell)
@@ -88,7 +88,7 @@ class Walk:
 class WalkShown(Walk):
     """A walk that shows the maze."""
 
-    def seen(self, bumped: bool = False) -> Said:
+    def seen(self, *, bumped: bool = False) -> Said:
         picture = drawn(self.doors, self.cell, self.goal)
         return replace(Said.text(IMAGE, state=self.cell), images=(picture,))
 

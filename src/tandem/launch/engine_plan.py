@@ -17,7 +17,6 @@ from tandem.launch.engine_processes import EngineProcess
 from tandem.launch.initial_weights import finished_model
 from tandem.policies.engines.addresses import AUTO
 from tandem.policies.engines.serving import CPU, Served, ServerOption
-from tandem.policies.language.records import Sampling
 from tandem.policies.lora import Lora
 from tandem.remote.transport import free_port
 
@@ -39,14 +38,14 @@ class Servers:
 
     def __post_init__(self) -> None:
         limits = {
-            "tensor_parallel": (self.tensor_parallel >= 1, "1 or more"),
-            "port": (0 <= self.port < 1 << 16, "between 0 and 65535"),
-            "restarts": (self.restarts >= 0, "0 or more"),
-            "startup": (self.startup > 0, "above 0"),
+            f"tensor_parallel={self.tensor_parallel}: must be 1 or more": self.tensor_parallel >= 1,
+            f"port={self.port}: must be between 0 and 65535": 0 <= self.port < 1 << 16,
+            f"restarts={self.restarts}: must be 0 or more": self.restarts >= 0,
+            f"startup={self.startup}: must be above 0": self.startup > 0,
         }
-        for name, (holds, wanted) in limits.items():
+        for wrong, holds in limits.items():
             if not holds:
-                raise ConfigError(f"{name}={getattr(self, name)}: must be {wanted}")
+                raise ConfigError(wrong)
 
     @property
     def devices(self) -> list[tuple[str, ...]]:
@@ -86,7 +85,7 @@ def compose_run(overrides: Sequence[str]) -> DictConfig:
 def plan(servers: Servers, cfg: DictConfig) -> tuple[list[EngineProcess], Path]:
     """The servers to start, and the folder for their addresses. Raises ConfigError."""
     sampling = build(cfg.rollout)
-    option = sampling.engine if isinstance(sampling, Sampling) else None
+    option = sampling.engine
     if not isinstance(option, ServerOption):
         raise ConfigError("this rollout uses no server; set rollout=vllm_server")
     lora = None if cfg.model.get("lora") is None else Lora(**cfg.model.lora)

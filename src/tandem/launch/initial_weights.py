@@ -58,7 +58,8 @@ def check_machine(cfg: DictConfig) -> None:
     if cfg.estimate:
         return
     try:
-        check_kernels(cfg.model.get("liger", False), cfg.model.get("attn_implementation"))
+        liger = cfg.model.get("liger", False)
+        check_kernels(cfg.model.get("attn_implementation"), liger=liger)
     except ValueError as error:
         raise ConfigError(str(error)) from None
 

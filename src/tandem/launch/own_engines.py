@@ -18,7 +18,6 @@ from tandem.launch.engine_plan import Servers, plan
 from tandem.launch.engine_processes import POLL, Watcher
 from tandem.policies.engines.addresses import AddressFile
 from tandem.policies.engines.serving import CPU, ServerOption
-from tandem.policies.language.records import Sampling
 from tandem.record.terminal import line, say
 from tandem.settings.settings import Devices
 from tandem.stop import EngineUnavailable
@@ -31,8 +30,7 @@ STARTUP, RESTARTS = 1200.0, 3  # the defaults of `tandem engines`
 @contextmanager
 def own_engines(cfg: DictConfig, trainer: Devices) -> Iterator[None]:
     """Run engines during the block, if the run starts its own. The first rank starts them all."""
-    sampling = build(cfg.rollout)
-    option = sampling.engine if isinstance(sampling, Sampling) else None
+    option = build(cfg.rollout).engine
     if not isinstance(option, ServerOption) or not option.starts or not distributed.is_first():
         yield
         return

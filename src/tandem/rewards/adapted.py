@@ -81,9 +81,12 @@ async def _awaited_score(answer: Awaitable[object]) -> object:
 
 def _score(answer: object) -> object:
     """The score in a result, as verl reads it."""
-    if isinstance(answer, Mapping):
-        return answer["score"]
-    return answer[0] if isinstance(answer, list | tuple) else answer
+    match answer:
+        case Mapping():
+            return answer["score"]
+        case list() | tuple():
+            return answer[0]
+    return answer
 
 
 def _question(prompt: Prompt) -> str | list[dict[str, str]]:

@@ -56,7 +56,7 @@ class ImageReward:
         self.head = load_weights(model, weights).to(self.hosting.place)
         align(model)
         model.requires_grad_(False).eval()
-        self.model = model.to(self.hosting.place, getattr(torch, dtype))
+        self.model = model.to(self.hosting.place, self.hosting.torch_dtype)
 
     def __call__(self, outputs: Sequence[Tensor], prompts: Sequence[Prompt]) -> list[float]:
         rows = [*zip(outputs, texts_of(prompts), strict=True)]

@@ -28,6 +28,9 @@ def trains_on(device: torch.device) -> Iterator[None]:
         TRAINS_ON.reset(before)
 
 
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hosting:
     """The device, dtype and batch size of a network."""
@@ -36,8 +39,10 @@ class Hosting:
     dtype: Literal["float32", "bfloat16", "float16"]
     device: str  # auto: that of this rank, or without a run the first GPU or the CPU
     place: torch.device = field(init=False)  # the device of the network
+    torch_dtype: torch.dtype = field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "torch_dtype", DTYPES[self.dtype])
         if self.batch_size < 1:
             raise ValueError(f"batch_size={self.batch_size} of a reward must be at least 1")
         try:
@@ -66,7 +71,7 @@ def network(kind: Any, path: str, key: str, hosting: Hosting) -> nn.Module:
     """
     hide_bars()
     refuse_pickles(path, key=key, kind=name_of(kind))
-    given = {"dtype": getattr(torch, hosting.dtype), "use_safetensors": True}
+    given = {"dtype": hosting.torch_dtype, "use_safetensors": True}
     model, report = read(kind, path, key, output_loading_info=True, **given)
     if missing := sorted(report["missing_keys"]):
         raise ValueError(f"{key}={path} lacks {len(missing)} weights, such as {missing[0]}")
@@ -100,7 +105,7 @@ def fill(config: Any, weights: Mapping[str, Tensor], hosting: Hosting) -> nn.Mod
         None,
         config=config,
         state_dict=dict(weights),
-        dtype=getattr(torch, hosting.dtype),
+        dtype=hosting.torch_dtype,
         output_loading_info=True,
     )
     if told["missing_keys"]:

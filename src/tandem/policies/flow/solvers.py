@@ -37,13 +37,7 @@ def dpm_solver(levels: Tensor, *, shift: Shift | None = None, order: int = 2) ->
     """
     from diffusers import DPMSolverMultistepScheduler
 
-    scheduler = DPMSolverMultistepScheduler(
-        solver_order=order,
-        prediction_type="flow_prediction",
-        use_flow_sigmas=True,
-        flow_shift=shift or 1.0,
-    )
-    return set_levels(scheduler, levels, own=shift is not None)
+    return _multistep(DPMSolverMultistepScheduler, levels, shift, order)
 
 
 @register_solver
@@ -54,7 +48,11 @@ def unipc(levels: Tensor, *, shift: Shift | None = None, order: int = 2) -> Solv
     """
     from diffusers import UniPCMultistepScheduler
 
-    scheduler = UniPCMultistepScheduler(
+    return _multistep(UniPCMultistepScheduler, levels, shift, order)
+
+
+def _multistep(kind: type, levels: Tensor, shift: float | None, order: int) -> Solver:
+    scheduler = kind(
         solver_order=order,
         prediction_type="flow_prediction",
         use_flow_sigmas=True,

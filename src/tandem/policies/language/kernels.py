@@ -12,7 +12,7 @@ from tandem.policies.language.liger import check_liger
 PACKAGES = {"flash_attention_2": ("flash_attn", "kernels")}
 
 
-def check_kernels(liger: bool, attention: str | None) -> None:
+def check_kernels(attention: str | None, *, liger: bool) -> None:
     """Raise ValueError for kernels that cannot run here, before anything is loaded."""
     if liger:
         check_liger()

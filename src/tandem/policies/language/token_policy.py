@@ -85,7 +85,7 @@ class TokenPolicy(EngineMixin):
         and a critic only if "values" are needed."""
         self.sampling, self.precision = request.sampling, request.precision
         self.offload, self.lagged.staleness = request.offload, self.sampling.staleness
-        check_kernels(self.numerics.liger, self.numerics.attn_implementation)
+        check_kernels(self.numerics.attn_implementation, liger=self.numerics.liger)
         model, tokenizer = self.read_weights()
         self.chat = self.chat_of(tokenizer)
         self.ends, self.positions = self.chat.ends(end_tokens(model)), positions(model)

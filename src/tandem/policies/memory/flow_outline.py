@@ -88,7 +88,7 @@ class FlowOutline(Outline):
         gradients."""
 
         def loss() -> Tensor:
-            own = self._velocity(rows, scale, self.critic is not None)
+            own = self._velocity(rows, scale, with_values=self.critic is not None)
             beside = (self._velocity(rows, 1.0, of=x) for x in self.learners.values())
             return sum(beside, own)
 
@@ -119,7 +119,7 @@ class FlowOutline(Outline):
         ]
 
     def _velocity(
-        self, rows: int, scale: float, with_values: bool = False, *, of: nn.Module | None = None
+        self, rows: int, scale: float, *, with_values: bool = False, of: nn.Module | None = None
     ) -> Tensor:
         field = VelocityModel(of or self.model, self.adapter, precision=FULL)
         x = torch.empty(rows, *self.adapter.latent_shape, device="meta")
