@@ -28,10 +28,11 @@ def key(*names: int | str | Tensor, after: Key = 0) -> Key:
     """
     state = _signed(after)
     for name in names:
-        if isinstance(name, Tensor):
-            name = name.long()  # no tensor of the state: creating one would wait for a GPU
-        elif isinstance(name, str):
-            name = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
+        match name:
+            case Tensor():
+                name = name.long()  # no tensor of the state: creating one would wait for a GPU
+            case str():
+                name = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
         state = _signed(state + GOLDEN) ^ _signed(name)
         for by, multiplier in STEPS:
             state = _signed((state ^ _shift(state, by)) * multiplier)

@@ -143,15 +143,16 @@ def map_fields(record: Record, change: Callable, *others: Record) -> Record:
 
     Raises TypeError for a field that is neither.
     """
-    if record is None:
-        return None
-    if isinstance(record, Tensor | tuple):
-        return change(record, *others)
-    if isinstance(record, Mapping):
-        return {
-            key: map_fields(value, change, *(o[key] for o in others))
-            for key, value in record.items()
-        }
+    match record:
+        case None:
+            return None
+        case Tensor() | tuple():
+            return change(record, *others)
+        case Mapping():
+            return {
+                key: map_fields(value, change, *(o[key] for o in others))
+                for key, value in record.items()
+            }
     if not is_dataclass(record):
         raise TypeError(f"a record holds tensors, tuples and records, not {type(record).__name__}")
     parts = {
