@@ -1,4 +1,5 @@
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -7,9 +8,10 @@ from omegaconf import OmegaConf
 from PIL import Image
 
 from tandem import rng
-from tandem.config import compose
+from tandem.config import ConfigError, check, compose
 from tandem.dynamics.kernels import ode
 from tandem.launch import sample
+from tandem.policies.flow.records import FlowSampling
 from tandem.record.pictures import enlarge, lay_out_grid, load
 from tandem.stop import command_to_resume
 from tandem.types import Prompt
@@ -173,3 +175,14 @@ def test_one_answer_is_the_likeliest_and_several_are_samples(finished, capsys):
     assert alone == said(capsys, finished, "dbca>", "--temperature", 0)
     assert alone == said(capsys, finished, "dbca>", "--seed", 5)
     assert len(set(said(capsys, finished, "dbca>", "--n", 8))) > 1
+
+
+def test_steps_that_a_schedule_of_fixed_levels_lacks_are_refused():
+    def fixed(steps: int, tokens: int) -> torch.Tensor:
+        return {2: torch.tensor([1.0, 0.5, 0.0])}[steps]
+
+    evaluation = check(compose(["model=tiny_flow", "algorithm=flow_grpo"])).evaluation
+    policy = SimpleNamespace(sampling=FlowSampling(steps=2, schedule=fixed))
+    assert sample.sampling_of(policy, evaluation, {"steps": 2}).steps == 2
+    with pytest.raises(ConfigError, match=r"^dynamics\.schedule of --steps=3: KeyError: 3"):
+        sample.sampling_of(policy, evaluation, {"steps": 3})

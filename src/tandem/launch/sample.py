@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from omegaconf import DictConfig, OmegaConf
@@ -14,13 +14,14 @@ from torch import Tensor
 
 from tandem import rng
 from tandem.config import ConfigError, build, check, resume_config
-from tandem.config.refusals import refusals
+from tandem.config.refusals import refusals, refusing
 from tandem.data.images import add_marks, show_file
 from tandem.data.records import AS_CHAT, Wording
 from tandem.evaluation.settings import Evaluation, Pictures
 from tandem.hub import quiet_libraries
 from tandem.launch.devices import set_float32_precision
 from tandem.launch.initial_weights import has_model
+from tandem.legality.steps import read_levels
 from tandem.policies.base import Policy
 from tandem.policies.chain.records import ChainSampling
 from tandem.policies.flow.records import EMA, FlowSampling
@@ -29,8 +30,9 @@ from tandem.policies.request import Request
 from tandem.record.pictures import count_enlargement, enlarge, lay_out_grid, save
 from tandem.rewards.films import lay_out_frames
 from tandem.stop import command_to_resume, end_when_told, uninterrupted
-from tandem.types import PICTURE, SEGMENTS, TEXT, WRITTEN, Picture, Prompt, is_film
+from tandem.types import SEGMENTS, WRITTEN, Picture, Prompt, is_film
 
+Part = TypeVar("Part", Sampling, FlowSampling)
 OF_TRAINING = (
     "lora",
     "ema",
@@ -135,23 +137,29 @@ def sampling_of(
             raise ConfigError(
                 f"--{flag} is for models of {kinds[0]}, but this model makes {kinds[1]}"
             )
-    try:
-        return replace(own, **flags)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+    return _update_steps(own, flags) if pictures else _update(own, flags)
 
 
 def _of_both(own: ChainSampling, flags: Mapping[str, Any]) -> ChainSampling:
     """The sampling of a chain: text flags for its text, picture flags for its picture."""
-    given = {
-        TEXT: {name: flags[name] for name in OF_TEXTS if name in flags},
-        PICTURE: {name: flags[name] for name in OF_PICTURES if name in flags},
-    }
-    try:
-        parts = {name: replace(own.segments[name], **flags) for name, flags in given.items()}
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    return replace(own, **parts)
+    text = {name: flags[name] for name in OF_TEXTS if name in flags}
+    picture = {name: flags[name] for name in OF_PICTURES if name in flags}
+    return replace(own, text=_update(own.text, text), picture=_update_steps(own.picture, picture))
+
+
+def _update_steps(own: FlowSampling, flags: Mapping[str, Any]) -> FlowSampling:
+    """The sampling of pictures. Raises ConfigError for a number of steps for which the schedule has
+    no noise levels."""
+    updated = _update(own, flags)
+    with refusing():
+        if "steps" in flags:
+            read_levels(updated.schedule, "--steps", updated.steps)
+    return updated
+
+
+def _update(own: Part, flags: Mapping[str, Any]) -> Part:
+    with refusing():
+        return replace(own, **flags)
 
 
 def ask(
@@ -179,7 +187,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="*",
         help="plugins=[...]: the modules of a run that somebody else started",
     )
-    parser.add_argument("--n", type=_count, default=1, help="number of answers or pictures")
+    parser.add_argument("--n", type=_count, default=1, help="answers or pictures; default: 1")
     parser.add_argument(
         "--temperature", type=float, help="default: 0 (greedy) for one answer, else as in training"
     )

@@ -28,9 +28,9 @@ def steps_can_be_taken(case: Case) -> Iterator[str]:
     sampling = case.sampling.picture if case.is_chain else case.sampling
     *_, rollout = case.samplers  # the sampler of pictures is the last one of a chain
     try:
-        levels = _levels(dynamics.schedule, f"{rollout}.steps", steps)
+        levels = read_levels(dynamics.schedule, f"{rollout}.steps", steps)
         if (evaluated := _evaluated(case)) not in (None, steps):
-            _levels(dynamics.schedule, "evaluation.steps", evaluated)
+            read_levels(dynamics.schedule, "evaluation.steps", evaluated)
     except ValueError as error:
         yield str(error)
         return
@@ -63,7 +63,7 @@ def _evaluated(case: Case) -> int | None:
     return evaluation.steps if measures and isinstance(evaluation, Pictures) else None
 
 
-def _levels(schedule: Callable[..., Tensor], key: str, steps: int) -> Tensor:
+def read_levels(schedule: Callable[..., Tensor], key: str, steps: int) -> Tensor:
     """The noise levels for a key's number of steps, [steps + 1]. Raises ValueError if there are
     none."""
     try:
