@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import functools
-import io
-import tokenize
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from generate.repository import ROOT
+
+from tandem.config.meanings import Comments, comments_at, read_comments
 
 PACKAGE = ROOT / "src"
 REQUIRED = "required"
@@ -43,7 +43,7 @@ def docstring(target: str) -> str:
     return " ".join(said.partition("\n\n")[0].split())
 
 
-def _definition(target: str) -> tuple[ast.AST, dict[int, tuple[str, bool]]] | None:
+def _definition(target: str) -> tuple[ast.AST, Comments] | None:
     module, _, name = target.rpartition(".")
     path = PACKAGE / (module.replace(".", "/") + ".py")
     if not path.exists():
@@ -62,18 +62,13 @@ def _definition(target: str) -> tuple[ast.AST, dict[int, tuple[str, bool]]] | No
 
 
 @functools.cache
-def _parsed(path: Path) -> tuple[ast.Module, dict[int, tuple[str, bool]]]:
+def _parsed(path: Path) -> tuple[ast.Module, Comments]:
     """The tree, and line -> (comment, whether it has the line to itself)."""
     text = path.read_text(encoding="utf-8")
-    comments = {
-        token.start[0]: (token.string.lstrip("# "), not token.line[: token.start[1]].strip())
-        for token in tokenize.generate_tokens(io.StringIO(text).readline)
-        if token.type == tokenize.COMMENT
-    }
-    return ast.parse(text), comments
+    return ast.parse(text), read_comments(text)
 
 
-def _of(node: ast.AST, comments: Mapping[int, tuple[str, bool]]) -> Iterator[Parameter]:
+def _of(node: ast.AST, comments: Comments) -> Iterator[Parameter]:
     if isinstance(node, ast.ClassDef):
         init = next(
             (x for x in node.body if isinstance(x, ast.FunctionDef) and x.name == "__init__"), None
@@ -101,7 +96,7 @@ def _is_given(field: ast.AnnAssign) -> bool:
 def _described(
     named: list[tuple[str, ast.expr | None, ast.expr | None, int]],
     end: int,
-    comments: Mapping[int, tuple[str, bool]],
+    comments: Comments,
 ) -> Iterator[Parameter]:
     starts = [line for *_, line in named] + [end + 1]
     for number, (name, annotation, value, line) in enumerate(named):
@@ -111,20 +106,8 @@ def _described(
             type=kind,
             default=_default(value),
             bound=bound,
-            meaning=" ".join(_said(line, starts[number + 1], comments)),
+            meaning=" ".join(comments_at(line, starts[number + 1], comments)),
         )
-
-
-def _said(line: int, until: int, comments: Mapping[int, tuple[str, bool]]) -> Iterator[str]:
-    """The comment lines right above a parameter, and those behind its code."""
-    above = line - 1
-    while above in comments and comments[above][1]:
-        above -= 1
-    for at in range(above + 1, line):
-        yield comments[at][0]
-    for at in range(line, until):
-        if at in comments and not comments[at][1]:
-            yield comments[at][0]
 
 
 def _typed(annotation: ast.expr | None) -> tuple[str, str]:

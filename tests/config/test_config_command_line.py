@@ -1,5 +1,6 @@
 """What Tandem reads of a command line before Hydra does."""
 
+import re
 import subprocess
 import sys
 import time
@@ -10,10 +11,15 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from tandem.config import ConfigError, compose, loading
+from tandem.config import ConfigError, compose, configuration, loading
+from tandem.config.arguments import list_left_out_keys
 from tandem.config.composition import conf_folder
 from tandem.config.help import everything, page
+from tandem.config.help_topics import find_key
+from tandem.config.options_in_use import list_options_in_use
+from tandem.config.plain import FILLED_IN
 from tandem.config.refusals import refusals
+from tandem.config.values import list_keys
 from tandem.launch.command_line import help_of, preflight
 from tandem.sweep.swept_values import TRIES, combine
 from tandem.sweep.words import Sweep, parse_sweep
@@ -191,11 +197,30 @@ def test_help_is_a_page_of_forty_lines():
     assert groups <= {line.split("=")[0].strip() for line in lines}
 
 
+def test_the_help_of_estimate_is_its_own(capsys):
+    with pytest.raises(SystemExit):
+        preflight(["train.py", "estimate=true", "--help"])
+    said = capsys.readouterr().out
+    assert said.startswith("Print the memory that a run takes on each device: tandem estimate")
+    lines = said.splitlines()
+    assert len(lines) <= 40 and max(map(len, lines)) <= 100
+    examples = [line.split()[2:] for line in lines if line.startswith("  tandem estimate")]
+    keys = [
+        re.split("  +", line.strip())[0].split() for line in lines if re.match("  (m|tr)", line)
+    ]
+    assert (len(examples), len(keys)) == (4, 6)
+    for words in (*examples, *keys):
+        assert compose([word for word in words if word != "tandem"])
+
+
 def test_help_of_a_group_lists_its_options_and_of_a_key_what_it_takes():
     text = help_of(["algorithm.loss", "algorithm=dapo"])
     assert "\n *ppo " in text and "\n  gspo_token " in text
     row = next(row for row in text.splitlines() if "loss.clip_low=" in row)
-    assert " ".join(row.split()) == "algorithm.loss.clip_low=0.2 float, must lie in 0 ... 1"
+    assert " ".join(row.split()) == (
+        "algorithm.loss.clip_low=0.2 float, must lie in 0 ... 1; "
+        "A bad step whose ratio is below 1 - clip_low has no gradient."
+    )
     assert text == help_of(["algorithm=dapo", "algorithm/loss"])
     (own,) = (row for row in help_of(["guards"]).splitlines() if ".no_signal=" in row)
     assert own.split(maxsplit=1)[1] == (
@@ -204,9 +229,73 @@ def test_help_of_a_group_lists_its_options_and_of_a_key_what_it_takes():
 
 
 def test_help_knows_a_key_that_is_at_its_default_and_a_group_that_nothing_is_chosen_of():
-    assert "reward.exact_match.weight=1.0  float" in help_of(["reward.exact_match.weight"])
+    assert help_of(["reward.exact_match.weight"]).startswith(
+        "reward.exact_match.weight=1.0\n\nmeaning     in the sum of rewards; 0: measured, never "
+        "trained on\ntakes       float\ndefault     1.0\nread by     tandem.rewards.Reward\n"
+    )
     assert "--help recipe/tiny_lm\n" in help_of(["recipe"])
     assert help_of(["experiment"]).startswith("experiment=... has 0 options")
+
+
+def test_help_of_a_key_says_what_it_means_who_set_it_and_who_reads_it():
+    rows = help_of(["algorithm.loss.clip_high"]).splitlines()
+    assert rows[:7] == [
+        "algorithm.loss.clip_high=0.28",
+        "",
+        "meaning     A good step whose ratio is above 1 + clip_high has no gradient.",
+        "takes       float, must not be negative",
+        "default     0.2",
+        "set by      conf/recipe/tiny_lm/grpo.yaml: 0.28",
+        "read by     algorithm/loss=ppo, tandem.losses.policy.ppo",
+    ]
+    assert rows[7].startswith("also in     algorithm/loss=clip_cov, ")
+    assert "presets     0.28 x dynamics.clip_scale in algorithm=dance_grpo, dapo, mix_grpo;" in (
+        "\n".join(rows)
+    )
+    assert "  PPO, GRPO, Dr. GRPO and DAPO, which differ only in advantage," in "\n".join(rows)
+    assert max(map(len, rows)) <= 100 and len(rows) <= 40
+
+
+@pytest.mark.parametrize(
+    ("asked", "row"),
+    [
+        ("guards.no_signal", "meaning     iterations in a row whose advantages are all 0"),
+        ("guards.no_signal", "on resume   may change"),
+        ("seed seed=3", "set by      the command line: 3"),
+        ("seed", "on resume   keeps its value"),
+        ("group_size", "set by      conf/recipe/tiny_lm/grpo.yaml: 8"),
+        ("group_size ~recipe", "set by      conf/algorithm/grpo.yaml: 4"),
+        # The recipe's clip is of the loss that this one replaces.
+        ("algorithm.loss.clip_low algorithm/loss=gspo", "default     0.0003"),
+        (
+            "optimizer.eps",
+            "meaning     term added to the denominator to improve numerical stability",
+        ),
+    ],
+)
+def test_a_row_of_the_help_of_a_key(asked, row):
+    assert row in help_of(asked.split()).splitlines()
+
+
+def test_a_number_of_a_replaced_part_has_no_file_that_set_it():
+    assert "set by" not in help_of(["algorithm.loss.clip_low", "algorithm/loss=gspo"])
+
+
+@pytest.mark.parametrize("asked", [[], ["model=tiny_flow", "algorithm=flow_grpo"]])
+def test_every_key_of_the_embedded_runs_has_a_meaning(asked):
+    cfg = configuration(asked)
+    options, conf = list_options_in_use(asked, cfg), conf_folder()
+    tree = OmegaConf.to_container(cfg, resolve=True)
+    names = [*list_keys(cfg), *list_left_out_keys(cfg)]
+    places = [name for name in names if name.split(".")[0] not in FILLED_IN]
+    keys = [find_key(name, tree, options, conf) for name in places]
+    assert len(keys) > 150
+    assert [key.name for key in keys if not (key.said or isinstance(key.value, dict))] == []
+
+
+def test_help_of_a_key_of_another_option_names_the_options_that_have_it():
+    with pytest.raises(ConfigError, match=r"'data.path': it belongs to data=folder, .*jsonl or"):
+        help_of(["data.path"])
 
 
 @pytest.mark.parametrize(

@@ -29,10 +29,10 @@ def group_in_group(
     scores: Scores,
     rollout: Rollout,
     *,
-    scale: Scale | None,
+    scale: Scale | None,  # spread of a group that scores are divided by; null: no division
     weight: Annotated[float, at_least(0)] = 1.0,
     gamma: Annotated[float, fraction] = 0.95,
-    eps: Annotated[float, at_least(0)] = 1e-6,
+    eps: Annotated[float, at_least(0)] = 1e-6,  # added to the spread
 ) -> Tensor:
     """GRPO's advantage of the episode plus `weight` times that of the move among all moves of its
     group that start in the same state.
@@ -51,9 +51,9 @@ def turn_to_go(
     scores: Scores,
     rollout: Rollout,
     *,
-    scale: Scale | None,
+    scale: Scale | None,  # spread of a group that scores are divided by; null: no division
     gamma: Annotated[float, fraction] = 1.0,
-    eps: Annotated[float, at_least(0)] = 1e-6,
+    eps: Annotated[float, at_least(0)] = 1e-6,  # added to the spread
 ) -> Tensor:
     """The return of a move among the moves of its group in the same turn.
 

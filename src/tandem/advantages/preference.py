@@ -31,8 +31,9 @@ def win_rate(
     scores: Scores,
     rollout: Rollout,
     *,
+    # Spread of a group that win rates are divided by; null: no division.
     scale: Scale | None = unbiased_std,
-    eps: Annotated[float, at_least(0)] = 1e-6,
+    eps: Annotated[float, at_least(0)] = 1e-6,  # added to the spread
 ) -> Tensor:
     """`group_relative` of win rates, which depend only on the ranking within a group.
 

@@ -35,7 +35,7 @@ def generalised(
     scores: Scores,
     rollout: Rollout,
     *,
-    gamma: Annotated[float, fraction] = 1.0,
+    gamma: Annotated[float, fraction] = 1.0,  # discount of a step
     lam: Annotated[float, fraction] = 0.95,  # published for short answers; 1 for long ones
 ) -> Tensor:
     """The advantages of `gae` from the values before the update; not whitened.
@@ -50,7 +50,8 @@ def gae_returns(
     scores: Scores,
     rollout: Rollout,
     *,
-    gamma: Annotated[float, fraction] = 1.0,
+    gamma: Annotated[float, fraction] = 1.0,  # discount of a step
+    # 1: the score minus the value; 0: one step ahead by the values.
     lam: Annotated[float, fraction] = 0.95,
 ) -> Tensor:
     """The returns of `gae`, the targets of a critic; for a sample without a score its own values.

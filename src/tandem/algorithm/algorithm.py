@@ -64,7 +64,7 @@ class Algorithm:
     old_logprobs: Callable[[CoupledBatch], Tensor]  # the denominator of the ratio
     kl: KLInLoss | KLInReward  # to the frozen reference
     entropy: EntropyBonus
-    critic: Critic | None = None
+    critic: Critic | None = None  # of the values of states, as PPO needs
     # Nats per step; the updates of an iteration end at 1.5 times it.
     target_kl: Annotated[float, positive] | None = None
     ema_kl: EmaKL | None = None  # to a moving average of the policy
@@ -77,12 +77,11 @@ class Algorithm:
     # Segments of text-then-image samples by name; none: samples are of one kind.
     segments: Mapping[str, Segment] = field(default_factory=dict)
     teachers: Teachers | None = None  # of distillation: evaluated on the student's states
-    # Of matching: noise levels of predicted pictures, the networks trained beside the policy, and
-    # the number of iterations per iteration in which the policy is trained.
-    query: Query | None = None
+    query: Query | None = None  # of matching: noise levels of predicted pictures
     every_state: bool = False  # of a path, instead of one drawn by the row's key
-    networks: Mapping[str, Network | None] = field(default_factory=dict)  # by name; None: off
-    policy_every: Annotated[int, at_least(1)] = 1
+    # Networks trained beside the policy, by name; None: off.
+    networks: Mapping[str, Network | None] = field(default_factory=dict)
+    policy_every: Annotated[int, at_least(1)] = 1  # iterations per update of the policy
 
     shapes_scores: bool = field(init=False)  # whether truncation handling changes scores
     # Whether scores define what is learnt; otherwise a teacher does, and scores are logged.

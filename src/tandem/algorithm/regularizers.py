@@ -34,7 +34,7 @@ class KL(Switch):
 
     gate = renewal = renew_above = renew_every = None  # of a KL in the loss only
 
-    coef: Annotated[float, at_least(0)]
+    coef: Annotated[float, at_least(0)]  # 0: no KL, and no reference model
     kl_target: float | None = None
     horizon: Annotated[int, positive] = 10_000  # samples per change by up to a fifth
     schedule: Callable[[int], float] | None = None  # iteration -> factor on `coef`; None: 1
@@ -75,7 +75,7 @@ class KLInLoss(KL):
     # The reference is reset to the policy once actor/ref_kl is above `renew_above`, or after
     # `renew_every` iterations; None and None: the reference is never changed.
     renew_above: Annotated[float, positive] | None = None
-    renew_every: Annotated[int, positive] | None = None
+    renew_every: Annotated[int, positive] | None = None  # iterations; null: never
     reads_before = frozenset()  # before the first update
 
     @property
@@ -143,7 +143,7 @@ class KLInReward(KL):
 class EmaKL(Switch):
     """The distance to a fast moving average of the weights: a trust region."""
 
-    coef: Annotated[float, at_least(0)]
+    coef: Annotated[float, at_least(0)]  # 0: off
     loss: Callable[..., Tensor]
 
     @property

@@ -20,12 +20,37 @@ EXAMPLES = """\
   python train.py -m algorithm=grpo,dapo,rloo sweep=[seeds]
   python train.py resume=runs/2026-01-31/12-00-00-tiny_lm-grpo-seed0-4711"""
 
+ESTIMATE = """\
+Print the memory that a run takes on each device: tandem estimate [group=option] [key=value] ...
+
+The groups and keys are those of `tandem train`: tandem train --help, and --help GROUP or KEY here.
+Nothing is trained and no weight is loaded; of a model on the hub only its config.json is read.
+
+Examples:
+  tandem estimate
+  tandem estimate model=hf model.path=Qwen/Qwen3-0.6B rollout.max_new_tokens=2048
+  tandem estimate model=qwen3_14b model/quantization=bnb_4bit
+  tandem estimate model=sd3_5_medium algorithm=flow_grpo trainer=fsdp2 trainer.devices=8
+
+It lists weights, gradients, optimiser state, caches and activations, then what is held in each
+phase; the largest phase is the peak, and the last line names a key that lowers it. Libraries
+and fragmentation of the device take more than is listed.
+
+Keys that lower it, each with its cost in docs/memory.md:
+  model.lora={r:32,alpha:64}         no gradients and optimiser state of the base
+  model/quantization=bnb_4bit        a smaller frozen base below lora
+  model.gradient_checkpointing=true  fewer activations, one more forward pass
+  max_tokens_per_microbatch=8192     smaller passes; micro_batch_size=1 for pictures
+  trainer.offload=[optimizer]        state in host memory between uses
+  trainer=fsdp2 trainer.devices=8    a share of the weights on each device
+"""
+
 Described = Mapping[str, Mapping[str, str]]  # group -> option -> its description
 
 WIDTH = 100
 MORE = """\
-  --help GROUP         its options, and its keys: --help algorithm, --help algorithm.loss
-  --help KEY           value, type, bound, meaning: --help algorithm.loss.clip_high, --help guards
+  --help GROUP         its options, and its keys: --help algorithm.loss, --help guards
+  --help KEY           meaning, type, bound, default, who set and reads it: --help optimizer.lr
   --help all           every option and every key; plugins=[...] beside any of these adds its own
   --cfg job --resolve  the configuration that a command line makes"""
 

@@ -3,73 +3,81 @@
 from __future__ import annotations
 
 import inspect
-import json
 import re
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import is_dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from omegaconf import DictConfig, OmegaConf
 
 from tandem.config.binding import BY_NAME, comes_later
 from tandem.config.help import Described, groups_of
+from tandem.config.help_key import Key, describe_key
+from tandem.config.meanings import read_meanings
 from tandem.config.names import ConfigError, unknown
+from tandem.config.options_in_use import find_setter
+from tandem.config.overrides import parse
 from tandem.config.plain import FILLED_IN
-from tandem.config.signatures import describe, limits, options, signature
+from tandem.config.signatures import options, signature
 from tandem.config.targets import resolve
+from tandem.config.values import refuse_unknown_key
 from tandem.settings.settings import Settings
 
-LONGEST = 48  # characters of a value that is shown
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Key:
-    """The documentation of one key of a composed configuration."""
-
-    name: str  # dotted
-    value: object
-    annotation: object
-    said: str  # the comment beside it
-
-    @property
-    def typed(self) -> str:
-        return f"{self.name}={_shown(self.value)}"
-
-    @property
-    def meaning(self) -> str:
-        """The type, the bound and the comment of the key."""
-        several = isinstance(self.value, Mapping)
-        untyped = f"its keys: --help {self.name}" if several else "anything"
-        kind = describe(self.annotation) or untyped
-        bound = "".join(f", must {limit}" for limit in limits(self.annotation))
-        return f"{kind}{bound}{'; ' if self.said else ''}{self.said}"
+# Where formulas and lists of arguments begin in docstrings of other libraries.
+ELSEWHERE = re.compile(r"^\s*(?:Args:|Arguments:|Parameters:?|\.\. \w+::)", re.M)
 
 
 def topic(
-    name: str, cfg: DictConfig, chosen: Mapping[str, str | None], conf: Path, plugins: Described
+    name: str,
+    overrides: Sequence[str],
+    cfg: DictConfig,
+    chosen: Mapping[str, str | None],
+    conf: Path,
+    plugins: Described,
 ) -> str:
-    """The page of a group or key. Raises ConfigError for a name that is neither."""
+    """The page of a group or key of `cfg`, which `overrides` compose. Raises ConfigError for a name
+    that is neither."""
     dotted = name.strip("/.").replace("/", ".")
     groups = {"experiment": {}, "recipe": {}} | groups_of(conf, plugins)
     known = {group.replace("/", "."): group for group in groups}
     tree = OmegaConf.to_container(cfg, resolve=True)
     keys = list(_below(dotted, tree, chosen, conf))
-    if dotted not in known and not keys:
-        names = dict.fromkeys([*known, *_names(tree)])
-        raise ConfigError(unknown("group or key", name, names))
+    own = None if keys else find_key(dotted, tree, chosen, conf)
     group = known.get(dotted)
+    if group is None and own is not None:
+        above = _above(dotted, tree)[0]
+        page = describe_key(
+            own,
+            conf,
+            target=above.get("_target_"),
+            chosen=chosen,
+            setter=find_setter(overrides, dotted, own.value),
+        )
+        return "\n\n".join([page, *_docstring(above)]) + "\n"
+    if group is None and not keys:
+        _refuse_unknown(name, dotted, cfg, groups)
     parts = [] if group is None else [_options(group, groups[group], chosen.get(group))]
-    if keys:
-        parts.append("Keys (value, type, bound, meaning):\n" + _aligned(keys))
-    if (said := _docstring(dotted, tree)) is not None:
-        parts.append(said)
+    if keys or own is not None:
+        shown = keys if own is None else [own]
+        parts.append("Keys (value, type, bound, meaning):\n" + _aligned(shown))
+    parts += _docstring(_at(tree, dotted))
     inner = [other for other in groups if group is not None and other.startswith(f"{group}/")]
     if inner:
         parts.append(
             "\n".join(["Groups inside:", *(f"  --help {other}" for other in sorted(inner))])
         )
     return "\n\n".join(parts) + "\n"
+
+
+def _refuse_unknown(name: str, dotted: str, cfg: DictConfig, groups: Described) -> NoReturn:
+    """Raise for a name that is neither group nor key, as the command line does for a key."""
+    if "." in dotted:
+        refuse_unknown_key(parse([f"{dotted}=null"])[0], cfg, groups)
+    tree = OmegaConf.to_container(cfg, resolve=True)
+    names = dict.fromkeys([*(group.replace("/", ".") for group in groups), *_names(tree)])
+    raise ConfigError(unknown("group or key", name, names))
 
 
 def _aligned(keys: Sequence[Key]) -> str:
@@ -89,22 +97,39 @@ def _options(group: str, described: Mapping[str, str], chosen: str | None) -> st
 def _below(
     dotted: str, tree: Mapping, chosen: Mapping[str, str | None], conf: Path
 ) -> Iterator[Key]:
-    """The key itself, or the keys of the node that it names."""
+    """The keys of the node of this name; none of a key that is no node."""
     comments = _comments(dotted, chosen, conf)
     node, annotation = _at(tree, dotted), _annotation(dotted, tree)
-    arguments = _arguments(node, annotation)
-    if not arguments and node is not ABSENT:
-        yield Key(name=dotted, value=node, annotation=annotation, said=comments.get(dotted, ""))
-    if node is ABSENT:  # it may be at its default
-        parent, _, last = dotted.rpartition(".")
-        beside = _arguments(_at(tree, parent), _annotation(parent, tree)) if parent else {}
-        if last in beside:
-            own, default, said = beside[last]
-            yield Key(name=dotted, value=default, annotation=own, said=said)
-    for name, (own, default, said) in arguments.items():
+    for name, (own, default, said) in _arguments(node, annotation).items():
         value = node.get(name, default)
         place = f"{dotted}.{name}"
         yield Key(name=place, value=value, annotation=own, said=comments.get(place) or said)
+
+
+def find_key(
+    dotted: str, tree: Mapping, chosen: Mapping[str, str | None], conf: Path
+) -> Key | None:
+    """The key of this name, which may be at its default; None: there is none."""
+    node, last = _at(tree, dotted), dotted.rpartition(".")[2]
+    beside = _arguments(*_above(dotted, tree))
+    if node is ABSENT and last not in beside:
+        return None
+    own, default, said = beside.get(last, (typing.Any, inspect.Parameter.empty, ""))
+    return Key(
+        name=dotted,
+        value=default if node is ABSENT else node,
+        annotation=own,
+        said=_comments(dotted, chosen, conf).get(dotted) or said,
+        default=default,
+    )
+
+
+def _above(dotted: str, tree: Mapping) -> tuple[Mapping, object]:
+    """The node that has the key, and its annotation."""
+    parent = dotted.rpartition(".")[0]
+    node = _at(tree, parent) if parent else tree
+    known = node if isinstance(node, Mapping) else {}
+    return known, _annotation(parent, tree) if parent else Settings
 
 
 class Absent:
@@ -138,26 +163,21 @@ def _arguments(node: object, annotation: object) -> dict[str, tuple[object, obje
     if not isinstance(node, Mapping):
         return {}
     if "_target_" in node:
-        return _of_function(resolve(node["_target_"], "--help"), partial="_partial_" in node)
+        return _of_function(resolve(node["_target_"], "--help"), node)
     for option in (annotation, *options(annotation)):
         if inspect.isclass(option) and is_dataclass(option):
-            return _of_function(option, partial=False)
-    return {name: (typing.Any, value, "") for name, value in node.items()}
+            return _of_function(option, {})
+    return dict.fromkeys(node, (typing.Any, inspect.Parameter.empty, ""))
 
 
-def _of_function(function: Callable, *, partial: bool) -> dict[str, tuple[object, object, str]]:
-    comments = _beside(function)
+def _of_function(function: Callable, node: Mapping) -> dict[str, tuple[object, object, str]]:
+    """The arguments that a node gives to its function, or may give."""
+    comments = read_meanings(function)
     return {
         name: (p.annotation, p.default, comments.get(name, ""))
         for name, p in signature(function).parameters.items()
-        if p.kind in BY_NAME and not (partial and comes_later(p))
+        if p.kind in BY_NAME and (name in node or not ("_partial_" in node and comes_later(p)))
     }
-
-
-def _beside(function: Callable) -> dict[str, str]:
-    """name -> the comment behind it in the signature or record."""
-    written = inspect.getsource(inspect.unwrap(function))
-    return dict(re.findall(r"^\s+(\w+): .*?  # (.+)$", written, re.M))
 
 
 def _comments(dotted: str, chosen: Mapping[str, str | None], conf: Path) -> dict[str, str]:
@@ -189,13 +209,13 @@ def _commented(text: str, prefix: str) -> dict[str, str]:
     return found
 
 
-def _docstring(dotted: str, tree: Mapping) -> str | None:
-    """The docstring of the function of a node."""
-    node = _at(tree, dotted)
+def _docstring(node: object) -> list[str]:
+    """The docstring of the function of a node, if it has any."""
     if not isinstance(node, Mapping) or "_target_" not in node:
-        return None
-    said = inspect.getdoc(resolve(node["_target_"], "--help"))
-    return None if said is None else f"{node['_target_']}:\n" + _indented(said)
+        return []
+    said = inspect.getdoc(resolve(node["_target_"], "--help")) or ""
+    said = ELSEWHERE.split(said)[0].strip()
+    return [f"{node['_target_']}:\n" + _indented(said)] if said else []
 
 
 def _indented(text: str) -> str:
@@ -209,13 +229,3 @@ def _names(tree: Mapping, above: str = "") -> Iterator[str]:
         yield f"{above}{name}"
         if isinstance(value, Mapping):
             yield from _names(value, f"{above}{name}.")
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, Mapping):
-        target = str(value.get("_target_", "")).rpartition(".")[2]
-        return target or "{...}"
-    if value is inspect.Parameter.empty:
-        return "???"
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."

@@ -28,6 +28,7 @@ class EmaSchedule:
 
 
 def constant(count: int, *, decay: Fraction = 0.995) -> float:
+    """`decay` at every count: the share of the average that an update keeps."""
     return decay
 
 

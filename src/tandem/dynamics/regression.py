@@ -92,7 +92,7 @@ def logit_normal(
     schedule: Tensor,
     *,
     mean: float = 0.0,
-    std: Annotated[float, positive] = 1.0,
+    std: Annotated[float, positive] = 1.0,  # of z
     low: Annotated[float, fraction] = 0.0,
     high: Annotated[float, fraction] = 1.0,
     shift: Annotated[float, positive] = 1.0,

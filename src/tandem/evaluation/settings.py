@@ -84,7 +84,7 @@ class Answers(Evaluation):
 
     temperatures: tuple[float, ...]  # the first one is used for pass@k, lengths and tables
     top_p: float = 1.0  # of the sampled answers; training samples are never truncated
-    top_k: int = 0
+    top_k: int = 0  # 0: all tokens
     drift: Drift = field(default_factory=Drift)
 
     def __post_init__(self) -> None:

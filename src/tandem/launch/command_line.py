@@ -26,7 +26,7 @@ from tandem.config.composition import (
     import_plugins,
     make_loader,
 )
-from tandem.config.help import brought_by, everything, page
+from tandem.config.help import ESTIMATE, brought_by, everything, page
 from tandem.config.names import ConfigError, unknown
 from tandem.config.options_in_use import list_options_in_use
 from tandem.config.overrides import parse, quote
@@ -127,14 +127,14 @@ def help_of(words: Sequence[str]) -> str:
     overrides = [word for word in words if word not in topics]
     conf, brought = conf_folder(), brought_by(import_plugins(overrides))
     if not topics:
-        return page(conf, brought)
+        return ESTIMATE if "estimate=true" in overrides else page(conf, brought)
     if topics == ["all"]:
         return everything(conf, brought)
     from tandem.config.help_topics import topic  # imports torch
 
     cfg = configuration(overrides)
     used = list_options_in_use(overrides, cfg)
-    return "\n".join(topic(name, cfg, used, conf, brought) for name in topics)
+    return "\n".join(topic(name, overrides, cfg, used, conf, brought) for name in topics)
 
 
 def _read(words: Sequence[str]) -> argparse.Namespace:

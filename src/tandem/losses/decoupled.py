@@ -141,7 +141,7 @@ def dgpo(
     clip_low: Annotated[
         float, between(0, 1)
     ] = 0.01,  # of exp(error of the fast average - own error)
-    clip_high: Annotated[float, at_least(0)] = 0.01,
+    clip_high: Annotated[float, at_least(0)] = 0.01,  # the same, above 1
 ) -> Tensor:
     """sigmoid(S) A <e^2>, S of the row's group a constant (DGPO, arXiv:2510.08425).
 
@@ -173,7 +173,7 @@ def dgpo_fast(
     clip_low: Annotated[
         float, between(0, 1)
     ] = 1e-5,  # of exp(error of the fast average - own error)
-    clip_high: Annotated[float, at_least(0)] = 1e-5,
+    clip_high: Annotated[float, at_least(0)] = 1e-5,  # the same, above 1
 ) -> Tensor:
     """`dgpo` against the fast average instead of the reference, which saves its forward pass.
 

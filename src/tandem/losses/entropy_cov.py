@@ -109,7 +109,9 @@ def clip_cov(
     batch: CoupledBatch,
     statistics: Tensor,
     *,
+    # A bad step whose ratio is below 1 - clip_low has no gradient.
     clip_low: Annotated[float, within(0, 1)] = 0.2,
+    # A good step whose ratio is above 1 + clip_high has no gradient.
     clip_high: Annotated[float, at_least(0)] = 0.2,
     part: Annotated[float, fraction] = 2e-4,  # of all steps of an update
     between: Annotated[tuple[float, float], rising] = (

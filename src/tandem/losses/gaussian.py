@@ -104,7 +104,9 @@ def weighted_ppo_metrics(
 def weighted_ppo(
     batch: CoupledBatch,
     *,
+    # A bad step whose ratio is below 1 - clip_low has no gradient.
     clip_low: Annotated[float, between(0, 1)] = 0.2,
+    # A good step whose ratio is above 1 + clip_high has no gradient.
     clip_high: Annotated[float, at_least(0)] = 0.2,
     weight: StepWeight = noise,
 ) -> Tensor:
@@ -147,8 +149,8 @@ def grpo_guard_metrics(
 def grpo_guard(
     batch: CoupledBatch,
     *,
-    clip_low: Annotated[float, between(0, 1)] = 2e-6,
-    clip_high: Annotated[float, at_least(0)] = 2e-6,
+    clip_low: Annotated[float, between(0, 1)] = 2e-6,  # as in PPO, of the guarded ratio
+    clip_high: Annotated[float, at_least(0)] = 2e-6,  # as in PPO, of the guarded ratio
     weight: StepWeight | None = inverse_time,
 ) -> Tensor:
     """PPO's loss of the guarded ratio, each step times a weight (GRPO-Guard, arXiv:2510.22319).

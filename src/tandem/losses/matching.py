@@ -161,7 +161,7 @@ def surrogate(
     *,
     beta: Annotated[float, positive] = 10.0,  # per unit of a mean squared velocity error
     clip_low: Annotated[float, between(0, 1)] = 1e-3,  # as of `dgpo`
-    clip_high: Annotated[float, at_least(0)] = 1e-3,
+    clip_high: Annotated[float, at_least(0)] = 1e-3,  # the same, above 1
     pull: Annotated[float, at_least(0)] = 1e-3,  # weight of the distance to the reference
     farthest: Annotated[float, at_least(0)] = 0.05,  # limit of (<e^2> - <e_ref^2>)^2
 ) -> Tensor:

@@ -97,7 +97,9 @@ def clip_metrics(
 def ppo(
     batch: CoupledBatch,
     *,
+    # A bad step whose ratio is below 1 - clip_low has no gradient.
     clip_low: Annotated[float, between(0, 1)] = 0.2,
+    # A good step whose ratio is above 1 + clip_high has no gradient.
     clip_high: Annotated[float, at_least(0)] = 0.2,
     # Caps the ratio of bad steps: dual clip (published: 3), two-sided clip (published: 4).
     ratio_max: Annotated[float, positive] | None = None,

@@ -136,8 +136,8 @@ def simpo(
     *,
     beta: Temperature = 2.0,
     gamma: Annotated[float, at_least(0)] = 0.5,  # published: 0.5 to 1.4
-    length_norm: bool = True,
-    label_smoothing: LabelNoise = 0.0,
+    length_norm: bool = True,  # mean instead of summed log p of a row
+    label_smoothing: LabelNoise = 0.0,  # share of labels taken to be flipped
 ) -> Tensor:
     """-log sigmoid(beta (log p_w / n_w - log p_l / n_l) - gamma), no reference (arXiv:2405.14734).
 
@@ -194,7 +194,7 @@ def nca(batch: CoupledBatch, *, beta: Temperature = 0.1) -> Tensor:
 def exo(
     batch: CoupledBatch,
     *,
-    beta: Temperature = 0.1,
+    beta: Temperature = 0.1,  # per nat of a row's log ratio
     label_smoothing: Annotated[float, between(0, 0.5, open_low=True, open_high=True)] = 1e-3,
 ) -> Tensor:
     """KL(policy's preference || the label's, smoothed), the reverse of DPO's (arXiv:2402.00856).

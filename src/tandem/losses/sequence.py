@@ -77,7 +77,9 @@ def gspo_metrics(batch: CoupledBatch, *, clip_low: float, clip_high: float) -> d
 def gspo(
     batch: CoupledBatch,
     *,
+    # A bad sample whose ratio is below 1 - clip_low has no gradient.
     clip_low: Annotated[float, between(0, 1)] = 3e-4,
+    # A good sample whose ratio is above 1 + clip_high has no gradient.
     clip_high: Annotated[float, at_least(0)] = 4e-4,
 ) -> Tensor:
     """One ratio per sample: the geometric mean of its step ratios (arXiv:2507.18071): [B, T]."""
@@ -96,7 +98,9 @@ def gspo(
 def gspo_token(
     batch: CoupledBatch,
     *,
+    # A bad sample whose ratio is below 1 - clip_low has no gradient.
     clip_low: Annotated[float, between(0, 1)] = 3e-4,
+    # A good sample whose ratio is above 1 + clip_high has no gradient.
     clip_high: Annotated[float, at_least(0)] = 4e-4,
 ) -> Tensor:
     """The value of GSPO's ratio with the gradient of each step's own log p (arXiv:2507.18071).

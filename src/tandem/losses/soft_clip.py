@@ -48,8 +48,8 @@ def cispo(
 def sapo(
     batch: CoupledBatch,
     *,
-    tau_good: Annotated[float, positive] = 1.0,
-    tau_bad: Annotated[float, positive] = 1.05,
+    tau_good: Annotated[float, positive] = 1.0,  # steepness of the gate for good steps
+    tau_bad: Annotated[float, positive] = 1.05,  # steepness of the gate for bad steps
     width: Annotated[float, positive] = 1.0,  # scale of |ratio - 1|
 ) -> Tensor:
     """-(4 w / tau) sigmoid(tau (r - 1) / w) A: a soft gate whose slope at r = 1 is the policy

@@ -32,8 +32,8 @@ of_probabilities = declare(
 def total_variation(
     batch: CoupledBatch,
     *,
-    low: Annotated[float, at_least(0)] = 0.15,
-    high: Annotated[float, at_least(0)] = 0.15,
+    low: Annotated[float, at_least(0)] = 0.15,  # difference of probability, for bad steps
+    high: Annotated[float, at_least(0)] = 0.15,  # the same, for good steps
 ) -> Tensor:
     """Steps whose probability moved past its bound in the direction of the advantage.
 
@@ -48,8 +48,8 @@ def total_variation(
 def binary_kl(
     batch: CoupledBatch,
     *,
-    low: Annotated[float, at_least(0)] = 0.05,
-    high: Annotated[float, at_least(0)] = 0.05,
+    low: Annotated[float, at_least(0)] = 0.05,  # nats, for bad steps
+    high: Annotated[float, at_least(0)] = 0.05,  # nats, for good steps
 ) -> Tensor:
     """Steps whose KL(sampler || policy) of "this token or any other" exceeds its bound in nats.
 

@@ -1,4 +1,4 @@
-"""What a run that ended early left behind, and the commands to run next, for the terminal."""
+"""Lines for the terminal about a run that ended early: what it left, and the next commands."""
 
 from __future__ import annotations
 

@@ -46,9 +46,9 @@ class Checkpoints:
 class Dynamics:
     """How a policy takes a step, for `rollout` and the algorithm."""
 
-    name: str
-    clip_scale: float
-    sequence_scale: float
+    name: str  # of the option
+    clip_scale: float  # clip numbers of one step are multiplied by it
+    sequence_scale: float  # and those of a whole sample
     preference_scale: float
     entropy_scale: float
     horizon: int
@@ -58,11 +58,11 @@ class Dynamics:
     # Scales of denoising steps, also in a chain with a text.
     step_clip_scale: float | None = None
     step_kl: Callable | None = None
-    kernel: Callable | None = None
-    logp: Callable | None = None
-    schedule: Callable | None = None
-    solver: Callable | None = None
-    stochastic: Callable | None = None
+    kernel: Callable | None = None  # the random step
+    logp: Callable | None = None  # its log-probability
+    schedule: Callable | None = None  # noise levels
+    solver: Callable | None = None  # of steps without noise; null: Euler's
+    stochastic: Callable | None = None  # which steps are random
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -141,7 +141,7 @@ def dynamic_sampling(
     *,
     metric: str | None = None,
     max_rounds: Annotated[int, positive],
-    tolerance: Annotated[float, at_least(0)] = 1e-6,
+    tolerance: Annotated[float, at_least(0)] = 1e-6,  # scores that differ by less tie
 ) -> tuple[Rollout, Scores]:
     """Groups whose scores differ, as many as there were prompts (DAPO, arXiv:2503.14476).
 

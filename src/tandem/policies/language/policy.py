@@ -55,20 +55,23 @@ class LanguagePolicy(TokenPolicy):
         path: str | None = None,
         build: Build | None = None,
         dtype: Literal["float32", "bfloat16", "auto"] = "float32",
+        # Of transformers, such as sdpa or flash_attention_2; null: its own choice.
         attn_implementation: str | None = None,
         gradient_checkpointing: bool = False,
         mlp_tile: Annotated[int, positive] | None = None,
         torch_compile: bool = False,
         packing: Packing = "auto",
         share_prompts: bool = True,
-        liger: bool = False,
+        liger: bool = False,  # fused kernels of liger-kernel, where the model has them
         lora: Lora | None = None,
         quantization: Quantization | None = None,
-        critic: Kind = "head",
-        system_prompt: str | None = None,
-        enable_thinking: bool | None = None,
-        chat_template: str | None = None,
+        critic: Kind = "head",  # head: on the policy's own states; or a network of its own
+        system_prompt: str | None = None,  # put before every conversation; null: none
+        enable_thinking: bool | None = None,  # passed to the chat template; null: not passed
+        chat_template: str | None = None,  # a file that replaces the chat template of the tokenizer
+        # Logits of a chunk of the head: positions times vocabulary; affects memory only.
         logit_budget: int = 2**26,
+        # Tokens of a pass without gradient; affects memory only.
         token_budget: int = 2**14,
     ) -> None:
         """`path` (folder or hub name) wins over `build`."""

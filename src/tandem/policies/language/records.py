@@ -22,7 +22,7 @@ class Sampling:
     dynamics: ClassVar[str] = "autoregressive"  # kind of its steps
     in_time: ClassVar[bool] = True  # a step depends on earlier ones
 
-    max_new_tokens: int
+    max_new_tokens: int  # of an answer; a longer one is truncated
     temperature: float = 1.0  # of the logits; 0 takes the most likely token
     top_p: float = 1.0  # below 1: the most likely tokens with this mass; not for training
     top_k: int = 0  # above 0: the k most likely tokens; not for training

@@ -25,15 +25,15 @@ VOCABULARY = 40  # of the character tokenizer
 
 def tiny_lm(
     *,
-    seed: int,
-    hidden_size: int = 96,
-    num_layers: int = 3,
-    num_heads: int = 4,
-    num_key_value_heads: int = 2,
-    head_dim: int = 24,
-    intermediate_size: int = 256,
-    max_positions: int = 64,
-    reads: Literal["characters", "words"] = "characters",
+    seed: int,  # of the new weights
+    hidden_size: int = 96,  # width of the residual stream
+    num_layers: int = 3,  # blocks
+    num_heads: int = 4,  # of attention
+    num_key_value_heads: int = 2,  # shared by several query heads
+    head_dim: int = 24,  # width of a head
+    intermediate_size: int = 256,  # width of the feed-forward layers
+    max_positions: int = 64,  # longest prompt and answer together, in tokens
+    reads: Literal["characters", "words"] = "characters",  # what a token is
     tied: bool = True,
 ) -> tuple[Qwen3ForCausalLM, PreTrainedTokenizerFast]:
     """A new model, its weights a function of the seed, and its tokenizer. `tied`: embeddings and

@@ -55,18 +55,23 @@ class MaskedPolicy(TokenPolicy):
         *,
         path: str | None = None,
         build: Build | None = None,
+        # Of the mask token; null: from the model or its tokenizer.
         mask_token_id: int | None = None,
+        # Whether position i predicts token i + 1; null: as the model says.
         shift_logits: bool | None = None,
         dtype: Literal["float32", "bfloat16", "auto"] = "float32",
+        # Of transformers, such as sdpa or flash_attention_2; null: its own choice.
         attn_implementation: str | None = None,
         gradient_checkpointing: bool = False,
         mlp_tile: Annotated[int, positive] | None = None,
         torch_compile: bool = False,
         lora: Lora | None = None,
         quantization: Quantization | None = None,
-        system_prompt: str | None = None,
-        enable_thinking: bool | None = None,
+        system_prompt: str | None = None,  # put before every conversation; null: none
+        enable_thinking: bool | None = None,  # passed to the chat template; null: not passed
+        # Logits of a chunk of the head: positions times vocabulary; affects memory only.
         logit_budget: int = 2**26,
+        # Tokens of a pass without gradient; affects memory only.
         token_budget: int = 2**14,
     ) -> None:
         """`path` (folder or hub name) wins over `build`."""

@@ -122,7 +122,7 @@ def coupled_tokens(
     low: Annotated[float, inner_share] = 0.2,
     high: Annotated[float, inner_share] = 0.8,
     trailing: Trailing = "hidden",
-    p_mask_prompt: Annotated[float, fraction] = 0.0,
+    p_mask_prompt: Annotated[float, fraction] = 0.0,  # share of prompt tokens that are hidden
 ) -> States:
     """(ℓ_i with all hidden + ℓ_i of its own pass / its level) / 2, the level between `low` and
     `high`: a token value, not a bound. Source: DiffuCoder, arXiv:2506.20639."""

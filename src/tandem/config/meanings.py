@@ -1,0 +1,92 @@
+"""Meanings of parameters and fields, read from the source that defines them."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import io
+import re
+import textwrap
+import tokenize
+from collections.abc import Callable, Iterator, Mapping
+
+Comments = Mapping[int, tuple[str, bool]]  # line -> comment, whether it has the line to itself
+Places = list[tuple[str, int]]  # names with their lines, in order
+
+
+def read_meanings(function: Callable) -> dict[str, str]:
+    """name -> the comment above or beside a parameter or field of a function or class, else the
+    sentence of the docstring that names it."""
+    found: dict[str, str] = {}
+    for owner in reversed(inspect.getmro(function)) if inspect.isclass(function) else [function]:
+        if owner.__module__ != "builtins":
+            found |= _read(owner)
+    return found
+
+
+def _read(owner: Callable) -> dict[str, str]:
+    try:
+        text = textwrap.dedent(inspect.getsource(inspect.unwrap(owner)))
+    except (OSError, TypeError):  # made without a source, such as in a session or by C code
+        return {}
+    definition, comments = ast.parse(text).body[0], read_comments(text)
+    places, end = _places(definition)
+    starts = [line for _, line in places] + [end + 1]
+    said = {
+        name: " ".join(comments_at(line, starts[number + 1], comments))
+        for number, (name, line) in enumerate(places)
+    }
+    docs = [inspect.getdoc(owner) or "", *(ast.get_docstring(x) or "" for x in _inits(definition))]
+    return {
+        name: meaning for name in said if (meaning := said[name] or _find("\n".join(docs), name))
+    }
+
+
+def read_comments(text: str) -> Comments:
+    """The comments of a Python source, by line."""
+    return {
+        token.start[0]: (token.string.lstrip("# "), not token.line[: token.start[1]].strip())
+        for token in tokenize.generate_tokens(io.StringIO(text).readline)
+        if token.type == tokenize.COMMENT
+    }
+
+
+def comments_at(line: int, until: int, comments: Comments) -> Iterator[str]:
+    """The comment lines right above a line, and those behind the code from it to `until`."""
+    above = line - 1
+    while above in comments and comments[above][1]:
+        above -= 1
+    for at in range(above + 1, line):
+        yield comments[at][0]
+    for at in range(line, until):
+        if at in comments and not comments[at][1]:
+            yield comments[at][0]
+
+
+def _inits(node: ast.AST) -> list[ast.FunctionDef]:
+    body = node.body if isinstance(node, ast.ClassDef) else []
+    return [x for x in body if isinstance(x, ast.FunctionDef) and x.name == "__init__"]
+
+
+def _places(node: ast.AST) -> tuple[Places, int]:
+    """The parameters or fields of a definition, and the line where the last one ends."""
+    if isinstance(node, ast.ClassDef) and not _inits(node):
+        fields = [x for x in node.body if isinstance(x, ast.AnnAssign)]
+        places = [(x.target.id, x.lineno) for x in fields]
+        return places, fields[-1].end_lineno if fields else 0
+    own = next(iter(_inits(node)), node)
+    given = [*own.args.posonlyargs, *own.args.args, *own.args.kwonlyargs]
+    return [(x.arg, x.lineno) for x in given], own.body[0].lineno - 1
+
+
+def _find(doc: str, name: str) -> str:
+    """The entry of a docstring, `name: meaning` or `name (type): meaning`, else the sentence with
+    the name in backticks, else the first sentence, often a formula, if it has the name."""
+    line = re.search(rf"^ *{name} \([^\n]*\):\s+(.+?)(?=\n *\w+ \(|\n\n|\Z)", doc, re.M | re.S)
+    text = " ".join(doc.split())
+    entry = line or re.search(rf"(?:^|[.;] ){name}: (.+?)(?:[.;](?= |$)|$)", text)
+    sentences = re.split(r"(?<=\.) (?=[A-Z`])", text)
+    naming = [one for one in sentences if f"`{name}`" in one]
+    naming += [one for one in sentences[:1] if re.search(rf"\b{name}\b", one)]
+    said = " ".join(entry[1].split()) if entry else " ".join(naming[:1])
+    return re.split(r"\.(?: |$)| \(default: ", said)[0]
