@@ -71,15 +71,14 @@ here. An adapter for a family like those above takes 60 to 100 lines: [how](howt
 """
 # Without their variants.
 ADAPTED = (
-    "flux flux2 hunyuan_video hunyuan_video1_5 ltx ltx2 qwenimage sana stable_diffusion_3 wan "
-    "z_image"
+    "flux flux2 hunyuan_video hunyuan_video1_5 ltx ltx2 qwenimage sana skyreels_v2 "
+    "stable_diffusion_3 wan z_image"
 )
 REMAINING = {
     "aura_flow bria krea2 ovis_image prx qwenimage21": "only the adapter: they encode, guide and "
     "step as families above do",
     "joyimage": "only the adapter; it edits, and its pipeline loads no LoRA",
-    "chronoedit easyanimate sana_video skyreels_v2": "only the adapter, on `Films`; SkyReels' "
-    "levels per frame (diffusion forcing) would need a `sigma` per latent frame",
+    "chronoedit easyanimate sana_video": "only the adapter, on `Films`",
     "bria_fibo bria_fibo2": "a condition of the states of many layers of a text encoder, about "
     "100 MB per thousand tokens in the embedding cache",
     "chroma": "with activation checkpointing, diffusers leaves the text mask out of the "
@@ -113,6 +112,8 @@ LEFT = (
     "| `wan`: VACE, Animate | inputs besides noise that are not part of a prompt |",
     "| `hunyuan_video`, `hunyuan_video1_5`, `ltx`: image to video | the image as tokens of a "
     "language model, a SigLIP or a first latent frame with its own noise level |",
+    "| `skyreels_v2`: image to video, diffusion forcing | only the adapter; a noise level per "
+    "frame |",
     "| `ltx2`: image to video, conditions, upsampling | a start from earlier outputs |",
     "| inpainting, image to image, control for the others | a mask or a first image in a prompt |",
     "",

@@ -50,6 +50,7 @@ MIDDLES = {  # preset -> its default rate, and that with full weights
     "hunyuan_video": (3e-4, 1e-5),
     "ltx_2": (3e-4, 1e-5),
     "ltx_video": (3e-4, 1e-5),
+    "skyreels_v2_14b": (3e-4, 1e-5),
     "llada_8b": (2.24e-5, 2.24e-6),
     "dream_7b": (2.24e-5, 2.24e-6),
     "tiny_lm": (3e-4, 3e-4),

@@ -32,7 +32,7 @@ from tandem.policies.flow.families.qwen_image import QwenImage
 from tandem.policies.flow.families.qwen_image_edit import QwenImageEdit
 from tandem.policies.flow.families.sana import Sana
 from tandem.policies.flow.families.sd3 import SD3
-from tandem.policies.flow.families.wan import Wan
+from tandem.policies.flow.families.wan import SkyReelsV2, Wan
 from tandem.policies.flow.families.wan_image import WanImage
 from tandem.policies.flow.families.z_image import ZImage
 
@@ -219,6 +219,7 @@ FILMS = {
     "wan2_2_14b": TinyFamily(
         pipeline=lambda: tiny_wan.pipeline(second=True), adapter=Wan, second=True, **OF_WAN
     ),
+    "skyreels_v2_14b": TinyFamily(pipeline=tiny_wan.skyreels, adapter=SkyReelsV2, **OF_WAN),
     "wan2_1_i2v_14b": TinyFamily(
         pipeline=lambda: tiny_wan.of_picture(sees=True), adapter=WanImage, shows=1, **OF_WAN
     ),

@@ -1,5 +1,5 @@
 """Wan pipelines of random weights: from text and from an image, with one transformer or two; the
-small one of 2.2 has timesteps per token."""
+small one of 2.2 has timesteps per token. And SkyReels-V2, which descends from it."""
 
 from types import SimpleNamespace
 
@@ -40,10 +40,21 @@ def of_picture(*, sees=False, second=False, expand_timesteps=False):
     )
 
 
-def transformer(in_channels=16, image_dim=None):
+def skyreels():
+    from diffusers import SkyReelsV2Pipeline, SkyReelsV2Transformer3DModel
+    from diffusers.pipelines.skyreels_v2 import pipeline_skyreels_v2
+
+    vars(pipeline_skyreels_v2).setdefault("ftfy", SimpleNamespace(fix_text=str))  # it needs one
+    return SkyReelsV2Pipeline(
+        transformer=transformer(kind=SkyReelsV2Transformer3DModel), **others()
+    )
+
+
+def transformer(in_channels=16, image_dim=None, kind=None):
+    """`kind`: its class; None: Wan's."""
     from diffusers import WanTransformer3DModel
 
-    return WanTransformer3DModel(
+    return (kind or WanTransformer3DModel)(
         num_attention_heads=2,
         attention_head_dim=12,
         in_channels=in_channels,

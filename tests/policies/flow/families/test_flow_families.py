@@ -29,7 +29,10 @@ from tandem.policies.flow.records import FlowSampling
 from tandem.policies.flow.sampling import start_noise
 
 # Others with the same code.
-SLOW = ("wan2_2_5b", "wan2_2_i2v_14b", "wan2_2_5b_i2v", "flux2_klein_edit")
+SLOW = (
+    "wan2_2_5b", "wan2_2_i2v_14b", "wan2_2_5b_i2v", "flux2_klein_edit", "skyreels_v2_14b",
+    "wan2_2_14b", "ltx_video_0_9_1",
+)  # fmt: skip
 CELLS = [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in EVERY]
 
 

@@ -1,4 +1,4 @@
-"""Wan 2.1 and 2.2, text to video, loaded from a folder in the layout of `WanPipeline`."""
+"""Wan 2.1 and 2.2 and SkyReels-V2, text to video, loaded from folders of their pipelines."""
 
 from __future__ import annotations
 
@@ -76,3 +76,14 @@ class Wan(Experts):
             encoder_hidden_states_image=None if seen is None else seen.to(dtype),
             return_dict=False,
         )[0]
+
+
+class SkyReelsV2(Wan):
+    """SkyReels-V2, text to video, in the layout of `SkyReelsV2Pipeline`: called like Wan 2.1."""
+
+    family = Family(
+        pipeline="SkyReelsV2Pipeline",
+        transformer="SkyReelsV2Transformer3DModel",
+        vae="AutoencoderKLWan",
+        model="skyreels_v2_14b",
+    )
