@@ -7,7 +7,7 @@ prompt by prompt.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -66,8 +66,10 @@ def judge_variants(variants: Sequence[Scored]) -> list[JudgedVariant]:
 
 def find_judges(run: Run) -> list[str]:
     """The rewards that a configuration names as judges."""
-    guards = run.config.get("guards")
-    return (guards.get("judges") or []) if isinstance(guards, Mapping) else []
+    match run.config:
+        case {"guards": {"judges": [*names]}}:
+            return names
+    return []
 
 
 def table_judged(found: Sequence[JudgedVariant]) -> Table | None:

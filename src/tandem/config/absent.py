@@ -71,12 +71,12 @@ def _having(part: str, folder: Path) -> list[Path]:
 
 def _chooses(part: str, option: Path) -> bool:
     for entry in OmegaConf.load(option).get("defaults", ()):
-        if isinstance(entry, Mapping) and part in {str(name).split()[-1] for name in entry}:
-            return True
-        if isinstance(entry, str) and entry != "_self_":
-            parent = option.with_name(f"{entry}.yaml")
-            if parent.is_file() and _chooses(part, parent):
+        match entry:
+            case Mapping() if part in {str(name).split()[-1] for name in entry}:
                 return True
+            case str() if (parent := option.with_name(f"{entry}.yaml")).is_file():
+                if _chooses(part, parent):
+                    return True
     return False
 
 

@@ -229,8 +229,9 @@ def _apply(cfg: DictConfig, override: Override, redacted: Sequence[str]) -> None
 
 def _moves(old: object, new: object) -> bool:
     """Whether the teachers differ from those of the run only in addresses of servers."""
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        return all(_moves(old.get(source), place) for source, place in new.items())
+    match old, new:
+        case Mapping(), Mapping():
+            return all(_moves(old.get(source), place) for source, place in new.items())
     return old == new or (is_address(old) and is_address(new))
 
 

@@ -134,15 +134,17 @@ def _stored(
     table: datasets.Dataset, place: int, row: Mapping, pictures: Sequence[str]
 ) -> dict[str, object]:
     """The row, with its pictures as files that are read from the table on use."""
+
+    def stored(column: str, number: int) -> Stored:
+        return Stored(name=column, read=partial(_read, table, place, column, number))
+
     said = dict(row)
     for column in pictures:
-        held = row[column]
-        several = [] if held is None else held if isinstance(held, list) else [held]
-        files = [
-            Stored(name=column, read=partial(_read, table, place, column, number))
-            for number in range(len(several))
-        ]
-        said[column] = files if isinstance(held, list) else next(iter(files), None)
+        match row[column]:
+            case list() as held:
+                said[column] = [stored(column, number) for number in range(len(held))]
+            case held if held is not None:
+                said[column] = stored(column, 0)
     return said
 
 

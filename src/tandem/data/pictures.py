@@ -96,11 +96,12 @@ def with_pictures(prompt: Prompt, find: Callable[..., Picture]) -> Prompt:
 
 
 def _find(key: str, named: object, find: Callable[[str], Picture]) -> Picture | None:
-    if named is None or isinstance(named, Picture):
-        return named
-    if not isinstance(named, str) or not named.strip():
-        raise ValueError(f"`{key}` must be a file name, not {named!r}")
-    try:
-        return find(named)
-    except ValueError as problem:
-        raise ValueError(f"`{key}`: {named} {problem}") from None
+    match named:
+        case None | Picture():
+            return named
+        case str() if named.strip():
+            try:
+                return find(named)
+            except ValueError as problem:
+                raise ValueError(f"`{key}`: {named} {problem}") from None
+    raise ValueError(f"`{key}` must be a file name, not {named!r}")

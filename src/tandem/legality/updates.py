@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from tandem.contracts import facts_of, name_of, numbers_of, options_of
+from tandem.contracts import Facts, facts_of, name_of, numbers_of, options_of
 from tandem.contracts.stateful import modules_in
 from tandem.legality.case import Case
 from tandem.losses.adapted import by_steps
@@ -42,7 +42,7 @@ def whole_samples_are_weighed_as_such(case: Case) -> Iterator[str]:
     """A loss with one ratio per sample needs weights per sample."""
     weights = facts_of(case.algorithm.weights)
     if case.loss_facts.per == "sample" and weights.per != "sample":
-        fitting = _weights_that(per="sample")
+        fitting = _weights_that(lambda facts: facts.per == "sample")
         yield (
             f"{case.option('weights')}: {name_of(case.loss)} has one ratio per sample; set "
             f"algorithm/weights={fitting}"
@@ -73,7 +73,7 @@ def _parted(case: Case) -> Iterator[str]:
             "algorithm/importance_sampling=none)"
         )
     if not facts_of(algorithm.weights).adds_to_one:
-        fitting = _weights_that(adds_to_one=True)
+        fitting = _weights_that(lambda facts: facts.adds_to_one)
         yield f"{case.option('weights')} need not add up to 1 over it (set {fitting})"
     if plan.trainer.ranks not in (1, None):
         yield f"trainer.devices={plan.trainer.devices} shares it out"
@@ -82,14 +82,12 @@ def _parted(case: Case) -> Iterator[str]:
         yield f"micro_batch_size={plan.micro_batch_size} cuts its {rows} rows"
 
 
-def _weights_that(**facts: object) -> str:
-    """The shipped step weights with these facts."""
-    named = options_of("algorithm/weights").items()
+def _weights_that(fit: Callable[[Facts], bool]) -> str:
+    """The shipped step weights whose facts fit."""
     fitting = [
         name
-        for name, weights in named
-        if weights.__module__ == "tandem.losses.reduction"
-        and all(getattr(facts_of(weights), fact) == value for fact, value in facts.items())
+        for name, weights in options_of("algorithm/weights").items()
+        if weights.__module__ == "tandem.losses.reduction" and fit(facts_of(weights))
     ]
     return " or ".join(fitting)
 

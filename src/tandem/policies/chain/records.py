@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Annotated, Literal
 
 import torch
@@ -169,7 +170,7 @@ def filled(
     """
     read = [name for name in FILLED if name in needs or getattr(rollout, name) is not None]
     known = {
-        name: joined(lambda one, name=name: getattr(one, name), parts)
+        name: joined(attrgetter(name), parts)
         for name in read
         if any(getattr(one, name) is not None for one in parts.values())
     }

@@ -62,18 +62,16 @@ def check_answers(part: Callable, answers: Answers, keys: Tensor) -> None:
         raise wrong_value(part, answers, "Answers(tokens=, logp=, entropy=, length=, truncated=)")
     rows = keys.numel()
     width = answers.tokens.shape[-1] if isinstance(answers.tokens, Tensor) else "T"
-    kinds = {
-        "tokens": ([rows, width], (torch.int64,)),
-        "logp": ([rows, width], WIDE),
-        "entropy": ([rows, width], WIDE),
-        "version": ([rows, width], (torch.int64,)),
-        "length": ([rows], (torch.int64,)),
-        "truncated": ([rows], (torch.bool,)),
+    given = {
+        "Answers.tokens": (answers.tokens, [rows, width], (torch.int64,)),
+        "Answers.logp": (answers.logp, [rows, width], WIDE),
+        "Answers.length": (answers.length, [rows], (torch.int64,)),
+        "Answers.truncated": (answers.truncated, [rows], (torch.bool,)),
     }
-    for name in ("entropy", "version"):
-        if getattr(answers, name) is None:  # an engine need not report it
-            del kinds[name]
-    given = {f"Answers.{name}": (getattr(answers, name), *kind) for name, kind in kinds.items()}
+    if answers.entropy is not None:  # an engine need not report it
+        given["Answers.entropy"] = answers.entropy, [rows, width], WIDE
+    if answers.version is not None:
+        given["Answers.version"] = answers.version, [rows, width], (torch.int64,)
     check_tensors(part, given, keys.device)
 
 

@@ -164,12 +164,16 @@ def check_steps(
         raise wrong_value(part, taken, "the steps of plan.kept as SamplerOutput.trajectory")
     steps = [count, len(plan.kept)]
     states = taken.path.shape[1] if isinstance(taken.path, Tensor) and taken.path.ndim > 1 else "P"
-    kinds = dict.fromkeys(("sigma", "next_sigma", "std", "velocity_gain"), (steps, WIDE))
-    kinds["path"] = ([count, states, *latent], [plan.sampling.dtype])
-    kinds["place"] = (steps, [torch.int64])
+    given = {
+        "Trajectory.sigma": (taken.sigma, steps, WIDE),
+        "Trajectory.next_sigma": (taken.next_sigma, steps, WIDE),
+        "Trajectory.std": (taken.std, steps, WIDE),
+        "Trajectory.velocity_gain": (taken.velocity_gain, steps, WIDE),
+        "Trajectory.path": (taken.path, [count, states, *latent], [plan.sampling.dtype]),
+        "Trajectory.place": (taken.place, steps, [torch.int64]),
+    }
     if plan.keep_mean:
-        kinds["mean"] = ([*steps, *latent], [torch.float32])
-    given = {f"Trajectory.{name}": (getattr(taken, name), *kind) for name, kind in kinds.items()}
+        given["Trajectory.mean"] = taken.mean, [*steps, *latent], [torch.float32]
     if {*plan.kept} <= {*plan.stochastic}:
         given["SamplerOutput.logp"] = (output.logp, steps, [torch.float32])
     check_tensors(part, given, output.x0.device)

@@ -235,12 +235,14 @@ def _check_kinds(config: Mapping[str, object]) -> None:
             raise ValueError(f"{CONFIG} has no {key}")
         if type(config[key]) is not int or not 0 <= config[key] < MOST[key]:
             raise ValueError(f"{CONFIG}: {key} must be a whole number from 0 to {MOST[key] - 1:,}")
-    typed, choices = config.get("overrides", []), config.get("choices", {})
-    if not (isinstance(typed, list) and all(isinstance(word, str) for word in typed)):
+    if not _are_words(config.get("overrides", [])):
         raise ValueError(f"{CONFIG}: overrides must be a list of words")
-    if not isinstance(choices, dict):
+    if not isinstance(config.get("choices", {}), dict):
         raise ValueError(f"{CONFIG}: choices must be a mapping")
-    guards = config.get("guards")
-    judges = guards.get("judges") if isinstance(guards, dict) else None
-    if not (isinstance(judges or [], list) and all(isinstance(one, str) for one in judges or ())):
-        raise ValueError(f"{CONFIG}: guards.judges must be a list of names")
+    match config:
+        case {"guards": {"judges": judges}} if not _are_words(judges or []):
+            raise ValueError(f"{CONFIG}: guards.judges must be a list of names")
+
+
+def _are_words(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(word, str) for word in value)
