@@ -82,6 +82,18 @@ QUICK = (
 )
 
 
+OF_FLOWS = """
+from tandem.contracts import register_ema_decay, register_solver
+
+@register_ema_decay
+def halving(count, *, per: int = 8):
+    return 1 - 0.5 ** (1 + count / per)
+
+@register_solver
+def midpoint(levels, *, order: int = 2): ...
+"""
+
+
 def written(text, name, folder, monkeypatch):
     (folder / f"{name}.py").write_text(text)
     monkeypatch.chdir(folder)
@@ -93,6 +105,11 @@ def written(text, name, folder, monkeypatch):
 @pytest.fixture
 def plugin(tmp_path, monkeypatch):
     yield from written(PLUGIN, "shouting_plugin", tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def of_flows(tmp_path, monkeypatch):
+    yield from written(OF_FLOWS, "flow_plugin", tmp_path, monkeypatch)
 
 
 @pytest.fixture
@@ -204,6 +221,17 @@ def test_functions_of_an_algorithm_are_chosen_by_name_and_set_by_keyword(trained
     assert algorithm.loss.keywords == {"alpha": 0.3}
     assert algorithm.advantage.keywords == {"by": 3.0}
     assert algorithm.loss.func is sys.modules["trained_plugin"].by_steps
+
+
+def test_a_decay_and_a_solver_are_chosen_by_name_and_set_by_keyword(of_flows):
+    chosen = [of_flows, "model=tiny_flow", "algorithm=nft", "model/ema=halving"]
+    cfg = compose([*chosen, "model.ema.per=2", "dynamics/solver=midpoint"])
+    assert build(cfg.model.ema, "model.ema")(2) == 0.75
+    assert cfg.dynamics.solver == {
+        "_target_": "flow_plugin.midpoint", "_partial_": True, "order": 2,
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match=r"unknown key 'model\.ema\.pre'"):
+        compose([*chosen, "model.ema.pre=2"])
 
 
 def test_keywords_that_only_stars_would_take_are_added_and_others_refused(trained):

@@ -182,6 +182,7 @@ register_error_weighting = Registrar(
 # -> sigma of a query, and the level whose noise goes on, [N] each
 register_query = Registrar("algorithm/query", takes=("u", "sigma", "next_sigma"))
 register_level_candidates = Registrar("algorithm/timestep_sampling/among", takes=("schedule",))
+register_ema_decay = Registrar("model/ema", takes=("count",))  # -> share kept, in [0, 1]
 register_dataset = Registrar("data")
 register_model = Registrar("model")
 register_quantization = Registrar("model/quantization")  # a Quantization: packs weights, unpacks

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from tandem.contracts import at_least, declare, fraction, positive
+from tandem.contracts import at_least, fraction, positive, register_ema_decay
 
 Decay = Callable[[int], float]
 Fraction = Annotated[float, fraction]
@@ -27,33 +27,41 @@ class EmaSchedule:
     counts: Literal["update", "iteration"] = "update"  # what the decay counts
 
 
+# A weight average with a constant decay
+@register_ema_decay
 def constant(count: int, *, decay: Fraction = 0.995) -> float:
     """`decay` at every count: the share of the average that an update keeps."""
     return decay
 
 
+# A weight average with decay (1 + n) / (warmup + n) at update n, at most decay
+@register_ema_decay
 def power(count: int, *, decay: Fraction = 0.995, warmup: Annotated[float, positive] = 10) -> float:
     """(1 + count) / (warmup + count), at most `decay`."""
     return min(decay, (1 + count) / (warmup + count))
 
 
+# A weight average whose decay rises linearly from start to decay
+@register_ema_decay
 def linear(
     count: int,
     *,
     decay: Fraction = 0.995,
     start: Fraction = 0.0,
-    warmup: Annotated[int, positive] = 100,
+    warmup: Annotated[int, positive] = 100,  # updates
 ) -> float:
     """Linear from `start` to `decay` in `warmup` updates."""
     return start + (decay - start) * min(count / warmup, 1)
 
 
+# A weight average whose decay is start up to update `flat`, then rises by slope per update (NFT)
+@register_ema_decay
 def piecewise_linear(
     count: int,
     *,
     decay: Fraction = 0.995,
     start: Fraction = 0.0,
-    flat: Annotated[int, at_least(0)] = 50,
+    flat: Annotated[int, at_least(0)] = 50,  # updates
     slope: Annotated[float, at_least(0)] = 0.001,
 ) -> float:
     """`start` up to count = flat, then `slope` more per update, at most `decay`.
@@ -64,25 +72,28 @@ def piecewise_linear(
     return min(start + max(0, count - flat) * slope, decay)
 
 
+# A weight average whose decay rises along half a cosine
+@register_ema_decay
 def cosine(
     count: int,
     *,
     decay: Fraction = 0.995,
     start: Fraction = 0.0,
-    length: Annotated[int, positive] = 1000,
+    length: Annotated[int, positive] = 1000,  # updates
 ) -> float:
     """From `start` to `decay` along half a cosine in `length` updates."""
     return start + (decay - start) * (1 - math.cos(math.pi * min(count / length, 1))) / 2
 
 
-@declare(rising=(("warmup", "length"),))
+# A weight average whose decay rises linearly, then along half a cosine
+@register_ema_decay(rising=(("warmup", "length"),))
 def warmup_cosine(
     count: int,
     *,
     decay: Fraction = 0.995,
     start: Fraction = 0.0,
-    warmup: Annotated[int, positive] = 100,
-    length: Annotated[int, positive] = 1000,
+    warmup: Annotated[int, positive] = 100,  # updates
+    length: Annotated[int, positive] = 1000,  # updates, with the warm-up
 ) -> float:
     """Linear from 0 to `start` in `warmup` updates, then `cosine` in the rest of `length`."""
     if count < warmup:

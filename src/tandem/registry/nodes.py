@@ -148,8 +148,10 @@ CALLED = (
     "algorithm/timestep_sampling/weighting",
     "algorithm/timestep_sampling/among",
     "dynamics/schedule",
+    "dynamics/solver",
     "dynamics/stochastic",
     "dynamics/stochastic/stay",
+    "model/ema",
 )
 NODES: Mapping[str, Callable[[str, Callable], Node]] = {
     **dict.fromkeys(CALLED, bound_call),

@@ -29,8 +29,14 @@ class Solver(Protocol):
     ) -> tuple[Tensor]: ...
 
 
+# DPM-Solver++, arXiv:2211.01095: one forward pass a step
 @register_solver
-def dpm_solver(levels: Tensor, *, shift: Shift | None = None, order: int = 2) -> Solver:
+def dpm_solver(
+    levels: Tensor,
+    *,
+    shift: Shift | None = None,  # null: the levels of dynamics/schedule; a number: its own levels
+    order: int = 2,
+) -> Solver:
     """Multistep DPM-Solver++, arXiv:2211.01095: one call per step.
 
     levels: [steps + 1] of the schedule. `shift`: of the solver's own levels, used instead.
@@ -40,8 +46,14 @@ def dpm_solver(levels: Tensor, *, shift: Shift | None = None, order: int = 2) ->
     return _multistep(DPMSolverMultistepScheduler, levels, shift, order)
 
 
+# UniPC, arXiv:2302.04867: one forward pass a step
 @register_solver
-def unipc(levels: Tensor, *, shift: Shift | None = None, order: int = 2) -> Solver:
+def unipc(
+    levels: Tensor,
+    *,
+    shift: Shift | None = None,  # null: the levels of dynamics/schedule; a number: its own levels
+    order: int = 2,
+) -> Solver:
     """UniPC, arXiv:2302.04867: one call per step, which also corrects the previous step.
 
     levels: [steps + 1] of the schedule. `shift`: of the solver's own levels, used instead.
@@ -61,8 +73,13 @@ def _multistep(kind: type, levels: Tensor, shift: float | None, order: int) -> S
     return set_levels(scheduler, levels, own=shift is not None)
 
 
+# Heun's trapezoid: two forward passes a step
 @register_solver
-def heun(levels: Tensor, *, shift: Shift | None = 3.0) -> Solver:
+def heun(
+    levels: Tensor,
+    *,
+    shift: Shift | None = 3.0,  # of its own levels, whose last step is tiny; null: the schedule's
+) -> Solver:
     """Heun's method: two calls per step, and one for the last, which is tiny with its own levels.
 
     levels: [steps + 1] of the schedule. `shift`: of the solver's own levels, used instead.
