@@ -36,7 +36,8 @@ PIPELINES = (
     "flux1_kontext qwen_image_edit "
     "z_image z_image_turbo flux2_dev flux2_klein "
     "wan2_1_1_3b wan2_1_14b wan2_2_5b wan2_2_14b wan2_1_i2v_14b wan2_2_i2v_14b "
-    "wan2_2_5b_i2v hunyuan_video hunyuan_video_1_5 ltx_2 ltx_video skyreels_v2_14b qwen3_writes_sd3_5"
+    "wan2_2_5b_i2v hunyuan_video hunyuan_video_1_5 ltx_2 ltx_video skyreels_v2_14b "
+    "qwen3_writes_sd3_5"
 )
 FLOW = ["model=tiny_flow"]
 RANDOM = [*FLOW, "algorithm=tempflow_grpo"]
