@@ -3,10 +3,13 @@
 import json
 
 import pytest
+import torch
 from bring_your_own import FOLDER, PARTS, ROOT, chosen, page
 from ladder import few_of
+from records import rollout, scores
 
 import tandem
+from experiments.bring_your_own.adv_estimator import over_median
 from experiments.bring_your_own.flow_family import ConvFlow
 from tandem.config import ConfigError, check, compose
 
@@ -84,3 +87,11 @@ def test_the_weights_of_a_family_depend_on_the_seed_alone():
 
 def test_moves_are_compared_in_the_states_that_a_function_names():
     check(compose([*chosen("environment"), "reward=episode", "algorithm=group_in_group"]))
+
+
+def test_the_advantage_over_a_median_leaves_missing_scores_out():
+    group = torch.tensor([0] * 4 + [1] * 4)
+    total = torch.tensor([1.0, 2, 3, 0, 0, 0, 1, 1])
+    rows = rollout(torch.ones(8, 1, dtype=torch.bool), group)
+    got = over_median(scores(total, scored=torch.tensor([True] * 3 + [False] + [True] * 4)), rows)
+    assert got[:, 0].tolist() == [-1, 0, 1, 0, -0.5, -0.5, 0.5, 0.5]

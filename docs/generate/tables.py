@@ -13,6 +13,7 @@ from generate.repository import DOCS, ROOT, fenced
 from generate.signatures import Parameter, parameters
 
 SHOWN = re.compile(r"^<!-- (code|table): (.+) -->\n(?:.*\n)*?<!-- end -->$", re.M)
+SHAPE = re.compile(r"^\[[^]]*\]( (bool|int\d+|float\d+|nats))?")  # what a bare comment is made of
 BATCHES = ("Transition", "Evidence", "Rollout", "CoupledBatch", "DecoupledBatch")
 HOMES = {
     "Answers": "tandem.policies.language.records",
@@ -38,15 +39,17 @@ def fields(record: str) -> str:
     if not found:
         raise ValueError(f"no record is called {record}")
     said = meanings() if record in BATCHES else {}
-    rows = [
-        f"| `{one.name}` | {max(_own(one), said.get(one.name, ''), key=len)} |" for one in found
-    ]
+    rows = [f"| `{one.name}` | {_own(one) or said.get(one.name) or _bare(one)} |" for one in found]
     return "\n".join([f"| field of `{record}` | |", "|---|---|", *rows])
 
 
-def _own(field: Parameter) -> str:
-    """Its comment, or else its type."""
+def _bare(field: Parameter) -> str:
     return field.meaning or field.type.replace(" | None", "")
+
+
+def _own(field: Parameter) -> str:
+    """Its comment, if that says more than a shape."""
+    return field.meaning if SHAPE.sub("", field.meaning) else ""
 
 
 def filled(markdown: str) -> str:

@@ -24,6 +24,7 @@ __all__ = [
     "Abandoned",
     "EngineUnavailable",
     "Stop",
+    "UnusableScores",
     "code_of",
     "command_to_resume",
     "end_process",
@@ -56,6 +57,10 @@ class Stop(RuntimeError):
     def __init__(self, message: str, *, change: str = "", page: str = "") -> None:
         super().__init__(message)
         self.change, self.page = change, page
+
+
+class UnusableScores(Stop, ValueError):
+    """Scores of samples for which an advantage is not defined."""
 
 
 class EngineUnavailable(Stop):

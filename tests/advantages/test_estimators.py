@@ -21,6 +21,7 @@ from tandem.advantages.group import (
 )
 from tandem.advantages.parts import by_part, gdpo
 from tandem.advantages.passk import best_gap, pass_at_k, pkpo, pkpo_centred
+from tandem.stop import Stop
 
 PRECISION = {torch.float64: 1e-6, torch.float32: 1e-5}
 GROUPS = torch.tensor([0, 0, 0, 1, 1, 1])
@@ -189,7 +190,7 @@ def test_opo_weighs_the_baseline_by_trained_steps():
 
 
 def test_maxrl_refuses_a_negative_score():
-    with pytest.raises(ValueError, match="scored -1; use rewards of 0 and more"):
+    with pytest.raises(Stop, match="scored -1; use rewards of 0 and more"):
         maxrl(*one_step(torch.tensor([1.0, 0.0, -1.0, 1.0, 0.0, 0.0])))
 
 

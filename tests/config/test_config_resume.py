@@ -162,6 +162,12 @@ def test_a_misspelt_change_is_named(run_dir, override, answer):
     assert str(refused.value).startswith(answer)
 
 
+def test_a_resumed_run_stays_in_its_folder(run_dir):
+    assert resume_config(run_dir, [f"run_dir='{run_dir}'"]).run_dir == str(run_dir)
+    with pytest.raises(ConfigError, match=r"run_dir=copy: .* goes on in .*; continue_from="):
+        resume_config(run_dir, ["run_dir=copy"])
+
+
 def test_a_configuration_that_was_tampered_with_is_checked_like_any_other(run_dir):
     path = run_dir / "config.yaml"
     cfg = OmegaConf.load(path)

@@ -17,6 +17,12 @@ def test_the_parts_that_a_command_line_chose_stand_beside_the_presets():
     assert said["chosen"].endswith(", ".join(["recipe=tiny_lm/dr_grpo", *parts]))
 
 
+def test_updates_of_different_sizes_are_said():
+    sizes = ["prompts_per_step=8", "group_size=4", "num_minibatches=3"]
+    cfg = compose(["~recipe", *sizes])
+    assert "3 an iteration, 8 or 12 samples each" in banner(check(cfg), Path("x"), cfg.reward)
+
+
 def test_several_rewards_stand_among_the_choices():
     cfg = compose(["reward=[exact_match,length]"])
     assert "reward=exact_match+length, data=" in banner(check(cfg), Path("x"), cfg.reward)

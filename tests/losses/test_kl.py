@@ -9,8 +9,16 @@ from records import coupled
 from torch.testing import assert_close
 
 from tandem.losses.kl import k2, k3, k3_plus, k3_unbiased
+from tandem.losses.policy import k3_of
 from tandem.losses.reduction import token_mean
 from tandem.types import CoupledBatch
+
+
+def test_k3_pulls_back_a_step_however_far_it_has_drifted():
+    """Its slope is 1 - exp(-x), x = log p - log p_ref."""
+    logp = torch.tensor([[-0.01, -0.01]], dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(k3_of(logp, torch.tensor([[-60.0, -21.0]])).sum(), logp)
+    assert_close(gradient, torch.ones_like(gradient), atol=1e-8, rtol=0)
 
 
 @pytest.mark.parametrize(

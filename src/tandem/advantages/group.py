@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tandem.contracts import at_least, register_adv_estimator
+from tandem.stop import UnusableScores
 from tandem.types import Rollout, Scores
 
 Scale = Callable[[Scores, Tensor], Tensor]  # of each row's group: [B]
@@ -80,10 +81,10 @@ def opo(scores: Scores, rollout: Rollout) -> Tensor:
 def maxrl(scores: Scores, rollout: Rollout) -> Tensor:
     """(R - mean) / mean of the group, 0 where the mean is 0 (MaxRL, arXiv:2602.02710).
 
-    Raises if a score is negative: the mean is then no success rate. Shape: [B, T].
+    Raises UnusableScores if one is negative: the mean is then no success rate. Shape: [B, T].
     """
     if (scores.total < 0).any():
-        raise ValueError(
+        raise UnusableScores(
             f"maxrl divides by a group's mean score, but a sample scored {scores.total.min():g}; "
             "use rewards of 0 and more and no penalty, or algorithm/advantage=group_relative"
         )

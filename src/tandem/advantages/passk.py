@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tandem.advantages.group import Scale, centre, group_sum, spread_over_steps, varies
 from tandem.contracts import at_least, register_adv_estimator
+from tandem.stop import UnusableScores
 from tandem.types import Rollout, Scores
 
 
@@ -95,10 +96,10 @@ def pkpo_centred(scores: Scores, rollout: Rollout, *, k: int) -> Tensor:
 
 
 def refuse_degrees(scores: Scores) -> None:
-    """Raise ValueError for scores other than 0 and 1, which pass@k needs."""
+    """Raise UnusableScores for scores other than 0 and 1, which pass@k needs."""
     binary = (scores.total == 0) | (scores.total == 1)
     if not binary.all():
-        raise ValueError(
+        raise UnusableScores(
             f"pass_at_k needs scores of 0 or 1, but a sample scored {scores.total[~binary][0]:g}; "
             "leave one reward of 0 and 1, or choose algorithm/advantage=pkpo_centred"
         )

@@ -80,9 +80,9 @@ def resume_config(folder: Path, overrides: Sequence[str]) -> DictConfig:
     before = OmegaConf.to_container(cfg, resolve=False).get("cache_dir")
     if before not in trust.read_trusted().caches:
         cfg.cache_dir = compose([]).cache_dir
+    cfg.resume = cfg.run_dir = str(folder)
     for override in given:
         _apply(cfg, override, redacted)
-    cfg.resume = cfg.run_dir = str(folder)
     _move_cache(cfg, str(before), given)
     if left := _list_redacted(cfg):
         raise ConfigError(
@@ -206,7 +206,10 @@ def _explain_kept(text: str) -> str:
 def _apply(cfg: DictConfig, override: Override, redacted: Sequence[str]) -> None:
     key, text = override.key_or_group, override.input_line
     top = re.split("[./]", key)[0]
-    if top in ("hydra", "plugins", "resume", "run_dir"):
+    if top in ("hydra", "plugins", "resume"):
+        return
+    if key == "run_dir":
+        _refuse_elsewhere(Path(cfg.resume), override)
         return
     from tandem.settings.settings import key_of  # a tenth of what --help takes
 
@@ -225,6 +228,14 @@ def _apply(cfg: DictConfig, override: Override, redacted: Sequence[str]) -> None
         OmegaConf.update(cfg, key, override.value(), merge=True)
     except OmegaConfBaseException as error:
         raise ConfigError(f"{text}: {str(error).splitlines()[0]}") from error
+
+
+def _refuse_elsewhere(folder: Path, override: Override) -> None:
+    if Path(str(override.value())).resolve() != folder.resolve():
+        raise ConfigError(
+            f"{override.input_line}: a run that is resumed goes on in {folder}; "
+            f"continue_from={folder} starts a new run from its weights"
+        )
 
 
 def _moves(old: object, new: object) -> bool:

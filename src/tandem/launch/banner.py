@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -23,7 +22,10 @@ def banner(settings: Settings, run_dir: Path, rewards: Iterable[str]) -> str:
     s = settings
     samples = s.prompts_per_step * s.group_size
     updates = s.num_minibatches * s.epochs
-    per_update = math.ceil(s.prompts_per_step / s.num_minibatches) * s.group_size
+    least, rest = divmod(s.prompts_per_step, s.num_minibatches)
+    per_update = f"{least * s.group_size}"
+    if rest:  # some updates have one group more
+        per_update += f" or {(least + 1) * s.group_size}"
     lines = {
         "run": str(run_dir),
         "chosen": ", ".join([*_chosen(s, rewards), *_parts(s)]),

@@ -22,9 +22,9 @@ def ratio_of(logp: Tensor, old_logp: Tensor) -> Tensor:
 def k3_of(logp: Tensor, other: Tensor) -> Tensor:
     """exp(-x) + x - 1 >= 0, whose mean under the policy is the KL.
 
-    x = logp - other, [B, T] nats.
+    x = logp - other, [B, T] nats. Only its lower end is limited, where exp(-x) would overflow.
     """
-    log_ratio = (logp - other).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    log_ratio = (logp - other).clamp(min=-MAX_LOG_RATIO)
     return torch.expm1(-log_ratio) + log_ratio
 
 

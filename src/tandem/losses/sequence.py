@@ -17,7 +17,7 @@ from tandem.losses.policy import clipped_surrogate
 from tandem.metrics import Max, Metric, Min, Sum, masked_mean
 from tandem.types import CoupledBatch
 
-MAX_LOG_RATIO = 10.0  # of a sample's mean step; e^10 is far outside any clip
+MAX_MEAN_LOG_RATIO = 10.0  # of a sample's mean step; e^10 is far outside any clip
 PRODUCT_LIMITS = (math.log(1e-8), 20.0)  # of the log ratio of a whole sample
 NEVER_FAR = (
     "its weight decays as the ratio of a whole sample leaves 1, but a ratio of means over latent "
@@ -83,7 +83,7 @@ def gspo(
     clip_high: Annotated[float, at_least(0)] = 4e-4,
 ) -> Tensor:
     """One ratio per sample: the geometric mean of its step ratios (arXiv:2507.18071): [B, T]."""
-    ratio = mean_log_ratio(batch).clamp(max=MAX_LOG_RATIO).exp()
+    ratio = mean_log_ratio(batch).clamp(max=MAX_MEAN_LOG_RATIO).exp()
     return -clipped_surrogate(ratio, batch.advantages, low=clip_low, high=clip_high)
 
 
@@ -109,7 +109,7 @@ def gspo_token(
     Shape: [B, T].
     """
     own = batch.logp - batch.logp.detach()
-    ratio = (mean_log_ratio(batch).detach() + own).clamp(max=MAX_LOG_RATIO).exp()
+    ratio = (mean_log_ratio(batch).detach() + own).clamp(max=MAX_MEAN_LOG_RATIO).exp()
     return -clipped_surrogate(ratio, batch.advantages, low=clip_low, high=clip_high)
 
 
@@ -146,7 +146,7 @@ def gmpo(
     log_ratio = log_ratio_of(batch)
     good, bad = log_ratio.clamp(max=clip_high), log_ratio.clamp(min=-clip_low)
     mean = sample_mean(torch.where(batch.advantages > 0, good, bad), batch)
-    return -mean.clamp(max=MAX_LOG_RATIO).exp() * batch.advantages
+    return -mean.clamp(max=MAX_MEAN_LOG_RATIO).exp() * batch.advantages
 
 
 def reshaped_ratio(
