@@ -15,7 +15,7 @@ from two_ranks import on_both, on_two_ranks
 from tandem import distributed
 from tandem.config import build, check, compose
 from tandem.launch.assembly import assemble
-from tandem.launch.devices import trainer_for
+from tandem.launch.trainer import trainer_for
 from tandem.policies.language import pretrained
 from tandem.settings.settings import Settings
 from tandem.training.module import PostTraining

@@ -164,10 +164,7 @@ MISSPELT = {
     "evaluation.pass_at=1,2": (
         "evaluation.pass_at=1,2: several values need -m (a sweep), or evaluation.pass_at=[a,b]"
     ),
-    "seed": (
-        "cannot read 'seed': write key=value, e.g. seed=3; "
-        "quote values that hold spaces, commas, brackets or ~, e.g. 'data.path=\"~/my prompts\"'"
-    ),
+    "seed": "cannot read 'seed': it has no value; write seed=..., or --help for help",
     "warm_start=[algorithm=sft]": (
         "cannot read 'warm_start=[algorithm=sft]': quote the elements of a list that hold =, "
         "e.g. \"warm_start=['algorithm=sft']\""
@@ -179,12 +176,37 @@ MISSPELT = {
     "plugins=[./my_rewards.py]": (
         "plugins: ./my_rewards.py is a file; give its module: plugins=[my_rewards]"
     ),
-    "resume=nowhere": "resume=nowhere: there is no config.yaml in it; give a run directory",
+    "resume=nowhere": "resume=nowhere: there is no such directory; give a run directory",
+    "resume=/dev/shm": "resume=/dev/shm: there is no config.yaml in it; give a run directory",
+    "iterations 5": "cannot read 'iterations': it has no value; write iterations=..., or --help "
+    "for help",
+    "trainer=gpu": "trainer=gpu: trainer=auto takes a GPU if there is one, trainer=ddp or fsdp2 "
+    "all of them",
 }
 
 # Detected when every call is bound to its signature and every rule is checked.
 ENGINE = "rollout=vllm_server rollout.engine.url=http://127.0.0.1:9"
 WRONG = {
+    # Kinds come before values that are missing.
+    "reward=aesthetic": (
+        "reward.aesthetic reads pictures, but model=tiny_lm makes texts; choose a reward of texts"
+    ),
+    "reward=reward_model model=tiny_flow": (
+        "reward.reward_model reads texts, but model=tiny_flow makes pictures; choose a reward of "
+        "pictures"
+    ),
+    "algorithm=opd model=tiny_flow": (
+        "algorithm/advantage=from_teacher on dynamics=flow_sde: a teacher of flows predicts "
+        "velocities, not log-probabilities of steps; set algorithm=diffusion_opd"
+    ),
+    "reward=judge": (
+        "reward.judge.function.chat.url and reward.judge.function.chat.model are not set: add "
+        "reward.judge.function.chat.url=... reward.judge.function.chat.model=..."
+    ),
+    "algorithm=gkd": ("algorithm.teachers.folders is not set: add algorithm.teachers.folders=..."),
+    "model.lora=16": (
+        "model.lora: expected {r: ..., alpha: ..., target_modules: ...} or null, got 16"
+    ),
     "rollout=vllm_server": "rollout.engine.url is not set: add rollout.engine.url=...",
     f"{ENGINE} rollout.engine.url=ftp://x": (
         "rollout.engine.url=ftp://x: expected http://host:port or https://..."

@@ -89,8 +89,8 @@ WRONG = {
         "below the second"
     ),
     "algorithm=dmd2": (
-        "dynamics=ode is for pictures, but model=tiny_lm makes tokens; set another algorithm, "
-        "or a model of pictures"
+        "algorithm=dmd2 trains on finished pictures, but model=tiny_lm makes tokens; set another "
+        "algorithm, or a model of pictures, such as tiny_flow"
     ),
 }  # fmt: skip
 

@@ -160,7 +160,7 @@ def test_a_byte_order_mark_at_the_start_and_blank_lines_are_no_rows(tmp_path):
     ("content", "said"),
     [
         (None, "No such file"),
-        (b"", "no usable row among 0"),
+        (b"", "the file has no rows"),
         (b"{}\n7\n", "among 2; row 1: no prompt"),
     ],
 )

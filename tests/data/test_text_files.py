@@ -90,5 +90,5 @@ def test_a_row_may_bring_its_negative_prompt_and_it_must_be_text(tmp_path):
 
 
 def test_a_useless_file_names_the_flag(tmp_path):
-    with pytest.raises(ValueError, match=r"^data\.path=.*no usable row among 0"):
+    with pytest.raises(ValueError, match=r"^data\.path=.*the file has no rows"):
         text(path=written(tmp_path / "a.txt", "\n \n"), seed=0)

@@ -9,6 +9,7 @@ import ast
 import functools
 from collections.abc import Iterator
 from inspect import signature
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +72,12 @@ def _list_defaulted(node: Definition, module: Module) -> Iterator[str]:
             yield from _list_defaults(given)
         case ast.ClassDef() if made := init_of(node):
             yield from _list_defaults(made[0].args)
-        case ast.ClassDef(bases=bases, body=body):  # a record: those that it extends first
-            for base in bases:
-                yield from list_defaulted(module.paths.get(ast.unparse(base), ""))
-            yield from filter(None, map(_given_field, body))
+        case ast.ClassDef(bases=bases, body=body):
+            above = [list_defaulted(module.paths.get(ast.unparse(base), "")) for base in bases]
+            if any("dataclass" in ast.unparse(made) for made in node.decorator_list):
+                yield from chain(*above, filter(None, map(_given_field, body)))
+            else:
+                yield from next(filter(None, above), ())
 
 
 def _given_field(line: ast.stmt) -> str | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import chain
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from tandem.config import trust
 from tandem.config.binding import Call, bind, bind_call
@@ -15,12 +16,18 @@ from tandem.config.building import make
 from tandem.config.kinds import refuse_foreign_evaluation, refuse_foreign_steps
 from tandem.config.names import ConfigError, nearest
 from tandem.config.overrides import TOGETHER
-from tandem.config.plain import iterate_leaves, reads_environment, target_of, to_plain
+from tandem.config.plain import (
+    iterate_leaves,
+    list_missing,
+    reads_environment,
+    target_of,
+    to_plain,
+)
 from tandem.config.remotes import remotes_can_be_asked
 from tandem.config.targets import resolve
 from tandem.config.values import refuse_empty
 from tandem.contracts import name_of, options_of
-from tandem.legality import Case, check
+from tandem.legality import Case, check, check_kinds
 from tandem.registry import declared
 from tandem.settings.settings import COMPONENTS, Settings
 from tandem.training.offload import OPTIMIZER
@@ -30,6 +37,7 @@ from tandem.types import CoupledBatch, DecoupledBatch, MatchingBatch, Rollout
 OWN = {"demonstrations", "pairs", "baseline", "returns", "version_gap"}
 RECORDS = (CoupledBatch, DecoupledBatch, MatchingBatch, Rollout)  # that components read
 LOGGED = {"likeliest"}  # that only metrics read, which are skipped without them
+STAND_INS = ("UNSET", {"UNSET": "UNSET"}, ["UNSET"])  # for missing values
 FOLDERS = ("run_dir", "sweep_dir", "cache_dir")  # that a run writes to
 OPTIONAL = ("environment",)  # groups that may be empty
 OF_EPISODES = {"turn", "feedback", "state"}  # fields that an environment provides
@@ -41,12 +49,29 @@ def check_config(cfg: DictConfig) -> Settings:
 
     Raises ConfigError for the first rule that is broken.
     """
+    _refuse_foreign_parts(cfg)
     case = make_case(cfg)
     remote = remotes_can_be_asked({"reward": case.rewards, "rollout": case.rollout})
     for broken in chain(remote, check(case)):
         raise ConfigError(broken)
     _refuse_unmet_needs(case)
     return case.plan
+
+
+def _refuse_foreign_parts(cfg: DictConfig) -> None:
+    """Raise for parts of different kinds before values that one of them lacks are asked for."""
+    missing = list_missing(cfg)
+    for stand_in in STAND_INS if missing else ():
+        filled = copy.deepcopy(cfg)
+        for key in missing:
+            OmegaConf.update(filled, key, stand_in)
+        try:
+            case = make_case(filled)
+        except ConfigError:
+            continue  # another type, or a contradiction that is found again with the value
+        for broken in check_kinds(case):
+            raise ConfigError(broken)
+        return
 
 
 def make_case(cfg: DictConfig) -> Case:

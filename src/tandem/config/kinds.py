@@ -32,11 +32,15 @@ def refuse_foreign_steps(cfg: DictConfig) -> None:
         return
     kinds = "pictures", "tokens"
     asked, made = kinds if for_pictures else reversed(kinds)
-    chosen_by_algorithm = for_pictures and cfg.algorithm.get("objective") in ON_ERRORS
-    way = "another algorithm" if chosen_by_algorithm else "dynamics=auto"
+    if for_pictures and cfg.algorithm.get("objective") in ON_ERRORS:  # it chose the dynamics
+        raise ConfigError(
+            f"algorithm={cfg.choices.algorithm} trains on finished pictures, but "
+            f"model={cfg.choices.model} makes tokens; set another algorithm, or a model of "
+            "pictures, such as tiny_flow"
+        )
     raise ConfigError(
         f"dynamics={cfg.dynamics.name} is for {asked}, but model={cfg.choices.model} makes "
-        f"{made}; set {way}, or a model of {asked}"
+        f"{made}; set dynamics=auto, or a model of {asked}"
     )
 
 

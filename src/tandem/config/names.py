@@ -87,8 +87,11 @@ ALIASES: Mapping[str, str] = {
     "cfg_scale": "rollout.guidance_scale",
 }
 
+TRAINER = "trainer=auto takes a GPU if there is one, trainer=ddp or fsdp2 all of them"
 # Options that are deliberately missing -> the reason, and what to set.
 NOT_OFFERED: Mapping[str, str] = {
+    "trainer=gpu": TRAINER,
+    "trainer=cuda": TRAINER,
     "algorithm/kl=k1": (
         "as a term of the loss k1 has a gradient of mean 0, so it is noise; set "
         "algorithm/kl=auto, or algorithm/kl=in_reward, which takes k1 from the reward"
@@ -105,7 +108,8 @@ def unknown(what: str, name: str, names: Iterable[str]) -> str:
     if (moved := was_renamed(name if what in ("key", "group") else option)) is not None:
         return moved
     last = re.split(r"[./]", name)[-1]
-    if (elsewhere := ALIASES.get(last)) is not None and not _of_algorithm(last, names):
+    elsewhere = None if what.startswith("option of ") else ALIASES.get(last)
+    if elsewhere is not None and not _of_algorithm(last, names):
         return f"unknown {what} {name!r}: here it is {elsewhere}"
     if (meant := nearest(name, names)) is not None:
         return f"unknown {what} {name!r}: did you mean {meant!r}?"

@@ -46,6 +46,8 @@ def parse(overrides: Sequence[str]) -> list[Override]:
             "write key=value, e.g. seed=3; quote values that hold spaces, commas, brackets or ~, "
             "e.g. 'data.path=\"~/my prompts\"'"
         )
+        if re.fullmatch(r"[\w./-]+", error.override):
+            form = f"it has no value; write {error.override}=..., or --help for help"
         if re.search(r"=\[.*=", error.override):
             form = "quote the elements of a list that hold =, e.g. \"warm_start=['algorithm=sft']\""
         raise ConfigError(f"cannot read {error.override!r}: {form}") from error

@@ -26,7 +26,7 @@ def to_plain(node: DictConfig | ListConfig | Any) -> Any:
     """Plain dicts, lists and scalars. Raises ConfigError for missing values."""
     if not OmegaConf.is_config(node):
         return node
-    if missing := _list_missing(node):
+    if missing := list_missing(node):
         are = "is" if len(missing) == 1 else "are"
         flags = " ".join(f"{key}=..." for key in missing)
         raise ConfigError(f"{' and '.join(missing)} {are} not set: add {flags}")
@@ -79,5 +79,6 @@ def _iterate_leaves(value: Any, where: str) -> Iterator[tuple[str, Any]]:
         yield from _iterate_leaves(item, f"{where}.{name}" if where else str(name))
 
 
-def _list_missing(node: DictConfig | ListConfig) -> list[str]:
+def list_missing(node: DictConfig | ListConfig) -> list[str]:
+    """The keys without a value."""
     return [key for key, value in iterate_leaves(node) if value == "???"]

@@ -128,6 +128,8 @@ def _read_record(folder: Path) -> DictConfig:
 def check_files(folder: Path) -> None:
     """Raise ConfigError for a directory without a configuration, or with files that must not be
     opened or written."""
+    if not folder.is_dir():
+        raise ConfigError(f"resume={folder}: there is no such directory; give a run directory")
     if not (folder / "config.yaml").exists():
         raise ConfigError(f"resume={folder}: there is no config.yaml in it; give a run directory")
     with _as_a_run(folder):

@@ -8,6 +8,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import is_dataclass
 from inspect import Parameter, Signature
 from typing import Any
 
@@ -87,6 +88,8 @@ def _word(option: object) -> str:
         return f"a list of {', '.join(items) or 'anything'}"
     if kind in (dict, Mapping):
         return f"a mapping of {' to '.join(map(describe, typing.get_args(option))) or 'anything'}"
+    if inspect.isclass(kind) and is_dataclass(kind):
+        return f"{{{', '.join(f'{name}: ...' for name in signature(kind).parameters)}}}"
     return option.__name__ if inspect.isclass(option) else str(option).replace("typing.", "")
 
 

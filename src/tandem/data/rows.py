@@ -154,7 +154,8 @@ def read_rows(
         raise ValueError(f"{option}={path}: {error.strerror or error}{looked_at(path)}") from None
     if not rows.prompts:
         first = f"; row {rows.bad[0].line}: {rows.bad[0].reason}" if rows.bad else ""
-        raise ValueError(f"{option}={path}: no usable row among {len(rows.bad)}{first}")
+        found = f"no usable row among {len(rows.bad)}" if rows.bad else "the file has no rows"
+        raise ValueError(f"{option}={path}: {found}{first}")
     return rows
 
 

@@ -31,7 +31,10 @@ class Lengths:
 
     def __post_init__(self) -> None:
         if not 1 <= self.shortest <= self.longest <= 18 or self.count < 1:
-            raise ValueError(f"lengths must be 1 to 18 letters, and count at least 1: {self}")
+            raise ValueError(
+                f"shortest={self.shortest} longest={self.longest} count={self.count}: lengths must "
+                "be 1 to 18 letters, the shortest first, and count at least 1"
+            )
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(self.shortest, self.longest + 1))

@@ -49,7 +49,16 @@ RULES = (
     *steps.RULES,
 )
 
-__all__ = ["RULES", "Case", "Part", "check"]
+# Rules of kinds: they read no value that a user must give, such as a path.
+KINDS = (*samples.KINDS, *domains.RULES)
+
+__all__ = ["KINDS", "RULES", "Case", "Part", "check", "check_kinds"]
+
+
+def check_kinds(case: Case) -> Iterator[str]:
+    """The contradictions between kinds of parts."""
+    for rule in KINDS:
+        yield from rule(case)
 
 
 def check(case: Case) -> Iterator[str]:

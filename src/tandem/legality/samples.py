@@ -204,3 +204,4 @@ RULES = (
     datasets_have_their_numbers,
     datasets_name_their_rewards,
 )
+KINDS = (data_ask_for_what_is_made, rewards_read_what_is_made, rewards_of_films_see_films)

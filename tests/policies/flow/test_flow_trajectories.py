@@ -204,8 +204,8 @@ def test_words_and_their_order_matter():
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"steps": 0}, "steps is 0"),
-        ({"steps": 4, "max_rows": 0}, "max_rows is 0"),
+        ({"steps": 0}, "rollout.steps=0: must be at least 1"),
+        ({"steps": 4, "max_rows": 0}, "rollout.max_rows=0: must be at least 1"),
         ({"steps": 4, "guidance_scale": 0.5}, "at least 1"),
     ],
 )

@@ -27,7 +27,7 @@ APART = 10  # distance between the images of one sequence on the time axis of po
 
 
 @declare(shows=range(11))
-class Flux2Klein(PatchedAutoencoded, EmbeddedGuidance):
+class Flux2Klein(EmbeddedGuidance, PatchedAutoencoded):
     """Prompts are the states of three layers of a Qwen3."""
 
     family = Family(
