@@ -10,7 +10,7 @@ from matrix import OF_EPISODES, OF_PAIRS, ticks
 import tandem
 from tandem.config import build
 from tandem.dynamics.kernels import ode
-from tandem.launch.sample import configuration, loaded
+from tandem.launch.answers import configuration, loaded
 from tandem.policies.flow.records import FlowSampling
 
 TRAINED = {(model, preset) for model, preset, _ in ticks()}

@@ -14,7 +14,7 @@ from tandem.config.plugins import ADMITTED, hash_modules, load_plugins
 from tandem.config.resume import list_confirmed, remember
 from tandem.config.servers import list_elsewhere
 from tandem.config.targets import resolve
-from tandem.launch import sample
+from tandem.launch import answers
 from tandem.launch.initial_weights import warm_configuration
 from tandem.launch.run import admit_address
 from tandem.policies.engines.addresses import AddressFile, find_urls, judged_by
@@ -70,7 +70,7 @@ def test_a_foreign_run_imports_nothing(tmp_path):
     asks = [
         lambda: configuration([f"resume={run}"]),
         lambda: configuration([f"resume={run}", "evaluate=true"]),
-        lambda: sample.configuration(run),
+        lambda: answers.configuration(run),
     ]
     for ask in asks:
         with pytest.raises(ConfigError) as refused:

@@ -35,6 +35,22 @@ def test_the_usage_lists_every_word(capsys):
     assert all(f"  {word} " in said for word in COMMANDS)
 
 
+@pytest.mark.system
+def test_no_help_imports_torch():
+    """Of any command, all in one process."""
+    code = (
+        "import sys\n"
+        "from contextlib import suppress\n"
+        "from tandem.__main__ import COMMANDS, main\n"
+        "for word in COMMANDS:\n"
+        "    with suppress(SystemExit):\n"
+        "        main([word, '--help'])\n"
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1:] == ["False"], done.stderr
+
+
 def test_an_unknown_word_is_refused_with_the_nearest(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["trian"])

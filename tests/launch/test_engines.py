@@ -17,7 +17,8 @@ import torch
 
 from tandem.config import ConfigError, build, check, compose
 from tandem.launch import engine_processes
-from tandem.launch.engine_plan import Servers, compose_run, plan
+from tandem.launch.engine_options import Servers
+from tandem.launch.engine_plan import compose_run, plan
 from tandem.launch.engine_processes import EngineProcess, Watcher
 from tandem.launch.engines import make_help, read
 from tandem.launch.own_engines import devices_of, own_engines

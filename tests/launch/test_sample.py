@@ -10,7 +10,7 @@ from PIL import Image
 from tandem import rng
 from tandem.config import ConfigError, check, compose
 from tandem.dynamics.kernels import ode
-from tandem.launch import sample
+from tandem.launch import answers, sample
 from tandem.policies.flow.records import FlowSampling
 from tandem.record.pictures import enlarge, lay_out_grid, load
 from tandem.stop import command_to_resume
@@ -133,7 +133,7 @@ def test_prompts_and_numbers_that_do_not_fit_are_one_line(finished, capsys):
     ],
 )
 def test_a_prompt_is_put_as_the_data_put_theirs(data, chat, want):
-    prompt = sample.worded("how?", OmegaConf.create({"data": data}), chat=chat)
+    prompt = answers.worded("how?", OmegaConf.create({"data": data}), chat=chat)
     turns = [(m["role"], m["content"]) for m in prompt.messages or ()]
     assert (turns or prompt.text) == want
 
@@ -141,8 +141,8 @@ def test_a_prompt_is_put_as_the_data_put_theirs(data, chat, want):
 def test_pictures_of_a_question_are_read_or_refused_in_one_line(finished, tmp_path, capsys):
     file = tmp_path / "red.png"
     Image.new("RGB", (16, 16), (255, 0, 0)).save(file)
-    (picture,) = sample.worded(
-        "a?", sample.configuration(finished), chat=False, images=[file]
+    (picture,) = answers.worded(
+        "a?", answers.configuration(finished), chat=False, images=[file]
     ).images
     assert (picture.height, picture.width) == (16, 16)
     config = finished / "config.yaml"
@@ -165,7 +165,7 @@ def test_a_model_that_sees_is_asked_about_pictures(tmp_path, capsys):
 
 def test_frames_of_a_film_stand_side_by_side(painter, tmp_path, capsys, monkeypatch):
     film = torch.arange(3 * 4 * 5 * 3, dtype=torch.uint8).view(3, 4, 5, 3)
-    monkeypatch.setattr(sample, "ask", lambda *_, **__: ((film, film), ()))
+    monkeypatch.setattr(answers, "ask", lambda *_, **__: ((film, film), ()))
     (file,) = said(capsys, painter, "red circle", "--out", tmp_path / "film.png")
     assert load(file).shape == (24 * (4 + 2), 24 * (2 * (3 * 5 + 1) + 1), 3)  # 4 pixels to 96
 
@@ -183,6 +183,6 @@ def test_steps_that_a_schedule_of_fixed_levels_lacks_are_refused():
 
     evaluation = check(compose(["model=tiny_flow", "algorithm=flow_grpo"])).evaluation
     policy = SimpleNamespace(sampling=FlowSampling(steps=2, schedule=fixed))
-    assert sample.sampling_of(policy, evaluation, {"steps": 2}).steps == 2
+    assert answers.sampling_of(policy, evaluation, {"steps": 2}).steps == 2
     with pytest.raises(ConfigError, match=r"^dynamics\.schedule of --steps=3: KeyError: 3"):
-        sample.sampling_of(policy, evaluation, {"steps": 3})
+        answers.sampling_of(policy, evaluation, {"steps": 3})

@@ -9,14 +9,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from types import FrameType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from tandem.config import ConfigError
 from tandem.config.refusals import refusals, refusing
-from tandem.launch.engine_plan import Servers, compose_run, plan
+from tandem.launch.engine_options import Servers
 from tandem.launch.engine_processes import POLL, Watcher
-from tandem.policies.engines.addresses import AddressFile
 from tandem.stop import STOPPED, EngineUnavailable, code_of, keep_exit_code, list_heard
+
+if TYPE_CHECKING:
+    from tandem.policies.engines.addresses import AddressFile
 
 TOLD = 15.0  # seconds between two lines while servers start
 HELP = """\
@@ -60,6 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     with refusals(), refusing():
         servers, overrides = read(words)
+        from tandem.launch.engine_plan import compose_run, plan  # imports torch
+        from tandem.policies.engines.addresses import AddressFile
+
         processes, folder = plan(servers, compose_run(overrides))
     watcher = Watcher(
         servers=processes, startup=servers.startup, restarts=servers.restarts, say=say

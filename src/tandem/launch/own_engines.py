@@ -14,7 +14,8 @@ from omegaconf import DictConfig
 from tandem import distributed
 from tandem.config import ConfigError, build
 from tandem.config.refusals import refusing
-from tandem.launch.engine_plan import Servers, plan
+from tandem.launch.engine_options import Servers
+from tandem.launch.engine_plan import plan
 from tandem.launch.engine_processes import POLL, Watcher
 from tandem.policies.engines.addresses import AddressFile
 from tandem.policies.engines.serving import CPU, ServerOption

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tandem.config import ConfigError, build, compose
 from tandem.config.binding import bind_call
@@ -15,11 +15,13 @@ from tandem.config.building import make
 from tandem.config.names import unknown
 from tandem.config.overrides import parse
 from tandem.config.refusals import refusals
-from tandem.reward_server.scoring import Scorer, make_scorer
-from tandem.reward_server.server import Capacity, ScoreServer
-from tandem.rewards.rewards import Rewards
-from tandem.rewards.signature import compares
+from tandem.remote.serving import Capacity
 from tandem.stop import end_when_told, until_told
+
+if TYPE_CHECKING:  # torch takes a second: not for --help
+    from tandem.reward_server.scoring import Scorer
+    from tandem.reward_server.server import ScoreServer
+    from tandem.rewards.rewards import Rewards
 
 TOKEN = "TANDEM_REWARD_TOKEN"
 SHORTEST_TOKEN = 8  # characters
@@ -84,6 +86,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     with refusals():
         place, capacity, overrides = read(words)
+        from tandem.reward_server.scoring import make_scorer
+
         token = token_for(place)
         score = make_scorer(build_rewards(compose_rewards(overrides)))
         server = bind_server(place, score, token, capacity)
@@ -143,6 +147,9 @@ def build_rewards(nodes: Mapping[str, Any]) -> Rewards:
 
     Raises ConfigError for a reward that does not bind.
     """
+    from tandem.rewards.rewards import Rewards
+    from tandem.rewards.signature import compares
+
     try:
         rewards = Rewards({name: build(node) for name, node in nodes.items()})
     except ConfigError:
@@ -173,6 +180,8 @@ def token_for(place: Place) -> str | None:
 
 def bind_server(place: Place, score: Scorer, token: str | None, capacity: Capacity) -> ScoreServer:
     """Listen on an address. Raises ConfigError if that is not possible."""
+    from tandem.reward_server.server import ScoreServer
+
     try:
         return ScoreServer((place.host, place.port), score, token=token, capacity=capacity)
     except OSError as error:

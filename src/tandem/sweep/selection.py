@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig
 
@@ -18,14 +19,16 @@ from tandem.compare.selection import ENDED, SAID, Fresh, Selection
 from tandem.config import build, check, compose
 from tandem.config.overrides import quote
 from tandem.config.resume import list_confirmed
-from tandem.data import Data
 from tandem.record import durable
 from tandem.record.reading import runs
 from tandem.sweep import status
 from tandem.sweep.job import Launch, Task, finish_job, name_launch
 from tandem.sweep.launch import listen_for_stop
 from tandem.sweep.table import OPEN
-from tandem.types import Prompt
+
+if TYPE_CHECKING:
+    from tandem.data import Data
+    from tandem.types import Prompt
 
 ANSWER = "evaluation_test.json"  # in a run's directory
 PAGE = "selection.md"

@@ -15,7 +15,7 @@ from tandem.dynamics.kernels import ode
 from tandem.dynamics.schedules import linear_dynamic_shift
 from tandem.evaluation.evaluate import evaluate
 from tandem.evaluation.settings import Pictures
-from tandem.launch.sample import sampling_of
+from tandem.launch.answers import sampling_of
 from tandem.policies.flow.families.sd3 import SD3
 from tandem.policies.flow.sampling import start_noise
 from tandem.rewards import Reward, Rewards

@@ -1,0 +1,61 @@
+"""Options of `tandem engines`: the servers of a run, and the GPUs that each of them gets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tandem.config import ConfigError
+
+UUIDS = ("GPU-", "MIG-")  # beginnings of the names that CUDA_VISIBLE_DEVICES may have
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Servers:
+    """The servers of a run, and how they are supervised."""
+
+    gpus: str
+    tensor_parallel: int = 1
+    host: str = "127.0.0.1"
+    port: int = 8000
+    restarts: int = 3
+    startup: float = 1200.0
+    program: str | None = None
+    flags: str = ""
+
+    def __post_init__(self) -> None:
+        limits = {
+            f"tensor_parallel={self.tensor_parallel}: must be 1 or more": self.tensor_parallel >= 1,
+            f"port={self.port}: must be between 0 and 65535": 0 <= self.port < 1 << 16,
+            f"restarts={self.restarts}: must be 0 or more": self.restarts >= 0,
+            f"startup={self.startup}: must be above 0": self.startup > 0,
+        }
+        for wrong, holds in limits.items():
+            if not holds:
+                raise ConfigError(wrong)
+
+    @property
+    def devices(self) -> list[tuple[str, ...]]:
+        """The GPUs of each server; none: the CPU. Raises ConfigError."""
+        from tandem.policies.engines.serving import CPU  # imports torch
+
+        kind, _, count = self.gpus.partition(":")
+        if kind == CPU and (count or "1").isdigit() and self.tensor_parallel == 1:
+            return [()] * int(count or 1)
+        numbers = [number for part in self.gpus.split(",") for number in _spread(part)]
+        if not numbers or len(set(numbers)) < len(numbers) or len(numbers) % self.tensor_parallel:
+            raise ConfigError(
+                f"gpus={self.gpus}: expected distinct GPU numbers such as 4-7 or 0,2, in a "
+                f"multiple of tensor_parallel={self.tensor_parallel}, or cpu:2"
+            )
+        size = self.tensor_parallel
+        return [tuple(numbers[i : i + size]) for i in range(0, len(numbers), size)]
+
+
+def _spread(part: str) -> list[str]:
+    """4-7 -> 4, 5, 6, 7, and a UUID itself; empty for anything else."""
+    if part.startswith(UUIDS):
+        return [part]
+    first, _, last = part.partition("-")
+    if not first.isdigit() or not (last or "0").isdigit():
+        return []
+    return [str(number) for number in range(int(first), int(last or first) + 1)]
