@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize, special
+from scipy import special
 
 from tandem.compare.statistics.intervals import is_rounding
 
@@ -71,6 +71,8 @@ def count_wins(a: ArrayLike, b: ArrayLike, *, level: float = LEVEL) -> WinCount:
     won, games = _won(a, b), len(a) * len(b)
     if min(len(a), len(b)) < FEWEST_SEEDS:
         return WinCount(wins=won, games=games, low=None, high=None)
+    from scipy import optimize
+
     share, edge = won / games, float(special.ndtri((1 + level) / 2))
     more = (len(a) + len(b)) / 2 - 1
 

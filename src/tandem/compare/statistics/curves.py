@@ -12,7 +12,7 @@ from itertools import accumulate
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import optimize, special
+from scipy import special
 
 from tandem.compare.statistics.intervals import is_rounding
 
@@ -161,6 +161,7 @@ def saturation(
 def _best_half(x: NDArray, y: NDArray, within: tuple[float, float]) -> float:
     """The half time of the best fit. The other two parameters are linear, so only this one is
     searched: first on a grid, as the error may have several minima, then near the best point."""
+    from scipy import optimize  # half of what a comparison imports, and only fits need it
 
     def left(power: float) -> float:
         return _ends(x, y, np.ptp(x) * 2**power, within)[1]
@@ -176,6 +177,8 @@ def _ends(
     x: NDArray, y: NDArray, half: float, within: tuple[float, float]
 ) -> tuple[tuple[float, float], float]:
     """The best (end, start) for this half time, and the residual sum of squares."""
+    from scipy import optimize
+
     decay = np.exp2(-(x - x[0]) / half)
     columns = np.stack([1 - decay, decay], 1)
     ends = optimize.lsq_linear(columns, y, bounds=within).x
