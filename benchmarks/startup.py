@@ -1,7 +1,8 @@
 """Start-up times: `python benchmarks/startup.py [--save]`.
 
 Seconds until the first finished optimiser step without a warm start, and the share of imports;
-until the help; until a misspelt word and a value that binds to nothing are refused.
+until the help; until a dry run has ended; until a misspelt word and a value that binds to nothing
+are refused.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ FIRST_STEP = ("warm_start=null", "iterations=1", "evaluation.every=null", "train
 CASES = {  # name -> command line, exit status, aim in seconds
     "the first optimiser step's line": (FIRST_STEP, 0, 10),
     "--help": (("--help",), 0, 2),
+    "dry_run=true": (("dry_run=true",), 0, 4),
     "misspelt key: iteratons=1": (("iteratons=1",), 2, 2),
     "misspelt choice: algorithm=gpro": (("algorithm=gpro",), 2, 2),
     "unbound value: epochs=two": (("epochs=two",), 2, 6),
