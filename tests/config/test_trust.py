@@ -376,6 +376,16 @@ def test_an_address_that_a_foreign_run_finds_in_its_folder_is_not_believed(tmp_p
     assert admitted(run, cfg=resumed)[1] == url
 
 
+def test_an_address_is_believed_in_a_folder_that_the_command_line_names(tmp_path):
+    cfg = compose(["model=qwen3_0_6b", "rollout=vllm_server", "rollout.engine.url=auto"])
+    run = run_of(tmp_path / "run", OmegaConf.to_yaml(cfg, resolve=True))
+    AddressFile(folder=tmp_path, urls=["http://node7.example:80"]).write(ready=True)
+    with pytest.raises(ConfigError, match=r"the run would connect to http://node7\.example"):
+        admitted(tmp_path, cfg=configuration([f"resume={run}"]))
+    resumed = configuration([f"resume={run}", f"rollout.engine.folder={tmp_path}"])
+    assert admitted(tmp_path, cfg=resumed) == ["http://node7.example:80"]
+
+
 def test_a_variable_for_servers_that_are_still_to_be_found_is_named_each_time(
     tmp_path, monkeypatch
 ):

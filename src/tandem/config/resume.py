@@ -181,7 +181,8 @@ def remember(cfg: DictConfig) -> None:
 def judge_address(cfg: DictConfig, url: str) -> None:
     """Raise for an address found in a folder (`url=auto`) that is not trusted: see `trust`."""
     config = trust.with_address(to_plain(cfg), url)
-    trust.refuse_unsaid(config, recorded=cfg.resume is not None)
+    recorded = cfg.resume is not None and cfg.rollout.engine.folder not in trust.SAID_FOLDERS
+    trust.refuse_unsaid(config, recorded=recorded)
 
 
 def remember_address(cfg: DictConfig, url: str) -> None:

@@ -28,6 +28,7 @@ from tandem.remote import is_address
 SAID_VARIABLES: set[str] = set()
 SAID_KEPT: set[str] = set()  # variables for programs, not for servers
 SAID_HOSTS: set[str] = set()  # as scheme://host:port
+SAID_FOLDERS: set[str] = set()  # of engines, whose addresses are trusted as if they were given
 SAID_STARTS: set[str] = set()  # "true" if a command line allows starting engines
 SAID_COMMANDS: set[str] = set()  # of programs
 
@@ -129,6 +130,8 @@ def _believe(path: Sequence[str], value: object) -> None:
         (SAID_KEPT if many else SAID_VARIABLES).update(map(str, value if many else [value]))
     if name == "url" or (path[-2:-1] == ["folders"] and is_address(value)):
         SAID_HOSTS.update(hosts_of(value))
+    if [*path[-2:]] == ["engine", "folder"]:
+        SAID_FOLDERS.add(str(value))
     if name == "starts" and value is True:
         SAID_STARTS.add("true")
     if name == "command" and many:
