@@ -12,7 +12,7 @@ from tandem.contracts import register_reward
 from tandem.rewards.clauses import Clause, Clauses, find_clauses
 from tandem.rewards.objects import Found, direction, select
 from tandem.rewards.result import Missing
-from tandem.rewards.signature import batched
+from tandem.rewards.signature import batched, split_known
 from tandem.types import Prompt
 
 Objects = Mapping[str, Sequence[Found]]  # objects found, by requested name
@@ -57,13 +57,9 @@ class GenEval:
     def __call__(
         self, outputs: Sequence[Tensor], prompts: Sequence[Prompt]
     ) -> list[float | Missing | None]:
-        clauses = [find_clauses(prompt.fields) for prompt in prompts]
-        known = {place: own for place, own in enumerate(clauses) if isinstance(own, tuple)}
+        known, scores = split_known([find_clauses(prompt.fields) for prompt in prompts])
         names = [sorted({c.name for c in (*wanted, *never)}) for wanted, never in known.values()]
         found = self.detector([outputs[place] for place in known], names)
-        scores: list[float | Missing | None] = [
-            None if isinstance(own, tuple) else own for own in clauses
-        ]
         kept: dict[int, dict[str, list[Found]]] = {}
         for place, objects in zip(known, found, strict=True):
             if isinstance(objects, Missing):

@@ -13,7 +13,7 @@ from torch import Tensor
 from tandem.contracts import register_reward
 from tandem.rewards.asked import Asked
 from tandem.rewards.result import Missing
-from tandem.rewards.signature import batched
+from tandem.rewards.signature import batched, split_known
 from tandem.types import Prompt
 
 WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
@@ -58,18 +58,12 @@ class GenEval2(Asked):
     def __call__(
         self, outputs: Sequence[Tensor], prompts: Sequence[Prompt]
     ) -> list[float | Missing | None]:
-        asked = [questions_of(prompt) for prompt in prompts]
-        rows = [
-            (picture, *pair)
-            for picture, own in zip(outputs, asked, strict=True)
-            if isinstance(own, list)
-            for pair in own
-        ]
+        known, scores = split_known([questions_of(prompt) for prompt in prompts])
+        rows = [(outputs[place], *pair) for place, own in known.items() for pair in own]
         chances = iter([x for part in self.hosting.parts(rows) for x in self.chances(part)])
-        return [
-            self.rule([next(chances) for _ in own]) if isinstance(own, list) else own
-            for own in asked
-        ]
+        for place, own in known.items():
+            scores[place] = self.rule([next(chances) for _ in own])
+        return scores
 
     @torch.no_grad()
     def chances(self, rows: Sequence[tuple[Tensor, str, str]]) -> list[float]:

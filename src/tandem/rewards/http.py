@@ -11,7 +11,7 @@ from tandem.contracts import declare
 from tandem.remote import Breaker, Endpoint, Limits, RemoteError, Reply, Retries, as_json
 from tandem.rewards.result import HERE, Missing
 from tandem.rewards.serialization import Number, Row, decode_numbers, encode, row_of
-from tandem.rewards.signature import batched, waits
+from tandem.rewards.signature import batched, split_known, waits
 from tandem.types import Prompt
 
 
@@ -47,9 +47,11 @@ class HttpReward:
 
     def __call__(self, outputs: Sequence[str | Tensor], prompts: Sequence[Prompt]) -> list[Number]:
         rows = [_row(place, *pair) for place, pair in enumerate(zip(outputs, prompts, strict=True))]
-        sent = [row for row in rows if isinstance(row, Row)]
-        numbers = iter(self._asked(sent) if sent else [])
-        return [next(numbers) if isinstance(row, Row) else row for row in rows]
+        known, numbers = split_known(rows)
+        answers = self._asked([*known.values()]) if known else []
+        for place, answer in zip(known, answers, strict=True):
+            numbers[place] = answer
+        return numbers
 
     def _asked(self, rows: Sequence[Row]) -> list[Number]:
         kind, body = encode(rows)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tandem.contracts import register_reward
 from tandem.rewards.result import Missing
-from tandem.rewards.signature import batched
+from tandem.rewards.signature import batched, split_known
 from tandem.types import Prompt
 
 Reader = Callable[[Sequence[Tensor]], list[str]]  # pictures, uint8 [H, W, 3] -> their texts
@@ -33,14 +33,10 @@ class Ocr:
     def __call__(
         self, outputs: Sequence[Tensor], prompts: Sequence[Prompt]
     ) -> list[float | Missing | None]:
-        asked = [asked_text(prompt) for prompt in prompts]
-        known = [place for place, text in enumerate(asked) if isinstance(text, str)]
+        known, scores = split_known([asked_text(prompt) for prompt in prompts])
         read = self.reader([outputs[place] for place in known])
-        scores: list[float | Missing | None] = [
-            None if isinstance(text, str) else text for text in asked
-        ]
-        for place, text in zip(known, read, strict=True):
-            scores[place] = similarity(text, asked[place])
+        for (place, asked), text in zip(known.items(), read, strict=True):
+            scores[place] = similarity(text, asked)
         return scores
 
 

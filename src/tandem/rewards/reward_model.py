@@ -10,7 +10,7 @@ import torch
 from tandem.contracts import register_reward
 from tandem.rewards.networks import Hosting, network, read, tokenizer
 from tandem.rewards.result import Missing
-from tandem.rewards.signature import batched
+from tandem.rewards.signature import batched, split_known
 from tandem.types import Prompt
 
 KEY = "reward.reward_model.function.path"
@@ -53,10 +53,9 @@ class RewardModel:
 
     def __call__(self, outputs: Sequence[str], prompts: Sequence[Prompt]) -> list[float | Missing]:
         rows = [self._tokens(*pair) for pair in zip(outputs, prompts, strict=True)]
-        scores: list[float | Missing] = [row if isinstance(row, Missing) else 0.0 for row in rows]
-        known = [i for i, row in enumerate(rows) if not isinstance(row, Missing)]
-        known.sort(key=lambda i: len(rows[i]))  # minimises padding
-        for part in self.hosting.parts(known):
+        known, scores = split_known(rows)
+        by_length = sorted(known, key=lambda i: len(rows[i]))  # minimises padding
+        for part in self.hosting.parts(by_length):
             for i, score in zip(part, self._scores([rows[i] for i in part]), strict=True):
                 scores[i] = score
         return scores

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import combinations
-from typing import Protocol, TypeVar, overload
+from typing import Any, Protocol, TypeVar, overload
 
 from torch import Tensor
 
@@ -16,6 +16,7 @@ from tandem.rewards.result import Missing, copy_of, number_of, one_each
 from tandem.types import Prompt
 
 Function = TypeVar("Function", bound=Callable)
+Item = TypeVar("Item")
 Rows = tuple[int, ...]  # the samples of one call
 
 
@@ -168,3 +169,11 @@ def rows_of_groups(group: Tensor | None, count: int) -> list[list[int]]:
     for row, one in enumerate(range(count) if group is None else group.tolist()):
         places.setdefault(one, []).append(row)
     return list(places.values())
+
+
+def split_known(rows: Sequence[Item | Missing | None]) -> tuple[dict[int, Item], list[Any]]:
+    """The rows that can be judged by their places, and the scores of all rows: so far the reasons
+    why the others have none."""
+    unknown = {i: row for i, row in enumerate(rows) if row is None or isinstance(row, Missing)}
+    known = {i: row for i, row in enumerate(rows) if i not in unknown}
+    return known, [unknown.get(place) for place in range(len(rows))]
