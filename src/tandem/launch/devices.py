@@ -39,10 +39,9 @@ def gpus(devices: Devices) -> int:
 
 def device_of_rank(devices: Devices, rank: int) -> torch.device:
     """The device of a rank, which is counted on its node."""
-    if not gpus(devices):
+    if not (there := gpus(devices)):
         return torch.device("cpu")
-    named, place = devices.devices, rank if ranks_of(devices) > 1 else 0
-    return torch.device("cuda", named[place] if isinstance(named, list) else place)
+    return torch.device("cuda", devices.indices(there)[rank if ranks_of(devices) > 1 else 0])
 
 
 def ranks_of(devices: Devices) -> int:

@@ -65,13 +65,9 @@ def devices_of(trainer: Devices) -> str:
     if trainer.accelerator == "cpu" or not torch.cuda.is_available():
         return CPU
     count = torch.cuda.device_count()
-    if isinstance(trainer.devices, list):
-        used = trainer.devices
-    else:
-        used = range(count if trainer.devices == "auto" else trainer.devices)
     # The run counts the GPUs that it sees; a server sees what its own variable names.
     seen = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(count)))).split(",")
-    return ",".join(seen[number].strip() for number in used)
+    return ",".join(seen[number].strip() for number in trainer.indices(count))
 
 
 def _watch(watcher: Watcher, addresses: AddressFile, ended: threading.Event) -> None:

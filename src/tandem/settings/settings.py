@@ -5,7 +5,7 @@ Defaults are in conf/config.yaml: a key without a value is missing, and gets no 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Literal, get_type_hints
@@ -91,11 +91,16 @@ class Devices:
     @property
     def ranks(self) -> int | None:
         """The number of processes; None: one per device of the machine."""
-        if self.devices == "auto":
-            return None
-        return self.num_nodes * (
-            len(self.devices) if isinstance(self.devices, list) else self.devices
-        )
+        return None if self.devices == "auto" else self.num_nodes * len(self.indices(0))
+
+    def indices(self, count: int) -> Sequence[int]:
+        """The numbers of the devices that the run uses on each node, which has `count` of them."""
+        match self.devices:
+            case "auto":
+                return range(count)
+            case int():
+                return range(self.devices)
+        return self.devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
