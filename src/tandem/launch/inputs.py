@@ -43,18 +43,23 @@ def read_inputs(cfg: DictConfig) -> Data | None:
 def read_data(cfg: DictConfig) -> Data:
     """The result of the data function. Raises ConfigError if it is no Data, and, with the line in
     their code, for errors of users' own functions."""
-    given, key = attempt(build, (cfg.data,)), f"data={cfg.choices.data}"
-    if isinstance(given, Data):
-        return given
-    if not isinstance(given, BaseException):
-        raise ConfigError(
-            f"{key} returned {type(given).__name__}, not tandem.data.records.Data; "
-            "see docs/howto/data.md"
-        )
-    if not (place := place_of(given)) or isinstance(given, ConfigError):
-        raise given
-    said = " ".join(str(given).split()) + place if isinstance(given, ValueError) else told(given)
-    raise ConfigError(f"{key}: {said}") from given
+    key = f"data={cfg.choices.data}"
+    match attempt(build, (cfg.data,)):
+        case Data() as data:
+            return data
+        case ConfigError() as error:
+            raise error
+        case BaseException() as error if not (place := place_of(error)):
+            raise error
+        case ValueError() as error:
+            raise ConfigError(f"{key}: {' '.join(str(error).split())}{place}") from error
+        case BaseException() as error:
+            raise ConfigError(f"{key}: {told(error)}") from error
+        case other:
+            raise ConfigError(
+                f"{key} returned {type(other).__name__}, not tandem.data.records.Data; "
+                "see docs/howto/data.md"
+            )
 
 
 def read_by(needs: frozenset[str]) -> str:

@@ -34,15 +34,16 @@ def main(arguments: Sequence[str]) -> None:
     sys.argv = [str(CONF.parent / "train.py"), *arguments]  # jobs of a sweep are started with it
     with refusals(), uncollected():
         asked = preflight(sys.argv)
-    if isinstance(asked, Sweep):
-        from tandem.sweep.launch import launch
+    match asked:
+        case Sweep():
+            from tandem.sweep.launch import launch
 
-        with refusals():
-            sys.exit(launch(asked, sys.argv))
-    if isinstance(asked, Run):
-        asked.start(train)
-    else:
-        asked_of_hydra()
+            with refusals():
+                sys.exit(launch(asked, sys.argv))
+        case Run():
+            asked.start(train)
+        case _:
+            asked_of_hydra()
 
 
 def train(asked: Run, run_dir: Path) -> None:
