@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Journey:
-    """A background handover: at most one at a time; `wait` raises its error."""
+    """A background handover: at most one at a time; `end` raises its error."""
 
     def __init__(self) -> None:
         self.group: ProcessGroup | None = None  # of the threads of all ranks

@@ -81,8 +81,9 @@ class FlowSampling:
     def __post_init__(self) -> None:
         object.__setattr__(self, "deterministic", unwrap_partial(self.kernel)[0] is ode)
         object.__setattr__(self, "dtype", DTYPES[self.storage])
-        numbers = {"steps": self.steps, "max_rows": self.max_rows}
-        for name, number in (numbers | {"guidance_scale": self.guidance_scale}).items():
+        scale, rows = self.guidance_scale, self.max_rows
+        numbers = {"steps": self.steps, "guidance_scale": scale, "max_rows": rows}
+        for name, number in numbers.items():
             if number < 1:
                 raise ValueError(f"rollout.{name}={number}: must be at least 1")
         if not self.deterministic and (self.logp is None or self.stochastic is None):
