@@ -164,7 +164,9 @@ def test_a_misspelt_change_is_named(run_dir, override, answer):
 
 def test_a_resumed_run_stays_in_its_folder(run_dir):
     assert resume_config(run_dir, [f"run_dir='{run_dir}'"]).run_dir == str(run_dir)
-    with pytest.raises(ConfigError, match=r"run_dir=copy: .* goes on in .*; continue_from="):
+    with pytest.raises(
+        ConfigError, match=r"run_dir=copy: a run that is resumed keeps it; .*; continue_from="
+    ):
         resume_config(run_dir, ["run_dir=copy"])
 
 

@@ -209,10 +209,10 @@ def _explain_kept(text: str) -> str:
 def _apply(cfg: DictConfig, override: Override, redacted: Sequence[str]) -> None:
     key, text = override.key_or_group, override.input_line
     top = re.split("[./]", key)[0]
-    if top in ("hydra", "plugins", "resume"):
-        return
-    if key == "run_dir":
-        _refuse_elsewhere(Path(cfg.resume), override)
+    stays = (
+        key == "run_dir" and Path(str(override.value())).resolve() == Path(cfg.run_dir).resolve()
+    )
+    if top in ("hydra", "plugins", "resume") or stays:
         return
     from tandem.settings.settings import key_of  # a tenth of what --help takes
 
@@ -231,14 +231,6 @@ def _apply(cfg: DictConfig, override: Override, redacted: Sequence[str]) -> None
         OmegaConf.update(cfg, key, override.value(), merge=True)
     except OmegaConfBaseException as error:
         raise ConfigError(f"{text}: {str(error).splitlines()[0]}") from error
-
-
-def _refuse_elsewhere(folder: Path, override: Override) -> None:
-    if Path(str(override.value())).resolve() != folder.resolve():
-        raise ConfigError(
-            f"{override.input_line}: a run that is resumed goes on in {folder}; "
-            f"continue_from={folder} starts a new run from its weights"
-        )
 
 
 def _moves(old: object, new: object) -> bool:
