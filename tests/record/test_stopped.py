@@ -51,3 +51,24 @@ def test_a_run_that_wrote_nothing_adds_no_line(tmp_path, capsys):
     with pytest.raises(SystemExit), stops(tmp_path):
         raise Stop("ties")
     assert capsys.readouterr() == ("", "stopped: ties\n")
+
+
+def failing(module: str):
+    """A function of a module of this name that raises what gloo raises if a rank has ended."""
+    scope = {"__name__": module}
+    exec("def fail(): raise RuntimeError('[pair.cc:553] Connection closed by peer [::1]:1')", scope)
+    return scope["fail"]
+
+
+def test_a_rank_that_lost_another_one_does_not_print_a_traceback_of_its_own(run_dir, capsys):
+    with pytest.raises(SystemExit) as ended, stops(run_dir):
+        failing("torch.distributed.distributed_c10d")()
+    assert ended.value.code == 1
+    said = capsys.readouterr()
+    assert said.err == "stopped: another rank ended, and its error is above or in its own log\n"
+    assert f"go on       {command_to_resume(run_dir)}\n" in said.out
+
+
+def test_an_error_of_other_code_keeps_its_traceback(run_dir):
+    with pytest.raises(RuntimeError, match="by peer"), stops(run_dir):
+        failing("my_rewards")()

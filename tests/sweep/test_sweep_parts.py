@@ -126,6 +126,7 @@ def test_a_rank_does_not_start_the_sweep(monkeypatch):
     [
         (0, "done", None),
         (1, "Traceback\nValueError: it broke\n  a note\nbye", "ValueError: it broke"),
+        (1, "[rank1]: ValueError: no\nstopped: another\nhelp  x", "[rank1]: ValueError: no"),
         (1, "", "exit code 1"),
         (2, "unknown key 'sede'\n", "refused: unknown key 'sede'"),
         (3, "10%\r20%\nstopped: ties\nrun directory: x\ngo on       y\n", "stopped: ties"),

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from traceback import walk_tb
 
 from tandem.config.refusals import refusals
 from tandem.launch.people import say
 from tandem.record.stopped import describe_stop
 from tandem.stop import INTERRUPTED, STOPPED, Stop
+
+FAILED = 1  # exit code of a run that an exception ended
+LOST = "another rank ended, and its error is above or in its own log"
+PEER = re.compile(r"by peer|remote (worker|process)|broken pipe", re.I)  # of gloo and NCCL
 
 
 @contextmanager
@@ -24,10 +30,23 @@ def stops(run_dir: Path) -> Iterator[None]:
             print(f"stopped: {stop}", file=sys.stderr, flush=True)
             _tell(describe_stop(run_dir, stop))
             sys.exit(STOPPED)
+        except RuntimeError as error:
+            if not _lost_a_rank(error):
+                raise
+            print(f"stopped: {LOST}", file=sys.stderr, flush=True)
+            _tell(describe_stop(run_dir, Stop(LOST, page="docs/several_gpus.md")))
+            sys.exit(FAILED)
         except SystemExit as ended:
             if ended.code == INTERRUPTED:
                 _tell(describe_stop(run_dir))
             raise
+
+
+def _lost_a_rank(error: RuntimeError) -> bool:
+    """Whether a collective failed because another rank ended, which reports its own error."""
+    *_, (frame, _) = walk_tb(error.__traceback__)
+    collective = frame.f_globals.get("__name__", "").startswith("torch.distributed.")
+    return collective and PEER.search(str(error)) is not None
 
 
 def _tell(lines: str) -> None:

@@ -15,7 +15,7 @@ LONGEST = 300  # characters
 LOOKED_AT = 2000  # bytes at the end of a log
 # The line that gives the reason; other lines may follow it.
 REASONS = {
-    1: re.compile(r"[\w.]+(Error|Exception|Stop|Away)\b"),
+    1: re.compile(r"(\[rank\d+\]: )?[\w.]+(Error|Exception|Stop|Away)\b"),
     STOPPED: re.compile("stopped: "),
     STALLED: re.compile("stalled: "),
 }
