@@ -186,3 +186,7 @@ def test_steps_that_a_schedule_of_fixed_levels_lacks_are_refused():
     assert answers.sampling_of(policy, evaluation, {"steps": 2}).steps == 2
     with pytest.raises(ConfigError, match=r"^dynamics\.schedule of --steps=3: KeyError: 3"):
         answers.sampling_of(policy, evaluation, {"steps": 3})
+
+
+def test_a_missing_prompt_is_named_alone(finished, capsys):
+    assert refused(capsys, finished).endswith("the following arguments are required: prompt")

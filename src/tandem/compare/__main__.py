@@ -113,8 +113,9 @@ def parse_options(arguments: Sequence[str]) -> tuple[list[str], Mapping[str, str
     options = dict(text.split("=", 1) for text in arguments if text not in places)
     for name in options:
         if name not in OPTIONS:
-            near = get_close_matches(name, OPTIONS, n=1) or [" or ".join(OPTIONS)]
-            raise ValueError(f"unknown option {name!r}: did you mean {near[0]!r}?")
+            near = get_close_matches(name, OPTIONS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(OPTIONS)}"
+            raise ValueError(f"unknown option {name!r}: {hint}")
     if not places:
         raise ValueError("no runs: give run directories, or a folder that contains runs")
     return places, options

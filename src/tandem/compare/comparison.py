@@ -149,7 +149,7 @@ def choose_metric(runs: Sequence[Run], metric: str | None) -> str:
     known = set().union(*every.values())
     if all(run.score(metric) is None for run in runs):
         near = get_close_matches(metric, sorted(known), n=1)
-        raise ValueError(
-            f"metric={metric}: no run has it" + (f"; did you mean {near[0]!r}?" if near else "")
-        )
+        of_evaluation = ", ".join(sorted(name for name in known if name.startswith("eval/")))
+        hint = f"did you mean {near[0]!r}?" if near else f"evaluations have {of_evaluation}"
+        raise ValueError(f"metric={metric}: no run has it; {hint}")
     return metric

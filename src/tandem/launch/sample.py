@@ -26,6 +26,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "overrides",
         nargs="*",
+        default=[],  # or argparse would list it among what is required
         help="plugins=[...]: the modules of a run that somebody else started",
     )
     parser.add_argument("--n", type=_count, default=1, help="answers or pictures; default: 1")

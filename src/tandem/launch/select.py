@@ -62,8 +62,9 @@ def parsed(arguments: Sequence[str]) -> tuple[Path, str | None, int]:
     options = dict(text.split("=", 1) for text in arguments if text not in places)
     for name in options:
         if name not in OPTIONS:
-            near = get_close_matches(name, OPTIONS, n=1) or [" or ".join(OPTIONS)]
-            raise ValueError(f"unknown option {name!r}: did you mean {near[0]!r}?")
+            near = get_close_matches(name, OPTIONS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(OPTIONS)}"
+            raise ValueError(f"unknown option {name!r}: {hint}")
     if len(places) != 1:
         raise ValueError("give the folder of one sweep")
     seeds = options.get("seeds", str(SEEDS))
