@@ -7,7 +7,7 @@ import torch
 from records import rollout, scores
 
 from tandem.experience import Experience
-from tandem.types import DecoupledBatch, Scores
+from tandem.types import DecoupledBatch, Scores, take
 
 MASK = torch.ones(3, 4, dtype=torch.bool)
 ROWS = rollout(MASK, torch.zeros(3, dtype=torch.int64))
@@ -64,3 +64,18 @@ def test_statistics_may_have_further_axes_and_steps_none():
         ready(statistics={"policy": torch.zeros(3, 4, 2)}, gates={"kl": MASK[:, 0]}).returns is None
     )
     assert errors().ref_error is None
+
+
+def test_indices_of_rows_are_read_and_moved_once_for_all_fields(monkeypatch):
+    crossed = []
+    for name in ("to", "tolist"):
+        of_torch = getattr(torch.Tensor, name)
+
+        def counted(rows, *where, name=name, of_torch=of_torch):
+            crossed.append(name)
+            return of_torch(rows, *where)
+
+        monkeypatch.setattr(torch.Tensor, name, counted)
+    chosen = take(ROWS, torch.tensor([2, 0]))
+    assert sorted(crossed) == ["to", "tolist"]
+    assert len(chosen.prompts) == len(chosen.outputs) == len(chosen.mask) == 2

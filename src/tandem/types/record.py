@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from functools import cache
 from operator import attrgetter
 from typing import ClassVar, TypeVar
 
@@ -71,12 +72,14 @@ def check_shapes(owner: str, tensors: Mapping[str, Tensor | None], want: tuple[i
 
 def take(record: Record, rows: Tensor) -> Record:
     """The chosen rows of every tensor and tuple of a record. rows: [N] int64 -> B becomes N."""
+    # The indices cross between host and device once, not for every field.
+    on, listed = cache(rows.to), cache(rows.tolist)
     return map_fields(
         record,
         lambda value: (
-            value[rows.to(value.device)]
+            value[on(value.device)]
             if isinstance(value, Tensor)
-            else tuple(value[row] for row in rows.tolist())
+            else tuple(value[row] for row in listed())
         ),
     )
 

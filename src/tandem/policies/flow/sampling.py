@@ -73,9 +73,10 @@ class LocalPictures:
             some = [prompts[i] for i in part.tolist()]
             guided = sampling.guidance_scale > 1
             conditioning = self.library.rows(some, keys.device, guided=guided)
-            start = start_noise(starts[part.to(keys.device)], shape)
+            own = int(part[0]), len(part)
+            start = start_noise(starts.narrow(0, *own), shape)
             if sampling.solver is None:
-                one = denoise(field, start, keys[part.to(keys.device)], conditioning, plan)
+                one = denoise(field, start, keys.narrow(0, *own), conditioning, plan)
             else:
                 scale = sampling.guidance_scale
                 velocity = partial(field, conditioning=conditioning, scale=scale)

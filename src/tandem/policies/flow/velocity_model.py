@@ -133,7 +133,9 @@ class ChunkedForward:
         def predict(part: Tensor) -> tuple[Tensor, Tensor | None]:
             some = [prompts[i] for i in part.tolist()]
             conditioning = self.library.rows(some, x.device, guided=scale > 1)
-            where = (x[part], sigma[part], conditioning)
+            # Neighbours, so a view: indices would be copied to the device twice.
+            own = int(part[0]), len(part)
+            where = (x.narrow(0, *own), sigma.narrow(0, *own), conditioning)
             if critic is None:
                 return field(*where, scale=scale), None
             velocity, states = field.with_states(*where, scale=scale)

@@ -222,7 +222,8 @@ def token_logp(
     single = len(states) <= size
     tempered = bool((places.temperature != 1).any())  # once: it synchronises a GPU
     head = head if single else for_chunks(head)
-    without = torch.tensor(banned, dtype=torch.int64, device=states.device)
+    # Only if there are any: it copies to the device.
+    without = torch.tensor(banned, device=states.device) if banned else None
 
     def of_chunk(states: Tensor, token: Tensor, temperature: Tensor, *of_teacher: Tensor) -> Tensor:
         logits = widen(head(states))
