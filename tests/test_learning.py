@@ -27,7 +27,7 @@ BY_TEACHER = {
     "sdft",
     "sdpo",
 }  # these learn from another model, not from the reward
-HARDLY = {"passk", "tdm_r1"}  # hardly learn there, as their recipes say
+HARDLY = {"passk"}  # hardly learns there, as its recipe says
 WITHOUT_NOISE = {"dpo_online"}  # tuned on whole pictures
 OF_PATCHES = (  # few steps were tuned on a transformer, with a reward tolerant of its edges
     "reward=nearest_rendering", "~model.adapter.channels",
