@@ -97,6 +97,7 @@ class Alone(PostTraining):
         for _ in range(iterations):
             self.training_step(self.stream.draw(self.iteration, self.plan.prompts_per_step), 0)
             self.reports.append(self.report)
+            self.on_train_batch_end()
         return self
 
 

@@ -152,11 +152,10 @@ def test_a_constant_goes_together_with_nothing():
     assert correlated(line, line, line > 5) is correlated(line[:1], line[:1]) is None
 
 
-def test_missing_scores_are_counted_and_left_out_of_the_mean():
+def test_missing_scores_are_left_out_of_the_mean():
     known = torch.tensor([True, True, True, False])
     rows = rollout(torch.ones(4, 1, dtype=torch.bool), torch.tensor([0, 0, 1, 1]))
     got = reward_metrics(scores(torch.tensor([1.0, 0.0, 0.5, 9.0]), known), rows)
-    assert got["reward/missing"] == 0.25
     assert got["reward/mean"] == pytest.approx(0.5)
     assert got["reward/accuracy/mean"] == pytest.approx(0.5)
 

@@ -168,8 +168,8 @@ def advantage_metrics(advantages: Tensor, mask: Tensor) -> dict[str, float]:
 
 
 def reward_metrics(scores: Scores, rollout: Rollout) -> dict[str, float]:
-    """Reward statistics of all samples, before any filter: [B] rows of all ranks."""
-    metrics = {"reward/missing": 1 - scores.scored.double().mean().item()}
+    """Statistics of the samples with a reward, before any filter: [B] rows of all ranks."""
+    metrics: dict[str, float] = {}
     for name, part in {"": scores.total, **scores.all_parts}.items():
         known = part[scores.scored & part.isfinite()].double()
         if len(known):

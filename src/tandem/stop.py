@@ -51,12 +51,15 @@ class Stop(RuntimeError):
     """The end of a run. The message states what was observed and what to change.
 
     change: the override with which a resumed run goes on in spite of it; page: the documentation of
-    the cause, a path in the repository.
+    the cause, a path in the repository; together: all ranks raise it at the same point, so they can
+    save a checkpoint.
     """
 
-    def __init__(self, message: str, *, change: str = "", page: str = "") -> None:
+    def __init__(
+        self, message: str, *, change: str = "", page: str = "", together: bool = False
+    ) -> None:
         super().__init__(message)
-        self.change, self.page = change, page
+        self.change, self.page, self.together = change, page, together
 
 
 class UnusableScores(Stop, ValueError):

@@ -102,6 +102,10 @@ def share_of_threes(output: str, prompt: Prompt) -> float:
     return output.count("3") / max(len(output), 1)
 
 
+def halving(iteration: int, iterations: int) -> float:
+    return 1 - iteration / (2 * iterations)
+
+
 def held_out() -> list[Prompt]:
     return [Prompt(id=i, source=f"last_{i % 2}", text="?") for i in range(10**6, 10**6 + 12)]
 
@@ -116,6 +120,7 @@ def module_in(
     guards: Guards = HEALTHY,
     timeout: float | None = None,
     algorithm: Algorithm = GRPO,
+    schedule=halving,
 ) -> PostTraining:
     plan = BatchPlan(
         seed=0, iterations=iterations, prompts_per_step=6, group_size=4, num_minibatches=2,
@@ -125,8 +130,7 @@ def module_in(
         policy=Policy(), algorithm=algorithm,
         rewards=Rewards({"threes": Reward(reward, timeout=timeout), **judges}),
         stream=Stream(dies_at=dies_at), optimizer=partial(torch.optim.AdamW, lr=0.05),
-        schedule=lambda iteration, iterations: 1 - iteration / (2 * iterations), plan=plan,
-        guards=guards, folder=folder,
+        schedule=schedule, plan=plan, guards=guards, folder=folder,
     )  # fmt: skip
 
 

@@ -76,7 +76,6 @@ def test_of_an_iteration_means_are_and_spreads_and_what_is_missing_are_not():
         "reward/accuracy/std",  # of a reward called accuracy
         "reward/frac_zero_std",
         "reward/frac_all_wrong",
-        "reward/missing",
     }
     assert not is_share("reward/accuracy/mean")  # of unknown scale
 
@@ -86,6 +85,8 @@ def test_pairs_and_a_test_set_have_accuracies_too(name):
     assert is_score(name) and is_share(name)
 
 
-@pytest.mark.parametrize("name", ["eval/pair_margin", "reward/faults", "loss/reward_model"])
+@pytest.mark.parametrize(
+    "name", ["eval/pair_margin", "reward/faults", "reward/missing", "loss/reward_model"]
+)
 def test_what_only_sounds_like_a_score_is_none(name):
     assert not is_score(name) and not is_share(name)

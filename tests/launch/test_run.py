@@ -419,6 +419,18 @@ def test_two_ranks_learn_what_one_learns(straight, tmp_path):
     assert max((got[name] - want[name]).abs().max() for name in want) < 1e-5
 
 
+@pytest.mark.slow
+@pytest.mark.system
+def test_ranks_that_a_guard_ends_together_save_a_checkpoint(tmp_path):
+    done = command(
+        f"run_dir={tmp_path / 'run'}", "trainer=ddp", "trainer.devices=2",
+        "trainer.accelerator=cpu", "reward=[target_length,exact_match]",
+        "reward.target_length.weight=0", "guards.no_signal=1",
+    )  # fmt: skip
+    assert done.returncode == 3, done.stderr
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step_000001"]
+
+
 def test_a_guard_ends_the_command_with_one_line_and_the_next_commands(tmp_path, capsys):
     with pytest.raises(SystemExit) as ended, stops(tmp_path / "run"):
         train(tmp_path / "run", "reward=[target_length,exact_match]",
@@ -427,7 +439,7 @@ def test_a_guard_ends_the_command_with_one_line_and_the_next_commands(tmp_path, 
     said = capsys.readouterr()
     assert "Traceback" not in said.err
     assert "raise group_size or rollout.temperature" in said.err
-    assert "metrics.jsonl: 0; newest checkpoint: none, so a resumed run begins again\n" in said.out
+    assert "metrics.jsonl: 1; newest checkpoint: step_000001\n" in said.out
     assert f"train resume={tmp_path / 'run'} guards.no_signal=2\n" in said.out
     assert said.out.endswith("help        docs/debugging.md#symptoms\n")
 

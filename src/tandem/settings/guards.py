@@ -110,6 +110,7 @@ class Guards:
                 "guards.hacking=warn to continue",
                 change="guards.hacking=warn",
                 page="docs/reward_hacking.md#automatic-detection",
+                together=True,
             )
         log.warning("evaluation %d: %s; guards.hacking=stop would end the run", iteration, found)
 
@@ -138,6 +139,7 @@ class Guards:
                     f"(guards.{key}max_mismatch={limits.max_mismatch:g}): {part.suspicion()}",
                     change=_allow(f"guards.{key}max_mismatch", gap),
                     page=MISMATCH,
+                    together=True,
                 )
             of_samples = seen.get(f"actor/{room}log_ratio_max", 0.0)
             gap = of_samples if fresh else part.largest_disagreement
@@ -148,6 +150,7 @@ class Guards:
                     f"{limits.first_update_ratio:g}): {part.suspicion()}",
                     change=_allow(f"guards.{key}first_update_ratio", gap),
                     page=MISMATCH,
+                    together=True,
                 )
 
     def check_skipped(self, in_a_row: int, facts: Mapping[str, object], folder: Path) -> None:
@@ -164,6 +167,7 @@ class Guards:
                 "updates in a row",
                 change=f"guards.non_finite=skip:{more}",
                 page=NOT_FINITE,
+                together=True,
             )
 
     def check_weights(self, weights: Iterable[Tensor], iteration: int, rate: float) -> None:
@@ -199,6 +203,7 @@ class Guards:
                 f"{said}; fix the reward or the data field that it reads, "
                 f"or raise guards.max_missing_rewards={self.max_missing_rewards:g}",
                 page="docs/rewards.md#when-a-reward-fails",
+                together=True,
             )
         log.warning("%s", said)
 
@@ -213,6 +218,7 @@ class Guards:
                 "algorithm=dapo; guards.no_signal sets the limit",
                 change=f"guards.no_signal={2 * self.no_signal}",
                 page="docs/debugging.md#symptoms",
+                together=True,
             )
 
 

@@ -10,10 +10,14 @@ import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
 
+from tandem import distributed
 from tandem.algorithm.algorithm import Algorithm
 from tandem.contracts import name_of
+from tandem.experience import Experience
 from tandem.policies.weights import owned
 from tandem.rewards import Rewards
+from tandem.settings.failures import save_failure
+from tandem.settings.guards import Guards
 from tandem.stop import Stop
 from tandem.training import lr_schedules
 from tandem.training.batches import BatchPlan
@@ -85,8 +89,13 @@ class LightningHooks(LightningModule):
     optimizer: Callable[..., torch.optim.Optimizer]
     schedule: Callable[[int, int], float]
     plan: BatchPlan
+    guards: Guards
     iteration: int
+    flat_iterations: int  # without a signal, in a row
     sharded = False  # whether each rank holds a part of each weight
+    # States of parts of the algorithm, and counters, from before the iteration; empty between two
+    # iterations. None: an update was made, and the weights from before it are gone.
+    boundary: tuple[Mapping[str, Mapping], Mapping[str, int]] | None
 
     def __init__(
         self, make_stream: Callable[[], torch.nn.Module] | None, inputs: Checksums | None
@@ -151,10 +160,38 @@ class LightningHooks(LightningModule):
         for group in self.optimizers().param_groups:
             group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
 
+    def on_train_batch_end(self, *_: object) -> None:
+        """End a run without a signal, after the callbacks have recorded its last iteration."""
+        self.guards.check_signal(self.flat_iterations, self.policy)
+
+    def skip(self, minibatch: Experience, norm: Tensor) -> None:
+        self.skipped, self.skipped_in_a_row = self.skipped + 1, self.skipped_in_a_row + 1
+        facts = {
+            "iteration": self.iteration,
+            "update": self.updates_done,
+            "seed": self.plan.seed,
+            "rank": distributed.rank(),
+            "grad_norm": str(norm.item()),
+            "losses": {name: str(float(loss)) for name, loss in self.losses.items()},
+        }
+        folder = save_failure(self.folder / "failures", minibatch, facts)
+        self.guards.check_skipped(self.skipped_in_a_row, facts, folder)
+
     def transfer_batch_to_device(self, batch: Sequence[Prompt], *_: object) -> Sequence[Prompt]:
         return batch  # prompts are text
 
     # Checkpoint state other than weights and optimiser.
+
+    def return_to_boundary(self) -> bool:
+        """Restore the state between two iterations; False: an update was made, and it is gone."""
+        if self.boundary is None:
+            return False
+        memory, counters = self.boundary
+        for name, state in memory.items():
+            self.algorithm.memory[name].load_state_dict(state)
+        for name, value in counters.items():
+            setattr(self, name, value)
+        return True
 
     def state(self) -> dict[str, Tensor]:
         """Counters, and the state of the stream and the policy."""
@@ -175,6 +212,7 @@ class LightningHooks(LightningModule):
             setattr(self, name, int(state[name]))
         self.stream.load_state_dict(owned(state, "stream."))
         self.policy.load_state(owned(state, "policy."))
+        self.boundary = ({}, {})
         self.source.begin(self.iteration)
         self.source.load_state(owned(state, "ahead."))
         for name, remembered in self.algorithm.memory.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,13 +28,12 @@ from tandem.policies.base import is_fresh
 from tandem.policies.weights import clip_gradients
 from tandem.rewards.images import diversity
 from tandem.rewards.result import failures
-from tandem.settings.failures import save_failure
 from tandem.settings.guards import STALE, Guards, warn_of_judges
 from tandem.stop import Stop
 from tandem.training.batches import BatchPlan, needs_of
 from tandem.training.collect import Clock, slots_of_this_rank
 from tandem.training.episode_rows import episode_metrics
-from tandem.training.lightning_hooks import LightningHooks
+from tandem.training.lightning_hooks import COUNTERS, LightningHooks
 from tandem.training.sources import source_of
 from tandem.types import Prompt, Rollout, Scores, concat, take
 
@@ -95,6 +95,7 @@ class PostTraining(LightningHooks):
     def minibatches(self, experience: Experience) -> Iterator[Experience]:
         """The mini-batches, one optimiser step each: whole groups, as many on all ranks, with the
         weights of every term."""
+        self.check_rewards()  # an update would train on what is left
         rows, plan = experience, self.plan
         for epoch in range(plan.epochs):
             if epoch:
@@ -160,6 +161,7 @@ class PostTraining(LightningHooks):
             if not self.updates_done:
                 seen = reduce_metrics(self.metrics)
                 self.guards.check_first_update(seen, self.policy, fresh=self.fresh)
+            self.boundary = None
             optimizer.step()
             self.guards.check_weights(parameters, self.iteration, optimizer.param_groups[0]["lr"])
             self.policy.notify("update")
@@ -172,24 +174,13 @@ class PostTraining(LightningHooks):
         merge_metrics(self.metrics, per_update | {"optim/grad_norm": Sum(norm, one)})
         self.losses, self.updates_done = {}, self.updates_done + 1
 
-    def skip(self, minibatch: Experience, norm: Tensor) -> None:
-        self.skipped, self.skipped_in_a_row = self.skipped + 1, self.skipped_in_a_row + 1
-        facts = {
-            "iteration": self.iteration,
-            "update": self.updates_done,
-            "seed": self.plan.seed,
-            "rank": distributed.rank(),
-            "grad_norm": str(norm.item()),
-            "losses": {name: str(float(loss)) for name, loss in self.losses.items()},
-        }
-        folder = save_failure(self.folder / "failures", minibatch, facts)
-        self.guards.check_skipped(self.skipped_in_a_row, facts, folder)
-
     # Around the loop.
 
     def start_of_iteration(self) -> None:
         self.source.begin(self.iteration)
         algorithm = self.algorithm
+        memory = {name: part.state_dict() for name, part in algorithm.memory.items()}
+        self.boundary = deepcopy(memory), {name: getattr(self, name) for name in COUNTERS}
         # In some iterations only a critic or another network learns.
         self.policy_rests = algorithm.rests(self.iteration)
         self.objective: Objective = (
@@ -202,6 +193,7 @@ class PostTraining(LightningHooks):
         self.updates_done = 0
 
     def end_of_iteration(self, prompts: Sequence[Prompt], experience: Experience) -> None:
+        self.boundary = None
         self.rollout, self.scores = (concat(x) for x in zip(*self.source.taken, strict=True))
         rollout, scores = distributed.gather(self.rollout), distributed.gather(self.scores)
         taken = torch.tensor([self.source.samples, self.source.steps])
@@ -225,22 +217,30 @@ class PostTraining(LightningHooks):
                 self.policy.renew_reference()
         self.policy.notify("iteration")
         self.iteration += 1
+        self.boundary = ({}, {})
+
+    def check_rewards(self) -> None:
+        """Measure how many samples have no reward. Raises Stop if they are too many."""
+        taken = [scores for _, scores in self.source.taken]
+        if not taken[0].all_parts:
+            return  # demonstrations
+        scored = distributed.gather(torch.cat([scores.scored for scores in taken]))
+        missing = 1 - scored.double().mean().item()
+        self.missing, faults = {"reward/missing": missing}, Counter(self.rewards.pop_faults())
+        if missing > 0:  # on any rank, so that all of them log the reasons
+            faults = sum(distributed.all_gather_object([faults]), Counter())
+            self.missing["reward/faults"] = sum(failures(faults).values())
+            self.guards.check_missing(missing, faults)
 
     def learn_from(self, prompts: Sequence[Prompt], rollout: Rollout, scores: Scores) -> None:
-        """Log reward metrics, check the guards, and update the curriculum."""
-        self.report |= reward_metrics(scores, rollout)
-        faults = Counter(self.rewards.pop_faults())
-        if self.report["reward/missing"] > 0:  # on any rank, so that all of them log the reasons
-            faults = sum(distributed.all_gather_object([faults]), Counter())
-            self.report["reward/faults"] = sum(failures(faults).values())
-            self.guards.check_missing(self.report["reward/missing"], faults)
+        """Log reward metrics, count iterations without a signal, and update the curriculum."""
+        self.report |= self.missing | reward_metrics(scores, rollout)
         if scores.judges:
             failed = torch.tensor(warn_of_judges(failures(self.rewards.pop_faults(judges=True))))
             self.report["reward/judge_faults"] = distributed.all_sum(failed).item()
         size = abs(self.report.get("actor/adv_mean", 0.0)) + self.report.get("actor/adv_std", 0.0)
         flat = self.algorithm.learns_from_scores and size == 0
         self.flat_iterations = self.flat_iterations + 1 if flat else 0
-        self.guards.check_signal(self.flat_iterations, self.policy)
         if scores.parts and self.stream.observe is not None:
             # Only the main stream: refills of dynamic sampling have other odds.
             prompts = self.source.prompts_of_batch() or prompts

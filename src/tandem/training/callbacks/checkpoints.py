@@ -16,11 +16,11 @@ from tandem import distributed
 from tandem.policies.weights import owned
 from tandem.record.checkpoint import find_newest_whole, read, to_json
 from tandem.record.optimizer_state import load_optimizer_state, optimizer_state
-from tandem.record.publishing import Writing
+from tandem.record.publishing import CheckpointError, Writing
 from tandem.record.run_record import CHECKPOINTS as FOLDER
 from tandem.record.run_record import RunRecord
 from tandem.record.tensor_files import part_name
-from tandem.stop import Abandoned, EngineUnavailable, Stop
+from tandem.stop import Abandoned, Stop
 from tandem.training.inputs import list_changed
 from tandem.training.module import PostTraining
 from tandem.training.offload import HOST, move_state
@@ -62,15 +62,17 @@ class Checkpoints(Callback):
         self.settle()
 
     def on_exception(self, trainer: Trainer, module: PostTraining, exception: Exception) -> None:
-        """Save a checkpoint if a service did not answer, if the run was stopped while it waited
-        for rewards, or if a callback of the user raised after a whole iteration: the run can be
-        resumed from here."""
+        """Save the state before the iteration, if no update was made, where a guard ended the run,
+        a service did not answer, the run was stopped while it waited for rewards, or a callback of
+        the user raised after a whole iteration: the run can be resumed from here."""
         # Several ranks may have stopped at different points, and must not wait for each other.
-        alone = distributed.world_size() == 1
+        stop = exception if isinstance(exception, Stop) else None
+        meet = distributed.world_size() == 1 or (stop is not None and stop.together)
         if self.writing is not None:
-            self.writing.join(None if alone else LAST_SECONDS)
-        left_whole = isinstance(exception, EngineUnavailable | Abandoned) or self.in_user_callbacks
-        if left_whole and alone:
+            self.writing.join(None if meet else LAST_SECONDS)
+        expected = isinstance(exception, Stop | Abandoned) or self.in_user_callbacks
+        failed = isinstance(exception, CheckpointError)
+        if meet and expected and not failed and module.return_to_boundary():
             self.publish(trainer, module)
             self.settle()
             if self.in_user_callbacks:
