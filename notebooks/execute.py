@@ -1,7 +1,7 @@
 """The execution of notebooks: `python notebooks/execute.py [NAME...]` runs and keeps their outputs.
 
-Kept are what cells print, the value of a last expression and figures. The progress of training is
-not: it differs each time. A hash of the cells is kept, so that a test knows old outputs from new.
+Kept are what cells print, the value of a last expression and figures. A hash of the cells is kept,
+so that a test knows old outputs from new.
 """
 
 from __future__ import annotations
@@ -14,15 +14,13 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import ModuleType
 
 import matplotlib
 import matplotlib.pyplot as plt
-
-import tandem
 
 FOLDER = Path(__file__).resolve().parent
 DPI, COLOURS = 80, 64  # of a figure that is kept
@@ -59,7 +57,7 @@ def run_cell(cell: dict, module: ModuleType) -> list[dict]:
         value = None
         if last is not None:
             value = eval(compile(ast.Expression(last.value), "cell", "eval"), vars(module))
-    if text := printed.getvalue():
+    if text := without_paths(printed.getvalue()):
         outputs.insert(0, {"output_type": "stream", "name": "stdout", "text": lines(text)})
     if value is not None:
         data = {"text/plain": lines(repr(value))}
@@ -90,19 +88,16 @@ def lines(text: str) -> list[str]:
     return text.splitlines(keepends=True)
 
 
-def without_progress(train: Callable) -> Callable:
-    """`tandem.train` as it is, without what it prints while it trains."""
-
-    def silent(*overrides: str) -> object:
-        with redirect_stdout(io.StringIO()):
-            return train(*overrides)
-
-    return silent
+def without_paths(text: str) -> str:
+    """What was printed, without the folders and the interpreter of this machine."""
+    for folder in (Path.cwd(), FOLDER.parent):  # of the runs, and of the cache
+        text = text.replace(f"{folder}/", "")
+    return text.replace(sys.executable, "python")
 
 
 @contextmanager
 def elsewhere() -> Iterator[None]:
-    """A folder of its own for runs, so that no output names a path of this machine."""
+    """A folder of its own for runs."""
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
@@ -114,7 +109,6 @@ def elsewhere() -> Iterator[None]:
 
 
 def main(names: list[str]) -> None:
-    tandem.train = without_progress(tandem.train)
     for path in sorted(FOLDER.glob("*.ipynb")):
         if not names or path.stem in names:
             notebook = json.loads(path.read_text())
