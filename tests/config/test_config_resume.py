@@ -152,7 +152,7 @@ def test_what_would_make_it_another_run_is_refused(run_dir, override):
         ("prompt_per_step=3", "unknown key 'prompt_per_step': did you mean 'prompts_per_step'?"),
         ("+x=1", "unknown key 'x': "),
         ("guards.new=1", "unknown key 'guards.new': there are first_update_ratio, "),
-        ("trainer=gpu", "unknown option of trainer 'gpu': did you mean"),
+        ("trainer=gpu", "trainer=gpu: trainer=auto takes a GPU if there is one"),
         ("iterations=1,2", "iterations=1,2: a run that is resumed keeps it"),
     ],
 )
