@@ -66,6 +66,18 @@ def test_a_warm_start_is_a_run_that_is_trained(word):
         check_start(compose([f"warm_start=['algorithm=sft','{word}']"]))
 
 
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("algorithm=sftt", r"unknown option of algorithm 'sftt': did you mean 'sft'\?"),
+        ("iterations=abc", "iterations: expected int, got 'abc'"),
+    ],
+)
+def test_a_wrong_override_of_a_warm_start_is_named_as_one(word, said):
+    with pytest.raises(ConfigError, match=f"^warm_start: {said}$"):
+        check_start(compose([f"warm_start=['{word}']"]))
+
+
 def test_a_warm_start_of_nothing_is_refused():
     with pytest.raises(ConfigError, match=r"^warm_start=\[\] is empty; give overrides"):
         check_start(compose(["warm_start=[]"]))

@@ -6,7 +6,8 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,8 @@ def check_start(cfg: DictConfig) -> None:
             refuse_rounding_again(cfg, read_run(run), f"continue_from={run}")
     elif cfg.warm_start is not None:
         start = warm_configuration(cfg)
-        check(start)
+        with naming_warm_start():
+            check(start)
         refuse_rounding_again(cfg, start, "warm_start")
         check_teachers(start)
         check_machine(start)
@@ -104,7 +106,17 @@ def warm_configuration(cfg: DictConfig) -> DictConfig:
                 "from the beginning; remove this override"
             )
     alone = ("warm_start=null", "evaluation.every=null")  # the main run evaluates it
-    return compose([*shared(cfg.overrides), *cfg.warm_start, *alone], recorded=True)
+    with naming_warm_start():
+        return compose([*shared(cfg.overrides), *cfg.warm_start, *alone], recorded=True)
+
+
+@contextmanager
+def naming_warm_start() -> Iterator[None]:
+    """A context in which a ConfigError says that it is about the overrides of the warm start."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"warm_start: {error}") from error
 
 
 def finished_model(run_dir: Path) -> Path:
