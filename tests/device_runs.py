@@ -1,4 +1,5 @@
-"""Whole runs on the pretended device: `make waits` counts how often each waits for it."""
+"""Whole runs on the pretended device: `make waits` counts how often each waits for it, and copies
+to it."""
 
 from __future__ import annotations
 
@@ -213,10 +214,10 @@ def on_the_device(names: Sequence[str], world: Path, runs: Path) -> dict[str, di
     return dict(map(json.loads, told))
 
 
-def by_function(waits: Mapping[str, int]) -> Counter[str]:
-    """Waits of steps by file and function, because line numbers move."""
+def by_function(counts: Mapping[str, int]) -> Counter[str]:
+    """Waits or copies of steps by file and function, because line numbers move."""
     found: Counter[str] = Counter()
-    for place, count in waits.items():
+    for place, count in counts.items():
         if not place.startswith(WRITING):
             found[re.sub(r":\d+ ", " ", place)] += count
     return found
@@ -234,39 +235,54 @@ INTRODUCTION = """# Where a run waits for its device
 
 `tests/pretend_device.py` runs two iterations (four for resumed runs) of {count} configurations on a
 simulated device. It refuses what a GPU refuses, and counts every read of a value by Python, which
-on a GPU would empty the queue of kernels. Runs are as small as possible, so shares are more
-informative than sums. Writing weights is not counted. `make waits` updates this page;
-`tests/test_pretend_device.py` fails if a count has grown.
+on a GPU would empty the queue of kernels, and every copy from the host to the device: a list or a
+tensor in ordinary host memory makes Python wait until it is copied. Runs are as small as possible,
+so shares are more informative than sums. Loading and writing weights is not counted. `make waits`
+updates this page; `tests/test_pretend_device.py` fails if a count has grown.
 
 """
+Counts = Mapping[str, Mapping[str, int]]  # "waits" and "arrivals" -> by function
+KINDS = {"waits": "waits", "arrivals": "copies to the device"}
 
 
-def page(kept: Mapping[str, Mapping[str, int]]) -> str:
-    total: Counter[str] = sum((Counter(waits) for waits in kept.values()), Counter())
+def page(kept: Mapping[str, Counts]) -> str:
     return "\n".join(
         [
             INTRODUCTION.format(count=len(kept)),
-            "| run | waits | most of them in |",
-            "|---|--:|---|",
-            *(row(name, waits) for name, waits in kept.items()),
-            "",
-            "## By function, of all runs",
-            "",
-            "| function | waits |",
-            "|---|--:|",
-            *(f"| `{place}` | {count} |" for place, count in total.most_common()),
+            f"| run | {' | '.join(f'{words} | most of them in' for words in KINDS.values())} |",
+            "|---|--:|---|--:|---|",
+            *(row(name, counts) for name, counts in kept.items()),
+            *(line for kind in KINDS for line in by_places(kept, kind)),
             "",
         ]
     )
 
 
-def row(name: str, waits: Mapping[str, int]) -> str:
-    most = ", ".join(f"`{place}` {count}" for place, count in Counter(waits).most_common(3))
-    return f"| {name} | {sum(waits.values())} | {most} |"
+def row(name: str, counts: Counts) -> str:
+    cells = [name]
+    for kind in KINDS:
+        own = Counter(counts.get(kind))
+        most = ", ".join(f"`{place}` {count}" for place, count in own.most_common(3))
+        cells += [str(own.total()) if kind in counts else "not counted", most]
+    return f"| {' | '.join(cells)} |"
+
+
+def by_places(kept: Mapping[str, Counts], kind: str) -> list[str]:
+    """The lines of the table of all runs."""
+    total: Counter[str] = sum((Counter(x.get(kind)) for x in kept.values()), Counter())
+    words = KINDS[kind]
+    return [
+        "",
+        f"## {words.capitalize()} by function, of all runs",
+        "",
+        f"| function | {words} |",
+        "|---|--:|",
+        *(f"| `{place}` | {count} |" for place, count in total.most_common()),
+    ]
 
 
 def main(names: Sequence[str]) -> None:
-    """Count the waits of some runs, or of all, and merge them with the stored ones."""
+    """Count the waits and copies of some runs, or of all, and merge them with the stored ones."""
     kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     with TemporaryDirectory() as place:
         world = Path(place) / "world"
@@ -276,8 +292,12 @@ def main(names: Sequence[str]) -> None:
     failed = [name for name, run in told.items() if "failed" in run]
     for name in failed:
         print(f"{name}: {told[name]['failed']}")
-    kept |= {name: dict(by_function(told[name]["waits"])) for name in told if name not in failed}
-    kept = {name: dict(sorted(kept[name].items())) for name in RUNS if name in kept}
+    kept |= {
+        name: {kind: dict(sorted(by_function(run[kind]).items())) for kind in KINDS}
+        for name, run in told.items()
+        if name not in failed
+    }
+    kept = {name: kept[name] for name in RUNS if name in kept}
     KEPT.write_text(json.dumps(kept, indent=1) + "\n")
     PAGE.write_text(page(kept), encoding="utf-8")
     print(f"wrote {PAGE}")

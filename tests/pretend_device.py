@@ -1,7 +1,8 @@
 """A simulated device: tensors report `sim:0`, and their values are on the CPU.
 
-An operation on tensors of both devices raises, as on a GPU, and every synchronising read of a value
-is counted by the line of Tandem that makes it. The registration lasts for the whole process.
+An operation on tensors of both devices raises, as on a GPU. Every synchronising read of a value
+and every copy from the host to the device are counted by the line of Tandem that makes them. The
+registration lasts for the whole process.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ READS = {aten._local_scalar_dense, aten.nonzero, aten.masked_select, aten.equal,
 
 LEAVE = {Tensor.tolist, Tensor.numpy, Tensor.__format__}  # calls that return no tensor
 WAITS: Counter[str] = Counter()  # of the last Device, by line
+ARRIVALS: Counter[str] = Counter()  # copies from the host to it, by line
 # Their registrations end with these objects.
 AUTOCAST = torch.library.Library("_", "IMPL")
 DEVICE = torch.library.Library("aten", "IMPL")
@@ -101,7 +103,7 @@ class BelowDispatch(TorchFunctionMode):
 
 
 class Device(TorchDispatchMode):
-    """A block in which the device can be used; `WAITS` starts at 0."""
+    """A block in which the device can be used; `WAITS` and `ARRIVALS` start at 0."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,6 +111,7 @@ class Device(TorchDispatchMode):
 
     def __enter__(self) -> Device:
         WAITS.clear()
+        ARRIVALS.clear()
         self.above.__enter__()
         return super().__enter__()
 
@@ -134,7 +137,9 @@ def run(function, args: tuple, kwargs: dict):
     check(function, args, tensors if here else [])
     elsewhere = here and to is not None and not is_ours(to)
     across = function.overloadpacket is aten.copy_ and len(here) < 2
-    if elsewhere or across or function.overloadpacket in READS:
+    if arrives(function, args, tensors, here):
+        ARRIVALS[asker()] += 1
+    elif elsewhere or across or function.overloadpacket in READS:
         WAITS[asker()] += 1
     moved = kwargs if to is None else kwargs | {"device": torch.device("cpu")}
     own = tree_map(lambda x: x.own if isinstance(x, Simulated) else x, (args, moved))
@@ -145,6 +150,17 @@ def run(function, args: tuple, kwargs: dict):
         return args[0]
     made = tree_map(lambda x: Simulated(x) if isinstance(x, Tensor) else x, out)
     return return_and_correct_aliasing(function, args, kwargs, made) if here else made
+
+
+def arrives(function, args: tuple, tensors: list[Tensor], here: list[Simulated]) -> bool:
+    """Whether the operation copies a tensor from the host to the device. From memory that is not
+    pinned, as a list or an ordinary tensor is, the host waits for it."""
+    packet = function.overloadpacket
+    if packet in INDICES:
+        return any(isinstance(x, Tensor) and not isinstance(x, Simulated) for x in args[1])
+    if packet is aten.copy_:
+        return isinstance(args[0], Simulated) and len(here) < 2
+    return bool(tensors) and not here  # it has one on the CPU, and makes one on the device
 
 
 def check(function, args: tuple, tensors: list[Tensor]) -> None:
@@ -232,7 +248,7 @@ def trained(lines: Sequence[Sequence[str]]) -> dict:
     with Device():
         for overrides in lines:
             result = tandem.train("trainer=cpu", *overrides)
-    return {"metrics": result.metrics, "waits": dict(WAITS)}
+    return {"metrics": result.metrics, "waits": dict(WAITS), "arrivals": dict(ARRIVALS)}
 
 
 def attempted(lines: Sequence[Sequence[str]]) -> dict:
@@ -244,16 +260,22 @@ def attempted(lines: Sequence[Sequence[str]]) -> dict:
 
 
 def mixed() -> dict:
-    """Waits for a value of the device, and the refusal of an operation with a CPU tensor."""
+    """Waits for a value of the device, copies to it, and the refusal of an operation with a CPU
+    tensor."""
     with Device():
-        torch.ones(2, device="sim:0") + torch.ones(())  # a CPU scalar is allowed
-        int(torch.ones(2, device="sim:0").sum())
-        waits = sum(WAITS.values())
+        there = torch.ones(2, device="sim:0") + torch.ones(())  # a CPU scalar is allowed
+        int(there.sum())
+        counted = {"waits": sum(WAITS.values()), "before": sum(ARRIVALS.values())}
+        torch.tensor([1, 2], device="sim:0")
+        torch.ones(2).to("sim:0")
+        there.copy_(torch.ones(2))
+        there[torch.tensor([0, 1])]
+        counted |= {"arrivals": sum(ARRIVALS.values()), "later": sum(WAITS.values())}
         try:
             torch.ones(2, device="sim:0") + torch.ones(2)
         except Mixed:
-            return {"waits": waits, "refused": traceback.format_exc()}
-    return {"waits": waits, "refused": ""}
+            return counted | {"refused": traceback.format_exc()}
+    return counted | {"refused": ""}
 
 
 def main(runs: dict[str, Sequence[Sequence[str]]]) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 from device_runs import (
     KEPT,
+    KINDS,
     PAGE,
     RUNS,
     by_function,
@@ -60,9 +61,11 @@ def compare(name, told, world, folder):
     assert got == pytest.approx(want, rel=0.05, abs=1e-4, nan_ok=True)
     every = json.loads(KEPT.read_text())
     assert name in every, f"run `make waits ARGS='{name}'`"
-    kept, waits = Counter(every[name]), by_function(told["waits"])
-    said = f"waits for the device, and not before: {dict(waits - kept)}; if meant, run `make waits`"
-    assert waits.total() <= kept.total(), said  # waits may move from one function to another
+    for kind, words in KINDS.items():
+        assert kind in every[name], f"run `make waits ARGS='{name}'`"
+        kept, counted = Counter(every[name][kind]), by_function(told[kind])
+        said = f"{words}, and not before: {dict(counted - kept)}; if meant, run `make waits`"
+        assert counted.total() <= kept.total(), said  # it may move from one function to another
 
 
 def test_the_page_of_waits_is_of_the_counts_that_are_kept():
@@ -74,6 +77,7 @@ def test_the_page_of_waits_is_of_the_counts_that_are_kept():
 @pytest.mark.slow
 def test_a_tensor_of_the_cpu_among_those_of_the_device_is_refused(told_quickly):
     told = told_quickly["mixed"]
-    assert told["waits"] == 1
+    assert told["waits"] == told["later"] == 1
+    assert (told["before"], told["arrivals"]) == (0, 4)
     assert "Mixed: aten.add.Tensor: [(2,)] on the CPU" in told["refused"]
     assert 'torch.ones(2, device="sim:0") + torch.ones(2)\n' in told["refused"]
