@@ -15,7 +15,7 @@ from tandem.launch.memory_estimate import footprint, peak, work_of
 from tandem.policies.weights import bring_when_called, lend
 from tandem.record.run_record import RunRecord
 from tandem.training.callbacks import OptimizerOffload, Resume
-from tandem.training.offload import offloaded
+from tandem.training.offload import with_offloading
 
 META = torch.device("meta")
 
@@ -65,7 +65,7 @@ def optimizers():
 def test_an_optimizer_whose_state_is_away_takes_the_same_steps():
     for (stays, away), make, options in optimizers():
         plain = make([stays], **options)
-        moved = offloaded(partial(make, **options))([away])
+        moved = with_offloading(partial(make, **options))([away])
         for _ in range(3):
             for weight, optimizer in ((stays, plain), (away, moved)):
                 weight.grad = weight.detach().sin()

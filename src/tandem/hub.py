@@ -160,10 +160,13 @@ def without_films(family: type[ProcessorMixin]) -> type[ProcessorMixin]:
     def get_attributes(cls: type) -> list[str]:
         return [name for name in family.get_attributes() if name != FILMS]
 
-    def made(cls: type, args: Sequence, said: Mapping[str, Any]) -> ProcessorMixin:
+    def build(cls: type, args: Sequence, said: Mapping[str, Any]) -> ProcessorMixin:
         return family.from_args_and_dict.__func__(cls, args, {**said, FILMS: None})
 
-    parts = {"get_attributes": classmethod(get_attributes), "from_args_and_dict": classmethod(made)}
+    parts = {
+        "get_attributes": classmethod(get_attributes),
+        "from_args_and_dict": classmethod(build),
+    }
     return type(family.__name__, (family,), parts)
 
 

@@ -26,16 +26,16 @@ def key(*names: int | str | Tensor, after: Key = 0) -> Key:
 
     after: a key whose names come before these: key(b, after=key(a)) is key(a, b).
     """
-    state = _signed(after)
+    state = _to_int64(after)
     for name in names:
         match name:
             case Tensor():
                 name = name.long()  # no tensor of the state: creating one would wait for a GPU
             case str():
                 name = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
-        state = _signed(state + GOLDEN) ^ _signed(name)
+        state = _to_int64(state + GOLDEN) ^ _to_int64(name)
         for by, multiplier in STEPS:
-            state = _signed((state ^ _shift(state, by)) * multiplier)
+            state = _to_int64((state ^ _shift(state, by)) * multiplier)
         state = state ^ _shift(state, 31)
     return state if isinstance(state, Tensor) else state % 2**64
 
@@ -43,7 +43,7 @@ def key(*names: int | str | Tensor, after: Key = 0) -> Key:
 def bits(keys: Key, shape: tuple[int, ...] = (), device: torch.device | str = "cpu") -> Tensor:
     """Uniform int64. One draw per index of `shape`: [*keys.shape, *shape]."""
     if not isinstance(keys, Tensor):
-        keys = torch.tensor(_signed(keys), device=device)
+        keys = torch.tensor(_to_int64(keys), device=device)
     index = torch.arange(math.prod(shape), device=keys.device).view(shape)
     return at(keys.view((*keys.shape, *[1] * len(shape))), index)
 
@@ -95,6 +95,6 @@ def _shift(z: Key, by: int) -> Key:
     return shifted.bitwise_and_(lowest) if isinstance(z, Tensor) else shifted & lowest
 
 
-def _signed(z: Key) -> Key:
+def _to_int64(z: Key) -> Key:
     """The lowest 64 bits as a Python int in the range of int64; tensors are int64 already."""
     return z if isinstance(z, Tensor) else (z + 2**63) % 2**64 - 2**63

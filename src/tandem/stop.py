@@ -27,12 +27,12 @@ __all__ = [
     "UnusableScores",
     "code_of",
     "command_to_resume",
+    "defer_signals",
     "end_process",
     "end_when_told",
     "interpreter",
     "keep_exit_code",
     "list_heard",
-    "uninterrupted",
     "until_told",
 ]
 
@@ -140,7 +140,7 @@ def until_told() -> Iterator[None]:
 
 
 @contextmanager
-def uninterrupted() -> Iterator[None]:
+def defer_signals() -> Iterator[None]:
     """A block that is carried out whole: a signal that arrives in it counts at its end."""
     held: list[int] = []
     before = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from tandem.algorithm.objective import summarised
+from tandem.algorithm.objective import statistics_input
 from tandem.contracts import batch_statistics_of
 from tandem.dynamics.regression import Weighting, energy
 from tandem.losses import reduction
@@ -69,7 +69,7 @@ def found(loss, batch) -> tuple[Tensor, ...]:
     """The statistics that a loss computes over all rows; most losses have none."""
     find = batch_statistics_of(loss)
     with torch.no_grad():
-        return () if find is None else (find(summarised(loss, batch)),)
+        return () if find is None else (find(statistics_input(loss, batch)),)
 
 
 def mean_loss(loss, batch) -> Tensor:

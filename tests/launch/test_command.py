@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tandem.__main__ import COMMANDS, main
-from tandem.stop import TOLD, end_when_told, uninterrupted, until_told
+from tandem.stop import TOLD, defer_signals, end_when_told, until_told
 
 ROOT = Path(__file__).parents[2]
 STOPPED = "\nstopped by SIGTERM\n"
@@ -105,7 +105,7 @@ def test_an_import_cannot_swallow_ctrl_c(capfd):
 
 def test_a_block_of_files_is_written_whole_before_a_signal_counts(tmp_path):
     def told() -> None:
-        with end_when_told(), uninterrupted():
+        with end_when_told(), defer_signals():
             os.kill(os.getpid(), signal.SIGTERM)
             (tmp_path / "table").touch()
 

@@ -124,10 +124,10 @@ def test_dual_clip_counts_the_bad_steps_it_let_go(vectors):
 def test_the_off_policy_mask_drops_bad_samples_that_were_left_behind(vectors):
     batch = coupled(vectors)
     masked = OffPolicyMask(loss=partial(ppo, clip_low=0.1), delta=0.1)
-    kept = ~masked.dropped(batch).any(1)
+    kept = ~masked.drop_mask(batch).any(1)
     assert_close(kept.double(), vectors["opsm/keep(.1)"])
     edge = vectors["opsm/seq_kl"][2].item()  # row 3 is further off, but good
-    far = [OffPolicyMask(loss=ppo, delta=edge + gap).dropped(batch) for gap in (-1e-4, 1e-4)]
+    far = [OffPolicyMask(loss=ppo, delta=edge + gap).drop_mask(batch) for gap in (-1e-4, 1e-4)]
     assert [rows.any(1).sum().item() for rows in far] == [1, 0]
     assert not masked(batch)[2].any()
     assert_close(masked(batch)[kept], ppo(batch, clip_low=0.1)[kept])

@@ -11,7 +11,7 @@ from tandem.advantages.parts import gdpo
 from tandem.policies.language.records import Answers
 from tandem.rewards import Reward, Rewards
 from tandem.training.ahead import Ticket
-from tandem.training.ahead_rows import Sampled, restored, stored
+from tandem.training.ahead_rows import Sampled, group_tensors, restore_group
 from tandem.types import Prompt
 
 PROMPTS = [Prompt(id=i, source="test", text="?") for i in range(4)]
@@ -44,7 +44,7 @@ def test_scores_are_the_same_bits_with_and_without_it(judge):
 def test_a_judge_that_fails_sets_no_row_aside_and_says_why():
     rewards = Rewards({"threes": Reward(threes), "judge": Reward(breaks, weight=0.0)})
     scores = rewards(OUTPUTS, PROMPTS)
-    assert scores.scored.all() and scores.named("judge").isnan().all()
+    assert scores.scored.all() and scores.reward("judge").isnan().all()
     assert rewards.pop_faults() == {}
     [(reason, count)] = rewards.pop_faults(judges=True).items()
     assert reason.startswith("judge: raised RuntimeError: 'the judge is gone'") and count == 4
@@ -69,10 +69,10 @@ def test_a_judge_rests_between_the_iterations_it_is_asked_in():
     judge = Reward(lambda o, p: asked.append(o) or 1.0, weight=0.0, every=3)
     rewards = Rewards({"threes": Reward(threes), "judge": judge})
     for iteration in range(4):
-        known = ~rewards.begin(OUTPUTS, PROMPTS, iteration=iteration)().named("judge").isnan()
+        known = ~rewards.begin(OUTPUTS, PROMPTS, iteration=iteration)().reward("judge").isnan()
         assert known.tolist() == [iteration % 3 == 0] * 4
     assert len(asked) == 2 * len(OUTPUTS)
-    assert not rewards(OUTPUTS, PROMPTS).named("judge").isnan().any()  # as in evaluations
+    assert not rewards(OUTPUTS, PROMPTS).reward("judge").isnan().any()  # as in evaluations
 
 
 def test_an_estimator_of_single_rewards_leaves_it_out():
@@ -114,8 +114,8 @@ def test_a_group_in_a_checkpoint_keeps_its_judges_and_the_order_of_its_rewards()
     )  # fmt: skip
     ticket = Ticket(1, 2)
     row = Sampled(rollout=None, answers=answers, versions=zeros.long(), scores=lambda: scores)
-    state = dict(sorted(stored(ticket, [row])))  # as files order it
-    found = restored(ticket, 0, state, lambda answers: None, list(rewards.components)).scores()
+    state = dict(sorted(group_tensors(ticket, [row])))  # as files order it
+    found = restore_group(ticket, 0, state, lambda answers: None, list(rewards.components)).scores()
     assert list(found.parts) == ["threes", "length"] and list(found.judges) == ["judge"]
     assert_close(found.judges["judge"], torch.full((4,), 2.0))
 

@@ -101,7 +101,7 @@ def test_what_goes_on_asks_again_for_what_was_not_there():
     first, second = queue.begin(0), queue.begin(0)
     queue.arrive(second)
     again = Ahead(order="ready", staleness=2, ahead=2, slots=SLOTS, iterations=9)
-    again.restore({second: 0}, queue.unfinished, queue.admitted)
+    again.restore({second: 0}, queue.open_tickets, queue.admitted)
     again.admit(0)
     assert again.begin(1) == first
     assert again.there == {second}

@@ -54,7 +54,7 @@ class MovingAverage(StatefulComponent):
         mask = scored_steps(scores, rollout)
         returns = return_to_go(step_rewards(scores, rollout), mask)
         advantages = torch.where(mask, returns - self.baseline, 0)
-        self._observe(scores.total[scores.scored & ~_compared_with(rollout)])
+        self._observe(scores.total[scores.scored & ~_baseline_rows(rollout)])
         return advantages
 
     def _observe(self, total: Tensor) -> None:
@@ -71,7 +71,7 @@ def remax(scores: Scores, rollout: Rollout) -> Tensor:
     The greedy row is the one with `rollout.baseline`; a group whose greedy row is missing or has no
     score gets 0. Shape: [B, T].
     """
-    greedy = scores.scored & _compared_with(rollout)
+    greedy = scores.scored & _baseline_rows(rollout)
     count = group_sum(greedy, rollout.group)
     baseline = group_sum(torch.where(greedy, scores.total, 0), rollout.group) / count.clamp(min=1)
     mask = scored_steps(scores, rollout) & (count > 0)[:, None]
@@ -93,7 +93,7 @@ def raw_reward(
     return torch.where(mask, returns if floor is None else returns.clamp(min=floor), 0)
 
 
-def _compared_with(rollout: Rollout) -> Tensor:
+def _baseline_rows(rollout: Rollout) -> Tensor:
     """[B] bool: baseline rows, which are never trained."""
     none = torch.zeros_like(rollout.truncated)
     return none if rollout.baseline is None else rollout.baseline

@@ -32,7 +32,7 @@ class Clipped(Wrapper):
     def own_facts(self, declared: Facts) -> Facts:
         return replace(facts_of(self.of), option=declared.option, gives=declared.gives)
 
-    def wrapped(self) -> dict[str, Callable]:
+    def components(self) -> dict[str, Callable]:
         return {"of": self.of}
 
     def __call__(self, scores: Scores, rollout: Rollout) -> Tensor:

@@ -39,7 +39,7 @@ class Standardised(Wrapper):
     def own_facts(self, declared: Facts) -> Facts:
         return replace(facts_of(self.of), option=declared.option, gives=declared.gives)
 
-    def wrapped(self) -> dict[str, Estimator]:
+    def components(self) -> dict[str, Estimator]:
         return {"of": self.of}
 
     def __call__(self, scores: Scores, rollout: Rollout) -> Tensor:
@@ -82,7 +82,7 @@ class Combined(Wrapper):
         reads = (facts_of(share.of).reads for share in self._live())
         return replace(declared, reads=frozenset().union(*reads))
 
-    def wrapped(self) -> dict[str, Estimator]:
+    def components(self) -> dict[str, Estimator]:
         return {f"shares.{name}.of": share.of for name, share in self.shares.items()}
 
     def __call__(self, scores: Scores, rollout: Rollout) -> Tensor:

@@ -50,11 +50,11 @@ def uncertainty(
 
     NaN if the proxy has no score.
     """
-    of_proxy = scores.total if proxy is None else scores.named(proxy)
+    of_proxy = scores.total if proxy is None else scores.reward(proxy)
     own = win_share(of_proxy, scores.scored, rollout.group)
     if not auxiliary:
         return own
-    rest = [win_share(scores.named(name), scores.scored, rollout.group) for name in auxiliary]
+    rest = [win_share(scores.reward(name), scores.scored, rollout.group) for name in auxiliary]
     return own - torch.stack(rest).nanmean(0).nan_to_num(0.0)
 
 

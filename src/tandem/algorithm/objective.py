@@ -138,7 +138,7 @@ class Objective(ABC):
                 record = self.record(policy, select_rows(rows, part))
             with torch.no_grad():
                 for name, own in seen.items() if number < len(parts) else ():
-                    own.append(summarised(self.terms[name].loss, self.by_term(record)[name]))
+                    own.append(statistics_input(self.terms[name].loss, self.by_term(record)[name]))
         order, width = torch.cat(list(parts)).argsort(), rows.rollout.mask.shape[1]
         statistics: dict[str, Tensor] = {}
         for name, find in self.statistics.items():
@@ -194,11 +194,11 @@ class Objective(ABC):
             self.unchecked.remove(name)
             refuse_statistics(LOSS, term.loss, batch, loss.detach())
             if name in self.corrected:
-                refuse_statistics(CORRECTION, term.correction, drifted(batch))
+                refuse_statistics(CORRECTION, term.correction, as_if_stale(batch))
         return float(term.coef) * torch.where(counts, loss * weight, 0).sum()
 
 
-def drifted(batch: Record) -> Record:
+def as_if_stale(batch: Record) -> Record:
     """Rows as if sampled by other weights: for fresh rows every correction is 1."""
     if batch.behaviour_logp is None:
         return batch
@@ -242,7 +242,7 @@ def refuse_statistics(
         )
 
 
-def summarised(loss: Callable, batch: Record) -> Record | Summary:
+def statistics_input(loss: Callable, batch: Record) -> Record | Summary:
     """The input of the batch statistics of a loss for these rows."""
     of = summary_of(loss)
     if of is None:

@@ -21,7 +21,7 @@ class Checked(Wrapper):
     def own_facts(self, declared: Facts) -> Facts:
         return facts_of(self.of)
 
-    def wrapped(self) -> Mapping[str, Callable]:
+    def components(self) -> Mapping[str, Callable]:
         return {"of": self.of}
 
 

@@ -42,7 +42,7 @@ from tandem.record.foreign import plain
 from tandem.record.reading import planned
 from tandem.record.reading.provenance import provenance
 from tandem.record.reading.runs import find, read_all
-from tandem.stop import end_when_told, uninterrupted
+from tandem.stop import defer_signals, end_when_told
 
 OPTIONS = (
     *("by", "task", "metric", "x", "threshold", "power_for", "out", "wandb", "save_band"),
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str]) -> None:
             print(f"\n{wandb_report.save(found, options['wandb'])}")
         if "save_band" in options:
             every = [one.variant for one in found.variants]
-            with uninterrupted():
+            with defer_signals():
                 saved = expected_bands.save(Path(options["save_band"]), every, found.metric)
             print(f"\n{saved}")
     except (ValueError, OSError) as error:
@@ -175,7 +175,7 @@ def write(found: Comparison, folder: Path, *, title: str) -> None:
         texts[f"{table.name}.tex"] = f"% {line}\n{table.latex()}"
     files = {name: text.encode() for name, text in texts.items()} | draw_plots(found, line)
     try:
-        with uninterrupted():
+        with defer_signals():
             folder.mkdir(parents=True, exist_ok=True)
             older = list_written(folder) - files.keys()
             durable.replace_all(folder, files)

@@ -21,7 +21,7 @@ class Wrapper(ABC):
         """The facts of this object; `declared`: those of its class."""
 
     @abstractmethod
-    def wrapped(self) -> Mapping[str, Callable]:
+    def components(self) -> Mapping[str, Callable]:
         """Key below its own -> the component that it calls."""
 
 
@@ -63,7 +63,7 @@ def iterate_innermost(component: Callable, where: str) -> Iterator[tuple[str, Ca
     if not isinstance(owner, Wrapper):
         yield where, component
         return
-    for key, inner in owner.wrapped().items():
+    for key, inner in owner.components().items():
         yield from iterate_innermost(inner, f"{where}.{key}")
 
 

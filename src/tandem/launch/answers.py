@@ -28,7 +28,7 @@ from tandem.policies.language.records import Sampling
 from tandem.policies.request import Request
 from tandem.record.pictures import count_enlargement, enlarge, lay_out_grid, save
 from tandem.rewards.films import lay_out_frames
-from tandem.stop import command_to_resume, uninterrupted
+from tandem.stop import command_to_resume, defer_signals
 from tandem.types import SEGMENTS, WRITTEN, Picture, Prompt, is_film
 
 Part = TypeVar("Part", Sampling, FlowSampling)
@@ -58,7 +58,7 @@ def show(outputs: Sequence[str | Tensor], prompts: Sequence[Prompt], file: Path)
     shown = [lay_out_frames(one) if is_film(one) else one for one in outputs]
     grid = lay_out_grid(shown, columns=min(8, len(shown)))
     texts = [asked.fields[WRITTEN] for asked in prompts if WRITTEN in asked.fields]
-    with uninterrupted():
+    with defer_signals():
         saved = save(enlarge(grid, count_enlargement(shown[0].shape)), file)
     return [*texts, str(saved)]
 

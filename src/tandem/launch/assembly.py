@@ -33,7 +33,7 @@ from tandem.settings.settings import Settings
 from tandem.training.batches import BatchPlan
 from tandem.training.inputs import checksum_of_prompts, checksum_of_weights
 from tandem.training.module import PostTraining
-from tandem.training.offload import OPTIMIZER, offloaded
+from tandem.training.offload import OPTIMIZER, with_offloading
 from tandem.types import Prompt
 
 ADMIT = {
@@ -72,7 +72,7 @@ def assemble(
         algorithm=algorithm,
         rewards=Rewards({name: build(node) for name, node in cfg.reward.items()}),
         stream=checked_stream(make_stream()),
-        optimizer=offloaded(make) if OPTIMIZER in settings.trainer.offload else make,
+        optimizer=with_offloading(make) if OPTIMIZER in settings.trainer.offload else make,
         schedule=build(cfg.schedule),
         plan=plan(settings, packed=policy.packs),
         guards=settings.guards,

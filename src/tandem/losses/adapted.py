@@ -35,7 +35,7 @@ def from_scalar(function: Reducing) -> Loss:
         if not batch.mask.any():
             return {}
         named = _ask(function, batch, numbers)[1]
-        return {_metric(name): _one(function, name, value) for name, value in named.items()}
+        return {_metric(name): _as_metric(function, name, value) for name, value in named.items()}
 
     return declare(reads={"old_logp"}, averages=True, metrics=metrics)(loss)
 
@@ -72,7 +72,7 @@ def _ask(
             return loss, metrics
     raise ValueError(
         f"{function.__name__}(old_logp, logp, advantages, mask) gives (loss, metrics), a tensor of "
-        f"no dimensions and a mapping, but it gave {_shown(answer)}"
+        f"no dimensions and a mapping, but it gave {_describe(answer)}"
     )
 
 
@@ -80,14 +80,16 @@ def _metric(name: str) -> str:
     return name if "/" in name else f"actor/{name}"
 
 
-def _one(function: Reducing, name: str, value: object) -> Metric:
+def _as_metric(function: Reducing, name: str, value: object) -> Metric:
     number = torch.as_tensor(value).detach()
     if number.numel() != 1:
-        raise ValueError(f"{function.__name__}: its metric {name} is {_shown(value)}, not a number")
+        raise ValueError(
+            f"{function.__name__}: its metric {name} is {_describe(value)}, not a number"
+        )
     return Sum(number.reshape(()), torch.ones((), device=number.device))
 
 
-def _shown(value: object) -> str:
+def _describe(value: object) -> str:
     if isinstance(value, tuple):
-        return f"({', '.join(_shown(item) for item in value)})"
+        return f"({', '.join(_describe(item) for item in value)})"
     return f"a tensor {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

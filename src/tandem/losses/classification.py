@@ -14,7 +14,7 @@ from tandem.metrics import Metric, masked_mean
 from tandem.types import CoupledBatch
 
 
-def compared(batch: CoupledBatch) -> tuple[Tensor, Tensor]:
+def right_and_wrong(batch: CoupledBatch) -> tuple[Tensor, Tensor]:
     """[B, B] bool twice: the right and the wrong rows of each row's group; empty for a group that
     lacks either. Right rows have positive advantages, wrong ones negative."""
     same = batch.group[:, None] == batch.group
@@ -31,7 +31,7 @@ def log_one_plus(logits: Tensor, chosen: Tensor) -> Tensor:
 
 def real_metrics(batch: CoupledBatch) -> dict[str, Metric]:
     """The fraction of compared samples on the wrong side."""
-    right, wrong = (side.any(0) for side in compared(batch))
+    right, wrong = (side.any(0) for side in right_and_wrong(batch))
     moved = mean_log_ratio(batch)[:, 0]
     lost = (right & (moved < 0)) | (wrong & (moved > 0))
     return {"actor/misplaced": masked_mean(lost, right | wrong)}
@@ -55,7 +55,7 @@ def real(batch: CoupledBatch, *, tau: Annotated[float, positive] = 0.5) -> Tenso
     of the group, so `sequence_mean` is the mean over samples. Shape: [B, T]. Source: REAL,
     arXiv:2602.05630.
     """
-    right, wrong = compared(batch)
+    right, wrong = right_and_wrong(batch)
     logits = mean_log_ratio(batch)[:, 0] / tau
     value = log_one_plus(logits, wrong) + log_one_plus(-logits, right)
     labelled = (right | wrong).any(0)[:, None] & batch.mask

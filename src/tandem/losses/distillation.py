@@ -49,7 +49,7 @@ def x0(batch: DecoupledBatch) -> tuple[Tensor, Tensor]:
     return -batch.sigma[..., None] * batch.error, torch.ones_like(batch.sigma)
 
 
-def apart(batch: DecoupledBatch) -> dict[str, Metric]:
+def teacher_metrics(batch: DecoupledBatch) -> dict[str, Metric]:
     """(velocity - the teacher's)^2, comparable between runs with different targets."""
     return {"actor/teacher_distance": masked_mean(energy(batch.error), batch.mask)}
 
@@ -61,7 +61,7 @@ def apart(batch: DecoupledBatch) -> dict[str, Metric]:
         "steps": "it needs a teacher's velocity at the sampled states; set "
         "algorithm.objective=distillation"
     },
-    metrics=apart,
+    metrics=teacher_metrics,
 )
 def distillation(
     batch: DecoupledBatch, *, target: Target = xt, self_normalize: bool = False

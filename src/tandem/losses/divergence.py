@@ -27,7 +27,7 @@ def forward_kl(student: Tensor, teacher: Tensor) -> Tensor:
     [N, K] log-probabilities each -> [N] nats. Source: GKD, arXiv:2306.13649, beta 0.
     """
     s, t = student.detach().exp(), teacher.exp()
-    return bound_to(student, (t * (teacher - student.detach())).sum(-1), slope=s - t)
+    return with_gradient(student, (t * (teacher - student.detach())).sum(-1), slope=s - t)
 
 
 # KL(student | teacher): the student concentrates on the teacher's main modes
@@ -40,7 +40,7 @@ def reverse_kl(student: Tensor, teacher: Tensor) -> Tensor:
     """
     known = student.detach()
     slope = known.exp() * (known - teacher)
-    return bound_to(student, slope.sum(-1), slope=slope)
+    return with_gradient(student, slope.sum(-1), slope=slope)
 
 
 # Between the two: beta KL(teacher | m) + (1 - beta) KL(student | m), m their mixture (GKD)
@@ -65,10 +65,10 @@ def jsd(
     up = torch.where(apart > 0, above, below)
     slope = -(1 - beta) * known.exp() * up
     value = slope - beta * teacher.exp() * (up - apart)
-    return bound_to(student, value.sum(-1), slope=slope)
+    return with_gradient(student, value.sum(-1), slope=slope)
 
 
-def bound_to(student: Tensor, value: Tensor, *, slope: Tensor) -> Tensor:
+def with_gradient(student: Tensor, value: Tensor, *, slope: Tensor) -> Tensor:
     """The value [N], with a gradient of `slope` [N, K] in the log-probabilities [N, K]."""
     return value + (slope * (student - student.detach())).sum(-1)
 
@@ -97,14 +97,14 @@ class StateDivergence:
             return student, teacher
         ids = {"student": student.detach(), "teacher": teacher}[self.leading]
         ids = ids.topk(self.top_k).indices
-        return self._kept(student.gather(-1, ids)), self._kept(teacher.gather(-1, ids))
+        return self._normalize(student.gather(-1, ids)), self._normalize(teacher.gather(-1, ids))
 
     def among(self, student: Tensor, ids: Tensor, teacher: Tensor) -> Tensor:
         """The divergence [N] nats if only the teacher's top tokens are known: `ids` [N, K] and
         their log-probabilities [N, K]. student: all tokens, [N, V]."""
-        return self.of(self._kept(student.gather(-1, ids)), self._kept(teacher))
+        return self.of(self._normalize(student.gather(-1, ids)), self._normalize(teacher))
 
-    def _kept(self, logp: Tensor) -> Tensor:
+    def _normalize(self, logp: Tensor) -> Tensor:
         return with_tail(logp) if self.tail else logp.log_softmax(-1)
 
 

@@ -35,10 +35,10 @@ def covariance(batch: CoupledBatch) -> Tensor:
     [B, T], nats times the unit of the advantage.
     """
     mask = batch.trained
-    return _centred(batch.advantages, mask) * _centred(batch.logp.detach(), mask)
+    return _centre(batch.advantages, mask) * _centre(batch.logp.detach(), mask)
 
 
-def _centred(x: Tensor, mask: Tensor) -> Tensor:
+def _centre(x: Tensor, mask: Tensor) -> Tensor:
     mean = torch.where(mask, x, 0).sum() / mask.sum().clamp(min=1)
     return torch.where(mask, x - mean, 0)
 

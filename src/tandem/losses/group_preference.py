@@ -20,11 +20,11 @@ def disagreement(batch: CoupledBatch, *, beta: float) -> Tensor:
     The same on all steps; below 0 if the policy ranks the group as the advantages do.
     """
     rows = batch.mask.any(1, keepdim=True)
-    return -beta * group_mean(liked(batch), batch.group, rows).expand_as(batch.mask)
+    return -beta * group_mean(weighted_log_ratio(batch), batch.group, rows).expand_as(batch.mask)
 
 
-def liked(batch: CoupledBatch) -> Tensor:
-    """A (log p - log p_ref) of each row, summed over its steps: [B, 1]"""
+def weighted_log_ratio(batch: CoupledBatch) -> Tensor:
+    """A (log p - log p_ref) of each row in nats, summed over its steps: [B, 1]"""
     return of_row(batch.advantages * (batch.logp - batch.ref_logp), batch)
 
 
@@ -54,6 +54,6 @@ def group_preference(batch: CoupledBatch, statistics: Tensor, *, beta: Temperatu
     row with an advantage has the value of the group, and its own part of the gradient.
     Shape: [B, T].
     """
-    own = -beta * statistics.sigmoid() * liked(batch)
+    own = -beta * statistics.sigmoid() * weighted_log_ratio(batch)
     value = softplus(statistics) + own - own.detach()
     return torch.where((batch.advantages != 0).any(1, keepdim=True) & batch.mask, value, 0)

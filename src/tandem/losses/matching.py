@@ -104,12 +104,12 @@ def tdm_r1(
     Shape: [B, T]. Source: TDM-R1, arXiv:2603.07700, by Flow-Factory's code.
     """
     preferred = batch.networks["surrogate"].x0
-    prompt = drawn(batch.x0, prompt_scale * batch.of_prompt, batch.real_x0)
-    reward = drawn(batch.x0, preferred - batch.real_x0, preferred)
+    prompt = matching_error(batch.x0, prompt_scale * batch.of_prompt, batch.real_x0)
+    reward = matching_error(batch.x0, preferred - batch.real_x0, preferred)
     return tdm(batch, huber=huber) + prompt_coef * prompt + reward_coef * reward
 
 
-def drawn(x0: Tensor, direction: Tensor, other: Tensor) -> Tensor:
+def matching_error(x0: Tensor, direction: Tensor, other: Tensor) -> Tensor:
     """1/2 <(x0 - target)^2> / <|x0 - other|>, target = x0 + direction, detached.
 
     Shape: [..., D] -> [...].

@@ -42,7 +42,7 @@ class Segment:
     def frozen(self) -> bool:
         return self.weight == 0
 
-    def scaled(self, number: float, unit: str) -> float:
+    def convert(self, number: float, unit: str) -> float:
         """A number for tokens, converted to this segment."""
         if unit == "ratio":
             return 1 + (number - 1) * self.clip_scale
@@ -66,7 +66,7 @@ class BySegment(Wrapper):
 
     def own_facts(self, declared: Facts) -> Facts:
         """The union of what both read, and the facts that hold for both."""
-        parts = [facts_of(part) for part in self.wrapped().values()]
+        parts = [facts_of(part) for part in self.components().values()]
         return replace(
             declared,
             segments=SEGMENTS,
@@ -75,13 +75,13 @@ class BySegment(Wrapper):
             whole_groups=any(part.whole_groups for part in parts),
         )
 
-    def wrapped(self) -> dict[str, Loss]:
+    def components(self) -> dict[str, Loss]:
         parts = {TEXT: self.text, PICTURE: self.picture}
         return {name: part for name, part in parts.items() if part is not None}
 
     def __call__(self, batch: CoupledBatch) -> Tensor:
         loss = torch.zeros_like(batch.logp)
-        for name, part in self.wrapped().items():
+        for name, part in self.components().items():
             own = select_segment(batch, name)
             loss = torch.where(own.mask, part(own), loss)
         return loss
@@ -98,7 +98,7 @@ def loss_of(loss: Loss, name: str, segment: Segment) -> Loss | None:
     """The loss of one segment, with numbers in its units; None without one."""
     owner = unwrap_partial(loss)[0]
     if isinstance(owner, BySegment):
-        own = owner.wrapped().get(name)
+        own = owner.components().get(name)
         return None if own is None else in_units(own, segment)
     return in_units(loss, segment)
 
@@ -107,11 +107,11 @@ def in_units(loss: Loss, segment: Segment) -> Loss:
     """The loss with all its numbers converted to the units of a segment."""
     owner = unwrap_partial(loss)[0]
     units, given = facts_of(loss).units, numbers_of(loss)
-    inner = owner.wrapped() if isinstance(owner, Wrapper) else {}
+    inner = owner.components() if isinstance(owner, Wrapper) else {}
     changed = {name: in_units(part, segment) for name, part in inner.items()}
     for name, unit in units.items():
         if isinstance(given.get(name), int | float):
-            changed[name] = segment.scaled(given[name], unit)
+            changed[name] = segment.convert(given[name], unit)
     if not changed:
         return loss
     return replace(owner, **changed) if inner else partial(loss, **changed)

@@ -79,7 +79,7 @@ def dro(
     return -batch.logp * batch.advantages + 0.5 * beta * pull
 
 
-def pulled_back(ratio: Tensor, advantages: Tensor, *, width: Tensor | float) -> Tensor:
+def penalized_surrogate(ratio: Tensor, advantages: Tensor, *, width: Tensor | float) -> Tensor:
     """-A r + |A| (r - 1)^2 / (2 width): its gradient is 0 at r = 1 + sign(A) width and reverses
     beyond. All are [B, T]."""
     return -advantages * ratio + advantages.abs() * (ratio - 1).square() / (2 * width)
@@ -109,7 +109,7 @@ def cfpo(batch: CoupledBatch, *, width: Annotated[float, positive] = 0.2) -> Ten
     `width` corresponds to the clip of PPO. Shape: [B, T]. Source: CFPO, arXiv:2601.22801, which
     is SPO's objective.
     """
-    return pulled_back(ratio_of(batch.logp, batch.old_logp), batch.advantages, width=width)
+    return penalized_surrogate(ratio_of(batch.logp, batch.old_logp), batch.advantages, width=width)
 
 
 def width_of(batch: CoupledBatch, *, delta: float) -> Tensor:
@@ -143,4 +143,4 @@ def drpo(batch: CoupledBatch, *, delta: Annotated[float, positive] = 12.5) -> Te
     freely, a likely one may not. Shape: [B, T]. Source: DRPO, arXiv:2606.09821.
     """
     ratio = ratio_of(batch.logp, batch.behaviour_logp)
-    return pulled_back(ratio, batch.advantages, width=width_of(batch, delta=delta))
+    return penalized_surrogate(ratio, batch.advantages, width=width_of(batch, delta=delta))

@@ -93,7 +93,7 @@ def dppo(
     return torch.where(too_far(batch), 0, -ratio * batch.advantages * batch.logp)
 
 
-def pulled_metrics(batch: CoupledBatch, *, too_far: Bound, pull: float) -> dict[str, Metric]:
+def pull_metrics(batch: CoupledBatch, *, too_far: Bound, pull: float) -> dict[str, Metric]:
     """The fraction of steps whose gradient the bound removed, and the mean penalty."""
     distance = (batch.logp - batch.behaviour_logp).square()
     masked = masked_mean(too_far(batch), batch.mask)
@@ -103,7 +103,7 @@ def pulled_metrics(batch: CoupledBatch, *, too_far: Bound, pull: float) -> dict[
     }
 
 
-@register_policy_loss(reads={"behaviour_logp"}, units={"pull": "none"}, metrics=pulled_metrics)
+@register_policy_loss(reads={"behaviour_logp"}, units={"pull": "none"}, metrics=pull_metrics)
 def dppo_pulled(
     batch: CoupledBatch,
     *,
@@ -144,9 +144,9 @@ class OffPolicyMask(LossWrapper):
     delta: Annotated[float, at_least(0)]
 
     def __call__(self, batch: CoupledBatch) -> Tensor:
-        return torch.where(self.dropped(batch), 0, self.loss(batch))
+        return torch.where(self.drop_mask(batch), 0, self.loss(batch))
 
-    def dropped(self, batch: CoupledBatch) -> Tensor:
+    def drop_mask(self, batch: CoupledBatch) -> Tensor:
         """[B, T] bool"""
         gap = (batch.behaviour_logp - batch.logp).sum(1, keepdim=True)
         far = gap / batch.mask.sum(1, keepdim=True).clamp(min=1) > self.delta
@@ -154,6 +154,6 @@ class OffPolicyMask(LossWrapper):
 
     def metrics(self, batch: CoupledBatch) -> dict[str, Metric]:
         """The metrics of the loss, and the fraction of dropped samples."""
-        dropped = self.dropped(batch).any(1)
+        dropped = self.drop_mask(batch).any(1)
         share = masked_mean(dropped, batch.mask.any(1))
         return own_metrics(self.loss, batch) | {"actor/opsm_dropped": share}

@@ -42,7 +42,7 @@ class LossWrapper(Wrapper):
             metrics=self.metrics,
         )
 
-    def wrapped(self) -> dict[str, Callable]:
+    def components(self) -> dict[str, Callable]:
         return {"loss": self.loss}
 
     @abstractmethod

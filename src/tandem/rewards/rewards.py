@@ -86,7 +86,7 @@ class Rewards:
         calls: dict[str, Callable[[], list[Verdict]]] = {}
         for name, reward in self.components.items():
             awake = range(0 if iteration % reward.every else len(prompts))
-            rows = asked[name] = [i for i in awake if prompts[i].judged_by(name) and i not in lost]
+            rows = asked[name] = [i for i in awake if prompts[i].has_reward(name) and i not in lost]
             own = [outputs[i] for i in rows], [prompts[i] for i in rows]
             judge = partial(reward.judge, *own, None if group is None else group[rows])
             calls[name] = self.queues[name].put(judge).result if reward.waits else judge

@@ -95,7 +95,7 @@ class Ahead:
         return len(self.waiting) + len(self.versions) - len(self.there)
 
     @property
-    def unfinished(self) -> list[Ticket]:
+    def open_tickets(self) -> list[Ticket]:
         """The groups requested and not complete, in the order of a new request."""
         return sorted({*self.waiting, *self.versions} - self.there)
 

@@ -18,7 +18,7 @@ from tandem.policies.language.records import Questions
 from tandem.policies.language.sampling import as_rollout
 from tandem.rewards import Rewards
 from tandem.training.ahead import Ticket
-from tandem.training.ahead_rows import Sampled, restored
+from tandem.training.ahead_rows import Sampled, restore_group
 from tandem.training.batches import BatchPlan
 
 HERE = torch.device("cpu")  # device of rows until they are trained
@@ -57,9 +57,9 @@ class GroupSampler:
         handover = self.number.setdefault(ticket.iteration, newest) if self.exact else None
         with self.policy.supply.under_way(handover) as engine:
             enter(ticket)
-            return [self._sampled(engine, ticket, number) for number in range(1 + self.greedy)]
+            return [self._sample_rows(engine, ticket, number) for number in range(1 + self.greedy)]
 
-    def _sampled(self, engine: BegunRows, ticket: Ticket, number: int) -> Sampled:
+    def _sample_rows(self, engine: BegunRows, ticket: Ticket, number: int) -> Sampled:
         with self.reading:
             asked = self._question(ticket, number)
         answers = engine.answer(
@@ -94,4 +94,6 @@ class GroupSampler:
         asked = [self._question(ticket, number) for number in range(1 + self.greedy)]
         read = [partial(as_rollout, question, chat=self.policy.chat) for question in asked]
         names = list(self.rewards.components)
-        return [restored(ticket, number, state, each, names) for number, each in enumerate(read)]
+        return [
+            restore_group(ticket, number, state, each, names) for number, each in enumerate(read)
+        ]

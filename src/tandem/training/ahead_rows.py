@@ -28,7 +28,7 @@ class Sampled:
     scores: Callable[[], Scores]
 
 
-def stored(ticket: Ticket, rows: Sequence[Sampled]) -> Iterator[tuple[str, Tensor]]:
+def group_tensors(ticket: Ticket, rows: Sequence[Sampled]) -> Iterator[tuple[str, Tensor]]:
     """The tensors of a group by their names in a checkpoint."""
     for number, sampled in enumerate(rows):
         scores = sampled.scores()
@@ -42,7 +42,7 @@ def stored(ticket: Ticket, rows: Sequence[Sampled]) -> Iterator[tuple[str, Tenso
                 yield f"{prefix_of(ticket, number)}{name}", value
 
 
-def stored_of(
+def tensors_of_groups(
     groups: Mapping[Ticket, Sequence[Sampled]],
 ) -> tuple[dict[str, Tensor], list[Ticket]]:
     """The tensors of groups by their names in a checkpoint, and the groups left out because the
@@ -50,21 +50,21 @@ def stored_of(
     found, abandoned = {}, []
     for ticket, rows in groups.items():
         try:
-            found |= dict(stored(ticket, rows))
+            found |= dict(group_tensors(ticket, rows))
         except Abandoned:
             abandoned.append(ticket)
     return found, abandoned
 
 
-def restored(
+def restore_group(
     ticket: Ticket,
     number: int,
     state: Mapping[str, Tensor],
     read: Callable[[Answers], Rollout],
     rewards: Sequence[str],
 ) -> Sampled:
-    """The rows of a group from the tensors of `stored`. Of any shape [...]. `rewards`: all names in
-    their order, which files do not keep: the first one is special, and ranks gather in order."""
+    """The rows of a group from `group_tensors`. Of any shape [...]. `rewards`: all names in their
+    order, which files do not keep: the first one is special, and ranks gather in order."""
     prefix = prefix_of(ticket, number)
     own = {name.removeprefix(prefix): x for name, x in state.items() if name.startswith(prefix)}
     parts, judges = (

@@ -17,7 +17,7 @@ from tandem.rewards import Rewards
 from tandem.stop import Abandoned, EngineUnavailable
 from tandem.training.ahead import Ahead, Ticket
 from tandem.training.ahead_groups import GroupSampler
-from tandem.training.ahead_rows import Sampled, stored_of, tickets_in
+from tandem.training.ahead_rows import Sampled, tensors_of_groups, tickets_in
 from tandem.training.ahead_threads import GroupThreads
 from tandem.training.batches import BatchPlan
 from tandem.training.collect import Clock, RolloutSource, Slots, slots_of_this_rank
@@ -94,7 +94,7 @@ class AheadSource(RolloutSource):
         self.batch_of = self.iteration
         if self._is_probed():
             self._probe()
-        return self._take(*self._joined(0))
+        return self._take(*self._concat_rows(0))
 
     def _iterations_owed(self) -> set[int]:
         """Iterations with groups requested and not trained, also under an earlier larger bound."""
@@ -105,7 +105,7 @@ class AheadSource(RolloutSource):
         self.queue.slots = tuple(slots_of_this_rank(range(self.plan.prompts_per_step)))
 
     def sample_greedily(self, prompts: Slots) -> tuple[Rollout, Scores]:
-        return self._take(*self._joined(1), baseline=True)
+        return self._take(*self._concat_rows(1), baseline=True)
 
     def prompts_of_batch(self) -> Sequence[Prompt] | None:
         """The prompts of the batch over all ranks, by group. A collective call."""
@@ -162,7 +162,7 @@ class AheadSource(RolloutSource):
 
     # The rows of a batch.
 
-    def _joined(self, number: int) -> tuple[Rollout, Scores]:
+    def _concat_rows(self, number: int) -> tuple[Rollout, Scores]:
         """The rows of the batch (0) or their greedy answers (1), on the device of the policy."""
         rollouts, scores = [], []
         with self.clock.phase("reward"):
@@ -173,7 +173,7 @@ class AheadSource(RolloutSource):
                 rollouts.append(replace(rows.rollout, group=own, version_gap=age))
                 scores.append(rows.scores())
                 self.clock.tick()
-        move = partial(on, self.policy.device)
+        move = partial(to_device, self.policy.device)
         return map_fields(concat(rollouts), move), map_fields(concat(scores), move)
 
     def _probe(self) -> None:
@@ -202,10 +202,10 @@ class AheadSource(RolloutSource):
                 self.threads.finish()
         with self.threads.changed:
             there = dict(self.threads.rows)
-            unfinished = self.queue.unfinished
+            unfinished = self.queue.open_tickets
         if self.batch_of == iteration:  # its batch is not trained yet
             there |= self.batch
-        own, abandoned = stored_of(there)
+        own, abandoned = tensors_of_groups(there)
         unfinished = sorted({*unfinished, *abandoned})
         if self.queue.order == "exact" and unfinished:
             log.warning(
@@ -235,5 +235,5 @@ class AheadSource(RolloutSource):
         self.queue.restore(versions, unfinished, int(state["admitted"]))
 
 
-def on(device: torch.device, value: Tensor | tuple) -> Tensor | tuple:
+def to_device(device: torch.device, value: Tensor | tuple) -> Tensor | tuple:
     return value.to(device) if isinstance(value, Tensor) else value

@@ -202,7 +202,7 @@ class RolloutSource:
                 asked.append(self.rewards.begin(*rows, iteration=self.iteration))
             rollout = concat(rollouts)
             if stale:
-                rollout = self._aged(rollout, gap)
+                rollout = self._with_age(rollout, gap)
         scores = []
         with self.clock.phase("reward"):
             for answer in asked:
@@ -216,7 +216,7 @@ class RolloutSource:
         refill = min(prompts, default=0) >= self.plan.prompts_per_step
         return nullcontext(0) if refill else self.policy.lagging()
 
-    def _aged(self, rollout: Rollout, gap: int) -> Rollout:
+    def _with_age(self, rollout: Rollout, gap: int) -> Rollout:
         """The rollout with the age of its weights, which are still available."""
         if gap:
             self.policy.compare_with_sampler(rollout)

@@ -30,7 +30,7 @@ def linear(iteration: int, iterations: int, *, warmup: Count = 0, final: Share =
 
     With final=0 it arrives at 0 after the last one, which would not train otherwise.
     """
-    left = 1 - _passed(iteration, iterations, warmup, final)
+    left = 1 - _decay_progress(iteration, iterations, warmup, final)
     return _risen(iteration, warmup) * (final + (1 - final) * left)
 
 
@@ -39,7 +39,7 @@ def cosine(iteration: int, iterations: int, *, warmup: Count = 0, final: Share =
 
     With final=0 it arrives at 0 after the last one, which would not train otherwise.
     """
-    left = (1 + math.cos(math.pi * _passed(iteration, iterations, warmup, final))) / 2
+    left = (1 + math.cos(math.pi * _decay_progress(iteration, iterations, warmup, final))) / 2
     return _risen(iteration, warmup) * (final + (1 - final) * left)
 
 
@@ -47,7 +47,7 @@ def _risen(iteration: int, warmup: int) -> float:
     return min(1.0, (iteration + 1) / (warmup + 1))
 
 
-def _passed(iteration: int, iterations: int, warmup: int, final: float) -> float:
+def _decay_progress(iteration: int, iterations: int, warmup: int, final: float) -> float:
     """The completed share of the decay, in [0, 1]. Iterations count from 0."""
     last = iterations - 1 if final else iterations
     length = max(1, last - warmup)

@@ -13,16 +13,16 @@ HOST = torch.device("cpu")
 Make = Callable[[Iterable], Optimizer]
 
 
-def offloaded(make: Make) -> Make:
+def with_offloading(make: Make) -> Make:
     """The same optimiser with offloading hooks; its results are unchanged."""
 
-    def made(groups: Iterable) -> Optimizer:
+    def make_offloading(groups: Iterable) -> Optimizer:
         optimizer = make(groups)
         optimizer.register_step_pre_hook(lambda own, *_: move_state(own, None))
         optimizer.register_step_post_hook(lambda own, *_: move_state(own, HOST))
         return optimizer
 
-    return made
+    return make_offloading
 
 
 def move_state(optimizer: Optimizer, device: torch.device | None) -> None:

@@ -50,12 +50,12 @@ class Reprompted(Wrapper):
         gives = inner.gives | declared.gives
         return replace(inner, option=declared.option, gives=gives, refused=refused)
 
-    def wrapped(self) -> dict[str, Callable]:
+    def components(self) -> dict[str, Callable]:
         return {"of": self.of}
 
     def __call__(self, source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
         rollout, scores = self.of(source, prompts)
-        return replace(rollout, **self.told(rollout, scores)), scores
+        return replace(rollout, **self.reprompt_fields(rollout, scores)), scores
 
     def check(self, said: object, count: int) -> None:
         """Raises WrongOutput unless there is a prompt or None for each of `count` outputs."""
@@ -66,11 +66,11 @@ class Reprompted(Wrapper):
         returned = f"a {type(said).__name__} of {len(each)}" if each else repr(said)[:40]
         wrong = f" with {', '.join(sorted(kinds))}" if kinds else ""
         raise WrongOutput(
-            f"reprompt {named(self.reprompt)} at {place_of(self.reprompt)} returned {returned}"
-            f"{wrong} for {count} outputs; return a list with a Prompt or None for each"
+            f"reprompt {named(self.reprompt)} at {place_of(self.reprompt)} returned "
+            f"{returned}{wrong} for {count} outputs; return a list with a Prompt or None for each"
         )
 
-    def told(self, rollout: Rollout, scores: Scores) -> dict[str, object]:
+    def reprompt_fields(self, rollout: Rollout, scores: Scores) -> dict[str, object]:
         """The teacher prompt of each row, and whether it has one."""
         reprompts: list[Prompt | None] = [None] * len(rollout.prompts)
         total = torch.where(scores.scored, scores.total, torch.nan).tolist()
@@ -129,14 +129,14 @@ def demonstration(
 def with_solution(prompt: Prompt, solution: str, template: str) -> Prompt:
     """The prompt with the template applied to its text or last turn."""
 
-    def written(text: str) -> str:
+    def fill(text: str) -> str:
         parts = template.split("{prompt}")
         return text.join(part.replace("{solution}", solution) for part in parts)
 
     if prompt.text is not None:
-        return replace(prompt, text=written(prompt.text))
+        return replace(prompt, text=fill(prompt.text))
     turns = [dict(turn) for turn in prompt.messages]
     if turns[-1]["role"] == "assistant":
         turns.pop()
-    turns[-1]["content"] = written(turns[-1]["content"])
+    turns[-1]["content"] = fill(turns[-1]["content"])
     return replace(prompt, messages=tuple(turns))

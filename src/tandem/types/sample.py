@@ -73,7 +73,7 @@ class Prompt:
             return self.messages[-1]["content"]
         return self.answer
 
-    def judged_by(self, reward: str) -> bool:
+    def has_reward(self, reward: str) -> bool:
         """Whether the reward of that name scores its samples."""
         return self.rewards is None or reward in self.rewards
 
@@ -186,7 +186,7 @@ class Scores(Shaped):
         """The parts, then those of weight 0: [B] of each."""
         return {**self.parts, **self.judges}
 
-    def named(self, name: str) -> Tensor:
+    def reward(self, name: str) -> Tensor:
         """One reward of each sample, of whatever weight, [B], NaN where it gave none.
 
         Raises ValueError for a name that is no reward.
@@ -206,9 +206,9 @@ class Scores(Shaped):
         if len(prompts) != len(self.total):
             raise ValueError(f"{len(prompts)} prompts of {len(self.total)} samples; give one each")
         name = next(iter(self.all_parts)) if name is None else name
-        said = self.named(name)
+        said = self.reward(name)
         names = [
-            name if prompt.judged_by(name) else min(prompt.rewards, key=self.judges.__contains__)
+            name if prompt.has_reward(name) else min(prompt.rewards, key=self.judges.__contains__)
             for prompt in prompts
         ]
         if {*names} <= {name}:

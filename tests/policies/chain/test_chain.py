@@ -241,5 +241,5 @@ def test_what_a_chain_cannot_sample_is_refused():
 
 
 def test_guards_and_units_are_of_each_segment():
-    assert BOTH["picture"].scaled(0.2, "clip") == pytest.approx(2e-4)
-    assert BOTH["text"].scaled(0.2, "clip") == 0.2
+    assert BOTH["picture"].convert(0.2, "clip") == pytest.approx(2e-4)
+    assert BOTH["text"].convert(0.2, "clip") == 0.2

@@ -188,7 +188,7 @@ def test_what_a_thread_raises_ends_the_run_when_it_asks_next(folder, tmp_path):
         loop.rewards.begin = broken
         with pytest.raises(ZeroDivisionError, match="of a reward") as raised:
             go(loop, 3)
-        assert any("_sampled" in str(entry.name) for entry in raised.traceback)
+        assert any("_sample_rows" in str(entry.name) for entry in raised.traceback)
 
 
 def test_a_server_that_goes_away_ends_the_run_with_all_that_is_there(folder, tmp_path):
@@ -276,7 +276,7 @@ def test_ranks_that_know_each_other_late_share_the_groups(folder, tmp_path, monk
         loop.source.load_state(held)
         assert loop.source.queue.waiting == [Ticket(0, 1)]
         loop.source.stream.places[0] = torch.arange(3)  # of a group that this rank alone trains
-        loop.source.threads.finish, sent = given_up, []
+        loop.source.threads.finish, sent = give_up, []
         monkeypatch.setattr(distributed, "all_gather_object", lambda own: sent.append(own) or own)
         assert "drawn/0" in loop.source.state(0).keys() & sent[0][0][0].keys()
 
@@ -312,7 +312,7 @@ def test_a_group_whose_scores_were_given_up_is_asked_for_again(folder, tmp_path)
         go(loop, 1)
         loop.source.threads.finish()
         rows = loop.source.threads.rows[Ticket(1, 2)]
-        rows[0] = replace(rows[0], scores=given_up)
+        rows[0] = replace(rows[0], scores=give_up)
         state = loop.state()
         assert state["ahead.unfinished"].tolist() == [[1, 2]]
         assert not any(name.startswith("ahead.rows/1/2/") for name in state)
@@ -357,14 +357,14 @@ def test_rows_that_a_signal_drops_are_said_to_be_asked_for_again(folder, tmp_pat
     with runs(folder, tmp_path, 1) as loop:
         go(loop, 1)
         loop.source.threads.finish()
-        loop.source.threads.finish = given_up
+        loop.source.threads.finish = give_up
         loop.source.queue.there.discard(Ticket(1, 2))
         del loop.source.threads.rows[Ticket(1, 2)]
         loop.state()
     assert "1 unfinished groups are dropped" in caplog.text
 
 
-def given_up():
+def give_up():
     raise Abandoned
 
 

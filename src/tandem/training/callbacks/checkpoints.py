@@ -103,7 +103,7 @@ class Checkpoints(Callback):
                 "run": self.record.id,
                 "optimizer": state,
                 "inputs": dict(module.inputs),
-                **remembered_by(trainer),
+                **callback_states(trainer),
             },
             keep=self.keep,
             spared=self.spared,
@@ -144,15 +144,15 @@ def share_of_this_rank(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if distributed.is_sharded(tensor):
             rows, first = distributed.part_of_this_rank(tensor)
             if len(rows) or not first:
-                found[part_name(name, first)] = copied(rows)
+                found[part_name(name, first)] = copy_to_host(rows)
             continue
         if min(before * ranks // max(total, 1), ranks - 1) == rank:
-            found[name] = copied(tensor)
+            found[name] = copy_to_host(tensor)
         before += tensor.nbytes
     return found
 
 
-def copied(tensor: Tensor) -> Tensor:
+def copy_to_host(tensor: Tensor) -> Tensor:
     """A copy that training does not modify. Of any shape [...]."""
     return tensor.detach().to("cpu", copy=True).contiguous()
 
@@ -176,7 +176,7 @@ class OptimizerOffload(Callback):
         move_state(trainer.optimizers[0], HOST)
 
 
-def remembered_by(trainer: Trainer) -> dict[str, dict]:
+def callback_states(trainer: Trainer) -> dict[str, dict]:
     """The states of a user's callbacks, as Lightning's own checkpoints hold them; {}: none has one.
 
     Raises Stop for a state that is no JSON.

@@ -63,7 +63,7 @@ class Evaluating(Callback):
         if not self.prompts:
             return
         start, key = time.perf_counter(), rng.key(module.plan.seed, "eval")
-        with self._shown(trainer, module):
+        with self._show_progress(trainer, module):
             found = evaluate(
                 module.policy,
                 module.rewards,
@@ -89,7 +89,7 @@ class Evaluating(Callback):
             record.hold(metrics, {"time/evaluate": time.perf_counter() - start})
         self._check_hacking(trainer, module)
 
-    def _shown(self, trainer: Trainer, module: PostTraining) -> AbstractContextManager:
+    def _show_progress(self, trainer: Trainer, module: PostTraining) -> AbstractContextManager:
         if not trainer.is_global_zero:
             return nullcontext()
         at = f"{module.iteration} of {module.plan.iterations} iterations"

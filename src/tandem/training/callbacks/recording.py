@@ -88,11 +88,11 @@ class Recording(Callback):
         seconds = time.perf_counter() - self.began
         own = torch.tensor(time.process_time() - self.began_processor, dtype=torch.float64)
         everywhere = distributed.all_sum(own).item()
-        spent = accumulated(self.before, seconds=seconds, processor=everywhere, gpus=self.gpus)
+        spent = accumulate_times(self.before, seconds=seconds, processor=everywhere, gpus=self.gpus)
         return {**spent, "perf/peak_memory_gib": peak_memory() / 2**30}
 
 
-def accumulated(
+def accumulate_times(
     before: Mapping[str, float], *, seconds: float, processor: float, gpus: int
 ) -> dict[str, float]:
     """`before` plus the times of this start: seconds, CPU seconds of all cores, and seconds times
