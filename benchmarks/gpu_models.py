@@ -154,7 +154,7 @@ class RandomSD3(SD3):
         self.place = "meta"
         return self.load(path, dtype or torch.float32)
 
-    def outlined_readers(self) -> list[nn.Module]:
+    def outline_readers(self) -> list[nn.Module]:
         """None: random numbers replace their outputs."""
         return []
 

@@ -125,9 +125,9 @@ def held(needs, options):
     sample, mask = rows_of_tokens([16] * 2)
 
     def complete():
-        with policy.scorer.weights.gathered():
+        with policy.scorer.weights.gather():
             if policy.reference is not None:
-                with policy.reference.weights.gathered():
+                with policy.reference.weights.gather():
                     pass
 
     for _ in range(2):

@@ -201,7 +201,7 @@ def test_a_family_encodes_each_prompt_in_one_shape(fault):
     inputs = [PromptInput(text="red"), PromptInput(text="blue")]
     cache = PromptEmbeddingCache(Family(CONDITIONS[fault]), cache=None, negative=None)
     with pytest.raises(WrongOutput, match=r"^Family\.encode at \S*results\.py:") as seen:
-        cache.stacked(inputs, CPU)
+        cache.stack(inputs, CPU)
     assert fault in str(seen.value)
 
 

@@ -17,7 +17,7 @@ from tandem.config.targets import resolve
 from tandem.launch import answers
 from tandem.launch.initial_weights import warm_configuration
 from tandem.launch.run import admit_address
-from tandem.policies.engines.addresses import AddressFile, find_urls, judged_by
+from tandem.policies.engines.addresses import AddressFile, check_addresses, find_urls
 
 LOUD = "import os\nos.mkdir('canary')\n"
 KEY = "reward.judge.function.chat.api_key_env"
@@ -354,7 +354,7 @@ def test_an_engine_that_a_run_of_ones_own_started_is_started_again_with_its_mode
 
 def admitted(folder, *, cfg):
     """The servers that a run of this configuration finds and may ask."""
-    with judged_by(partial(admit_address, cfg)):
+    with check_addresses(partial(admit_address, cfg)):
         return find_urls(folder, patience=0)
 
 

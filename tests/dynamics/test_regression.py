@@ -216,4 +216,4 @@ def test_a_part_of_the_steps_is_what_it_is_by_hand():
     """0.29 of 100 steps are 29, for levels and for teachers; a float product is smaller."""
     assert int(100 * 0.29) == 28
     assert by_index(linear_shift(100, 0), end=0.29).tolist() == list(range(29))
-    assert VelocityTeachers(folders={"others": "x"}, fraction=0.29).kept(100) == range(29)
+    assert VelocityTeachers(folders={"others": "x"}, fraction=0.29).compared_steps(100) == range(29)

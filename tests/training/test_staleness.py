@@ -165,7 +165,7 @@ def test_a_snapshot_with_a_delay_is_read_as_it_was():
     copied = EmaSchedule(decay=partial(constant, decay=0.0), every="iteration")
     snapshots = Snapshots({"w": weight}, {"old": copied}, {"old": 2})
     for iteration in range(6):
-        with snapshots.under("old"):
+        with snapshots.use("old"):
             assert weight.item() == max(iteration - 2, 0)
         assert weight.item() == iteration
         weight.data.fill_(iteration + 1)

@@ -28,7 +28,7 @@ from tandem.launch.own_engines import own_engines
 from tandem.launch.people import doing, say
 from tandem.launch.preview import preview
 from tandem.launch.trainer import trainer_for
-from tandem.policies.engines.addresses import judged_by
+from tandem.policies.engines.addresses import check_addresses
 from tandem.record import plots, terminal
 from tandem.record.evaluation_record import EvaluationRecord
 from tandem.record.mirrors import Job
@@ -89,7 +89,7 @@ def resources(cfg: DictConfig, settings: Settings, run_dir: Path, job: Job) -> I
     """A block in which the run has its folder, its device and the engines that it starts."""
     stays = job == "train" and not settings.evaluate
     with stop_where_full(run_dir, stays=stays), ExitStack() as held:
-        held.enter_context(judged_by(partial(admit_address, cfg)))
+        held.enter_context(check_addresses(partial(admit_address, cfg)))
         place = device_of_rank(settings.trainer, distributed.local_rank())
         held.enter_context(trains_on(place))
         if distributed.is_first() and not settings.evaluate:

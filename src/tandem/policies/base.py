@@ -131,7 +131,7 @@ class Policy(nn.Module, ABC):
     def lagging(self) -> Iterator[int]:
         """A context in which the weights of this iteration's samples replace the live ones; yields
         their age in iterations."""
-        with self.lagged.under(self.iteration) as gap:
+        with self.lagged.use(self.iteration) as gap:
             yield gap
 
     def compare_with_sampler(self, rollout: Rollout) -> None:

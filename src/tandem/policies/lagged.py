@@ -13,7 +13,7 @@ from tandem import distributed
 Weights = Mapping[str, Tensor]
 
 
-def copied(live: Weights) -> Weights:
+def copy_weights(live: Weights) -> Weights:
     """A copy of the current tensors. Of any shape [...]."""
     return {name: x.detach().clone() for name, x in live.items()}
 
@@ -26,9 +26,9 @@ def put(live: Weights, kept: Weights) -> None:
 
 
 @contextmanager
-def exchanged(live: Weights, other: Weights) -> Iterator[None]:
+def swap_weights(live: Weights, other: Weights) -> Iterator[None]:
     """A context in which the live tensors hold `other`. Of any shape [...]."""
-    own = copied(live)
+    own = copy_weights(live)
     put(live, other)
     try:
         yield
@@ -49,14 +49,14 @@ class LaggedWeights:
         self.versions: dict[int, Weights] = {}  # by the iteration at whose start they were copied
 
     @contextmanager
-    def under(self, iteration: int) -> Iterator[int]:
+    def use(self, iteration: int) -> Iterator[int]:
         """A context in which the weights that sample this iteration replace the live ones, which
         are those at its start; yields their age in iterations."""
         if not self.staleness:
             yield 0
             return
         if iteration not in self.versions:
-            self.versions[iteration] = copied(self.live())
+            self.versions[iteration] = copy_weights(self.live())
         self.forget(iteration)
         version = min(self.versions)
         try:

@@ -27,7 +27,7 @@ class Lora:
     target_modules: str | Sequence[str] = "all-linear"  # layer names; or all but the head
 
 
-def adapted(
+def add_adapters(
     model: nn.Module, lora: Lora, *, seed: int, within: nn.Module | None = None
 ) -> PeftModel:
     """The model with new float32 adapters without dropout; only they are trained.

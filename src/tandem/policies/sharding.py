@@ -44,14 +44,14 @@ class Sharded(Replicated):
         self(lambda: None)
 
     @property
-    def paced(self) -> bool:
+    def lockstep(self) -> bool:
         return not self.holds_all
 
     def __call__(self, call: Callable[[], Answer]) -> Answer:
         return self.root(call)
 
     @contextmanager
-    def gathered(self) -> Iterator[None]:
+    def gather(self) -> Iterator[None]:
         """A context with all weights on every rank, for unsynchronised passes without gradient."""
         self._gather()
         try:
@@ -73,7 +73,7 @@ class Sharded(Replicated):
 
     def passes(self, wanted: int) -> int:
         """The maximum over ranks, unless everything is gathered."""
-        return int(distributed.all_max(torch.tensor(wanted))) if self.paced else wanted
+        return int(distributed.all_max(torch.tensor(wanted))) if self.lockstep else wanted
 
 
 class _Together(nn.Module):
@@ -106,11 +106,11 @@ class _Arriving:
         that share one still do."""
         for p in [p for p in module.parameters() if p in self.dtypes]:
             learns = p.requires_grad
-            torch.utils.swap_tensors(p, nn.Parameter(self._received(p), requires_grad=learns))
+            torch.utils.swap_tensors(p, nn.Parameter(self._receive(p), requires_grad=learns))
         for buffer in [buffer for buffer in module.buffers() if buffer in self.dtypes]:
-            torch.utils.swap_tensors(buffer, self._received(buffer))
+            torch.utils.swap_tensors(buffer, self._receive(buffer))
 
-    def _received(self, own: Tensor) -> Tensor:
+    def _receive(self, own: Tensor) -> Tensor:
         """[...], of any shape."""
         dtype, here = self.dtypes.pop(own), self.device
         if distributed.rank() == 0:
@@ -134,7 +134,7 @@ def blocks_of(network: nn.Module) -> list[nn.Module]:
 
 
 @contextmanager
-def assembled(*networks: nn.Module) -> Iterator[None]:
+def assemble(*networks: nn.Module) -> Iterator[None]:
     """A context with plain weights in place of shards, for saving: on the CPU of the first rank.
 
     All ranks synchronise here. Weights that two layers share stay shared.

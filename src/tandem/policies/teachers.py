@@ -29,7 +29,7 @@ class Teachers(ABC):
         if not self.folders:
             raise ValueError("algorithm.teachers.folders={} is empty; name at least one teacher")
 
-    def given(self, source: str) -> str:
+    def as_override(self, source: str) -> str:
         """The teacher of a source as a command-line override."""
         return f"algorithm.teachers.folders.{source}={self.folders[source]}"
 
@@ -47,7 +47,7 @@ class Teachers(ABC):
         place = Path(self.folders[source]).expanduser()
         if (place / "config.yaml").is_file() and not (place / "model").is_dir():
             raise ValueError(
-                f"{self.given(source)}: there is no model/ in this run; finish it first: "
+                f"{self.as_override(source)}: there is no model/ in this run; finish it first: "
                 f"{command_to_resume(place)}"
             )
 

@@ -89,7 +89,7 @@ def bring_when_called(network: nn.Module, device: torch.device) -> None:
     network.register_forward_hook(lambda called, *_: move(called, torch.device("cpu")))
 
 
-def owned(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def select_prefix(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The entries of a state with a prefix, without the prefix. Of any shape [...]."""
     return {name.removeprefix(prefix): x for name, x in state.items() if name.startswith(prefix)}
 
@@ -144,7 +144,7 @@ def warn_of_rounding(trained: Mapping[str, nn.Parameter]) -> None:
 class Replicated:
     """Every rank holds all weights, and calls the networks at its own pace."""
 
-    paced = False  # whether every call synchronises the ranks
+    lockstep = False  # whether every call synchronises the ranks
 
     def __call__(self, call: Callable[[], Answer]) -> Answer:
         """Run `call`, which calls the network or its submodules and returns one or more tensors."""
@@ -156,10 +156,10 @@ class Replicated:
 
 
 @contextmanager
-def all_gathered(*several: Replicated) -> Iterator[None]:
+def gather_all(*several: Replicated) -> Iterator[None]:
     """A context with all weights of each on every rank. All ranks enter it equally often."""
     with ExitStack() as stack:
         for weights in several:
-            if weights.paced:  # not gathered yet
-                stack.enter_context(weights.gathered())
+            if weights.lockstep:  # not gathered yet
+                stack.enter_context(weights.gather())
         yield

@@ -14,7 +14,7 @@ from tandem import distributed
 from tandem.algorithm.algorithm import Algorithm
 from tandem.contracts import name_of
 from tandem.experience import Experience
-from tandem.policies.weights import owned
+from tandem.policies.weights import select_prefix
 from tandem.rewards import Rewards
 from tandem.settings.failures import save_failure
 from tandem.settings.guards import Guards
@@ -210,10 +210,10 @@ class LightningHooks(LightningModule):
         """Restore the result of `state`, scalars and tensors."""
         for name in COUNTERS:
             setattr(self, name, int(state[name]))
-        self.stream.load_state_dict(owned(state, "stream."))
-        self.policy.load_state(owned(state, "policy."))
+        self.stream.load_state_dict(select_prefix(state, "stream."))
+        self.policy.load_state(select_prefix(state, "policy."))
         self.boundary = ({}, {})
         self.source.begin(self.iteration)
-        self.source.load_state(owned(state, "ahead."))
+        self.source.load_state(select_prefix(state, "ahead."))
         for name, remembered in self.algorithm.memory.items():
-            remembered.load_state_dict(owned(state, f"algorithm.{name}."))
+            remembered.load_state_dict(select_prefix(state, f"algorithm.{name}."))

@@ -5,7 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tandem.policies.engines.diagnosis import OLD_HEAD, Seen, chosen, diagnose, golden_section
+from tandem.policies.engines.diagnosis import (
+    OLD_HEAD,
+    Seen,
+    diagnose,
+    golden_section,
+    logp_of_tokens,
+)
 
 ROWS, STEPS, VOCABULARY = 6, 20, 60
 
@@ -19,7 +25,7 @@ def seen(temperature=1.0, seed=0):
     logp = (logits / temperature).log_softmax(-1)
     token = logp.exp().multinomial(1, generator=generator)[:, 0]
     engine = torch.zeros(ROWS, STEPS)
-    engine[mask] = chosen(logp, token)
+    engine[mask] = logp_of_tokens(logp, token)
     return Seen(engine=engine, mask=mask, logits=logits, token=token, temperature=temperature,
                 others={})  # fmt: skip
 
@@ -37,7 +43,7 @@ def noise(seen, size):
 def resampled(seen, logp):
     """Tokens that an engine sampled from another distribution, and reports as such."""
     token = logp.exp().multinomial(1, generator=torch.Generator().manual_seed(2))[:, 0]
-    return saying(replace(seen, token=token), chosen(logp, token))
+    return saying(replace(seen, token=token), logp_of_tokens(logp, token))
 
 
 @pytest.mark.parametrize("engine", [0.5, 0.7, 1.3])
@@ -50,7 +56,7 @@ def test_another_temperature_is_named(engine):
 
 def test_raw_log_probabilities_are_named():
     case = seen(temperature=0.7)
-    said = diagnose(saying(case, chosen(case.logits.log_softmax(-1), case.token)))
+    said = diagnose(saying(case, logp_of_tokens(case.logits.log_softmax(-1), case.token)))
     assert "fit temperature 1, and the trainer uses 0.7" in said
     assert "--logprobs-mode processed_logprobs" in said
 
@@ -112,7 +118,7 @@ def test_the_lowest_point_of_a_valley_is_found():
 
 def test_an_old_head_is_told_from_old_weights_by_what_to_do():
     case = seen()
-    logp = chosen((case.logits + torch.randn_like(case.logits)).log_softmax(-1), case.token)
+    logp = logp_of_tokens((case.logits + torch.randn_like(case.logits)).log_softmax(-1), case.token)
     lying = saying(case, logp)
     other = torch.zeros(ROWS, STEPS)
     for name, advice in ((OLD_HEAD, "tie_word_embeddings=false"), ("older ones", "engine.folder")):

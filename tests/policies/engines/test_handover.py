@@ -52,19 +52,19 @@ def hosted(folder, tmp_path):
     return host
 
 
-def moved(policy, by=0.3):
+def move(policy, by=0.3):
     torch.manual_seed(0)
     with torch.no_grad():
         for parameter in policy.trainable().values():
             parameter.add_(by * torch.randn_like(parameter))
 
 
-def published(policy):
+def publish(policy):
     policy.supply.publish()
     policy.supply.journey.end()
 
 
-def asked(policy, engine):
+def ask(policy, engine):
     """Rows as an engine returns them."""
     endings = Endings(tokens=(), strings=(), decode=policy.chat.decode_all)  # all are six long
     prompts = policy.chat.encode(questions()[:3])
@@ -97,10 +97,10 @@ def test_weights_are_published_as_they_were_though_training_goes_on(hosted):
     with hosted("drain") as (_, policy):
         before = {name: p.detach().clone() for name, p in policy.trainable().items()}
         policy.supply.publish()
-        moved(policy)
+        move(policy)
         policy.supply.journey.end()
         with policy.supply.under_way() as engine:
-            answers = asked(policy, engine)
+            answers = ask(policy, engine)
         assert engine.number == 1
         assert not fits(policy, answers).all()
         policy.load_weights(before)
@@ -109,24 +109,24 @@ def test_weights_are_published_as_they_were_though_training_goes_on(hosted):
 
 def test_rows_of_a_pinned_version_go_on_under_its_name(hosted):
     with hosted("pinned", lora=ADAPTERS) as (_, policy), ExitStack() as stack:
-        published(policy)
+        publish(policy)
         older = stack.enter_context(policy.supply.under_way())
-        before = asked(policy, older)
-        moved(policy)
-        published(policy)
+        before = ask(policy, older)
+        move(policy)
+        publish(policy)
         newer = stack.enter_context(policy.supply.under_way())
-        again = asked(policy, older)
+        again = ask(policy, older)
         assert_close(again.logp, before.logp, rtol=0, atol=0)
         assert (again.version == 1).all()
-        assert (asked(policy, newer).version == 2).all()
+        assert (ask(policy, newer).version == 2).all()
         assert not fits(policy, again).all()
-        assert fits(policy, asked(policy, newer)).all()
+        assert fits(policy, ask(policy, newer)).all()
 
 
 def test_so_many_adapters_stay_loaded_as_rows_may_need(hosted, tmp_path):
     with hosted("pinned", lora=ADAPTERS, staleness=2) as (state, policy):
         for _ in range(5):
-            published(policy)
+            publish(policy)
         assert [name.rpartition("-")[2] for name in state.adapters] == ["3", "4", "5"]
         (home,) = tmp_path.iterdir()
         kept = sorted(path.name[-1] for path in home.iterdir() if path.name != "owner")
@@ -135,60 +135,60 @@ def test_so_many_adapters_stay_loaded_as_rows_may_need(hosted, tmp_path):
 
 def test_a_server_that_was_started_again_gets_the_version_that_rows_were_begun_with(hosted):
     with hosted("pinned", lora=ADAPTERS) as (state, policy):
-        published(policy)
+        publish(policy)
         with policy.supply.under_way() as older:
-            before = asked(policy, older)
-            moved(policy)
-            published(policy)
+            before = ask(policy, older)
+            move(policy)
+            publish(policy)
             state.start()
-            assert_close(asked(policy, older).logp, before.logp, rtol=0, atol=0)
+            assert_close(ask(policy, older).logp, before.logp, rtol=0, atol=0)
         with policy.supply.under_way() as newer:
-            assert fits(policy, asked(policy, newer)).all()
+            assert fits(policy, ask(policy, newer)).all()
 
 
 def test_of_two_servers_one_that_was_started_again_gets_the_older_version_too(hosted):
     with hosted("pinned", lora=ADAPTERS, count=2) as (states, policy):
-        published(policy)
+        publish(policy)
         with policy.supply.under_way() as older:
-            before = asked(policy, older)
-            moved(policy)
-            published(policy)
+            before = ask(policy, older)
+            move(policy)
+            publish(policy)
             states[0].start()
             for _ in range(3):
-                assert_close(asked(policy, older).logp, before.logp, rtol=0, atol=0)
+                assert_close(ask(policy, older).logp, before.logp, rtol=0, atol=0)
             assert len(policy.supply.engine.living) == 2
 
 
 @pytest.mark.parametrize("lora", [None, ADAPTERS])
 def test_with_drain_weights_wait_for_the_rows_that_are_under_way(hosted, lora):
     with hosted("drain", lora=lora) as (_, policy), ThreadPoolExecutor(2) as pool:
-        published(policy)
+        publish(policy)
         supply = policy.supply
         with supply.under_way() as engine:
             supply.publish()
-            late = pool.submit(begun, policy)
-            answers = asked(policy, engine)
+            late = pool.submit(begin, policy)
+            answers = ask(policy, engine)
             assert not supply.journey.is_over
             assert not late.done()
         assert (answers.version == 1).all()
         assert (late.result(WAIT).version == 2).all()
 
 
-def begun(policy):
+def begin(policy):
     with policy.supply.under_way() as engine:
-        return asked(policy, engine)
+        return ask(policy, engine)
 
 
 @pytest.mark.parametrize("lora", [None, ADAPTERS])
 def test_in_flight_rows_go_on_with_new_weights_and_each_token_says_so(hosted, lora):
     with hosted("in_flight", lora=lora) as (state, policy), ThreadPoolExecutor(1) as pool:
-        published(policy)
+        publish(policy)
         before = {name: p.detach().clone() for name, p in policy.trainable().items()}
         with standing_at(state, 4) as (all_stand, go):
-            rows = pool.submit(begun, policy)
+            rows = pool.submit(begin, policy)
             all_stand()
-            moved(policy)
-            published(policy)
+            move(policy)
+            publish(policy)
             go()
             answers = rows.result(WAIT)
         assert answers.version.tolist() == [[1, 1, 1, 1, 2, 2]] * 6
@@ -201,13 +201,13 @@ def test_in_flight_rows_go_on_with_new_weights_and_each_token_says_so(hosted, lo
 def test_in_flight_an_adapter_takes_the_place_of_the_one_before(hosted):
     with hosted("in_flight", lora=ADAPTERS) as (state, policy):
         for _ in range(3):
-            moved(policy)
-            published(policy)
+            move(policy)
+            publish(policy)
         assert list(state.adapters) == [policy.supply.run]
         assert not state.paths("/v1/unload_lora_adapter")
-        assert fits(policy, begun(policy)).all()
+        assert fits(policy, begin(policy)).all()
         state.start()
-        assert fits(policy, begun(policy)).all()
+        assert fits(policy, begin(policy)).all()
 
 
 @pytest.mark.parametrize("handover", ["pinned", "drain", "in_flight"])
@@ -217,14 +217,14 @@ def test_a_run_that_does_not_sample_ahead_has_the_newest_weights_by_every_mode(h
             rollout = policy.sample(questions()[:3], 2, key=5, slots=range(3))
             assert_close(policy.evidence(rollout, NOTHING).logp, rollout.behaviour_logp,
                          atol=1e-5, rtol=0)  # fmt: skip
-            moved(policy)
+            move(policy)
             policy.notify("update")
             policy.notify("iteration")
 
 
 def test_a_handover_that_fails_is_told_at_the_next_one(hosted):
     with hosted("drain") as (state, policy):
-        published(policy)
+        publish(policy)
         state.habits.spoil = lambda path, _: (400, b"{}") if path == "/collective_rpc" else None
         policy.supply.publish()
         with pytest.raises(EngineUnavailable, match="/collective_rpc: 400"):
@@ -244,7 +244,7 @@ class Plain(RolloutEngine):
 class Live:
     adapter = is_sharded = False
 
-    def copied(self):
+    def copy_to_host(self):
         return self
 
 

@@ -109,7 +109,7 @@ def test_a_server_that_was_started_again_is_met_anew(hosted):
 def test_a_rank_without_weights_says_so(hosted):
     with hosted() as (_, policy):
         gap(policy, 0)
-        empty = policy.files.copied()
+        empty = policy.files.copy_to_host()
         empty = type(empty)(empty.network, {}, False)
         with pytest.raises(EngineUnavailable, match="this rank has none to send"):
             policy.supply.engine.sync(empty, policy.supply.version)

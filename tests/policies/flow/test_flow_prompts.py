@@ -45,7 +45,7 @@ def test_a_text_is_encoded_once_in_all_runs(tmp_path):
     library(first, tmp_path).prepare(inputs("red", "blue", "red"), CPU)
     assert first.encoded == ["red", "blue"] and first.loaded == first.freed == 1
     again = Counting()
-    found = library(again, tmp_path).stacked(inputs("blue", "red", "blue"), CPU)
+    found = library(again, tmp_path).stack(inputs("blue", "red", "blue"), CPU)
     assert again.loaded == 0
     assert found["states"][:, 0, 0].tolist() == [4, 3, 4]
 
@@ -63,14 +63,14 @@ def test_memory_is_bounded_where_there_are_files_and_complete_where_there_are_no
         some = library(Counting(), cache, keep=2)
         some.prepare(texts, CPU)
         assert len(some.recent) == kept
-        assert some.stacked(texts, CPU)["states"][:, 0, 0].tolist() == list(range(1, 10))
+        assert some.stack(texts, CPU)["states"][:, 0, 0].tolist() == list(range(1, 10))
         assert some.adapter.loaded == 1
 
 
 def test_what_was_read_last_is_forgotten_last(tmp_path):
     some = library(Counting(), tmp_path, keep=2)
     some.prepare(inputs("a", "b"), CPU)
-    some.stacked(inputs("a"), CPU)
+    some.stack(inputs("a"), CPU)
     some.prepare(inputs("c"), CPU)
     assert set(some.recent) == {*inputs("a", "c")}
 

@@ -88,7 +88,7 @@ def test_a_snapshot_follows_the_weights_to_their_device(used):
     if used == "blended":
         snapshots.follow("update")
     else:
-        with snapshots.under("ema"):
+        with snapshots.use("ema"):
             pass
     assert snapshots.weights["ema"]["w"].device.type == "meta"
 

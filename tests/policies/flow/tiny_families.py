@@ -26,7 +26,7 @@ from tandem.policies.flow.families.flux2 import Flux2, Flux2Klein
 from tandem.policies.flow.families.hunyuan_video_1 import HunyuanVideo1
 from tandem.policies.flow.families.ltx import LTX
 from tandem.policies.flow.families.ltx2 import LTX2
-from tandem.policies.flow.families.patches import packed, unpacked
+from tandem.policies.flow.families.patches import pack, unpack
 from tandem.policies.flow.families.pipelines import Pipeline
 from tandem.policies.flow.families.qwen_image import QwenImage
 from tandem.policies.flow.families.qwen_image_edit import QwenImageEdit
@@ -107,11 +107,11 @@ class TinyFamily:
             seen.append(found["latents"])
             return {}
 
-        given = packed(start[None]) if self.packs else start[None]
+        given = pack(start[None]) if self.packs else start[None]
         (shown,) = pipeline(latents=given, callback_on_step_end=keep, return_dict=False, **own)
         latents = seen[-1]
         if self.packs:
-            latents = unpacked(latents, *start.shape[1:])
+            latents = unpack(latents, *start.shape[1:])
         elif latents.ndim == 3:
             latents = latents.transpose(1, 2).reshape(1, *start.shape)
         return latents, shown

@@ -142,8 +142,8 @@ def test_an_opening_is_encoded_once_for_the_rows_of_a_group(learned, monkeypatch
     world = Counting(turns=2, opening=Said.text("+", state="0"))
     policy = playing(asked(world), weights=learned)
     bridge, opened = policy.episodes.of[None].bridge, []
-    encode = bridge.opened
-    monkeypatch.setattr(bridge, "opened", lambda *said: opened.append(said) or encode(*said))
+    encode = bridge.opening_ids
+    monkeypatch.setattr(bridge, "opening_ids", lambda *said: opened.append(said) or encode(*said))
     rows = sampled(policy, group_size=4)
     assert len(rows.mask) == 4 * len(opened) == 4 * len(questions())
 

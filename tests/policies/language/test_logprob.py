@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tandem.policies.language import logprob
 from tandem.policies.language.contexts import padded_cost
-from tandem.policies.language.inputs import TokenIndex, padded
+from tandem.policies.language.inputs import TokenIndex, pad_rows
 from tandem.policies.language.logprob import ChunkLimits, token_logp
 from tandem.policies.language.records import TokenSample
 from tandem.policies.language.tiny_lm import character_tokenizer
@@ -333,7 +333,7 @@ def test_contexts_of_padded_rows_take_no_more_tokens_than_a_pass_may_hold(policy
     monkeypatch.setattr(scorer, "memory", ChunkLimits(tokens=80))
     monkeypatch.setattr(scorer, "packs", False)
     monkeypatch.setattr(scorer, "shares", False)
-    monkeypatch.setattr(scorer, "lay", padded)
+    monkeypatch.setattr(scorer, "lay", pad_rows)
     forward = policy.scorer.forward
     monkeypatch.setattr(
         scorer, "forward", lambda layout: held.append(layout.tokens.numel()) or forward(layout)

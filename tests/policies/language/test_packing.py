@@ -15,8 +15,8 @@ from torch.testing import assert_close
 
 from tandem.config import build, compose
 from tandem.experience import Budget
-from tandem.policies.language.inputs import padded
-from tandem.policies.language.packing import EMPTY, packed, packed_in_one
+from tandem.policies.language.inputs import pad_rows
+from tandem.policies.language.packing import EMPTY, pack_in_one_row, pack_rows
 from tandem.policies.language.tiny_lm import character_tokenizer
 from tandem.policies.lora import Lora
 from tandem.settings.guards import Guards
@@ -128,7 +128,7 @@ def test_nothing_of_a_neighbour_reaches_a_row(critic):
         assert not torch.equal(after.logp[changed], before.logp[changed])
 
 
-@pytest.mark.parametrize("lay", [packed, packed_in_one])
+@pytest.mark.parametrize("lay", [pack_rows, pack_in_one_row])
 def test_a_layout_holds_every_row_once_and_little_else(lay):
     torch.manual_seed(0)
     for _ in range(30):
@@ -148,13 +148,13 @@ def test_a_layout_holds_every_row_once_and_little_else(lay):
 def test_rows_of_one_length_lie_as_they_did():
     """Then attention needs no mask."""
     tokens, read = torch.ones(4, 6, dtype=torch.int64), torch.tensor([6, 6, 6, 6])
-    assert packed(tokens, read).position is None
-    assert torch.equal(packed(tokens, read).tokens, padded(tokens, read).tokens)
+    assert pack_rows(tokens, read).position is None
+    assert torch.equal(pack_rows(tokens, read).tokens, pad_rows(tokens, read).tokens)
 
 
 def test_attention_is_as_wide_as_the_longest_row_and_not_as_all_of_them():
     read = torch.tensor([100, *[10] * 60])
-    layout = packed(torch.ones(61, 100, dtype=torch.int64), read)
+    layout = pack_rows(torch.ones(61, 100, dtype=torch.int64), read)
     assert layout.tokens.shape == (7, 100)
 
 

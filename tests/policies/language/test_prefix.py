@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from tandem.experience import Budget
 from tandem.policies.language import prefix
 from tandem.policies.language.inputs import Trunk
-from tandem.policies.language.prefix import begins_group, behind_prompts, shared
+from tandem.policies.language.prefix import begins_group, behind_prompts, share_prompts
 from tandem.policies.language.records import TokenSample
 from tandem.policies.language.tiny_lm import character_tokenizer
 from tandem.policies.lora import Lora
@@ -86,9 +86,9 @@ def test_prompts_of_one_answer_each_are_not_read_apart():
     policy = small()
     alone = policy.sample(questions(), 1, key=0, slots=range(8))
     read = alone.sample.prompt_length + alone.length - 1
-    assert shared(alone.sample, read) is None
+    assert share_prompts(alone.sample, read) is None
     group = policy.sample(questions()[:1], 8, key=0, slots=[0])
-    assert shared(group.sample, group.sample.prompt_length + group.length - 1) is not None
+    assert share_prompts(group.sample, group.sample.prompt_length + group.length - 1) is not None
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,7 @@ def test_a_merged_path_is_asked_once_for_all_epochs():
 
 def test_new_noise_moves_no_weight_where_nobody_asks_the_old_policy(monkeypatch):
     policy = small_masked(elbo, needs=frozenset({"ref_logp"}))
-    monkeypatch.setattr("tandem.policies.masked.policy.exchanged", pytest.fail)
+    monkeypatch.setattr("tandem.policies.masked.policy.swap_weights", pytest.fail)
     nothing = asked(policy)
     assert not torch.equal(policy.resample_noise(nothing, 1).sample.key, nothing.sample.key)
     filled = policy.complete(nothing, frozenset({"ref_logp"}))

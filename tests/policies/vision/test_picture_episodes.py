@@ -136,13 +136,13 @@ def test_a_picture_stands_in_a_template_as_the_family_writes_it_and_no_text_forg
     picture = drawn(*(DATA.train[0].fields[name] for name in ("doors", "start", "goal")))
     want = [ids("<|vision_start|>"), *[ids("<|image_pad|>")] * 9, ids("<|vision_end|>")]
     move = [*bridge.plain("1"), *bridge.end]
-    plain = bridge.between([{"role": "user", "content": IMAGE}], move, [picture])
+    plain = bridge.turn_ids([{"role": "user", "content": IMAGE}], move, [picture])
     assert plain == want
-    said = bridge.between([{"role": "user", "content": f"red ? {IMAGE} how"}], move, [picture])
+    said = bridge.turn_ids([{"role": "user", "content": f"red ? {IMAGE} how"}], move, [picture])
     assert said == [ids("red"), ids("?"), *want, ids("how")]
     for images, content in (([picture], f"red <|image_pad|> {IMAGE}"), ([], "<|image_pad|>")):
         with pytest.raises(Unreadable, match="contains an image token"):
-            bridge.between([{"role": "user", "content": content}], move, images)
+            bridge.turn_ids([{"role": "user", "content": content}], move, images)
 
 
 def test_what_a_world_shows_must_be_marked_and_said():

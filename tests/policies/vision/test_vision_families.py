@@ -11,8 +11,8 @@ from policies.vision.small_vision import NOTHING, picture
 from policies.vision.vision_families import FAMILIES
 from torch.testing import assert_close
 
-from tandem.policies.language.inputs import padded
-from tandem.policies.language.packing import packed_in_one
+from tandem.policies.language.inputs import pad_rows
+from tandem.policies.language.packing import pack_in_one_row
 from tandem.policies.language.records import Sampling
 from tandem.policies.request import Request
 from tandem.policies.vision.components import components_of
@@ -85,8 +85,8 @@ def test_rows_are_the_same_in_any_layout_and_in_sampling(family, root):
     rollout = policy.sample(chats(), 2, key=1, slots=[0, 1, 2])
     want = policy.logp(rollout)
     assert_close(rollout.behaviour_logp.double(), want, atol=1e-5, rtol=0)
-    lay = packed_in_one if policy.packs else padded
-    for other in (padded, lay):
+    lay = pack_in_one_row if policy.packs else pad_rows
+    for other in (pad_rows, lay):
         policy.scorer.lay = other
         assert_close(policy.logp(rollout), want, atol=1e-5, rtol=0)
     for row in range(len(want)):

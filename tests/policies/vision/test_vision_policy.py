@@ -15,9 +15,9 @@ from policies.vision.small_vision import (
 )
 from torch.testing import assert_close
 
-from tandem.policies.language.inputs import TokenIndex, padded
+from tandem.policies.language.inputs import TokenIndex, pad_rows
 from tandem.policies.language.layout_probes import keeps_rows_apart
-from tandem.policies.language.packing import packed, packed_in_one
+from tandem.policies.language.packing import pack_in_one_row, pack_rows
 from tandem.policies.language.records import Sampling
 from tandem.policies.lora import Lora
 from tandem.policies.vision.components import COMPONENTS, components_of
@@ -39,9 +39,9 @@ def test_packed_rows_with_pictures_are_the_padded_ones_and_the_rows_alone():
     policy.double()
     rollout = answered(policy)
     assert policy.packs
-    want, gradients = logp_and_gradients(policy, rollout, padded)
+    want, gradients = logp_and_gradients(policy, rollout, pad_rows)
     assert gradients["model.visual.patch_embed.proj.weight"].norm() > 0
-    for lay in (packed, packed_in_one):
+    for lay in (pack_rows, pack_in_one_row):
         got, others = logp_and_gradients(policy, rollout, lay)
         assert_close(got, want, atol=1e-5, rtol=0)
         for name, gradient in gradients.items():
@@ -67,9 +67,9 @@ def test_three_rows_of_position_ids_let_packed_rows_see_one_another():
         with torch.no_grad():
             return places.gather(policy.scorer.forward(change(layout)), layout.start)
 
-    want = states(padded, lambda layout: layout)
-    assert_close(states(packed_in_one, lambda layout: layout), want, atol=1e-4, rtol=1e-4)
-    assert (states(packed_in_one, three_rows) - want).abs().max() > 0.1
+    want = states(pad_rows, lambda layout: layout)
+    assert_close(states(pack_in_one_row, lambda layout: layout), want, atol=1e-4, rtol=1e-4)
+    assert (states(pack_in_one_row, three_rows) - want).abs().max() > 0.1
 
 
 def test_the_probe_of_packing_sees_a_leak_through_three_rows():

@@ -10,7 +10,7 @@ from PIL import Image
 from policies.vision.small_vision import picture, questions, small_vision
 
 from tandem.config import ConfigError, check, compose
-from tandem.policies.engines.replies import Completion, Generation, refuse_pictures, shown_in
+from tandem.policies.engines.replies import Completion, Generation, image_fields, refuse_pictures
 from tandem.policies.language.records import Sampling
 
 MODEL = "m"
@@ -25,7 +25,7 @@ def question(prompt, kind=Generation):
         sampling=Sampling(max_new_tokens=4),
         ends=[1],
         vocabulary=40,
-        **shown_in(prompt),
+        **image_fields(prompt),
     )
 
 
@@ -87,9 +87,9 @@ def test_parts_of_the_tower_on_several_ranks_are_refused():
 
 
 def test_pictures_of_a_group_are_encoded_once():
-    from tandem.policies.engines.replies import shown_part
+    from tandem.policies.engines.replies import image_part
 
-    assert shown_part(picture(16), "run-1") is shown_part(picture(16), "run-1")
+    assert image_part(picture(16), "run-1") is image_part(picture(16), "run-1")
 
 
 def test_what_a_tower_said_under_older_weights_is_not_used(encoded):

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from tandem.policies.base import Policy
-from tandem.policies.chain.records import named
+from tandem.policies.chain.records import flatten_segments
 from tandem.policies.flow.policy import FlowPolicy
 from tandem.policies.language.policy import LanguagePolicy
 from tandem.policies.request import Request
-from tandem.policies.weights import owned
+from tandem.policies.weights import select_prefix
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -60,7 +60,9 @@ class PairedPolicy(Policy):
 
     def trainable(self) -> dict[str, nn.Parameter]:
         """Trained weights, named text.NAME and picture.NAME."""
-        return named({name: policy.trainable() for name, policy in self.learning.items()})
+        return flatten_segments(
+            {name: policy.trainable() for name, policy in self.learning.items()}
+        )
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
         """One group per segment, with its own learning rate and gradient clip."""
@@ -69,16 +71,16 @@ class PairedPolicy(Policy):
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Load the trained weights of each segment. Of any shape [...]."""
         for name, policy in self.learning.items():
-            policy.load_weights(owned(weights, f"{name}."))
+            policy.load_weights(select_prefix(weights, f"{name}."))
 
     def state(self) -> dict[str, Tensor]:
         """The state of both policies, without weights. Of any shape [...]."""
-        return named({name: policy.state() for name, policy in self.parts.items()})
+        return flatten_segments({name: policy.state() for name, policy in self.parts.items()})
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned. Of any shape [...]."""
         for name, policy in self.parts.items():
-            policy.load_state(owned(state, f"{name}."))
+            policy.load_state(select_prefix(state, f"{name}."))
 
     def save(self, folder: str | Path) -> None:
         """Save each in its own format, in the folders text and picture."""

@@ -13,14 +13,14 @@ from tandem import rng
 from tandem.policies.chain.pair import PairedPolicy
 from tandem.policies.chain.records import (
     ChainSampling,
-    as_given,
-    asked_to_paint,
-    filled,
-    instructed,
     join,
     join_evidence,
-    painted_from,
+    merge_fields,
     part,
+    picture_prompt,
+    picture_rows,
+    with_instruction,
+    with_original_prompts,
 )
 from tandem.policies.flow.admission import Split
 from tandem.policies.flow.policy import FlowPolicy
@@ -122,7 +122,7 @@ class ChainPolicy(PairedPolicy):
         each = (sampling or self.request.sampling).pictures_per_text
         texts = group_size // each
         written = self.text.sample(
-            [self.told(prompt) for prompt in prompts],
+            [self.with_instruction(prompt) for prompt in prompts],
             texts,
             key=rng.key(key, TEXT),
             slots=slots,
@@ -132,26 +132,26 @@ class ChainPolicy(PairedPolicy):
         written = replace(written, prompts=asked)  # for rewards and tables: without instruction
         rows = zip(asked, written.outputs, strict=True)
         painted = self.picture.sample(
-            [asked_to_paint(prompt, text) for prompt, text in rows],
+            [picture_prompt(prompt, text) for prompt, text in rows],
             each,
             key=rng.key(key, PICTURE),
             slots=written.key.tolist(),  # one slot per text
             sampling=None if sampling is None else sampling.picture,
         )
-        return join(painted_from(written, each), painted, self.request.frozen)
+        return join(picture_rows(written, each), painted, self.request.frozen)
 
     def encode(self, examples: Sequence[Prompt], *, key: int, slots: Sequence[int]) -> Rollout:
         """Demonstrations: the answer is the text, and its image the picture."""
-        told = [self.told(example) for example in examples]
+        told = [self.with_instruction(example) for example in examples]
         written = replace(self.text.encode(told, key=key, slots=slots), prompts=tuple(examples))
-        asked = [asked_to_paint(example, example.answer) for example in examples]
+        asked = [picture_prompt(example, example.answer) for example in examples]
         painted = self.picture.encode(asked, key=key, slots=slots)
         return join(written, painted, self.request.frozen)
 
     def resample_noise(self, rollout: Rollout, epoch: int) -> Rollout:
         parts = part(rollout)
         again = self.picture.resample_noise(parts[PICTURE], epoch)
-        return filled(rollout, {**parts, PICTURE: again})
+        return merge_fields(rollout, {**parts, PICTURE: again})
 
     def evidence(self, rollout: Rollout, needs: frozenset[str]) -> Evidence:
         """The training forwards, with gradient; their graphs are separate."""
@@ -167,7 +167,7 @@ class ChainPolicy(PairedPolicy):
         parts = dict(part(rollout))
         for name, policy in self.learning.items():
             parts[name] = policy.complete(parts[name], self.needs_of(name, needs))
-        return filled(rollout, parts, needs)
+        return merge_fields(rollout, parts, needs)
 
     def row_cost(self, rollout: Rollout) -> Tensor:
         """Tokens that the forward passes of both read, [B] int64."""
@@ -178,22 +178,24 @@ class ChainPolicy(PairedPolicy):
         """Prompts that the language model accepts, and the others with a reason. The flow model's
         prompts do not exist yet."""
         self.picture.admit((), [one.picture for one in samplings])
-        told = [self.told(prompt) for prompt in prompts]
-        return as_given(prompts, self.text.admit(told, [one.text for one in samplings]))
+        told = [self.with_instruction(prompt) for prompt in prompts]
+        return with_original_prompts(
+            prompts, self.text.admit(told, [one.text for one in samplings])
+        )
 
     def admit_answered(self, examples: Sequence[Prompt]) -> Split:
         """Demonstrations that have both a text and a picture, and the others with a reason."""
-        told = [self.told(example) for example in examples]
-        kept, dropped = as_given(examples, self.text.admit_answered(told))
-        asked = [asked_to_paint(example, example.answer) for example in kept]
+        told = [self.with_instruction(example) for example in examples]
+        kept, dropped = with_original_prompts(examples, self.text.admit_answered(told))
+        asked = [picture_prompt(example, example.answer) for example in kept]
         reasons = {example.id: why for example, why in self.picture.admit_answered(asked)[1]}
         dropped += [(one, reasons[one.id]) for one in kept if one.id in reasons]
         return [one for one in kept if one.id not in reasons], dropped
 
     def describe_prompt(self, prompt: Prompt) -> str:
         """The text as the language model reads it."""
-        return self.text.describe_prompt(self.told(prompt))
+        return self.text.describe_prompt(self.with_instruction(prompt))
 
-    def told(self, prompt: Prompt) -> Prompt:
+    def with_instruction(self, prompt: Prompt) -> Prompt:
         """The prompt with the instruction, as the language model reads it."""
-        return instructed(prompt, self.instruction)
+        return with_instruction(prompt, self.instruction)

@@ -80,7 +80,7 @@ class ChainSample:
     picture: FlowSample
 
 
-def instructed(prompt: Prompt, instruction: str | None) -> Prompt:
+def with_instruction(prompt: Prompt, instruction: str | None) -> Prompt:
     """The prompt with an instruction as system message, if there is one; a chat is unchanged."""
     if instruction is None or prompt.text is None:
         return prompt
@@ -89,12 +89,12 @@ def instructed(prompt: Prompt, instruction: str | None) -> Prompt:
     return replace(prompt, text=None, messages=messages)
 
 
-def asked_to_paint(prompt: Prompt, text: str) -> Prompt:
+def picture_prompt(prompt: Prompt, text: str) -> Prompt:
     """The prompt of the flow model: the text, and the other fields of the original prompt."""
     return replace(prompt, text=text, messages=None, answer=None)
 
 
-def painted_from(written: Rollout, count: int) -> Rollout:
+def picture_rows(written: Rollout, count: int) -> Rollout:
     """`count` rows for every text, one per picture; the text is trained in the first of them."""
     if count == 1:
         return written
@@ -121,17 +121,19 @@ def join(written: Rollout, painted: Rollout, frozen: Sequence[str]) -> Rollout:
         sample=ChainSample(text=written.sample, picture=painted.sample),
         outputs=painted.outputs,
         prompts=tuple(replace(p, fields={**p.fields, WRITTEN: text}) for p, text in rows),
-        mask=beside(masks[PICTURE], masks[TEXT]),
-        segment=beside(segment[PICTURE], segment[TEXT]),
+        mask=concat_columns(masks[PICTURE], masks[TEXT]),
+        segment=concat_columns(segment[PICTURE], segment[TEXT]),
         group=written.group,
         length=written.length,
         truncated=written.truncated,
         key=written.key,
         text=written.text,
-        behaviour_logp=beside(painted.behaviour_logp, written.behaviour_logp) if known else None,
+        behaviour_logp=concat_columns(painted.behaviour_logp, written.behaviour_logp)
+        if known
+        else None,
         entropy=None
         if written.entropy is None
-        else beside(torch.zeros_like(painted.mask, dtype=torch.float32), written.entropy),
+        else concat_columns(torch.zeros_like(painted.mask, dtype=torch.float32), written.entropy),
     )
 
 
@@ -144,7 +146,7 @@ def part(rollout: Rollout) -> Mapping[str, Rollout]:
         TEXT: {"outputs": texts, "prompts": rollout.prompts, "length": rollout.length},
         PICTURE: {
             "outputs": rollout.outputs,
-            "prompts": tuple(asked_to_paint(prompt, text) for prompt, text in asked),
+            "prompts": tuple(picture_prompt(prompt, text) for prompt, text in asked),
             "length": torch.full_like(rollout.length, steps),
             "truncated": torch.zeros_like(rollout.truncated),
         },
@@ -161,7 +163,7 @@ def part(rollout: Rollout) -> Mapping[str, Rollout]:
     return found
 
 
-def filled(
+def merge_fields(
     rollout: Rollout, parts: Mapping[str, Rollout], needs: frozenset[str] = frozenset()
 ) -> Rollout:
     """The rollout with the needed fields that each policy filled in for its own columns.
@@ -170,7 +172,7 @@ def filled(
     """
     read = [name for name in FILLED if name in needs or getattr(rollout, name) is not None]
     known = {
-        name: joined(attrgetter(name), parts)
+        name: join_columns(attrgetter(name), parts)
         for name in read
         if any(getattr(one, name) is not None for one in parts.values())
     }
@@ -187,7 +189,7 @@ def join_evidence(said: Mapping[str, Evidence], parts: Mapping[str, Rollout]) ->
         if all(value is None for value in known.values()):
             return None
         masks = {s: parts[s].mask for s in SEGMENTS}
-        return beside(*(_or_zeros(known[s], masks[s]) for s in (PICTURE, TEXT)))
+        return concat_columns(*(_or_zeros(known[s], masks[s]) for s in (PICTURE, TEXT)))
 
     steps = None if asked[PICTURE] is None else asked[PICTURE].transition
     tokens = parts[TEXT].mask.shape[1]
@@ -200,12 +202,14 @@ def join_evidence(said: Mapping[str, Evidence], parts: Mapping[str, Rollout]) ->
     )
 
 
-def joined(read: Callable[[Rollout], Tensor | None], parts: Mapping[str, Rollout]) -> Tensor:
+def join_columns(read: Callable[[Rollout], Tensor | None], parts: Mapping[str, Rollout]) -> Tensor:
     """`read` applied to both and joined; 0 where it returns None."""
-    return beside(*(_or_zeros(read(parts[name]), parts[name].mask) for name in (PICTURE, TEXT)))
+    return concat_columns(
+        *(_or_zeros(read(parts[name]), parts[name].mask) for name in (PICTURE, TEXT))
+    )
 
 
-def beside(steps: Tensor, tokens: Tensor) -> Tensor:
+def concat_columns(steps: Tensor, tokens: Tensor) -> Tensor:
     """[B, K] and [B, T] -> [B, K + T]."""
     return torch.cat([steps, tokens.to(steps.device)], 1)
 
@@ -214,13 +218,13 @@ def _or_zeros(value: Tensor | None, mask: Tensor) -> Tensor:
     return torch.zeros_like(mask, dtype=torch.float32) if value is None else value
 
 
-def as_given(prompts: Sequence[Prompt], judged: Split) -> Split:
+def with_original_prompts(prompts: Sequence[Prompt], judged: Split) -> Split:
     """A split of instructed prompts, in terms of the original prompts."""
     own = {prompt.id: prompt for prompt in prompts}
     kept, dropped = judged
     return [own[one.id] for one in kept], [(own[one.id], why) for one, why in dropped]
 
 
-def named(owned: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
+def flatten_segments(owned: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """Tensors of all segments in one mapping, as SEGMENT.name. Of any shape [...]."""
     return {f"{segment}.{key}": x for segment, own in owned.items() for key, x in own.items()}

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from tandem.policies.base import Policy
 from tandem.policies.chain.policy import ChainPolicy
-from tandem.policies.chain.records import named
+from tandem.policies.chain.records import flatten_segments
 from tandem.policies.flow.adapter import SharesLayers
 from tandem.policies.flow.policy import FlowPolicy
 from tandem.policies.language.policy import LanguagePolicy
@@ -72,7 +72,7 @@ class UnifiedPolicy(ChainPolicy):
     def trainable(self) -> dict[str, nn.Parameter]:
         """Trained weights; shared layers have their names in the language model."""
         own = {PICTURE: self.own_weights(PICTURE)}
-        return named({TEXT: self.text.trainable()} | own)
+        return flatten_segments({TEXT: self.text.trainable()} | own)
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
         """The shared layers, and the weights of each segment."""

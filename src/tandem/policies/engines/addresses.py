@@ -58,7 +58,7 @@ class AddressFile:
 
 
 @contextmanager
-def judged_by(judge: Callable[[str], None]) -> Iterator[None]:
+def check_addresses(judge: Callable[[str], None]) -> Iterator[None]:
     """A context in which an address is accepted if `judge` does not raise."""
     JUDGES.append(judge)
     try:

@@ -44,10 +44,10 @@ class Seen:
     @property
     def trainer(self) -> Tensor:
         """[N] nats"""
-        return chosen(self.logp, self.token)
+        return logp_of_tokens(self.logp, self.token)
 
     @property
-    def reported(self) -> Tensor:
+    def reported_logp(self) -> Tensor:
         """[N] nats, the engine's."""
         return self.engine[self.mask]
 
@@ -73,20 +73,20 @@ Hypothesis = Callable[[Seen], Iterator[Fit]]
 
 def diagnose(seen: Seen) -> str:
     """The cause that leaves the smallest residual, and its remedy."""
-    gap = _mean(seen.reported - seen.trainer)
+    gap = _mean(seen.reported_logp - seen.trainer)
     fits = [fit for explain in HYPOTHESES for fit in explain(seen)]
     best = min(fits, key=lambda fit: fit.left)
     if best.left <= max(EXPLAINED * gap, EXACT):
         return best.cause
-    return of_the_remainder(seen)
+    return explain_remainder(seen)
 
 
-def of_temperature(seen: Seen) -> Iterator[Fit]:
+def fit_temperature(seen: Seen) -> Iterator[Fit]:
     """The temperature that fits the difference best, and its residual."""
 
     def left(log_temperature: float) -> float:
         logp = (seen.logits / torch.tensor(log_temperature).exp()).log_softmax(-1)
-        return _mean(chosen(logp, seen.token) - seen.reported)
+        return _mean(logp_of_tokens(logp, seen.token) - seen.reported_logp)
 
     coarse = torch.linspace(*torch.tensor([COLDEST, WARMEST]).log(), TRIES).tolist()
     nearest = min(range(TRIES), key=lambda i: left(coarse[i]))
@@ -107,9 +107,9 @@ def of_temperature(seen: Seen) -> Iterator[Fit]:
     )
 
 
-def of_truncation(seen: Seen) -> Iterator[Fit]:
+def fit_truncation(seen: Seen) -> Iterator[Fit]:
     """Truncation raises each remaining token's log-probability by the log of the kept mass."""
-    above = (seen.reported - seen.trainer)[:, None]
+    above = (seen.reported_logp - seen.trainer)[:, None]
     mass = seen.logp.sort(dim=-1, descending=True).values.exp().cumsum(-1)  # [N, V]
     by_count = (above + mass.clamp(max=1).log()).abs().mean(0)
     best = int(by_count[:-1].argmin())
@@ -129,7 +129,7 @@ def _cut(setting: str) -> str:
     )
 
 
-def of_order(seen: Seen) -> Iterator[Fit]:
+def fit_order(seen: Seen) -> Iterator[Fit]:
     """Log-probabilities shifted by one token, in either direction."""
     trainer = torch.zeros_like(seen.engine)
     trainer[seen.mask] = seen.trainer
@@ -145,7 +145,7 @@ def of_order(seen: Seen) -> Iterator[Fit]:
             )
 
 
-def of_weights(seen: Seen) -> Iterator[Fit]:
+def fit_weights(seen: Seen) -> Iterator[Fit]:
     for weights, logp in seen.others.items():
         yield Fit(
             _mean((seen.engine - logp)[seen.mask]),
@@ -153,12 +153,12 @@ def of_weights(seen: Seen) -> Iterator[Fit]:
         )
 
 
-HYPOTHESES: tuple[Hypothesis, ...] = (of_temperature, of_truncation, of_order, of_weights)
+HYPOTHESES: tuple[Hypothesis, ...] = (fit_temperature, fit_truncation, fit_order, fit_weights)
 
 
-def of_the_remainder(seen: Seen) -> str:
+def explain_remainder(seen: Seen) -> str:
     """The advice for an unexplained difference: rounding, another truncation, or other weights."""
-    above = seen.reported - seen.trainer
+    above = seen.reported_logp - seen.trainer
     gap, mean = _mean(above), float(above.mean())
     if gap <= SMALL and abs(mean) <= ONE_SIDED * gap:
         return (
@@ -188,7 +188,7 @@ def golden_section(value: Callable[[float], float], low: float, high: float) -> 
     return (low + high) / 2
 
 
-def chosen(logp: Tensor, token: Tensor) -> Tensor:
+def logp_of_tokens(logp: Tensor, token: Tensor) -> Tensor:
     """[N, V] -> [N]"""
     return logp.gather(-1, token[:, None])[:, 0]
 

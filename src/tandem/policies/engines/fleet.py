@@ -107,7 +107,7 @@ class Fleet(RolloutEngine):
                 except (Forgotten, EngineUnavailable) as error:
                     groups.give_back(place)
                     renewals += 1
-                    if not self._renewed(engine, error, renewals, version):
+                    if not self._try_renew(engine, error, renewals, version):
                         return
                 except BaseException:
                     groups.close()
@@ -176,7 +176,7 @@ class Fleet(RolloutEngine):
     def _each(self, ask: Callable[[RolloutEngine], object]) -> list[object]:
         """Replies of the live engines, in parallel. Raises EngineUnavailable if none is live."""
 
-        def asked(engine: RolloutEngine) -> object:
+        def try_ask(engine: RolloutEngine) -> object:
             try:
                 if not engine.is_there():
                     raise EngineUnavailable("it does not respond")
@@ -186,12 +186,12 @@ class Fleet(RolloutEngine):
                 return None
 
         with ThreadPoolExecutor(len(self.engines)) as pool:
-            found = list(pool.map(asked, self.living))
+            found = list(pool.map(try_ask, self.living))
         if not self.living:
             raise self._all_gone()
         return found
 
-    def _renewed(
+    def _try_renew(
         self, engine: RolloutEngine, error: Exception, renewals: int, version: str | None
     ) -> bool:
         """Whether the engine has the weights again and can continue."""

@@ -75,12 +75,12 @@ class Journey:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Start no row until `emptied` ends."""
+        """Start no row until `drain` ends."""
         with self._changed:
             self._closed = True
 
     @contextmanager
-    def emptied(self) -> Iterator[None]:
+    def drain(self) -> Iterator[None]:
         """A context in which no row of this rank is in flight."""
         with self._changed:
             self._changed.wait_for(lambda: not self._rows)

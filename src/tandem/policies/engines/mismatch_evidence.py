@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from tandem.policies.engines.diagnosis import OLD_HEAD, Seen, chosen
+from tandem.policies.engines.diagnosis import OLD_HEAD, Seen, logp_of_tokens
 from tandem.policies.engines.weight_files import read
 from tandem.policies.language.inputs import TokenIndex
 from tandem.types import Rollout, widen
@@ -42,17 +42,17 @@ def collect_mismatch_evidence(policy: EngineMixin, rows: Rollout) -> Seen:
 def _under_others(policy: EngineMixin, rows: Rollout, mask: Tensor) -> dict[str, Tensor]:
     """Log-probabilities under other weights that an engine may still have: name -> [R, T]."""
 
-    def said() -> Tensor:
+    def compute_logp() -> Tensor:
         return policy.scorer.in_parts(rows.sample, mask).logp
 
     found = {}
     if policy.lora is not None:
         with policy.network.disable_adapter():
-            found["the model without the adapter"] = said()
+            found["the model without the adapter"] = compute_logp()
     for folder in policy.supply.engine.handovers[:-1]:
         with policy.files.as_in(folder) as fits:
             if fits:
-                found["the weights before the last update"] = said()
+                found["the weights before the last update"] = compute_logp()
         found |= _under_old_head(policy, rows, mask, folder)
     return found
 
@@ -73,5 +73,5 @@ def _under_old_head(
         logits = linear(states, older.to(states), head.bias)
     logp = (widen(logits) / rows.sample.temperature[places.row, None]).log_softmax(-1)
     said = torch.zeros_like(mask, dtype=logp.dtype)
-    said[mask] = chosen(logp, places.token)
+    said[mask] = logp_of_tokens(logp, places.token)
     return {OLD_HEAD: said}

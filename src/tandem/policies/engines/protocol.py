@@ -43,7 +43,7 @@ class Weights(Protocol):
 
     adapter: bool  # low-rank adapters only, for base weights that the engine has
 
-    is_sharded: bool  # each rank has a shard: only `copied` can be saved
+    is_sharded: bool  # each rank has a shard: only `copy_to_host` can be saved
     nbytes: int  # approximate size of the files
     device: torch.device  # on which they are trained
 
@@ -53,7 +53,7 @@ class Weights(Protocol):
     def tensors(self) -> Mapping[str, Tensor]:
         """The tensors of the files, in file order. Of any shape [...]."""
 
-    def copied(self) -> Weights:
+    def copy_to_host(self) -> Weights:
         """A snapshot in host memory. Ranks with shards call it together; the first one gets the
         full weights."""
 

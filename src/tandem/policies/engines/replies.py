@@ -106,7 +106,7 @@ class Question(ABC):
             raise ValueError("the answer continues after an end token")
         return tokens
 
-    def _truncated(self, choice: object, tokens: list[int]) -> bool:
+    def _is_truncated(self, choice: object, tokens: list[int]) -> bool:
         reason = part(choice, "finish_reason", str)
         if reason == "length" and len(tokens) == self.sampling.max_new_tokens:
             return True
@@ -123,7 +123,7 @@ class Question(ABC):
 
 
 @lru_cache(maxsize=SHOWN)
-def shown_part(picture: Picture, version: str) -> dict[str, str]:
+def image_part(picture: Picture, version: str) -> dict[str, str]:
     """A picture as sent to a server, named by its content and the weights: the server caches the
     output of its vision tower under that name."""
     code = base64.b64encode(as_png(picture.load())).decode()
@@ -143,7 +143,7 @@ class Generation(Question):
     def payload(self) -> dict[str, object]:
         # Tokens are decoded to text only if a stop string is searched in it.
         numbers = self._numbers() | {"detokenize": bool(self.sampling.stop)}
-        shown = [shown_part(picture, self.version) for picture in self.images]
+        shown = [image_part(picture, self.version) for picture in self.images]
         return {
             "model": self.model,
             "token_ids": [*self.marked] if shown else self.prompt,
@@ -162,7 +162,7 @@ class Generation(Question):
         if [part(each, "token_id", int) for each in said] != tokens:
             raise ValueError("its log-probabilities are not those of its tokens")
         spans = _spans(part(choice, "weight_versions", list | None), len(tokens))
-        return Row(tokens, logp, self._truncated(choice, tokens), spans)
+        return Row(tokens, logp, self._is_truncated(choice, tokens), spans)
 
 
 class Completion(Question):
@@ -190,7 +190,7 @@ class Completion(Question):
         logp = logp_of(part(said, "token_logprobs", list), len(tokens))
         if part(said, "tokens", list) != [f"token_id:{token}" for token in tokens]:
             raise ValueError("its log-probabilities are not those of its tokens")
-        return Row(tokens, logp, self._truncated(choice, tokens))
+        return Row(tokens, logp, self._is_truncated(choice, tokens))
 
 
 def logp_of(said: list[object], count: int) -> list[float]:
@@ -232,7 +232,7 @@ def refuse_pictures(prompts: Sequence[list[int]]) -> None:
         )
 
 
-def shown_in(prompt: list[int]) -> dict[str, Sequence]:
+def image_fields(prompt: list[int]) -> dict[str, Sequence]:
     """Request fields beside the token ids, for a prompt that may have images."""
     if not isinstance(prompt, PromptIds):
         return {}

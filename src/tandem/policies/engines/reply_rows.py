@@ -37,14 +37,14 @@ def stack_rows(rows: Sequence[Row], device: torch.device) -> Answers:
     """Answers in row order; fields that replies lack are None."""
     width = max(len(row.tokens) for row in rows)
 
-    def padded(values: Sequence[float]) -> list[float]:
+    def pad(values: Sequence[float]) -> list[float]:
         return [*values, *[0] * (width - len(values))]
 
     told = all(row.spans for row in rows)
-    versions = [padded(row.versions) for row in rows] if told else None
+    versions = [pad(row.versions) for row in rows] if told else None
     return Answers(
-        tokens=torch.tensor([padded(row.tokens) for row in rows], device=device),
-        logp=torch.tensor([padded(row.logp) for row in rows], device=device, dtype=torch.float32),
+        tokens=torch.tensor([pad(row.tokens) for row in rows], device=device),
+        logp=torch.tensor([pad(row.logp) for row in rows], device=device, dtype=torch.float32),
         entropy=None,
         length=torch.tensor([len(row.tokens) for row in rows], device=device),
         truncated=torch.tensor([row.truncated for row in rows], device=device),

@@ -20,7 +20,7 @@ from tandem.policies.language.logprob import TokenLogProbComputer
 from tandem.policies.language.pretrained import vocabulary_of
 from tandem.policies.language.records import Sampling
 from tandem.policies.lora import Lora
-from tandem.policies.weights import Precision, all_gathered
+from tandem.policies.weights import Precision, gather_all
 from tandem.types import Rollout
 
 log = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class EngineMixin(Policy):
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         super().load_weights(weights)
         if self.supply is not None:
-            self.supply.outdated()
+            self.supply.mark_outdated()
 
     def sampled_weights(self) -> dict[str, Tensor]:
         """All trained parameters except the critic's. Of any shape [...]."""
@@ -95,10 +95,10 @@ class EngineMixin(Policy):
         """Sample with older weights; the engine gets the live ones before its next call."""
         with super().lagging() as gap:
             if gap and self.supply is not None:
-                self.supply.outdated()
+                self.supply.mark_outdated()
             yield gap
         if gap and self.supply is not None:
-            self.supply.outdated()
+            self.supply.mark_outdated()
 
     # The log-probabilities of the engine and of the trainer.
 
@@ -144,7 +144,7 @@ class EngineMixin(Policy):
         if self.suspect is None:
             return super().suspicion()
         # Collective: the rows of the first rank stand for all.
-        with all_gathered(self.scorer.weights):
+        with gather_all(self.scorer.weights):
             own = (
                 diagnose(collect_mismatch_evidence(self, self.suspect))
                 if distributed.is_first()

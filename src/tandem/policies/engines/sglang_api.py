@@ -47,7 +47,7 @@ class SglangRow(Question):
         logp = logp_of([each[0] for each in said], len(tokens))
         reason = {"finish_reason": part(part(meta, "finish_reason", dict), "type", str)}
         spans = [Span(part(meta, "weight_version", str), 0, len(tokens))]
-        return Row(tokens, logp, self._truncated(reason, tokens), spans)
+        return Row(tokens, logp, self._is_truncated(reason, tokens), spans)
 
 
 class SglangApi(VllmApi):

@@ -31,7 +31,7 @@ class SglangClient(VllmClient):
         if tag == "kv_cache" or not self.adapter:  # the base weights of adapters stayed
             super().wake(tag)
 
-    def _lost(self, error: Rejected, question: Question) -> bool:
+    def _lacks_adapter(self, error: Rejected, question: Question) -> bool:
         """Whether a restarted server refused an adapter that it no longer has."""
         wanted = self.adapter and error.status == REFUSED
         return wanted and question.model not in self.api.models()
@@ -51,7 +51,7 @@ class SglangServer(VllmServer):
         )
 
     def _check(self, url: str, sampling: Sampling, lora: Lora | None) -> None:
-        card, config = self._told(url, server_info)
+        card, config = self._query_server(url, server_info)
         check_room(card, sampling)
         if self.transfer != "files":
             raise ValueError(

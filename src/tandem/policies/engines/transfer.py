@@ -75,13 +75,13 @@ class GlooSender:
         self.api = api
         place, wait = meeting_place(api), timedelta(seconds=seconds)
         port, size = place["master_port"], place["world_size"]
-        with beside(lambda: api.init_weight_transfer({**place, "rank_offset": 1})):
+        with run_in_thread(lambda: api.init_weight_transfer({**place, "rank_offset": 1})):
             store = dist.TCPStore("0.0.0.0", port, size, is_master=True, timeout=wait)
             self.group = dist.ProcessGroupGloo(store, 0, size, wait)
 
     def send(self, tensors: Mapping[str, Tensor]) -> None:
         self.api.start_weight_update()
-        with beside(lambda: self.api.update_weights(described(tensors))):
+        with run_in_thread(lambda: self.api.update_weights(describe_tensors(tensors))):
             for tensor in tensors.values():
                 sent = tensor.detach().cpu().contiguous().flatten().view(torch.uint8)
                 self.group.broadcast(sent, 0).wait()
@@ -174,7 +174,7 @@ def meeting_place(api: VllmApi) -> dict[str, str | int]:
     return {"master_address": address, "master_port": free_port(), "world_size": size}
 
 
-def described(tensors: Mapping[str, Tensor]) -> dict[str, list]:
+def describe_tensors(tensors: Mapping[str, Tensor]) -> dict[str, list]:
     """Names, dtypes and shapes, in the order in which they are sent. Of any shape [...]."""
     return {
         "names": list(tensors),
@@ -184,7 +184,7 @@ def described(tensors: Mapping[str, Tensor]) -> dict[str, list]:
 
 
 @contextmanager
-def beside(call: Callable[[], None]) -> Iterator[None]:
+def run_in_thread(call: Callable[[], None]) -> Iterator[None]:
     """A context with a call in a thread, whose other end is the body of the context."""
     pool = ThreadPoolExecutor(1)
     under_way = pool.submit(call)

@@ -19,7 +19,7 @@ ADAPTERS, DEVELOPMENT = (
 )
 
 
-def ignored(reply: Reply) -> None:
+def ignore_body(reply: Reply) -> None:
     """Ignore the body of an endpoint that only returns a status."""
 
 
@@ -34,7 +34,7 @@ class VllmApi:
     def takes_tokens(self) -> bool:
         """Whether the server has the token endpoint."""
         try:
-            self.endpoint.post(Generation.path, b"{}", read=ignored)
+            self.endpoint.post(Generation.path, b"{}", read=ignore_body)
         except Rejected as error:
             if error.status in INVALID + NO_TOKENS:
                 return error.status in INVALID
@@ -154,12 +154,12 @@ class VllmApi:
     def step_of_transfer(self, path: str, payload: object) -> None:
         """Request a step of a transfer, which must not be repeated."""
         try:
-            self.endpoint.post(path, as_body(payload), read=said_if_any, repeatable=False)
+            self.endpoint.post(path, as_body(payload), read=parse_optional_json, repeatable=False)
         except RemoteError as error:
             raise unavailable(error, "see the server's log") from None
 
     def _send(self, path: str, payload: object) -> dict:
-        return self.endpoint.post(path, as_body(payload), read=said_if_any)
+        return self.endpoint.post(path, as_body(payload), read=parse_optional_json)
 
 
 def configuration(endpoint: Endpoint) -> Mapping[str, object] | None:
@@ -192,7 +192,7 @@ def as_mapping(reply: Reply) -> dict:
     return said
 
 
-def said_if_any(reply: Reply) -> dict:
+def parse_optional_json(reply: Reply) -> dict:
     """The JSON of a reply; {} for an empty body or plain text, where only the status counts."""
     try:
         return as_mapping(reply)

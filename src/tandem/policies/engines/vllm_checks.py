@@ -14,7 +14,7 @@ WHERE = "rollout.engine"
 FAITHFUL = "processed_logprobs"  # of the sampled distribution, with temperature and truncation
 
 
-def served(models: object, name: str | None) -> Mapping[str, object]:
+def model_card(models: object, name: str | None) -> Mapping[str, object]:
     """The card of the model of that name, or of the first one without a name.
 
     Raises ValueError if the server has no such model.

@@ -22,12 +22,12 @@ from tandem.policies.engines.replies import (
     Completion,
     Generation,
     Question,
+    image_fields,
     refuse_pictures,
-    shown_in,
 )
 from tandem.policies.engines.reply_rows import Row, Span, stack_rows
 from tandem.policies.engines.transfer import Broadcast
-from tandem.policies.engines.vllm_api import UNKNOWN, VllmApi, ignored, unavailable
+from tandem.policies.engines.vllm_api import UNKNOWN, VllmApi, ignore_body, unavailable
 from tandem.policies.engines.weight_store import WeightStore
 from tandem.policies.language.records import Answers, Endings, Sampling
 from tandem.remote import Endpoint, Rejected, RemoteError, Reply, as_body, as_json, ask_again
@@ -104,7 +104,7 @@ class VllmClient(RolloutEngine):
                 ends=endings.tokens,
                 vocabulary=self.vocabulary,
                 version=version,
-                **shown_in(prompt),
+                **image_fields(prompt),
             )
             for prompt, row in zip(prompts, keys.tolist(), strict=True)
             for key in row
@@ -136,7 +136,7 @@ class VllmClient(RolloutEngine):
         try:
             return ask_again(partial(ask, read=partial(self._read, question)))
         except RemoteError as error:
-            if isinstance(error, Rejected) and self._lost(error, question):
+            if isinstance(error, Rejected) and self._lacks_adapter(error, question):
                 raise Forgotten(str(error)) from None
             raise unavailable(error) from None
 
@@ -153,7 +153,7 @@ class VllmClient(RolloutEngine):
                 raise Forgotten(f"the server sampled with {span.version}, not {question.version}")
         return row
 
-    def _lost(self, error: Rejected, question: Question) -> bool:
+    def _lacks_adapter(self, error: Rejected, question: Question) -> bool:
         """Whether the server lacks the requested adapter."""
         return error.status == UNKNOWN and self.adapter
 
@@ -175,7 +175,7 @@ class VllmClient(RolloutEngine):
             load()
             self.api.reset_prefix_cache()
             self.tells = self.api.set_weight_version(version)
-        self._has(weights, version)
+        self._record_version(weights, version)
 
     def swap(self, weights: Weights, version: str) -> None:
         """Replace the weights while rows are paused; files are written before the pause."""
@@ -186,7 +186,7 @@ class VllmClient(RolloutEngine):
             self.tells = self.api.set_weight_version(version)
         finally:
             self.api.resume()
-        self._has(weights, version)
+        self._record_version(weights, version)
 
     def _loading(self, weights: Weights, version: str) -> Callable[[], None]:
         """Prepare a handover; the returned function replaces the older weights."""
@@ -213,9 +213,9 @@ class VllmClient(RolloutEngine):
             self._pin(version)
         else:
             self.tells = self.api.weight_version() is not None
-        self._has(weights, version)
+        self._record_version(weights, version)
 
-    def _has(self, weights: Weights, version: str) -> None:
+    def _record_version(self, weights: Weights, version: str) -> None:
         self.adapter = weights.adapter
         self.newest = max(self.newest, version, key=number_of)
 
@@ -233,7 +233,7 @@ class VllmClient(RolloutEngine):
 
     def is_there(self) -> bool:
         try:
-            self.probe.get("/health", read=ignored)
+            self.probe.get("/health", read=ignore_body)
         except RemoteError:
             return False
         return True

@@ -16,14 +16,14 @@ from tandem.policies.engines.addresses import AUTO, find_urls
 from tandem.policies.engines.fleet import Fleet
 from tandem.policies.engines.protocol import Hostable, RolloutEngine
 from tandem.policies.engines.serving import Command, Served, ServerOption
-from tandem.policies.engines.vllm_api import VllmApi, configuration, ignored
+from tandem.policies.engines.vllm_api import VllmApi, configuration, ignore_body
 from tandem.policies.engines.vllm_checks import (
     WHERE,
     check_adapters,
     check_options,
     check_room,
     check_transfer,
-    served,
+    model_card,
 )
 from tandem.policies.engines.vllm_client import VllmClient
 from tandem.policies.engines.vllm_command import serve
@@ -122,12 +122,12 @@ class VllmServer(ServerOption):
             if len(urls) > 1 and lora is None:
                 self._check_version(url)
 
-    def _told(self, url: str, info: Callable[[Endpoint], Config]) -> tuple[Mapping, Config]:
+    def _query_server(self, url: str, info: Callable[[Endpoint], Config]) -> tuple[Mapping, Config]:
         """The card of the model, and the options that the server reports. Raises ValueError."""
         endpoint = self.endpoint(url, patience=min(self.patience, SOON))
         try:
-            endpoint.get("/health", read=ignored)
-            card = served(endpoint.get("/v1/models"), self.model)
+            endpoint.get("/health", read=ignore_body)
+            card = model_card(endpoint.get("/v1/models"), self.model)
             return card, info(self.endpoint(url, patience=min(self.patience, FIRST_INFO)))
         except Rejected as error:
             if error.status not in FORBIDDEN:
@@ -140,7 +140,7 @@ class VllmServer(ServerOption):
             raise ValueError(f"the engine does not answer: {error}") from None
 
     def _check(self, url: str, sampling: Sampling, lora: Lora | None) -> None:
-        card, config = self._told(url, configuration)
+        card, config = self._query_server(url, configuration)
         check_room(card, sampling)
         self._check_handover(url, sampling, lora)
         if self.transfer == "broadcast":

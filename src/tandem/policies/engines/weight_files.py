@@ -41,7 +41,7 @@ class CopiedWeights:
         """The tensors of the files. Of any shape [...]."""
         return as_in_files(self.network, self.own)
 
-    def copied(self) -> CopiedWeights:
+    def copy_to_host(self) -> CopiedWeights:
         return self
 
 
@@ -77,7 +77,7 @@ class WeightFiles:
         own = {name: p.detach() for name, p in self._own().items()}
         return as_in_files(self.network, own)
 
-    def copied(self) -> CopiedWeights:
+    def copy_to_host(self) -> CopiedWeights:
         """A copy in host memory, in which two names of one weight share it."""
         own = self._own()
         # All ranks gather the same tensors in the same order, whether they keep them or not.

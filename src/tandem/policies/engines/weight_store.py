@@ -98,7 +98,7 @@ class WeightStore:
         file = (arriving / OWNER).open("w")
         file.write(f"{SIGN} {socket.gethostname()}\n")
         file.flush()
-        locked(file)
+        try_lock(file)
         if publish(arriving, home):
             weakref.finalize(self, left, home, file)  # at the end of the process, too
 
@@ -120,11 +120,11 @@ def sweep(folder: Path) -> None:
         if not OURS.fullmatch(home.name) or home.is_symlink():
             continue
         with suppress(OSError), (home / OWNER).open("r+") as file:
-            if file.read() == f"{SIGN} {socket.gethostname()}\n" and locked(file):
+            if file.read() == f"{SIGN} {socket.gethostname()}\n" and try_lock(file):
                 shutil.rmtree(home, ignore_errors=True)
 
 
-def locked(file: IO[str]) -> bool:
+def try_lock(file: IO[str]) -> bool:
     """Try to take the lock. False: another process holds it, or the file system has no locks."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tandem import distributed
-from tandem.policies.engines.answer_checks import AnswerChecks, unchecked
+from tandem.policies.engines.answer_checks import AnswerChecks, skip_checks
 from tandem.policies.engines.journey import Journey
 from tandem.policies.engines.protocol import (
     Engine,
@@ -54,7 +54,7 @@ class WeightSync:
         self.engine, self.weights, self.sleeps = engine, weights, sleeps
         self.handover, self.journey = handover, Journey()
         engine.keep(staleness + 1)
-        self.checked = unchecked if vocabulary is None else AnswerChecks(vocabulary)
+        self.checked = skip_checks if vocabulary is None else AnswerChecks(vocabulary)
         self.run = ""  # named at the first handover: ranks cannot communicate before
         self.given = 0  # number of handovers
         self.handed = weights  # last; a copy if the live ones are sharded, or change meanwhile
@@ -63,7 +63,7 @@ class WeightSync:
         self.published = 0  # the newest handover, which may still be in progress
         self.before_refresh: Callable[[], None] = lambda: None  # a run that samples ahead publishes
 
-    def outdated(self) -> None:
+    def mark_outdated(self) -> None:
         """Mark the engine's weights as outdated."""
         self.behind = True
 
@@ -77,7 +77,7 @@ class WeightSync:
             return
         self._name_run()
         if behind:
-            self.handed = self.weights.copied() if self.weights.is_sharded else self.weights
+            self.handed = self.weights.copy_to_host() if self.weights.is_sharded else self.weights
         self._agree(fault_on_first(lambda: self._prepare(behind)))
         self.given += behind
         self.published = self.given
@@ -91,7 +91,7 @@ class WeightSync:
         self.journey.end()
         self._name_run()
         self.published = self.given + 1
-        handed, version = self.weights.copied(), f"{self.run}-{self.published}"
+        handed, version = self.weights.copy_to_host(), f"{self.run}-{self.published}"
         self.behind = False
         if self.handover == "drain":
             self.journey.close()
@@ -107,7 +107,7 @@ class WeightSync:
             yield BegunRows(self, number if pinned else self.given)
 
     def _travel(self, handed: Weights, version: str) -> None:
-        drained = self.journey.emptied() if self.handover == "drain" else nullcontext()
+        drained = self.journey.drain() if self.handover == "drain" else nullcontext()
         with drained, self.journey.renewing:
             self.journey.meet("")  # no rank has a row in flight, or gives lost weights again
             self.journey.meet(fault_on_first(lambda: self._give(handed, version)))

@@ -97,7 +97,7 @@ class Outlined(Protocol):
     def blank(self, rows: int) -> Condition:
         """The conditions of `rows` prompts, [N, ...] each, on the meta device."""
 
-    def beside(self) -> Mapping[str, Sequence[nn.Module]]:
+    def other_networks(self) -> Mapping[str, Sequence[nn.Module]]:
         """Other networks, on the meta device: "VAE", which stays loaded, and "encoders", which
         are loaded on demand."""
 

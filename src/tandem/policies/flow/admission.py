@@ -39,11 +39,11 @@ def paintable(
     return split(prompts, lambda prompt: refuse(prompt, library, guided_by=guided_by))
 
 
-def pictured(examples: Sequence[Prompt], adapter: Adapter) -> Split:
+def admit_pictures(examples: Sequence[Prompt], adapter: Adapter) -> Split:
     return split(examples, lambda example: refuse_picture(example, adapter))
 
 
-def guided_by(
+def guidance_setting(
     own: FlowSampling, others: Sequence[FlowSampling], regression: Regression
 ) -> str | None:
     """The setting that turns on guidance, which needs a negative prompt; None: it is off."""
@@ -119,7 +119,7 @@ def refuse_size(prompt: Prompt, adapter: Adapter) -> str | None:
     return None
 
 
-def shown(prompt: Prompt, adapter: Adapter) -> Tensor:
+def load_picture(prompt: Prompt, adapter: Adapter) -> Tensor:
     """The picture of a demonstration, uint8 [H, W, 3].
 
     Raises ValueError if the picture cannot be used, or its file has changed.

@@ -54,7 +54,7 @@ class DenoisingErrors:
         graph. A snapshot that equals the live weights takes no pass.
         """
         at = self.points(model, rollout)
-        found = self._of_others(model, rollout, at, needs)
+        found = self._snapshot_errors(model, rollout, at, needs)
         own = self._error(model.field, rollout, at, scale=self.regression.guidance_scale)
         live = {
             name: own.detach()
@@ -65,13 +65,13 @@ class DenoisingErrors:
         return {name: at.spread(x) for name, x in said.items()} | _facts(rollout, needs)
 
     @torch.no_grad()
-    def _of_others(
+    def _snapshot_errors(
         self, model: FlowModel, rollout: Rollout, at: RegressionPoints, needs: frozenset[str]
     ) -> dict[str, Tensor]:
         found = {}
         for name, snapshot in OF_SNAPSHOTS.items():
             if name in needs and not model.snapshots.is_live(snapshot):
-                with model.snapshots.under(snapshot):
+                with model.snapshots.use(snapshot):
                     scale = self.regression.guidance_scale
                     found[name] = self._error(model.field, rollout, at, scale=scale)
         if "ref_error" in needs:
@@ -96,7 +96,7 @@ class DenoisingErrors:
         """The points at which a rollout is evaluated."""
         if rollout.sample.trajectory is None:
             return self.fresh(rollout)
-        return self.on_the_way(model, rollout)
+        return self.points_on_path(model, rollout)
 
     def fresh(self, rollout: Rollout) -> RegressionPoints:
         """Points at fresh noise on finished pictures; a row's steps share its levels evenly."""
@@ -116,7 +116,7 @@ class DenoisingErrors:
         )
 
     @torch.no_grad()
-    def on_the_way(self, model: FlowModel, rollout: Rollout) -> RegressionPoints:
+    def points_on_path(self, model: FlowModel, rollout: Rollout) -> RegressionPoints:
         """Points at the states of the sampled path, with a teacher's velocity as the target."""
         taken = rollout.sample.trajectory
         row, column = pick(rollout.mask)

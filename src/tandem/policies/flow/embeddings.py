@@ -79,8 +79,8 @@ class PromptEmbeddingCache:
         negatives = [self.negative_of(prompt) for prompt in prompts] if guided else [None]
         missing = None in negatives
         return PromptEmbedding(
-            prompted=self.stacked([*map(input_of, prompts)], device),
-            unprompted=None if missing else self.stacked(negatives, device),
+            prompted=self.stack([*map(input_of, prompts)], device),
+            unprompted=None if missing else self.stack(negatives, device),
         )
 
     def negative_of(self, prompt: Prompt) -> PromptInput | None:
@@ -91,7 +91,7 @@ class PromptEmbeddingCache:
         size = prompt.size if prompt.images else None
         return PromptInput(text=text, images=prompt.images, negative=True, size=size)
 
-    def stacked(self, inputs: Sequence[PromptInput], device: torch.device) -> Condition:
+    def stack(self, inputs: Sequence[PromptInput], device: torch.device) -> Condition:
         """The embeddings of inputs, stacked to one condition on `device`."""
         self.prepare(inputs, device)
         found = {one: self._find(one, device) for one in dict.fromkeys(inputs)}

@@ -90,7 +90,7 @@ class FlowFiles:
     def save(self, folder: Path) -> None:
         self.model.save(folder)
 
-    def copied(self) -> FlowFiles:
+    def copy_to_host(self) -> FlowFiles:
         """Not needed: picture engines do not sample ahead."""
         raise NotImplementedError("a picture engine receives the current weights, never a copy")
 

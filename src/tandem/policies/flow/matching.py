@@ -69,7 +69,7 @@ class MatchingQueries:
         free, and each network's answer. `rests`: the generator gets no gradient in this update,
         so guided predictions are not needed."""
         states = States.of(rollout)
-        x0 = self._expected(model, states, rests=rests)
+        x0 = self._predict_x0(model, states, rests=rests)
         with torch.no_grad():
             at = noise_again(self.query, states.x, x0.detach(), states.ends, states.key)
         found = self._of_reference(model, states, at, needs) if needs & OF_REAL else {}
@@ -80,7 +80,7 @@ class MatchingQueries:
         found |= {"x0": x0, "sigma": at.sigma, "importance": at.importance}
         return map_fields(found, states.spread), map_fields(networks, states.spread)
 
-    def _expected(self, model: FlowModel, states: States, *, rests: bool) -> Tensor:
+    def _predict_x0(self, model: FlowModel, states: States, *, rests: bool) -> Tensor:
         """The generator's prediction of x0: [N, ...]"""
         # Several ranks wait for gradients of all weights.
         learns = torch.is_grad_enabled() and (not rests or distributed.world_size() > 1)
@@ -122,7 +122,7 @@ class MatchingQueries:
         followed = {key: x for key, x in OF_SNAPSHOTS.items() if x in averages.following}
         for key, snapshot in followed.items():  # first: a later swap would invalidate the graph
             if not averages.is_live(snapshot):
-                with torch.no_grad(), averages.under(snapshot):
+                with torch.no_grad(), averages.use(snapshot):
                     found[key] = self._velocity(field, *where, PLAIN) - at.target
         velocity = self._velocity(field, *where, PLAIN)
         error, expected = velocity - at.target, velocity.detach()

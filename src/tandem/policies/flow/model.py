@@ -26,15 +26,15 @@ from tandem.policies.flow.velocity_model import VelocityModel
 from tandem.policies.language.pretrained import Numerics
 from tandem.policies.lora import Lora
 from tandem.policies.quantization import Quantization, quantize
-from tandem.policies.sharding import Sharded, assembled
+from tandem.policies.sharding import Sharded, assemble
 from tandem.policies.weights import (
     Precision,
     Replicated,
-    all_gathered,
+    gather_all,
     lend,
     named_parameters,
-    owned,
     parameter_groups,
+    select_prefix,
     warn_of_rounding,
 )
 
@@ -147,10 +147,10 @@ class FlowModel(nn.Module):
         old, live = self.snapshots, named_parameters(self.network, self.critic)
         self.snapshots = Snapshots(live, old.following, old.delays)
 
-    def gathered(self, *, with_reference: bool = False) -> AbstractContextManager[None]:
+    def gather(self, *, with_reference: bool = False) -> AbstractContextManager[None]:
         """All weights on every rank, for passes without gradient at each rank's own pace."""
         copies = [] if self.frozen is None or not with_reference else [self.frozen.weights]
-        return all_gathered(self.field.weights, self.weights_of_critic, *copies)
+        return gather_all(self.field.weights, self.weights_of_critic, *copies)
 
     def values(self, states: Tensor) -> Tensor:
         """The critic's values of hidden states: [N, H] -> [N]."""
@@ -183,7 +183,7 @@ class FlowModel(nn.Module):
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state` returned. Of any shape [...]."""
         for name, own in self.averages.items():
-            own.load_state(owned(state, f"{name}:"))
+            own.load_state(select_prefix(state, f"{name}:"))
         self.snapshots.load_state({key: x for key, x in state.items() if ":" not in key})
 
     @contextmanager
@@ -191,7 +191,7 @@ class FlowModel(nn.Module):
         """The reference: the policy without adapters, a frozen copy, or the snapshot of the last
         renewal."""
         if REFERENCE in self.snapshots.following:
-            with self.snapshots.under(REFERENCE):
+            with self.snapshots.use(REFERENCE):
                 yield self.field
             return
         if self.lora is not None:
@@ -200,16 +200,16 @@ class FlowModel(nn.Module):
             return
         assert self.frozen is not None, "load() was not told that a reference is needed"
         device = next(self.network.parameters()).device
-        alone = not self.field.weights.paced
+        alone = not self.field.weights.lockstep
         with (
             lend(self.frozen.network, device, returns="reference" in self.offload),
-            all_gathered(*([self.frozen.weights] if alone else [])),
+            gather_all(*([self.frozen.weights] if alone else [])),
         ):
             yield self.frozen
 
     def save(self, folder: Path) -> None:
         """Save in the layout of diffusers; LoRA adapters are merged and also saved in `lora`."""
-        with assembled(self.network):
+        with assemble(self.network):
             if not distributed.is_first():
                 return
             if self.lora is None:

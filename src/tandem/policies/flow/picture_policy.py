@@ -37,7 +37,7 @@ from tandem.policies.flow.records import (
     as_rollout,
 )
 from tandem.policies.flow.sampling import LocalPictures, queried_steps
-from tandem.policies.flow.sizes import cropped, sampled_apart
+from tandem.policies.flow.sizes import crop, sample_by_size
 from tandem.policies.flow.snapshots import reads_reference
 from tandem.policies.flow.velocity_model import cost_of_points
 from tandem.policies.request import Request
@@ -105,7 +105,7 @@ class PicturePolicy(Policy):
         weights = (self.own_sampling() if sampling is None else sampling).weights
         of_reference = bool(needs) and reads_reference(needs)
         # In this order: `gathered` collects the weights that are in place at that moment.
-        with self.model.snapshots.under(weights), self.model.gathered(with_reference=of_reference):
+        with self.model.snapshots.use(weights), self.model.gather(with_reference=of_reference):
             yield
 
     # Prompts and demonstrations.
@@ -116,7 +116,7 @@ class PicturePolicy(Policy):
         for sampling in samplings:
             admission.check_schedule(self.adapter, sampling)  # raises if unsupported
         admission.warn_of_evaluation(self.adapter, self.sampling, samplings, path=self.path)
-        setting = admission.guided_by(self.sampling, samplings, self.request.timesteps)
+        setting = admission.guidance_setting(self.sampling, samplings, self.request.timesteps)
         admission.check_guidance(self.adapter, setting, path=self.path)
         kept, dropped = admission.paintable(prompts, self.library, guided_by=setting)
         self.asks_sizes |= any(prompt.size is not None for prompt in kept)
@@ -125,7 +125,7 @@ class PicturePolicy(Policy):
 
     def admit_answered(self, examples: Sequence[Prompt]) -> Split:
         """The demonstrations with a picture of the right size, and the others with the reason."""
-        shown, without = admission.pictured(examples, self.adapter)
+        shown, without = admission.admit_pictures(examples, self.adapter)
         kept, dropped = self.admit(shown)
         return kept, without + dropped
 
@@ -139,9 +139,11 @@ class PicturePolicy(Policy):
         self.asks_sizes |= sizes != {None}
         if len(sizes) > 1:
             again = partial(self.encode, key=key)
-            return sampled_apart(examples, slots, 1, lambda some, own: again(some, slots=own))
+            return sample_by_size(examples, slots, 1, lambda some, own: again(some, slots=own))
         group = torch.tensor(slots, device=self.device)
-        pictures = torch.stack([admission.shown(example, self.adapter) for example in examples])
+        pictures = torch.stack(
+            [admission.load_picture(example, self.adapter) for example in examples]
+        )
         parts = pictures.split(self.sampling.max_rows)
         x0 = torch.cat([self._latents(part, examples[0].size) for part in parts])
         # Demonstrations have no guidance.
@@ -163,11 +165,11 @@ class PicturePolicy(Policy):
         """The text of a prompt."""
         return prompt.text
 
-    def sized(self, rollout: Rollout) -> Rollout:
+    def crop_to_size(self, rollout: Rollout) -> Rollout:
         """Rows of one size, without padding."""
         if not self.asks_sizes:
             return rollout
-        return cropped(rollout, self.adapter.canvas(rollout.prompts[0].size).latent_shape)
+        return crop(rollout, self.adapter.canvas(rollout.prompts[0].size).latent_shape)
 
     def row_cost(self, rollout: Rollout) -> Tensor:
         """Tokens of a forward pass for each row, [B] int64."""
@@ -189,7 +191,7 @@ class PicturePolicy(Policy):
     def notify(self, event: Literal["update", "iteration"]) -> None:
         """Update the snapshots, and mark the engine's weights as outdated."""
         if event == "update" and self.supply is not None:
-            self.supply.outdated()
+            self.supply.mark_outdated()
         for snapshots in (self.model.snapshots, *self.model.averages.values()):
             snapshots.follow(event)
         if event == "iteration" and self.lagged.staleness:
@@ -213,7 +215,7 @@ class PicturePolicy(Policy):
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         super().load_weights(weights)
         if self.supply is not None:
-            self.supply.outdated()
+            self.supply.mark_outdated()
 
     def state(self) -> dict[str, Tensor]:
         """The policy's state other than its weights; snapshots as snapshot/weight.
@@ -234,5 +236,5 @@ class PicturePolicy(Policy):
         average of the weights is saved as a whole model in `ema`."""
         self.model.save(Path(folder))
         if self.ema is not None:
-            with self.model.snapshots.under(EMA):
+            with self.model.snapshots.use(EMA):
                 self.model.save(Path(folder) / EMA)

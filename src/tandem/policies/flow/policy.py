@@ -24,7 +24,7 @@ from tandem.policies.flow.model import FlowModel
 from tandem.policies.flow.picture_policy import PicturePolicy
 from tandem.policies.flow.records import FlowSample, FlowSampling, as_rollout, renew_noise
 from tandem.policies.flow.sampling import SamplingPlan
-from tandem.policies.flow.sizes import as_large, in_parts, sampled_apart
+from tandem.policies.flow.sizes import as_large, in_parts, sample_by_size
 from tandem.policies.flow.snapshots import (
     NEW_REFERENCE,
     OF_KL,
@@ -169,7 +169,7 @@ class FlowPolicy(PicturePolicy):
         self.asks_sizes |= sizes != {None}
         if len(sizes) > 1:
             again = partial(self.sample, group_size=group_size, key=key, sampling=sampling)
-            return sampled_apart(
+            return sample_by_size(
                 prompts, slots, group_size, lambda some, own: again(some, slots=own)
             )
         sampling = sampling if sizes == {None} else replace(sampling, resolution=sizes.pop())
@@ -216,19 +216,19 @@ class FlowPolicy(PicturePolicy):
         """The training forward, with gradient."""
         if len({prompt.size for prompt in rollout.prompts}) > 1:
             return in_parts(rollout, lambda part: self.evidence(part, needs))
-        return self.logprobs.evidence(self.model, self.sized(rollout), needs)
+        return self.logprobs.evidence(self.model, self.crop_to_size(rollout), needs)
 
     def errors(self, rollout: Rollout, needs: frozenset[str]) -> dict[str, Tensor]:
         """ "error" [B, T, D], with gradient, "sigma" [B, T], and those in `needs` of "old_error",
         "ref_error", "fast_error" [B, T, D], "std" and "velocity_gain" [B, T]."""
-        return self.denoising.errors(self.model, self.sized(rollout), needs)
+        return self.denoising.errors(self.model, self.crop_to_size(rollout), needs)
 
     def matching(
         self, rollout: Rollout, needs: frozenset[str], *, rests: bool
     ) -> tuple[dict[str, Tensor], dict[str, NetworkAnswer]]:
         """Fields of a `MatchingBatch`: "x0" [B, T, D] with gradient unless `rests`, and those in
         `needs`; and the answers of the other trained networks, with gradients."""
-        return self.queries.answers(self.model, self.sized(rollout), needs, rests=rests)
+        return self.queries.answers(self.model, self.crop_to_size(rollout), needs, rests=rests)
 
     def complete(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
         """Fill in log-probabilities, values and old means that are needed and missing."""
@@ -237,9 +237,9 @@ class FlowPolicy(PicturePolicy):
         heard = new and rollout.behaviour_logp is not None and self.supply is None
         # Ranks with rows of more sizes call the reference more often.
         apart = self.asks_sizes and reads_reference(needs)
-        with self.model.gathered(with_reference=apart):
+        with self.model.gather(with_reference=apart):
             trusted = heard and self.trusts(rollout)
             fill = partial(self.logprobs.complete, self.model, needs=needs, trusted=trusted)
             if len({prompt.size for prompt in rollout.prompts}) > 1:
-                return in_parts(rollout, lambda part: fill(rollout=self.sized(part)))
-            return fill(rollout=self.sized(rollout))
+                return in_parts(rollout, lambda part: fill(rollout=self.crop_to_size(part)))
+            return fill(rollout=self.crop_to_size(rollout))

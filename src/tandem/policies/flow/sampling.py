@@ -51,7 +51,7 @@ def queried_steps(request: Request, steps: int) -> Sequence[int]:
     """The denoising steps at which a teacher or another network is queried."""
     if request.query is not None:
         return range(steps)
-    return () if request.teachers is None else request.teachers.kept(steps)
+    return () if request.teachers is None else request.teachers.compared_steps(steps)
 
 
 class LocalPictures:

@@ -17,7 +17,7 @@ def in_parts(rollout: Rollout, ask: Callable[[Rollout], Record]) -> Record:
     return _in_order([ask(take(rollout, rows)) for rows in parts], parts)
 
 
-def sampled_apart(
+def sample_by_size(
     prompts: Sequence[Prompt],
     slots: Sequence[int],
     group_size: int,
@@ -48,7 +48,7 @@ def _in_order(parts: Sequence[Record], places: Sequence[Tensor]) -> Record:
     return take(concat(parts), torch.cat([*places]).argsort())
 
 
-def cropped(rollout: Rollout, shape: Sequence[int]) -> Rollout:
+def crop(rollout: Rollout, shape: Sequence[int]) -> Rollout:
     """Rows of one size, without the padding to larger ones.
 
     shape: of one latent.

@@ -78,9 +78,9 @@ class Snapshots:
     ) -> None:
         self.live, self.following, self.delays = trainable, following, delays
         self.counts = dict.fromkeys(COUNTERS, 0)
-        self.weights = {name: self._copied() for name in following}
+        self.weights = {name: self._copy_live() for name in following}
         # Snapshots with a delay at the start of the last iterations, oldest first.
-        self.before = {name: [self._copied()] for name in delays if name in following}
+        self.before = {name: [self._copy_live()] for name in delays if name in following}
         self.current = set(following)  # snapshots that equal the live weights
         self.placed = LIVE  # the snapshot whose weights are in the network
 
@@ -103,26 +103,26 @@ class Snapshots:
 
     @torch.no_grad()
     def _blend(self, name: str, keep: float) -> None:
-        self.weights[name] = self._placed(self.weights[name])
+        self.weights[name] = self._to_live_devices(self.weights[name])
         for key, kept in self.weights[name].items():
             kept.lerp_(self.live[key].detach().float(), 1 - keep)
         if keep == 0:
             self.current.add(name)
 
-    def _copied(self) -> dict[str, Tensor]:
+    def _copy_live(self) -> dict[str, Tensor]:
         return {key: p.detach().float().clone() for key, p in self.live.items()}
 
-    def beside(self, name: str) -> dict[str, Tensor]:
+    def on_live_device(self, name: str) -> dict[str, Tensor]:
         """The snapshot, on the current device of the live weights.
 
         Of any shape [...].
         """
         if name in self.before:
-            return self._placed(self.before[name][0])
-        self.weights[name] = self._placed(self.weights[name])
+            return self._to_live_devices(self.before[name][0])
+        self.weights[name] = self._to_live_devices(self.weights[name])
         return self.weights[name]
 
-    def _placed(self, kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _to_live_devices(self, kept: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {key: x.to(self.live[key].device) for key, x in kept.items()}
 
     def is_live(self, name: str) -> bool:
@@ -130,7 +130,7 @@ class Snapshots:
         return name == LIVE or (name in self.current and name not in self.before)
 
     @contextmanager
-    def under(self, name: str) -> Iterator[None]:
+    def use(self, name: str) -> Iterator[None]:
         """The network with the weights of a snapshot, for passes without gradient.
 
         This invalidates a graph of the live weights, so run snapshots first. Raises ValueError for
@@ -143,7 +143,7 @@ class Snapshots:
             yield
             return
         held = {key: p.detach().clone() for key, p in self.live.items()}
-        self._put(self.beside(name))
+        self._put(self.on_live_device(name))
         self.placed = name
         try:
             yield
@@ -180,13 +180,13 @@ class Snapshots:
         self.counts = {event: int(state[event]) for event in COUNTERS}
         self.current = {name for name in self.weights if bool(state[f"{name}/"])}
         for name, kept in self.weights.items():
-            kept.update(self._loaded(state, name))
+            kept.update(self._load_snapshot(state, name))
         known = {key.partition("/")[0] for key in state}
         for name in self.before:
             ages = reversed(range(self.delays[name] + 1))
             older = [f"{name}@{age}" for age in ages if f"{name}@{age}" in known]
-            self.before[name] = [self._loaded(state, kept) for kept in older or [name]]
+            self.before[name] = [self._load_snapshot(state, kept) for kept in older or [name]]
 
-    def _loaded(self, state: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
+    def _load_snapshot(self, state: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
         here = {key: state[f"{name}/{key}"].to(x.device).clone() for key, x in self.live.items()}
         return {key: distributed.shard_like(self.live[key], x) for key, x in here.items()}

@@ -42,11 +42,11 @@ class VelocityTeachers(Teachers):
             there = Path(folder).expanduser().is_dir()
             fault = f"there is no {TRANSFORMER} in it" if there else "there is no such folder"
             raise ValueError(
-                f"{self.given(source)}: {fault}; give the directory of a finished run of a flow, "
-                "or a folder in diffusers' layout"
+                f"{self.as_override(source)}: {fault}; give the directory of a finished run of a "
+                "flow, or a folder in diffusers' layout"
             )
 
-    def kept(self, steps: int) -> range:
+    def compared_steps(self, steps: int) -> range:
         """The denoising steps at which student and teacher are compared."""
         return range(max(1, part_of(steps, self.fraction)))
 
@@ -59,7 +59,7 @@ class VelocityTeachers(Teachers):
         """
         fields = {}
         for source, folder in self.folders.items():
-            given = self.given(source)
+            given = self.as_override(source)
             own = copy.copy(adapter)  # an adapter remembers the folder that it loaded last
             try:
                 network = own.load(str(weights_of(folder)), dtype).requires_grad_(False).eval()
@@ -67,8 +67,8 @@ class VelocityTeachers(Teachers):
                 raise ValueError(f"{given}: {error}") from None
             if own.latent_shape != adapter.latent_shape:
                 raise ValueError(
-                    f"{given}: its latents are {_sized(own)}, but those of the policy are "
-                    f"{_sized(adapter)}; choose a teacher with latents of the same size"
+                    f"{given}: its latents are {_format_size(own)}, but those of the policy are "
+                    f"{_format_size(adapter)}; choose a teacher with latents of the same size"
                 )
             fields[source] = VelocityModel(network, own, precision=precision)
         return LoadedVelocityTeachers(fields)
@@ -90,5 +90,5 @@ class LoadedVelocityTeachers:
             yield self.fields[source], torch.tensor(places, device=device)
 
 
-def _sized(adapter: Adapter) -> str:
+def _format_size(adapter: Adapter) -> str:
     return " x ".join(map(str, adapter.latent_shape))

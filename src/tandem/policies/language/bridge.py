@@ -17,7 +17,7 @@ from functools import lru_cache
 
 from tandem.policies.language import message_frames
 from tandem.policies.language.chat import Chat
-from tandem.policies.language.message_frames import Unreadable, around, marked, pieces_of, split
+from tandem.policies.language.message_frames import Unreadable, cut, pieces_of, split, with_marks
 from tandem.policies.language.shortening import Shortener, plain_ids
 from tandem.types import IMAGE, Picture, Prompt
 
@@ -57,14 +57,14 @@ class Bridge:
         self.chat, self.ends, self.tokenizer = chat, frozenset(ends), chat.tokenizer
         self.tools = tools
         self.shortened = Shortener(self.tokenizer, limit)
-        self.remembered = lru_cache(REMEMBERED)(self.said_by)  # environments repeat themselves
+        self.remembered = lru_cache(REMEMBERED)(self.encode_pairs)  # environments repeat themselves
         self.has_template = chat.template is not None
         self.special = {*self.tokenizer.all_special_ids, *self.ends} - {chat.unknown}
         self.end = [] if self.tokenizer.eos_token_id is None else [self.tokenizer.eos_token_id]
         if self.has_template:
             self.end = self.check_template()
 
-    def between(
+    def turn_ids(
         self, messages: Sequence[Message], move: Sequence[int], images: Sequence[Picture] = ()
     ) -> list[int]:
         """The ids after a move: its end token, if it lacks one, and the observation."""
@@ -82,37 +82,37 @@ class Bridge:
             return [{**one, "content": cut(one["content"])} for one in messages]
         return [{**one, "content": IMAGE.join(map(cut, split(one)))} for one in messages]
 
-    def said_by(
+    def encode_pairs(
         self, messages: tuple[tuple[str, str], ...], images: tuple[Picture, ...]
     ) -> tuple[int, ...]:
         """The ids of (role, content) pairs and images."""
         said = [{"role": role, "content": content} for role, content in messages]
-        return tuple(message_frames.encoded(self, said, images) if images else self.said(said))
+        return tuple(message_frames.encode(self, said, images) if images else self.encode(said))
 
-    def said(self, messages: Sequence[Message]) -> list[int]:
+    def encode(self, messages: Sequence[Message]) -> list[int]:
         """The ids of messages after an end token; special tokens in them are plain text."""
         if not messages:
-            return self.written(self.tail([])) if self.has_template else []
+            return self.template_ids(self.tail([])) if self.has_template else []
         if not self.has_template:
             return self.plain("\n\n".join(message["content"] for message in messages))
         if not any(self.misleads(message["content"]) for message in messages):
-            return self.written(self.tail(messages))
-        first, *rest = around(messages, self.tail(marked(messages)))
-        return [*self.written(first), *self.pieces(messages, rest)]
+            return self.template_ids(self.tail(messages))
+        first, *rest = cut(messages, self.tail(with_marks(messages)))
+        return [*self.template_ids(first), *self.pieces(messages, rest)]
 
-    def opened(
+    def opening_ids(
         self, prompt: Prompt, messages: Sequence[Message], images: Sequence[Picture] = ()
     ) -> list[int]:
         """The ids of a prompt and of the environment's opening; special tokens in the opening are
         plain text."""
         short = self.short(messages, images)
         with self.readable():
-            asked = self.continued(prompt, short)
+            asked = self.extend(prompt, short)
             if images:
                 if any(self.misleads(piece["content"]) for piece in pieces_of(short)):
                     raise Unreadable("an opening with images contains a special token")
                 return self.chat.encode([replace(asked, images=(*prompt.images, *images))])[0]
-            return self.framed(short, asked, self.continued(prompt, marked(short)), self.chat)
+            return self.fill_frame(short, asked, self.extend(prompt, with_marks(short)), self.chat)
 
     def prompt_of(self, messages: Sequence[Message], tools: Sequence[Mapping]) -> list[int]:
         """The ids of messages that replace the prompt; special tokens in them are plain text.
@@ -120,23 +120,24 @@ class Bridge:
         chat = copy.copy(self.chat)
         chat.tools_of = lambda prompt: tools or self.tools
         asked, frame = (
-            Prompt(id=0, source="", messages=tuple(said)) for said in (messages, marked(messages))
+            Prompt(id=0, source="", messages=tuple(said))
+            for said in (messages, with_marks(messages))
         )
         with self.readable():
             if tools and self.misleads(json.dumps(list(tools), ensure_ascii=False)):
                 raise Unreadable("the tools of the first call contain a special token")
             if tools and tools[0]["function"]["name"] not in chat.text(frame):
                 raise Unreadable("the chat template renders no tools; set model.chat_template=FILE")
-            return self.framed(messages, asked, frame, chat)
+            return self.fill_frame(messages, asked, frame, chat)
 
-    def framed(
+    def fill_frame(
         self, messages: Sequence[Message], asked: Prompt, frame: Prompt, chat: Chat
     ) -> list[int]:
         """The ids of a prompt that ends with messages; `frame` has marks in their place."""
         ids = chat.encode([asked])[0]
         if self.count_special(ids) == self.count_special(chat.encode([frame])[0]):
             return ids
-        first, *rest = around(messages, chat.text(frame))
+        first, *rest = cut(messages, chat.text(frame))
         return [*chat.encode([frame], [first])[0], *self.pieces(messages, rest)]
 
     @contextmanager
@@ -151,7 +152,7 @@ class Bridge:
             why = f"{type(error).__name__}: {error}"
             raise Unreadable(f"the chat template rejects the observation: {why}") from None
 
-    def continued(self, prompt: Prompt, messages: Sequence[Message]) -> Prompt:
+    def extend(self, prompt: Prompt, messages: Sequence[Message]) -> Prompt:
         """The prompt, followed by the messages of the environment."""
         if prompt.messages is None:
             said = "\n\n".join(message["content"] for message in messages)
@@ -162,7 +163,7 @@ class Bridge:
         """Ids of messages as plain text, and of the template's text after each."""
         for message, text in zip(messages, behind, strict=True):
             yield from self.plain(message["content"])
-            yield from self.written(text)
+            yield from self.template_ids(text)
 
     def tail(self, messages: Sequence[Message], stub: Sequence[Message] | None = None) -> str:
         """The template's text after the end of an assistant turn."""
@@ -181,7 +182,7 @@ class Bridge:
     def check_template(self) -> list[int]:
         """The ids that end an assistant turn. Raises ValueError unless one tail fits all turns."""
         tail = self.behind(STUBS["a plain"], [ANSWERED])
-        ids = self.written(tail)
+        ids = self.template_ids(tail)
         if not ids or ids[0] not in self.ends:
             raise ValueError(self.refusal("a plain", "is not followed by an end token"))
         if self.tools:
@@ -228,12 +229,12 @@ class Bridge:
 
     def misleads(self, content: str) -> bool:
         """Whether it contains a special token, which the tokenizer would parse, or our stub."""
-        return STUB in content or self.count_special(self.written(content)) > 0
+        return STUB in content or self.count_special(self.template_ids(content)) > 0
 
     def count_special(self, ids: Sequence[int]) -> int:
         return sum(one in self.special for one in ids)
 
-    def written(self, text: str) -> list[int]:
+    def template_ids(self, text: str) -> list[int]:
         """Ids of a template's text; special tokens are parsed."""
         return self.chat.ids([text], special=False)[0]
 

@@ -11,7 +11,7 @@ from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
 from tandem.contracts.outputs import wrong_value
-from tandem.policies.language.pretrained import Pretrained, probed, vocabulary_of
+from tandem.policies.language.pretrained import Pretrained, vocabulary_of, without_flash_attention
 
 
 class Total:
@@ -73,11 +73,13 @@ def for_chunks(head: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     dtype = _dtype_of_pass(head.weight)
     if torch.finfo(dtype).bits >= 32:
         return head
-    own = [_shared(weight, dtype) for weight in (head.weight, head.bias) if weight is not None]
+    own = [
+        _share_weight(weight, dtype) for weight in (head.weight, head.bias) if weight is not None
+    ]
     return lambda states: functional.linear(states, *(_InChunk.apply(*parts) for parts in own))
 
 
-def _shared(weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Total]:
+def _share_weight(weight: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Total]:
     total = Total()
     return _Summed.apply(weight, total), weight.detach().to(dtype), total
 
@@ -124,7 +126,7 @@ def logits_are_head_of_trunk(model: nn.Module) -> bool:
 
     hooks = [module.register_forward_hook(watch) for module in calls]
     tokens = torch.arange(12, device=head.weight.device)[None] % head.weight.shape[0]
-    with probed(model):
+    with without_flash_attention(model):
         logits = model(input_ids=tokens, use_cache=False).logits
     for hook in hooks:
         hook.remove()

@@ -60,7 +60,7 @@ class HiddenStates:
         return self.distance(student, teacher)
 
 
-def parted(
+def split_by_teacher(
     compared: Sequence[Compared], count: int, device: torch.device
 ) -> list[tuple[Tensor, Compared | None]]:
     """The steps of each teacher, [n] int64, and last those without a teacher."""
@@ -81,7 +81,7 @@ def by_teacher(
 ) -> dict[str, Tensor]:
     """Values of all steps, with the "divergence" from each step's teacher: [N]. Without a teacher
     it is 0, with a gradient of 0."""
-    parts = parted(compared, len(states), states.device)
+    parts = split_by_teacher(compared, len(states), states.device)
     found = [read(states[steps], places=take(places, steps), beside=one) for steps, one in parts]
     for numbers in found:
         numbers.setdefault("divergence", 0 * numbers["logp"])

@@ -90,9 +90,9 @@ class Course:
         self._hear(self.play.said)
         self._see(self.play.said)
 
-    def moved(self, written: Written, text: str) -> None:
+    def add_move(self, written: Written, text: str) -> None:
         """Append the tokens of a move."""
-        self._add(written.tokens, number=self.number, state=hashed(self.play.said.state))
+        self._add(written.tokens, number=self.number, state=hash_state(self.play.said.state))
         self.logp += written.logp
         if written.entropy is None:
             self.entropy = None
@@ -101,7 +101,7 @@ class Course:
         self.text, self.cut = text, written.truncated
         self.told.append({"role": "assistant", "content": text, "turn": self.number})
 
-    def answered(self, said: Said) -> None:
+    def add_answer(self, said: Said) -> None:
         """Record the reward of the last move, and the observation."""
         if said.reward is not None:
             self.feedback[-1] = float(said.reward)
@@ -112,14 +112,14 @@ class Course:
         """Record role and content of each message; other keys are ignored."""
         if said.context not in self.contexts:
             self.contexts.append(said.context)
-        where = {"context": self.here} if self.here else {}
+        where = {"context": self.current_context} if self.current_context else {}
         self.told += [{n: one[n] for n in ("role", "content")} | where for one in said.messages]
 
     def _see(self, said: Said) -> None:
         if self.images is not None:
             self.images += said.images
 
-    def go_on(self, ids: Sequence[int], max_turns: int) -> None:
+    def begin_turn(self, ids: Sequence[int], max_turns: int) -> None:
         """Append the observation's tokens and begin the next turn, unless a limit is reached."""
         if self.number >= max_turns:
             self.end = "turn_limit"
@@ -138,24 +138,24 @@ class Course:
         self.turn += [number] * len(ids)
         self.feedback += [0.0] * len(ids)
         self.state += [state] * len(ids)
-        self.context += [self.here] * len(ids)
+        self.context += [self.current_context] * len(ids)
 
     @property
-    def here(self) -> int:
+    def current_context(self) -> int:
         """The index of the context of the latest observation."""
         return self.contexts.index(self.play.said.context)
 
     @property
     def history(self) -> list[int]:
         """The ids that the policy reads before its next move."""
-        here = self.here
+        here = self.current_context
         own = [one for one, place in zip(self.tokens, self.context, strict=True) if place == here]
         return own if here else [*self.encoded, *own]
 
     @property
-    def shown(self) -> list[Picture] | None:
+    def history_images(self) -> list[Picture] | None:
         """The images whose tokens are in the history; only the first context has any."""
-        return [] if self.images and self.here else self.images
+        return [] if self.images and self.current_context else self.images
 
     @property
     def left(self) -> int:
@@ -174,7 +174,7 @@ class Course:
 
 
 @lru_cache(4096)
-def hashed(state: str | None) -> int:
+def hash_state(state: str | None) -> int:
     """A hash of a state's name; 0: no name."""
     return 0 if state is None else 1 + (rng.key("state", state) >> 64 - BITS)
 

@@ -1,7 +1,7 @@
 """Episodes of a language policy, sampled in an environment or given as demonstrations.
 
-`waves.py` drives them turn by turn. Another driver would fill the same `Course`s: `Course.moved`,
-`.answered` and `.go_on` are all that a driver calls.
+`waves.py` drives them turn by turn. Another driver would fill the same `Course`s:
+`Course.add_move`, `.add_answer` and `.begin_turn` are all that a driver calls.
 """
 
 from __future__ import annotations

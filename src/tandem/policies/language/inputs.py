@@ -47,7 +47,7 @@ class Layout:
 LayoutFn = Callable[[Tensor, Tensor], Layout]  # (tokens [B, S], tokens read of each row [B])
 
 
-def padded(tokens: Tensor, read: Tensor) -> Layout:
+def pad_rows(tokens: Tensor, read: Tensor) -> Layout:
     """One row of the pass per row, padded to the longest. tokens: [B, S], read: [B]."""
     width = max(int(read.max()), 1)
     return Layout(
@@ -219,7 +219,7 @@ class RowScorer(ABC, Generic[Rows]):
         """
         parts = self.cut(sample, mask)
         own = max(len(parts), 1)
-        idle = self.weights.passes(own) - own if self.weights.paced else 0
+        idle = self.weights.passes(own) - own if self.weights.lockstep else 0
         if own == 1:
             evidence = self(sample, mask, needs)
         else:

@@ -9,10 +9,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from tandem.policies.language.inputs import Inputs, Layout, LayoutFn, Probe, padded
-from tandem.policies.language.packing import packed, packed_in_one
+from tandem.policies.language.inputs import Inputs, Layout, LayoutFn, Probe, pad_rows
+from tandem.policies.language.packing import pack_in_one_row, pack_rows
 from tandem.policies.language.prefix import behind_prompts
-from tandem.policies.language.pretrained import Numerics, arguments, probed
+from tandem.policies.language.pretrained import Numerics, arguments, without_flash_attention
 from tandem.policies.language.records import TokenSample
 
 # Tolerances for wide and for narrow dtypes, as a share of what a neighbour would change in a row.
@@ -33,13 +33,13 @@ def choose_layout(
     asked = numerics.packing
     embeddings = model.get_input_embeddings().weight
     if asked is False or embeddings.is_meta:
-        return padded
-    with probed(model):
+        return pad_rows
+    with without_flash_attention(model):
         probe = inputs.probe(len(embeddings), embeddings.device)
         if "position_ids" in arguments(type(layers)) and keeps_rows_apart(
             forward, probe, embeddings
         ):
-            return packed_in_one if numerics.flash else packed
+            return pack_in_one_row if numerics.flash else pack_rows
     reason = (
         f"{type(model).__name__} mixes packed rows: its attention ignores where a row begins, "
         "or it has a recurrent state"
@@ -47,7 +47,7 @@ def choose_layout(
     if asked is True:
         raise ValueError(f"model.packing=true: {reason}; set model.packing=false")
     warnings.warn(f"model.packing={asked}: {reason}; rows are padded", stacklevel=3)
-    return padded
+    return pad_rows
 
 
 def shares_prompts(
@@ -63,7 +63,7 @@ def shares_prompts(
     embeddings = model.get_input_embeddings().weight
     if embeddings.is_meta:
         return False
-    with probed(model):
+    with without_flash_attention(model):
         return keeps_every_token(layers, embeddings) and keeps_prompts(
             forward, len(embeddings), embeddings
         )
@@ -92,7 +92,7 @@ def keeps_prompts(states: Forward, vocabulary: int, like: Tensor) -> bool:
     sample = TokenSample(tokens=tokens, prompt_length=prompt, temperature=prompt.float())
     shared = behind_prompts(sample, torch.full_like(prompt, 8))
     swapped = replace(shared, prefix=replace(shared.prefix, of_row=1 - shared.prefix.of_row))
-    alone = padded(tokens, torch.full_like(prompt, 8))
+    alone = pad_rows(tokens, torch.full_like(prompt, 8))
     row, step = (torch.arange(5, device=like.device) < 9 - prompt[:, None]).nonzero(as_tuple=True)
     want, got, others = (
         states(layout).flatten(0, 1)[layout.start[row] + prompt[row] - 1 + step].float()
@@ -112,9 +112,9 @@ def keeps_rows_apart(states: Forward, probe: Probe, like: Tensor) -> bool:
     """
     width = torch.arange(probe.tokens.shape[1], device=like.device)
     row, column = (width < probe.read[:, None]).nonzero(as_tuple=True)
-    beside = packed_in_one(probe.tokens, probe.read)
-    alone = probe.dress(padded(probe.tokens, probe.read))
-    others = probe.dress(packed_in_one(probe.others, probe.read))
+    beside = pack_in_one_row(probe.tokens, probe.read)
+    alone = probe.dress(pad_rows(probe.tokens, probe.read))
+    others = probe.dress(pack_in_one_row(probe.others, probe.read))
     whole = replace(probe.dress(beside), position=None)
     want, got, among_others, as_one = (
         states(layout).flatten(0, 1)[layout.start[row] + column].float()

@@ -49,7 +49,7 @@ class LoadedTokenTeachers:
         """Log-probabilities of the tokens under each row's teacher, [B, T] nats; 0 outside the mask
         and in rows that it does not judge."""
         found = torch.zeros(rollout.mask.shape, device=rollout.mask.device)
-        for source, rows in self._asked(rollout):
+        for source, rows in self._rows_by_source(rollout):
             sample, mask = take(sample_of(rollout), rows), rollout.mask[rows]
             if source in self.served:
                 said = self.served[source].judge(sample, mask)[0]
@@ -65,7 +65,7 @@ class LoadedTokenTeachers:
             return rollout
         shape = (*rollout.mask.shape, self.distance.top_k, 2)
         found = torch.zeros(shape, dtype=torch.float64, device=rollout.mask.device)
-        for source, rows in self._asked(rollout):
+        for source, rows in self._rows_by_source(rollout):
             if source in self.served:
                 own = take(sample_of(rollout), rows)
                 found[rows] = self.served[source].judge(own, rollout.mask[rows])[1]
@@ -75,11 +75,11 @@ class LoadedTokenTeachers:
         """The values of each teacher at the masked steps that it judges."""
         number = rollout.mask.flatten().cumsum(0).view(rollout.mask.shape) - 1
         return [
-            self._compared(source, rollout, rows, number[rows][rollout.mask[rows]])
-            for source, rows in self._asked(rollout)
+            self._compare(source, rollout, rows, number[rows][rollout.mask[rows]])
+            for source, rows in self._rows_by_source(rollout)
         ]
 
-    def _compared(self, source: str, rollout: Rollout, rows: Tensor, steps: Tensor) -> Compared:
+    def _compare(self, source: str, rollout: Rollout, rows: Tensor, steps: Tensor) -> Compared:
         """The values of a source's teacher for its rows [n], at these steps of the pass."""
         mask, own = rollout.mask[rows], {"steps": steps, "distance": self.distance}
         if source in self.served:
@@ -89,7 +89,7 @@ class LoadedTokenTeachers:
         states = scorer.states(take(sample_of(rollout), rows), mask)
         return HiddenStates(states=states, head=scorer.head, **own)
 
-    def _asked(self, rollout: Rollout) -> Iterator[tuple[str, Tensor]]:
+    def _rows_by_source(self, rollout: Rollout) -> Iterator[tuple[str, Tensor]]:
         """Each source whose teacher judges a step, moved to the rows' device if it is local, and
         its rows, [n] int64."""
         judged = taught_steps(rollout).any(1)

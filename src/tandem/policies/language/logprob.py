@@ -28,10 +28,10 @@ from tandem.policies.language.inputs import (
     TokenIndex,
     Trunk,
     find_alike,
-    padded,
+    pad_rows,
 )
 from tandem.policies.language.layout_probes import choose_layout, shares_prompts
-from tandem.policies.language.prefix import shared
+from tandem.policies.language.prefix import share_prompts
 from tandem.policies.language.pretrained import Numerics, vocabulary_of
 from tandem.policies.language.records import TokenSample
 from tandem.policies.language.sampling import entropy_of
@@ -73,7 +73,7 @@ class TokenLogProbComputer(RowScorer[TokenSample]):
         asked = model, self.trunk.layers, self.forward, numerics, self.inputs
         self.lay = choose_layout(*asked)
         # Whether a pass has several rows per row, with little padding.
-        self.packs = self.lay is not padded
+        self.packs = self.lay is not pad_rows
         self.shares = shares_prompts(*asked)
         self.weights = Replicated()
 
@@ -91,7 +91,7 @@ class TokenLogProbComputer(RowScorer[TokenSample]):
         own = self.splits, self.lay, self.shares
         splits, self.lay, self.shares = distributed.all_gather_object([own])[0]
         self.split(splits)
-        self.packs = self.lay is not padded
+        self.packs = self.lay is not pad_rows
 
     def __call__(
         self,
@@ -149,7 +149,7 @@ class TokenLogProbComputer(RowScorer[TokenSample]):
 
         Not with sharded weights: other ranks might not make the additional pass.
         """
-        behind = shared(sample, read) if self.shares and not self.weights.paced else None
+        behind = share_prompts(sample, read) if self.shares and not self.weights.lockstep else None
         layout = self.lay(sample.tokens, read) if behind is None else behind
         return self.inputs.lay(layout, sample, read)
 

@@ -22,15 +22,15 @@ class Unreadable(ValueError):
     """Why a policy cannot read an observation."""
 
 
-def marked(messages: Sequence[Message]) -> list[Message]:
+def with_marks(messages: Sequence[Message]) -> list[Message]:
     """The messages with a mark in place of each content."""
     return [{**one, "content": MARK.format(place)} for place, one in enumerate(messages)]
 
 
-def around(messages: Sequence[Message], frame: str) -> list[str]:
+def cut(messages: Sequence[Message], frame: str) -> list[str]:
     """The template's text before the first mark, between marks, and after the last."""
     parts = []
-    for one, mark in zip(messages, marked(messages), strict=True):
+    for one, mark in zip(messages, with_marks(messages), strict=True):
         before, found, frame = frame.partition(mark["content"])
         if not found:
             raise Unreadable(f"the chat template omits a message of role {one['role']}")
@@ -38,28 +38,28 @@ def around(messages: Sequence[Message], frame: str) -> list[str]:
     return [*parts, frame]
 
 
-def encoded(bridge: Bridge, messages: Sequence[Message], images: Sequence[Picture]) -> list[int]:
+def encode(bridge: Bridge, messages: Sequence[Message], images: Sequence[Picture]) -> list[int]:
     """The ids of messages after an end token; images are at their marks."""
     pieces = list(pieces_of(messages))
-    places = iter(marked(pieces))
+    places = iter(with_marks(pieces))
     framed = [
         {**one, "content": IMAGE.join(next(places)["content"] for _ in split(one))}
         for one in messages
     ]
-    first, *behind = around(pieces, frame(bridge, framed))
+    first, *behind = cut(pieces, frame(bridge, framed))
     left = iter(images)
-    ids = bridge.written(bridge.chat.with_pictures(first, left))
+    ids = bridge.template_ids(bridge.chat.with_pictures(first, left))
     for piece, text in zip(pieces, behind, strict=True):
         ids += bridge.plain(piece["content"])
-        ids += bridge.written(bridge.chat.with_pictures(text, left))
+        ids += bridge.template_ids(bridge.chat.with_pictures(text, left))
     return ids
 
 
 def frame(bridge: Bridge, messages: Sequence[Message]) -> str:
     """The template's text of messages after an end token, with the processor's image marks."""
     if bridge.has_template:
-        return bridge.tail([bridge.chat.parted(one) for one in messages])
-    return "\n\n".join(bridge.chat.named(one["content"]) for one in messages)
+        return bridge.tail([bridge.chat.as_parts(one) for one in messages])
+    return "\n\n".join(bridge.chat.with_marks(one["content"]) for one in messages)
 
 
 def pieces_of(messages: Sequence[Message]) -> Iterator[Message]:

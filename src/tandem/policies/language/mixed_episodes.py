@@ -56,7 +56,7 @@ class MixedEpisodes:
         for name, places in self.places(prompts).items():
             asked = ask([prompts[i] for i in places], [slots[i] for i in places])
             played = self.of[name].play(asked, engine, about=self.environment.about, key=key)
-            parts.append(named(played, name))
+            parts.append(with_environment(played, name))
             samples = asked.keys.shape[1]
             rows += [place * samples + sample for place in places for sample in range(samples)]
         return in_order(parts, rows)
@@ -89,7 +89,7 @@ class MixedEpisodes:
         return found
 
 
-def named(rows: Rollout, name: str | None) -> Rollout:
+def with_environment(rows: Rollout, name: str | None) -> Rollout:
     """Each episode with the name of its environment; None: there is only one."""
     if name is None:
         return rows

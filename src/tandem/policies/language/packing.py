@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from tandem.experience import shares
-from tandem.policies.language.inputs import Layout, padded
+from tandem.policies.language.inputs import Layout, pad_rows
 
 EMPTY = 1 / 16  # share of padding that is accepted, relative to the tokens
 
 
-def packed(tokens: Tensor, read: Tensor) -> Layout:
+def pack_rows(tokens: Tensor, read: Tensor) -> Layout:
     """Several packed rows, as many as leave little padding: attention is quadratic in their width.
 
     tokens: [B, S], read: [B].
@@ -25,7 +25,7 @@ def packed(tokens: Tensor, read: Tensor) -> Layout:
     return _behind_one_another(tokens, read, _shelves(read.tolist()))
 
 
-def packed_in_one(tokens: Tensor, read: Tensor) -> Layout:
+def pack_in_one_row(tokens: Tensor, read: Tensor) -> Layout:
     """A single row, for attention without cost between rows: variable-length flash attention.
 
     tokens: [B, S], read: [B].
@@ -48,7 +48,7 @@ def _shelves(lengths: Sequence[int]) -> list[list[int]]:
 
 def _behind_one_another(tokens: Tensor, read: Tensor, shelves: Sequence[Sequence[int]]) -> Layout:
     if not read.any() or len(shelves) == len(read):
-        return padded(tokens, read)
+        return pad_rows(tokens, read)
     lengths = read.tolist()
     width = max(sum(lengths[row] for row in shelf) for shelf in shelves)
     start = [0] * len(lengths)
@@ -57,10 +57,10 @@ def _behind_one_another(tokens: Tensor, read: Tensor, shelves: Sequence[Sequence
         for row in shelf:
             start[row] = begin
             begin += lengths[row]
-    return _laid(tokens, read, torch.tensor(start, device=read.device), (len(shelves), width))
+    return _lay_out(tokens, read, torch.tensor(start, device=read.device), (len(shelves), width))
 
 
-def _laid(tokens: Tensor, read: Tensor, start: Tensor, shape: tuple[int, int]) -> Layout:
+def _lay_out(tokens: Tensor, read: Tensor, start: Tensor, shape: tuple[int, int]) -> Layout:
     columns = torch.arange(tokens.shape[1], device=tokens.device)
     row, column = (columns < read[:, None]).nonzero(as_tuple=True)
     place = start[row] + column

@@ -21,7 +21,7 @@ from tandem.policies.language.inputs import TEXTS, Inputs, TokenIndex
 from tandem.policies.language.liger import fuse
 from tandem.policies.language.logprob import ChunkLimits, TokenLogProbComputer
 from tandem.policies.language.mixed_episodes import MixedEpisodes
-from tandem.policies.language.pretrained import Build, Numerics, Packing, Pretrained, pretrained
+from tandem.policies.language.pretrained import Build, Numerics, Packing, Pretrained, load_model
 from tandem.policies.language.records import (
     Description,
     Endings,
@@ -30,7 +30,7 @@ from tandem.policies.language.records import (
     Sampling,
     TokenSample,
 )
-from tandem.policies.language.reprompts import reprompted
+from tandem.policies.language.reprompts import with_reprompts
 from tandem.policies.language.sampling import as_rollout, check_room, encode_examples
 from tandem.policies.language.token_policy import FILLED, TokenPolicy
 from tandem.policies.lora import Lora
@@ -116,7 +116,7 @@ class LanguagePolicy(TokenPolicy):
 
     def read_weights(self) -> Pretrained:
         """The model and its tokenizer; without weights if they come with `shard`."""
-        loaded = pretrained(self.path, self.build, self.numerics, empty=self.empty)
+        loaded = load_model(self.path, self.build, self.numerics, empty=self.empty)
         return with_logits(loaded) if self.path is None else loaded
 
     def meet(self, environment: Environment | Mixture | None) -> None:
@@ -207,7 +207,7 @@ class LanguagePolicy(TokenPolicy):
     def complete(self, rollout: Rollout, needs: frozenset[str]) -> Rollout:
         """Fill in log-probabilities and values that are needed and missing."""
         if rollout.reprompts is not None and rollout.sample.for_teacher is None:
-            rollout = reprompted(rollout, self.chat, self.teachers.positions)
+            rollout = with_reprompts(rollout, self.chat, self.teachers.positions)
         with self.summon_full_params():
             rollout = super().complete(rollout, needs)
             if "divergence" in needs:

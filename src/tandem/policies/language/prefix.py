@@ -25,7 +25,7 @@ class Prefix:
     of_row: Tensor  # [R] int64: index of each row's prompt
 
 
-def shared(sample: TokenSample, read: Tensor) -> Layout | None:
+def share_prompts(sample: TokenSample, read: Tensor) -> Layout | None:
     """Rows after prompts that are read once; None: that saves little.
 
     `read`: [B] int64, how many tokens of each row are read.

@@ -63,7 +63,7 @@ class Pretrained(NamedTuple):
 Build = Callable[[], tuple[nn.Module, Any]]
 
 
-def pretrained(
+def load_model(
     path: str | None,
     build: Build | None,
     numerics: Numerics,
@@ -80,7 +80,7 @@ def pretrained(
     if path is not None:
         loaded = from_path(path, numerics, key=key, empty=empty)
     elif build is not None:
-        loaded = built(build, numerics)
+        loaded = build_pretrained(build, numerics)
     else:
         raise ValueError("model.path is null; set it to a folder or hub name like Qwen/Qwen3-0.6B")
     align(loaded.model)
@@ -88,7 +88,7 @@ def pretrained(
     return Pretrained(ready(loaded.model, numerics), loaded.tokenizer)
 
 
-def built(build: Build, numerics: Numerics) -> Pretrained:
+def build_pretrained(build: Build, numerics: Numerics) -> Pretrained:
     """The model and tokenizer that a function returns, as if they had been loaded.
 
     Raises ValueError for a function that returns anything else.
@@ -180,7 +180,7 @@ def ready(model: nn.Module, numerics: Numerics) -> nn.Module:
 
 
 @contextmanager
-def probed(model: nn.Module) -> Iterator[None]:
+def without_flash_attention(model: nn.Module) -> Iterator[None]:
     """A context for probes on the CPU: without flash attention, which needs a GPU."""
     own, on_cpu = model.config._attn_implementation, model.device.type == "cpu"
     if not (on_cpu and "flash" in str(own)):
@@ -209,7 +209,7 @@ def end_tokens(model: nn.Module) -> int | list[int] | None:
     return said.eos_token_id
 
 
-def called_with(function: Callable) -> frozenset[str]:
+def argument_names(function: Callable) -> frozenset[str]:
     """The names of its arguments."""
     return frozenset(inspect.signature(function).parameters)
 
@@ -217,4 +217,4 @@ def called_with(function: Callable) -> frozenset[str]:
 @cache
 def arguments(model: type[nn.Module]) -> frozenset[str]:
     """The arguments of its forward, which differ between families."""
-    return called_with(model.forward)
+    return argument_names(model.forward)

@@ -20,7 +20,7 @@ from tandem.types import Prompt, Rollout
 log = logging.getLogger(__name__)
 
 
-def reprompted(rollout: Rollout, chat: Chat, limit: int | None) -> Rollout:
+def with_reprompts(rollout: Rollout, chat: Chat, limit: int | None) -> Rollout:
     """The rollout with rows as a teacher reads them: ids of the answers are copied, never encoded
     again. Rows are not judged if they would exceed `limit` tokens, or if their prompt contains
     characters that the tokenizer does not know.

@@ -31,7 +31,8 @@ def differences(own: Chat, other: Chat) -> Iterator[str]:
     mine, its = (_by_id(chat) for chat in (own, other))
     for token_id in sorted({*mine} | {*its}):
         if (here := mine.get(token_id)) != (there := its.get(token_id)):
-            yield f"token {token_id} is {_shown(there)} there and {_shown(here)} in the policy's"
+            said = f"{_describe(there)} there and {_describe(here)} in the policy's"
+            yield f"token {token_id} is {said}"
     for name in SPECIAL:
         here, there = (getattr(chat.tokenizer, name) for chat in (own, other))
         if here != there:
@@ -51,5 +52,5 @@ def _by_id(chat: Chat) -> dict[int, str]:
     return {token_id: token for token, token_id in chat.tokenizer.get_vocab().items()}
 
 
-def _shown(token: str | None) -> str:
+def _describe(token: str | None) -> str:
     return "missing" if token is None else repr(token)

@@ -30,7 +30,7 @@ class Shown:
         self.turn += [number] * len(ids)
 
 
-def shown(example: Prompt, bridge: Bridge) -> Shown:
+def encode_demonstration(example: Prompt, bridge: Bridge) -> Shown:
     """The moves of a demonstration and the messages between them, with the ids that a policy making
     these moves would have read."""
     parts = list(turns_of(example))
@@ -39,7 +39,7 @@ def shown(example: Prompt, bridge: Bridge) -> Shown:
     for number, (said, move) in enumerate(parts, 1):
         if number > 1:
             images = list(islice(left, count_marks(said) if example.images else 0))
-            row.add(bridge.between(said, row.tokens, images), WORLD)
+            row.add(bridge.turn_ids(said, row.tokens, images), WORLD)
         row.add(bridge.chat.encode_answers([move])[0], number)
         row.output = move
     return row
@@ -86,7 +86,7 @@ def encode(
     examples: Sequence[Prompt], *, bridge: Bridge, group: Tensor, positions: int | None
 ) -> Rollout:
     """One row per demonstration, as if its moves had been sampled. `group`: [B] int64."""
-    rows = [shown(example, bridge) for example in examples]
+    rows = [encode_demonstration(example, bridge) for example in examples]
     length = torch.tensor([len(row.tokens) for row in rows], device=group.device)
     tokens = right_padded([row.tokens for row in rows], group.device)
     turn = right_padded([row.turn for row in rows], group.device)
@@ -118,7 +118,7 @@ def admit(
     for example in examples:
         reason = reasons.get(example.id)
         if reason is None and positions is not None:
-            total = lengths[example.id] + len(shown(example, bridge).tokens)
+            total = lengths[example.id] + len(encode_demonstration(example, bridge).tokens)
             if total > positions:
                 reason = (
                     f"has {total} tokens with its moves, more than the model's limit of {positions}"

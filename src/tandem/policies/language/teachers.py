@@ -16,7 +16,7 @@ from tandem.policies.language.average import WeightAverage
 from tandem.policies.language.chat import Chat
 from tandem.policies.language.loaded_teachers import LoadedTokenTeachers
 from tandem.policies.language.logprob import TokenLogProbComputer
-from tandem.policies.language.pretrained import Numerics, pretrained
+from tandem.policies.language.pretrained import Numerics, load_model
 from tandem.policies.language.same_tokens import first_difference
 from tandem.policies.language.teacher_server import ServedTeacher, TeacherServer
 from tandem.policies.teachers import Teachers, weights_of
@@ -105,9 +105,9 @@ class TokenTeachers(Teachers):
             place = weights_of(folder)
             if folder != SELF and place.is_dir() and not (place / "config.json").is_file():
                 raise ValueError(
-                    f"{self.given(source)}: there is no config.json in it; give the directory of a "
-                    "finished run of a language model, a folder in Hugging Face format, or a name "
-                    "on the hub"
+                    f"{self.as_override(source)}: there is no config.json in it; give the "
+                    "directory of a finished run of a language model, a folder in Hugging Face "
+                    "format, or a name on the hub"
                 )
 
     def load(self, policy: LanguagePolicy) -> LoadedTokenTeachers:
@@ -119,14 +119,14 @@ class TokenTeachers(Teachers):
         if self.teaches_itself:
             average = WeightAverage(policy.scorer.model, rate=self.average)
         known: dict[str, TokenLogProbComputer] = {}
-        served = self._served(policy)
+        served = self._served_teachers(policy)
         for source, folder in self.folders.items():
             if source in self.addresses:
                 continue
             if folder == SELF:
                 known[folder] = self._scorer(average.network, policy)
             elif folder not in known:
-                known[folder] = self._loaded(source, policy)
+                known[folder] = self._load_teacher(source, policy)
         return LoadedTokenTeachers(
             {source: known[x] for source, x in self.folders.items() if x in known},
             served=served,
@@ -134,7 +134,7 @@ class TokenTeachers(Teachers):
             average=average,
         )
 
-    def _served(self, policy: LanguagePolicy) -> dict[str, ServedTeacher]:
+    def _served_teachers(self, policy: LanguagePolicy) -> dict[str, ServedTeacher]:
         """The teacher of each source with a server; sources may share one.
 
         Raises ValueError for a server that does not answer.
@@ -143,7 +143,7 @@ class TokenTeachers(Teachers):
         of = {source: (url, self.server.of(source)) for source, url in self.addresses.items()}
         for source, asked in of.items():
             if asked not in found:
-                found[asked] = ServedTeacher(self.given(source), *asked, top_k=top_k)
+                found[asked] = ServedTeacher(self.as_override(source), *asked, top_k=top_k)
                 found[asked].check_tokens(policy.chat)
         if found and policy.sampling.temperature != 1:
             raise ValueError(
@@ -160,16 +160,16 @@ class TokenTeachers(Teachers):
             of=self.divergence, top_k=self.top_k, tail=self.tail, support=self.support
         )
 
-    def _loaded(self, source: str, policy: LanguagePolicy) -> TokenLogProbComputer:
+    def _load_teacher(self, source: str, policy: LanguagePolicy) -> TokenLogProbComputer:
         path, key = weights_of(self.folders[source]), f"algorithm.teachers.folders.{source}"
-        model, tokenizer = pretrained(str(path), None, self._numerics(policy), key=key)
+        model, tokenizer = load_model(str(path), None, self._numerics(policy), key=key)
         if (said := first_difference(policy.chat, Chat(tokenizer, policy.talk))) is not None:
             raise ValueError(
-                f"{self.given(source)}: {said}; a teacher reads the policy's own token ids, so "
-                "choose one with the same tokenizer"
+                f"{self.as_override(source)}: {said}; a teacher reads the policy's own token ids, "
+                "so choose one with the same tokenizer"
             )
         scorer = self._scorer(model.requires_grad_(False), policy)
-        limit_rows(self.given(source), scorer, policy.scorer)
+        limit_rows(self.as_override(source), scorer, policy.scorer)
         return scorer
 
     def _scorer(self, model: nn.Module, policy: LanguagePolicy) -> TokenLogProbComputer:

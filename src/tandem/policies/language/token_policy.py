@@ -31,12 +31,12 @@ from tandem.policies.language.pretrained import (
     read_config,
 )
 from tandem.policies.language.records import RowPasses, Sampling
-from tandem.policies.lora import Lora, adapted, save_adapted
+from tandem.policies.lora import Lora, add_adapters, save_adapted
 from tandem.policies.quantization import Quantization, quantize
 from tandem.policies.request import Request
-from tandem.policies.sharding import assembled
+from tandem.policies.sharding import assemble
 from tandem.policies.weights import (
-    all_gathered,
+    gather_all,
     lend,
     named_parameters,
     parameter_groups,
@@ -130,7 +130,7 @@ class TokenPolicy(EngineMixin):
 
     def adapt(self, model: nn.Module, lora: Lora, *, seed: int) -> nn.Module:
         """The model with new adapters in its layers."""
-        return adapted(model, lora, seed=seed)
+        return add_adapters(model, lora, seed=seed)
 
     @abstractmethod
     def scorer_of(self, model: nn.Module, critic: Critic | None = None) -> TokenLogProbComputer:
@@ -179,7 +179,7 @@ class TokenPolicy(EngineMixin):
                 return self.scorer.in_parts(rollout.sample, rollout.mask).logp
         assert self.reference is not None, "load() was not told that ref_logp is needed"
         own = {"returns": "reference" in self.offload}
-        with lend(self.reference.model, self.device, **own), all_gathered(self.reference.weights):
+        with lend(self.reference.model, self.device, **own), gather_all(self.reference.weights):
             return self.reference.in_parts(rollout.sample, rollout.mask).logp
 
     def admit(
@@ -219,11 +219,11 @@ class TokenPolicy(EngineMixin):
         if self.supply is not None and not needs:
             return nullcontext()
         compared = self.reference if "ref_logp" in needs else None
-        return all_gathered(*(scorer.weights for scorer in (self.scorer, compared) if scorer))
+        return gather_all(*(scorer.weights for scorer in (self.scorer, compared) if scorer))
 
     def notify(self, event: Literal["update", "iteration"]) -> None:
         if event == "update" and self.supply is not None:
-            self.supply.outdated()
+            self.supply.mark_outdated()
         if event == "update" and self.teachers is not None:
             self.teachers.follow()
         if event == "iteration" and self.lagged.staleness:
@@ -239,7 +239,7 @@ class TokenPolicy(EngineMixin):
 
     def save(self, folder: str | Path) -> None:
         """Save in Hugging Face format; adapters are merged, and also saved in `lora`."""
-        with assembled(self.network):
+        with assemble(self.network):
             if not distributed.is_first():
                 return
             if self.lora is None:

@@ -69,14 +69,14 @@ class Wave:
         if not self.environment.about.writes_prompt:
             self.shorten(course.play)
         try:
-            course.encoded = self.opened(course)
+            course.encoded = self.opening_ids(course)
         except Unreadable as error:
             course.lose(str(error))
             return
         course.open(in_place=self.environment.about.writes_prompt)
         course.end = None if course.left > 0 else "token_limit"
 
-    def opened(self, course: Course) -> list[int]:
+    def opening_ids(self, course: Course) -> list[int]:
         """The ids of the prompt with the opening, which may replace it; encoded once, since the
         rows of a group mostly begin alike. Raises Unreadable.
         """
@@ -87,13 +87,13 @@ class Wave:
         pairs = ((one["role"], one["content"]) for one in said.messages)
         name = (place, str(said.tools), *pairs, *said.images)
         if name not in self.openings:
-            self.openings[name] = self.encoded(course.prompt, said)
+            self.openings[name] = self.encode_opening(course.prompt, said)
         return self.openings[name]
 
-    def encoded(self, prompt: Prompt, said: Said) -> list[int]:
+    def encode_opening(self, prompt: Prompt, said: Said) -> list[int]:
         """The ids of an opening. Raises Unreadable."""
         if not self.environment.about.writes_prompt:
-            return self.bridge.opened(prompt, said.messages, said.images)
+            return self.bridge.opening_ids(prompt, said.messages, said.images)
         ids = self.bridge.prompt_of(said.messages, said.tools)
         if (wrong := fault(ids, self.episodes.most(self.asked.sampling))) is not None:
             raise Unreadable(f"the opening of the episode {wrong}")
@@ -104,7 +104,7 @@ class Wave:
         every = self.write(on)
         texts = self.bridge.chat.decode([written.tokens for written in every])
         for one, written, text in zip(on, every, texts, strict=True):
-            one.moved(written, text)
+            one.add_move(written, text)
         moves = [
             Move(
                 text=one.text,
@@ -129,22 +129,22 @@ class Wave:
         """Record the observation, and continue or end the episode."""
         is_whole = course.play.said.context not in course.contexts
         said = course.play.said if is_whole else self.shorten(course.play)
-        course.answered(said)
+        course.add_answer(said)
         if said.over:
             course.end = "over"
             return
-        if said.images and course.here:
+        if said.images and course.current_context:
             course.lose("the environment showed an image outside its first conversation")
             return
         try:
             if is_whole:
                 ids = self.bridge.prompt_of(said.messages, said.tools)
             else:
-                ids = self.bridge.between(said.messages, course.history, said.images)
+                ids = self.bridge.turn_ids(said.messages, course.history, said.images)
         except Unreadable as error:
             course.lose(str(error))
         else:
-            course.go_on(ids, self.environment.max_turns)
+            course.begin_turn(ids, self.environment.max_turns)
 
     def shorten(self, play: Play) -> Said:
         """The observation with each message shortened to its limit."""
@@ -201,7 +201,7 @@ class Wave:
         later = rng.key(self.keys[rows], "turn", turns)
         keys = torch.where(turns == 1, self.keys[rows], later)
         read = self.bridge.chat.with_images
-        return [read(one.history, one.shown) for one in some], keys[:, None]
+        return [read(one.history, one.history_images) for one in some], keys[:, None]
 
 
 def read(answers: Answers) -> list[Written]:

@@ -40,7 +40,7 @@ class MaskedModel:
         self.vocabulary = model.get_output_embeddings().weight.shape[0]
 
     @property
-    def banned(self) -> Tensor:
+    def banned_ids(self) -> Tensor:
         return torch.tensor(self.tokens.banned, device=next(self.model.parameters()).device)
 
     def states(self, tokens: Tensor, read: Tensor) -> Tensor:

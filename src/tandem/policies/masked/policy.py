@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tandem import distributed, rng
 from tandem.contracts import facts_of, numbers_of, positive
 from tandem.hub import locate
-from tandem.policies.lagged import Weights, copied, exchanged
+from tandem.policies.lagged import Weights, copy_weights, swap_weights
 from tandem.policies.language.chat import ChatOptions
 from tandem.policies.language.logprob import ChunkLimits
 from tandem.policies.language.pretrained import Build, Numerics, Pretrained
@@ -124,7 +124,7 @@ class MaskedPolicy(TokenPolicy):
 
     def passes_of(self, request: Request) -> RowPasses:
         """One pass for each state of an answer that took all steps of the sampler."""
-        states = likelihood_of(request)(HiddenRows.written_by(request.sampling))
+        states = likelihood_of(request)(HiddenRows.from_sampling(request.sampling))
         return RowPasses(
             passes=len(states.row), unread=0, scored=int(states.weight.count_nonzero())
         )
@@ -202,7 +202,7 @@ class MaskedPolicy(TokenPolicy):
         """Fill in values that are needed and missing. If another epoch follows, keep a copy of the
         weights, to evaluate the old policy at that epoch's noise."""
         if "old_logp" in needs and self.draws and self.epochs > 1:
-            self.sampled = copied(self.sampled_weights())
+            self.sampled = copy_weights(self.sampled_weights())
         return super().complete(rollout, needs)
 
     @torch.no_grad()
@@ -219,7 +219,7 @@ class MaskedPolicy(TokenPolicy):
             return rollout
         renewed = replace(rollout, **dict.fromkeys(asked))
         live = self.sampled_weights()
-        with exchanged(live, self.sampled) if "old_logp" in asked else nullcontext():
+        with swap_weights(live, self.sampled) if "old_logp" in asked else nullcontext():
             return super().complete(renewed, frozenset(asked))
 
     def admit_answered(

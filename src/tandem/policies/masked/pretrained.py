@@ -14,12 +14,12 @@ from tandem.policies.language.pretrained import (
     Build,
     Numerics,
     Pretrained,
-    built,
+    build_pretrained,
     end_tokens,
-    probed,
     read_config,
     read_from,
     ready,
+    without_flash_attention,
 )
 from tandem.policies.masked.formats import Format, format_of, read_raw, read_state
 from tandem.policies.masked.logprob import MaskTokens
@@ -42,7 +42,7 @@ def read_masked(path: str | None, build: Build | None, numerics: Numerics) -> Pr
     if path is not None:
         loaded = from_path(path, numerics)
     elif build is not None:
-        loaded = built(build, numerics)
+        loaded = build_pretrained(build, numerics)
     else:
         raise ValueError("model.path is null; set it to a folder or hub name of a masked model")
     align(loaded.model)
@@ -107,7 +107,7 @@ def check_both_ways(model: nn.Module) -> None:
     vocabulary = model.get_input_embeddings().weight.shape[0]
     tokens = torch.arange(8, device=model.device)[None].repeat(2, 1) % vocabulary
     tokens[1, -1] = vocabulary // 2
-    with probed(model):
+    with without_flash_attention(model):
         first = model(input_ids=tokens, attention_mask=torch.ones_like(tokens)).logits[:, 0]
     if torch.equal(first[0], first[1]):
         raise ValueError(
@@ -146,7 +146,7 @@ def check_shift(found: Pretrained, tokens: MaskTokens) -> None:
     places = torch.arange(1, len(ids))
     rows = torch.tensor(ids, device=model.device).repeat(len(places), 1)
     rows[places - 1, places] = tokens.mask
-    with probed(model):
+    with without_flash_attention(model):
         logits = model(input_ids=rows, attention_mask=torch.ones_like(rows)).logits
     hits = [
         (logits[places - 1, places - shift].topk(TOP).indices.cpu() == truth_of(ids)).any(1)

@@ -113,7 +113,7 @@ class HiddenRows:
         )
 
     @classmethod
-    def written_by(cls, sampling: MaskedSampling) -> HiddenRows:
+    def from_sampling(cls, sampling: MaskedSampling) -> HiddenRows:
         """One row, with an answer that took all steps of the sampler."""
         width, one = sampling.max_new_tokens, torch.zeros(1, dtype=torch.int64)
         return cls(
@@ -139,7 +139,7 @@ class States:
 
     def values(self, logp: Tensor, rows: int) -> Tensor:
         """sum over the states of a row of weight * logp: [N, L] -> [rows, L] nats."""
-        return _added(self.weight.to(logp.dtype) * logp, self.row, rows)
+        return _sum_rows(self.weight.to(logp.dtype) * logp, self.row, rows)
 
     def upper_values(self, logp: Tensor, free: Tensor, *, beta: float) -> Tensor:
         """U_i = log(mean over the states of p^beta / t where i is hidden) / beta, at positions
@@ -157,13 +157,13 @@ class States:
         seen = highest.isfinite()
         highest = torch.where(seen, highest, 0)
         powers = torch.where(scored, (each - highest[self.row]).exp(), 0)
-        mean = _added(powers, self.row, len(free)) / self.count
+        mean = _sum_rows(powers, self.row, len(free)) / self.count
         bound = (torch.where(seen, mean, 1).log() + highest) / beta
         scale = free.sum(1, keepdim=True).double() / seen.sum(1, keepdim=True).clamp(min=1)
         return torch.where(seen, bound * scale.to(bound.dtype), 0)
 
 
-def _added(values: Tensor, row: Tensor, rows: int) -> Tensor:
+def _sum_rows(values: Tensor, row: Tensor, rows: int) -> Tensor:
     """[N, L] -> [rows, L]"""
     return values.new_zeros(rows, values.shape[1]).index_add(0, row, values)
 

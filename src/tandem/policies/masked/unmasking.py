@@ -67,7 +67,7 @@ class Unmasker:
             if not page.hidden[:, block].any():  # finished in fewer steps than planned
                 continue
             priority = self.candidates(page, block, step, sampling)
-            page.write(self.chosen(page, block, priority, count, sampling), step)
+            page.write(self.choose(page, block, priority, count, sampling), step)
         return page.answers()
 
     def candidates(self, page: Page, block: slice, step: int, sampling: MaskedSampling) -> Tensor:
@@ -84,7 +84,7 @@ class Unmasker:
         ):
             part = part.to(row.device)
             logits = widen(self.model.head(states[part]))
-            logits = logits.index_fill(-1, self.model.banned, -torch.inf)
+            logits = logits.index_fill(-1, self.model.banned_ids, -torch.inf)
             drawn = draw(logits, keys[part], sampling)
             at = row[part], position[part]
             page.token[at], page.logp[at] = drawn.token, drawn.logp.float()
@@ -94,7 +94,7 @@ class Unmasker:
             priority[at] = order(logits.log_softmax(-1), drawn.token, fixed).double()
         return priority
 
-    def chosen(
+    def choose(
         self,
         page: Page,
         block: slice,

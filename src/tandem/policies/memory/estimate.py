@@ -47,9 +47,9 @@ class Workload:
 def of_weights(outline: Outline, work: Workload) -> list[Part]:
     """Weights, LoRA adapters, reference, critic and teachers."""
     size = outline.size_of([*outline.base, *outline.model.buffers()])
-    says = counted(outline.base)
-    if outline.packed:
-        kept = sum(outline.packed.get(p, 0) for p in outline.base)
+    says = count_by_dtype(outline.base)
+    if outline.packed_bytes:
+        kept = sum(outline.packed_bytes.get(p, 0) for p in outline.base)
         says += f", quantised to {kept / 2**30:.3f} GiB except for weights outside the blocks"
     weights = Part(
         name="weights",
@@ -61,20 +61,22 @@ def of_weights(outline: Outline, work: Workload) -> list[Part]:
     )
     parts = [weights]
     if adapters := outline.adapters:
-        own = size_of(adapters), counted(adapters), "lower model.lora.r"
-        parts.append(_held("adapters", *own))
+        own = size_of(adapters), count_by_dtype(adapters), "lower model.lora.r"
+        parts.append(_shared_part("adapters", *own))
     elif outline.has_reference:
         parts.append(of_reference(outline, size))
     if outline.critic is not None:
         own = list(outline.critic.parameters())
-        parts.append(_held("critic", size_of(own), counted(own), "set model.critic=head"))
+        parts.append(
+            _shared_part("critic", size_of(own), count_by_dtype(own), "set model.critic=head")
+        )
     return [*parts, *of_unpacking(outline, work), *of_teachers(outline)]
 
 
 def of_reference(outline: Outline, size: int) -> Part:
     """A frozen copy, which can be kept in host memory between uses."""
     lower = f"{ADAPTERS}, whose base serves as the reference"
-    kept = _held("reference", size, "a frozen copy", lower)
+    kept = _shared_part("reference", size, "a frozen copy", lower)
     if "reference" in outline.request.offload:
         return replace(kept, phase=outline.asks_reference, shared=False)
     return replace(kept, lower=f"{lower}; or trainer.offload=[reference]")
@@ -82,9 +84,9 @@ def of_reference(outline: Outline, size: int) -> Part:
 
 def of_unpacking(outline: Outline, work: Workload) -> list[Part]:
     """The dequantised weight of one layer; a pass uses one layer at a time."""
-    if not outline.packed:
+    if not outline.packed_bytes:
         return []
-    size = max(p.nbytes for p in outline.packed)
+    size = max(p.nbytes for p in outline.packed_bytes)
     says = "the largest quantised weight, dequantised for its multiplication"
     return [Part(name="unpacked", size=size, says=says, lower=narrower(outline, work))]
 
@@ -95,8 +97,10 @@ def of_teachers(outline: Outline) -> list[Part]:
     parts, own = [], [p for network in outline.teachers for p in network.parameters()]
     lower = "set algorithm.teachers.dtype=bfloat16, or choose a smaller one"
     if own:
-        parts.append(Part(name="teachers", size=size_of(own), says=counted(own), lower=lower))
-    teachers, trained = outline.request.teachers, outline.trained
+        parts.append(
+            Part(name="teachers", size=size_of(own), says=count_by_dtype(own), lower=lower)
+        )
+    teachers, trained = outline.request.teachers, outline.trained_parameters
     if teachers is not None and teachers.teaches_itself:
         narrow = [p for p in trained if p.dtype != torch.float32]
         size = size_of(trained) + FLOAT32 * sum(p.numel() for p in narrow)
@@ -111,15 +115,15 @@ def of_older_weights(outline: Outline) -> list[Part]:
     own = sampling.engine is None or sampling.engine.shares_weights
     if not sampling.staleness or not own:
         return []
-    size, count = size_of(outline.trained), sampling.staleness + 1
+    size, count = size_of(outline.trained_parameters), sampling.staleness + 1
     says = f"the trained weights at the start of each of the last {count} iterations"
-    return [_held("lagged", count * size, says, "lower rollout.staleness")]
+    return [_shared_part("lagged", count * size, says, "lower rollout.staleness")]
 
 
 def narrower(outline: Outline, work: Workload) -> str:
     """The option that makes the weights smaller."""
     smaller = "choose a smaller one: model=..."
-    if outline.packed:
+    if outline.packed_bytes:
         return smaller
     if outline.numerics.dtype == "bfloat16":
         whole = "trainer=ddp " if work.shards else ""  # quantised weights cannot be sharded
@@ -152,13 +156,13 @@ def of_gathering(outline: Outline, work: Workload) -> list[Part]:
 
 def of_learning(outline: Outline, work: Workload) -> list[Part]:
     """Optimiser state and gradients of the trained weights."""
-    trained = outline.trained
+    trained = outline.trained_parameters
     state = sum(p.numel() * work.state(p.dtype) for p in trained)
     full = outline.lora is None
     each = state / max(sum(p.numel() for p in trained), 1)
     less = f"set optimizer=adamw_8bit{', or ' + ADAPTERS if full else ''}"
     says = f"{each:.3g} bytes per trained weight"
-    kept = _held("optimizer", state, says, f"{less}, or trainer.offload=[optimizer]")
+    kept = _shared_part("optimizer", state, says, f"{less}, or trainer.offload=[optimizer]")
     if "optimizer" in outline.request.offload:
         size = state + size_of(trained)
         kept = replace(kept, size=size, says=f"{says}, plus gradients", lower=less, phase="step")
@@ -167,7 +171,7 @@ def of_learning(outline: Outline, work: Workload) -> list[Part]:
         Part(
             name="gradients",
             size=size_of(trained),
-            says=counted(trained),
+            says=count_by_dtype(trained),
             lower=ADAPTERS if full else "lower model.lora.r",
             phase="update",
             shared=True,
@@ -179,7 +183,7 @@ def of_casts(outline: Outline) -> Part:
     """bfloat16 copies of weights, kept until the backward pass, or recomputed there."""
     again = outline.numerics.gradient_checkpointing
     pieces = pieces_of(
-        outline.networks, of=lambda p: outline.is_cast(p) and p not in outline.packed
+        outline.networks, of=lambda p: outline.is_cast(p) and p not in outline.packed_bytes
     )
     return Part(
         name="casts",
@@ -197,7 +201,7 @@ def size_of(tensors: Iterable[Tensor]) -> int:
     return sum(x.numel() * x.element_size() for x in tensors)
 
 
-def counted(tensors: list[Tensor]) -> str:
+def count_by_dtype(tensors: list[Tensor]) -> str:
     """The number of elements by dtype, as text. Of any shape [...]."""
     numbers = {str(x.dtype).removeprefix("torch."): 0 for x in tensors}
     for x in tensors:
@@ -205,5 +209,5 @@ def counted(tensors: list[Tensor]) -> str:
     return " and ".join(f"{count:,} in {dtype}" for dtype, count in numbers.items())
 
 
-def _held(name: str, size: float, says: str, lower: str) -> Part:
+def _shared_part(name: str, size: float, says: str, lower: str) -> Part:
     return Part(name=name, size=size, says=says, lower=lower, shared=True)

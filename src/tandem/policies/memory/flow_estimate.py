@@ -13,7 +13,7 @@ from tandem.policies.memory.estimate import (
     FLOAT32,
     Part,
     Workload,
-    counted,
+    count_by_dtype,
     of_casts,
     of_gathering,
     of_learning,
@@ -54,7 +54,7 @@ def of_learners(outline: FlowOutline) -> list[Part]:
     parts = []
     for name, network in outline.learners.items():
         own = list(network.parameters())
-        lower, says = "set model.dtype=bfloat16 with model.lora", counted(own)
+        lower, says = "set model.dtype=bfloat16 with model.lora", count_by_dtype(own)
         parts.append(
             Part(name=name, size=outline.size_of(own), says=says, lower=lower, shared=True)
         )
@@ -63,7 +63,7 @@ def of_learners(outline: FlowOutline) -> list[Part]:
 
 def of_other_networks(outline: FlowOutline) -> list[Part]:
     """The VAE, which stays loaded, and text encoders, which are loaded to encode prompts."""
-    vae, encoders = outline.beside("VAE"), outline.beside("encoders")
+    vae, encoders = outline.other_networks("VAE"), outline.other_networks("encoders")
     sizes = [size_of(own.parameters()) for own in encoders] or [0]
     apart, away = (name in outline.request.offload for name in ("encoders", "vae"))
     narrow = "leave model.adapter.encoder_dtype=bfloat16"
@@ -71,14 +71,14 @@ def of_other_networks(outline: FlowOutline) -> list[Part]:
         Part(
             name="VAE",
             size=sum(size_of(own.parameters()) for own in vae),
-            says=counted([x for own in vae for x in own.parameters()]),
+            says=count_by_dtype([x for own in vae for x in own.parameters()]),
             lower="no flag reduces it" if away else "set trainer.offload=[vae]",
             phase="sampling" if away else "always",
         ),
         Part(
             name="encoders",
             size=max(sizes) if apart else sum(sizes),
-            says=counted([x for own in encoders for x in own.parameters()])
+            says=count_by_dtype([x for own in encoders for x in own.parameters()])
             + (", one at a time" if apart else ""),
             lower=narrow if apart else f"{narrow}, or set trainer.offload=[encoders]",
             phase="encoding",
@@ -93,7 +93,7 @@ def of_snapshots(outline: FlowOutline) -> list[Part]:
         followed += [f"{snapshot} of {name}" for snapshot in kept]
     copies = sum(1 + (1 + late[name] if name in late else 0) for name in followed)
     learners = {id(p) for own in outline.learners.values() for p in own.parameters()}
-    numbers = sum(p.numel() for p in outline.trained if id(p) not in learners)
+    numbers = sum(p.numel() for p in outline.trained_parameters if id(p) not in learners)
     says = f"{copies} float32 copies of the trained weights: {', '.join(followed)}"
     lower = "choose an algorithm without algorithm.ema, or set model.lora={r: 32, alpha: 64}"
     size = copies * numbers * FLOAT32

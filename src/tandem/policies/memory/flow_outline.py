@@ -17,7 +17,7 @@ from tandem.policies.flow.model import DTYPES, prepare
 from tandem.policies.flow.snapshots import KeptWeights
 from tandem.policies.flow.velocity_model import VelocityModel
 from tandem.policies.memory.outline import Outline
-from tandem.policies.memory.tracker import Peak, fused
+from tandem.policies.memory.tracker import Peak, fuse_torch_attention
 from tandem.policies.teachers import weights_of
 from tandem.policies.weights import FULL
 
@@ -92,29 +92,29 @@ class FlowOutline(Outline):
             beside = (self._velocity(rows, 1.0, of=x) for x in self.learners.values())
             return sum(beside, own)
 
-        with fused():
+        with fuse_torch_attention():
             return self.peak_of_update(loss)
 
     def peak_of_denoising(self, rows: int, *, scale: float) -> int:
-        with torch.no_grad(), fused(), Peak(self.held) as peak:
+        with torch.no_grad(), fuse_torch_attention(), Peak(self.held_tensors) as peak:
             self._velocity(rows, scale)
         return peak.most
 
     def peak_of_decoding(self, rows: int) -> int:
         x0 = torch.empty(rows, *self.adapter.latent_shape, device="meta")
-        with fused(), Peak([*self.held, x0]) as peak:
+        with fuse_torch_attention(), Peak([*self.held_tensors, x0]) as peak:
             self.adapter.pixels(x0)
         return peak.most
 
-    def beside(self, name: str) -> list[nn.Module]:
+    def other_networks(self, name: str) -> list[nn.Module]:
         """Networks other than the transformer."""
-        return list(self.adapter.beside().get(name, ()))
+        return list(self.adapter.other_networks().get(name, ()))
 
     @property
-    def held(self) -> list[Tensor]:
-        decoders = self.beside("VAE")
+    def held_tensors(self) -> list[Tensor]:
+        decoders = self.other_networks("VAE")
         return [
-            *super().held,
+            *super().held_tensors,
             *(x for own in decoders for x in (*own.parameters(), *own.buffers())),
         ]
 

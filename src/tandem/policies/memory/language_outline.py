@@ -50,7 +50,7 @@ class LanguageOutline(Outline):
         dtype = DTYPES.get(self.numerics.dtype)
         with torch.device("meta"):
             path = policy.path
-            model = policy.build()[0] if path is None else configured(policy, path, dtype)
+            model = policy.build()[0] if path is None else build_from_config(policy, path, dtype)
         self.model = (model if dtype is None else model.to(dtype)).eval()
         save_activations(model, self.numerics)
         fuse_attention(model)
@@ -93,7 +93,7 @@ class LanguageOutline(Outline):
         """Peak bytes of a pass without gradient over `rows` rows."""
         self.model.eval()
         row = torch.empty(rows, tokens, dtype=torch.int64, device="meta")
-        with torch.no_grad(), Peak([*self.held, row]) as peak:
+        with torch.no_grad(), Peak([*self.held_tensors, row]) as peak:
             self.model.get_decoder()(input_ids=row)
         return peak.most
 
@@ -101,7 +101,7 @@ class LanguageOutline(Outline):
         """Bytes of the key-value cache of a row of `tokens` tokens."""
         self.model.eval()
         row = torch.empty(1, tokens, dtype=torch.int64, device="meta")
-        with torch.no_grad(), Peak([*self.held, row]) as peak:
+        with torch.no_grad(), Peak([*self.held_tensors, row]) as peak:
             remembered = self.model(input_ids=row, use_cache=True).past_key_values
             size = peak.now
         del remembered
@@ -151,7 +151,7 @@ def teachers_of(policy: TokenPolicy, request: Request) -> list[nn.Module]:
     named = {folder: source for source, folder in here}
     with torch.device("meta"):
         return [
-            configured(
+            build_from_config(
                 policy,
                 str(weights_of(folder)),
                 dtype,
@@ -161,7 +161,7 @@ def teachers_of(policy: TokenPolicy, request: Request) -> list[nn.Module]:
         ]
 
 
-def configured(
+def build_from_config(
     policy: TokenPolicy, path: str, dtype: torch.dtype | None, *, key: str = "model.path"
 ) -> nn.Module:
     """The model of a config.json. Raises ValueError for a folder without one."""

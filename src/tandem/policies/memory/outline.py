@@ -51,13 +51,13 @@ class Outline:
         self.quantization = quantization
 
     @cached_property
-    def packed(self) -> dict[nn.Parameter, int]:
+    def packed_bytes(self) -> dict[nn.Parameter, int]:
         """Bytes of each weight of a quantised base."""
         return packed_sizes(self.networks, self.quantization)
 
     def size_of(self, tensors: Iterable[Tensor]) -> int:
         """Bytes of tensors, some of which may be quantised. Of any shape [...]."""
-        return sum(self.packed.get(x, x.nbytes) for x in tensors)
+        return sum(self.packed_bytes.get(x, x.nbytes) for x in tensors)
 
     @property
     def adapters(self) -> list[nn.Parameter]:
@@ -77,11 +77,11 @@ class Outline:
         return [p for network in self.networks for p in network.parameters()]
 
     @property
-    def trained(self) -> list[nn.Parameter]:
+    def trained_parameters(self) -> list[nn.Parameter]:
         return [p for p in self.parameters if p.requires_grad]
 
     @property
-    def held(self) -> list[Tensor]:
+    def held_tensors(self) -> list[Tensor]:
         """The tensors that exist before a pass."""
         return [*self.parameters, *(x for own in self.networks for x in own.buffers())]
 
@@ -95,10 +95,10 @@ class Outline:
 
     def peak_of_update(self, loss: Callable[[], Tensor]) -> int:
         """Peak bytes of forward and backward, without weights and their gradients."""
-        learnt = self.trained
+        learnt = self.trained_parameters
         for parameter in learnt:
             parameter.grad = torch.empty_like(parameter)
-        with Peak([*self.held, *(p.grad for p in learnt)]) as peak:
+        with Peak([*self.held_tensors, *(p.grad for p in learnt)]) as peak:
             loss().backward()
         for parameter in learnt:
             parameter.grad = None

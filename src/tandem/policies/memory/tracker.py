@@ -52,7 +52,7 @@ class Peak(TorchDispatchMode):
 
 
 @contextmanager
-def fused() -> Iterator[None]:
+def fuse_torch_attention() -> Iterator[None]:
     """Replace torch's attention by one without a score matrix, which the meta device allocates.
 
     The function itself is replaced: recomputation in the backward pass runs outside torch modes.

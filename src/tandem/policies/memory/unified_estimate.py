@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tandem.policies.memory import flow_estimate, language_estimate
-from tandem.policies.memory.estimate import ADAPTERS, Part, Workload, counted, size_of
+from tandem.policies.memory.estimate import ADAPTERS, Part, Workload, count_by_dtype, size_of
 from tandem.policies.memory.flow_outline import FlowOutline
 from tandem.policies.memory.language_outline import LanguageOutline
 from tandem.types import PICTURE, TEXT
@@ -35,9 +35,9 @@ class PainterOutline(FlowOutline):
         return [p for p in super().parameters if p not in shared]
 
     @property
-    def held(self) -> list[Tensor]:
+    def held_tensors(self) -> list[Tensor]:
         layers = [*self.layers.parameters()]
-        return [*super().held, *layers, *(p.grad for p in layers if p.grad is not None)]
+        return [*super().held_tensors, *layers, *(p.grad for p in layers if p.grad is not None)]
 
     def peak_of_update(self, loss: Callable[[], Tensor]) -> int:
         learnt = [p for p in self.layers.parameters() if p.requires_grad]
@@ -62,7 +62,7 @@ def footprint(policy: UnifiedPolicy, request: Request, work: Workload) -> dict[s
     }
     if painter.has_reference and not writer.has_reference:
         shared = [*layers.parameters()]
-        says = f"a frozen copy of the layers, {counted(shared)}"
+        says = f"a frozen copy of the layers, {count_by_dtype(shared)}"
         copied = Part(name="layers", size=size_of(shared), says=says, lower=ADAPTERS, shared=True)
         parts[PICTURE].append(copied)
     return parts

@@ -85,11 +85,11 @@ class VisionChat(Chat):
         first, *pieces = text.split(self.mark)
         return first + "".join(self.processed.text(next(left)) + piece for piece in pieces)
 
-    def named(self, content: str) -> str:
+    def with_marks(self, content: str) -> str:
         """The text with the processor's marks in place of ours."""
         return content.replace(IMAGE, self.mark)
 
-    def parted(self, message: Mapping[str, str]) -> dict[str, object]:
+    def as_parts(self, message: Mapping[str, str]) -> dict[str, object]:
         """A message in the form that templates of vision-language models read."""
         return in_parts(message)
 

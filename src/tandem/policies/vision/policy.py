@@ -19,14 +19,14 @@ from tandem.policies.language.pretrained import (
     Build,
     Packing,
     Pretrained,
-    built,
+    build_pretrained,
     check_memory,
     read_config,
     read_from,
     ready,
 )
 from tandem.policies.language.records import Description
-from tandem.policies.lora import Lora, adapted, places_of
+from tandem.policies.lora import Lora, add_adapters, places_of
 from tandem.policies.quantization import Quantization
 from tandem.policies.request import Request
 from tandem.policies.vision.chat import VisionChat
@@ -127,7 +127,7 @@ class VisionLanguagePolicy(LanguagePolicy):
             place = locate(self.path, key="model.path")
             processor, self.films = read_processor(place, model.config), films_of(place)
         elif self.build is not None:
-            model, processor = built(self.build, self.numerics)
+            model, processor = build_pretrained(self.build, self.numerics)
         else:
             raise ValueError("model.path is null; set it to a vision-language model")
         align(model)
@@ -169,7 +169,7 @@ class VisionLanguagePolicy(LanguagePolicy):
 
     def adapt(self, model: nn.Module, lora: Lora, *, seed: int) -> nn.Module:
         """Adapters in the language layers alone: inference servers support no others."""
-        network = adapted(model, lora, seed=seed, within=model.get_decoder())
+        network = add_adapters(model, lora, seed=seed, within=model.get_decoder())
         log.warning("model.lora: adapters in %s", ", ".join(places_of(network)))
         return network
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from tandem.policies.language.inputs import FirstPass, Inputs, Layout, Probe
-from tandem.policies.language.pretrained import arguments, called_with
+from tandem.policies.language.pretrained import argument_names, arguments
 from tandem.policies.language.records import PromptIds, TokenSample
 from tandem.policies.language.sampling import right_padded
 from tandem.policies.vision.components import components_of
@@ -52,7 +52,7 @@ class PictureInputs(Inputs):
         self.base, self.processed, self.frozen = model.base_model, processed, frozen
         found = components_of(model)
         self.tied = () if frozen else (*found["projector"], *found["vision"])
-        self.takes = called_with(self.base.get_image_features)
+        self.takes = argument_names(self.base.get_image_features)
         self.image_token: int = model.config.image_token_id
         self.banned = (self.image_token,)
         rope = model.config.get_text_config().rope_parameters or {}
@@ -173,14 +173,14 @@ class PictureInputs(Inputs):
         tokens = layout.tokens.masked_fill(~taken.view(layout.tokens.shape), 0)
         seen = (sample.tokens == self.image_token) & (columns < read[:, None])
         counts, order = seen.sum(1).tolist(), layout.start.argsort().tolist()
-        pictures = [one for r in order for one in self.begun(sample.images[r], counts[r])]
+        pictures = [one for r in order for one in self.images_within(sample.images[r], counts[r])]
         found = replace(layout, tokens=tokens, more=self.more(tokens, pictures))
         if not self.in_space:
             return found
         position = self.lay_positions(layout, self.table(sample)[:, row, column], place)
         return replace(found, position=position)
 
-    def begun(self, images: Sequence[Picture], count: int) -> Iterator[Picture]:
+    def images_within(self, images: Sequence[Picture], count: int) -> Iterator[Picture]:
         """The first images of a row: those with some of their `count` tokens read."""
         for picture in images:
             if count <= 0:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from tandem import distributed
-from tandem.policies.weights import owned
+from tandem.policies.weights import select_prefix
 from tandem.record.checkpoint import find_newest_whole, read, to_json
 from tandem.record.optimizer_state import load_optimizer_state, optimizer_state
 from tandem.record.publishing import CheckpointError, Writing
@@ -238,4 +238,4 @@ def newest_policy(run_dir: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], 
     if found.path is None:
         raise ValueError(f"{run_dir} has no complete checkpoint; give the directory of a run")
     tensors = read(found.path)[0]
-    return tensors["policy"], owned(tensors["module"], "policy."), found.step
+    return tensors["policy"], select_prefix(tensors["module"], "policy."), found.step

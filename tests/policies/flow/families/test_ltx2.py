@@ -86,7 +86,7 @@ def test_a_row_of_several_sizes_is_sampled_and_trained_as_alone(make):
         other, rows = alone(make, prompt, slot)
         own = take(rollout, rows_of(slot))
         shape = other.adapter.latent_shape
-        assert_close(policy.sized(own).sample.x0, rows.sample.x0, **CLOSE)
+        assert_close(policy.crop_to_size(own).sample.x0, rows.sample.x0, **CLOSE)
         assert rows.sample.x0.shape[1:] == shape == policy.adapter.canvas(prompt.size).latent_shape
         assert all(map(torch.equal, own.outputs, rows.outputs))
         assert_close(logp[rows_of(slot)], other.evidence(rows, frozenset()).logp, **CLOSE)

@@ -17,7 +17,7 @@ from tandem import rng
 from tandem.config import build, compose
 from tandem.dynamics.kernels import ode
 from tandem.policies.flow.families.flux import Flux
-from tandem.policies.flow.families.patches import packed, unpacked
+from tandem.policies.flow.families.patches import pack, unpack
 from tandem.policies.flow.families.qwen_image import QwenImage
 from tandem.policies.flow.policy import SAME
 from tandem.policies.flow.records import PromptInput
@@ -76,7 +76,7 @@ def with_diffusers(name, folder, *, scale=1.0, lora=None, side=32, output_type="
     if lora is not None:
         pipeline.load_lora_weights(lora)
     keys = rng.key(KEY, torch.arange(4), torch.zeros(4, dtype=torch.int64))
-    starts = packed(start_noise(keys, (16, side // 8, side // 8)))
+    starts = pack(start_noise(keys, (16, side // 8, side // 8)))
     own = {"flux1_dev": {"guidance_scale": 2.0, "max_sequence_length": 16}, "qwen_image": {}}[name]
     images = [
         pipeline(
@@ -94,7 +94,7 @@ def with_diffusers(name, folder, *, scale=1.0, lora=None, side=32, output_type="
     ]
     if output_type != "latent":
         return torch.stack([torch.tensor(image) for image in images])
-    return unpacked(torch.stack(images), side // 8, side // 8)
+    return unpack(torch.stack(images), side // 8, side // 8)
 
 
 def flat(world, name, **options):
@@ -206,8 +206,8 @@ def test_patches_are_cut_and_put_together_as_diffusers_does():
     from diffusers import FluxPipeline
 
     pictures = torch.randn(2, 16, 6, 4)
-    assert torch.equal(packed(pictures), FluxPipeline._pack_latents(pictures, 2, 16, 6, 4))
-    assert torch.equal(unpacked(packed(pictures), 6, 4), pictures)
+    assert torch.equal(pack(pictures), FluxPipeline._pack_latents(pictures, 2, 16, 6, 4))
+    assert torch.equal(unpack(pack(pictures), 6, 4), pictures)
 
 
 def test_a_transformer_without_embedded_guidance_is_told_apart(world, tmp_path):

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from tandem.contracts import declare
 from tandem.policies.flow.families.guidance import EmbeddedGuidance
-from tandem.policies.flow.families.images import shown
-from tandem.policies.flow.families.patches import packed, places, unpacked
+from tandem.policies.flow.families.images import input_latents
+from tandem.policies.flow.families.patches import pack, places, unpack
 from tandem.policies.flow.families.pipelines import Family, Geometry
 from tandem.policies.flow.records import Condition, PromptInput
 
@@ -44,12 +44,12 @@ class Flux(EmbeddedGuidance):
         self, network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition
     ) -> Tensor:
         dtype = network.x_embedder.weight.dtype
-        states, pictures = condition["states"].to(dtype), (x, *shown(condition))
+        states, pictures = condition["states"].to(dtype), (x, *input_latents(condition))
         where = [
             places(n, *(side // 2 for side in one.shape[2:])) for n, one in enumerate(pictures)
         ]
         patches = network(
-            hidden_states=torch.cat([packed(one.to(dtype)) for one in pictures], 1),
+            hidden_states=torch.cat([pack(one.to(dtype)) for one in pictures], 1),
             timestep=sigma,
             guidance=self.guidance(sigma),
             encoder_hidden_states=states,
@@ -58,7 +58,7 @@ class Flux(EmbeddedGuidance):
             img_ids=torch.cat(where).to(states),
             return_dict=False,
         )[0]
-        return unpacked(patches[:, : len(where[0])], *x.shape[2:])
+        return unpack(patches[:, : len(where[0])], *x.shape[2:])
 
 
 @declare(shows=range(1, 2))

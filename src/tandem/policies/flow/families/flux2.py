@@ -14,7 +14,7 @@ from tandem.dynamics.schedules import flux2, flux2_shift
 from tandem.policies.flow.families.autoencoders import PatchedAutoencoded
 from tandem.policies.flow.families.folders import read_index
 from tandem.policies.flow.families.guidance import EmbeddedGuidance
-from tandem.policies.flow.families.images import shown
+from tandem.policies.flow.families.images import input_latents
 from tandem.policies.flow.families.patches import places
 from tandem.policies.flow.families.pipelines import Family, Geometry
 from tandem.policies.flow.lora import ATTENTION
@@ -73,7 +73,7 @@ class Flux2Klein(EmbeddedGuidance, PatchedAutoencoded):
         self, network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition
     ) -> Tensor:
         dtype = network.x_embedder.weight.dtype
-        states, pictures = condition["states"].to(dtype), (x, *shown(condition))
+        states, pictures = condition["states"].to(dtype), (x, *input_latents(condition))
         words = torch.arange(states.shape[1], device=x.device)[:, None]
         where = [places(APART * n, *one.shape[2:]) for n, one in enumerate(pictures)]
         patches = network(

@@ -78,7 +78,7 @@ def diffusers_class(name: str) -> type:
     return getattr(diffusers, name)
 
 
-def loaded(
+def load_network(
     folder: Path, part: str, kind: type[nn.Module], dtype: torch.dtype | Literal["auto"]
 ) -> nn.Module:
     """The network in a subfolder, with all of its weights.
@@ -96,10 +96,12 @@ def loaded(
     return network
 
 
-def outlined(folder: Path, part: str, kind: type[nn.Module], dtype: torch.dtype) -> nn.Module:
+def outline_network(
+    folder: Path, part: str, kind: type[nn.Module], dtype: torch.dtype
+) -> nn.Module:
     """The network of a subfolder's configuration, on torch's meta device, without weights.
 
-    Raises ValueError as `loaded` does.
+    Raises ValueError as `load_network` does.
     """
     refuse_other_family(folder, part, kind)
     with one_line(folder, part), torch.device("meta"):
@@ -107,8 +109,8 @@ def outlined(folder: Path, part: str, kind: type[nn.Module], dtype: torch.dtype)
     return nn.Module.to(network, dtype)  # diffusers' own `to` warns about casts
 
 
-def outlined_reader(folder: Path, part: str, dtype: torch.dtype) -> nn.Module:
-    """A text encoder, as `outlined`; some families define their own in diffusers.
+def outline_reader(folder: Path, part: str, dtype: torch.dtype) -> nn.Module:
+    """A text encoder, as `outline_network`; some families define their own in diffusers.
 
     Raises ValueError if transformers does not have its class.
     """
@@ -117,7 +119,7 @@ def outlined_reader(folder: Path, part: str, dtype: torch.dtype) -> nn.Module:
     library, named = read_index(folder)[part]
     if library != transformers.__name__:
         own = importlib.import_module(f"diffusers.pipelines.{library}")
-        return outlined(folder, part, getattr(own, named), dtype)
+        return outline_network(folder, part, getattr(own, named), dtype)
     kind = getattr(transformers, named, None)
     if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
         raise ValueError(f"model.path={folder}: its {part} is a {named}, which transformers lacks")
@@ -125,7 +127,7 @@ def outlined_reader(folder: Path, part: str, dtype: torch.dtype) -> nn.Module:
         return kind(kind.config_class.from_pretrained(folder / part)).to(dtype)
 
 
-def loaded_reader(folder: Path, part: str, dtype: torch.dtype | Literal["auto"]) -> nn.Module:
+def load_reader(folder: Path, part: str, dtype: torch.dtype | Literal["auto"]) -> nn.Module:
     """A text encoder with its weights. Raises ValueError if it cannot be loaded."""
     import transformers
 

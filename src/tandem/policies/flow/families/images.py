@@ -12,7 +12,7 @@ from tandem.policies.flow.records import Condition, PromptInput
 SHOWN = "shown"  # key of a condition: latents of input images, [N, n, *latent_shape]
 
 
-def shown(condition: Condition) -> tuple[Tensor, ...]:
+def input_latents(condition: Condition) -> tuple[Tensor, ...]:
     """The latents of each input image of the prompts, [N, *latent_shape]; () without images."""
     return condition[SHOWN].unbind(1) if SHOWN in condition else ()
 

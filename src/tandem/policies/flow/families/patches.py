@@ -6,15 +6,15 @@ import torch
 from torch import Tensor
 
 
-def packed(pictures: Tensor) -> Tensor:
+def pack(pictures: Tensor) -> Tensor:
     """[N, C, H, W] -> [N, H/2 * W/2, 4 C], row by row; within a patch, channel by channel."""
     count, channels, height, width = pictures.shape
     cut = pictures.reshape(count, channels, height // 2, 2, width // 2, 2)
     return cut.permute(0, 2, 4, 1, 3, 5).reshape(count, -1, 4 * channels)
 
 
-def unpacked(patches: Tensor, height: int, width: int) -> Tensor:
-    """The inverse of `packed`: [N, C, height, width]."""
+def unpack(patches: Tensor, height: int, width: int) -> Tensor:
+    """The inverse of `pack`: [N, C, height, width]."""
     count, _, numbers = patches.shape
     cut = patches.reshape(count, height // 2, width // 2, numbers // 4, 2, 2)
     return cut.permute(0, 3, 1, 4, 2, 5).reshape(count, numbers // 4, height, width)

@@ -20,8 +20,8 @@ from tandem.policies.flow.components import TRANSFORMER, Components, components
 from tandem.policies.flow.families.folders import (
     CONFIGURATIONS,
     diffusers_class,
-    loaded,
-    outlined,
+    load_network,
+    outline_network,
     pipeline_folder,
     refuse_pickled_readers,
     without_bars,
@@ -101,7 +101,7 @@ class Pipeline(ImageConditions, FolderSchedule, TrainedReaders):
         without_bars()
         self.folder = pipeline_folder(path)
         refuse_other_pipeline(self.folder, self.family, Pipeline)
-        network = self._read(loaded, dtype or "auto")
+        network = self._read(load_network, dtype or "auto")
         refuse_pickled_readers(self.folder, self.readers)
         return network
 
@@ -110,7 +110,7 @@ class Pipeline(ImageConditions, FolderSchedule, TrainedReaders):
         without_bars()
         self.folder = pipeline_folder(path, patterns=CONFIGURATIONS)
         refuse_other_pipeline(self.folder, self.family, Pipeline)
-        return self._read(outlined, dtype or torch.float32)
+        return self._read(outline_network, dtype or torch.float32)
 
     def _read(self, read: Callable[..., nn.Module], dtype: torch.dtype | str) -> nn.Module:
         kind, vae = map(diffusers_class, (self.family.transformer, self.family.vae))
@@ -144,9 +144,9 @@ class Pipeline(ImageConditions, FolderSchedule, TrainedReaders):
             **self.blank_images(rows),
         }
 
-    def beside(self) -> dict[str, list[nn.Module]]:
+    def other_networks(self) -> dict[str, list[nn.Module]]:
         """The networks of an outline besides the transformer, by role."""
-        return {"VAE": [self.vae], "encoders": self.outlined_readers()}
+        return {"VAE": [self.vae], "encoders": self.outline_readers()}
 
     @property
     def tokens(self) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from torch import nn
 
 from tandem.policies.flow.components import TRANSFORMER
 from tandem.policies.flow.embeddings import fingerprint_of
-from tandem.policies.flow.families.folders import diffusers_class, outlined_reader
+from tandem.policies.flow.families.folders import diffusers_class, outline_reader
 from tandem.policies.flow.records import Condition, PromptInput
 from tandem.policies.weights import bring_when_called, move
 
@@ -82,7 +82,7 @@ class PromptReaders(ABC):
         """Parts that are loaded in another way than the index says."""
         return {}
 
-    def outlined_readers(self) -> list[nn.Module]:
+    def outline_readers(self) -> list[nn.Module]:
         """The encoders, on the meta device."""
         there = [part for part in self.readers if (self.folder / part / "config.json").is_file()]
-        return [outlined_reader(self.folder, part, self.encoder_dtype) for part in there]
+        return [outline_reader(self.folder, part, self.encoder_dtype) for part in there]

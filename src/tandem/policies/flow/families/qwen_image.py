@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from tandem.dynamics.guidance import guide, rescale
 from tandem.policies.flow.families import texts
-from tandem.policies.flow.families.images import shown
-from tandem.policies.flow.families.patches import packed, unpacked
+from tandem.policies.flow.families.images import input_latents
+from tandem.policies.flow.families.patches import pack, unpack
 from tandem.policies.flow.families.pipelines import Family, Geometry, Pipeline
 from tandem.policies.flow.records import Condition, PromptInput
 
@@ -54,15 +54,15 @@ class QwenImage(Pipeline):
         (states,), _ = pipeline.encode_prompt(
             prompt=asked.text, device=device, max_sequence_length=most
         )
-        return texts.padded(states, most)
+        return texts.pad_states(states, most)
 
     def velocity(
         self, network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition
     ) -> Tensor:
-        dtype, pictures = network.img_in.weight.dtype, (x, *shown(condition))
+        dtype, pictures = network.img_in.weight.dtype, (x, *input_latents(condition))
         sizes = [(1, *(side // 2 for side in one.shape[2:])) for one in pictures]
         patches = network(
-            hidden_states=torch.cat([packed(one.to(dtype)) for one in pictures], 1),
+            hidden_states=torch.cat([pack(one.to(dtype)) for one in pictures], 1),
             timestep=sigma,
             encoder_hidden_states=condition["states"].to(dtype),
             encoder_hidden_states_mask=condition["mask"],
@@ -70,7 +70,7 @@ class QwenImage(Pipeline):
             return_dict=False,
         )[0]
         own = sizes[0][1] * sizes[0][2]
-        return unpacked(patches[:, :own], *x.shape[2:])
+        return unpack(patches[:, :own], *x.shape[2:])
 
     def guide(self, prompted: Tensor, unprompted: Tensor, *, scale: float, sigma: Tensor) -> Tensor:
         """Guidance that keeps the norm of each patch's prompted velocity.
@@ -78,7 +78,7 @@ class QwenImage(Pipeline):
         Shape: [B, N, D] of both.
         """
         way = guide(prompted, unprompted, scale=scale)
-        return unpacked(rescale(packed(prompted), packed(way)), *way.shape[2:])
+        return unpack(rescale(pack(prompted), pack(way)), *way.shape[2:])
 
     def decode_raw(self, raw: Tensor) -> Tensor:
         """The VAE is one of films: a picture is a film of one frame."""

@@ -45,7 +45,7 @@ class QwenImageEdit(QwenImage):
             (image,) = pipeline.image_processor.numpy_to_pil(picture.load().numpy()[None] / 255)
             seen.append(pipeline.image_processor.resize(image, height, width))
         (states,), _ = pipeline.encode_prompt(prompt=asked.text, image=seen, device=device)
-        read = texts.padded(states[: self.max_sequence_length], self.max_sequence_length)
+        read = texts.pad_states(states[: self.max_sequence_length], self.max_sequence_length)
         return read | self.look_at(asked, device)
 
     def own_readers(self) -> dict[str, object]:

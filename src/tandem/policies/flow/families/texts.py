@@ -9,14 +9,14 @@ from torch.nn.functional import pad
 from tandem.policies.flow.records import Condition
 
 
-def padded(states: Tensor, most: int) -> Condition:
+def pad_states(states: Tensor, most: int) -> Condition:
     """[L, D] -> states [most, D], mask [most]; a fixed length, so that a row does not depend on
     its neighbours."""
     read = torch.arange(most, device=states.device) < len(states)
     return {"states": pad(states, (0, 0, 0, most - len(states))), "mask": read}
 
 
-def unpadded(condition: Condition) -> list[Tensor]:
+def unpad_states(condition: Condition) -> list[Tensor]:
     """The rows without padding, [L, D] each; on the meta device, which has no values, the full
     length."""
     states, mask = condition["states"], condition["mask"]

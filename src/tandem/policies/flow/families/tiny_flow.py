@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tandem import rng
 from tandem.dynamics.guidance import guide
 from tandem.policies.flow.adapter import Canvas
-from tandem.policies.flow.families.folders import loaded
+from tandem.policies.flow.families.folders import load_network
 from tandem.policies.flow.families.sd3_transformer import (
     image_tokens,
     velocity,
@@ -54,7 +54,7 @@ class TinyFlow:
         return Canvas(latent_shape=self.latent_shape, tokens=self.tokens[0])
 
     def load(self, path: str | None, dtype: torch.dtype | None) -> nn.Module:
-        network = self._new() if path is None else self._saved(Path(path), dtype)
+        network = self._new() if path is None else self._load_saved(Path(path), dtype)
         without_unread_queries(network)
         config = network.config
         self.patch = config.patch_size
@@ -69,7 +69,7 @@ class TinyFlow:
         states = torch.empty(rows, WORDS, WIDTH, device="meta")
         return {"states": states, "pooled": states.flatten(1)}
 
-    def beside(self) -> dict[str, list[nn.Module]]:
+    def other_networks(self) -> dict[str, list[nn.Module]]:
         """Nothing: there is no VAE and no text encoder."""
         return {}
 
@@ -93,10 +93,10 @@ class TinyFlow:
                 qk_norm="rms_norm",
             )
 
-    def _saved(self, folder: Path, dtype: torch.dtype | None) -> nn.Module:
+    def _load_saved(self, folder: Path, dtype: torch.dtype | None) -> nn.Module:
         from diffusers import SD3Transformer2DModel
 
-        return loaded(folder, "transformer", SD3Transformer2DModel, dtype or "auto")
+        return load_network(folder, "transformer", SD3Transformer2DModel, dtype or "auto")
 
     def fingerprint(self) -> None:
         return None
@@ -155,7 +155,7 @@ class TinyUNetFlow(TinyFlow):
         return (SIZE // 2 ** len(self.channels)) ** 2, WORDS
 
     def load(self, path: str | None, dtype: torch.dtype | None) -> nn.Module:
-        network = self._new() if path is None else self._saved(Path(path), dtype)
+        network = self._new() if path is None else self._load_saved(Path(path), dtype)
         return network if dtype in (None, network.dtype) else network.to(dtype)
 
     def _new(self) -> nn.Module:
@@ -165,10 +165,10 @@ class TinyUNetFlow(TinyFlow):
             torch.manual_seed(self.seed)
             return TinyUNet(channels=self.channels, text=WORDS * WIDTH)
 
-    def _saved(self, folder: Path, dtype: torch.dtype | None) -> nn.Module:
+    def _load_saved(self, folder: Path, dtype: torch.dtype | None) -> nn.Module:
         from tandem.policies.flow.families.tiny_unet import TinyUNet
 
-        return loaded(folder, "transformer", TinyUNet, dtype or "auto")
+        return load_network(folder, "transformer", TinyUNet, dtype or "auto")
 
     def velocity(
         self, network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition

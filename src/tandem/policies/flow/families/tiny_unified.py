@@ -143,7 +143,7 @@ class TinyUnified(TinyFlow):
 
     def encode(self, inputs: Sequence[PromptInput], device: torch.device) -> Iterator[Condition]:
         """Token ids only: their embeddings are trained, so each pass looks them up."""
-        return (padded(self.read(one.text)[:WORDS], device) for one in inputs)
+        return (pad_tokens(self.read(one.text)[:WORDS], device) for one in inputs)
 
     def velocity(
         self, network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition
@@ -168,7 +168,7 @@ class TinyUnified(TinyFlow):
         raise NotImplementedError("the language model saves the layers and their adapters")
 
 
-def padded(ids: Sequence[int], device: torch.device) -> Condition:
+def pad_tokens(ids: Sequence[int], device: torch.device) -> Condition:
     """Token ids padded with 0, and their mask: [L] int64, [L] bool."""
     row = torch.tensor([*ids, *[0] * (WORDS - len(ids))], dtype=torch.int64, device=device)
     return {"tokens": row, "seen": torch.arange(WORDS, device=device) < len(ids)}
@@ -199,7 +199,7 @@ def check_sight(network: PatchVelocity) -> None:
     device, side = network.place.device, SIZE
     x = torch.zeros(1, CHANNELS, side, side, device=device)
     changed = x.index_fill(2, torch.tensor([side - 1], device=device), 1.0)
-    tokens, seen = padded([1], device).values()
+    tokens, seen = pad_tokens([1], device).values()
     rest = torch.ones(1, device=device), tokens[None], seen[None]
     before, after = (network(picture, *rest) for picture in (x, changed))
     if torch.equal(before[..., 0, 0], after[..., 0, 0]):

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from tandem.policies.flow.components import Components
-from tandem.policies.flow.families.folders import loaded_reader, outlined_reader
+from tandem.policies.flow.families.folders import load_reader, outline_reader
 from tandem.policies.flow.families.prompt_readers import PromptReaders
 from tandem.policies.flow.records import Condition, PromptInput
 
@@ -40,9 +40,9 @@ class TrainedReaders(PromptReaders):
                 f"{', '.join([*self.transformers(), *there])}"
             )
         if next(self.network.parameters()).is_meta:
-            return outlined_reader(self.folder, name, dtype or torch.float32)
+            return outline_reader(self.folder, name, dtype or torch.float32)
         self.asked = {}
-        return loaded_reader(self.folder, name, dtype or "auto").eval()
+        return load_reader(self.folder, name, dtype or "auto").eval()
 
     def fingerprint(self) -> str | None:
         return super().fingerprint() if self.asked is None else None

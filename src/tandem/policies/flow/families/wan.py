@@ -63,9 +63,11 @@ class Wan(Experts):
         if self.times_of_tokens:
             tokens = x[0, 0].numel() // self.geometry().patch ** 2
             time = time[:, None].expand(-1, tokens)
-        return self.said(network, x, time, condition)
+        return self.call_transformer(network, x, time, condition)
 
-    def said(self, network: nn.Module, x: Tensor, time: Tensor, condition: Condition) -> Tensor:
+    def call_transformer(
+        self, network: nn.Module, x: Tensor, time: Tensor, condition: Condition
+    ) -> Tensor:
         """The output of a transformer, [N, channels, ...]."""
         dtype = network.patch_embedding.weight.dtype
         seen = condition.get("seen")

@@ -85,12 +85,14 @@ class WanImage(Wan):
         if not self.times_of_tokens:
             known = torch.zeros_like(x[:, : self.stride])
             known[:, :, 0] = 1
-            return self.said(network, torch.cat([x, known, shown], 1), 1000 * sigma, condition)
+            return self.call_transformer(
+                network, torch.cat([x, known, shown], 1), 1000 * sigma, condition
+            )
         first, rest = shown[:, :, :1], x[:, :, 1:]
         of_frames = pad(1000 * sigma[:, None].expand(-1, rest.shape[2]), (1, 0))
         tokens = x[0, 0, 0].numel() // self.geometry().patch ** 2
         time = of_frames.repeat_interleave(tokens, 1)
-        said = self.said(network, torch.cat([first, rest], 2), time, condition)
+        said = self.call_transformer(network, torch.cat([first, rest], 2), time, condition)
         # With this velocity the first frame ends as the picture, wherever it started.
         back = (x[:, :, :1] - first) / sigma.view(-1, 1, 1, 1, 1)
         return torch.cat([back, said[:, :, 1:]], 2)

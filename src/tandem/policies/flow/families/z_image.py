@@ -43,7 +43,7 @@ class ZImage(Pipeline):
         (states,), _ = pipeline.encode_prompt(
             asked.text, device, do_classifier_free_guidance=False, max_sequence_length=most
         )
-        return texts.padded(states, most)
+        return texts.pad_states(states, most)
 
     def velocity(
         self, network: nn.Module, x: Tensor, sigma: Tensor, condition: Condition
@@ -51,7 +51,7 @@ class ZImage(Pipeline):
         """The network predicts x0 - noise, at a time 1 - sigma."""
         dtype = network.all_x_embedder[CUT].weight.dtype
         films = list(x.to(dtype)[:, :, None].unbind())
-        read = [states.to(dtype) for states in texts.unpadded(condition)]
+        read = [states.to(dtype) for states in texts.unpad_states(condition)]
         said = network(films, 1 - sigma, read, return_dict=False)[0]
         return -torch.stack(said)[:, :, 0]
 
