@@ -26,7 +26,7 @@ from tandem.compare.statistics.curves import (
     prediction_band,
     reaching,
 )
-from tandem.compare.statistics.intervals import bonferroni, estimate, paired, welch
+from tandem.compare.statistics.intervals import bonferroni, estimate, paired_difference, welch
 from tandem.compare.statistics.variance_components import (
     VarianceComponents,
     estimate_own,
@@ -110,7 +110,7 @@ def claimed(a: NDArray, b: NDArray, *, shared: bool) -> NDArray:
         if shared
         else stats.ttest_ind(a, b, axis=-1, equal_var=False)
     )
-    test, said = paired if shared else welch, []
+    test, said = paired_difference if shared else welch, []
     for report, least in enumerate(every.pvalue.argmin(-1)):
         p = test(a[report, least], b[report, least]).p
         assert math.isclose(p, every.pvalue[report, least], rel_tol=1e-6), "SciPy found another p"
@@ -127,7 +127,7 @@ LEVELS = {  # true means of variants, in standard deviations of a seed
 def at_once(n: int, experiments: int, *, shared: bool, true: Sequence[float]) -> float:
     """Share of reports in which every pair's interval contains its true difference."""
     random = np.random.default_rng((n, len(true)))
-    test, means, held = paired if shared else welch, 0.05 * np.array(true), 0
+    test, means, held = paired_difference if shared else welch, 0.05 * np.array(true), 0
     pairs = list(zip(*np.triu_indices(len(true), 1), strict=True))
     for _ in range(experiments):
         y = equal(random, n, len(true), shared) + means[:, None]

@@ -64,7 +64,7 @@ class ErrorPolicy(GaussianPolicy):
     def points(self, rollout: Rollout) -> tuple[Tensor, Tensor, Tensor]:
         """x and the true velocity [B, T, D] at the noise levels; in the middle sigma [B, T]."""
         levels = linear_shift(self.steps, 0)
-        return self.regression.noised(rollout.sample.x0, rollout.sample.key, levels)
+        return self.regression.add_noise(rollout.sample.x0, rollout.sample.key, levels)
 
     def velocity_at(self, rollout: Rollout, table: Tensor) -> Tensor:
         """[B, T, D]"""

@@ -13,7 +13,7 @@ from written_runs import die, write_run, write_sweep
 from tandem.compare.__main__ import main
 from tandem.compare.pairs import compare_all
 from tandem.compare.scores import score_variant
-from tandem.compare.statistics.intervals import find_seeds_needed, paired, welch
+from tandem.compare.statistics.intervals import find_seeds_needed, paired_difference, welch
 from tandem.record.reading.runs import find, read
 from tandem.record.reading.variants import group_runs
 
@@ -105,7 +105,7 @@ def test_one_seed_claims_nothing(tmp_path):
 
 def test_the_design_decides_what_is_paired(tmp_path):
     (pair,) = compare_all(table(tmp_path / "same", NEAR), METRIC)
-    assert pair.difference == paired(NEAR["grpo"], NEAR["rloo"])
+    assert pair.difference == paired_difference(NEAR["grpo"], NEAR["rloo"])
     assert pair.test == "paired t"
     other = {"grpo": NEAR["grpo"], "rloo": NEAR["rloo"][:1]}
     (pair,) = compare_all(table(tmp_path / "other", other), METRIC)
@@ -119,7 +119,7 @@ def test_a_lost_run_takes_its_own_pair_and_no_other(tmp_path):
     gaps = [0.02, 0.03, 0.025, 0.02, 0.03, 0.02]
     grpo = [score + gap for score, gap in zip(rloo, gaps, strict=True)]
     (pair,) = compare_all(table(tmp_path, {"grpo": grpo, "rloo": rloo[:5]}), METRIC)
-    assert pair.difference == paired(grpo[:5], rloo[:5])
+    assert pair.difference == paired_difference(grpo[:5], rloo[:5])
     assert pair.test == "paired t on 5 of 6 and 5 seeds"
     assert pair.verdict == "grpo beats rloo"
 

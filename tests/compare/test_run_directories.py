@@ -28,10 +28,10 @@ def test_every_axis_of_a_curve(tmp_path):
 
 def test_a_run_that_died_has_the_score_it_had(tmp_path):
     dead = read(write_run(tmp_path / "dead", [0.1, 0.3], iterations=50))
-    assert not dead.finished and dead.iterations == 1
+    assert not dead.is_finished and dead.iterations == 1
     assert dead.score("eval/accuracy") == 0.3
     assert dead.score("eval/reward") is None
-    assert read(write_run(tmp_path / "whole", [0.1, 0.3])).finished
+    assert read(write_run(tmp_path / "whole", [0.1, 0.3])).is_finished
 
 
 def states(folder):

@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from tandem.config import ConfigError, check, compose
 from tandem.config.arguments import fill_defaults
 from tandem.config.composition import import_plugins
-from tandem.config.help import brought_by
+from tandem.config.help import list_plugin_options
 from tandem.launch.command_line import help_of
 
 pytestmark = pytest.mark.usefixtures("unregistered")
@@ -207,7 +207,7 @@ def test_the_page_lists_what_plugins_register_and_what_their_files_offer(written
     )
     written("# A schedule of mine\nlr: 1\n", "own_plugin/conf/schedule/mine.yaml")
     written("lr: 1\n", "own_plugin/conf/schedule/_shared.yaml")  # not an option, as in conf/
-    found = brought_by(import_plugins(["plugins=[own_plugin]"]))
+    found = list_plugin_options(import_plugins(["plugins=[own_plugin]"]))
     assert found == {"reward": {"calm": "How calm."}, "schedule": {"mine": "A schedule of mine"}}
 
 

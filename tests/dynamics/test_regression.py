@@ -183,13 +183,13 @@ def regression(**numbers):
 def test_levels_and_noise_are_a_function_of_the_key():
     keys = rng.key("rows", torch.tensor([3, 1, 3]))
     x0 = rng.normal(rng.key("x0"), (3, 2, 4))
-    x, sigma, truth = regression(count=5).noised(x0, keys, TEN)
+    x, sigma, truth = regression(count=5).add_noise(x0, keys, TEN)
     assert sigma.shape == (3, 5) and x.shape == truth.shape == (3, 5, 2, 4)
     assert torch.equal(sigma[0], sigma[2]) and not (sigma[0] == sigma[1]).any()
     noise = truth + x0[:, None]
     assert_close(noise[0], noise[2])
     assert len(noise[0].flatten().unique()) == 40, "levels have noise of their own"
-    alone = regression(count=5).noised(x0[1:2], keys[1:2], TEN)
+    alone = regression(count=5).add_noise(x0[1:2], keys[1:2], TEN)
     assert_close(alone, (x[1:2], sigma[1:2], truth[1:2]))
     for level in range(5):  # the velocity determines the image
         assert_close(x0_from_velocity(x[:, level], truth[:, level], sigma[:, level]), x0)

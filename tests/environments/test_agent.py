@@ -230,8 +230,8 @@ def test_a_program_for_which_no_descriptors_are_left_says_what_to_raise():
 
 def test_only_a_program_that_judges_is_told_the_answer():
     prompt = Prompt(id=0, source="x", text=">", answer="42")
-    assert b"42" in agent("counting").given(prompt, 1)
-    assert b"42" not in agent("counting", pays=False).given(prompt, 1)
+    assert b"42" in agent("counting").program_input(prompt, 1)
+    assert b"42" not in agent("counting", pays=False).program_input(prompt, 1)
 
 
 def test_a_program_that_cannot_be_watched_is_not_left_running():

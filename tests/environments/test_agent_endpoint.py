@@ -130,10 +130,10 @@ def test_calls_of_tools_that_the_policy_did_not_make_are_no_conversation():
 def test_a_call_with_other_tools_is_another_call():
     session = Session("", "")
     first = Request(turns=KNOWN[:2])
-    session._admitted(first)
+    session._admit(first)
     session.answer(b"")
     changed = Request(turns=KNOWN[:2], tools=({"function": {"name": "add"}},))
-    session._admitted(changed)
+    session._admit(changed)
     assert [session.events.get_nowait() for _ in range(2)] == [first, changed]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tandem.data.maze import CELLS, described, grow, maze
+from tandem.data.maze import CELLS, describe_cell, grow, maze
 from tandem.environments import Environment, Move, Play
 from tandem.environments.maze import Maze
 
@@ -62,7 +62,7 @@ def test_who_knows_the_way_finds_every_goal():
 
 def test_a_wall_is_said_to_be_one_and_moves_run_out():
     prompt = DATA.train[0]
-    start = described(prompt.fields["start"], prompt.fields["doors"])
+    start = describe_cell(prompt.fields["start"], prompt.fields["doors"])
     _, said = walked(prompt, ["x"] * 8)
     assert {one.messages[0]["content"] for one in said} == {f"*{start}"}
     assert [one.over for one in said] == [False] * 7 + [True]

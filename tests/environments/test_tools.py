@@ -189,7 +189,7 @@ class Shelf(Base):
 
 def test_the_tools_of_a_class_are_what_it_and_its_bases_define():
     tools = Tools({"shelf": Shelf})
-    assert [*tools.made()] == ["find", "fixed", "once", "own_name"]
+    assert [*tools.make_tools()] == ["find", "fixed", "once", "own_name"]
     calls = call("find", key="a") + call("fixed") + call("own_name")
     assert contents(said(tools.begin(PROMPT, 0), calls)[0]) == ["here", "fixed", "Shelf"]
 

@@ -43,7 +43,7 @@ def policy():
 
 def test_the_policy_completes_pairs_and_held_out_prompts(policy, tmp_path, capsys):
     file = tmp_path / "cache" / "pairs.jsonl"
-    got = pairs.completed(policy, data(), file, seed=0)
+    got = pairs.complete_pairs(policy, data(), file, seed=0)
     assert got.tries is None
     said = [p for p in (*got.pairs, *got.eval) if p.chosen is not None]
     assert said
@@ -56,12 +56,12 @@ def test_the_policy_completes_pairs_and_held_out_prompts(policy, tmp_path, capsy
 
 def test_what_was_completed_is_read_the_next_time(policy, tmp_path):
     file = tmp_path / "pairs.jsonl"
-    first = pairs.completed(policy, data(), file, seed=0)
+    first = pairs.complete_pairs(policy, data(), file, seed=0)
     stored = file.read_bytes()
-    assert pairs.completed(None, data(), file, seed=0) == first
+    assert pairs.complete_pairs(None, data(), file, seed=0) == first
     assert file.read_bytes() == stored
     again = tmp_path / "again.jsonl"
-    assert pairs.completed(policy, data(), again, seed=0) == first
+    assert pairs.complete_pairs(policy, data(), again, seed=0) == first
     assert again.read_bytes() == stored
 
 
@@ -72,7 +72,7 @@ def test_a_model_that_says_nothing_wrong_gives_no_pairs(policy, tmp_path):
     policy = small(REFERENCE, sampling=nothing)
     perfect = Data(train=tuple(right), eval=(), pairs=tuple(right), tries=2)
     with pytest.raises(ValueError, match=r"data\.tries=2: the starting model answers none of"):
-        pairs.completed(policy, perfect, tmp_path / "pairs.jsonl", seed=0)
+        pairs.complete_pairs(policy, perfect, tmp_path / "pairs.jsonl", seed=0)
 
 
 def test_a_pair_is_admitted_if_both_of_its_answers_fit(policy):

@@ -9,7 +9,7 @@ from lightning.pytorch.plugins.environments import LightningEnvironment, SLURMEn
 from tandem import distributed
 from tandem.config import ConfigError
 from tandem.launch import ranks
-from tandem.launch.ranks import join_ranks, made_by_first
+from tandem.launch.ranks import join_ranks, make_on_first
 from tandem.launch.trainer import STRATEGIES, environment_of
 from tandem.settings.settings import Devices
 
@@ -88,12 +88,12 @@ def test_processes_need_one_directory_for_all(srun, monkeypatch):
 
 def test_others_wait_until_the_first_rank_has_made_it(tmp_path, monkeypatch):
     place = tmp_path / "made"
-    made_by_first(place, place.mkdir, patience=None)
+    make_on_first(place, place.mkdir, patience=None)
     monkeypatch.setenv("RANK", "1")
-    made_by_first(place, pytest.fail, patience=None)
+    make_on_first(place, pytest.fail, patience=None)
     late = tmp_path / "late"
     threading.Timer(0.3, late.mkdir).start()
-    made_by_first(late, pytest.fail, patience=30.0)
+    make_on_first(late, pytest.fail, patience=30.0)
     assert late.is_dir()
 
 
@@ -103,7 +103,7 @@ def test_who_waits_for_nothing_is_told_after_a_time(tmp_path, monkeypatch):
     growing = tmp_path / "never.of-another-process"
     growing.mkdir()
     with pytest.raises(ConfigError, match=r"did not write it within 0\.1 s .guards.stalled_after."):
-        made_by_first(tmp_path / "never", pytest.fail, patience=0.1)
+        make_on_first(tmp_path / "never", pytest.fail, patience=0.1)
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp2"])

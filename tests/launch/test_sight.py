@@ -9,7 +9,7 @@ from PIL import Image
 from tandem.config import ConfigError
 from tandem.data import Data
 from tandem.data.images import show
-from tandem.launch.assembly import admitted, check_sight
+from tandem.launch.assembly import admit_data, check_sight
 from tandem.types import Prompt
 
 SETTINGS = SimpleNamespace(choices={"data": "own", "model": "vlm"})
@@ -55,5 +55,5 @@ def test_only_what_paints_is_asked_for_sizes(paints):
     policy = SimpleNamespace(
         paints=paints, sampling=None, admit=lambda prompts, samplings: ([*prompts], [])
     )
-    (prompt,) = admitted(policy, own, "train", settings).train
+    (prompt,) = admit_data(policy, own, "train", settings).train
     assert prompt.size == ((16, 24) if paints else None)

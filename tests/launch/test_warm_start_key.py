@@ -9,7 +9,7 @@ import pytest
 
 from tandem.config import compose
 from tandem.launch.initial_weights import warm_configuration
-from tandem.launch.warm_start_key import FILE, TANDEM, made_of, reason
+from tandem.launch.warm_start_key import FILE, TANDEM, collect_inputs, reason
 
 pytestmark = pytest.mark.usefixtures("unregistered")
 
@@ -46,17 +46,17 @@ def start(*words):
 
 
 def test_editing_a_plugin_that_the_start_does_not_use_leaves_its_name(folder):
-    before = made_of(start()).name
+    before = collect_inputs(start()).name
     (folder / "own_loss.py").write_text(f"{LOSS}# another idea\n")
-    assert made_of(start()).name == before
-    assert made_of(start("algorithm.kl.coef=0.1")).name == before
+    assert collect_inputs(start()).name == before
+    assert collect_inputs(start("algorithm.kl.coef=0.1")).name == before
 
 
 @pytest.mark.parametrize("edited", ["own_data.py", "own_words.py"])
 def test_editing_what_it_uses_or_imports_changes_its_name(folder, edited):
-    before = made_of(start("data=mine"))
+    before = collect_inputs(start("data=mine"))
     (folder / edited).write_text((folder / edited).read_text() + "# edited\n")
-    after = made_of(start("data=mine"))
+    after = collect_inputs(start("data=mine"))
     assert after.name != before.name
     assert after.unlike(before) == [f"{edited} has changed"]
 
@@ -67,10 +67,10 @@ def test_what_lies_in_the_cache_or_around_the_run_is_no_part_of_it(folder):
     given = [*asked, "warm_start=['algorithm=sft']"]
     cfg = compose(given)
     cfg.overrides = given
-    before = made_of(warm_configuration(cfg))
+    before = collect_inputs(warm_configuration(cfg))
     Path("cache").mkdir()
     Path("cache/prompts").write_text("encoded")
-    assert made_of(warm_configuration(cfg)).name == before.name
+    assert collect_inputs(warm_configuration(cfg)).name == before.name
     assert not [name for name in before.files if not name.startswith("tandem/")]
 
 
@@ -78,7 +78,9 @@ def used(*words):
     """Files of Tandem in the name of a warm start."""
     cfg = compose(words)
     cfg.overrides = list(words)
-    return {file for file in made_of(warm_configuration(cfg)).files if file.startswith("tandem/")}
+    return {
+        file for file in collect_inputs(warm_configuration(cfg)).files if file.startswith("tandem/")
+    }
 
 
 def test_of_tandem_counts_what_a_start_goes_through_and_nothing_else():
@@ -115,19 +117,21 @@ def test_nothing_that_a_start_imports_is_missing_from_its_name():
 
 def test_a_line_says_why_none_that_is_kept_will_do(folder):
     kept = folder / "kept"
-    first = made_of(start("data=mine"))
+    first = collect_inputs(start("data=mine"))
     assert reason(first, kept) == "the first one of this model here"
     (kept / first.name).mkdir(parents=True)
     (kept / first.name / FILE).write_text(first.text)
-    assert made_of(start("data=mine")) == first
+    assert collect_inputs(start("data=mine")) == first
     (folder / "own_words.py").write_text("WORDS = ('b',)\n")
-    said = reason(made_of(start("data=mine", "seed=3")), kept)
+    said = reason(collect_inputs(start("data=mine", "seed=3")), kept)
     assert said.startswith(
         f"{first.name} differs: own_words.py has changed, seed is 3 and was 0, data.seed is 3"
     )
     cfg = compose(["model=tiny_flow"])
     cfg.overrides = ["model=tiny_flow"]
-    assert reason(made_of(warm_configuration(cfg)), kept) == "the first one of this model here"
+    assert (
+        reason(collect_inputs(warm_configuration(cfg)), kept) == "the first one of this model here"
+    )
     unread = replace(first, files={})
     assert "own_words.py is used now" in first.unlike(unread)
     assert "own_words.py is no longer used" in unread.unlike(first)

@@ -8,7 +8,7 @@ import pytest
 
 from tandem.config import ConfigError
 from tandem.launch.command_line import nothing_left
-from tandem.record.finished import finished
+from tandem.record.finished import completed_iterations
 
 ROOT = Path(__file__).parents[2]
 CONFIG = "seed: 0\niterations: 2\nevaluation:\n  every: 1\n"
@@ -26,15 +26,15 @@ def run(tmp_path):
 
 
 def test_it_is_finished_with_all_that_is_written_last(run):
-    assert finished(run) == 2
+    assert completed_iterations(run) == 2
     (run / "curves.png").unlink()
-    assert finished(run) is None
+    assert completed_iterations(run) is None
 
 
 def test_one_that_was_killed_is_not(run):
     (run / "metrics.jsonl").write_text('{"iteration": 0}\n{"iteration": 1}\n')
-    assert finished(run) is None
-    assert finished(run / "nowhere") is None
+    assert completed_iterations(run) is None
+    assert completed_iterations(run / "nowhere") is None
 
 
 def test_what_is_to_change_is_left_to_the_run(run):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tandem.record.latest import followed, home_of_runs, point_latest
+from tandem.record.latest import follow_link, home_of_runs, point_latest
 
 
 def made(path: Path) -> Path:
@@ -40,7 +40,7 @@ def test_a_link_that_is_used_is_followed_once(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first, second = made(tmp_path / "runs/a"), made(tmp_path / "runs/b")
     point_latest(first, tmp_path / "runs")
-    meant = followed(Path("runs/latest"))
+    meant = follow_link(Path("runs/latest"))
     point_latest(second, tmp_path / "runs")
     assert meant == Path("runs/a")
-    assert followed(Path("runs/b")) == Path("runs/b")
+    assert follow_link(Path("runs/b")) == Path("runs/b")

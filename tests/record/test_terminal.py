@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tandem.record.terminal import BARS, Bar, doing, line, painted
+from tandem.record.terminal import BARS, Bar, doing, line, style_text
 
 CODE = """
 from tandem.record.terminal import doing, say
@@ -49,7 +49,7 @@ def test_no_color_is_heard():
     "text", [TEXT, "-----\n   at 0  at 9\n-----\naccuracy  0.1  0.2", "", "a\n\nb"]
 )
 def test_painting_changes_no_character(text):
-    assert painted(text).plain == text
+    assert style_text(text).plain == text
 
 
 def test_what_takes_a_while_stands_beside_the_bar():

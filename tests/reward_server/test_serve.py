@@ -218,7 +218,7 @@ def test_more_requests_than_there_is_room_for_are_told_to_come_back():
         assert begun.wait(10)
         refused = post()
         health = httpx.get(f"{server.url}/health")
-        assert not server.drained(0.01)
+        assert not server.drain(0.01)
         go_on.set()
         first.join()
     assert (refused.status_code, refused.headers["Retry-After"]) == (503, "1")
@@ -287,7 +287,7 @@ def test_who_has_hung_up_is_not_scored():
         go_on.set()
         first.join()
         assert ask(["later"], [prompt]) == [1.0]
-        assert server.drained(10)
+        assert server.drain(10)
     assert scored == ["patient", "later"]
 
 

@@ -17,7 +17,7 @@ from tandem.rewards.detection import (
     list_masked,
     list_pairs,
 )
-from tandem.rewards.result import explained
+from tandem.rewards.result import explain_reason
 from tandem.types import Prompt
 
 
@@ -117,7 +117,7 @@ def test_a_detector_of_masks_scores_a_name_by_its_probability_and_its_mask(pictu
 def test_a_name_that_the_model_does_not_know_is_told_of_its_picture_alone(pictures, tmp_path):
     detector = SegmentingDetector(str(write_mask2former(tmp_path)))
     unknown, known = detector(pictures[:2], [["cat", "unicorn"], ["cat"]])
-    said = explained("geneval", str(unknown))
+    said = explain_reason("geneval", str(unknown))
     assert said.endswith("does not know unicorn; map it in reward.geneval.function.detector.names")
     assert list(known) == ["cat"]
 

@@ -5,7 +5,7 @@ from omegaconf import OmegaConf
 
 from tandem.config import ConfigError, resume_config
 from tandem.config.resume import CHOSEN
-from tandem.launch.initial_weights import shared
+from tandem.launch.initial_weights import shared_overrides
 from tandem.record import labels
 from tandem.record.reading.variants import facts_of
 from tandem.settings.keys import Key
@@ -48,4 +48,4 @@ def test_one_fact_reaches_every_reader(tmp_path, monkeypatch, request):
     assert resume_config(tmp_path, ["group_size=2"]).group_size == 2
     assert "group_size" not in facts_of(run) and "group_size" not in labels.group(config)
     assert "group_size" not in labels.settings(config)
-    assert shared(["group_size=2", "iterations=3"]) == ["group_size=2"]
+    assert shared_overrides(["group_size=2", "iterations=3"]) == ["group_size=2"]

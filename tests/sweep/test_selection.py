@@ -33,7 +33,7 @@ def test_the_best_is_the_one_with_the_best_mean_and_the_dead_count(tmp_path):
     place = sweep(tmp_path, {"grpo": [0.6, 0.6], "rloo": [0.9, 0.24], "dapo": [0.5, 0.6]})
     write_run(place / "ppo-0", [0.1], iterations=9, seed=0, algorithm="ppo")
     every = [runs.read(folder) for folder in runs.find([place])]
-    ranked, silent = selection.ranked(every, METRIC)
+    ranked, silent = selection.rank(every, METRIC)
     assert [one.variant.name for one in ranked] == ["grpo", "rloo", "dapo", "ppo"]
     assert silent == []
 
@@ -42,7 +42,7 @@ def test_a_number_of_which_more_may_be_worse_chooses_nothing(tmp_path):
     place = sweep(tmp_path, {"grpo": [0.5], "rloo": [0.6]})
     every = [runs.read(folder) for folder in runs.find([place])]
     with pytest.raises(ValueError, match="unknown whether higher is better"):
-        selection.ranked(every, "actor/entropy")
+        selection.rank(every, "actor/entropy")
 
 
 def test_a_run_gives_its_command_line_without_what_is_its_own(tmp_path):

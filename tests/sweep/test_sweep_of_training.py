@@ -81,6 +81,6 @@ def test_one_crashes_and_one_is_killed_and_the_same_command_completes_the_two(tm
     assert {path: path.stat().st_mtime_ns for path in whole.rglob("*")} == before
     assert [job_file(folder)["number"] for folder in (whole, crashed, killed)] == [1, 2, 2]
     runs = [read(folder) for folder in find([tmp_path / "sweep"])]
-    assert len(runs) == 3 and all(run.finished for run in runs)
+    assert len(runs) == 3 and all(run.is_finished for run in runs)
     histories = [(folder / "metrics.jsonl").read_bytes() for folder in (whole, crashed, killed)]
     assert len({*histories}) == 1  # once mended they are the same run, bit for bit

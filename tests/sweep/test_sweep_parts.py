@@ -19,7 +19,7 @@ from tandem.config import ConfigError, check, compose, configuration
 from tandem.record.reading.runs import find, read
 from tandem.sweep import gpus, status
 from tandem.sweep.exit_reason import last_line, reason_of
-from tandem.sweep.job import Launch, Task, told
+from tandem.sweep.job import Launch, Task, wait_and_report
 from tandem.sweep.launch import conclude, launch, list_hydra_overrides, make_environment
 from tandem.sweep.launch import configuration as told_of
 from tandem.sweep.swept_values import find_one_that_runs
@@ -284,7 +284,7 @@ def test_what_a_job_does_is_told_while_it_does_it(tmp_path, capsys, monkeypatch)
     task = Task(launch=order, number=1, own=["seed=1"])
     task.folder.mkdir()
     with (task.folder / status.LOG).open("wb") as log:
-        told(subprocess.Popen([sys.executable, "-c", TALKING], stdout=log), task)
+        wait_and_report(subprocess.Popen([sys.executable, "-c", TALKING], stdout=log), task)
     said = capsys.readouterr().out.splitlines()
     assert said == [f"2 of 6  seed=1: 9/150  accuracy 0.{n}" for n in (1, 2)]
 

@@ -20,7 +20,7 @@ from tandem.algorithm.controllers import (
 from tandem.algorithm.coupled import entropy_bonus
 from tandem.algorithm.objective import Term, Weigh
 from tandem.contracts import Switch, at_least, declare, facts_of, positive, register_kl
-from tandem.contracts.outputs import named, wrong_value
+from tandem.contracts.outputs import callable_name, wrong_value
 from tandem.losses.reduction import token_mean
 from tandem.types import CoupledBatch, Rollout, Scores
 
@@ -47,8 +47,9 @@ class KL(Switch):
             )
         if self.schedule is not None and (self.kl_target is not None or self.coef == 0):
             wrong = "coef above 0" if self.coef == 0 else "kl_target=null"
+            name = callable_name(self.schedule)
             raise ValueError(
-                f"algorithm/kl/schedule={named(self.schedule)} multiplies a given coefficient, not "
+                f"algorithm/kl/schedule={name} multiplies a given coefficient, not "
                 f"coef={self.coef} with kl_target={self.kl_target}; set algorithm.kl.{wrong}"
             )
 

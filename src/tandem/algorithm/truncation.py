@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from tandem.contracts import Facts, Wrapper, facts_of
-from tandem.contracts.outputs import WIDE, WrongOutput, named, place_of, versions_of
+from tandem.contracts.outputs import WIDE, WrongOutput, callable_name, place_of, versions_of
 from tandem.types import Rollout, Scores
 
 
@@ -36,7 +36,7 @@ class CheckedTruncation(Checked):
         if versions_of((scores, rollout)) != before:
             fault = "writes on its arguments, which others read; return dataclasses.replace(...)"
         if fault is not None:
-            place = f"{named(self.of)} at {place_of(self.of)}"
+            place = f"{callable_name(self.of)} at {place_of(self.of)}"
             raise WrongOutput(f"truncation handling {place} {fault}")
         return made
 
@@ -51,7 +51,9 @@ class CheckedStrategy(Checked):
         if fault is None and not source.taken:
             fault = "returned rows that are not of its source; take them by source.sample(prompts)"
         if fault is not None:
-            raise WrongOutput(f"sampling strategy {named(self.of)} at {place_of(self.of)} {fault}")
+            raise WrongOutput(
+                f"sampling strategy {callable_name(self.of)} at {place_of(self.of)} {fault}"
+            )
         return made
 
 

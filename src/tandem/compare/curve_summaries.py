@@ -16,7 +16,7 @@ from tandem.compare.statistics.curves import (
     Unfit,
     area,
     cut,
-    reached,
+    find_crossing,
     reaching,
     saturation,
 )
@@ -87,7 +87,10 @@ def _find_end(variants: Sequence[Scored], curves: Sequence[AlignedCurves | None]
     """The end of the shortest run among those that got as far as their variant: up to there all
     have numbers. Variants without a finished run count only if no variant has one."""
     ends = [
-        (not any(run.finished for run in one.variant.runs), found.x[found.lived[:, -1], -1].min())
+        (
+            not any(run.is_finished for run in one.variant.runs),
+            found.x[found.lived[:, -1], -1].min(),
+        )
         for one, found in zip(variants, curves, strict=True)
         if found is not None
     ]
@@ -107,7 +110,7 @@ def _estimate_reaching(
     curves = [run.curve(metric, axis) for run in runs]
     if at.value is None or not any(len(curve.x) for curve in curves):
         return None
-    return reaching([reached(curve.x, curve.y, at.value) for curve in curves])
+    return reaching([find_crossing(curve.x, curve.y, at.value) for curve in curves])
 
 
 def _fit_curve(curves: AlignedCurves | None, within: tuple[float, float]) -> Saturation | Unfit:

@@ -102,7 +102,7 @@ def describe_variant(one: Variant, metric: str) -> dict[str, object]:
         "name": one.name,
         "n": band.n,
         "seeds": one.seeds,
-        "unfinished": [run.seed for run in one.runs if not run.finished],
+        "unfinished": [run.seed for run in one.runs if not run.is_finished],
         "code": code_of(one.runs),
         "fingerprint": fingerprint(one.runs),
         "configuration": as_json(facts_of(one.runs[0])),

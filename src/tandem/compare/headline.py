@@ -201,7 +201,9 @@ def _suggest_seeds(best: Scored, left_open: Sequence[Pair]) -> Iterator[str]:
 def write_command(variants: Sequence[Scored], seeds: int) -> Iterator[str]:
     """The command that adds seeds; none if the variants differ in more than one override."""
     runs = [one.variant.runs[0] for one in variants]
-    typed = [[word for word in run.config.get("overrides", ()) if kept(word)] for run in runs]
+    typed = [
+        [word for word in run.config.get("overrides", ()) if fits_other_seeds(word)] for run in runs
+    ]
     shared = [word for word in typed[0] if all(word in own for own in typed)]
     apart = [[word for word in own if word not in shared] for own in typed]
     keys = {word.partition("=")[0] for own in apart for word in own}
@@ -214,6 +216,6 @@ def write_command(variants: Sequence[Scored], seeds: int) -> Iterator[str]:
     yield shlex.join(["python", "-m", "tandem", "train", "-m", *words])
 
 
-def kept(word: str) -> bool:
+def fits_other_seeds(word: str) -> bool:
     """Whether an override also belongs in the command for other seeds of the variant."""
     return word.partition("=")[0] not in ("seed", "run_dir", "sweep_dir")

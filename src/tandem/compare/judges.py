@@ -59,7 +59,7 @@ def judge_variants(variants: Sequence[Scored]) -> list[JudgedVariant]:
         _judge(one, judge, known)
         for one in rank(variants)
         for judge in find_judges(one.variant.runs[0])
-        if (known := [run for run in one.variant.runs if _measured(run, judge)])
+        if (known := [run for run in one.variant.runs if _is_measured(run, judge)])
     ]
     return [one for one in found if one is not None]
 
@@ -128,7 +128,7 @@ def format_change(change: Estimate) -> str:
     return f"{'+' if change.mean > 0 else ''}{format_number(change.mean)}"
 
 
-def _measured(run: Run, judge: str) -> bool:
+def _is_measured(run: Run, judge: str) -> bool:
     return all(len(run.where(metric)) > 1 for metric in (TRAINED, metric_of(judge)))
 
 

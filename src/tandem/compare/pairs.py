@@ -19,7 +19,7 @@ from tandem.compare.statistics.intervals import (
     bonferroni,
     bound_spread,
     find_seeds_needed,
-    paired,
+    paired_difference,
     welch,
 )
 from tandem.compare.texts import format_number
@@ -164,7 +164,7 @@ def compare_two(one: Scored, other: Scored) -> Pair:
     on = choose_pairs(one, other)
     if on:
         a, b = ([side.by_seed[seed] for seed in on] for side in (one, other))
-        found, wins = paired(a, b), count_paired_wins(a, b)
+        found, wins = paired_difference(a, b), count_paired_wins(a, b)
     else:
         found = welch(one.scores, other.scores)
         wins = count_wins(one.scores, other.scores)

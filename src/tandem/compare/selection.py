@@ -43,7 +43,7 @@ class Fresh:
     test: float | None  # the metric on test prompts; None: not evaluated
 
     @property
-    def asked(self) -> bool:
+    def is_testable(self) -> bool:
         """Whether the run got far enough for a test evaluation."""
         return self.state == "finished" or self.eval is not None
 
@@ -72,7 +72,7 @@ class Selection:
         return len(self.candidates) + len(self.silent)
 
 
-def ranked(runs: Sequence[Run], metric: str) -> tuple[list[Scored], list[str]]:
+def rank(runs: Sequence[Run], metric: str) -> tuple[list[Scored], list[str]]:
     """Configurations by their mean over seeds, best first; and those without any score.
 
     Raises ValueError if there is no best one.
@@ -178,6 +178,6 @@ def _notes(found: Selection) -> Iterable[str | None]:
     for run in found.fresh:
         if run.state not in ENDED:
             yield f"Seed {run.seed} is not counted, it is {run.state}: {run.folder}."
-        elif run.asked and run.test is None:
+        elif run.is_testable and run.test is None:
             yield f"Seed {run.seed} has no test score: see {run.folder}/{SAID}."
     yield found.asked_again

@@ -33,12 +33,12 @@ class Table:
 
     def latex(self) -> str:
         """A booktabs table with its title as the caption."""
-        lines = [" & ".join(map(escaped, row)) + r" \\" for row in self.rows]
-        head = " & ".join(map(escaped, self.columns)) + r" \\"
+        lines = [" & ".join(map(as_latex, row)) + r" \\" for row in self.rows]
+        head = " & ".join(map(as_latex, self.columns)) + r" \\"
         return "\n".join(
             [
                 r"\begin{table}",
-                rf"\caption{{{escaped(' '.join([self.title + '.', *self.notes]))}}}",
+                rf"\caption{{{as_latex(' '.join([self.title + '.', *self.notes]))}}}",
                 rf"\begin{{tabular}}{{l{'r' * (len(self.columns) - 1)}}}",
                 *(r"\toprule", head, r"\midrule", *lines, r"\bottomrule"),
                 r"\end{tabular}",
@@ -75,7 +75,7 @@ def as_csv(text: str) -> str:
 SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 
 
-def escaped(text: str) -> str:
+def as_latex(text: str) -> str:
     """Text that LaTeX prints literally."""
     literal = re.sub(r"[\\~^&%$#_{}]", lambda c: SPECIAL.get(c[0], "\\" + c[0]), plain(text))
     return literal.replace("±", r"$\pm$").replace("<", "$<$").replace(">", "$>$")

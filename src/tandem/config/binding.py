@@ -117,7 +117,7 @@ def convert(value: object, annotation: object, where: str) -> Any:
     if isinstance(converted, float) and math.isnan(converted):
         raise ConfigError(f"{where}=nan: set a number")
     for limit in limits(annotation):
-        if (said := limit.broken(converted)) is not None:
+        if (said := limit.violation(converted)) is not None:
             raise ConfigError(f"{where}={_as_list(converted)}: {said}")
     return converted
 

@@ -23,11 +23,15 @@ def choices_of_data(
 ) -> list[Override]:
     """The choices of a dataset for groups not `given` by hand. `choices`: all choices so far."""
     typed = {part.key_or_group for part in given}
-    found = [(group, option) for group, option in _found(repo, choices) if group not in typed]
+    found = [
+        (group, option) for group, option in _iterate_choices(repo, choices) if group not in typed
+    ]
     return parse([f"{group}={option}" for group, option in found])
 
 
-def _found(repo: IConfigRepository, choices: Mapping[str, str | None]) -> Iterator[tuple[str, str]]:
+def _iterate_choices(
+    repo: IConfigRepository, choices: Mapping[str, str | None]
+) -> Iterator[tuple[str, str]]:
     said = repo.load_config(FILE.format(choices["data"]))
     if said is not None:
         yield from said.plain.items()

@@ -80,7 +80,7 @@ def page(conf: Path, plugins: Described) -> str:
         "Groups (the default; how many there are)": "\n".join(_lines_of_groups(conf, plugins)),
         "More": MORE,
     }
-    return _titled(parts)
+    return _join_sections(parts)
 
 
 def _lines_of_groups(conf: Path, plugins: Described) -> Iterator[str]:
@@ -109,14 +109,14 @@ def groups_of(conf: Path, plugins: Described) -> dict[str, dict[str, str]]:
     return found
 
 
-def _titled(parts: Mapping[str, str]) -> str:
+def _join_sections(parts: Mapping[str, str]) -> str:
     body = "\n\n".join(f"{title}:\n{text}" for title, text in parts.items())
     return f"Train a policy: python train.py [group=option] [key=value] ...\n\n{body}\n"
 
 
 def everything(conf: Path, plugins: Described) -> str:
     """Five examples, all groups with their options, and the top-level keys."""
-    brought = [line for group in sorted(plugins) for line in _listed(group, plugins[group])]
+    brought = [line for group in sorted(plugins) for line in _list_options(group, plugins[group])]
     parts = {
         "Examples": EXAMPLES,
         "How to write it": NOTES,
@@ -124,7 +124,7 @@ def everything(conf: Path, plugins: Described) -> str:
         "Groups (* is the default)": "\n".join(_groups(conf)),
         "Keys": "\n".join(_keys(conf / "config.yaml")),
     }
-    return _titled(parts)
+    return _join_sections(parts)
 
 
 def _groups(conf: Path) -> Iterator[str]:
@@ -149,12 +149,12 @@ def _options(conf: Path) -> dict[str, dict[str, str]]:
     return found
 
 
-def _listed(group: str, options: Mapping[str, str]) -> Iterator[str]:
+def _list_options(group: str, options: Mapping[str, str]) -> Iterator[str]:
     yield f"  {group}"
     yield from (f"    {name:<22} {options[name]}".rstrip() for name in sorted(options))
 
 
-def brought_by(folders: Sequence[Path]) -> dict[str, dict[str, str]]:
+def list_plugin_options(folders: Sequence[Path]) -> dict[str, dict[str, str]]:
     """The options that plugins register, and those in their `conf` folders."""
     found: dict[str, dict[str, str]] = {}
     for (group, name), component in list_own_options().items():

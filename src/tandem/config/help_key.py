@@ -37,7 +37,7 @@ class Key:
     default: object = inspect.Parameter.empty  # of the function that reads it
 
     @property
-    def typed(self) -> str:
+    def assignment(self) -> str:
         return f"{self.name}={shorten(self.value)}"
 
     @property
@@ -80,7 +80,9 @@ def describe_key(
         "presets": "; ".join(presets),
         "on resume": "may change" if key_of(key.name).resumable else "keeps its value",
     }
-    return "\n".join([key.typed, "", *(_row(name, text) for name, text in rows.items() if text)])
+    return "\n".join(
+        [key.assignment, "", *(_row(name, text) for name, text in rows.items() if text)]
+    )
 
 
 def _row(name: str, text: str) -> str:

@@ -61,7 +61,7 @@ def topic(
     parts = [] if group is None else [_options(group, groups[group], chosen.get(group))]
     if keys or own is not None:
         shown = keys if own is None else [own]
-        parts.append("Keys (value, type, bound, meaning):\n" + _aligned(shown))
+        parts.append("Keys (value, type, bound, meaning):\n" + _align(shown))
     parts += _docstring(_at(tree, dotted))
     inner = [other for other in groups if group is not None and other.startswith(f"{group}/")]
     if inner:
@@ -80,9 +80,9 @@ def _refuse_unknown(name: str, dotted: str, cfg: DictConfig, groups: Described) 
     raise ConfigError(unknown("group or key", name, names))
 
 
-def _aligned(keys: Sequence[Key]) -> str:
-    width = max(len(key.typed) for key in keys)
-    return "\n".join(f"  {key.typed:<{width}}  {key.meaning}" for key in keys)
+def _align(keys: Sequence[Key]) -> str:
+    width = max(len(key.assignment) for key in keys)
+    return "\n".join(f"  {key.assignment:<{width}}  {key.meaning}" for key in keys)
 
 
 def _options(group: str, described: Mapping[str, str], chosen: str | None) -> str:
@@ -163,14 +163,14 @@ def _arguments(node: object, annotation: object) -> dict[str, tuple[object, obje
     if not isinstance(node, Mapping):
         return {}
     if "_target_" in node:
-        return _of_function(resolve(node["_target_"], "--help"), node)
+        return _function_keys(resolve(node["_target_"], "--help"), node)
     for option in (annotation, *options(annotation)):
         if inspect.isclass(option) and is_dataclass(option):
-            return _of_function(option, {})
+            return _function_keys(option, {})
     return dict.fromkeys(node, (typing.Any, inspect.Parameter.empty, ""))
 
 
-def _of_function(function: Callable, node: Mapping) -> dict[str, tuple[object, object, str]]:
+def _function_keys(function: Callable, node: Mapping) -> dict[str, tuple[object, object, str]]:
     """The arguments that a node gives to its function, or may give."""
     comments = read_meanings(function)
     return {
@@ -191,11 +191,11 @@ def _comments(dotted: str, chosen: Mapping[str, str | None], conf: Path) -> dict
     found: dict[str, str] = {}
     for path, prefix in files.items():
         if path.is_file():
-            found |= _commented(path.read_text(), prefix)
+            found |= _collect_comments(path.read_text(), prefix)
     return found
 
 
-def _commented(text: str, prefix: str) -> dict[str, str]:
+def _collect_comments(text: str, prefix: str) -> dict[str, str]:
     found, above = {}, [] if not prefix or "@package _global_" in text else prefix.split(".")
     stack: list[tuple[int, str]] = []
     for row in text.splitlines():
@@ -215,10 +215,10 @@ def _docstring(node: object) -> list[str]:
         return []
     said = inspect.getdoc(resolve(node["_target_"], "--help")) or ""
     said = ELSEWHERE.split(said)[0].strip()
-    return [f"{node['_target_']}:\n" + _indented(said)] if said else []
+    return [f"{node['_target_']}:\n" + _indent(said)] if said else []
 
 
-def _indented(text: str) -> str:
+def _indent(text: str) -> str:
     return "\n".join(f"  {row}".rstrip() for row in text.splitlines())
 
 

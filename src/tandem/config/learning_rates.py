@@ -25,7 +25,7 @@ class Rates:
         return math.sqrt(self.low * self.high)
 
 
-def around(rate: float) -> Rates:
+def range_around(rate: float) -> Rates:
     """The range around a single known rate: from its half to its double."""
     return Rates(low=rate / 2, high=2 * rate)
 
@@ -34,7 +34,7 @@ TINY = 1e7  # parameters; smaller models are embedded ones
 # Upper bound of parameters -> range for full weights. Models called 70B have up to 70.6e9
 # parameters. Embedded models: around the tuned recipe of tiny_lm and grpo.
 LANGUAGE: Mapping[float, Rates] = {
-    TINY: around(3e-4),
+    TINY: range_around(3e-4),
     1e9: Rates(low=5e-6, high=1e-5),
     10e9: Rates(low=1e-6, high=5e-6),
     71e9: Rates(low=5e-7, high=1e-6),
@@ -45,7 +45,7 @@ UNKNOWN = 1e-6  # the boundary between the rows of 1B to 10B and of 10B to 70B
 # (LoRA Without Regret, Schulman et al., 2025, thinkingmachines.ai/blog/lora).
 ADAPTERS = 10
 # Flow models, of any size: as in their papers. The embedded one: as in most of its recipes.
-FLOW = {"weights": around(1e-5), "adapters": around(3e-4), "tiny": around(1e-3)}
+FLOW = {"weights": range_around(1e-5), "adapters": range_around(3e-4), "tiny": range_around(1e-3)}
 LEVELS: tuple[Level, ...] = ("low", "middle", "high")
 
 

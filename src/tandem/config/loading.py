@@ -44,7 +44,7 @@ class Loader(ConfigLoaderImpl):
 
     def compose(self, choices: Sequence[str]) -> Composition:
         """The configuration of these choices, without Hydra's own part."""
-        asked, repo = self._listed(choices)
+        asked, repo = self._list_files(choices)
         presets = self._presets(asked, choices)
         numbers = Numbers()
         swaps = [list(_find_swaps(preset, asked, repo, choices)) for preset in presets]
@@ -60,7 +60,7 @@ class Loader(ConfigLoaderImpl):
             deleted=dict(_find_deleted(asked, repo)),
         )
 
-    def _listed(self, choices: Sequence[str]) -> tuple[DefaultsList, IConfigRepository]:
+    def _list_files(self, choices: Sequence[str]) -> tuple[DefaultsList, IConfigRepository]:
         """The files of these choices, and the repository that caches them."""
         parsed, repo = self._parse_overrides_and_create_caching_repo("config", list(choices))
         listed = hydras_list.create_defaults_list(
@@ -79,9 +79,9 @@ class Loader(ConfigLoaderImpl):
         known = asked.overrides.known_choices
         alone = [f"{group}={known[group]}" for group in ("model", "algorithm")]
         if known.get("experiment") is None:
-            return [self._listed(alone)[0]]
+            return [self._list_files(alone)[0]]
         study = f"experiment={known['experiment']}"
-        return [self._listed(words)[0] for words in (alone, [*alone, study])]
+        return [self._list_files(words)[0] for words in (alone, [*alone, study])]
 
     def _compose_config_from_defaults_list(
         self, defaults: list[ResultDefault], repo: IConfigRepository
@@ -162,7 +162,7 @@ def _find_swaps(
         hung = {each.override_key for each in asked.defaults if is_hung_in(each, group, place)}
         inner = frozenset(hung & of_preset) if is_other else frozenset()
         nodes = (_node_of(listed, group, place, inner, repo) for listed in (preset, asked))
-        swap = Swap(group, place, *nodes, inner, _beside(asked, group, place, repo))
+        swap = Swap(group, place, *nodes, inner, _keys_outside(asked, group, place, repo))
         if is_other or any(_overrules(swap, default, repo) for default in asked.defaults):
             yield swap
 
@@ -178,7 +178,7 @@ def _node_of(
     return select_node(alone, place)
 
 
-def _beside(
+def _keys_outside(
     listed: DefaultsList, group: str, place: str, repo: IConfigRepository
 ) -> frozenset[str]:
     """The keys that the option of a group sets beside its place, such as the scale of a clip."""

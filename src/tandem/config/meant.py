@@ -11,7 +11,7 @@ READERS = {".jsonl": "jsonl", ".txt": "text"}
 TABLES = (".csv", ".parquet")  # read through their folder
 
 
-def meant(group: str, name: str) -> str | None:
+def suggest(group: str, name: str) -> str | None:
     """The message that suggests other words; None: there is no suggestion."""
     find = {"model": _model, "data": _data, "reward": _reward}.get(group)
     words = None if find is None else find(name)
@@ -45,13 +45,13 @@ def _reward(name: str) -> str | None:
     if path.suffix != ".py":
         return None
     module = ".".join(path.with_suffix("").parts).lstrip(".")
-    own = ",".join(_registered(path)) if path.is_file() else ""
+    own = ",".join(_list_rewards(path)) if path.is_file() else ""
     chosen = f"reward=[{own}]" if "," in own else f"reward={own or 'NAME'}"
     told = "" if own else ", where NAME is one of its functions with @register_reward"
     return f"plugins=[{module}] {chosen}{told}"
 
 
-def _registered(path: Path) -> list[str]:
+def _list_rewards(path: Path) -> list[str]:
     """The rewards that a file registers, found without running it."""
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))

@@ -32,7 +32,7 @@ def list_options_in_use(overrides: Sequence[str], cfg: DictConfig) -> Mapping[st
     A recipe or preset may set another function than that of the option it chooses, and a model
     leaves out parts that it has no place for.
     """
-    source, menu, made = _composed(overrides)
+    source, menu, made = _compose(overrides)
     chosen = made.choices
     left_out = {group for group in cfg.choices if "/" in group}
     return {
@@ -41,7 +41,7 @@ def list_options_in_use(overrides: Sequence[str], cfg: DictConfig) -> Mapping[st
     }
 
 
-def _composed(overrides: Sequence[str]) -> tuple[Loader, Menu, Composition]:
+def _compose(overrides: Sequence[str]) -> tuple[Loader, Menu, Composition]:
     source = make_loader(import_plugins(overrides))
     menu = list_options(source)
     choices = [part for part in parse(overrides) if is_choice(part, menu)]
@@ -53,7 +53,7 @@ def find_setter(overrides: Sequence[str], key: str, value: object) -> Setter | N
     typed = [part for part in parse(overrides) if part.key_or_group == key]
     if typed:
         return Setter("the command line", typed[-1].input_line.partition("=")[2])
-    source, _, made = _composed(overrides)
+    source, _, made = _compose(overrides)
     places = [key, f"algorithm.{key}"] if key in OF_THE_RUN else [key]
     for default in reversed(made.listed.defaults):
         found = source.repository.load_config(default.config_path)

@@ -21,7 +21,7 @@ from hydra.errors import OverrideParseException
 from hydra.plugins.config_source import ConfigSource
 
 from tandem.config.files import Read
-from tandem.config.meant import is_path, meant
+from tandem.config.meant import is_path, suggest
 from tandem.config.names import ConfigError, nearest, unknown
 from tandem.settings.renamed import present_override
 
@@ -147,7 +147,7 @@ def refuse_wrong_options(group: str, chosen: object, menu: Menu) -> None:
 
 def _unknown_option(group: str, name: str, options: Sequence[str]) -> str:
     """The message about an unknown option, which may be a value that some option takes."""
-    thing = meant(group, name)
+    thing = suggest(group, name)
     if thing is None or not (is_path(name) or nearest(name, options) is None):
         return unknown(f"option of {group}", name, options)
     return thing

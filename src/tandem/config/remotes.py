@@ -29,7 +29,7 @@ def _judges_are_shown_what_they_judge(where: str, call: Call) -> Iterator[str]:
     template, places = call.arguments.get("template"), places_of(call.target)
     if places is None:
         return
-    if isinstance(template, Call) and (broken := make(template).broken(*places)) is not None:
+    if isinstance(template, Call) and (broken := make(template).fault(*places)) is not None:
         yield f"{where}.template: {broken}"
     scale = call.arguments.get("scale")
     if scale is not None and not scale[0] < scale[1]:

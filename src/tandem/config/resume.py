@@ -21,7 +21,7 @@ from tandem.config.plugins import hash_modules, load_plugins
 from tandem.config.values import list_keys
 from tandem.record import foreign
 from tandem.record.foreign import UNREADABLE, read_config, reason_of
-from tandem.record.latest import followed
+from tandem.record.latest import follow_link
 from tandem.record.secrets import REDACTED
 from tandem.remote import is_address
 from tandem.settings.renamed import present_config
@@ -64,7 +64,7 @@ def configuration(overrides: Sequence[str]) -> DictConfig:
 def find_resumed_run(overrides: Sequence[str]) -> Path | None:
     """The run directory that `resume=` names."""
     named = [part.value() for part in parse(overrides) if part.key_or_group == "resume"]
-    return followed(Path(str(named[-1]))) if named and named[-1] is not None else None
+    return follow_link(Path(str(named[-1]))) if named and named[-1] is not None else None
 
 
 def resume_config(folder: Path, overrides: Sequence[str]) -> DictConfig:

@@ -116,7 +116,7 @@ class _Fit:
         if meant is not None or "_target_" in after:
             same = meant == after.get("_target_")
         if same and _has_another_part(before, after):
-            self.numbers.kept.update(self._beside(said, after))
+            self.numbers.kept.update(self._own_numbers(said, after))
         if "_target_" in said and said["_target_"] != before.get("_target_"):
             before = {}  # the file chose another function
         kept = {}
@@ -133,7 +133,7 @@ class _Fit:
                 kept[name] = value
         return kept
 
-    def _beside(self, said: Plain, after: Plain) -> Plain:
+    def _own_numbers(self, said: Plain, after: Plain) -> Plain:
         """The numbers of a node itself, without those of its parts."""
         own = {name: x for name, x in said.items() if not isinstance(after.get(name), dict)}
         return _flatten(self.place, own)

@@ -59,12 +59,12 @@ def read_trusted() -> Trusted:
     if not path.is_file():
         return Trusted()
     try:
-        return _trusted(json.loads(path.read_bytes()))
+        return _parse_trusted(json.loads(path.read_bytes()))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read ({error}); remove it") from error
 
 
-def _trusted(read: object) -> Trusted:
+def _parse_trusted(read: object) -> Trusted:
     """The record in a file. Raises ValueError for another structure than the written one."""
     if not isinstance(read, dict):
         raise ValueError("it is not an object")
@@ -101,10 +101,10 @@ def remember(config: Mapping[str, object], plugins: Mapping[str, str]) -> None:
             caches=sorted({*before.caches, *filter(None, [config.get("cache_dir")])}),
         )
         if now != before:
-            durable.replace(path, json.dumps(_written(now), indent=1).encode())
+            durable.replace(path, json.dumps(_to_json(now), indent=1).encode())
 
 
-def _written(now: Trusted) -> dict[str, Any]:
+def _to_json(now: Trusted) -> dict[str, Any]:
     """The JSON object to write, without empty fields, which older versions may not know."""
     known = asdict(now)
     others = known.pop("others")

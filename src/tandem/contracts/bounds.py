@@ -13,7 +13,7 @@ INF = float("inf")
 class Limit(Protocol):
     """A condition on a value in its annotation, in addition to the type."""
 
-    def broken(self, value: object) -> str | None:
+    def violation(self, value: object) -> str | None:
         """The condition that the value violates, in words; None: it violates none."""
 
 
@@ -31,7 +31,7 @@ class Bound:
         above = number > self.low if self.open_low else number >= self.low
         return above and (number < self.high if self.open_high else number <= self.high)
 
-    def broken(self, value: object) -> str | None:
+    def violation(self, value: object) -> str | None:
         """The violated bound, in words; None: the value is inside, or not a number."""
         numbers = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
         judged = [n for n in numbers if type(n) in (int, float)]
@@ -59,7 +59,7 @@ class Rising:
 
     said: str
 
-    def broken(self, value: object) -> str | None:
+    def violation(self, value: object) -> str | None:
         return None if value is None or value[0] < value[1] else self.said
 
 

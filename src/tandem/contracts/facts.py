@@ -156,7 +156,7 @@ class Facts:
         """Whether it reads other rows of a group."""
         return self.whole_groups or self.batch_statistics is not None
 
-    def joined(self, declared: Mapping[str, Any]) -> Facts:
+    def with_declared(self, declared: Mapping[str, Any]) -> Facts:
         """These facts updated by `declared`; what is read, refused and has units is merged."""
         for name in declared:
             refuse_unknown("fact of a component", name, [one.name for one in fields(Facts)])

@@ -70,7 +70,7 @@ class Output:
         elif not isinstance(value, Tensor) or value.shape != mask.shape:
             fault = self._of_shape(part, value, mask)
         if fault := fault or self._of_values(value, mask, learns):
-            raise WrongOutput(f"{self.kind} {named(part)} {fault}")
+            raise WrongOutput(f"{self.kind} {callable_name(part)} {fault}")
         return value
 
     def refuse_unlike(self, part: Callable, first: Tensor, again: Tensor) -> None:
@@ -80,7 +80,7 @@ class Output:
 
     def unlike(self, part: Callable, when: str = AGAIN) -> WrongOutput:
         """The error of a part that gives equal rows different values, with its place."""
-        place = f"{named(part)} at {place_of(part)}"
+        place = f"{callable_name(part)} at {place_of(part)}"
         return WrongOutput(f"{self.kind} {place} gives rows other values when {when}")
 
     def _of_shape(self, part: Callable, value: Tensor, mask: Tensor) -> str | None:
@@ -163,8 +163,9 @@ def refuse_undeclared(
         for words in (re.findall(r"\w+", text), frame.f_code.co_names):
             if read := sorted(absent.intersection(words)):
                 listed = ", ".join(f'"{name}"' for name in read)
+                file = relative_path(frame.f_code.co_filename)
                 raise WrongOutput(
-                    f"{kind} {named(part)} at {shown(frame.f_code.co_filename)}:{line} reads "
+                    f"{kind} {callable_name(part)} at {file}:{line} reads "
                     f"{', '.join(read)}, which the policy was not asked for; declare "
                     f"reads={{{listed}}} in its decorator"
                 ) from error
@@ -188,8 +189,9 @@ def refuse_absent_field(
     lacking = [one for one in prompts if asks and not one.fields.keys() >= {*error.args}]
     if lacking:
         name, prompt = error.args[0], lacking[0]
+        file = relative_path(frame.f_code.co_filename)
         raise WrongOutput(
-            f"{kind} {named(part)} at {shown(frame.f_code.co_filename)}:{line} reads the field "
+            f"{kind} {callable_name(part)} at {file}:{line} reads the field "
             f"{name!r}, and prompt {prompt.id} of {prompt.source} has none: "
             f"{str(prompt.text or prompt.messages)[:60]!r}; give it to every row of the data, "
             f"or read it by .get({name!r}, NUMBER)"
@@ -201,11 +203,11 @@ def wrong_value(part: Callable, value: object, want: str) -> WrongOutput:
     kind = f"a {type(value).__name__}"
     if isinstance(value, Tensor):
         kind = f"{value.dtype} {[*value.shape]}"
-    name = getattr(part, "__qualname__", named(part))
+    name = getattr(part, "__qualname__", callable_name(part))
     return WrongOutput(f"{name} at {place_of(part)} returned {kind}; return {want}")
 
 
-def named(part: Callable) -> str:
+def callable_name(part: Callable) -> str:
     """The name of the function or class of a part."""
     owner = unwrap_partial(part)[0]
     return getattr(owner, "__name__", type(owner).__name__)
@@ -215,12 +217,12 @@ def place_of(part: Callable) -> str:
     """FILE:LINE where the component is written; its name where there is no file."""
     owner = inspect.unwrap(unwrap_partial(part)[0])
     try:
-        return f"{shown(inspect.getsourcefile(owner))}:{inspect.getsourcelines(owner)[1]}"
+        return f"{relative_path(inspect.getsourcefile(owner))}:{inspect.getsourcelines(owner)[1]}"
     except (TypeError, OSError):
-        return named(part)
+        return callable_name(part)
 
 
-def shown(file: str) -> str:
+def relative_path(file: str) -> str:
     """A path as seen from the working directory."""
     path = Path(file)
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

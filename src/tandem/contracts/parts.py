@@ -38,7 +38,7 @@ def declare(**facts: Any) -> Callable:
 
     def decorate(component: Callable) -> Callable:
         refuse_missing_numbers(component, **facts)
-        component.facts = facts_of(component).joined(facts)
+        component.facts = facts_of(component).with_declared(facts)
         return component
 
     return decorate

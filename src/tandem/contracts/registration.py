@@ -50,12 +50,10 @@ class Registrar:
 
     def __call__(self, named: Callable | str | None = None, /, **facts: Any) -> Callable:
         if callable(named):
-            return self._registered(named, None, facts)
-        return lambda component: self._registered(component, named, facts)
+            return self._register(named, None, facts)
+        return lambda component: self._register(component, named, facts)
 
-    def _registered(
-        self, component: Callable, named: str | None, facts: dict[str, Any]
-    ) -> Callable:
+    def _register(self, component: Callable, named: str | None, facts: dict[str, Any]) -> Callable:
         _refuse_nameless(component)
         name = named or component.__name__
         if OPTION.fullmatch(name) is None:

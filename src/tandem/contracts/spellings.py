@@ -86,7 +86,9 @@ def adapt_to_group(function: Callable, accepted: Sequence[Spelling]) -> Callable
             others = list(inspect.signature(function).parameters.values())[len(spelling.takes) :]
             adapted.__signature__ = signature_of(accepted[0].takes, others)
             return adapted
-    raise ValueError(f"{_shown(function)}: write it as {' or as '.join(map(str, accepted))}")
+    raise ValueError(
+        f"{_format_signature(function)}: write it as {' or as '.join(map(str, accepted))}"
+    )
 
 
 def signature_of(takes: Sequence[str], numbers: Sequence[Parameter]) -> Signature:
@@ -119,7 +121,9 @@ def refuse_uncallable(function: Callable, takes: Sequence[str], *, numbers: bool
     if unbound or least > len(takes) or (len(by_place) < len(takes) and not rest):
         listed = ", ".join(takes)
         written = f"({listed}, *, numbers)" if numbers else f"({listed}), numbers in __init__"
-        raise ValueError(f"{_shown(function)}: it is called with {listed}; write it as {written}")
+        raise ValueError(
+            f"{_format_signature(function)}: it is called with {listed}; write it as {written}"
+        )
 
 
 def refuse_unbound(
@@ -132,12 +136,12 @@ def refuse_unbound(
         signature.bind(*takes, **{name: None for name in numbers if name in signature.parameters})
     except TypeError as error:
         raise ValueError(
-            f"{_shown(function)}: {error}; {fact}= is called with {listed} and numbers of the part "
-            f"that declares it, so write it as ({listed}, *, numbers)"
+            f"{_format_signature(function)}: {error}; {fact}= is called with {listed} and "
+            f"numbers of the part that declares it, so write it as ({listed}, *, numbers)"
         ) from None
 
 
-def _shown(function: Callable) -> str:
+def _format_signature(function: Callable) -> str:
     return f"{function.__module__}.{function.__qualname__}{inspect.signature(function)}"
 
 

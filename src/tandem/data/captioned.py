@@ -13,7 +13,7 @@ from typing import BinaryIO
 from tandem.data.checks import LONGEST_ROW, parse
 from tandem.data.columns import Stored
 from tandem.data.decoding import open_file
-from tandem.data.lines import filled_lines, read_lines
+from tandem.data.lines import nonblank_lines, read_lines
 
 PICTURES = frozenset(("jpg", "jpeg", "png", "webp", "gif", "bmp", "tif", "tiff", "ppm"))
 METADATA = ("metadata.jsonl", "metadata.csv")
@@ -116,7 +116,7 @@ def metadata(place: Path, files: Mapping[str, Stored]) -> list[Sample]:
 
 def _rows(path: Path) -> Iterator[tuple[int, bytes | Mapping[str, str]]]:
     with open_file(path) as file:
-        yield from enumerate(_csv(file), start=1) if path.suffix == ".csv" else filled_lines(file)
+        yield from enumerate(_csv(file), start=1) if path.suffix == ".csv" else nonblank_lines(file)
 
 
 def _csv(file: BinaryIO) -> Iterator[Mapping[str, str]]:

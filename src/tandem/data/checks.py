@@ -48,9 +48,9 @@ def to_prompt(row: dict, *, source: str, content: int) -> Prompt:
     if text is not None and messages is not None:
         raise ValueError("both `prompt` and `messages`: give one of them")
     if text is not None:
-        _filled_text(text, "`prompt`")
+        _check_text(text, "`prompt`")
     named = row.get("source", source)
-    _filled_text(named, "`source`")
+    _check_text(named, "`source`")
     chosen, rejected = _pair(row.get("chosen"), row.get("rejected"))
     return Prompt(
         id=_id(row["id"]) if "id" in row else content,
@@ -78,7 +78,7 @@ def _finite(number: str) -> float:
     return value
 
 
-def _filled_text(value: object, name: str) -> None:
+def _check_text(value: object, name: str) -> None:
     if not isinstance(value, str):
         raise ValueError(f"{name} must be text, not {_kind(value)}")
     if not value.strip():
@@ -118,7 +118,7 @@ def _pair(chosen: object, rejected: object) -> tuple[str, str] | tuple[None, Non
         if value is None:
             raise ValueError(f"`{name}` is missing: a pair has a chosen and a rejected answer")
         if not isinstance(value, Picture):
-            _filled_text(value, f"`{name}`")
+            _check_text(value, f"`{name}`")
     if chosen == rejected:
         raise ValueError("`chosen` and `rejected` are equal: nothing is preferred")
     return chosen, rejected

@@ -32,7 +32,7 @@ class Columns:
     answer_pattern: str | None = None  # the answer is the first group of its last match
 
     @property
-    def named(self) -> dict[str, str]:
+    def by_field(self) -> dict[str, str]:
         """Field -> its column."""
         known = {x.name: getattr(self, x.name) for x in fields(self) if x.name != "answer_pattern"}
         return {name: column for name, column in known.items() if column is not None}
@@ -54,14 +54,14 @@ def cell(row: Mapping, column: str) -> object:
 def to_row(row: Mapping, columns: Columns, answers: Decoding) -> dict:
     """A row of a table as a row of `jsonl`, with its pictures. Raises ValueError for a missing
     column or an invalid picture."""
-    named = columns.named
+    named = columns.by_field
     for option, column in named.items():
         if column.split(".")[0] not in row:
             raise ValueError(f"has no {column!r} (data.columns.{option}), only {sorted(row)}")
     read: dict[str, object] = {}
     for name, column in named.items():
         decode = answers if name in ANSWERS else SHOWN
-        decode = answers.beside(read.get("chosen")) if name == "rejected" else decode
+        decode = answers.for_second(read.get("chosen")) if name == "rejected" else decode
         read[name] = _show(name, cell(row, column), decode)
     question, used = read.pop("prompt"), (*OWN_KEYS, *named.values())
     read["answer"] = _answer(read.get("answer"), columns)

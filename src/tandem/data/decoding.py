@@ -51,7 +51,7 @@ class Decoding:
             picture = _cut(picture, nearest_size(picture.height, picture.width, self.sizes))
         return as_pixels(picture)
 
-    def beside(self, other: object) -> Decoding:
+    def for_second(self, other: object) -> Decoding:
         """The decoding for the second of a pair, cropped like the first if that is a picture."""
         if not self.sizes or not isinstance(other, Picture):
             return self
@@ -97,13 +97,13 @@ def open_file(path: Path) -> Iterator[BinaryIO]:
 @contextmanager
 def open_regular(path: Path) -> Iterator[BinaryIO]:
     """Raises OSError, also for anything but a regular file: a pipe may block forever."""
-    with open(path, "rb", opener=_at_once) as file:
+    with open(path, "rb", opener=_open_nonblocking) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError("it is not a regular file")
         yield file
 
 
-def _at_once(path: str, flags: int) -> int:
+def _open_nonblocking(path: str, flags: int) -> int:
     """Open without blocking, so that a pipe without a writer opens too."""
     return os.open(path, flags | os.O_NONBLOCK)
 

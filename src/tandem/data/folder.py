@@ -10,7 +10,7 @@ from tandem.data.checks import parse
 from tandem.data.lines import as_row
 from tandem.data.pictures import Resize
 from tandem.data.records import Data, Rows, StreamMaker
-from tandem.data.rows import assemble, finisher, looked_at, read_rows, with_negative
+from tandem.data.rows import absolute_hint, assemble, finisher, read_rows, with_negative
 from tandem.data.stream import PromptStream
 from tandem.types import Prompt
 
@@ -39,7 +39,7 @@ def folder(
     """
     place = Path(path).expanduser()
     if not place.exists():
-        raise ValueError(f"data.path={path}: there is no such folder{looked_at(place)}")
+        raise ValueError(f"data.path={path}: there is no such folder{absolute_hint(place)}")
     if place.is_file():
         kind = {".jsonl": "jsonl", ".txt": "text"}.get(place.suffix)
         raise ValueError(
@@ -54,7 +54,7 @@ def folder(
     if splits[0] is None:
         raise ValueError(
             f"data.path={path}: there is no train.jsonl or train.txt in this folder"
-            f"{looked_at(place)}"
+            f"{absolute_hint(place)}"
         )
     return assemble(*splits, held_out=held_out, max_size=max_size, curriculum=curriculum, seed=seed)
 

@@ -17,7 +17,7 @@ HIGHER, LOWER = "+", "-"
 DIGITS = 2
 
 
-def spelled(number: int) -> str:
+def spell(number: int) -> str:
     """The two digits of a guess."""
     return f"{number:0{DIGITS}}"
 
@@ -59,7 +59,7 @@ def make_prompt(secret: int, width: int, guesses: int) -> Prompt:
         id=prompt_id("hilo", width, guesses, secret),
         source=f"hilo_{width}",
         text=QUESTION,
-        answer=spelled(secret),
+        answer=spell(secret),
         fields={"secret": secret, "width": width, "guesses": guesses},
     )
 
@@ -71,7 +71,7 @@ def show_game(number: int, *, width: int, guesses: int, seed: int) -> Prompt:
     messages = [{"role": "user", "content": QUESTION}]
     for draw in draws:
         guess = low + int(draw * (high - low + 1))
-        messages.append({"role": "assistant", "content": spelled(guess)})
+        messages.append({"role": "assistant", "content": spell(guess)})
         if guess == secret:
             break
         low, high = (guess + 1, high) if guess < secret else (low, guess - 1)

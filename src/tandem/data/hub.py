@@ -90,12 +90,12 @@ def load_rows(
             f"data.name={name} (data.split: subset {subset}, split {split}): {reason}"
         ) from None
     _check_columns(name, columns, table.features)
-    table, pictures = _undecoded(table, columns)
+    table, pictures = _without_decoding(table, columns)
     kept = _distinct(table, columns.prompt) if unique else range(len(table))
     file, answers = f"{name}:{split}", Decoding(exact=True, sizes=sizes_of(resize))
     rows = check_rows(
         zip((place + 1 for place in kept), zip(kept, table.select(kept), strict=True), strict=True),
-        lambda row: to_row(_stored(table, *row, pictures), columns, answers),
+        lambda row: to_row(_with_stored_pictures(table, *row, pictures), columns, answers),
         file=file,
         source=name.rstrip("/").split("/")[-1],
         finish=partial(_with_pictures, resize=resize, column=columns.images),
@@ -107,7 +107,7 @@ def load_rows(
     return replace(rows, prompts=prompts, bad=(*rows.bad, *_repeats(kept, len(table), file)))
 
 
-def _undecoded(
+def _without_decoding(
     table: datasets.Dataset, columns: Columns
 ) -> tuple[datasets.Dataset, tuple[str, ...]]:
     """The table with undecoded pictures in the named columns, and the names of those columns.
@@ -115,7 +115,7 @@ def _undecoded(
     import datasets
 
     raw, found = datasets.Image(decode=False), []
-    for option, column in columns.named.items():
+    for option, column in columns.by_field.items():
         feature = table.features.get(column)
         inner = feature.feature if isinstance(feature, datasets.List) else feature
         if isinstance(inner, datasets.Image):
@@ -130,21 +130,21 @@ def _undecoded(
     return table, tuple(found)
 
 
-def _stored(
+def _with_stored_pictures(
     table: datasets.Dataset, place: int, row: Mapping, pictures: Sequence[str]
 ) -> dict[str, object]:
     """The row, with its pictures as files that are read from the table on use."""
 
-    def stored(column: str, number: int) -> Stored:
+    def make_stored(column: str, number: int) -> Stored:
         return Stored(name=column, read=partial(_read, table, place, column, number))
 
     said = dict(row)
     for column in pictures:
         match row[column]:
             case list() as held:
-                said[column] = [stored(column, number) for number in range(len(held))]
+                said[column] = [make_stored(column, number) for number in range(len(held))]
             case held if held is not None:
-                said[column] = stored(column, 0)
+                said[column] = make_stored(column, 0)
     return said
 
 
@@ -185,7 +185,7 @@ def _repeats(kept: Sequence[int], there: int, file: str) -> tuple[InvalidRow, ..
 
 
 def _check_columns(name: str, columns: Columns, features: Mapping) -> None:
-    for option, column in columns.named.items():
+    for option, column in columns.by_field.items():
         within = features
         for part in column.split("."):
             if not isinstance(within, Mapping) or part not in within:

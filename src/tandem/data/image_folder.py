@@ -13,7 +13,7 @@ from tandem.data.columns import Columns, to_row, with_own_pictures
 from tandem.data.decoding import Decoding
 from tandem.data.pictures import Resize, sizes_of
 from tandem.data.records import Data, InvalidRow, Rows, StreamMaker
-from tandem.data.rows import assemble, check_rows, looked_at, with_negative
+from tandem.data.rows import absolute_hint, assemble, check_rows, with_negative
 from tandem.data.stored import SHARD, in_folder, in_shard
 from tandem.data.stream import PromptStream
 
@@ -45,7 +45,7 @@ def image_folder(
     """
     place = Path(path).expanduser()
     if not place.exists():
-        raise ValueError(f"data.path={path}: there is no such folder or .tar{looked_at(place)}")
+        raise ValueError(f"data.path={path}: there is no such folder or .tar{absolute_hint(place)}")
     if place.is_file() and place.suffix != SHARD:
         raise ValueError(f"data.path={path} is a file but not a .tar; name a folder")
     load = partial(_load, source=place.resolve().stem, columns=columns, resize=resize)

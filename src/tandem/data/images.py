@@ -110,7 +110,7 @@ def add_marks(prompt: Prompt) -> Prompt:
     if prompt.text is not None:
         return replace(prompt, text=before + prompt.text)
     first = next((i for i, turn in enumerate(prompt.messages) if turn["role"] == "user"), 0)
-    return replace(prompt, messages=_before(prompt.messages, first, before))
+    return replace(prompt, messages=_put_marks_before(prompt.messages, first, before))
 
 
 def count_marks(prompt: Prompt) -> int:
@@ -119,6 +119,6 @@ def count_marks(prompt: Prompt) -> int:
     return sum(text.count(IMAGE) for text in texts)
 
 
-def _before(messages: Sequence, place: int, marks: str) -> tuple:
+def _put_marks_before(messages: Sequence, place: int, marks: str) -> tuple:
     turn = messages[place]
     return (*messages[:place], {**turn, "content": marks + turn["content"]}, *messages[place + 1 :])

@@ -26,10 +26,10 @@ def as_row(line: bytes) -> dict:
 def number_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Numbered lines that are not blank. Raises OSError for what is no regular file."""
     with open_regular(path) as file:
-        yield from filled_lines(file)
+        yield from nonblank_lines(file)
 
 
-def filled_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+def nonblank_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """Numbered lines that are not blank."""
     return ((number, line) for number, line in read_lines(file) if line.strip())
 

@@ -103,7 +103,7 @@ def beyond(cell: str, move: str, side: int) -> str | None:
     return CELLS[row * side + column] if inside else None
 
 
-def described(cell: str, doors: Doors) -> str:
+def describe_cell(cell: str, doors: Doors) -> str:
     """The position and the open moves: `e+)`."""
     return cell + "".join(move for move in MOVES if move in doors[cell])
 
@@ -112,14 +112,14 @@ def show_walk(number: int, *, side: int, moves: int, seed: int) -> Prompt:
     """A random walk through open doors, all equally likely, to the goal or the last move."""
     asked = make_prompt(number, side=side, moves=moves, seed=seed, kind="walk")
     doors, cell = asked.fields["doors"], asked.fields["start"]
-    messages = [{"role": "user", "content": asked.text + described(cell, doors)}]
+    messages = [{"role": "user", "content": asked.text + describe_cell(cell, doors)}]
     for draw in rng.uniform(rng.key(seed, "steps", number), (moves,)).tolist():
         move = choose(sorted(doors[cell]), draw)
         messages.append({"role": "assistant", "content": move})
         cell = doors[cell][move]
         if cell == asked.fields["goal"]:
             break
-        messages.append({"role": "user", "content": described(cell, doors)})
+        messages.append({"role": "user", "content": describe_cell(cell, doors)})
     if messages[-1]["role"] == "user":
         messages.pop()
     return Prompt(id=asked.id, source=asked.source, messages=tuple(messages))

@@ -46,26 +46,26 @@ def maze_shown(
         side=side, moves=moves, mazes=mazes, held_out=held_out, demonstrations=0, seed=seed
     )
     train, evaluated, test = (
-        tuple(map(asked, prompts)) for prompts in (words.train, words.eval, words.test)
+        tuple(map(as_picture_prompt, prompts)) for prompts in (words.train, words.eval, words.test)
     )
     return Data(
         train=train,
         eval=evaluated,
         test=test,
         demonstrations=tuple(
-            walked(number, side=side, moves=moves, seed=seed) for number in range(demonstrations)
+            make_walk(number, side=side, moves=moves, seed=seed) for number in range(demonstrations)
         ),
         curriculum=curriculum,
         asks_again=True,  # all prompts have the same text
     )
 
 
-def asked(prompt: Prompt) -> Prompt:
+def as_picture_prompt(prompt: Prompt) -> Prompt:
     """The prompt of a maze in words, turned into one of a maze in pictures."""
     return replace(prompt, id=prompt_id("shown", str(prompt.id)), text=QUESTION)
 
 
-def walked(number: int, *, side: int, moves: int, seed: int) -> Prompt:
+def make_walk(number: int, *, side: int, moves: int, seed: int) -> Prompt:
     """A random walk through open doors, with a picture before each move."""
     maze = make_prompt(number, side=side, moves=moves, seed=seed, kind="walk")
     told = show_walk(number, side=side, moves=moves, seed=seed)
@@ -77,7 +77,7 @@ def walked(number: int, *, side: int, moves: int, seed: int) -> Prompt:
         begins = "" if messages else QUESTION
         messages.append({"role": "user", "content": f"{begins}{IMAGE}"})
         messages.append({"role": "assistant", "content": WORDS[one["content"]]})
-        images.append(drawn(doors, cell, goal))
+        images.append(draw_maze(doors, cell, goal))
         cell = doors[cell][one["content"]]
     return Prompt(
         id=prompt_id("shown", str(told.id)),
@@ -87,13 +87,15 @@ def walked(number: int, *, side: int, moves: int, seed: int) -> Prompt:
     )
 
 
-def drawn(doors: Doors, cell: str, goal: str) -> Picture:
+def draw_maze(doors: Doors, cell: str, goal: str) -> Picture:
     """The picture of a maze with the position and the goal."""
-    return painted(tuple((one, "".join(sorted(open_))) for one, open_ in doors.items()), cell, goal)
+    return paint_maze(
+        tuple((one, "".join(sorted(open_))) for one, open_ in doors.items()), cell, goal
+    )
 
 
 @lru_cache(REMEMBERED)
-def painted(doors: tuple[tuple[str, str], ...], cell: str, goal: str) -> Picture:
+def paint_maze(doors: tuple[tuple[str, str], ...], cell: str, goal: str) -> Picture:
     """The picture of a maze. doors: the cells, row by row, each with its open moves."""
     side = int(len(doors) ** 0.5)
     pixels = torch.full((side * CELL, side * CELL, 3), FLOOR, dtype=torch.uint8)

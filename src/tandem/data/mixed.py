@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tandem import rng
 from tandem.data.records import StreamMaker
-from tandem.data.stream import PromptStream, chosen_by
+from tandem.data.stream import PromptStream, draw_weighted
 from tandem.types import Prompt
 
 
@@ -59,7 +59,7 @@ class MixedStream(PromptStream):
             stream.observe([sources[i] for i in rows], success[rows])
 
     def places(self, iteration: int, count: int, round: int) -> Tensor:
-        chosen = chosen_by(self.weights, rng.key(self.seed, "dataset", iteration, round), count)
+        chosen = draw_weighted(self.weights, rng.key(self.seed, "dataset", iteration, round), count)
         places = torch.empty_like(chosen)
         for number, (stream, members) in enumerate(zip(self.streams, self.members, strict=True)):
             slots = (chosen == number).nonzero()[:, 0]

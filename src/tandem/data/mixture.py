@@ -51,7 +51,7 @@ def mixture(*, of: Mapping[str, Dataset], seed: int) -> Data:
     """
     _check(of)
     splits = {name: _splits(name, one, seed=seed) for name, one in of.items()}
-    splits, left_out = _held_apart(of, splits)
+    splits, left_out = _split_held_out(of, splits)
     bad = [row for one in of.values() for row in one.data.quarantine]
     return Data(
         **{
@@ -113,7 +113,9 @@ def _splits(name: str, one: Dataset, *, seed: int) -> Splits:
     asked = None if one.eval is True else int(one.eval)
     sizes = dict.fromkeys(TRAINED, one.max_size) | dict.fromkeys(HELD_OUT, asked)
     return {
-        split: tuple(_own(name, one.rewards, _some(one.data.splits[split], size, seed=seed)))
+        split: tuple(
+            _with_unique_ids(name, one.rewards, _some(one.data.splits[split], size, seed=seed))
+        )
         for split, size in sizes.items()
     }
 
@@ -122,7 +124,9 @@ def _some(prompts: tuple[Prompt, ...], size: int | None, *, seed: int) -> tuple[
     return () if size == 0 else choose(prompts, max_size=size, seed=seed)
 
 
-def _own(name: str, rewards: tuple[str, ...] | None, prompts: Sequence[Prompt]) -> Iterator[Prompt]:
+def _with_unique_ids(
+    name: str, rewards: tuple[str, ...] | None, prompts: Sequence[Prompt]
+) -> Iterator[Prompt]:
     """The prompts with ids, sources and headings that no other dataset has."""
     ids = prompt_ids("mixture", name, torch.tensor([prompt.id for prompt in prompts]))
     for prompt, id in zip(prompts, ids, strict=True):
@@ -136,7 +140,7 @@ def _own(name: str, rewards: tuple[str, ...] | None, prompts: Sequence[Prompt]) 
         )
 
 
-def _held_apart(
+def _split_held_out(
     of: Mapping[str, Dataset], splits: Mapping[str, Splits]
 ) -> tuple[dict[str, Splits], list[InvalidRow]]:
     """The splits of each dataset without the prompts that any holds out, and those left out."""

@@ -29,7 +29,7 @@ def make_finisher(folder: Path, *, pictures: bool, resize: Resize) -> Callable[[
 
     @cache  # a picture may occur in many rows
     def find(name: str, beside: Picture | None = None) -> Picture:
-        return show_file(folder / name, decode.beside(beside))
+        return show_file(folder / name, decode.for_second(beside))
 
     return lambda prompt: with_pictures(prompt, find)
 

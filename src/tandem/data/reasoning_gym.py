@@ -39,11 +39,11 @@ def reasoning_gym(
     total = size + 2 * held_out
     recipe = {"task": task, "size": total, "seed": seed, "difficulty": dict(difficulty or {})}
     prompts = {place: wording.put(prompt) for place, prompt in _distinct(recipe).items()}
-    train = _between(prompts, 2 * held_out, total)
+    train = _select(prompts, 2 * held_out, total)
     return Data(
         train=train,
-        eval=_between(prompts, 0, held_out),
-        test=_between(prompts, held_out, 2 * held_out),
+        eval=_select(prompts, 0, held_out),
+        test=_select(prompts, held_out, 2 * held_out),
         demonstrations=tuple(prompt for prompt in train if prompt.answer is not None),
         curriculum=curriculum,
     )
@@ -58,7 +58,7 @@ def _distinct(recipe: Mapping[str, Any]) -> dict[int, Prompt]:
     return {place: prompts[place] for place in first.values()}
 
 
-def _between(prompts: Mapping[int, Prompt], start: int, stop: int) -> tuple[Prompt, ...]:
+def _select(prompts: Mapping[int, Prompt], start: int, stop: int) -> tuple[Prompt, ...]:
     return tuple(prompt for place, prompt in prompts.items() if start <= place < stop)
 
 

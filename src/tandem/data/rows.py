@@ -151,7 +151,9 @@ def read_rows(
         named = path.stem if source is None else source
         rows = check_rows(number_lines(path), parse, file=str(path), source=named, finish=finish)
     except OSError as error:
-        raise ValueError(f"{option}={path}: {error.strerror or error}{looked_at(path)}") from None
+        raise ValueError(
+            f"{option}={path}: {error.strerror or error}{absolute_hint(path)}"
+        ) from None
     if not rows.prompts:
         first = f"; row {rows.bad[0].line}: {rows.bad[0].reason}" if rows.bad else ""
         found = f"no usable row among {len(rows.bad)}" if rows.bad else "the file has no rows"
@@ -159,12 +161,12 @@ def read_rows(
     return rows
 
 
-def looked_at(path: Path) -> str:
+def absolute_hint(path: Path) -> str:
     """The absolute path, for a message; empty if the path is already absolute."""
     return "" if path.is_absolute() else f": {path.absolute()}"
 
 
-def as_it_is(prompt: Prompt) -> Prompt:
+def identity(prompt: Prompt) -> Prompt:
     return prompt
 
 
@@ -174,7 +176,7 @@ def check_rows(
     *,
     file: str,
     source: str,
-    finish: Callable[[Prompt], Prompt] = as_it_is,
+    finish: Callable[[Prompt], Prompt] = identity,
 ) -> Rows:
     """Parse, check and finish each numbered row; equal rows, and equal ids, count once."""
     prompts: list[Prompt] = []

@@ -25,10 +25,10 @@ def split_rows(rows: Rows, *, held_out: float, seed: int) -> tuple[Rows, Rows]:
     if held_out > 0 and not out.any():
         out = chance == chance.min()
     out = out & (chance < chance.max())
-    return _where(rows, ~out, bad=rows.bad), _where(rows, out, bad=())
+    return _select(rows, ~out, bad=rows.bad), _select(rows, out, bad=())
 
 
-def _where(rows: Rows, chosen: Tensor, *, bad: tuple[InvalidRow, ...]) -> Rows:
+def _select(rows: Rows, chosen: Tensor, *, bad: tuple[InvalidRow, ...]) -> Rows:
     places = chosen.nonzero()[:, 0].tolist()
     return Rows(
         prompts=tuple(rows.prompts[place] for place in places),

@@ -49,7 +49,7 @@ def in_folder(place: Path) -> tuple[list[Stored], list[InvalidRow]]:
                 continue
             name = path.relative_to(place).as_posix()
             found.append(Stored(name=name, read=partial(read_file, path)))
-    return found, _counted(place, refused, "files")
+    return found, _count_refused(place, refused, "files")
 
 
 def blobs_of(top: Path) -> list[Path]:
@@ -68,7 +68,7 @@ def _refuse_file(path: Path, homes: Sequence[Path]) -> str | None:
     return None if path.is_file() or not path.exists() else "pipes or devices"
 
 
-def _counted(place: Path, refused: Counter[str], what: str) -> list[InvalidRow]:
+def _count_refused(place: Path, refused: Counter[str], what: str) -> list[InvalidRow]:
     reasons = [f"{count} {what} are {reason}" for reason, count in sorted(refused.items())]
     return [InvalidRow(file=str(place), line=0, reason=reason) for reason in reasons]
 
@@ -90,7 +90,7 @@ def in_shard(shard: Path) -> tuple[list[Stored], list[InvalidRow]]:
     except (tarfile.TarError, ValueError, OSError) as error:
         reason = f"is truncated after {len(files)} files: {error}"
         broken = [InvalidRow(file=str(shard), line=0, reason=reason)]
-    return files, broken + _counted(shard, refused, "members")
+    return files, broken + _count_refused(shard, refused, "members")
 
 
 def _members(shard: Path) -> Iterator[tuple[str, tarfile.TarInfo, int]]:

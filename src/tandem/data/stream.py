@@ -86,9 +86,9 @@ class DrawnAhead:
                 self.places[later] = self.stream.places(later, count, 0)
         wanted, oldest = self.wanted(), iteration - self.kept
         self.places = {i: x for i, x in self.places.items() if i >= oldest or i in wanted}
-        return self.drawn(iteration)
+        return self.prompts_of(iteration)
 
-    def drawn(self, iteration: int) -> list[Prompt]:
+    def prompts_of(self, iteration: int) -> list[Prompt]:
         """The prompts of an iteration whose draw is kept."""
         return [self.stream.prompts[place] for place in self.places[iteration].tolist()]
 
@@ -156,7 +156,7 @@ class Curriculum(PromptStream):
         return torch.stack([orders[source][n % len(orders[source])] for source, n in last])
 
     def _choose(self, iteration: int, count: int, round: int) -> Tensor:
-        return chosen_by(self.weights(), rng.key(self.seed, "source", iteration, round), count)
+        return draw_weighted(self.weights(), rng.key(self.seed, "source", iteration, round), count)
 
     def _order(self, iteration: int, source: int) -> Tensor:
         members = self.members[source]
@@ -168,7 +168,7 @@ class Curriculum(PromptStream):
         return self
 
 
-def chosen_by(weights: Tensor, key: int, count: int) -> Tensor:
+def draw_weighted(weights: Tensor, key: int, count: int) -> Tensor:
     """`count` draws with these unnormalised probabilities: [count] int64 indices."""
     edges = weights.cumsum(0)
     uniform = rng.uniform(key, (count,)) * edges[-1]

@@ -39,7 +39,7 @@ def score_from_velocity(x: Tensor, velocity: Tensor, sigma: Tensor) -> Tensor:
 
     Shape: [B, ...], sigma [B].
     """
-    return -noise_from_velocity(x, velocity, sigma) / _not(0, sigma, x)
+    return -noise_from_velocity(x, velocity, sigma) / _level_except(0, sigma, x)
 
 
 def velocity_from_x0(x: Tensor, x0: Tensor, sigma: Tensor) -> Tensor:
@@ -47,12 +47,12 @@ def velocity_from_x0(x: Tensor, x0: Tensor, sigma: Tensor) -> Tensor:
 
     Shape: [B, ...], sigma [B].
     """
-    return (widen(x) - widen(x0)) / _not(0, sigma, x)
+    return (widen(x) - widen(x0)) / _level_except(0, sigma, x)
 
 
 def velocity_from_noise(x: Tensor, noise: Tensor, sigma: Tensor) -> Tensor:
     """(noise - x) / (1 - sigma); raises at sigma = 1, where x is the noise: [B, ...], sigma [B]."""
-    return (widen(noise) - widen(x)) / (1 - _not(1, sigma, x))
+    return (widen(noise) - widen(x)) / (1 - _level_except(1, sigma, x))
 
 
 def velocity_from_score(x: Tensor, score: Tensor, sigma: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ def velocity_from_score(x: Tensor, score: Tensor, sigma: Tensor) -> Tensor:
     return velocity_from_noise(x, -align_level(sigma, x) * widen(score), sigma)
 
 
-def _not(end: int, sigma: Tensor, x: Tensor) -> Tensor:
+def _level_except(end: int, sigma: Tensor, x: Tensor) -> Tensor:
     if (sigma == end).any():
         raise ValueError(f"a row has sigma = {end}, where this conversion divides by 0")
     return align_level(sigma, x)

@@ -60,7 +60,9 @@ class Regression:
             u = (part + u) / self.count
         return self.levels(u, schedule.to(u))
 
-    def noised(self, x0: Tensor, keys: Tensor, schedule: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def add_noise(
+        self, x0: Tensor, keys: Tensor, schedule: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """x_sigma [N, count, ...], sigma [N, count] and the target velocity [N, count, ...]."""
         sigma = self.sigma(keys, schedule).to(x0.dtype)
         noise = rng.normal(rng.key(keys, "noise"), (self.count, *x0.shape[1:]))

@@ -80,7 +80,7 @@ class Agent:
 
     def begin(self, prompt: Prompt, key: int) -> AgentEpisode:
         """A program that has made its first call. Raises Missing if it makes none."""
-        given = self.given(prompt, key % SEEDS)
+        given = self.program_input(prompt, key % SEEDS)
         session = self.endpoint.open()
         try:
             program = Program(
@@ -97,7 +97,7 @@ class Agent:
         episode.begin()
         return episode
 
-    def given(self, prompt: Prompt, seed: int) -> bytes:
+    def program_input(self, prompt: Prompt, seed: int) -> bytes:
         """The input of the program: the prompt, and the answer only if it judges. Raises Missing
         for fields that JSON cannot hold."""
         told = {
@@ -158,7 +158,7 @@ class Conversation:
     tools: tuple[Mapping, ...]
     turns: list[Turn]
 
-    def continued(self, request: Request) -> Sequence[Turn] | None:
+    def new_turns(self, request: Request) -> Sequence[Turn] | None:
         """The messages of a call after this conversation; None: it does not continue it."""
         if request.tools != self.tools:
             return None
@@ -181,8 +181,8 @@ class AgentEpisode:
         event = self._next()
         if isinstance(event, Ended):
             self._check_end(event)
-            raise self._failed("the agent ended before its first call")
-        self.opening = self._heard(event)
+            raise self._fail("the agent ended before its first call")
+        self.opening = self._hear(event)
 
     def act(self, move: Move) -> Said:
         """Answer the waiting call; the next call holds the world's answer."""
@@ -194,31 +194,31 @@ class AgentEpisode:
         if isinstance(event, Ended):
             self._check_end(event)
             if not self.session.last.is_heard:
-                raise self._failed("the agent ended without waiting for its last turn")
+                raise self._fail("the agent ended without waiting for its last turn")
             return Said(over=True, reward=self.world.reward_of(event.printed))
-        return self._heard(event)
+        return self._hear(event)
 
     def close(self) -> None:
         self.world.endpoint.close(self.session, OVER)
         self.program.stop()
 
-    def _heard(self, request: Request) -> Said:
+    def _hear(self, request: Request) -> Said:
         """The new messages of a call that continues a conversation; else all of its messages."""
         self.request = request
         for place in reversed(range(len(self.conversations))):
-            if (new := self.conversations[place].continued(request)) is not None:
+            if (new := self.conversations[place].new_turns(request)) is not None:
                 self.here, self.conversations[place].turns = place, list(request.turns)
                 return Said(messages=[one.message for one in new], context=place)
-        return self._begun(request)
+        return self._begin_conversation(request)
 
-    def _begun(self, request: Request) -> Said:
+    def _begin_conversation(self, request: Request) -> Said:
         """The messages of a new conversation."""
         self.here = len(self.conversations)
         self.conversations.append(Conversation(request.tools, list(request.turns)))
         try:
             messages = retold(request.turns, self.moves)
         except ValueError as error:
-            raise self._failed(f"the agent {error}") from None
+            raise self._fail(f"the agent {error}") from None
         counts = {"contexts": 1.0} if self.here else {}
         return Said(messages=messages, tools=request.tools, context=self.here, counts=counts)
 
@@ -233,9 +233,9 @@ class AgentEpisode:
     def _check_end(self, end: Ended) -> None:
         if end.code != 0:
             said = end.complained.rpartition("\n")[2][-SHOWN:]
-            raise self._failed(f"the agent ended with code {end.code}: {said}")
+            raise self._fail(f"the agent ended with code {end.code}: {said}")
 
-    def _failed(self, why: str) -> Missing:
+    def _fail(self, why: str) -> Missing:
         """End the program, and return the reason why its episode is lost."""
         self.close()
         return Missing(why)

@@ -49,12 +49,12 @@ class Session:
         """The answer to a call, after the policy's move. Raises Refusal, and OSError if the client
         disconnected."""
         with self.lock:
-            pending = self._admitted(request)
+            pending = self._admit(request)
         answer = pending.answer.result()
         pending.is_heard |= not has_hung_up(client)
         return answer
 
-    def _admitted(self, request: Request) -> Pending:
+    def _admit(self, request: Request) -> Pending:
         if self.over is not None:
             raise Refusal(403, self.over)
         last = self.last

@@ -6,11 +6,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from tandem.environments.protocol import PROMPT_ROLES, ROLES, About, Said
-from tandem.rewards.result import LARGEST, Missing, told
+from tandem.rewards.result import LARGEST, Missing, describe
 from tandem.types import IMAGE, Picture
 
 
-def checked(said: Said, call: str, about: About, begun: Collection[int]) -> Said:
+def check_answer(said: Said, call: str, about: About, begun: Collection[int]) -> Said:
     """A world's answer as a checked record. Raises Missing for an invalid one.
 
     begun: the conversations begun so far.
@@ -101,4 +101,4 @@ def reason_of(call: str, error: BaseException, seconds: float | None) -> str:
             return f"{call} took over {seconds:g} s (environment.timeout)"
         case Missing():
             return str(error)
-    return f"{call} raised {told(error)}"
+    return f"{call} raised {describe(error)}"

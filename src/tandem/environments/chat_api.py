@@ -44,7 +44,7 @@ class Turn:
     def is_echo_of(self, own: Turn) -> bool:
         """Whether it is a move echoed by a client, ignoring thoughts and surrounding blanks."""
         alike = self.role == own.role and self.calls == own.calls
-        return alike and spoken(self.content) == spoken(own.content)
+        return alike and strip_thoughts(self.content) == strip_thoughts(own.content)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class Request:
         return self.turns == other.turns and self.tools == other.tools
 
 
-def spoken(content: str) -> str:
+def strip_thoughts(content: str) -> str:
     """The text without thoughts."""
     return BEGUN.sub("", THOUGHT.sub("", content)).strip()
 
@@ -116,9 +116,9 @@ def read_content(content: object) -> str:
         case None:
             return ""
         case str():
-            return whole(content, "content")
+            return require_encodable(content, "content")
         case list():
-            return whole("".join(map(read_part, content)), "content")
+            return require_encodable("".join(map(read_part, content)), "content")
     raise ValueError(PARTS)
 
 
@@ -130,7 +130,7 @@ def read_part(part: object) -> str:
     raise ValueError(PARTS)
 
 
-def whole(text: str, where: str) -> str:
+def require_encodable(text: str, where: str) -> str:
     """The text. Raises ValueError if it cannot be encoded."""
     try:
         text.encode()
@@ -150,7 +150,7 @@ def read_tool_call(call: Mapping) -> tuple[str, str]:
     """Name and arguments. Raises ValueError for an invalid call."""
     try:
         function = call["function"]
-        return function["name"], written(json.loads(function["arguments"]))
+        return function["name"], dump_arguments(json.loads(function["arguments"]))
     except (TypeError, KeyError, ValueError, RecursionError) as error:
         raise ValueError(
             "a tool call must be a function with name and arguments in JSON"
@@ -166,11 +166,11 @@ def read_tools(tools: object) -> tuple[Mapping, ...]:
             case {"function": {"name": str()}}:
                 continue
         raise ValueError("a tool must be a function with a name")
-    whole(json.dumps(tools, ensure_ascii=False), "tools")
+    require_encodable(json.dumps(tools, ensure_ascii=False), "tools")
     return tuple(tools or ())
 
 
-def written(arguments: object) -> str:
+def dump_arguments(arguments: object) -> str:
     return json.dumps(arguments, sort_keys=True)
 
 
@@ -188,10 +188,10 @@ def continuation(known: Sequence[Turn], asked: Sequence[Turn]) -> Sequence[Turn]
 def retold(asked: Sequence[Turn], moves: Sequence[Turn]) -> list[dict[str, str]]:
     """The messages of another conversation: calls of tools in it are shown as they were sampled.
     Raises ValueError for calls that the policy did not make."""
-    return [{**one.message, "content": written_out(one, moves)} for one in asked]
+    return [{**one.message, "content": turn_text(one, moves)} for one in asked]
 
 
-def written_out(turn: Turn, moves: Sequence[Turn]) -> str:
+def turn_text(turn: Turn, moves: Sequence[Turn]) -> str:
     """The content of a turn. Raises ValueError for calls that are in none of the moves."""
     if not turn.calls:
         return turn.content
@@ -214,7 +214,7 @@ def move_of(text: str, calls: re.Pattern | None) -> Turn:
 def calls_in(text: str, calls: re.Pattern) -> Iterator[tuple[str, str]]:
     for one in calls.finditer(text):
         name, arguments = read_call(one["call"])
-        yield name, written(arguments)
+        yield name, dump_arguments(arguments)
 
 
 def completion(turn: Turn, move: Move, model: str) -> bytes:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from tandem.contracts import at_least, positive
-from tandem.environments.answers import checked, reason_of
+from tandem.environments.answers import check_answer, reason_of
 from tandem.environments.beginning import Beginning
 from tandem.environments.function import OfMoves
 from tandem.environments.protocol import About, Episode, Move, Said, World
@@ -115,14 +115,14 @@ class Environment:
             for play, one, answer in zip(waiting, begun, answers, strict=True):
                 if isinstance(answer, TimeoutError):  # it may hang in `close` as well
                     thread_like_this(one.let_go)
-                self._opened(play, answer, taken)
+                self._open(play, answer, taken)
             waiting = [play for play in waiting if self._may_try_again(play)]
 
     def act(self, plays: Sequence[Play], moves: Sequence[Move]) -> list[Play]:
         """Make a move in each; returns the episodes that must begin again."""
         calls = [(play.episode.act, move) for play, move in zip(plays, moves, strict=True)]
         for play, answer in zip(plays, self._ask(calls), strict=True):
-            self._heard(play, answer)
+            self._hear(play, answer)
         return [play for play in plays if self._may_try_again(play)]
 
     def close(self, plays: Sequence[Play]) -> None:
@@ -146,7 +146,7 @@ class Environment:
         self.seconds += time.perf_counter() - begun
         return answers
 
-    def _opened(self, play: Play, answer: object, taken: list[int]) -> None:
+    def _open(self, play: Play, answer: object, taken: list[int]) -> None:
         if isinstance(answer, BaseException):
             play.lost = reason_of("begin", answer, self.timeout)
             return
@@ -156,11 +156,11 @@ class Environment:
             return
         taken.append(id(episode))
         play.episode, play.lost = episode, None
-        self._heard(play, opening, "begin")
+        self._hear(play, opening, "begin")
 
-    def _heard(self, play: Play, answer: object, call: str = "act") -> None:
+    def _hear(self, play: Play, answer: object, call: str = "act") -> None:
         if not isinstance(answer, BaseException):  # a check may run code of the world
-            answer = attempt(checked, (answer, call, self.about, play.contexts))
+            answer = attempt(check_answer, (answer, call, self.about, play.contexts))
         if isinstance(answer, BaseException):
             play.lost = reason_of(call, answer, self.timeout)
             if isinstance(answer, TimeoutError):  # it may hang in `close` as well

@@ -46,7 +46,7 @@ class Gymnasium:
         if find_spec("gymnasium") is None:
             raise ValueError(f"id={id}: needs a package: pip install 'tandem[gymnasium]'")
         self.id, self.tell, self.options = id, tell, dict(options or {})
-        self.actions = self.named(actions)
+        self.actions = self.name_actions(actions)
         words = "|".join(map(re.escape, sorted(self.actions, key=len, reverse=True)))
         self.pattern = re.compile(rf"(?<!\w)({words})(?!\w)", re.IGNORECASE)
 
@@ -59,7 +59,7 @@ class Gymnasium:
         except (gymnasium.error.Error, TypeError) as error:
             raise ValueError(f"id={self.id}: {' '.join(str(error).split())}") from error
 
-    def named(self, words: Sequence[str] | None) -> dict[str, int]:
+    def name_actions(self, words: Sequence[str] | None) -> dict[str, int]:
         """Actions by their words. Raises ValueError if the numbers of both differ."""
         from gymnasium.spaces import Discrete
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tandem.contracts import register_environment
-from tandem.data.maze import Doors, described
-from tandem.data.maze_shown import SPOKEN, drawn
+from tandem.data.maze import Doors, describe_cell
+from tandem.data.maze_shown import SPOKEN, draw_maze
 from tandem.environments.protocol import About, Move, Said
 from tandem.types import IMAGE, Prompt
 
@@ -58,11 +58,11 @@ class Walk:
 
     @property
     def opening(self) -> Said:
-        return self.seen()
+        return self.observe()
 
-    def seen(self, *, bumped: bool = False) -> Said:
+    def observe(self, *, bumped: bool = False) -> Said:
         """The answer for the current cell."""
-        told = described(self.cell, self.doors)
+        told = describe_cell(self.cell, self.doors)
         return Said.text(WALL + told if bumped else told, state=self.cell)
 
     def move(self, text: str) -> str:
@@ -75,7 +75,7 @@ class Walk:
         self.cell = behind or self.cell
         found = self.cell == self.goal
         return replace(
-            self.seen(bumped=behind is None),
+            self.observe(bumped=behind is None),
             reward=float(found),
             over=found or self.left == 0,
             counts={"bumped": float(behind is None)},
@@ -88,8 +88,8 @@ class Walk:
 class WalkShown(Walk):
     """A walk that shows the maze."""
 
-    def seen(self, *, bumped: bool = False) -> Said:
-        picture = drawn(self.doors, self.cell, self.goal)
+    def observe(self, *, bumped: bool = False) -> Said:
+        picture = draw_maze(self.doors, self.cell, self.goal)
         return replace(Said.text(IMAGE, state=self.cell), images=(picture,))
 
     def move(self, text: str) -> str:

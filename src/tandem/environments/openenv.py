@@ -108,7 +108,7 @@ class RemoteEpisode:
         self.name = state.get("episode_id")
         if data.get("done"):
             self._fail("reset gave an episode that is already over")
-        self.opening = replace(self._said(data, state), reward=None)  # it belongs to no move
+        self.opening = replace(self._parse_reply(data, state), reward=None)  # it belongs to no move
 
     def act(self, move: Move) -> Said:
         try:
@@ -117,7 +117,7 @@ class RemoteEpisode:
             return self._mistaken(str(error))
         if state.get("episode_id") != self.name:
             self._fail("step answered for another session: episode_id has changed")
-        return self._said(data, state)
+        return self._parse_reply(data, state)
 
     def close(self) -> None:
         self.session.close({"type": "close"})
@@ -168,7 +168,7 @@ class RemoteEpisode:
             why += f"server, or give more servers as {HERE}.url"
         self._fail(f"the server says {code}: {why}")
 
-    def _said(self, data: Mapping, state: Mapping) -> Said:
+    def _parse_reply(self, data: Mapping, state: Mapping) -> Said:
         seen, reward = data.get("observation"), data.get("reward")
         text = self._read(seen, self.fields.observation, "observation")
         if self.fields.state is not None:

@@ -78,7 +78,7 @@ def check_arguments(name: str, arguments: Mapping[str, Any], schema: Mapping) ->
     for one, value in arguments.items():
         if not fits(value, known[one]):
             raise Refused(
-                f"{one} of {name} must be {described(known[one])}, not {json.dumps(value)}"
+                f"{one} of {name} must be {describe_schema(known[one])}, not {json.dumps(value)}"
             )
 
 
@@ -121,10 +121,10 @@ def inner_of(value: Any, schema: Mapping) -> list[tuple[Any, Mapping]]:
     return []
 
 
-def described(schema: Mapping) -> str:
+def describe_schema(schema: Mapping) -> str:
     """The requirement of a schema, in words."""
     if "anyOf" in schema:
-        words = [described(one) for one in schema["anyOf"]]
+        words = [describe_schema(one) for one in schema["anyOf"]]
     elif "enum" in schema:
         words = [json.dumps(one) for one in schema["enum"]]
     elif "prefixItems" in schema:
@@ -132,5 +132,5 @@ def described(schema: Mapping) -> str:
     else:
         words = [f"{'an' if kind[0] in 'aeio' else 'a'} {kind}" for kind in kinds_of(schema)]
     within = schema.get("items") or schema.get("additionalProperties")
-    said = " or ".join(words) + (f" of which each is {described(within)}" if within else "")
+    said = " or ".join(words) + (f" of which each is {describe_schema(within)}" if within else "")
     return f"{said} or null" if schema.get("nullable") else said

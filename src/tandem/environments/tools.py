@@ -52,7 +52,7 @@ class Tools:
         cost: Annotated[float, at_least(0)] = 0.0,
     ) -> None:
         self.functions = {name: one for name, one in functions.items() if one is not None}
-        self.cost, made = cost, self.made()
+        self.cost, made = cost, self.make_tools()
         if not made:
             raise ValueError(
                 "environment.world.functions has no tool: keep one, or set environment=none"
@@ -67,9 +67,9 @@ class Tools:
     @cached_property
     def schemas(self) -> tuple[Mapping, ...]:
         """The JSON schemas of all tools."""
-        return tuple(schema_of(tool) for tool in self.made().values())
+        return tuple(schema_of(tool) for tool in self.make_tools().values())
 
-    def made(self) -> dict[str, Callable]:
+    def make_tools(self) -> dict[str, Callable]:
         """The tools of one episode by their names. Raises ValueError for two of one name."""
         found: dict[str, Callable] = {}
         for function in self.functions.values():
@@ -82,7 +82,7 @@ class Tools:
         return found
 
     def begin(self, prompt: Prompt, key: int) -> ToolUse:
-        tools = self.made()
+        tools = self.make_tools()
         schemas = {tool["function"]["name"]: tool["function"] for tool in self.schemas}
         return ToolUse(world=self, tools=tools, schemas=schemas)
 

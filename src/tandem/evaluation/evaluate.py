@@ -123,7 +123,7 @@ def evaluate(
     metrics: dict[str, float] = {}
     of_prompts: dict[str, list[float]] = {}
     for one, summed in zip(passes, distributed.all_sum(counts), strict=True):
-        sums = columns.named(summed)
+        sums = columns.by_name(summed)
         metrics |= compute_metrics(sums, columns.parts, prompts, one)
         of_prompts |= measure_prompts(sums, columns.parts, one)
     rows = [row for *_, row in sorted(distributed.all_gather_object(table), key=itemgetter(0, 1))]

@@ -40,7 +40,7 @@ class PromptMetrics:
         of_parts = (f"{what} {part}" for part in self.parts for what in ("known", "total"))
         return (*COUNTED, *of_parts, *MEASURES, *TEXT_MEASURES, "spread")
 
-    def named(self, counts: Tensor) -> dict[str, Tensor]:
+    def by_name(self, counts: Tensor) -> dict[str, Tensor]:
         """[prompts, len(names)] -> [prompts] of each"""
         return dict(zip(self.names, counts.unbind(-1), strict=True))
 
@@ -83,14 +83,14 @@ def _measure_texts(rollout: Rollout, settings: Evaluation, one: EvalMode) -> dic
     found = [dict.fromkeys(TEXT_MEASURES, 0.0)] * len(rollout.outputs)
     if any(name in one.measures for name in TEXT_MEASURES):
         pairs = zip(rollout.outputs, rollout.prompts, strict=True)
-        found = [settings.drift.measure(output, said_by(prompt)) for output, prompt in pairs]
+        found = [settings.drift.measure(output, prompt_text(prompt)) for output, prompt in pairs]
     return {
         name: torch.tensor([row[name] for row in found], dtype=torch.float64)
         for name in TEXT_MEASURES
     }
 
 
-def said_by(prompt: Prompt) -> str:
+def prompt_text(prompt: Prompt) -> str:
     """The text of a prompt, or all messages of a chat."""
     turns = prompt.messages or ()
     return "\n".join(turn["content"] for turn in turns) if prompt.text is None else prompt.text

@@ -23,7 +23,7 @@ from tandem.evaluation.settings import Evaluation
 from tandem.experience import Budget
 from tandem.launch import pairs
 from tandem.launch.initial_weights import pairs_file
-from tandem.launch.inputs import read_by
+from tandem.launch.inputs import training_split
 from tandem.policies.base import Policy
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.language.records import Sampling
@@ -57,12 +57,12 @@ def assemble(
     """
     algorithm = build_algorithm(cfg)
     policy = load_policy(cfg, settings, data, algorithm, weights)
-    source = read_by(algorithm.needs)
+    source = training_split(algorithm.needs)
     refuse_empty_split(data, source, settings)
     if source == "pairs" and data.tries is not None:
-        data = pairs.completed(policy, data, pairs_file(cfg, weights), settings.seed)
+        data = pairs.complete_pairs(policy, data, pairs_file(cfg, weights), settings.seed)
     mismatched = "baseline" in facts_of(algorithm.sampling_strategy).gives
-    data = admitted(policy, data, source, settings, mismatched=mismatched)
+    data = admit_data(policy, data, source, settings, mismatched=mismatched)
     prompts, make = data.splits[source], build(cfg.optimizer)
     # A curriculum depends on scores; given rows are read in order.
     order = data.curriculum if source == "train" else data.given
@@ -71,7 +71,7 @@ def assemble(
         policy=policy,
         algorithm=algorithm,
         rewards=Rewards({name: build(node) for name, node in cfg.reward.items()}),
-        stream=checked_stream(make_stream()),
+        stream=check_stream(make_stream()),
         optimizer=with_offloading(make) if OPTIMIZER in settings.trainer.offload else make,
         schedule=build(cfg.schedule),
         plan=plan(settings, packed=policy.packs),
@@ -127,7 +127,7 @@ def load_policy(
     request = replace(request, environment=environment, epochs=settings.epochs, seed=settings.seed)
     trainer = settings.trainer
     rounds = trainer.float32_matmul_precision != "highest"
-    precision = Precision(mixed=trainer.mixed, rounds=rounds)
+    precision = Precision(mixed=trainer.is_mixed, rounds=rounds)
     # Sharded weights come from the first rank. Pairs are sampled before that, by each rank.
     shards = trainer.strategy == "fsdp2" and not settings.evaluate and data.tries is None
     policy.load(
@@ -141,7 +141,7 @@ def load_policy(
     return policy
 
 
-def checked_stream(stream: object) -> nn.Module:
+def check_stream(stream: object) -> nn.Module:
     """The stream. Raises ConfigError for anything else that a curriculum made."""
     if not isinstance(stream, nn.Module):
         made = type(stream).__name__
@@ -167,7 +167,7 @@ def check_sight(policy: Policy, data: Data, settings: Settings) -> None:
         )
 
 
-def admitted(
+def admit_data(
     policy: Policy, data: Data, source: str, settings: Settings, *, mismatched: bool = False
 ) -> Data:
     """The data without prompts that are too long or cannot be encoded, which are quarantined.
@@ -193,9 +193,9 @@ def admitted(
             InvalidRow(file=f"{split} of {prompt.source}", line=prompt.id, reason=reason)
             for prompt, reason in dropped
         ]
-    for split in (source, measured(settings)):
+    for split in (source, evaluated_split(settings)):
         if split is not None and data.splits[split] and not kept[split]:
-            raise ConfigError(none_of(split, left_out))
+            raise ConfigError(no_prompts_message(split, left_out))
     return replace(data, **kept, quarantine=(*data.quarantine, *left_out))
 
 
@@ -204,14 +204,14 @@ def samplings_of(policy: Policy, evaluation: Evaluation) -> list[Sampling | Flow
     return [one.sampling for one in evaluation.passes(policy.sampling, full=False)]
 
 
-def measured(settings: Settings) -> str | None:
+def evaluated_split(settings: Settings) -> str | None:
     """The held-out split that is used; None: no evaluation."""
     if settings.evaluate:
         return settings.evaluation.split
     return None if settings.evaluation.every is None else "eval"
 
 
-def none_of(split: str, left_out: Sequence[InvalidRow]) -> str:
+def no_prompts_message(split: str, left_out: Sequence[InvalidRow]) -> str:
     """The error message if a split has no usable prompt, with the most frequent reasons."""
     own = [row.reason for row in left_out if row.file.startswith(f"{split} of ")]
     said = ", ".join(f"{count} x {why}" for why, count in Counter(own).most_common(3))

@@ -28,11 +28,11 @@ def banner(settings: Settings, run_dir: Path, rewards: Iterable[str]) -> str:
         per_update += f" or {(least + 1) * s.group_size}"
     lines = {
         "run": str(run_dir),
-        "chosen": ", ".join([*_chosen(s, rewards), *_parts(s)]),
+        "chosen": ", ".join([*_list_choices(s, rewards), *_parts(s)]),
         **{what: ", ".join(numbers) for what, numbers in s.replaced.items() if numbers},
         "seed": str(s.seed),
         "iteration": f"{s.prompts_per_step} prompts x {s.group_size} samples = {samples} samples"
-        + _over(s),
+        + _describe_ranks(s),
         "updates": f"{s.num_minibatches} minibatches x {s.epochs} epochs = {updates} an iteration, "
         f"{per_update} samples each",
         "length": f"{s.iterations} iterations = {s.iterations * updates} updates, "
@@ -67,7 +67,7 @@ def prompts_read(data: Data | None, source: str) -> str:
     return line("prompts", f"{of_training}, {kept}{bad}")
 
 
-def _chosen(settings: Settings, rewards: Iterable[str]) -> list[str]:
+def _list_choices(settings: Settings, rewards: Iterable[str]) -> list[str]:
     options = {"reward": "+".join(rewards) or None, **settings.choices}
     chosen = {group: options.get(group) for group in CHOSEN}
     return [f"{group}={x}" for group, x in chosen.items() if x not in (None, "none")]
@@ -80,7 +80,7 @@ def _parts(settings: Settings) -> list[str]:
     return [w for w in words if "/" in keys[w] and not keys[w].startswith("hydra/")]
 
 
-def _over(settings: Settings) -> str:
+def _describe_ranks(settings: Settings) -> str:
     devices, ranks = settings.trainer.devices, settings.trainer.ranks
     if ranks == 1:
         return ""

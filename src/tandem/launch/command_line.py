@@ -26,7 +26,7 @@ from tandem.config.composition import (
     import_plugins,
     make_loader,
 )
-from tandem.config.help import ESTIMATE, brought_by, everything, page
+from tandem.config.help import ESTIMATE, everything, list_plugin_options, page
 from tandem.config.names import ConfigError, unknown
 from tandem.config.options_in_use import list_options_in_use
 from tandem.config.overrides import parse, quote
@@ -34,7 +34,7 @@ from tandem.config.refusals import refusing
 from tandem.config.resume import check_files, configuration, find_resumed_run
 from tandem.config.values import list_keys, refuse_empty
 from tandem.record import terminal
-from tandem.record.finished import finished
+from tandem.record.finished import completed_iterations
 from tandem.record.next_commands import next_commands
 from tandem.record.summary import summarise
 from tandem.record.terminal import line
@@ -112,7 +112,7 @@ def nothing_left(overrides: Sequence[str]) -> str | None:
         return None
     with refusing():
         check_files(folder)
-        if (done := finished(folder)) is None:
+        if (done := completed_iterations(folder)) is None:
             return None
         own = shlex.quote(str(folder))
         told = line(
@@ -125,7 +125,7 @@ def help_of(words: Sequence[str]) -> str:
     """The help page: an overview, everything, or the groups and keys named in the overrides."""
     topics = [word for word in words if "=" not in word and word[0] != "~"]
     overrides = [word for word in words if word not in topics]
-    conf, brought = conf_folder(), brought_by(import_plugins(overrides))
+    conf, brought = conf_folder(), list_plugin_options(import_plugins(overrides))
     if not topics:
         return ESTIMATE if "estimate=true" in overrides else page(conf, brought)
     if topics == ["all"]:

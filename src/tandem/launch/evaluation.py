@@ -18,7 +18,7 @@ from tandem.training.callbacks import newest_policy
 from tandem.training.module import PostTraining
 
 
-def evaluated(
+def evaluate_run(
     module: PostTraining, settings: Settings, data: Data, record: EvaluationRecord
 ) -> dict[str, float]:
     """Evaluate the newest checkpoint of a run, or a model as loaded, on held-out prompts.

@@ -18,8 +18,8 @@ from tandem.config import ConfigError, build, check, compose
 from tandem.config.overrides import parse
 from tandem.contracts import facts_of
 from tandem.data import Data
-from tandem.launch.ranks import made_by_first
-from tandem.launch.warm_start_key import FILE, MadeOf, made_of, reason
+from tandem.launch.ranks import make_on_first
+from tandem.launch.warm_start_key import FILE, MadeOf, collect_inputs, reason
 from tandem.policies.flow.teachers import TRANSFORMER
 from tandem.policies.language.kernels import check_kernels
 from tandem.policies.lora import Lora
@@ -44,7 +44,7 @@ def check_start(cfg: DictConfig) -> None:
     check_machine(cfg)
     if cfg.continue_from is not None:
         finished_model(run := Path(cfg.continue_from))
-        if quantized(cfg):
+        if quantized_keys(cfg):
             refuse_rounding_again(cfg, read_run(run), f"continue_from={run}")
     elif cfg.warm_start is not None:
         start = warm_configuration(cfg)
@@ -107,7 +107,7 @@ def warm_configuration(cfg: DictConfig) -> DictConfig:
             )
     alone = ("warm_start=null", "evaluation.every=null")  # the main run evaluates it
     with naming_warm_start():
-        return compose([*shared(cfg.overrides), *cfg.warm_start, *alone], recorded=True)
+        return compose([*shared_overrides(cfg.overrides), *cfg.warm_start, *alone], recorded=True)
 
 
 @contextmanager
@@ -141,7 +141,7 @@ def check_teachers(cfg: DictConfig) -> None:
         raise ConfigError(str(error)) from None
 
 
-def quantized(cfg: DictConfig) -> set[str]:
+def quantized_keys(cfg: DictConfig) -> set[str]:
     """The keys of the models with a quantised base."""
     keys = ("model", *(f"model.{segment}" for segment in SEGMENTS))
     return {key for key in keys if OmegaConf.select(cfg, f"{key}.quantization") is not None}
@@ -158,7 +158,7 @@ def read_run(run_dir: Path) -> DictConfig:
 def refuse_rounding_again(cfg: DictConfig, start: DictConfig, given: str) -> None:
     """Refuse to quantise merged weights again: the update of adapters is smaller than the rounding
     error, so the result would be the base without it."""
-    for key in sorted(quantized(cfg) & quantized(start)):
+    for key in sorted(quantized_keys(cfg) & quantized_keys(start)):
         raise ConfigError(
             f"{given}: its {key} was trained on a quantised base, and {key}.quantization would "
             "round away what its adapters learnt; remove model/quantization from one of the two"
@@ -172,13 +172,13 @@ def has_model(run_dir: Path) -> bool:
 def warm_start(cfg: DictConfig, train: Train) -> Path:
     """The directory of the warm start's run, trained now or found in the cache by its inputs."""
     start = warm_configuration(cfg)
-    wanted, kept = made_of(start), Path(cfg.cache_dir) / "warm_start"
+    wanted, kept = collect_inputs(start), Path(cfg.cache_dir) / "warm_start"
     folder = kept / wanted.name
     if folder.is_dir():
         say(line("warm start", f"{folder}, from the cache"))
         return folder
     make = partial(_train_warm, cfg, start, wanted, folder, train)
-    made_by_first(folder, make, patience=cfg.guards.stalled_after)
+    make_on_first(folder, make, patience=cfg.guards.stalled_after)
     return folder
 
 
@@ -192,7 +192,7 @@ def _train_warm(
     unfinished = folder.with_name(f"{folder.name}.{socket.gethostname()}-{os.getpid()}")
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
-        train(start, unfinished, shared(cfg.overrides))
+        train(start, unfinished, shared_overrides(cfg.overrides))
         (unfinished / FILE).write_text(wanted.text, encoding="utf-8")
         publish(unfinished, folder)
     except BaseException as error:
@@ -210,7 +210,7 @@ def pairs_file(cfg: DictConfig, weights: Path | None) -> Path:
     decisive["precision"] = plain["trainer"]["precision"]
     if weights is not None:
         decisive["model"]["path"] = str(weights)
-    name = made_of(OmegaConf.create(decisive)).name
+    name = collect_inputs(OmegaConf.create(decisive)).name
     return Path(cfg.cache_dir) / "pairs" / f"{name}.jsonl"
 
 
@@ -223,7 +223,7 @@ def publish(unfinished: Path, folder: Path) -> None:
         shutil.rmtree(unfinished)
 
 
-def shared(overrides: Sequence[str]) -> list[str]:
+def shared_overrides(overrides: Sequence[str]) -> list[str]:
     """The overrides that a warm start takes over from the main run."""
     return [
         part.input_line

@@ -13,7 +13,7 @@ from tandem.config.targets import resolve
 from tandem.contracts import facts_of
 from tandem.data import Data
 from tandem.record.terminal import starting
-from tandem.rewards.result import attempt, place_of, told
+from tandem.rewards.result import attempt, describe, place_of
 
 HERE = (".", "/", "~")  # prefixes of local paths, as opposed to names on the hub
 
@@ -54,7 +54,7 @@ def read_data(cfg: DictConfig) -> Data:
         case ValueError() as error:
             raise ConfigError(f"{key}: {' '.join(str(error).split())}{place}") from error
         case BaseException() as error:
-            raise ConfigError(f"{key}: {told(error)}") from error
+            raise ConfigError(f"{key}: {describe(error)}") from error
         case other:
             raise ConfigError(
                 f"{key} returned {type(other).__name__}, not tandem.data.records.Data; "
@@ -62,7 +62,7 @@ def read_data(cfg: DictConfig) -> Data:
             )
 
 
-def read_by(needs: frozenset[str]) -> str:
+def training_split(needs: frozenset[str]) -> str:
     """The split of the data that an algorithm with these needs trains on."""
     return next((split for split in ("demonstrations", "pairs") if split in needs), "train")
 

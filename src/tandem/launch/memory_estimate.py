@@ -107,7 +107,7 @@ def work_of(cfg: DictConfig, settings: Settings, ranks: int) -> Workload:
         per_update=groups * settings.group_size,
         max_tokens=settings.max_tokens_per_microbatch,
         rows=settings.micro_batch_size,
-        narrow=settings.trainer.mixed,
+        narrow=settings.trainer.is_mixed,
         state=lambda dtype: state_of(make, dtype),
         shards=settings.trainer.strategy == "fsdp2" and ranks > 1,
     )
@@ -144,7 +144,7 @@ def on_a_rank(parts: Sequence[Part], strategy: str, ranks: int) -> list[Part]:
 
 def table(parts: Sequence[Part], ranks: int) -> str:
     """Aligned lines: GiB of each part, then of the mutually exclusive phases."""
-    held = {phase: held_in(parts, phase) for phase in PHASES}
+    held = {phase: parts_in_phase(parts, phase) for phase in PHASES}
     sizes = {phase: sum(map(_size, own)) for phase, own in held.items()}
     rows = [(part.name, part.size, part.says) for part in parts if part.size > 0]
     there = {part.phase for part in parts if part.size > 0} | {"sampling", "update"}
@@ -167,14 +167,14 @@ def table(parts: Sequence[Part], ranks: int) -> str:
     )
 
 
-def held_in(parts: Sequence[Part], phase: str) -> list[Part]:
+def parts_in_phase(parts: Sequence[Part], phase: str) -> list[Part]:
     """The parts held in a phase."""
     return [part for part in parts if part.phase in ("always", phase)]
 
 
 def peak(parts: Sequence[Part]) -> float:
     """The peak in bytes."""
-    return max(sum(map(_size, held_in(parts, phase))) for phase in PHASES)
+    return max(sum(map(_size, parts_in_phase(parts, phase))) for phase in PHASES)
 
 
 def lower(part: Part, phase: str) -> str:

@@ -23,7 +23,7 @@ SIDES = ("chosen", "rejected")
 Admission = tuple[list[Prompt], list[tuple[Prompt, str]]]  # admitted; left out, with reasons
 
 
-def completed(policy: TokenPolicy, data: Data, file: Path, seed: int) -> Data:
+def complete_pairs(policy: TokenPolicy, data: Data, file: Path, seed: int) -> Data:
     """The data with rejected answers sampled from the policy, cached in `file`.
 
     Prompts without a wrong answer make no pair; held-out prompts are unchanged.
@@ -33,7 +33,7 @@ def completed(policy: TokenPolicy, data: Data, file: Path, seed: int) -> Data:
         _make(policy, [p for prompts in splits.values() for p in prompts], file, data.tries, seed)
     known = {pair.id: pair for pair in read_rows(file, option="cache_dir").prompts}
     pairs, *held_out = (
-        tuple(_filled(prompt, known.get(prompt.id)) for prompt in prompts)
+        tuple(_fill_pair(prompt, known.get(prompt.id)) for prompt in prompts)
         for prompts in splits.values()
     )
     silent = [
@@ -51,7 +51,7 @@ def completed(policy: TokenPolicy, data: Data, file: Path, seed: int) -> Data:
     )
 
 
-def _filled(prompt: Prompt, pair: Prompt | None) -> Prompt:
+def _fill_pair(prompt: Prompt, pair: Prompt | None) -> Prompt:
     return prompt if pair is None else replace(prompt, chosen=pair.chosen, rejected=pair.rejected)
 
 

@@ -16,11 +16,11 @@ from tandem.data import Data
 from tandem.hub import quiet_libraries
 from tandem.launch.banner import banner, prompts_read, warm_start_banner
 from tandem.launch.initial_weights import check_start
-from tandem.launch.inputs import read_by, read_inputs
+from tandem.launch.inputs import read_inputs, training_split
 from tandem.launch.notices import notices
 from tandem.launch.people import say
 from tandem.launch.ranks import join_ranks
-from tandem.record.latest import followed
+from tandem.record.latest import follow_link
 from tandem.record.mirrors import Job
 from tandem.record.resumable import check_measurable, check_resumable
 from tandem.record.room import check_place
@@ -59,7 +59,7 @@ def preview(
         return settings, None
     data = read_inputs(cfg) if data is None else data
     if job == "train":
-        say(prompts_read(data, read_by(build(cfg.algorithm).needs)))
+        say(prompts_read(data, training_split(build(cfg.algorithm).needs)))
     return settings, data
 
 
@@ -67,7 +67,7 @@ def fill_in(cfg: DictConfig, run_dir: Path, overrides: Sequence[str]) -> None:
     """Set the keys that a run records of itself."""
     cfg.run_dir = str(run_dir)
     if cfg.continue_from is not None:
-        cfg.continue_from = str(followed(Path(cfg.continue_from)))
+        cfg.continue_from = str(follow_link(Path(cfg.continue_from)))
     if cfg.resume is None:
         cfg.overrides = list(overrides)
 

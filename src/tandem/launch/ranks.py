@@ -40,7 +40,7 @@ def join_ranks(devices: Devices, overrides: Sequence[str], *, resumed: bool) -> 
         )
 
 
-def made_by_first(place: Path, make: Callable[[], None], *, patience: float | None) -> None:
+def make_on_first(place: Path, make: Callable[[], None], *, patience: float | None) -> None:
     """Call `make` on the first rank; the others wait until `place` exists.
 
     patience: seconds without a change of any path that starts with the name of `place`.
@@ -51,7 +51,9 @@ def made_by_first(place: Path, make: Callable[[], None], *, patience: float | No
         return
     seen, since = 0.0, time.monotonic()
     while not place.exists():
-        newest = max((when(path) for path in place.parent.glob(f"{place.name}*/*")), default=0.0)
+        newest = max(
+            (last_modified(path) for path in place.parent.glob(f"{place.name}*/*")), default=0.0
+        )
         if newest > seen:
             seen, since = newest, time.monotonic()
         if patience is not None and time.monotonic() - since > patience:
@@ -62,7 +64,7 @@ def made_by_first(place: Path, make: Callable[[], None], *, patience: float | No
         time.sleep(PAUSE)
 
 
-def when(path: Path) -> float:
+def last_modified(path: Path) -> float:
     """Time of the last change in seconds; 0 if the path was just renamed."""
     try:
         return path.stat().st_mtime

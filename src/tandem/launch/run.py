@@ -21,7 +21,7 @@ from tandem.data import Data, write_quarantine
 from tandem.launch.assembly import assemble
 from tandem.launch.banner import left_out
 from tandem.launch.devices import check_devices, device_of_rank, set_float32_precision
-from tandem.launch.evaluation import evaluated
+from tandem.launch.evaluation import evaluate_run
 from tandem.launch.initial_weights import check_engine, starting_weights
 from tandem.launch.memory_estimate import state_of
 from tandem.launch.own_engines import own_engines
@@ -127,7 +127,7 @@ def carry_out(
     if settings.evaluate:
         split = settings.evaluation.split
         found = EvaluationRecord(run_dir=run_dir, split=split, config=config, mirrors=mirrors)
-        return Result(metrics=evaluated(module, settings, data, found), run_dir=run_dir)
+        return Result(metrics=evaluate_run(module, settings, data, found), run_dir=run_dir)
     with refusing():
         check_room_for(module, settings, run_dir, job)
     record = RunRecord(run_dir, mirrors=mirrors, job=job)

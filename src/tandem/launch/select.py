@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> None:
         print(__doc__)
         return
     try:
-        sweep, metric, count = parsed(arguments)
+        sweep, metric, count = parse_arguments(arguments)
         load_plugins(plugins_in(arguments))
         found = select(sweep, metric, count, program=conf_folder().parent / "train.py")
     except (ValueError, OSError) as error:
@@ -57,7 +57,7 @@ def exit_code(found: Selection, count: int) -> int:
     return 0 if found.complete else FAILED
 
 
-def parsed(arguments: Sequence[str]) -> tuple[Path, str | None, int]:
+def parse_arguments(arguments: Sequence[str]) -> tuple[Path, str | None, int]:
     places = [text for text in arguments if "=" not in text or Path(text).exists()]
     options = dict(text.split("=", 1) for text in arguments if text not in places)
     for name in options:

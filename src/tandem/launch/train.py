@@ -32,7 +32,7 @@ os.environ.setdefault("PROJECT_ROOT", str(project_root()))
 def main(arguments: Sequence[str]) -> None:
     """One run, or with -m a sweep, which ends the process with the exit code of its runs."""
     sys.argv = [str(CONF.parent / "train.py"), *arguments]  # jobs of a sweep are started with it
-    with refusals(), uncollected():
+    with refusals(), disable_gc():
         asked = preflight(sys.argv)
     match asked:
         case Sweep():
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> None:
         case Run():
             asked.start(train)
         case _:
-            asked_of_hydra()
+            show_hydra_options()
 
 
 def train(asked: Run, run_dir: Path) -> None:
@@ -52,7 +52,7 @@ def train(asked: Run, run_dir: Path) -> None:
     with refusals():
         data = None if asked.settings.estimate else read_inputs(asked.cfg)
     warnings.simplefilter("ignore", FutureWarning)  # from libraries, not actionable by users
-    with uncollected(), starting("torch, Lightning"):  # after all checks that may refuse the run
+    with disable_gc(), starting("torch, Lightning"):  # after all checks that may refuse the run
         begin = load_program(asked.settings)
         from tandem.launch.stops import stops
 
@@ -72,7 +72,7 @@ def load_program(settings: Settings) -> Callable[..., object]:
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def disable_gc() -> Iterator[None]:
     """Imports without garbage collection, which takes a sixth of their time."""
     gc.disable()
     try:
@@ -83,5 +83,5 @@ def uncollected() -> Iterator[None]:
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="config")
-def asked_of_hydra(_: object) -> None:
+def show_hydra_options(_: object) -> None:
     """Options of Hydra itself: --hydra-help, --info, --shell-completion."""

@@ -64,7 +64,7 @@ class MadeOf:
         return [
             *(f"{name} has changed" for name in files if name in both),
             *(
-                f"{name} is {_shown(self.values, name)} and was {_shown(other.values, name)}"
+                f"{name} is {_show(self.values, name)} and was {_show(other.values, name)}"
                 for name in names
             ),
             *(
@@ -75,7 +75,7 @@ class MadeOf:
         ]
 
 
-def made_of(cfg: DictConfig) -> MadeOf:
+def collect_inputs(cfg: DictConfig) -> MadeOf:
     """The inputs of a configuration: its values, and the code and files that they name.
 
     A plugin counts with its imports if it defines a part of the configuration; of Tandem, only the
@@ -154,7 +154,7 @@ def _differing(one: Mapping[str, object], other: Mapping[str, object]) -> Iterat
     return (name for name in names if one.get(name, ABSENT) != other.get(name, ABSENT))
 
 
-def _shown(values: Mapping[str, object], name: str) -> str:
+def _show(values: Mapping[str, object], name: str) -> str:
     return json.dumps(values[name]) if name in values else ABSENT
 
 

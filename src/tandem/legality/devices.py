@@ -76,7 +76,7 @@ def weights_can_be_cut(case: Case) -> Iterator[str]:
 
 def engine_computes_as_trained(case: Case) -> Iterator[str]:
     """An engine that shares the weights keeps its cache in their dtype."""
-    mixed, engine = case.plan.trainer.mixed, case.engine
+    mixed, engine = case.plan.trainer.is_mixed, case.engine
     if mixed and engine is not None and not engine.target.samples_mixed:
         yield (
             f"trainer.precision=bf16-mixed: rollout={case.plan.choices['rollout']} caches keys in "

@@ -84,7 +84,7 @@ def functions_make_sense(case: Case) -> Iterator[str]:
             if (reason := refusal(function, domain, group)) is not None:
                 place = _place(case) if segment is None else f"the {segment} of a chain"
                 advice = _of_velocities(case, group, reason)
-                yield f"{_shown(case, group)} on {place}: {reason}{advice}"
+                yield f"{_innermost_option(case, group)} on {place}: {reason}{advice}"
 
 
 def _is_judged_elsewhere(case: Case, function: Callable, group: str) -> bool:
@@ -131,7 +131,7 @@ def _of_velocities(case: Case, group: str, reason: str) -> str:
     return f"{link} {REGRESSED}, a distance between velocities"
 
 
-def _shown(case: Case, group: str) -> str:
+def _innermost_option(case: Case, group: str) -> str:
     """The innermost part that is an option of the group, as a user would write it."""
     named = [part for part in parts_of(case.parts[group]) if facts_of(part).option]
     return f"algorithm/{group}={name_of(named[0])}" if named else f"algorithm.{group}"

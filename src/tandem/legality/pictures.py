@@ -83,7 +83,7 @@ def drift_is_of_log_probabilities(case: Case) -> Iterator[str]:
 
 def snapshots_are_kept(case: Case) -> Iterator[str]:
     """The algorithm keeps every snapshot that a loss or a penalty reads."""
-    missing = sorted(_compared(case) - {*case.algorithm.ema})
+    missing = sorted(_snapshots_read(case) - {*case.algorithm.ema})
     if case.algorithm.objective in ON_ERRORS and missing:
         yield f"algorithm.ema.{missing[0]} is missing, but a loss or penalty reads it; restore it"
 
@@ -174,7 +174,7 @@ def _unread(case: Case, name: str, inner: str) -> str | None:
     if name == "timestep_sampling" and inner.startswith("weighting"):
         return f"{name_of(case.loss)} reads unweighted errors" if _only_errors(case) else None
     snapshot = inner.partition(".")[0]
-    if name == "ema" and snapshot and snapshot not in _compared(case) | {_source(case)}:
+    if name == "ema" and snapshot and snapshot not in _snapshots_read(case) | {_source(case)}:
         return f"nothing reads algorithm.ema.{snapshot}"
     return None
 
@@ -188,7 +188,7 @@ def _source(case: Case) -> str:
     return case.painter[0].arguments.get("weights") or case.algorithm.rollout_weights
 
 
-def _compared(case: Case) -> set[str]:
+def _snapshots_read(case: Case) -> set[str]:
     """The snapshots that the losses and penalties read."""
     beside = [network.loss for network in case.algorithm.networks.values()]
     readers = [case.loss, *beside, *_penalties(case).values()]

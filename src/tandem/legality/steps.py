@@ -29,7 +29,7 @@ def steps_can_be_taken(case: Case) -> Iterator[str]:
     *_, rollout = case.samplers  # the sampler of pictures is the last one of a chain
     try:
         levels = read_levels(dynamics.schedule, f"{rollout}.steps", steps)
-        if (evaluated := _evaluated(case)) not in (None, steps):
+        if (evaluated := _evaluation_steps(case)) not in (None, steps):
             read_levels(dynamics.schedule, "evaluation.steps", evaluated)
     except ValueError as error:
         yield str(error)
@@ -56,7 +56,7 @@ def _length(dynamics: Dynamics) -> str:
     return "" if length is None else f" dynamics.stochastic.length={length}"
 
 
-def _evaluated(case: Case) -> int | None:
+def _evaluation_steps(case: Case) -> int | None:
     """The denoising steps of evaluation; None: there is none, or not by the ODE."""
     evaluation = case.plan.evaluation
     measures = case.plan.evaluate or evaluation.every is not None

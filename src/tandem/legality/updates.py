@@ -59,11 +59,11 @@ def demonstrations_come_alone(case: Case) -> Iterator[str]:
 def averaging_losses_see_whole_updates(case: Case) -> Iterator[str]:
     """A loss that averages over an update needs the whole update in one pass."""
     if case.loss_facts.averages:
-        for broken in _parted(case):
+        for broken in _reasons_for_rows(case):
             yield by_steps(case.loss, broken)
 
 
-def _parted(case: Case) -> Iterator[str]:
+def _reasons_for_rows(case: Case) -> Iterator[str]:
     plan, algorithm = case.plan, case.algorithm
     if algorithm.loss is not case.loss:
         yield f"{name_of(algorithm.loss)} masks its samples"
@@ -135,7 +135,7 @@ def optimizers_take_their_numbers(case: Case) -> Iterator[str]:
             return
     name = f"optimizer={case.plan.choices['optimizer']}"
     try:
-        with uncompiled():
+        with without_dynamo():
             made = target([nn.Parameter(torch.zeros(2, 2))], **arguments)
     except (ValueError, RuntimeError) as error:
         yield f"{name}: {' '.join(str(error).split())}"
@@ -145,7 +145,7 @@ def optimizers_take_their_numbers(case: Case) -> Iterator[str]:
 
 
 @contextmanager
-def uncompiled() -> Iterator[None]:
+def without_dynamo() -> Iterator[None]:
     """A block that makes an optimizer without torch._dynamo, whose import takes a second.
 
     torch wraps `add_param_group` to keep it out of compiled code, of which there is none here.

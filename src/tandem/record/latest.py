@@ -36,7 +36,7 @@ def home_of_runs(run_dir: Path) -> Path | None:
     return next((parent for parent in around if parent.name == HOME), None)
 
 
-def followed(folder: Path) -> Path:
+def follow_link(folder: Path) -> Path:
     """The folder that a link points to: a resumed run stays there even if the link moves."""
     if not folder.is_symlink():
         return folder

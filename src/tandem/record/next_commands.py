@@ -44,11 +44,13 @@ def example(run_dir: Path) -> str:
     last = max((run_dir / "samples").glob("iteration_*.jsonl"), default=None)
     rows = [] if last is None else jsonl.read(last)
     asked = [row for row in rows if row["kind"] in ("greedy", "eval")]
-    known = [(row["reward"], len(row["prompt"]), row["prompt"]) for row in asked if _typed(row)]
+    known = [
+        (row["reward"], len(row["prompt"]), row["prompt"]) for row in asked if _is_typeable(row)
+    ]
     return max(known)[2] if known else "PROMPT"
 
 
-def _typed(row: dict) -> bool:
+def _is_typeable(row: dict) -> bool:
     """Whether a scored row has a short, printable prompt without tokens of a chat template."""
     text = row["prompt"]
     fits = len(text) <= LONGEST and text.isprintable() and "<|" not in text

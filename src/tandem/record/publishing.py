@@ -145,7 +145,7 @@ class Writing:
         try:
             entries = {self._file(x): self._write(x) for x in self.tensors}
             if self.rank:
-                durable.replace(self._said_by(self.rank), to_json(entries))
+                durable.replace(self._rank_file(self.rank), to_json(entries))
                 return
             for rank in range(1, self.ranks):
                 entries |= self._entries_of(rank)
@@ -163,11 +163,11 @@ class Writing:
         part = f".{self.rank:05d}" if self.ranks > 1 else ""
         return f"{group}{part}.safetensors"
 
-    def _said_by(self, rank: int) -> Path:
+    def _rank_file(self, rank: int) -> Path:
         return self.place / f"{rank:05d}.json"
 
     def _entries_of(self, rank: int) -> Entries:
-        path = self._said_by(rank)
+        path = self._rank_file(rank)
         while not path.exists():
             if self.given_up:
                 return {}

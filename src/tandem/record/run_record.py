@@ -81,7 +81,7 @@ class RunRecord:
         return {name: lines[-1].get(name, 0.0) if lines else 0.0 for name in names}
 
     @property
-    def held(self) -> Numbers:
+    def pending_numbers(self) -> Numbers:
         """The numbers held for the next line."""
         return self._held[0] | self._held[1]
 

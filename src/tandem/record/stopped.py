@@ -21,7 +21,7 @@ def describe_stop(run_dir: Path, stop: Stop | None = None) -> str:
     """
     if not (run_dir / CONFIG).is_file():
         return ""
-    lines = [f"run directory: {run_dir}", line("saved", _saved(run_dir))]
+    lines = [f"run directory: {run_dir}", line("saved", _describe_saved(run_dir))]
     if (samples := _newest_samples(run_dir)) is not None:
         lines.append(line("samples", str(samples)))
     if stop is not None:
@@ -32,7 +32,7 @@ def describe_stop(run_dir: Path, stop: Stop | None = None) -> str:
     return "\n".join([*lines, *lines_to_sync(run_dir)])
 
 
-def _saved(run_dir: Path) -> str:
+def _describe_saved(run_dir: Path) -> str:
     published = list_published(run_dir / CHECKPOINTS)
     newest = published[-1][1].name if published else "none, so a resumed run begins again"
     lines = len(jsonl.read(run_dir / METRICS))

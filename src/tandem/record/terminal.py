@@ -33,7 +33,7 @@ def is_terminal() -> bool:
 
 def say(text: str) -> None:
     """Aligned lines `name        value`, and tables with rules."""
-    console().print(painted(text), soft_wrap=True)
+    console().print(style_text(text), soft_wrap=True)
     sys.stdout.flush()
 
 
@@ -41,7 +41,7 @@ def line(name: str, text: str) -> str:
     return f"{name:<{NAME}} {text}"
 
 
-def painted(text: str) -> Text:
+def style_text(text: str) -> Text:
     """The text with names and titles in bold and warnings in colour; its characters stay."""
     rows, after_rule = [], False
     for row in text.splitlines():

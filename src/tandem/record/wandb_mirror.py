@@ -82,7 +82,7 @@ class Wandb:
         """Log the metrics of an iteration."""
         row, self.waiting = {**metrics, "iteration": iteration, **self.waiting}, {}
         if iteration >= self.known:
-            with self._staged():
+            with self._stage_tables():
                 self.run.log(row, step=iteration, commit=True)
 
     def samples(self, iteration: int, rows: Rows) -> None:
@@ -91,7 +91,7 @@ class Wandb:
     def close(self) -> None:
         """Write the joined table of evaluations, and end the run on W&B."""
         if (table := wandb_tables.join_evaluations(self.source.folder)) is not None:
-            with self._staged():
+            with self._stage_tables():
                 self.run.summary["samples/evaluations"] = table
         self.run.finish()
 
@@ -114,7 +114,7 @@ class Wandb:
                 shutil.rmtree(log_file.parent)
 
     @contextmanager
-    def _staged(self) -> Iterator[None]:
+    def _stage_tables(self) -> Iterator[None]:
         """Tables await their upload in the run's folder, not in the user's home."""
         # The folder of a warm start moves to the cache, and W&B records absolute paths.
         moves = self.source.job == "warm_start"

@@ -86,10 +86,10 @@ def init_of(node: ast.ClassDef) -> list[ast.FunctionDef]:
 def _facts(call: ast.Call, module: Module) -> dict[str, ast.expr]:
     """The facts that a decorator declares, including those of `**SHARED`."""
     said = [(keyword.arg, keyword.value) for keyword in call.keywords]
-    return dict(_spelled_out(said, module))
+    return dict(_expand_facts(said, module))
 
 
-def _spelled_out(
+def _expand_facts(
     said: Iterable[tuple[str | None, ast.expr]], module: Module
 ) -> Iterator[tuple[str, ast.expr]]:
     for name, fact in said:
@@ -98,7 +98,7 @@ def _spelled_out(
             continue
         shared = module.constants[fact.id]
         names = [None if key is None else ast.literal_eval(key) for key in shared.keys]
-        yield from _spelled_out(zip(names, shared.values, strict=True), module)
+        yield from _expand_facts(zip(names, shared.values, strict=True), module)
 
 
 def _options_in(module: Module) -> Iterator[tuple[tuple[str, str], Option]]:

@@ -37,8 +37,8 @@ class Breaker:
         return self._in_a_row >= self.failures
 
     def admits(self) -> int | None:
-        """The admission of a call that may begin now, to pass to `failed`; None: it may not. A call
-        admitted while the breaker is open is the probe."""
+        """The admission of a call that may begin now, to pass to `record_failure`; None: it may
+        not. A call admitted while the breaker is open is the probe."""
         with self._lock:
             if self.is_open:
                 now = self.clock()
@@ -48,11 +48,11 @@ class Breaker:
                 self._next_probe = now + self.pause
             return self._counted
 
-    def succeeded(self) -> None:
+    def record_success(self) -> None:
         with self._lock:
             self._in_a_row = 0
 
-    def failed(self, admission: int) -> None:
+    def record_failure(self, admission: int) -> None:
         """Count a failure, unless one was counted since this admission."""
         with self._lock:
             if admission < self._counted:

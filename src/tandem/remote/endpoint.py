@@ -128,14 +128,16 @@ class Endpoint:
                 answer = self._attempt(request, read, end - time.monotonic())
             except RemoteError as error:
                 again = repeatable and error.passing and attempt <= self.retries.count
-                if not again or not self._waited(self._wait(error, attempt, request), end):
+                if not again or not self._wait_before_retry(
+                    self._wait(error, attempt, request), end
+                ):
                     report(self.breaker, error, admission)
                     raise
             else:
-                self.breaker.succeeded()
+                self.breaker.record_success()
                 return answer
 
-    def _waited(self, pause: float, end: float) -> bool:
+    def _wait_before_retry(self, pause: float, end: float) -> bool:
         """Wait, and return whether time is left: a sleep may end later than requested."""
         if self.breaker.is_open or time.monotonic() + pause >= end:
             return False
@@ -173,9 +175,9 @@ def admit(breaker: Breaker, url: str, where: str) -> int:
 def report(breaker: Breaker, error: RemoteError, admission: int) -> None:
     """Report a failed call to the breaker."""
     if error.ill:
-        breaker.failed(admission)
+        breaker.record_failure(admission)
     else:
-        breaker.succeeded()
+        breaker.record_success()
 
 
 def ask_again(ask: Callable[[], Answer], *, attempts: int = 3) -> Answer:

@@ -73,7 +73,7 @@ class Wire:
             try:
                 reply = self._send(request, deadline, seconds)
             except (OSError, *self.transport.errors) as error:
-                raise self._failed(request, error, deadline.passed, seconds) from None
+                raise self._transport_error(request, error, deadline.passed, seconds) from None
         if deadline.passed:  # a reply cut off by the deadline may look complete
             raise self._late(request, seconds)
         return reply
@@ -88,7 +88,7 @@ class Wire:
         with self.transport.exchange(request, headers, times) as (head, parts):
             hidden = None if token is None else token.encode()
             if not 200 <= head.status < 300:
-                raise self._refused(request, head, _shorten_page(parts, hidden))
+                raise self._status_error(request, head, _shorten_page(parts, hidden))
             kind = head.headers.get("content-type", "").partition(";")[0].strip().lower()
             return Reply(body=self._body(request, head, parts, hidden), kind=kind)
 
@@ -111,7 +111,7 @@ class Wire:
             f"{request.url}: the reply exceeds {most} bytes; raise {self.keys['max_reply_bytes']}"
         )
 
-    def _refused(self, request: Request, head: Head, page: str) -> RemoteError:
+    def _status_error(self, request: Request, head: Head, page: str) -> RemoteError:
         status = head.status
         came = f"{request.url}: {status} {head.reason}".rstrip()
         said = f", {page!r}" if page else ""
@@ -124,7 +124,7 @@ class Wire:
             said = f"; put the right token into the environment variable {self.token_env}{said}"
         return Rejected(f"{came}{said}", status=status)
 
-    def _failed(
+    def _transport_error(
         self, request: Request, error: Exception, passed: bool, seconds: float
     ) -> RemoteError:
         phase = Phase.WAITING_TOO_LONG if passed else self.transport.phase(error)

@@ -92,7 +92,7 @@ class Server(ThreadingHTTPServer):
         """Ignore a broken connection: it concerns only the client."""
 
     @contextmanager
-    def admitted(self) -> Iterator[None]:
+    def hold_slot(self) -> Iterator[None]:
         """Hold one request slot. Raises Refusal if all are taken."""
         if not self.requests.acquire(blocking=False):
             raise Refusal(503, f"{self.capacity.max_requests} requests are being answered", BUSY)
@@ -101,7 +101,7 @@ class Server(ThreadingHTTPServer):
         finally:
             self.requests.release()
 
-    def drained(self, seconds: float) -> bool:
+    def drain(self, seconds: float) -> bool:
         """Whether all requests are answered, after waiting so many seconds at most."""
         end = time.monotonic() + seconds
         held = 0

@@ -74,7 +74,7 @@ class Sessions:
         except RemoteError as error:
             report(self.breaker, error, admission)
             raise
-        self.breaker.succeeded()
+        self.breaker.record_success()
         return session
 
     def _open(self, path: str) -> Session:
@@ -89,7 +89,7 @@ class Sessions:
                 f"{self.where}.limits.connect"
             ) from None
         except InvalidStatus as error:
-            raise self._refused(error.response.status_code) from None
+            raise self._status_error(error.response.status_code) from None
         except (InvalidURI, ValueError):  # a redirect: our socket has a fixed address
             raise BadReply(
                 f"{self.url}: redirects are not followed; "
@@ -121,7 +121,7 @@ class Sessions:
             held.enter_context(connection)
             return Session(self, connection, handle, held.pop_all(), hidden=token)
 
-    def _refused(self, status: int) -> RemoteError:
+    def _status_error(self, status: int) -> RemoteError:
         said = f"{self.url}: status {status} instead of a session"
         if status in (401, 403):
             said += f"; put the right token into the environment variable {self.token_env}"
@@ -159,7 +159,7 @@ class Session:
             except RemoteError as error:
                 failed = error
             except (OSError, WebSocketException) as error:
-                failed = self._failed(error, late=deadline.passed)
+                failed = self._connection_error(error, late=deadline.passed)
         self.held.close()
         raise failed
 
@@ -188,7 +188,7 @@ class Session:
     def _bad(self, why: str, key: str = "url") -> BadReply:
         return BadReply(f"{self.place.url}: {why}; see {self.place.where}.{key}")
 
-    def _failed(self, error: Exception, *, late: bool) -> RemoteError:
+    def _connection_error(self, error: Exception, *, late: bool) -> RemoteError:
         from websockets.exceptions import ConnectionClosed
 
         limits, where = self.place.limits, self.place.where

@@ -192,7 +192,7 @@ class KeptConnections(Transport):
 
     def _connection(self, parts: SplitResult, times: Times) -> http.client.HTTPConnection:
         """A kept or new connection, watched by the deadline."""
-        connection = self._kept(parts)
+        connection = self._take_idle(parts)
         if connection is None:
             kind = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
             connection = kind[parts.scheme](parts.netloc, timeout=times.connect)
@@ -204,7 +204,7 @@ class KeptConnections(Transport):
         times.deadline.watch(connection.sock)
         return connection
 
-    def _kept(self, parts: SplitResult) -> http.client.HTTPConnection | None:
+    def _take_idle(self, parts: SplitResult) -> http.client.HTTPConnection | None:
         while True:
             with self._lock:
                 idle = self._idle.get(parts[:2])

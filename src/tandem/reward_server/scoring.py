@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from tandem.rewards.result import ABSTAINED, Missing, explained, fault_of
+from tandem.rewards.result import ABSTAINED, Missing, explain_reason, fault_of
 from tandem.rewards.rewards import Rewards
 from tandem.rewards.serialization import Number, Row
 
@@ -38,4 +38,4 @@ def explain_missing(reasons: Mapping[str, str | None]) -> Missing | None:
     if not failed:
         return None
     name, reason = failed[0]
-    return Missing(explained(name, reason) if len(reasons) == 1 else fault_of(name, reason))
+    return Missing(explain_reason(name, reason) if len(reasons) == 1 else fault_of(name, reason))

@@ -195,7 +195,7 @@ def run(server: ScoreServer) -> None:
         print(f"serving at {server.url} for {open_to}", flush=True)
         server.serve_forever(0.1)
     server.server_close()
-    left = "" if server.drained(GRACE) else "; unanswered requests were dropped"
+    left = "" if server.drain(GRACE) else "; unanswered requests were dropped"
     print(f"ended{left}", flush=True)
 
 

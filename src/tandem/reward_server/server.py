@@ -28,7 +28,7 @@ class ScoreServer(Server):
         self.turn = threading.Lock()
         super().__init__(address, ScoreHandler, capacity=capacity)
 
-    def scored(self, rows: Sequence[Row], client: socket.socket) -> list[Number]:
+    def score_rows(self, rows: Sequence[Row], client: socket.socket) -> list[Number]:
         """The scores of rows. Raises ConnectionAbortedError if the client has disconnected."""
         with self.turn:
             if has_hung_up(client):  # it will retry, so its rows would be scored twice
@@ -58,14 +58,14 @@ class ScoreHandler(Handler):
         if self.server.token is not None:
             self.check_token(self.server.token)
         kind, length = self._kind(), self.length()
-        with self.server.admitted():
+        with self.server.hold_slot():
             body = self.body(length)
             try:
                 rows = decode(kind, body)
             except ValueError as error:
                 raise Refusal(400, str(error)) from None
             ids = [row.id for row in rows]
-            return encode_numbers(ids, self.server.scored(rows, self.connection))
+            return encode_numbers(ids, self.server.score_rows(rows, self.connection))
 
     def _kind(self) -> str:
         kind = self.content_type()

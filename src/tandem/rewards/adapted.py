@@ -34,9 +34,9 @@ def from_verl(function: Callable) -> Callable:
     @functools.wraps(function)
     def reward(output: str, prompt: Prompt, **given: object) -> object:
         known = (prompt.source, output, prompt.answer, dict(prompt.fields))
-        told = _taken(parameters, dict(zip(VERL, known, strict=True)))
+        told = _select_arguments(parameters, dict(zip(VERL, known, strict=True)))
         answer = function(**told, **given)
-        return _awaited_score(answer) if inspect.isawaitable(answer) else _score(answer)
+        return _await_score(answer) if inspect.isawaitable(answer) else _score(answer)
 
     reward.__signature__ = signature_of(("output", "prompt"), numbers)
     return reward
@@ -69,13 +69,13 @@ def from_trl(function: Callable) -> Callable:
         told = _columns(prompts, columns) | told
         if missing := [n for n in columns if n not in told and _is_asked(parameters[n])]:
             raise Missing(f"needs the column {missing[0]}, but prompts have only {', '.join(told)}")
-        return function(**_taken(parameters, told), **given)
+        return function(**_select_arguments(parameters, told), **given)
 
     reward.__signature__ = signature_of(("outputs", "prompts"), numbers)
     return reward
 
 
-async def _awaited_score(answer: Awaitable[object]) -> object:
+async def _await_score(answer: Awaitable[object]) -> object:
     return _score(await answer)
 
 
@@ -105,7 +105,9 @@ def _columns(prompts: Sequence[Prompt], named: Sequence[str]) -> dict[str, list[
     return dict.fromkeys(wanted, answers) | columns
 
 
-def _taken(parameters: Mapping[str, Parameter], told: Mapping[str, Any]) -> dict[str, Any]:
+def _select_arguments(
+    parameters: Mapping[str, Parameter], told: Mapping[str, Any]
+) -> dict[str, Any]:
     """The arguments that a function takes; one with `**columns` takes all."""
     takes_all = any(one.kind is Parameter.VAR_KEYWORD for one in parameters.values())
     return {name: x for name, x in told.items() if takes_all or name in parameters}

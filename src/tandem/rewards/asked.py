@@ -59,7 +59,7 @@ class Asked:
     def scores(self, rows: Sequence[tuple[Tensor, str]]) -> list[float]:
         """Scores of pictures, uint8 [H, W, 3], for their texts."""
         asked = [self.ask(picture, text) for picture, text in rows]
-        answers = [self.wanted(text) for _, text in rows]
+        answers = [self.answer_ids(text) for _, text in rows]
         given = self.gather(asked, answers)
         lengths = [one["input_ids"].shape[1] for one in asked]
         read = [range(n - 1, n - 1 + len(a)) for n, a in zip(lengths, answers, strict=True)]
@@ -122,7 +122,7 @@ class Asked:
         options: dict[str, Any] = {"tokenize": False, "add_generation_prompt": True}
         return self.tokenizer.apply_chat_template(turns, chat_template=self.template, **options)
 
-    def wanted(self, text: str) -> list[int]:
+    def answer_ids(self, text: str) -> list[int]:
         """The token ids of the right answer."""
         ids = self.tokenizer(self.answer.format(text=text), add_special_tokens=False)["input_ids"]
         return [*ids, self.tokenizer.eos_token_id] if self.end else ids

@@ -59,7 +59,9 @@ class Chat:
         ]
         request = {**self.body, "model": self.model, "messages": messages}
         try:
-            words, ended = self.endpoint.post("/chat/completions", as_body(request), read=said)
+            words, ended = self.endpoint.post(
+                "/chat/completions", as_body(request), read=parse_completion
+            )
         except RemoteError as error:
             raise Missing(str(error)) from None
         if ended == "length":
@@ -88,7 +90,7 @@ def data_url(picture: Tensor) -> str:
     return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
-def said(reply: Reply) -> tuple[str, object]:
+def parse_completion(reply: Reply) -> tuple[str, object]:
     """The text of a completion and its finish reason. Raises ValueError for an invalid one.
 
     Reasoning (`reasoning_content`) is not read.

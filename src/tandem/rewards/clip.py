@@ -51,15 +51,15 @@ class Clip:
     @torch.no_grad()
     def embed_pictures(self, pictures: Sequence[Tensor]) -> Tensor:
         """[N, D] of length 1, of pictures uint8 [H, W, 3]"""
-        return torch.cat([self._seen(part) for part in self.hosting.parts(pictures)])
+        return torch.cat([self._embed(part) for part in self.hosting.parts(pictures)])
 
-    def _seen(self, pictures: Sequence[Tensor]) -> Tensor:
+    def _embed(self, pictures: Sequence[Tensor]) -> Tensor:
         """[N, D] of length 1"""
-        given = torch.cat(list(self.threads.map(self._prepared, pictures)))
+        given = torch.cat(list(self.threads.map(self._preprocess, pictures)))
         given = given.to(self.model.device, self.model.dtype)
         return unit(self.model.get_image_features(pixel_values=given).pooler_output)
 
-    def _prepared(self, picture: Tensor) -> Tensor:
+    def _preprocess(self, picture: Tensor) -> Tensor:
         """[1, 3, side, side]"""
         from PIL import Image
 

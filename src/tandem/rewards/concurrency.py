@@ -49,7 +49,7 @@ def at_once(
     three rounds of nothing but these and `Late` the remaining calls are `Missing`: they are not
     made.
     """
-    return Calls(function, asked, seconds).made(min(count, len(asked)))
+    return Calls(function, asked, seconds).run(min(count, len(asked)))
 
 
 class Calls:
@@ -63,7 +63,7 @@ class Calls:
         self.left = iter(range(len(asked)))
         self.changed = threading.Condition()
 
-    def made(self, count: int) -> list:
+    def run(self, count: int) -> list:
         """Make every call on `count` threads, and wait for the results."""
         self.patience = PATIENCE * count
         for _ in range(count):

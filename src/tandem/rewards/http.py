@@ -48,12 +48,12 @@ class HttpReward:
     def __call__(self, outputs: Sequence[str | Tensor], prompts: Sequence[Prompt]) -> list[Number]:
         rows = [_row(place, *pair) for place, pair in enumerate(zip(outputs, prompts, strict=True))]
         known, numbers = split_known(rows)
-        answers = self._asked([*known.values()]) if known else []
+        answers = self._request_scores([*known.values()]) if known else []
         for place, answer in zip(known, answers, strict=True):
             numbers[place] = answer
         return numbers
 
-    def _asked(self, rows: Sequence[Row]) -> list[Number]:
+    def _request_scores(self, rows: Sequence[Row]) -> list[Number]:
         kind, body = encode(rows)
         read = partial(_numbers, ids=[row.id for row in rows])
         try:

@@ -21,8 +21,8 @@ from tandem.rewards.template import (
     common,
     content_of,
     fence_of,
-    fenced,
     places,
+    with_fence,
 )
 from tandem.types import Prompt
 
@@ -58,8 +58,8 @@ def single(
     for output, prompt in zip(outputs, prompts, strict=True):
         fence = fence_of([output])
         values = common(prompt) | {"low": [f"{low:g}"], "high": [f"{high:g}"]}
-        values["output"] = fenced(output, fence)
-        questions.append((SYSTEM.format(fence=fence), template.filled(values)))
+        values["output"] = with_fence(output, fence)
+        questions.append((SYSTEM.format(fence=fence), template.fill(values)))
     return read(chat.ask(questions), lambda words: score_in(words, low, high))
 
 
@@ -80,8 +80,8 @@ def pairs(
     for first, second, prompt in zip(firsts, seconds, prompts, strict=True):
         fence = fence_of([first, second])
         values = common(prompt)
-        values |= {"first": fenced(first, fence), "second": fenced(second, fence)}
-        questions.append((SYSTEM.format(fence=fence), template.filled(values)))
+        values |= {"first": with_fence(first, fence), "second": with_fence(second, fence)}
+        questions.append((SYSTEM.format(fence=fence), template.fill(values)))
     return read(chat.ask(questions), preference_in)
 
 
@@ -107,9 +107,9 @@ def groups(
         fence = fence_of(outputs[i])
         shown: Question = []
         for number, row in enumerate(orders[i], start=1):
-            shown = [*shown, f"Answer {number}:\n", *fenced(outputs[i][row], fence), "\n\n"]
+            shown = [*shown, f"Answer {number}:\n", *with_fence(outputs[i][row], fence), "\n\n"]
         values = common(prompts[i]) | {"outputs": shown}
-        questions.append((SYSTEM.format(fence=fence), template.filled(values)))
+        questions.append((SYSTEM.format(fence=fence), template.fill(values)))
     said = dict(zip(several, chat.ask(questions), strict=True))
     scores: list[list[float] | list[None] | Exception] = [[None] * len(group) for group in outputs]
     for i, words in said.items():

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tandem.contracts.outputs import shown
+from tandem.contracts.outputs import relative_path
 from tandem.stop import Stop, end_process
 from tandem.types import Prompt
 
@@ -99,7 +99,7 @@ def copy_of(given: str | Tensor | Prompt) -> str | Tensor | Prompt:
         return replace(given, **copy.deepcopy(own))
     except Exception as error:  # user-defined values may raise anything
         what = f"prompt {given.id} of {given.source} holds in its fields what cannot be copied"
-        raise Stop(f"{what} for a reward ({told(error)}); keep what JSON can say") from error
+        raise Stop(f"{what} for a reward ({describe(error)}); keep what JSON can say") from error
 
 
 @contextmanager
@@ -181,7 +181,7 @@ def number_of(value: object, bounds: tuple[float, float] | None = None) -> Verdi
         elif isinstance(plain, int):
             plain = int.__int__(plain)
     except Exception as error:
-        return None, f"gave {type(value).__name__}, which raised {told(error)}"
+        return None, f"gave {type(value).__name__}, which raised {describe(error)}"
     if (reason := _reason(plain)) is not None:
         return None, reason
     number = float(plain)
@@ -202,7 +202,7 @@ def _reason(value: object) -> str | None:
         case TimeoutError():
             return TIMED_OUT
         case BaseException():
-            reason = f"raised {told(value)}"
+            reason = f"raised {describe(value)}"
             return f"{reason}; {THERE}" if NOT_HERE in reason else reason
         case int() | float():
             inside = abs(value) <= LARGEST  # NaN is not
@@ -212,10 +212,10 @@ def _reason(value: object) -> str | None:
 
 def fault_of(name: str, reason: str) -> str:
     """A reason with the name of its reward, and the key that may be wrong."""
-    return f"{name}: {explained(name, reason)}"
+    return f"{name}: {explain_reason(name, reason)}"
 
 
-def explained(name: str, reason: str) -> str:
+def explain_reason(name: str, reason: str) -> str:
     """A reason that names the keys of this reward."""
     key = f", which is {HERE}range" if reason.startswith(OUTSIDE) else ""
     return f"{reason}{key}".replace(HERE, f"reward.{name}.")
@@ -228,7 +228,7 @@ def failures(faults: Mapping[str, int]) -> dict[str, int]:
     }
 
 
-def told(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     """The type and text of an exception, and where in the user's code it was raised."""
     text = attempt(lambda: repr(str(error)[:80]), ())  # may run user code
     if isinstance(text, BaseException):
@@ -247,4 +247,4 @@ def place_of(error: BaseException) -> str:
     if not own:
         return ""
     name, line = own[-1]
-    return f" at {shown(name)}:{line}"
+    return f" at {relative_path(name)}:{line}"

@@ -64,7 +64,7 @@ class RewardModel:
         from jinja2 import TemplateError
 
         try:
-            tokens = self._encoded(output, prompt)
+            tokens = self._encode(output, prompt)
         except TemplateError as error:  # templates raise it: wrong roles, no system prompt
             return Missing(f"is refused by the chat template: {str(error)[:80]}")
         if not tokens:
@@ -73,7 +73,7 @@ class RewardModel:
             return Missing(f"is longer than {self.limit} tokens with its prompt")
         return tokens
 
-    def _encoded(self, output: str, prompt: Prompt) -> list[int]:
+    def _encode(self, output: str, prompt: Prompt) -> list[int]:
         if self.tokenizer.chat_template is not None:
             turns = [*question(prompt), {"role": "assistant", "content": output}]
             text = self.tokenizer.apply_chat_template(turns, tokenize=False)

@@ -45,7 +45,7 @@ class Template:
         text = self.text if self.file is None else self.file.read_text()
         object.__setattr__(self, "parts", tuple(PLACE.split(text)))
 
-    def broken(self, needed: Sequence[str], known: Sequence[str]) -> str | None:
+    def fault(self, needed: Sequence[str], known: Sequence[str]) -> str | None:
         """The placeholder that is missing or unknown, in words; None: all are right."""
         places = self.parts[1::2]
         for name in needed:
@@ -59,7 +59,7 @@ class Template:
                 )
         return None
 
-    def filled(self, values: Mapping[str, Question]) -> Question:
+    def fill(self, values: Mapping[str, Question]) -> Question:
         """Texts and pictures in order, with adjacent texts joined."""
         question: list[str | Tensor] = [""]
         for number, part in enumerate(self.parts):
@@ -99,7 +99,7 @@ def fence_of(outputs: Sequence[str | Tensor]) -> str:
     return digest.hexdigest()[:24]
 
 
-def fenced(output: str | Tensor, fence: str) -> Question:
+def with_fence(output: str | Tensor, fence: str) -> Question:
     """The output between two lines of the fence, so that a judge knows where it ends.
 
     A picture is uint8 [H, W, 3].

@@ -27,16 +27,16 @@ class Vision:
     @torch.no_grad()
     def features(self, pictures: Sequence[Tensor]) -> Tensor:
         """[N, D] float32, of pictures uint8 [H, W, 3], each resized to a square."""
-        return torch.cat([self._seen(part) for part in self.hosting.parts(pictures)]).float().cpu()
+        return torch.cat([self._embed(part) for part in self.hosting.parts(pictures)]).float().cpu()
 
-    def _seen(self, pictures: Sequence[Tensor]) -> Tensor:
+    def _embed(self, pictures: Sequence[Tensor]) -> Tensor:
         """[N, D]"""
-        sized = torch.cat([self._sized(pixels(picture)) for picture in pictures])
+        sized = torch.cat([self._resize(pixels(picture)) for picture in pictures])
         mean, std = (torch.tensor(x).view(3, 1, 1) for x in (MEAN, STD))
         given = ((sized - mean) / std).to(self.model.device, self.model.dtype)
         return self.model(pixel_values=given).pooler_output
 
-    def _sized(self, picture: Tensor) -> Tensor:
+    def _resize(self, picture: Tensor) -> Tensor:
         """[1, 3, side, side], clamped to [0, 1], which bicubic resizing exceeds at edges."""
         levels, size = picture.permute(2, 0, 1)[None].float(), (self.side, self.side)
         shown = torch.nn.functional.interpolate(levels, size, mode="bicubic", antialias=True)

@@ -90,7 +90,7 @@ class Guards:
             )
 
     @property
-    def tolerated(self) -> int:
+    def max_non_finite(self) -> int:
         """Non-finite updates in a row that are skipped before the run ends."""
         return int(self.non_finite.partition(":")[2] or 0)
 
@@ -158,8 +158,8 @@ class Guards:
 
         Raises Stop if there are more in a row than the guard allows.
         """
-        if in_a_row > self.tolerated:
-            more = max(3, 2 * self.tolerated)
+        if in_a_row > self.max_non_finite:
+            more = max(3, 2 * self.max_non_finite)
             raise Stop(
                 f"iteration {facts['iteration']}: loss {facts['losses']} or gradient norm "
                 f"{facts['grad_norm']} is not finite; the weights are unchanged and the batch is "

@@ -84,7 +84,7 @@ class Devices:
     offload: list[str] = field(default_factory=list, metadata=key(resumable=True))
 
     @property
-    def mixed(self) -> bool:
+    def is_mixed(self) -> bool:
         """Whether passes compute in bfloat16 with float32 weights."""
         return self.precision == "bf16-mixed"
 

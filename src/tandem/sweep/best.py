@@ -50,7 +50,7 @@ def find_command(job: Job, plan: SweepPlan) -> str:
 
 def choose(sweep: Path, jobs: Sequence[Job], found: Sequence[Run], metric: str) -> Selection:
     """The best configuration of these runs, without fresh seeds yet."""
-    scored, silent = selection.ranked(found, metric)
+    scored, silent = selection.rank(found, metric)
     return Selection(
         metric=metric,
         candidates=[selection.candidate(one) for one in scored],

@@ -22,13 +22,13 @@ def rehearse(folder: Path, jobs: Mapping[str, Sequence[str]] | None) -> int:
     if jobs is None:
         print("a search chooses its runs as it proceeds: there are none to check yet")
         return 0
-    said = [_said(folder / name, overrides) for name, overrides in jobs.items()]
+    said = [_describe_job(folder / name, overrides) for name, overrides in jobs.items()]
     for number, (name, (_, text)) in enumerate(zip(jobs, said, strict=True), start=1):
         print(f"{number} of {len(jobs)}  {name}: {text}")
     return sum(refused for refused, _ in said)
 
 
-def _said(folder: Path, overrides: Sequence[str]) -> tuple[bool, str]:
+def _describe_job(folder: Path, overrides: Sequence[str]) -> tuple[bool, str]:
     """Whether the run is impossible, and the text of its line."""
     found = status.read_job(folder, overrides)
     if found.state == "taken":

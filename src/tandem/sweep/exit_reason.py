@@ -28,7 +28,7 @@ def reason_of(code: int, said: str) -> str | None:
     if code == INTERRUPTED:
         return "it was asked to stop"
     if code < 0:
-        return _killed(signal.Signals(-code))
+        return _describe_signal(signal.Signals(-code))
     lines = [line.strip() for line in re.split(r"[\r\n]+", said) if line.strip()]
     given = [line for line in lines if code in REASONS and REASONS[code].match(line)]
     last = (given or lines)[-1:] or [f"exit code {code}"]
@@ -36,7 +36,7 @@ def reason_of(code: int, said: str) -> str | None:
     return f"refused: {told}" if code == REFUSED else told
 
 
-def _killed(by: signal.Signals) -> str:
+def _describe_signal(by: signal.Signals) -> str:
     why = ", which the system sends when memory runs out" if by is signal.SIGKILL else ""
     return f"killed by {by.name}{why}"
 

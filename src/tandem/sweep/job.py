@@ -206,7 +206,7 @@ def wait_for(process: subprocess.Popen, task: Task) -> None:
             # The launch may have written the file before it knew of this process.
             if task.launch.stop_file.exists():
                 process.terminate()
-            told(process, task)
+            wait_and_report(process, task)
     finally:
         if process.poll() is None:
             process.terminate()
@@ -215,7 +215,7 @@ def wait_for(process: subprocess.Popen, task: Task) -> None:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def told(process: subprocess.Popen, task: Task) -> None:
+def wait_and_report(process: subprocess.Popen, task: Task) -> None:
     """Wait, and now and then repeat the last line of the run's log."""
     said = None
     while process.poll() is None:

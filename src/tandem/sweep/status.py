@@ -194,7 +194,7 @@ def _state(
 def _is_through(folder: Path) -> bool:
     """Whether a run without a recorded exit code is complete according to its own record."""
     with suppress(ValueError):  # a folder without a record
-        return read(folder).finished and (folder / MODEL).is_dir()
+        return read(folder).is_finished and (folder / MODEL).is_dir()
     return False
 
 

@@ -81,7 +81,7 @@ class GroupSampler:
         """The request for the group of a ticket (0) or the greedy answer to its prompt (1)."""
         sampling = self.policy.sampling
         return self.policy.ask(
-            [self.stream.drawn(ticket.iteration)[ticket.slot]],
+            [self.stream.prompts_of(ticket.iteration)[ticket.slot]],
             [ticket.slot],
             group_size=1 if number else self.plan.group_size,
             key=rng.key(self.plan.seed, "rollout", ticket.iteration),

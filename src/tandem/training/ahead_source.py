@@ -179,7 +179,7 @@ class AheadSource(RolloutSource):
     def _probe(self) -> None:
         """Compare short answers of the newest weights for the guard of the first update: the rows
         to train may all come from older weights."""
-        own = slots_of_this_rank(self.stream.drawn(self.iteration))
+        own = slots_of_this_rank(self.stream.prompts_of(self.iteration))
         slot, prompt = next(iter(own.items()))
         short = min(self.policy.sampling.max_new_tokens, PROBE)
         rows = self.policy.sample(

@@ -18,7 +18,7 @@ from tandem.contracts import (
     register_reprompt,
     register_sampling_strategy,
 )
-from tandem.contracts.outputs import WrongOutput, named, place_of
+from tandem.contracts.outputs import WrongOutput, callable_name, place_of
 from tandem.training.collect import RolloutSource, Slots
 from tandem.types import Prompt, Rollout, Scores
 
@@ -66,7 +66,7 @@ class Reprompted(Wrapper):
         returned = f"a {type(said).__name__} of {len(each)}" if each else repr(said)[:40]
         wrong = f" with {', '.join(sorted(kinds))}" if kinds else ""
         raise WrongOutput(
-            f"reprompt {named(self.reprompt)} at {place_of(self.reprompt)} returned "
+            f"reprompt {callable_name(self.reprompt)} at {place_of(self.reprompt)} returned "
             f"{returned}{wrong} for {count} outputs; return a list with a Prompt or None for each"
         )
 

@@ -44,7 +44,7 @@ def read_all(*places):
 
 def built(*places, axis="iterations"):
     found = compare(read_all(*places), Request(axis=axis))
-    return found, wandb_report.built(found, Place(entity="me", project="tandem"))
+    return found, wandb_report.build_report(found, Place(entity="me", project="tandem"))
 
 
 def test_each_variant_is_a_set_of_the_runs_that_w_and_b_knows_by_their_ids(sweep):

@@ -13,7 +13,7 @@ from tandem.compare.statistics.aggregates import (
     interquartile_mean,
     iqm,
     performance_profile,
-    resampled,
+    resample,
     too_few,
 )
 
@@ -86,7 +86,7 @@ def test_the_bootstrap_is_that_of_its_definition():
             np.mean(np.array(every) <= edge + 1e-9),
         )
         assert below - 0.01 <= share <= upto + 0.01  # 2000 of them are drawn
-    means = resampled(tasks, iqm)
+    means = resample(tasks, iqm)
     assert means.mean() == pytest.approx(np.mean(every), abs=0.01)
     assert means.std() == pytest.approx(np.std(every), rel=0.05)
 
@@ -101,7 +101,7 @@ def test_a_profiles_band_is_the_middle_of_shares_that_are_drawn():
 def test_what_is_drawn_spreads_as_runs_do():
     """The mean of a task of three has variance s^2 / n, with the unbiased s^2."""
     tasks = {"a": [0.1, 0.4, 0.9]}
-    drawn = resampled(tasks, lambda scores: scores.mean(-1))
+    drawn = resample(tasks, lambda scores: scores.mean(-1))
     assert drawn.var() == pytest.approx(np.var(tasks["a"], ddof=1) / 3, rel=0.1)
 
 

@@ -12,8 +12,8 @@ from tandem.compare.statistics.curves import (
     Unfit,
     area,
     cut,
+    find_crossing,
     prediction_band,
-    reached,
     reaching,
     saturation,
 )
@@ -25,10 +25,10 @@ def test_the_area_is_a_mean_height():
 
 
 def test_a_threshold_is_reached_between_two_points():
-    assert reached([0, 100, 200], [0.1, 0.3, 0.7], 0.4) == pytest.approx(125)
-    assert reached([5, 10], [0.5, 0.2], 0.5) == 5
-    assert reached([0, 1, 2], [0.0, 0.6, 0.1], 0.5) == pytest.approx(5 / 6)  # then lost again
-    assert reached([0, 1], [0.0, 0.4], 0.5) is None
+    assert find_crossing([0, 100, 200], [0.1, 0.3, 0.7], 0.4) == pytest.approx(125)
+    assert find_crossing([5, 10], [0.5, 0.2], 0.5) == 5
+    assert find_crossing([0, 1, 2], [0.0, 0.6, 0.1], 0.5) == pytest.approx(5 / 6)  # then lost again
+    assert find_crossing([0, 1], [0.0, 0.4], 0.5) is None
 
 
 def test_reaching_and_area_are_those_of_their_definitions():
@@ -41,7 +41,7 @@ def test_reaching_and_area_are_those_of_their_definitions():
         heights = [height(x, y, at) for at in steps]
         assert area(x, y) == pytest.approx(sum(heights) / len(heights), abs=2e-3)
         first = next((at for at, h in zip(steps, heights, strict=True) if h >= 0.6), None)
-        found = reached(x, y, 0.6)
+        found = find_crossing(x, y, 0.6)
         assert (found is None) == (first is None)
         assert first is None or found == pytest.approx(first, abs=4e-3)
 

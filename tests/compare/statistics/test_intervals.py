@@ -13,7 +13,7 @@ from tandem.compare.statistics.intervals import (
     bound_spread,
     estimate,
     find_seeds_needed,
-    paired,
+    paired_difference,
     welch,
 )
 
@@ -52,8 +52,11 @@ def test_one_seed_has_no_interval_and_neither_have_seeds_that_agree():
     assert (estimate([0.5]).low, estimate([0.5, 0.6]).low) == (None, None)
     assert (estimate([0.3, 0.1 + 0.2]).low, estimate([0.0, 0.0, 0.0]).high) == (None, None)
     assert (welch([0.5], B).p, welch([0.5, 0.6], B).p) == (None, None)
-    assert (paired([0.5], [0.4]).p, paired([0.5, 0.7], [0.4, 0.5]).p) == (None, None)
-    assert paired([0.5, 0.7], [0.4, 0.5]).correlation is None
+    assert (paired_difference([0.5], [0.4]).p, paired_difference([0.5, 0.7], [0.4, 0.5]).p) == (
+        None,
+        None,
+    )
+    assert paired_difference([0.5, 0.7], [0.4, 0.5]).correlation is None
 
 
 def test_welch_is_that_of_its_definition():
@@ -73,7 +76,7 @@ def test_welch_is_that_of_its_definition():
 
 def test_pairs_are_judged_by_their_differences():
     a, b = [0.7, 0.8, 0.9, 0.95], [0.6, 0.72, 0.79, 0.88]
-    found = paired(a, b)
+    found = paired_difference(a, b)
     gaps = [x - y for x, y in zip(a, b, strict=True)]
     own = estimate(gaps)
     assert (found.mean, *found.interval()) == pytest.approx((own.mean, own.low, own.high))
@@ -83,7 +86,7 @@ def test_pairs_are_judged_by_their_differences():
     assert found.correlation == pytest.approx(above / below)
     assert (found.pairs, welch(a, b).pairs) == (4, None)
     with pytest.raises(ValueError, match="4 scores cannot be paired with 3"):
-        paired(a, b[:3])
+        paired_difference(a, b[:3])
 
 
 def test_equal_scores_of_all_seeds_are_no_proof():
@@ -91,7 +94,7 @@ def test_equal_scores_of_all_seeds_are_no_proof():
     for size in (50, 64, 100, 200, 500):
         a = np.random.default_rng(size).integers(size // 2, size, 3)
         for gap in range(1, size // 4):
-            found = paired(a / size, (a - gap) / size)
+            found = paired_difference(a / size, (a - gap) / size)
             assert (found.p, found.spread, found.pairs) == (None, 0.0, 3)
             assert found.mean == pytest.approx(gap / size)
             assert welch([a[0] / size] * 3, [(a[0] - gap) / size] * 3).p is None
@@ -113,7 +116,9 @@ def test_intervals_that_hold_together_leave_out_0_where_the_p_of_all_says_so():
     random = np.random.default_rng(0)
     seen = set()
     for _ in range(200):
-        found = [paired(random.normal(0.7, 1, 5), random.normal(0, 1, 5)) for _ in range(6)]
+        found = [
+            paired_difference(random.normal(0.7, 1, 5), random.normal(0, 1, 5)) for _ in range(6)
+        ]
         for one, p in zip(found, bonferroni([one.p for one in found]), strict=True):
             low, high = one.interval(1 - 0.05 / 6)
             assert (p < 0.05) == (low > 0 or high < 0)

@@ -10,7 +10,7 @@ import torch
 from torch.testing import assert_close
 
 from tandem.data.images import show
-from tandem.data.maze_shown import drawn, maze_shown
+from tandem.data.maze_shown import draw_maze, maze_shown
 from tandem.environments import About, Environment, Said
 from tandem.environments.maze import MazeShown
 from tandem.policies.language.bridge import Unreadable
@@ -133,7 +133,7 @@ def test_a_picture_stands_in_a_template_as_the_family_writes_it_and_no_text_forg
     chat.processor.chat_template = TEMPLATE.replace("EOS", chat.tokenizer.eos_token)
     bridge = type(bridge)(chat, policy.ends, limit=64)
     ids = chat.tokenizer.convert_tokens_to_ids
-    picture = drawn(*(DATA.train[0].fields[name] for name in ("doors", "start", "goal")))
+    picture = draw_maze(*(DATA.train[0].fields[name] for name in ("doors", "start", "goal")))
     want = [ids("<|vision_start|>"), *[ids("<|image_pad|>")] * 9, ids("<|vision_end|>")]
     move = [*bridge.plain("1"), *bridge.end]
     plain = bridge.turn_ids([{"role": "user", "content": IMAGE}], move, [picture])
@@ -158,7 +158,7 @@ def test_what_a_world_shows_must_be_marked_and_said():
         rows = played(seeing(Environment(World(), attempts=1, timeout=None, max_tokens=None)))
         return rows.prompts[0].episode["lost"]
 
-    picture = drawn({"a": {}}, "a", "b")
+    picture = draw_maze({"a": {}}, "a", "b")
     shown = {"messages": ({"role": "user", "content": IMAGE},), "images": (picture,)}
     assert "1 pictures for 0 markers" in lost(About(shows=True), Said(images=(picture,)))
     assert "declares that it shows none" in lost(About(), Said(**shown))
@@ -170,7 +170,10 @@ class Retells:
 
     def __init__(self, *, late=False):
         user = {"role": "user", "content": "red ?"}
-        shown = {"messages": ({**user, "content": IMAGE},), "images": (drawn({"a": {}}, "a", "b"),)}
+        shown = {
+            "messages": ({**user, "content": IMAGE},),
+            "images": (draw_maze({"a": {}}, "a", "b"),),
+        }
         self.opening = Said(messages=(user,))
         last = Said(context=1, **shown) if late else Said(over=True)
         self.answers = (Said(**shown), Said(messages=(user,), context=1), last)
@@ -187,7 +190,7 @@ class Retells:
 def retold(world):
     """Rows of a prompt with an image, which the environment's opening does not have."""
     policy = seeing(Environment(world, attempts=1, timeout=None, max_tokens=None))
-    picture = drawn({"a": {}}, "a", "b")
+    picture = draw_maze({"a": {}}, "a", "b")
     asked = Prompt(id=0, source="x", text=f"{IMAGE} what ?", images=(picture,))
     return policy, played(policy, [asked], 2)
 
@@ -209,7 +212,7 @@ def test_a_picture_in_a_second_conversation_is_refused():
 
 def test_a_maze_is_drawn_with_its_walls_where_one_is_and_its_goal():
     doors = {"a": {")": "b"}, "b": {"(": "a", "-": "d"}, "c": {}, "d": {"+": "b"}}
-    pixels = drawn(doors, "a", "d").load()
+    pixels = draw_maze(doors, "a", "d").load()
     cells = {name: pixels[8 * (i // 2) :, 8 * (i % 2) :][:8, :8] for i, name in enumerate("abcd")}
     assert cells["a"][4, 4].tolist() == [220, 0, 0] and cells["d"][4, 4].tolist() == [0, 180, 0]
     walls = {

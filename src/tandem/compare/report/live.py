@@ -76,7 +76,7 @@ class Watched:
 
     def _refresh(self) -> None:
         try:
-            folders, waiting = self._found()
+            folders, waiting = self._find_runs()
             signatures = {one: (works_or_why(one), *signature(one, WRITES)) for one in folders}
             chosen = [signature(Path(place), (selection.FILE,)) for place in self.places]
             tag = tag_of(repr((sorted(signatures.items()), chosen, waiting)))
@@ -84,9 +84,9 @@ class Watched:
             self._shown = nothing(error, tag_of(str(error)))
             return
         if tag != self._shown.tag:
-            self._shown = self._made(signatures, waiting, tag)
+            self._shown = self._render(signatures, waiting, tag)
 
-    def _found(self) -> tuple[list[Path], list[str]]:
+    def _find_runs(self) -> tuple[list[Path], list[str]]:
         """The runs, and a sentence for each place without runs yet."""
         folders: dict[Path, None] = {}
         waiting = []
@@ -99,7 +99,7 @@ class Watched:
             raise ValueError("; ".join(waiting))
         return list(folders), waiting
 
-    def _made(
+    def _render(
         self, signatures: Mapping[Path, Signature], waiting: Sequence[str], tag: str
     ) -> Shown:
         try:

@@ -99,7 +99,7 @@ def describe_variant(one: Scored, metrics: Sequence[str], axes: Sequence[str]) -
         "low": one.estimate.low,
         "high": one.estimate.high,
         "scores": [
-            {"seed": run.seed, "score": score, "finished": run.finished, **describe_end(run)}
+            {"seed": run.seed, "score": score, "finished": run.is_finished, **describe_end(run)}
             for run, score in zip(runs, one.scores, strict=True)
         ],
         "curves": {metric: describe_curves(one.variant.runs, metric, axes) for metric in metrics},

@@ -82,13 +82,13 @@ def save(found: Comparison, option: str) -> str:
         )
     try:
         entity = place.entity or wandb_account.default_entity()
-        return built(found, Place(entity=entity, project=place.project)).save().url
+        return build_report(found, Place(entity=entity, project=place.project)).save().url
     except Exception as error:  # W&B's client raises many types, all of them for the user to read
         reason = " ".join(str(error).split()) or type(error).__name__
         raise ValueError(f"wandb={option}: W&B rejected the report: {reason}") from error
 
 
-def built(found: Comparison, place: Place) -> wr.Report:
+def build_report(found: Comparison, place: Place) -> wr.Report:
     """The report as it will be saved, without a request to W&B."""
     import wandb_workspaces.reports.v2 as wr
 

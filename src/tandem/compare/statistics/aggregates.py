@@ -68,7 +68,7 @@ def count_wins(a: ArrayLike, b: ArrayLike, *, level: float = LEVEL) -> WinCount:
     even if A wins all games.
     """
     a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    won, games = _won(a, b), len(a) * len(b)
+    won, games = _count_wins(a, b), len(a) * len(b)
     if min(len(a), len(b)) < FEWEST_SEEDS:
         return WinCount(wins=won, games=games, low=None, high=None)
     from scipy import optimize
@@ -87,7 +87,7 @@ def count_wins(a: ArrayLike, b: ArrayLike, *, level: float = LEVEL) -> WinCount:
     return WinCount(wins=won, games=games, low=float(low), high=float(high))
 
 
-def _won(a: NDArray, b: NDArray) -> float:
+def _count_wins(a: NDArray, b: NDArray) -> float:
     return float((a[:, None] > b).sum() + 0.5 * (a[:, None] == b).sum())
 
 
@@ -108,8 +108,8 @@ def interquartile_mean(
     by_task: Mapping[str, Sequence[float]], *, level: float = LEVEL
 ) -> Aggregate:
     """Mean of the middle half of all scores, with a bootstrap that draws seeds within each task."""
-    scores = pooled(by_task)
-    drawn = resampled(by_task, iqm)
+    scores = pool_tasks(by_task)
+    drawn = resample(by_task, iqm)
     low, high = _middle(drawn, level)
     certain = is_rounding(float(drawn.std()), drawn)
     return Aggregate(
@@ -121,7 +121,7 @@ def interquartile_mean(
     )
 
 
-def pooled(by_task: Mapping[str, Sequence[float]]) -> NDArray:
+def pool_tasks(by_task: Mapping[str, Sequence[float]]) -> NDArray:
     return np.concatenate([np.asarray(scores, dtype=np.float64) for scores in by_task.values()])
 
 
@@ -132,7 +132,7 @@ def iqm(scores: NDArray) -> NDArray:
     return np.partition(scores, (cut, size - cut - 1), axis=-1)[..., cut : size - cut].mean(-1)
 
 
-def resampled(
+def resample(
     by_task: Mapping[str, Sequence[float]], statistic: Callable[[NDArray], NDArray]
 ) -> NDArray:
     """The statistic, [..., N] -> [..., any], of each resample: [RESAMPLES, any].
@@ -164,8 +164,8 @@ def performance_profile(
     def above(scores: NDArray) -> NDArray:
         return np.stack([(scores > edge).mean(-1) for edge in thresholds], axis=-1)
 
-    share = above(pooled(by_task))
-    low, high = _middle(resampled(by_task, above), level)
+    share = above(pool_tasks(by_task))
+    low, high = _middle(resample(by_task, above), level)
     return Profile(thresholds=thresholds, share=share, low=low, high=high)
 
 

@@ -70,7 +70,7 @@ def cut(x: ArrayLike, y: ArrayLike, end: float) -> tuple[NDArray, NDArray]:
     return np.append(x[before], end), np.append(y[before], np.interp(end, x, y))
 
 
-def reached(x: ArrayLike, y: ArrayLike, threshold: float) -> float | None:
+def find_crossing(x: ArrayLike, y: ArrayLike, threshold: float) -> float | None:
     """The first axis value at which a curve reaches the threshold, interpolated; None: never.
 
     Later values below the threshold do not matter.

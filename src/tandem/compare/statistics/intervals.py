@@ -90,7 +90,7 @@ def welch(a: ArrayLike, b: ArrayLike) -> Difference:
     )
 
 
-def paired(a: ArrayLike, b: ArrayLike) -> Difference:
+def paired_difference(a: ArrayLike, b: ArrayLike) -> Difference:
     """The difference of runs paired by seed. Raises ValueError if lengths differ."""
     a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if len(a) != len(b):

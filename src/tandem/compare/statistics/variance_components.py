@@ -37,13 +37,13 @@ class VarianceComponents:
     @property
     def interval(self) -> tuple[float, float] | None:
         """Interval of the mean over all seeds and all prompts of these sources."""
-        if self.on_these is None or not self.seen:
+        if self.on_these is None or not self.has_spread:
             return None
         half = quantile(LEVEL, self.df) * math.sqrt(self.on_these + self.added)
         return self.mean - half, self.mean + half
 
     @property
-    def seen(self) -> bool:
+    def has_spread(self) -> bool:
         """Whether anything differs by more than rounding error."""
         return (self.on_these or 0) + self.prompts > ROUNDING**2
 
@@ -57,7 +57,7 @@ class VarianceComponents:
     @property
     def by_prompts(self) -> bool | None:
         """Whether prompts are the larger noise; None for one seed, or if all agree."""
-        return self.prompts > self.seeds if self.seeds is not None and self.seen else None
+        return self.prompts > self.seeds if self.seeds is not None and self.has_spread else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,7 +102,7 @@ class DenoisingErrors:
         """Points at fresh noise on finished pictures; a row's steps share its levels evenly."""
         sample, count = rollout.sample, self.regression.count
         levels = self.schedule(rollout.prompts[0].size)
-        x, sigma, target = self.regression.noised(sample.x0, sample.key, levels)
+        x, sigma, target = self.regression.add_noise(sample.x0, sample.key, levels)
         share = count // rollout.mask.shape[1]
         mask = rollout.mask.repeat_interleave(share, 1)
         row, column = pick(mask)

@@ -42,7 +42,7 @@ class Log:
             text = b"".join(self._as_ours(text[start:end]) for start, end in lines)
             starts, ends = find_lines(text)
         self._text = text
-        written = self._parsed(starts, ends, FIRST)
+        written = self._parse(starts, ends, FIRST)
         if not ((written >= 0) & (written < MOST_ITERATIONS) & (written % 1 == 0)).all():
             raise ValueError(f"{self.path.name} has an iteration that is not a count")
         written = written.astype(np.int64)
@@ -77,11 +77,11 @@ class Log:
             known = np.isin(iterations, self.iterations)
             places = np.searchsorted(self.iterations, iterations[known])
             found = np.full(len(iterations), np.nan)
-            found[known] = self._parsed(self._starts[places], self._ends[places], key_of(name))
+            found[known] = self._parse(self._starts[places], self._ends[places], key_of(name))
             self._numbers[asked] = found
         return self._numbers[asked]
 
-    def _parsed(self, starts: NDArray, ends: NDArray, key: bytes) -> NDArray:
+    def _parse(self, starts: NDArray, ends: NDArray, key: bytes) -> NDArray:
         """The numbers after the key in the lines with these bounds, [lines]; NaN for null, and for
         a line without the key."""
         text, found, near = self._text, [], 0

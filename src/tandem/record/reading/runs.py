@@ -67,14 +67,14 @@ class Run:
         return int(lines[-1]) if len(lines) else 0
 
     @property
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         lines = self.logs[METRICS].iterations
         return len(lines) > 0 and self.iterations >= self.config["iterations"]
 
     @property
     def state(self) -> State:
         """Whether it is running, finished, was stopped or died."""
-        if self.finished:
+        if self.is_finished:
             return "finished"
         return {True: "running", False: "died", None: "not finished"}[self.works]
 

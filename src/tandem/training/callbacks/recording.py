@@ -43,7 +43,11 @@ class Recording(Callback):
         if not trainer.is_global_zero:
             return
         iteration = module.iteration - 1
-        seconds = time.perf_counter() - self.started - self.record.held.get("time/evaluate", 0.0)
+        seconds = (
+            time.perf_counter()
+            - self.started
+            - self.record.pending_numbers.get("time/evaluate", 0.0)
+        )
         unit = module.policy.unit
         steps = module.steps_seen - self.counters[unit]
         phases = {f"time/{phase}": spent for phase, spent in module.clock.seconds.items()}
