@@ -54,7 +54,7 @@ class Workload:
         )
 
 
-def measured(work: Workload, *world: object) -> float:
+def measure(work: Workload, *world: object) -> float:
     """Percent of the time in which the trainer trains, with threads."""
     queue = work.queue(*world)
     iteration = 0
@@ -74,7 +74,7 @@ def measured(work: Workload, *world: object) -> float:
     return 100 * work.iterations * work.training / (time.perf_counter() - began)
 
 
-def simulated(work: Workload, *world: object) -> float:
+def simulate(work: Workload, *world: object) -> float:
     """The same percentage in virtual time."""
     queue, now = work.queue(*world), 0.0
     under_way: list[tuple[float, Ticket]] = []
@@ -107,7 +107,7 @@ def table(work: Workload) -> tuple[str, float]:
     ]
     worst = 0.0
     for world in WORLDS:
-        found, expected = (run(work, *world) for run in (measured, simulated))
+        found, expected = (run(work, *world) for run in (measure, simulate))
         worst = max(worst, abs(found - expected))
         lines.append(f"| {world[0]} | {world[1]} | {world[2]} | {found:.1f} | {expected:.1f} |")
     return "\n".join(lines), worst

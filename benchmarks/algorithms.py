@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 
 os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
 
-from freshness import CODE, changed_since, git
+from freshness import CODE, git, list_changes
 
 import tandem
 from tandem.stop import Stop
@@ -87,7 +87,7 @@ def main() -> None:
     kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
     for name, protocol, words in runs():
         asked = not chosen.only or {*chosen.only} & {*name.split("/")}
-        if not asked or (name in kept and not changed_since(kept[name]["commit"], CODE)):
+        if not asked or (name in kept and not list_changes(kept[name]["commit"], CODE)):
             continue
         kept[name] = measure(words, protocol.teacher)
         print(f"{name}: {kept[name]['curve'][-1]}, {kept[name]['cpu_seconds']} s", flush=True)
@@ -108,7 +108,7 @@ def measure(words: tuple[str, ...], teacher: str | None) -> dict[str, object]:
     """One run: its points {samples, accuracy, reward}, CPU-seconds, commit and date, and why it
     ended if a guard ended it."""
     if teacher is not None:
-        words = (*words, f"algorithm.teachers.folders={{others: {trained_teacher(teacher)}}}")
+        words = (*words, f"algorithm.teachers.folders={{others: {train_teacher(teacher)}}}")
     with TemporaryDirectory() as folder:
         path, ended = Path(folder) / "run", {}
         try:
@@ -124,7 +124,7 @@ def measure(words: tuple[str, ...], teacher: str | None) -> dict[str, object]:
         }
 
 
-def trained_teacher(name: str) -> Path:
+def train_teacher(name: str) -> Path:
     """The run that serves as teacher in distillation, trained once."""
     folder = CACHE / name
     if not (folder / "model").exists():

@@ -48,7 +48,7 @@ def normal(random: np.random.Generator, shape: tuple[int, ...]) -> NDArray:
     return random.normal(0.7, 0.05, shape)
 
 
-def skewed(random: np.random.Generator, shape: tuple[int, ...]) -> NDArray:
+def draw_skewed(random: np.random.Generator, shape: tuple[int, ...]) -> NDArray:
     return 0.7 - 0.05 * random.lognormal(0, 1, shape)
 
 
@@ -60,7 +60,7 @@ def collapsing(random: np.random.Generator, shape: tuple[int, ...]) -> NDArray:
 # How seeds score, and the mean and the median of all of them.
 KINDS: dict[str, tuple[Draw, float, float]] = {
     "normal": (normal, 0.7, 0.7),
-    "skewed": (skewed, 0.7 - 0.05 * math.exp(0.5), 0.65),
+    "skewed": (draw_skewed, 0.7 - 0.05 * math.exp(0.5), 0.65),
     "one in ten dies": (collapsing, 0.63, 0.693),  # 4/9 of the normal ones are below it
 }
 
@@ -90,7 +90,7 @@ def false_claims(
     for start in range(0, experiments, TOGETHER):
         drawn = [equal(random, n, variants, shared) for _ in range(start, experiments)[:TOGETHER]]
         scores = np.stack(drawn)  # [reports, variants, n]
-        wrong += claimed(scores[:, one], scores[:, other], shared=shared).sum()
+        wrong += claims(scores[:, one], scores[:, other], shared=shared).sum()
     return wrong / experiments
 
 
@@ -99,7 +99,7 @@ def equal(random: np.random.Generator, n: int, variants: int, shared: bool) -> N
     return scores + random.normal(0, 0.05, n) if shared else scores
 
 
-def claimed(a: NDArray, b: NDArray, *, shared: bool) -> NDArray:
+def claims(a: NDArray, b: NDArray, *, shared: bool) -> NDArray:
     """[reports] bool: whether a report claims any pair; a and b are [reports, pairs, n].
 
     It does if it claims the pair with the smallest p. SciPy finds this pair; the functions of a
@@ -137,7 +137,7 @@ def at_once(n: int, experiments: int, *, shared: bool, true: Sequence[float]) ->
     return held / experiments
 
 
-def found_of(n: int, experiments: int, true: Sequence[float]) -> tuple[float, float]:
+def share_found(n: int, experiments: int, true: Sequence[float]) -> tuple[float, float]:
     """Share of true differences that are claimed by Bonferroni, and would be by Holm."""
     random, means = np.random.default_rng(n), 0.05 * np.array(true)
     one, other = np.triu_indices(len(true), 1)
@@ -282,7 +282,7 @@ def of_intervals_together(experiments: int) -> Table:
 def of_power(experiments: int) -> Table:
     rows = []
     for name, true in LEVELS.items():
-        both = [found_of(n, experiments, true) for n in SEEDS]
+        both = [share_found(n, experiments, true) for n in SEEDS]
         rows += [(f"{name}, Bonferroni", [x for x, _ in both])]
         rows += [(f"{name}, Holm", [x for _, x in both])]
     title = "## True differences that are claimed, and that Holm would claim"

@@ -57,7 +57,7 @@ class Public:
     @property
     def lacks(self) -> list[str]:
         """What the docstring must state and does not."""
-        wanted = list(wanted_of(self.node))
+        wanted = list(requirements_of(self.node))
         if not self.doc:
             return ["docstring"] if wanted or not is_plain(self.node) else []
         return [what for what in wanted if SAYS[what].search(self.doc) is None]
@@ -87,7 +87,7 @@ def publics_in(
                 bases = [ast.unparse(base) for base in tree.bases]
                 above = (told.get((base, node.name)) for base in bases)
                 doc = told.get(call_of(node)) or next(filter(None, above), None)
-                doc = doc or (inherited(module, names) if bases else None)
+                doc = doc or (inherited_docstring(module, names) if bases else None)
             yield Public(".".join([module, *names]), node, doc or "")
             if isinstance(node, ast.ClassDef):
                 yield from publics_in(node, module, names, told)
@@ -109,7 +109,7 @@ def call_of(method: ast.FunctionDef) -> tuple[str, ...]:
     return (method.name, *(one.arg for one in [*given.args, *given.kwonlyargs]))
 
 
-def inherited(module: str, names: tuple[str, ...]) -> str | None:
+def inherited_docstring(module: str, names: tuple[str, ...]) -> str | None:
     """The docstring of the method that this method implements."""
     try:
         return inspect.getdoc(reduce(getattr, names, importlib.import_module(module)))
@@ -117,7 +117,7 @@ def inherited(module: str, names: tuple[str, ...]) -> str | None:
         return None
 
 
-def wanted_of(node: Definition) -> Iterator[str]:
+def requirements_of(node: Definition) -> Iterator[str]:
     """What the signature, the body and the decorators of a definition require of its docstring."""
     if any(FORMULAS.search(ast.unparse(one)) for one in node.decorator_list):
         yield "source"

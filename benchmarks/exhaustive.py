@@ -18,7 +18,7 @@ import time
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
-from freshness import CODE, ROOT, changed_since, git
+from freshness import CODE, ROOT, git, list_changes
 
 KEPT = ROOT / "benchmarks" / "results" / "status.json"
 PAGE = ROOT / "docs" / "status.md"
@@ -216,7 +216,7 @@ def row(name: str, part: Part, found: dict | None) -> str:
         return f"| {name} | {what} | not run yet | | | |\n"
     outcome = Outcome(**found)
     result = outcome.result if outcome.ok else f"**failed**: {outcome.result}"
-    if changed := changed_since(outcome.commit, part.measures):
+    if changed := list_changes(outcome.commit, part.measures):
         files = "file" if len(changed) == 1 else "files"
         result += f" (**stale**: {len(changed)} {files} changed since)"
     return (

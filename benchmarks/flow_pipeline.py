@@ -45,23 +45,23 @@ def sections(checkout: Path | None, python: Path, *, rounds: int | None, save: b
         print("no --flow-factory DIR is given: its comparison is left out, or stays as saved")
         found = json.loads(KEPT.read_text()) if KEPT.exists() else []
     else:
-        found = compared(checkout, python, rounds=rounds or ROUNDS)
+        found = compare(checkout, python, rounds=rounds or ROUNDS)
     if save and found:
         KEPT.write_text(json.dumps(found, indent=1) + "\n")
     return [as_text(found)] if found else []
 
 
-def compared(checkout: Path, python: Path, *, rounds: int) -> list[Report]:
+def compare(checkout: Path, python: Path, *, rounds: int) -> list[Report]:
     """Both programs without and with guidance."""
     found = []
     for name, scale in GUIDANCE.items():
         with tempfile.TemporaryDirectory() as folder:
-            laps = taken_in_turns(Path(folder), checkout, python, scale, rounds=rounds)
+            laps = take_turns(Path(folder), checkout, python, scale, rounds=rounds)
         found.append(report(laps) | {"guidance": name, "flow_factory": head_of(checkout)})
     return found
 
 
-def taken_in_turns(
+def take_turns(
     folder: Path, checkout: Path, python: Path, scale: float, *, rounds: int
 ) -> dict[str, list[Lap]]:
     """Tandem goes first in every round and starts first: it writes the numbers that both read."""

@@ -63,7 +63,7 @@ def main() -> None:
             continue
         for name, algorithm in ALGORITHMS.items():
             began = time.perf_counter()
-            reports.append(measured(workload, name, algorithm, rounds=chosen.rounds))
+            reports.append(measure(workload, name, algorithm, rounds=chosen.rounds))
             took = time.perf_counter() - began
             print(f"{workload.name}, {name}: measured in {took:.0f} s", flush=True)
     if chosen.save and KEPT.exists():  # parts that are not measured now keep their saved figures
@@ -91,7 +91,7 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def measured(workload: Workload, name: str, algorithm: Algorithm, *, rounds: int | None) -> Report:
+def measure(workload: Workload, name: str, algorithm: Algorithm, *, rounds: int | None) -> Report:
     """Tandem goes first in every round. Both must make the minimal number of calls."""
     work = Work.of(workload, algorithm)
     rounds = rounds or (workload.shown_rounds if work.imitates else workload.rounds)
@@ -131,8 +131,8 @@ class TakingTurns(Callback):
         self.bare = Bare(model.network, module.policy.adapter, work)
         frozen = [] if model.frozen is None else [model.frozen.network]
         self.calls = {
-            "tandem": counted(model.network, *frozen),
-            "bare": counted(self.bare.network),
+            "tandem": count_calls(model.network, *frozen),
+            "bare": count_calls(self.bare.network),
         }
 
     def on_train_start(self, trainer: Trainer, module: PostTraining) -> None:
@@ -167,7 +167,7 @@ class TakingTurns(Callback):
         calls.clear()
 
 
-def counted(*networks: nn.Module) -> Counter[tuple[int, bool]]:
+def count_calls(*networks: nn.Module) -> Counter[tuple[int, bool]]:
     """(rows, with gradient) -> number of calls from now on."""
     calls: Counter[tuple[int, bool]] = Counter()
 

@@ -149,7 +149,7 @@ def brightness(output: Tensor, prompt: Prompt) -> float:
     return float(output.double().mean()) / 255
 
 
-def coloured() -> tuple[Prompt, ...]:
+def colour_prompts() -> tuple[Prompt, ...]:
     return shapes(demonstrations=Pictures(count=1024), seed=0).demonstrations
 
 
@@ -158,7 +158,7 @@ WORKLOADS = (
         name="tiny_flow",
         says="a small SD3 transformer (0.45 M parameters, 16 image and 5 text tokens)",
         adapter=TinyFlow,
-        prompts=coloured,
+        prompts=colour_prompts,
         steps=9,
         groups=8,
         group_size=8,

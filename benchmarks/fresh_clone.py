@@ -29,10 +29,10 @@ def measure(repository: Path) -> str:
         subprocess.run(["git", "clone", "--quiet", str(repository), str(clone)], check=True)
         home.mkdir()
         own = {name: x for name, x in os.environ.items() if not name.startswith(OF_A_USER)}
-        return "; ".join(timed(line, clone, own | {"HOME": str(home)}) for line in COMMANDS)
+        return "; ".join(time_line(line, clone, own | {"HOME": str(home)}) for line in COMMANDS)
 
 
-def timed(line: tuple[str, ...], clone: Path, environment: dict[str, str]) -> str:
+def time_line(line: tuple[str, ...], clone: Path, environment: dict[str, str]) -> str:
     before = os.times()
     subprocess.run(line, cwd=clone, env=environment, check=True)
     after = os.times()

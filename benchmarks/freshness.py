@@ -16,7 +16,7 @@ CODE = ("src", "conf")
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def changed_since(measured: str, paths: Sequence[str]) -> list[str]:
+def list_changes(measured: str, paths: Sequence[str]) -> list[str]:
     """Files below these paths whose code differs from that of the measured commit.
 
     All of them if that commit is unknown here, because it was never merged unchanged.

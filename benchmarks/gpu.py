@@ -39,17 +39,19 @@ def main(given: Sequence[str] | None = None) -> int:
     if chosen.section is not None:
         measure(chosen)
         return 0
-    report, now = kept(chosen.out), {"date": str(date.today()), "commit": commit(chosen)}
-    joined(report, {"commit": now["commit"]}, chosen.out)
+    report, now = read_report(chosen.out), {"date": str(date.today()), "commit": commit(chosen)}
+    add_facts(report, {"commit": now["commit"]}, chosen.out)
     report |= now
     done = report.setdefault("sections", {})
-    todo = [s for s in wanted(chosen) if "failed" in done.get(s.name, {"failed": "never run"})]
-    for section, found in measured(todo, chosen, until=time.monotonic() + 60 * chosen.minutes):
-        joined(report, found.pop("machine", {}), chosen.out)
+    todo = [
+        s for s in select_sections(chosen) if "failed" in done.get(s.name, {"failed": "never run"})
+    ]
+    for section, found in measure_all(todo, chosen, until=time.monotonic() + 60 * chosen.minutes):
+        add_facts(report, found.pop("machine", {}), chosen.out)
         done[section.name] = found
         write(report, chosen.out)
-        print(said(section, found), flush=True)
-    missing = [section.name for section in wanted(chosen) if section.name not in done]
+        print(describe(section, found), flush=True)
+    missing = [section.name for section in select_sections(chosen) if section.name not in done]
     print(as_text(report) + "".join(f"not run for lack of time: {name}\n" for name in missing))
     return sum("failed" in found for found in done.values())
 
@@ -69,17 +71,17 @@ def sizes(chosen: argparse.Namespace) -> Sizes:
     return TINY if chosen.tiny else REAL
 
 
-def wanted(chosen: argparse.Namespace) -> list[Section]:
+def select_sections(chosen: argparse.Namespace) -> list[Section]:
     every = sizes(chosen).sections
     return [s for s in every if chosen.only is None or any(part in s.name for part in chosen.only)]
 
 
-def kept(file: Path) -> Report:
+def read_report(file: Path) -> Report:
     """What an earlier call measured."""
     return json.loads(file.read_text()) if file.is_file() else {}
 
 
-def joined(report: Report, facts: dict[str, str], file: Path) -> None:
+def add_facts(report: Report, facts: dict[str, str], file: Path) -> None:
     """Add facts that must be equal for all sections: the machine and the commit."""
     for name, value in facts.items():
         if report.setdefault(name, value) != value:
@@ -100,7 +102,7 @@ def commit(chosen: argparse.Namespace) -> str:
     return found.stdout.strip() or "unknown"
 
 
-def measured(
+def measure_all(
     todo: Sequence[Section], chosen: argparse.Namespace, *, until: float
 ) -> Iterator[tuple[Section, Report]]:
     """Section by section; meanwhile the process of the next one imports its libraries."""
@@ -144,7 +146,7 @@ class Measurement:
             why = f"it was stopped after {limit:.0f} s"
         self.process.kill()
         self.process.wait()
-        found = kept(self.file) or {"failed": why, "log": self.tail()}
+        found = read_report(self.file) or {"failed": why, "log": self.tail()}
         if self.process.returncode and "failed" not in found:
             found["stopped"] = why  # this is what it noted until then
         self.end()
@@ -166,7 +168,7 @@ class Measurement:
 def measure(chosen: argparse.Namespace) -> None:
     """The process of one section: it imports, waits for its turn and writes a file."""
     section = next(s for s in sizes(chosen).sections if s.name == chosen.section)
-    note(attempted(section, chosen), chosen.out)
+    note(attempt(section, chosen), chosen.out)
 
 
 def note(report: Report, file: Path) -> None:
@@ -176,7 +178,7 @@ def note(report: Report, file: Path) -> None:
     arriving.rename(file)
 
 
-def attempted(section: Section, chosen: argparse.Namespace) -> Report:
+def attempt(section: Section, chosen: argparse.Namespace) -> Report:
     """The result, or the traceback that ended it."""
     try:
         import torch
@@ -208,7 +210,7 @@ def machine(device: torch.device) -> dict[str, str]:
     return {"device": name, "torch": torch.__version__, "transformers": transformers.__version__}
 
 
-def said(section: Section, found: Report) -> str:
+def describe(section: Section, found: Report) -> str:
     """A progress line; for a failure, everything that is known."""
     head = f"{section.name}: {found['took_seconds']} s"
     if "failed" in found:

@@ -87,19 +87,21 @@ class Meter(Callback):
         self.began = time.perf_counter()
 
     @property
-    def counted(self) -> list[Lap]:
+    def counted_laps(self) -> list[Lap]:
         return self.laps[WARM_UP:]
 
     def seconds(self, *phases: str) -> float:
         """The median over iterations of the total of these phases."""
-        return median(sum(lap.seconds.get(name, 0.0) for name in phases) for lap in self.counted)
+        return median(
+            sum(lap.seconds.get(name, 0.0) for name in phases) for lap in self.counted_laps
+        )
 
     def most(self, *phases: str) -> int:
         """Peak bytes of these phases over all iterations."""
         return max(lap.peak.get(name, 0) for lap in self.laps for name in phases)
 
 
-def timed(work: Callable[[], object], device: torch.device, *, rounds: int) -> float:
+def median_seconds(work: Callable[[], object], device: torch.device, *, rounds: int) -> float:
     """Median seconds of `work`, after a first call that does not count."""
     taken = []
     for _ in range(rounds + 1):

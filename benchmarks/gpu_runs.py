@@ -48,7 +48,7 @@ class Run:
     module: PostTraining
 
 
-def started(section: Section, place: Place) -> Run:
+def start(section: Section, place: Place) -> Run:
     cfg = configuration(overrides(section, place))
     made = {"shape": section.size.shape, "device": place.device.type}
     if isinstance(section.size, Answers):

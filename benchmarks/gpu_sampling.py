@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-from gpu_meter import timed
+from gpu_meter import median_seconds
 from gpu_runs import questions
 from gpu_sizes import Answers
 from gpu_table import in_one_line
@@ -22,7 +22,7 @@ ROUNDS = 1
 STEPS = 32  # tokens of an answer at most: all ways to sample must fit into the time of a section
 
 
-def compared(
+def compare(
     policy: LanguagePolicy, size: Answers, *, rows: int
 ) -> Iterator[tuple[str, float | str]]:
     """Seconds for a step of all rows, by method; a failed one gives its reason. The one that
@@ -40,23 +40,23 @@ def compared(
         ),
         "tandem, prompts of one length": lambda: ours(policy, even, size, own),
         "forward passes": lambda: forwards(model, tokens, mask, size.new),
-        "transformers": lambda: generated(model, tokens, mask, size.new, cache="dynamic"),
-        "tandem, rollout=paged": lambda: paged(policy, texts, size, own, Paged()),
-        "tandem, rollout=paged with graphs": lambda: paged(
+        "transformers": lambda: generate(model, tokens, mask, size.new, cache="dynamic"),
+        "tandem, rollout=paged": lambda: sample_paged(policy, texts, size, own, Paged()),
+        "tandem, rollout=paged with graphs": lambda: sample_paged(
             policy, texts, size, own, Paged(cuda_graphs=True)
         ),
-        "transformers, static cache and graphs": lambda: generated(
+        "transformers, static cache and graphs": lambda: generate(
             model, tokens, mask, size.new, cache="static"
         ),
     }
     for name, way in ways.items():
-        yield name, taken(way, policy.device, size.new)
+        yield name, seconds_per_token(way, policy.device, size.new)
 
 
-def taken(way: Callable[[], object], device: torch.device, steps: int) -> float | str:
+def seconds_per_token(way: Callable[[], object], device: torch.device, steps: int) -> float | str:
     """Seconds per token of all rows."""
     try:
-        return timed(way, device, rounds=ROUNDS) / steps
+        return median_seconds(way, device, rounds=ROUNDS) / steps
     except Exception as error:  # whatever it is, it is reported as a failure of this way
         return f"failed: {in_one_line(error)}"
 
@@ -66,7 +66,7 @@ def ours(policy: LanguagePolicy, texts: Sequence[str], size: Answers, own: objec
     policy.sample(prompts, size.group, key=0, slots=range(len(prompts)), sampling=own)
 
 
-def paged(
+def sample_paged(
     policy: LanguagePolicy, texts: Sequence[str], size: Answers, own: object, option: Paged
 ) -> None:
     """transformers' continuous batching over the same weights, as in `rollout=paged`."""
@@ -108,7 +108,7 @@ def forwards(model: nn.Module, tokens: Tensor, mask: Tensor, steps: int) -> None
 
 
 @torch.no_grad()
-def generated(model: nn.Module, tokens: Tensor, mask: Tensor, steps: int, *, cache: str) -> None:
+def generate(model: nn.Module, tokens: Tensor, mask: Tensor, steps: int, *, cache: str) -> None:
     """On a GPU transformers compiles the forward pass of a static cache by itself."""
     model.generate(
         input_ids=tokens,

@@ -8,10 +8,10 @@ from functools import partial
 
 import torch
 from gpu_flops import PASSES, decoded_bytes, flow_forward, language_forward
-from gpu_meter import Meter, synchronize, timed, waits
+from gpu_meter import Meter, median_seconds, synchronize, waits
 from gpu_models import qwen3_config
-from gpu_runs import Place, fit, memory, started
-from gpu_sampling import compared
+from gpu_runs import Place, fit, memory, start
+from gpu_sampling import compare
 from gpu_sizes import Section
 
 from tandem.config import build
@@ -31,20 +31,20 @@ def ceilings(section: Section, place: Place) -> Report:
     report: Report = {}
     for name, dtype in {"bfloat16": torch.bfloat16, "float32": torch.float32}.items():
         left, right = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
-        seconds = timed(lambda a=left, b=right: a @ b, device, rounds=10)
+        seconds = median_seconds(lambda a=left, b=right: a @ b, device, rounds=10)
         report[f"{name}_flops_per_second"] = 2 * side**3 / seconds
     here = torch.empty(COPIED[device.type], dtype=torch.uint8, device=device)
     there = here.clone()
-    seconds = timed(lambda: there.copy_(here), device, rounds=10)
+    seconds = median_seconds(lambda: there.copy_(here), device, rounds=10)
     return report | {"copied_bytes_per_second": 2 * here.numel() / seconds}
 
 
 def tokens(section: Section, place: Place) -> Report:
     """A run of GRPO: sampling and updates of a language model."""
-    size, run = section.size, started(section, place)
+    size, run = section.size, start(section, place)
     meter = Meter()
     fit(run, meter)
-    config, lap = qwen3_config(size.shape), meter.counted[-1]
+    config, lap = qwen3_config(size.shape), meter.counted_laps[-1]
     forward = language_forward(config, lap.read, lap.sampled)
     kind = "full" if run.module.policy.lora is None else "lora"
     update = PASSES[kind] * forward / meter.seconds("train")
@@ -58,11 +58,11 @@ def tokens(section: Section, place: Place) -> Report:
 
 def pictures(section: Section, place: Place) -> Report:
     """A run of a flow model: sampling and training of images."""
-    run = started(section, place)
+    run = start(section, place)
     policy, meter = run.module.policy, Meter()
     policy.adapter.asked = meter.count
     fit(run, meter)
-    lap, per_row = meter.counted[-1], of_a_row(policy)
+    lap, per_row = meter.counted_laps[-1], of_a_row(policy)
     rows = int(lap.read.sum()) // sum(policy.adapter.tokens)
     kind = "full" if policy.model.lora is None else "lora"
     update = PASSES[kind] * rows + lap.asked.get("train", 0)
@@ -89,13 +89,13 @@ def of_a_row(policy: FlowPolicy) -> float:
 
 def sampling(section: Section, place: Place) -> Report:
     """Tandem's loop beside transformers' `generate` and bare forward passes."""
-    run, size = started(section, place), section.size
+    run, size = start(section, place), section.size
     run.module.policy.to(place.device)
     read = decoded_bytes(qwen3_config(size.shape), size=2)
     ways: dict[int, dict[str, float | str]] = {rows: {} for rows in size.compared}
     report = {"least_bytes_of_a_step": read, "ways": ways}
     for rows in size.compared:
-        for way, seconds in compared(run.module.policy, size, rows=rows):
+        for way, seconds in compare(run.module.policy, size, rows=rows):
             ways[rows][way] = seconds
             place.note(report)
     return report
@@ -120,13 +120,15 @@ def heads(section: Section, place: Place) -> Report:
             )
         numbers["logp"].sum().backward()
 
-    report = {budget: timed(partial(passes, budget), device, rounds=2) for budget in BUDGETS}
+    report = {
+        budget: median_seconds(partial(passes, budget), device, rounds=2) for budget in BUDGETS
+    }
     return {"steps": count, "seconds_by_logit_budget": report}
 
 
 def waiting(section: Section, place: Place) -> Report:
     """How often one iteration waits for the device, and where."""
-    run = started(section, place)
+    run = start(section, place)
     meter = Meter()
     with waits(place.device) as found:
         fit(run, meter)
@@ -135,7 +137,7 @@ def waiting(section: Section, place: Place) -> Report:
 
 def loading(section: Section, place: Place) -> Report:
     """A checkpoint from disk to the device, by the usual loading code."""
-    run, folder = started(section, place), place.folder / "checkpoint"
+    run, folder = start(section, place), place.folder / "checkpoint"
     began = time.perf_counter()
     run.module.policy.save(folder)
     written = time.perf_counter()
@@ -157,10 +159,10 @@ def loading(section: Section, place: Place) -> Report:
 
 def common(meter: Meter) -> Report:
     """Seconds of each phase of an iteration, and the run's own metrics."""
-    names = dict.fromkeys(name for lap in meter.counted for name in lap.seconds)
-    last = meter.counted[-1].report
+    names = dict.fromkeys(name for lap in meter.counted_laps for name in lap.seconds)
+    last = meter.counted_laps[-1].report
     return {
-        "iterations": len(meter.counted),
+        "iterations": len(meter.counted_laps),
         "first_iteration_seconds": meter.laps[0].seconds,
         "seconds": {name: meter.seconds(name) for name in names},
         "reported": {name: last[name] for name in NOTED if name in last},

@@ -34,21 +34,21 @@ def main() -> None:
     parser.add_argument("--save", action="store_true", help="write benchmarks/results")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    text = as_text({name: measured(*sizes) for name, sizes in WORKLOADS.items()})
+    text = as_text({name: measure(*sizes) for name, sizes in WORKLOADS.items()})
     print(text)
     if chosen.save:
         RESULTS.mkdir(exist_ok=True)
         (RESULTS / "group_statistics.md").write_text(text)
 
 
-def measured(prompts: int, group_size: int, steps: int) -> dict[str, float]:
+def measure(prompts: int, group_size: int, steps: int) -> dict[str, float]:
     """Median CPU microseconds per call of each; they take turns."""
     scores, rollout = rows(prompts, group_size, steps)
     order = torch.randperm(len(rollout.mask), generator=torch.Generator().manual_seed(1))
     mixed = (take(scores, order), take(rollout, order))
     general = partial(group_relative, scale=unbiased_std)
     ways: dict[str, Callable[[], Tensor]] = {
-        "reshaped": partial(reshaped, scores, rollout, group_size=group_size),
+        "reshaped": partial(group_relative_by_reshape, scores, rollout, group_size=group_size),
         "rising": partial(general, scores, rollout),
         "shuffled": partial(general, *mixed),
     }
@@ -65,7 +65,9 @@ def measured(prompts: int, group_size: int, steps: int) -> dict[str, float]:
     return {name: median(times) for name, times in laps.items()}
 
 
-def reshaped(scores: Scores, rollout: Rollout, *, group_size: int, eps: float = 1e-6) -> Tensor:
+def group_relative_by_reshape(
+    scores: Scores, rollout: Rollout, *, group_size: int, eps: float = 1e-6
+) -> Tensor:
     """(R - mean) / (std + eps) of consecutive groups of one size without missing scores."""
     total = scores.total.double().view(-1, group_size)
     relative = (total - total.mean(1, keepdim=True)) / (total.std(1, keepdim=True) + eps)

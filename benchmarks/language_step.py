@@ -20,9 +20,9 @@ from statistics import median
 os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
 
 from exhaustive import commit
-from freshness import CODE, changed_since
+from freshness import CODE, list_changes
 from turns import Runner
-from workloads import CELLS, SIZES, Workload, embedded, in_grid
+from workloads import CELLS, SIZES, Workload, embedded_workload, in_grid
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / "benchmarks" / "results" / "language_step.json"
@@ -42,7 +42,7 @@ def main() -> None:
     for name in chosen.only:
         if name not in kept:
             with tempfile.TemporaryDirectory() as folder:
-                kept[name] = measured(workload(name, Path(folder), chosen.rounds), Path(folder))
+                kept[name] = measure(workload(name, Path(folder), chosen.rounds), Path(folder))
             print(line(kept[name]), flush=True)
         found["cells"] = [kept[name] for name in (EMBEDDED, *CELLS) if name in kept]
         if chosen.save:
@@ -54,7 +54,7 @@ def main() -> None:
 def of_this_code() -> list[Report]:
     """Saved results that are not older than the code: the grid takes long."""
     saved = json.loads(KEPT.read_text())["cells"] if KEPT.exists() else []
-    return [report for report in saved if not changed_since(report["commit"], CODE)]
+    return [report for report in saved if not list_changes(report["commit"], CODE)]
 
 
 def arguments() -> argparse.Namespace:
@@ -72,11 +72,11 @@ def workload(name: str, folder: Path, rounds: int | None) -> Workload:
     size = name.partition(" ")[0]
     steps = (rounds or ROUNDS[size]) + WARM_UP
     if size not in SIZES:
-        return embedded(folder, steps=steps)
+        return embedded_workload(folder, steps=steps)
     return in_grid(CELLS[name], folder, steps=steps)
 
 
-def measured(workload: Workload, folder: Path) -> Report:
+def measure(workload: Workload, folder: Path) -> Report:
     """Tandem goes first in every round: the bare model and `generate` repeat its step."""
     runners: dict[str, Runner] = {}
     try:
@@ -164,13 +164,13 @@ def as_text(found: Report) -> str:
     rows = [row(report, names, found["gflops_of_one_core"] * 1e9) for report in found["cells"]]
     closing = [summary(name, [r["cpu_over"][name] for r in found["cells"]]) for name in names]
     return (
-        f"Commit {taken(found['cells'])}, one thread, "
+        f"Commit {describe_cells(found['cells'])}, one thread, "
         f"{found['gflops_of_one_core']:.0f} GFLOP/s in a square product.\n\n"
         f"{head}{''.join(rows)}\n{chr(10).join(closing)}\n"
     )
 
 
-def taken(cells: Iterable[Report]) -> str:
+def describe_cells(cells: Iterable[Report]) -> str:
     return "; ".join(dict.fromkeys(f"{cell['commit']}, {cell['date']}" for cell in cells))
 
 

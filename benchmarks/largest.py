@@ -73,13 +73,13 @@ def lines() -> Iterator[str]:
 def cell(preset: str, words: tuple[str, ...]) -> str:
     """`devices x GiB` for the smallest number of devices that hold the run."""
     for devices in DEVICES:
-        held = held_by_each(preset, words, devices)
+        held = memory_per_device(preset, words, devices)
         if held <= ROOM:
             return f"{devices} x {held:.0f}"
     return f"none of {DEVICES[-1]} ({held:.0f})"
 
 
-def held_by_each(preset: str, words: tuple[str, ...], devices: int) -> float:
+def memory_per_device(preset: str, words: tuple[str, ...], devices: int) -> float:
     """GiB on each of `devices`."""
     with TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(configuration(preset)))

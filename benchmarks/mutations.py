@@ -61,7 +61,7 @@ class Mutant:
     def marker(self) -> str:
         return RANKS if self.system else QUICK
 
-    def planted(self, text: str) -> str:
+    def plant(self, text: str) -> str:
         found = text.count(self.old)
         if found != 1 or self.old == self.new:
             raise Refused(f"{self.name}: its text occurs {found} times in {self.path}; mend it")
@@ -78,12 +78,12 @@ class Verdict:
 def main() -> None:
     chosen = arguments()
     try:
-        mutants = named(chosen.only)
+        mutants = select(chosen.only)
         if chosen.list:
             print("\n".join(f"{m.name:<36} {m.issue or OURS:<36} {m.says}" for m in mutants))
             return
         commit = state(committed=chosen.committed)  # before others move it
-        verdicts = judged(mutants, chosen.processes, committed=chosen.committed)
+        verdicts = judge(mutants, chosen.processes, committed=chosen.committed)
     except Refused as error:
         sys.exit(f"mutations: {error}")
     text = as_text(verdicts, commit)
@@ -112,7 +112,7 @@ def read() -> list[Mutant]:
     return [Mutant(**row | {"tests": tuple(row["tests"])}) for row in rows]
 
 
-def named(names: Sequence[str] | None) -> list[Mutant]:
+def select(names: Sequence[str] | None) -> list[Mutant]:
     mutants = read()
     known = [mutant.name for mutant in mutants]
     if twice := {name for name in known if known.count(name) > 1}:
@@ -122,12 +122,12 @@ def named(names: Sequence[str] | None) -> list[Mutant]:
     return [mutant for mutant in mutants if names is None or mutant.name in names]
 
 
-def judged(mutants: Sequence[Mutant], processes: int, *, committed: bool) -> list[Verdict]:
+def judge(mutants: Sequence[Mutant], processes: int, *, committed: bool) -> list[Verdict]:
     """The verdict on every mutant, in order. Each process has its own copy."""
     with tempfile.TemporaryDirectory() as folder:
         copies: Queue[Path] = Queue()
         for number in range(processes):
-            copies.put(copied(Path(folder) / str(number), committed=committed))
+            copies.put(copy_checkout(Path(folder) / str(number), committed=committed))
         first = copies.queue[0]
         for mutant in mutants:
             check(mutant, first)
@@ -149,7 +149,7 @@ def judged(mutants: Sequence[Mutant], processes: int, *, committed: bool) -> lis
             return list(pool.map(judge, mutants))
 
 
-def copied(folder: Path, *, committed: bool) -> Path:
+def copy_checkout(folder: Path, *, committed: bool) -> Path:
     """A copy of the checkout: tracked and untracked files, or those of HEAD."""
     folder.mkdir()
     if committed:
@@ -165,7 +165,7 @@ def copied(folder: Path, *, committed: bool) -> Path:
 
 def check(mutant: Mutant, copy: Path) -> None:
     """Raise if the mutant's text or tests no longer exist."""
-    mutant.planted((copy / mutant.path).read_text())
+    mutant.plant((copy / mutant.path).read_text())
     if missing := [x for x in mutant.tests if not (copy / x.partition("::")[0]).exists()]:
         raise Refused(f"{mutant.name}: there is no {missing[0]}; mend it")
 
@@ -185,7 +185,7 @@ def check_healthy(copy: Path, mutants: Sequence[Mutant]) -> None:
 
 def fate(copy: Path, mutant: Mutant) -> Verdict:
     began = time.perf_counter()
-    with planted(copy, mutant):
+    with plant(copy, mutant):
         caught_by = first_failure(copy, mutant.tests, mutant.marker)
         if caught_by is None:
             caught_by = first_failure(copy, ["tests"], QUICK)
@@ -193,10 +193,10 @@ def fate(copy: Path, mutant: Mutant) -> Verdict:
 
 
 @contextmanager
-def planted(copy: Path, mutant: Mutant) -> Iterator[None]:
+def plant(copy: Path, mutant: Mutant) -> Iterator[None]:
     path = copy / mutant.path
     healthy = path.read_text()
-    path.write_text(mutant.planted(healthy))
+    path.write_text(mutant.plant(healthy))
     try:
         yield
     finally:
@@ -244,12 +244,12 @@ def as_text(verdicts: Sequence[Verdict], commit: str) -> str:
     for verdict in verdicts:
         mutant = verdict.mutant
         by = "**SURVIVED**" if verdict.caught_by is None else f"`{verdict.caught_by}`"
-        origin = OURS if mutant.issue is None else linked(mutant.issue)
+        origin = OURS if mutant.issue is None else link_issue(mutant.issue)
         lines.append(f"| {mutant.name} | {origin} | {mutant.says} | {by} |")
     return "\n".join(lines) + "\n"
 
 
-def linked(issue: str) -> str:
+def link_issue(issue: str) -> str:
     """A link to the issue; GitHub redirects it if the number is a pull request."""
     repository, _, number = issue.partition("#")
     return f"[{issue}](https://github.com/{repository}/issues/{number})"

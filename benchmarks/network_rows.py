@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 
-def counted(*, transformer: nn.Module, vae: nn.Module) -> Counter[str]:
+def count_rows(*, transformer: nn.Module, vae: nn.Module) -> Counter[str]:
     """Rows of all calls from now on: of the transformer without and with gradient, of the decoder;
     and the number of the transformer's calls."""
     rows: Counter[str] = Counter()

@@ -48,14 +48,14 @@ def main() -> None:
     parser.add_argument("--save", action="store_true", help="write benchmarks/results")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    report = measured(chosen.rounds)
+    report = measure(chosen.rounds)
     print(as_text(report), flush=True)
     if chosen.save:
         (RESULTS / "packing.json").write_text(json.dumps(report, indent=1) + "\n")
         (RESULTS / "packing.md").write_text(as_text(report))
 
 
-def measured(rounds: int) -> Report:
+def measure(rounds: int) -> Report:
     policies = {packed: policy_that(packs=packed) for packed in (False, True)}
     sample, mask = rows_of_tokens()
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}
@@ -64,7 +64,7 @@ def measured(rounds: int) -> Report:
         for way, budget in WAYS.items():
             policy = policies[budget.packed]
             policy.zero_grad(set_to_none=False)
-            with Peak(held_by(policy)) if turn == 0 else Clock(seconds[way]) as seen:
+            with Peak(tensors_of(policy)) if turn == 0 else Clock(seconds[way]) as seen:
                 update(policy, sample, mask, budget)
             if turn == 0:
                 peaks[way] = seen.most
@@ -127,7 +127,7 @@ def update(policy: LanguagePolicy, sample: TokenSample, mask: Tensor, budget: Bu
         (evidence.logp.sum() / mask.sum()).backward()
 
 
-def held_by(policy: LanguagePolicy) -> Iterator[Tensor]:
+def tensors_of(policy: LanguagePolicy) -> Iterator[Tensor]:
     for parameter in policy.network.parameters():
         yield parameter
         yield parameter.grad

@@ -122,7 +122,7 @@ def main() -> None:
     results = []
     for name in chosen.only:
         with tempfile.TemporaryDirectory() as folder:
-            results.append(compared(name, Path(folder), updates=chosen.updates, seed=chosen.seed))
+            results.append(compare(name, Path(folder), updates=chosen.updates, seed=chosen.seed))
         print(f"{name}: {results[-1]['verdict']}", flush=True)
     text = as_text(results, chosen.updates)
     print("\n" + text)
@@ -148,7 +148,7 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def compared(name: str, folder: Path, *, updates: int, seed: int) -> Result:
+def compare(name: str, folder: Path, *, updates: int, seed: int) -> Result:
     import parity_tandem
     import parity_trl
 
@@ -157,7 +157,7 @@ def compared(name: str, folder: Path, *, updates: int, seed: int) -> Result:
     case = CASES[name]
     save_model(folder / "start", seed)
     save_rows(folder / "prompts.jsonl", seed)
-    overrides = (*shared(folder), *case.overrides, *silent(folder, updates))
+    overrides = (*shared_overrides(folder), *case.overrides, *silent(folder, updates))
     cfg = configuration(overrides)
     ours = parity_tandem.trail(cfg, folder, lag=case.lag, seed=seed)
     numbers = {"output_dir": str(folder / "trl"), **case.numbers}
@@ -166,7 +166,7 @@ def compared(name: str, folder: Path, *, updates: int, seed: int) -> Result:
     pairs = list(zip(ours.gradients, theirs, strict=True))
     start, end = ours.weights[0], ours.weights[-1]
     optimizer = build(cfg.optimizer)
-    their_end = parity_trl.trained(side, start, optimizer, updates=updates, lag=case.lag)
+    their_end = parity_trl.train(side, start, optimizer, updates=updates, lag=case.lag)
     gradient, weights = max(apart(*pair) for pair in pairs), apart(end, their_end)
     return {
         "algorithm": name,
@@ -183,7 +183,7 @@ def compared(name: str, folder: Path, *, updates: int, seed: int) -> Result:
     }
 
 
-def shared(folder: Path) -> tuple[str, ...]:
+def shared_overrides(folder: Path) -> tuple[str, ...]:
     """Overrides of all cases: the model in its own float64, the rewards, the batch."""
     return (
         "model=hf",

@@ -55,7 +55,7 @@ def trail(cfg: DictConfig, folder: Path, *, lag: int, seed: int) -> Trail:
     module.policy.sample = script.sample
     steps = Recording()
     trainer_for(settings.trainer, [steps]).fit(module)
-    steps.weights.append(copied(module.policy.weights()))
+    steps.weights.append(copy_tensors(module.policy.weights()))
     return Trail(
         given=script.given, weights=steps.weights, gradients=steps.gradients, clipped=steps.clipped
     )
@@ -152,12 +152,12 @@ class Recording(Callback):
         self, trainer: Trainer, module: PostTraining, optimizer: torch.optim.Optimizer
     ) -> None:
         parameters = module.policy.trainable()
-        self.weights.append(copied(parameters))
-        self.gradients.append(copied({name: p.grad for name, p in parameters.items()}))
+        self.weights.append(copy_tensors(parameters))
+        self.gradients.append(copy_tensors({name: p.grad for name, p in parameters.items()}))
 
     def on_train_batch_end(self, trainer: Trainer, module: PostTraining, *_: object) -> None:
         self.clipped.append(float(module.report.get("actor/clip_frac", 0.0)))
 
 
-def copied(tensors: Tensors) -> Tensors:
+def copy_tensors(tensors: Tensors) -> Tensors:
     return {name: tensor.detach().clone() for name, tensor in tensors.items()}

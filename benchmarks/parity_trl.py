@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from parity_tandem import Given, Tensors, copied
+from parity_tandem import Given, Tensors, copy_tensors
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
@@ -85,7 +85,7 @@ def target_length(completions: list[str], **_: Any) -> list[float]:
 
 def of_rewards(model: Path, given: Sequence[Given]) -> dict[str, Any]:
     return {
-        "model": loaded(model),
+        "model": load_model(model),
         "processing_class": AutoTokenizer.from_pretrained(model),
         "reward_funcs": target_length,
         "train_dataset": Dataset.from_list([{"prompt": x} for g in given for x in g.prompts]),
@@ -99,7 +99,7 @@ def dpo(model: Path, given: Sequence[Given], numbers: Mapping[str, Any]) -> Pair
         for prompt, (chosen, rejected) in zip(update.prompts, update.pairs, strict=True)
     ]
     trainer = DPOTrainer(
-        model=loaded(model),
+        model=load_model(model),
         args=DPOConfig(**PLAIN, **numbers),
         processing_class=AutoTokenizer.from_pretrained(model),
         train_dataset=Dataset.from_list(rows),
@@ -107,7 +107,7 @@ def dpo(model: Path, given: Sequence[Given], numbers: Mapping[str, Any]) -> Pair
     return Paired(trainer, given)
 
 
-def loaded(model: Path) -> nn.Module:
+def load_model(model: Path) -> nn.Module:
     return AutoModelForCausalLM.from_pretrained(model, dtype="auto")
 
 
@@ -118,10 +118,10 @@ def gradients(side: Side, weights: Sequence[Tensors], *, lag: int) -> Iterator[T
         inputs = side.inputs(update)
         put(side.model, here)
         backward(side, inputs)
-        yield copied({name: p.grad for name, p in side.model.named_parameters()})
+        yield copy_tensors({name: p.grad for name, p in side.model.named_parameters()})
 
 
-def trained(side: Side, start: Tensors, optimizer: Optimizer, *, updates: int, lag: int) -> Tensors:
+def train(side: Side, start: Tensors, optimizer: Optimizer, *, updates: int, lag: int) -> Tensors:
     """The weights after all updates by TRL alone."""
     put(side.model, start)
     steps = optimizer(side.model.parameters())
@@ -131,7 +131,7 @@ def trained(side: Side, start: Tensors, optimizer: Optimizer, *, updates: int, l
             ready.append(side.inputs(drawn))
         backward(side, ready[update])
         steps.step()
-    return copied(dict(side.model.named_parameters()))
+    return copy_tensors(dict(side.model.named_parameters()))
 
 
 def backward(side: Side, inputs: Inputs) -> None:

@@ -188,13 +188,13 @@ def fewest(paper: Published) -> tuple[int, str]:
     with TemporaryDirectory() as folder:
         write(paper.model, Path(folder))
         for devices in DEVICES:
-            gib = held_by_each(paper, Path(folder), devices)
+            gib = memory_per_device(paper, Path(folder), devices)
             if gib <= ROOM:
                 return devices, f"{devices} x {gib:.0f}"
     return DEVICES[-1], f"none of {DEVICES[-1]} ({gib:.0f})"
 
 
-def held_by_each(paper: Published, folder: Path, devices: int) -> float:
+def memory_per_device(paper: Published, folder: Path, devices: int) -> float:
     """GiB on each of `devices`."""
     cfg = compose([*paper.on(devices), f"model.path={folder}", "data.path=prompts"])
     return peak(parts_of_a_rank(cfg, check(cfg), devices)) / GIB

@@ -92,7 +92,7 @@ def shares(source: random.Random) -> list[float]:
     return [source.randrange(65) / 64 for _ in range(PROMPTS)]
 
 
-def measured(folder: Path, way: str) -> tuple[float, float, float]:
+def measure(folder: Path, way: str) -> tuple[float, float, float]:
     """CPU-seconds, wall seconds, peak MiB."""
     out = [f"out={folder.parent / 'report'}"] if way == "report" else []
     command = [sys.executable, "-m", "tandem.compare", str(folder), *out]
@@ -103,7 +103,7 @@ def measured(folder: Path, way: str) -> tuple[float, float, float]:
     return used.ru_utime + used.ru_stime, time.perf_counter() - began, used.ru_maxrss / 1024
 
 
-Found = dict[tuple[int, str], tuple[float, float, float]]  # (runs, way) -> what `measured` says
+Found = dict[tuple[int, str], tuple[float, float, float]]  # (runs, way) -> what `measure` says
 
 
 def report(found: Found, sizes: dict[int, float]) -> str:
@@ -140,7 +140,7 @@ def main() -> None:
             place = Path(folder, "runs")
             write(place, runs)
             sizes[runs] = sum(path.stat().st_size for path in place.rglob("*.jsonl")) / 2**20
-            found |= {(runs, way): measured(place, way) for way in WAYS}
+            found |= {(runs, way): measure(place, way) for way in WAYS}
     text = report(found, sizes)
     print(text)
     if save:

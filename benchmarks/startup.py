@@ -40,7 +40,7 @@ def main() -> None:
     seconds = {name: [] for name in CASES}
     for _ in range(ROUNDS):
         for name, (arguments, status, _) in CASES.items():
-            seconds[name].append(started(arguments, status))
+            seconds[name].append(start(arguments, status))
     text = as_text(seconds) + "\n" + imports_of_first_step()
     print(text)
     if chosen.save:
@@ -48,7 +48,7 @@ def main() -> None:
         (RESULTS / "startup.md").write_text(text)
 
 
-def started(arguments: tuple[str, ...], status: int) -> tuple[float, float]:
+def start(arguments: tuple[str, ...], status: int) -> tuple[float, float]:
     """Wall seconds until the first line of the record, or the end; CPU seconds in total."""
     with tempfile.TemporaryDirectory() as folder:
         before, began = os.times(), time.perf_counter()

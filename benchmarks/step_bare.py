@@ -54,7 +54,7 @@ def steps(connection: Connection, folder: Path) -> None:
 def sample(model: nn.Module, work: Work, *, group_size: int) -> None:
     """One prefill per group, then cached decoding of the unfinished rows."""
     first = slice(None, None, group_size)
-    mask, tokens = left_padded(work["tokens"][first], work["prompt_length"][first])
+    mask, tokens = left_pad(work["tokens"][first], work["prompt_length"][first])
     position = (mask.cumsum(1) - 1).clamp(min=0)
     cache = DynamicCache(config=model.config)
     logits = forward(model, tokens, mask, position, cache)
@@ -129,7 +129,7 @@ def surrogate(model: nn.Module, work: Work, rows: Tensor, numbers: dict[str, Any
     return torch.zeros(len(rows)).index_add(0, row, per_token) / length
 
 
-def left_padded(tokens: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
+def left_pad(tokens: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
     """Mask and ids of prompts that began in column 0, now ending in the last: [P, longest]."""
     longest = int(length.max())
     column = torch.arange(longest) - (longest - length[:, None])

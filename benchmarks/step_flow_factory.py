@@ -18,7 +18,7 @@ import torch
 from flow_factory.hparams import Arguments
 from flow_factory.rewards import PointwiseRewardModel, RewardModelOutput
 from flow_factory.trainers import BaseTrainer, load_trainer
-from network_rows import counted
+from network_rows import count_rows
 from torch import Tensor
 from turns import Turns
 
@@ -119,7 +119,7 @@ class TakingTurns:
         self.sampling, self.began, self.sample = 0.0, False, trainer.sample
         self.goes_on = trainer.should_continue_training
         pipeline = trainer.adapter.pipeline
-        self.rows = counted(transformer=pipeline.transformer, vae=pipeline.vae)
+        self.rows = count_rows(transformer=pipeline.transformer, vae=pipeline.vae)
         for name in ENCODERS:
             getattr(pipeline, name).register_forward_pre_hook(self.encodes)
         trainer.sample, trainer.should_continue_training = self.timed_sample, self.next_turn

@@ -7,7 +7,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
-from step_bare import left_padded
+from step_bare import left_pad
 from transformers import AutoModelForCausalLM
 from turns import Turns
 
@@ -23,7 +23,7 @@ def steps(connection: Connection, folder: Path) -> None:
     for _ in range(numbers["steps"]):
         turns.wait()
         work = torch.load(folder / "step.pt")
-        mask, tokens = left_padded(work["tokens"], work["prompt_length"])
+        mask, tokens = left_pad(work["tokens"], work["prompt_length"])
         turns.start()
         written = model.generate(input_ids=tokens, attention_mask=mask)[:, tokens.shape[1] :]
         turns.stop()

@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from lightning.pytorch import Trainer
-from network_rows import counted
+from network_rows import count_rows
 from step_tandem import TakingTurns, run_loop
 
 from tandem.training.module import PostTraining
@@ -21,7 +21,7 @@ def steps(connection: Connection, folder: Path, overrides: Sequence[str]) -> Non
 class CountingTurns(TakingTurns):
     def on_train_start(self, trainer: Trainer, module: PostTraining) -> None:
         adapter, encode = module.policy.adapter, module.policy.adapter.encode
-        self.rows = counted(transformer=module.policy.model.network, vae=adapter.vae)
+        self.rows = count_rows(transformer=module.policy.model.network, vae=adapter.vae)
 
         def counting(inputs: Sequence[object], *given: object) -> object:
             self.rows["encoded"] += len(inputs)

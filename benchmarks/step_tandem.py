@@ -73,13 +73,13 @@ class TakingTurns(Callback):
     def on_train_start(self, trainer: Trainer, module: PostTraining) -> None:
         self.sampling, sample = 0.0, module.policy.sample
 
-        def timed(*given: object, **named: object) -> Rollout:
+        def time_sample(*given: object, **named: object) -> Rollout:
             began = time.process_time()
             rollout = sample(*given, **named)
             self.sampling += time.process_time() - began
             return rollout
 
-        module.policy.sample = timed
+        module.policy.sample = time_sample
         self.turns = Turns(self.connection)
         self.turns.wait()
         self.turns.start()

@@ -48,13 +48,13 @@ def main() -> None:
     if chosen.part is not None:
         print(json.dumps(MEASURED[chosen.part]()))
         return
-    text = as_text({commit(root): measured(root.resolve()) for root in chosen.roots})
+    text = as_text({commit(root): measure(root.resolve()) for root in chosen.roots})
     print(text)
     if chosen.save:
         (RESULTS / "structure.md").write_text(text)
 
 
-def measured(root: Path) -> dict[str, object]:
+def measure(root: Path) -> dict[str, object]:
     rows = of_tree(root)
     for part in MEASURED:
         rows |= apart(root, part)
@@ -84,7 +84,7 @@ def of_tree(root: Path) -> dict[str, object]:
         n for tree in trees.values() for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)
     ]
     config = [path for path in files if path.is_relative_to(package / "config")]
-    probes = sum(probed(tree) for tree in trees.values())
+    probes = sum(count_probes(tree) for tree in trees.values())
     names = {
         node.name
         for path, tree in trees.items()
@@ -110,7 +110,7 @@ def of_tree(root: Path) -> dict[str, object]:
     }
 
 
-def probed(tree: ast.Module) -> int:
+def count_probes(tree: ast.Module) -> int:
     calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
     return sum(isinstance(call, ast.Name) and call.id in PROBES for call in calls)
 
@@ -141,12 +141,14 @@ def nesting(function: ast.FunctionDef) -> int:
 def of_steps() -> dict[str, object]:
     """Files and functions of the package that one training step enters."""
     return {
-        f"{title}: files, functions, calls": ", ".join(str(count) for count in entered(overrides))
+        f"{title}: files, functions, calls": ", ".join(
+            str(count) for count in count_entered(overrides)
+        )
         for title, overrides in STEPS.items()
     }
 
 
-def entered(overrides: Sequence[str]) -> tuple[int, int, int]:
+def count_entered(overrides: Sequence[str]) -> tuple[int, int, int]:
     """Files and functions of the package that the only step of a run enters, and its calls."""
     import threading
 
@@ -164,7 +166,7 @@ def entered(overrides: Sequence[str]) -> tuple[int, int, int]:
         if event == "call" and frame.f_code.co_filename.startswith(package):
             calls[frame.f_code] += 1
 
-    def traced(self, *given):
+    def trace(self, *given):
         threading.setprofile(note)
         sys.setprofile(note)
         try:
@@ -173,7 +175,7 @@ def entered(overrides: Sequence[str]) -> tuple[int, int, int]:
             sys.setprofile(None)
             threading.setprofile(None)
 
-    PostTraining.training_step = traced
+    PostTraining.training_step = trace
     try:
         with tempfile.TemporaryDirectory() as folder:
             tandem.train(*overrides, *SHORT, f"run_dir={folder}/run")
@@ -193,11 +195,11 @@ def of_command() -> dict[str, object]:
     flow = user_keys(compose(["model=tiny_flow"]))
     made, (module, merge) = [], of_composition()
 
-    def counted(*given):
+    def count(*given):
         made.append(1)
         return merge(*given)
 
-    setattr(module, merge.__name__, counted)
+    setattr(module, merge.__name__, count)
     with tempfile.TemporaryDirectory() as folder:
         sys.argv = ["train.py", "dry_run=true", f"run_dir={folder}/run"]
         runpy.run_path("train.py", run_name="__main__")

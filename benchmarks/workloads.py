@@ -54,7 +54,7 @@ CELLS = {
 }
 
 
-def embedded(folder: Path, *, steps: int) -> Workload:
+def embedded_workload(folder: Path, *, steps: int) -> Workload:
     """The embedded model and its recipe; prompts are drawn uniformly, equal for all programs."""
     return Workload(
         name="tiny_lm",

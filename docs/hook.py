@@ -35,7 +35,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         f"{repository.DOCS}/{file.src_uri}": file.content_string
         for file in files.documentation_pages()
     }
-    for path, text in repository.reached(pages).items():
+    for path, text in repository.follow_links(pages).items():
         uri = repository.uri_of(path)
         if files.get_file_from_path(uri) is not None:
             continue
@@ -51,8 +51,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     uri = page.file.src_uri
     origin = ORIGINS.get(uri, f"{repository.DOCS}/{uri}")
     if uri == "algorithms.md":
-        markdown = algorithms.linked(markdown)
-    return repository.relinked(markdown, origin, uri)
+        markdown = algorithms.link_presets(markdown)
+    return repository.relink(markdown, origin, uri)
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
@@ -65,4 +65,4 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    return drawings.inlined(commands.wrapped(formula.rendered(html)))
+    return drawings.inline_drawings(commands.wrap_lines(formula.render_formulas(html)))

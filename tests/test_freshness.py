@@ -36,7 +36,7 @@ def write(root, function, preset):
 def changed(root, function=FUNCTION, preset=PRESET):
     measured = freshness.git("rev-parse", "HEAD")
     write(root, function, preset)
-    return freshness.changed_since(measured, freshness.CODE)
+    return freshness.list_changes(measured, freshness.CODE)
 
 
 def test_comments_and_docstrings_leave_a_result_fresh(kept):
@@ -62,4 +62,4 @@ def test_a_new_file_makes_a_result_stale(kept):
 
 
 def test_every_file_is_stale_where_the_measured_commit_is_unknown(kept):
-    assert freshness.changed_since("0123abcd", freshness.CODE) == ["conf/a.yaml", "src/a.py"]
+    assert freshness.list_changes("0123abcd", freshness.CODE) == ["conf/a.yaml", "src/a.py"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import mutations
-from benchmarks.mutations import Mutant, Refused, check, named, read, state
+from benchmarks.mutations import Mutant, Refused, check, read, select, state
 
 ROOT = Path(__file__).parents[1]
 MUTANTS = read()
@@ -17,7 +17,7 @@ MUTANTS = read()
 def test_a_mutant_fits_the_sources_and_names_its_origin(mutant):
     check(mutant, ROOT)
     assert mutant.issue is None or re.fullmatch(r"[\w.-]+/[\w.-]+#\d+", mutant.issue)
-    compile(mutant.planted((ROOT / mutant.path).read_text()), mutant.path, "exec")
+    compile(mutant.plant((ROOT / mutant.path).read_text()), mutant.path, "exec")
 
 
 def test_no_two_mutants_are_one():
@@ -40,7 +40,7 @@ def test_a_text_that_is_gone_is_an_error():
 
 def test_an_unknown_name_is_an_error():
     with pytest.raises(Refused, match="no mutant is called nobody"):
-        named(["nobody"])
+        select(["nobody"])
 
 
 @pytest.mark.parametrize(

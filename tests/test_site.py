@@ -107,13 +107,13 @@ def test_a_preset_has_a_page_with_its_paper_its_numbers_and_its_file():
 
 def test_a_link_into_the_repository_leads_to_its_page():
     text = "[a](../../conf/algorithm/grpo.yaml) [b](../../src/tandem/rng.py#L3) [c](index.md)"
-    led = repository.relinked(text, "docs/howto/loss.md", "howto/loss.md")
+    led = repository.relink(text, "docs/howto/loss.md", "howto/loss.md")
     assert led == "[a](../algorithms/grpo.md) [b](../source/src/tandem/rng.py.md#L3) [c](index.md)"
 
 
 def test_a_link_in_a_block_of_code_is_code():
     text = "```python\nx = [a](b.md)\n```\n"
-    assert repository.relinked(text, "docs/x.md", "x.md") == text
+    assert repository.relink(text, "docs/x.md", "x.md") == text
 
 
 def test_a_line_of_a_command_is_an_element_and_its_comment_is_marked():
@@ -121,8 +121,8 @@ def test_a_line_of_a_command_is_an_element_and_its_comment_is_marked():
     page = f"{before}a --b    # c\nd # e\n</code></pre></div>"
     lines = '<span class="line">a --b  <span class="c1"># c</span>\n</span>'
     lines += '<span class="line">d # e\n</span>'
-    assert commands.wrapped(page) == f"{before}{lines}</code></pre></div>"
-    assert commands.wrapped("<code>a  # b</code>") == "<code>a  # b</code>"
+    assert commands.wrap_lines(page) == f"{before}{lines}</code></pre></div>"
+    assert commands.wrap_lines("<code>a  # b</code>") == "<code>a  # b</code>"
 
 
 def test_the_curve_of_most_seeds_says_how_many_samples_it_takes():
@@ -143,9 +143,9 @@ def test_a_parameter_is_read_with_its_type_bound_and_comment():
 
 
 def test_a_page_gets_the_table_that_it_asks_for():
-    filled = tables.filled("before\n<!-- table: fields Scores -->\nold\n<!-- end -->\nafter")
+    filled = tables.fill("before\n<!-- table: fields Scores -->\nold\n<!-- end -->\nafter")
     assert "| `scored` | [B] bool |" in filled and "old" not in filled
-    assert filled == tables.filled(filled)
+    assert filled == tables.fill(filled)
 
 
 def test_a_comment_that_says_what_none_means_alone_is_no_meaning_for_other_records():
@@ -156,7 +156,7 @@ def test_a_comment_that_says_what_none_means_alone_is_no_meaning_for_other_recor
 
 def test_pages_show_files_and_tables_as_they_are_now():
     texts = {page: page.read_text(encoding="utf-8") for page in tables.pages()}
-    assert [str(p) for p, text in texts.items() if tables.filled(text) != text] == [], "make shown"
+    assert [str(p) for p, text in texts.items() if tables.fill(text) != text] == [], "make shown"
     asking = re.compile(r"^<!-- (?:code|table): ", re.M)
     assert all(len(asking.findall(x)) == len(tables.SHOWN.findall(x)) for x in texts.values())
 

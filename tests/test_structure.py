@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.structure import STEPS, entered, nesting
+from benchmarks.structure import STEPS, count_entered, nesting
 
 # Files and functions of the package that the step of a run enters; lower them when possible.
 MOST = {
@@ -37,7 +37,7 @@ def test_no_function_is_nested_too_deeply_to_follow():
 
 @pytest.mark.parametrize("title", [GRPO, pytest.param(FLOW, marks=pytest.mark.slow)])
 def test_a_step_enters_no_more_files_and_functions_than_before(title):
-    files, functions, _ = entered(STEPS[title])
+    files, functions, _ = count_entered(STEPS[title])
     most_files, most_functions = MOST[title]
     assert 10 < files <= most_files, "fold the new file into the one that uses it, or raise MOST"
     assert 50 < functions <= most_functions, "fold helpers of one caller, or raise MOST"

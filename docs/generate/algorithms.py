@@ -38,7 +38,7 @@ def rows() -> dict[str, list[str]]:
     return {name: [cell.strip() for cell in rest.split("|")] for name, rest in found}
 
 
-def linked(markdown: str) -> str:
+def link_presets(markdown: str) -> str:
     """The table of docs/algorithms.md with each preset led to its page, in place of its file."""
     names = "|".join(presets())
     led = re.sub(rf"^\| `({names})` \|", r"| [`\1`](algorithms/\1.md) |", markdown, flags=re.M)
@@ -136,7 +136,7 @@ def numbers(run: DictConfig) -> str:
         node = cfg.get(part)
         if isinstance(node, DictConfig) and not (part in ("kl", "entropy") and not node.coef):
             found += [(f"algorithm.{part}.{key}", value) for key, value in _leaves(node)]
-    lines = "\n".join(f"| `{key}` | {_said(value)} |" for key, value in found)
+    lines = "\n".join(f"| `{key}` | {_text_of(value)} |" for key, value in found)
     return f"| key | value |\n|---|---|\n{lines}\n"
 
 
@@ -156,7 +156,7 @@ def _leaf(key: str, value: object) -> Iterator[tuple[str, object]]:
         yield key, value
 
 
-def _said(value: object) -> str:
+def _text_of(value: object) -> str:
     if value is None:
         return "off"
     return f"`{value:.4g}`" if isinstance(value, float) else f"`{str(value).lower()}`"

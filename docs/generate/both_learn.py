@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import mean
 
-from generate.curves import Measured, measured
+from generate.curves import Measured, read_runs
 from generate.repository import ROOT
 
 PICTURE = ROOT / "docs" / "assets" / "both_learn.svg"
@@ -32,7 +32,7 @@ def picture() -> str:
     shapes = [STYLE]
     for number, (task, words) in enumerate(PANELS.items()):
         shift = number * (WIDTH + GAP)
-        panel = "\n".join(_panel(measured()[task, "grpo"], *words))
+        panel = "\n".join(_panel(read_runs()[task, "grpo"], *words))
         shapes.append(f'<g transform="translate({shift} 0)">\n{panel}\n</g>')
     said = (
         "algorithm=grpo: one loss, one training step. Thin lines are seeds, thick ones their mean"

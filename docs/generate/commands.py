@@ -11,7 +11,7 @@ BLOCK = re.compile(
 COMMENT = re.compile(r" {2,}(# .*)$")
 
 
-def wrapped(page: str) -> str:
+def wrap_lines(page: str) -> str:
     """The HTML of a page with an element for each line of its commands."""
     return BLOCK.sub(
         lambda found: found[1] + "".join(map(_line, found[2].splitlines())) + found[3], page

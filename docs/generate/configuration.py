@@ -105,7 +105,7 @@ def _top(group: str) -> str:
 
 def page(top: str, groups: Mapping[str, Sequence[Option]]) -> str:
     if top in FOLDED:
-        return folded(top, groups)
+        return fold(top, groups)
     parts = [introduction(top, groups)]
     for group, rows in groups.items():
         if group != top:
@@ -122,7 +122,7 @@ def introduction(top: str, groups: Mapping[str, Sequence[Option]]) -> str:
     )
 
 
-def folded(top: str, groups: Mapping[str, Sequence[Option]]) -> str:
+def fold(top: str, groups: Mapping[str, Sequence[Option]]) -> str:
     """Files that hold numbers alone: shown as they are."""
     parts = [introduction(top, groups)]
     for group, rows in groups.items():
@@ -198,7 +198,7 @@ def _target_name(value: Mapping[str, object]) -> str:
 
 
 def _row(key: str, one: Parameter, value: object, comment: str) -> str:
-    default = one.default if value is None else _shown(value)
+    default = one.default if value is None else _show_value(value)
     kind = ", ".join(filter(None, (_code(one.type), _plain(one.bound))))
     meaning = _plain(comment or one.meaning)
     said = " &middot; ".join(
@@ -213,7 +213,7 @@ def _key(key: str) -> str:
     return f"<code>{broken}</code>"
 
 
-def _shown(value: object) -> str:
+def _show_value(value: object) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(map(str, value)) + "]"
     if isinstance(value, Mapping):

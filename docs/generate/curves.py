@@ -67,17 +67,17 @@ class Measured:
 
 
 @functools.cache
-def measured() -> dict[tuple[str, str], Measured]:
+def read_runs() -> dict[tuple[str, str], Measured]:
     """(task, algorithm) -> its runs so far, at most one of each seed."""
     runs = json.loads(KEPT.read_text(encoding="utf-8")) if KEPT.exists() else {}
     grouped: dict[tuple[str, str], list[dict]] = {}
     for name, run in sorted(runs.items()):
         task, algorithm, _ = name.split("/")
         grouped.setdefault((task, algorithm), []).append(run)
-    return {key: _joined(*key, found) for key, found in grouped.items()}
+    return {key: _join(*key, found) for key, found in grouped.items()}
 
 
-def _joined(task: str, algorithm: str, runs: Sequence[dict]) -> Measured:
+def _join(task: str, algorithm: str, runs: Sequence[dict]) -> Measured:
     return Measured(
         task=task,
         algorithm=algorithm,
@@ -93,7 +93,7 @@ def _joined(task: str, algorithm: str, runs: Sequence[dict]) -> Measured:
 
 def threshold(task: str) -> float | None:
     """Halfway from where the runs of a task start to the best mean at the end."""
-    found = [one for (of, _), one in measured().items() if of == task]
+    found = [one for (of, _), one in read_runs().items() if of == task]
     if not found:
         return None
     start, best = mean(x.first for x in found), max(mean(x.last) for x in found)
@@ -102,13 +102,13 @@ def threshold(task: str) -> float | None:
 
 def section(algorithm: str) -> str:
     """The learning curves of an algorithm with their statistics, in Markdown."""
-    found = [one for (_, name), one in measured().items() if name == algorithm]
+    found = [one for (_, name), one in read_runs().items() if name == algorithm]
     if not found:
         return "Not measured yet: `python benchmarks/algorithms.py --save` measures it.\n"
-    return "\n".join(_said(one) for one in found)
+    return "\n".join(_describe(one) for one in found)
 
 
-def _said(one: Measured) -> str:
+def _describe(one: Measured) -> str:
     goal = threshold(one.task)
     needed = one.samples_to(goal)
     over_seeds = {
@@ -136,7 +136,7 @@ def _said(one: Measured) -> str:
 
 def ranking(task: str) -> str:
     """A table of all algorithms that were measured on a task, the best first."""
-    found = [one for (of, _), one in measured().items() if of == task]
+    found = [one for (of, _), one in read_runs().items() if of == task]
     if not found:
         return "Not measured yet.\n"
     goal = threshold(task)

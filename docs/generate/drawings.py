@@ -9,7 +9,7 @@ from generate.repository import ROOT
 IMAGE = re.compile(r'<img alt="([^"]*)" src="(?:[^"]*/)?(assets/[\w-]+\.svg)"[^>]*/?>')
 
 
-def inlined(page: str) -> str:
+def inline_drawings(page: str) -> str:
     """The HTML of a page with its drawings in place of the links to them."""
 
     def drawing(found: re.Match) -> str:

@@ -19,7 +19,7 @@ NAMES = {r"\le": r"\leq", r"\ge": r"\geq", r"\ne": r"\neq", r"\mathcal L": r"\ma
 LETTER = {Path.MOVETO: "M", Path.LINETO: "L", Path.CURVE3: "Q", Path.CURVE4: "C"}
 
 
-def rendered(page: str) -> str:
+def render_formulas(page: str) -> str:
     """The HTML of a page with every formula that arithmatex marked as a drawing."""
     page = re.sub(
         r'<span class="arithmatex">\\\((.*?)\\\)</span>', lambda m: _inline(m[1]), page, flags=re.S

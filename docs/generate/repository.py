@@ -38,14 +38,14 @@ def uri_of(path: str) -> str:
         return f"source/{readme if (ROOT / readme).exists() else path + '/index.md'}"
     if target.suffix == ".md":
         return f"source/{path}"
-    return f"source/{path}.md" if _shown(target) else f"source/{path}"
+    return f"source/{path}.md" if _is_shown(target) else f"source/{path}"
 
 
-def _shown(path: Path) -> bool:
+def _is_shown(path: Path) -> bool:
     return path.suffix in LANGUAGES and path.stat().st_size <= LARGEST
 
 
-def relinked(text: str, origin: str, own_uri: str) -> str:
+def relink(text: str, origin: str, own_uri: str) -> str:
     """A page with its links led to where the site has what they name."""
 
     def lead(found: re.Match) -> str:
@@ -65,7 +65,7 @@ def outside_code(text: str, change: Callable[[str], str]) -> str:
     return "".join(part if number % 2 else change(part) for number, part in enumerate(parts))
 
 
-def linked(text: str, origin: str) -> Iterator[str]:
+def linked_paths(text: str, origin: str) -> Iterator[str]:
     """The paths outside of docs/ that a page links to."""
     for found in LINK.finditer(re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)):
         path = place(origin, found[2])
@@ -73,10 +73,10 @@ def linked(text: str, origin: str) -> Iterator[str]:
             yield path
 
 
-def reached(pages: dict[str, str]) -> dict[str, str]:
+def follow_links(pages: dict[str, str]) -> dict[str, str]:
     """Path -> text of all that pages (origin -> text) link to outside of docs/, however far."""
     found: dict[str, str] = {}
-    left = [path for origin, text in pages.items() for path in linked(text, origin)]
+    left = [path for origin, text in pages.items() for path in linked_paths(text, origin)]
     while left:
         path = left.pop()
         if path in found or not uri_of(path).startswith("source/"):
@@ -84,7 +84,7 @@ def reached(pages: dict[str, str]) -> dict[str, str]:
         found[path] = page_of(path)
         if uri_of(path).endswith("README.md") or path.endswith(".md"):
             origin = origin_of(path)
-            left += linked(found[path], origin)
+            left += linked_paths(found[path], origin)
     return found
 
 
@@ -99,13 +99,13 @@ def page_of(path: str) -> str:
     target = ROOT / origin_of(path)
     if target.is_dir():
         files = sorted(x for x in target.rglob("*") if x.suffix in SHOWN_IN_FOLDERS)
-        shown = "".join(f"## {x.relative_to(target)}\n\n{fenced(x)}" for x in files)
+        shown = "".join(f"## {x.relative_to(target)}\n\n{fence(x)}" for x in files)
         return f"# {path}\n\n{shown}"
     if target.suffix == ".md":
         return target.read_text(encoding="utf-8")
-    return f"# {path}\n\n{fenced(target)}" if _shown(target) else ""
+    return f"# {path}\n\n{fence(target)}" if _is_shown(target) else ""
 
 
-def fenced(path: Path) -> str:
+def fence(path: Path) -> str:
     text = path.read_text(encoding="utf-8").rstrip("\n")
     return f"````{LANGUAGES.get(path.suffix, 'text')}\n{text}\n````\n\n"

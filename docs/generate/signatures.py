@@ -50,7 +50,7 @@ def _definition(target: str) -> tuple[ast.AST, Comments] | None:
         path = PACKAGE / module.replace(".", "/") / "__init__.py"
     if not module.startswith("tandem") or not path.exists():
         return None
-    tree, comments = _parsed(path)
+    tree, comments = _parse(path)
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
             return node, comments
@@ -62,7 +62,7 @@ def _definition(target: str) -> tuple[ast.AST, Comments] | None:
 
 
 @functools.cache
-def _parsed(path: Path) -> tuple[ast.Module, Comments]:
+def _parse(path: Path) -> tuple[ast.Module, Comments]:
     """The tree, and line -> (comment, whether it has the line to itself)."""
     text = path.read_text(encoding="utf-8")
     return ast.parse(text), read_comments(text)
@@ -75,7 +75,7 @@ def _of(node: ast.AST, comments: Comments) -> Iterator[Parameter]:
         )
         if init is None:
             fields = [x for x in node.body if isinstance(x, ast.AnnAssign) and _is_given(x)]
-            yield from _described(
+            yield from _parameters(
                 [(x.target.id, x.annotation, x.value, x.lineno) for x in fields],
                 fields[-1].end_lineno if fields else 0,
                 comments,
@@ -84,7 +84,7 @@ def _of(node: ast.AST, comments: Comments) -> Iterator[Parameter]:
         node = init
     pairs = zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)
     named = [(x.arg, x.annotation, value, x.lineno) for x, value in pairs]
-    yield from _described(named, node.body[0].lineno - 1, comments)
+    yield from _parameters(named, node.body[0].lineno - 1, comments)
 
 
 def _is_given(field: ast.AnnAssign) -> bool:
@@ -93,14 +93,14 @@ def _is_given(field: ast.AnnAssign) -> bool:
     return "init=False" not in text and "ClassVar" not in ast.unparse(field.annotation)
 
 
-def _described(
+def _parameters(
     named: list[tuple[str, ast.expr | None, ast.expr | None, int]],
     end: int,
     comments: Comments,
 ) -> Iterator[Parameter]:
     starts = [line for *_, line in named] + [end + 1]
     for number, (name, annotation, value, line) in enumerate(named):
-        kind, bound = _typed(annotation)
+        kind, bound = _split_annotation(annotation)
         yield Parameter(
             name=name,
             type=kind,
@@ -110,7 +110,7 @@ def _described(
         )
 
 
-def _typed(annotation: ast.expr | None) -> tuple[str, str]:
+def _split_annotation(annotation: ast.expr | None) -> tuple[str, str]:
     """The type and the bound that an annotation says."""
     if annotation is None:
         return "", ""

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from generate import curves
-from generate.repository import DOCS, ROOT, fenced
+from generate.repository import DOCS, ROOT, fence
 from generate.signatures import Parameter, parameters
 
 SHOWN = re.compile(r"^<!-- (code|table): (.+) -->\n(?:.*\n)*?<!-- end -->$", re.M)
@@ -52,16 +52,16 @@ def _own(field: Parameter) -> str:
     return field.meaning if SHAPE.sub("", field.meaning) else ""
 
 
-def filled(markdown: str) -> str:
+def fill(markdown: str) -> str:
     """A page with the files and tables that it asks for, as they are now."""
-    return SHOWN.sub(_shown, markdown)
+    return SHOWN.sub(_show, markdown)
 
 
-def _shown(found: re.Match) -> str:
+def _show(found: re.Match) -> str:
     kind, asked = found.groups()
     name, _, argument = asked.partition(" ")
     tables = {"fields": fields, "ranking": curves.ranking}
-    content = fenced(ROOT / asked) if kind == "code" else tables[name](argument)
+    content = fence(ROOT / asked) if kind == "code" else tables[name](argument)
     return f"<!-- {kind}: {asked} -->\n\n{content.strip()}\n\n<!-- end -->"
 
 
@@ -72,7 +72,7 @@ def pages() -> list[Path]:
 def main() -> None:
     for page in pages():
         before = page.read_text(encoding="utf-8")
-        if (after := filled(before)) != before:
+        if (after := fill(before)) != before:
             page.write_text(after, encoding="utf-8")
             print(page.relative_to(ROOT))
 
