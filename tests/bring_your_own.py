@@ -40,7 +40,7 @@ BESIDE = {
 }
 
 
-def chosen(part: str) -> tuple[str, ...]:
+def choose(part: str) -> tuple[str, ...]:
     """The overrides that train with a part."""
     plugin = f"plugins=[experiments.bring_your_own.{part}]"
     return (plugin, *BESIDE.get(part, ()), *PARTS[part][1])

@@ -50,7 +50,7 @@ def small(algorithm: Algorithm | None = None, *, seed: int = 0, **sampling) -> C
         text=LanguagePolicy(build=build, packing=False, share_prompts=False),
         picture=FlowPolicy(adapter=TinyFlow(seed=seed, num_layers=1), latent_size=768),
     )
-    return loaded(policy, algorithm, **sampling)
+    return load_chain(policy, algorithm, **sampling)
 
 
 def unified(
@@ -62,10 +62,10 @@ def unified(
         text=LanguagePolicy(build=build, packing=False, share_prompts=False, lora=lora),
         picture=FlowPolicy(adapter=TinyUnified(seed=seed), latent_size=768),
     )
-    return loaded(policy, algorithm, **sampling)
+    return load_chain(policy, algorithm, **sampling)
 
 
-def loaded(policy: ChainPolicy, algorithm: Algorithm | None = None, **sampling) -> ChainPolicy:
+def load_chain(policy: ChainPolicy, algorithm: Algorithm | None = None, **sampling) -> ChainPolicy:
     own = ChainSampling(
         text=Sampling(max_new_tokens=4), picture=FlowSampling(**{"steps": 4} | sampling)
     )

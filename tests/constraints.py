@@ -53,14 +53,14 @@ def named(extra: str = EXTRA) -> Iterator[Requirement]:
             yield requirement
 
 
-def pinned() -> dict[str, SpecifierSet]:
+def pinned_versions() -> dict[str, SpecifierSet]:
     """Name -> the versions that constraints.txt admits."""
     lines = (line.partition("#")[0].strip() for line in FILE.read_text().splitlines())
     found = [Requirement(line) for line in lines if line]
     return {canonicalize_name(one.name): one.specifier for one in found}
 
 
-def needed(*extras: str) -> dict[str, str]:
+def requirements(*extras: str) -> dict[str, str]:
     """Name -> installed version, of the requirements of extras and of their dependencies."""
     found: dict[str, str] = {}
     left = [(one, frozenset({""})) for extra in extras for one in named(extra)]
@@ -90,7 +90,7 @@ def text_of(versions: Mapping[str, str]) -> str:
 
 def stale(versions: Mapping[str, str]) -> list[str]:
     """Installed versions that constraints.txt does not admit, a line each."""
-    admitted = pinned()
+    admitted = pinned_versions()
     found = []
     for name in sorted(versions):
         if name not in admitted:
@@ -102,7 +102,7 @@ def stale(versions: Mapping[str, str]) -> list[str]:
 
 def contradictions() -> list[str]:
     """Direct requirements that no version in constraints.txt satisfies, a line each."""
-    admitted = pinned()
+    admitted = pinned_versions()
     found = []
     for one in (one for extra in INSTALLED for one in named(extra)):
         pin = admitted.get(canonicalize_name(one.name))
@@ -117,10 +117,10 @@ def contradictions() -> list[str]:
 
 def main(arguments: list[str]) -> None:
     if arguments == ["--stale"]:
-        lines = [*contradictions(), *stale(needed(*INSTALLED))]
+        lines = [*contradictions(), *stale(requirements(*INSTALLED))]
         print("\n".join(lines) or f"{FILE.name} is what a fresh install takes")
         sys.exit(bool(lines))
-    FILE.write_text(text_of(needed(*INSTALLED)))
+    FILE.write_text(text_of(requirements(*INSTALLED)))
 
 
 if __name__ == "__main__":

@@ -180,16 +180,16 @@ def lines_of(name: str, world: Path, run: Path, url: str) -> list[list[str]]:
     first, *later = RUNS[name]
     served = (*SERVED, f"rollout.engine.url={url}") if "rollout=vllm_server" in first else ()
     written = [[*SMALL, f"run_dir={run}", *first, *served], *map(list, later)]
-    return [[placed(word, places) for word in line] for line in written]
+    return [[place(word, places) for word in line] for line in written]
 
 
-def placed(word: str, places: Mapping[str, str]) -> str:
+def place(word: str, places: Mapping[str, str]) -> str:
     for name, place in places.items():
         word = word.replace(name, place)
     return word
 
 
-def served(names: Sequence[str], world: Path) -> AbstractContextManager[str]:
+def serve(names: Sequence[str], world: Path) -> AbstractContextManager[str]:
     """The address of a server, if one of the runs needs one."""
     asked = any("rollout=vllm_server" in RUNS[name][0] for name in names)
     return serving(Loopback(str(world / "qwen3"))) if asked else nullcontext("")
@@ -197,7 +197,7 @@ def served(names: Sequence[str], world: Path) -> AbstractContextManager[str]:
 
 def on_the_device(names: Sequence[str], world: Path, runs: Path) -> dict[str, dict]:
     """The report of each run, all in one separate process, and "mixed": of two tensors."""
-    with served(names, world) as url:
+    with serve(names, world) as url:
         lines = {name: lines_of(name, world, runs / str(i), url) for i, name in enumerate(names)}
         path = os.pathsep.join([str(ROOT / "tests"), *sys.path])
         child = subprocess.Popen(
@@ -225,7 +225,7 @@ def by_function(counts: Mapping[str, int]) -> Counter[str]:
 
 def here(name: str, world: Path, run: Path, trainer: str = "cpu") -> dict[str, float]:
     """The last metrics of the same command lines in this process."""
-    with served([name], world) as url:
+    with serve([name], world) as url:
         for overrides in lines_of(name, world, run, url):
             result = tandem.train(f"trainer={trainer}", *overrides)
     return result.metrics

@@ -21,7 +21,7 @@ BEFORE = pytest.StashKey[float]()
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item):
     """Setup, call and teardown of one test, on the report of its teardown."""
-    item.stash[BEFORE] = _spent()
+    item.stash[BEFORE] = _cpu_seconds()
     return (yield)
 
 
@@ -29,7 +29,7 @@ def pytest_runtest_protocol(item: pytest.Item):
 def pytest_runtest_makereport(item: pytest.Item):
     report = yield
     if report.when == "teardown":
-        report.user_properties.append((CPU, _spent() - item.stash[BEFORE]))
+        report.user_properties.append((CPU, _cpu_seconds() - item.stash[BEFORE]))
     return report
 
 
@@ -55,6 +55,6 @@ def _of_teardown(report: object) -> bool:
     return isinstance(report, pytest.TestReport) and report.when == "teardown"
 
 
-def _spent() -> float:
+def _cpu_seconds() -> float:
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system

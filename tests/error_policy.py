@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
-from gaussian_policy import GaussianPolicy, GaussianSample, kept
+from gaussian_policy import GaussianPolicy, GaussianSample, keep
 from torch import Tensor
 
 from tandem import rng
@@ -101,7 +101,7 @@ class TaughtPolicy(GaussianPolicy):
     def errors(self, rollout: Rollout, needs: frozenset[str]) -> Mapping[str, Tensor]:
         """Outside the mask, where a record may hold anything, values are NaN."""
         self.rows_seen.append(len(rollout.mask))
-        sample = kept(rollout.sample, rollout.mask)
+        sample = keep(rollout.sample, rollout.mask)
         target = self.velocity_at(sample, self.teacher)
         step = self.step(sample, self.table)
         facts = {"std": step.std, "velocity_gain": step.velocity_gain, "sigma": sample.sigma}

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import torch
 from diffusers import DiffusionPipeline
 from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit_plus as edit_plus
-from policies.flow.small_flow import KEY, asked, small
+from policies.flow.small_flow import KEY, make_prompts, small
 from policies.flow.tiny_families import FAMILIES, VARIANTS, TinyFamily
 from torch import Tensor
 
@@ -132,7 +132,7 @@ class Beside:
     pixels: tuple[Tensor, Tensor]  # from 0 to 255
 
 
-def compared(name: str, folder: Path) -> Iterator[Beside]:
+def compare(name: str, folder: Path) -> Iterator[Beside]:
     """With the folder's own noise levels, with and without guidance; Tandem paints wide and high
     images in one batch."""
     family = EVERY[name]
@@ -179,7 +179,9 @@ def in_two_sizes(family: TinyFamily) -> list[Prompt]:
     """Prompts for pictures of the policy's own size, and for one on its side."""
     own, on_its_side = (family.high, family.wide), (family.wide, family.high)
     prompts = []
-    for prompt, size in zip(asked((*TEXTS, TEXTS[1])), (None, None, on_its_side), strict=True):
+    for prompt, size in zip(
+        make_prompts((*TEXTS, TEXTS[1])), (None, None, on_its_side), strict=True
+    ):
         shown = torch.randint(0, 256, (family.shows, *(size or own), 3), dtype=torch.uint8)
         prompts.append(replace(prompt, size=size, images=tuple(map(show, shown))))
     return prompts
@@ -187,12 +189,12 @@ def in_two_sizes(family: TinyFamily) -> list[Prompt]:
 
 def row(name: str, place: Path) -> str:
     """The table row of one family, with its measurements."""
-    from launch.test_estimate_of_pictures import held_in_an_update
+    from launch.test_estimate_of_pictures import bytes_in_an_update
 
     gaps: dict[float, float] = {}
-    for one in compared(name, place / f"{name}_beside"):
+    for one in compare(name, place / f"{name}_beside"):
         gaps[one.scale] = max(gap(*one.latents), gaps.get(one.scale, 0.0))
-    activations, measured = held_in_an_update(name, place)
+    activations, measured = bytes_in_an_update(name, place)
     own = FAMILIES[name].pipeline().__class__.__name__
     cells = [name, own, *(f"{x:.0e}" for x in gaps.values()), *["-"] * (2 - len(gaps))]
     cells += ["✓", f"{activations.size / measured:.2f}"]

@@ -9,10 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-from laws.bench import OF_FLOWS, Published, of_errors, published
+from laws.bench import OF_FLOWS, Published, load_preset, of_errors
 from loop import Alone
 from omegaconf import DictConfig
-from policies.flow.small_flow import Brightness, asked
+from policies.flow.small_flow import Brightness, make_prompts
 
 from tandem.config import build, compose
 from tandem.config.composition import conf_folder
@@ -116,7 +116,7 @@ class Rows(torch.nn.Module):
         shown = [[show(torch.full((16, 16, 3), int(x)).byte()) for x in pair] for pair in pictures]
         return [
             replace(prompt, media=one, chosen_media=one, rejected_media=two)
-            for prompt, (one, two) in zip(asked()[:count], shown, strict=True)
+            for prompt, (one, two) in zip(make_prompts()[:count], shown, strict=True)
         ]
 
     def observe(self, sources, success):
@@ -194,7 +194,7 @@ class Counting(Alone):
 
 
 @cache
-def configured(name: str, *overrides: str) -> DictConfig:
+def configure(name: str, *overrides: str) -> DictConfig:
     """A preset with its own numbers, on one layer."""
     shared = ("model=tiny_flow", "~recipe", "warm_start=null", "rollout.steps=6")
     cfg = compose([f"algorithm={name}", "model.adapter.channels=[16]", *shared, *overrides])
@@ -203,15 +203,15 @@ def configured(name: str, *overrides: str) -> DictConfig:
     return cfg
 
 
-def counted(name: str, *overrides: str, budget: Budget | None = None) -> list[Asked]:
+def count(name: str, *overrides: str, budget: Budget | None = None) -> list[Asked]:
     """The passes of every update in three iterations."""
     with TemporaryDirectory() as folder:
-        cfg = configured(name, *overrides).copy()
+        cfg = configure(name, *overrides).copy()
         if cfg.algorithm.get("teachers") is not None:
             adapter = TinyUNetFlow(seed=1, channels=[16])
             adapter.save(adapter.load(None, None), Path(folder))
             cfg.algorithm.teachers.folders.others = folder
-        algorithm = published(cfg)
+        algorithm = load_preset(cfg)
         algorithm = replace(algorithm, group_size=min(3, algorithm.group_size), policy_every=1)
         loop = Counting(
             algorithm, build(cfg.model), build(cfg.rollout), Path(folder), budget or Budget()
@@ -220,7 +220,7 @@ def counted(name: str, *overrides: str, budget: Budget | None = None) -> list[As
 
 
 def row(name: str) -> str:
-    first, *_, later = counted(name)
+    first, *_, later = count(name)
     cells = [f"{one.times:g} | {', '.join(one.names)}" for one in (first, later)]
     return f"| {name} | {' | '.join(cells)} |"
 
@@ -228,9 +228,7 @@ def row(name: str) -> str:
 def statistics() -> list[str]:
     """The presets whose losses first compute statistics over all rows."""
     return [
-        name
-        for name in OF_ERRORS
-        if build(configured(name).algorithm).training_objective.statistics
+        name for name in OF_ERRORS if build(configure(name).algorithm).training_objective.statistics
     ]
 
 

@@ -134,7 +134,7 @@ class GaussianPolicy(Policy):
     def evidence(self, rollout: Rollout, needs: frozenset[str]) -> Evidence:
         """NaN outside the mask, where a record may hold anything."""
         self.rows_seen.append(len(rollout.mask))
-        sample = kept(rollout.sample, rollout.mask)
+        sample = keep(rollout.sample, rollout.mask)
         step = self.step(sample, self.table)
         said = {"logp": gaussian_logp(sample.next_x.flatten(0, 1), step)}
         if "entropy" in needs:
@@ -164,7 +164,7 @@ class GaussianPolicy(Policy):
         return {"policy": [self.table]}
 
 
-def kept(sample: GaussianSample, mask: Tensor) -> GaussianSample:
+def keep(sample: GaussianSample, mask: Tensor) -> GaussianSample:
     """Steps outside the mask become harmless ones, because a kernel divides by its levels."""
 
     def column(tensor: Tensor, harmless: float) -> Tensor:

@@ -78,7 +78,7 @@ def write_qwen3(folder: Path, *, tied: bool = True, head_dim: int = SIZE["head_d
     own = GenerationConfig(
         eos_token_id=ends, pad_token_id=ends[1], do_sample=True, temperature=0.6, top_k=20
     )
-    return written(Model, config, tokenizer, own, folder)
+    return write(Model, config, tokenizer, own, folder)
 
 
 def write_llama3(folder: Path) -> Path:
@@ -99,10 +99,10 @@ def write_llama3(folder: Path) -> Path:
         **SIZE, vocab_size=272, tie_word_embeddings=False, bos_token_id=begin, eos_token_id=turn
     )
     own = GenerationConfig(bos_token_id=begin, eos_token_id=[end, turn], do_sample=True)
-    return written(Model, config, tokenizer, own, folder)
+    return write(Model, config, tokenizer, own, folder)
 
 
-def written(model: type, config, tokenizer, own, folder: Path) -> Path:
+def write(model: type, config, tokenizer, own, folder: Path) -> Path:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         network = model(config).to(torch.bfloat16)

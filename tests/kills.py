@@ -75,7 +75,7 @@ class Kill:
 
 def whole_run(world: str, folder: Path) -> float:
     """An uninterrupted run, and its training time in seconds."""
-    process = start_training(*RUNS[world], f"run_dir={folder}", output=said_in(folder))
+    process = start_training(*RUNS[world], f"run_dir={folder}", output=log_path(folder))
     began = wait_for(folder / "manifest.json", process)
     finish(process, folder)
     return time.monotonic() - began
@@ -95,13 +95,13 @@ def kill_and_resume(
 ) -> bool:
     """`moment`: seconds after the file `after` of the run is there. Returns whether the kill came
     before the end."""
-    process = start_training(*RUNS[world], f"run_dir={folder}", output=said_in(folder))
+    process = start_training(*RUNS[world], f"run_dir={folder}", output=log_path(folder))
     wait_for(folder / after, process)
     time.sleep(moment)
     alive = process.is_alive()
     process.kill()  # SIGKILL
     process.join()
-    finish(start_training(f"resume={folder}", output=said_in(folder)), folder)
+    finish(start_training(f"resume={folder}", output=log_path(folder)), folder)
     return alive
 
 
@@ -133,10 +133,10 @@ def wait_for(path: Path, process: BaseProcess) -> float:
 
 def finish(process: BaseProcess, folder: Path) -> None:
     process.join(timeout=900)
-    assert process.exitcode == 0, said_in(folder).read_text()
+    assert process.exitcode == 0, log_path(folder).read_text()
 
 
-def said_in(folder: Path) -> Path:
+def log_path(folder: Path) -> Path:
     return folder.with_suffix(".log")
 
 

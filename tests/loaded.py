@@ -9,7 +9,7 @@ def request_of(cfg, needs=frozenset()):
     return Request(sampling=build(cfg.rollout), needs=needs)
 
 
-def loaded(cfg, needs=frozenset()):
+def load_configured(cfg, needs=frozenset()):
     policy = build(cfg.model)
     policy.load(request_of(cfg, needs))
     return policy

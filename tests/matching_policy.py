@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-from gaussian_policy import GaussianPolicy, kept
+from gaussian_policy import GaussianPolicy, keep
 from torch import Tensor, nn
 
 from tandem import rng
@@ -56,7 +56,7 @@ class MatchingPolicy(GaussianPolicy):
     ) -> tuple[Mapping[str, Tensor], Mapping[str, NetworkAnswer]]:
         """Outside the mask, where a record may hold anything, values are NaN."""
         self.rows_seen.append(len(rollout.mask))
-        sample = kept(rollout.sample, rollout.mask)
+        sample = keep(rollout.sample, rollout.mask)
         x, before, after, question = (
             tensor.flatten(0, 1)
             for tensor in (sample.x, sample.sigma, sample.next_sigma, sample.question)

@@ -67,7 +67,7 @@ def write_world(folder: Path) -> Path:
     return folder
 
 
-def chosen(model: str, preset: str, dynamics: str, world: Path) -> list[str]:
+def choose(model: str, preset: str, dynamics: str, world: Path) -> list[str]:
     """The command line of a cell."""
     own = [f"model={model}", f"algorithm={preset}", f"dynamics={dynamics}", "~recipe"]
     if preset in TAUGHT:
@@ -90,7 +90,7 @@ def chosen(model: str, preset: str, dynamics: str, world: Path) -> list[str]:
 def refusal(model: str, preset: str, dynamics: str, world: Path) -> str | None:
     """The refusal of a cell's command line; None: it trains."""
     try:
-        cfg = compose([*chosen(model, preset, dynamics, world), "warm_start=null"])
+        cfg = compose([*choose(model, preset, dynamics, world), "warm_start=null"])
         settings = check(cfg)
         if "demonstrations" in build(cfg.algorithm).needs:  # only rows show their fields
             assemble(cfg, settings, build(cfg.data), world, None)
@@ -99,7 +99,7 @@ def refusal(model: str, preset: str, dynamics: str, world: Path) -> str | None:
     return None
 
 
-def shortened(said: str, preset: str, dynamics: str) -> str:
+def shorten(said: str, preset: str, dynamics: str) -> str:
     """The reason without what the row and the column already state."""
     place = f" on (rows of data under )?dynamics={dynamics}(?=:)"
     return re.sub(place, "", said).replace(f"algorithm={preset} ", "it ")
@@ -120,7 +120,7 @@ def section(model: str, world: Path) -> str:
 def answer(model: str, preset: str, dynamics: str, world: Path) -> str:
     """A tick, or the reason why not."""
     said = refusal(model, preset, dynamics, world)
-    return YES if said is None else shortened(said, preset, dynamics)
+    return YES if said is None else shorten(said, preset, dynamics)
 
 
 def cell(model: str, preset: str, dynamics: str, world: Path, reasons: list[str]) -> str:
@@ -136,7 +136,7 @@ def page(world: Path) -> str:
     return "\n".join([INTRODUCTION, *(section(model, world) for model in MODELS)])
 
 
-def written() -> dict[str, str]:
+def read_sections() -> dict[str, str]:
     """model -> its current section of the page."""
     parts = PAGE.read_text(encoding="utf-8").split("\n## ")[1:]
     return {part.partition("\n")[0]: f"## {part.rstrip()}\n" for part in parts}
@@ -144,7 +144,7 @@ def written() -> dict[str, str]:
 
 def answers() -> Iterator[tuple[tuple[str, str, str], str]]:
     """(model, preset, dynamics) of every cell of the page, and its tick or reason."""
-    for model, text in written().items():
+    for model, text in read_sections().items():
         reasons = dict(re.findall(r"^(\d+)\. (.*)", text, flags=re.M))
         for line in re.findall(r"^\| (\w+ \|.*) \|$", text, flags=re.M)[1:]:
             preset, *cells = line.split(" | ")

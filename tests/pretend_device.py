@@ -243,7 +243,7 @@ def register() -> None:
     AUTOCAST.fallback(torch.library.fallthrough_kernel, dispatch_key="AutocastPrivateUse1")
 
 
-def trained(lines: Sequence[Sequence[str]]) -> dict:
+def train_runs(lines: Sequence[Sequence[str]]) -> dict:
     """Consecutive command lines: the last metrics, and all waits."""
     with Device():
         for overrides in lines:
@@ -251,10 +251,10 @@ def trained(lines: Sequence[Sequence[str]]) -> dict:
     return {"metrics": result.metrics, "waits": dict(WAITS), "arrivals": dict(ARRIVALS)}
 
 
-def attempted(lines: Sequence[Sequence[str]]) -> dict:
+def attempt(lines: Sequence[Sequence[str]]) -> dict:
     """The result, or the end of the traceback, so that later runs still take place."""
     try:
-        return trained(lines)
+        return train_runs(lines)
     except Exception:
         return {"failed": traceback.format_exc()[-3000:]}
 
@@ -284,7 +284,7 @@ def main(runs: dict[str, Sequence[Sequence[str]]]) -> None:
     run_module.trainer_for = trainer_for
     print("TOLD " + json.dumps(["mixed", mixed()]), flush=True)
     for name, lines in runs.items():
-        print("TOLD " + json.dumps([name, attempted(lines)]), flush=True)
+        print("TOLD " + json.dumps([name, attempt(lines)]), flush=True)
 
 
 if __name__ == "__main__":

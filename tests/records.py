@@ -54,7 +54,7 @@ def scores(total: Tensor, scored: Tensor | None = None) -> Scores:
     return Scores(total=torch.where(known, total, 0), parts={"accuracy": part}, scored=known)
 
 
-def coupled(vectors: dict[str, Tensor], dtype: torch.dtype = torch.float64) -> CoupledBatch:
+def coupled_batch(vectors: dict[str, Tensor], dtype: torch.dtype = torch.float64) -> CoupledBatch:
     """The reference fixture with garbage set to 0, as objectives do; logp has a gradient."""
     mask = vectors["in/M"].bool()
     inside = {
@@ -72,6 +72,6 @@ def coupled(vectors: dict[str, Tensor], dtype: torch.dtype = torch.float64) -> C
     return CoupledBatch(mask=mask, group=torch.tensor([0, 0, 0, 1, 1, 1]), key=key, **inside)
 
 
-def whitened(estimate):
+def with_whitening(estimate):
     """An estimator under `normalize_advantages`."""
     return lambda scores, rollout: normalise(estimate(scores, rollout), scores, rollout)

@@ -11,7 +11,7 @@ from torch.nn import functional
 linear = functional.linear
 
 
-def rounded_by_rows(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def round_by_rows(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """A sum of two products, split at a point that depends on the number of rows."""
     width = weight.shape[1]
     plain = type(states) is Tensor and states.dtype == weight.dtype != torch.float64
@@ -22,4 +22,4 @@ def rounded_by_rows(states: Tensor, weight: Tensor, bias: Tensor | None = None) 
     return first + linear(states[..., cut:], weight[:, cut:])
 
 
-functional.linear = rounded_by_rows
+functional.linear = round_by_rows

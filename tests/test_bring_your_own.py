@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from bring_your_own import FOLDER, PARTS, ROOT, chosen, page
+from bring_your_own import FOLDER, PARTS, ROOT, choose, page
 from ladder import few_of
 from records import rollout, scores
 
@@ -23,7 +23,7 @@ PICTURES = ("data=shapes", "reward=jpeg_compressibility", "rollout.steps=3")
 BESIDE = dict.fromkeys(("noise_schedule", "dynamics", "flow_family"), PICTURES) | {"reward": ()}
 
 
-def trained(folder, *words):
+def train(folder, *words):
     tandem.train(*QUICK, *few_of(*words), f"run_dir={folder}")
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [line for line in lines if "optim/grad_norm" in line]
@@ -42,7 +42,7 @@ def test_every_kind_of_part_has_a_folder_that_shows_it_or_a_row_of_the_guides():
 def test_a_page_shows_the_file_that_is_trained_and_the_command_that_trains_it(part):
     shown = f"<!-- code: experiments/bring_your_own/{part}/__init__.py -->"
     assert shown in page(part)
-    words = [f"'{word}'" if "{" in word else word for word in chosen(part)]  # a shell splits them
+    words = [f"'{word}'" if "{" in word else word for word in choose(part)]  # a shell splits them
     assert f"    python train.py {' '.join(words)}\n" in page(part)
 
 
@@ -54,13 +54,13 @@ def test_a_part_takes_thirty_lines_at_most(part):
 
 @pytest.mark.parametrize("part", PARTS)
 def test_a_part_from_outside_is_trained_for_two_iterations(part, tmp_path):
-    lines = trained(tmp_path / "run", *chosen(part), *BESIDE.get(part, SCORED))
+    lines = train(tmp_path / "run", *choose(part), *BESIDE.get(part, SCORED))
     assert len(lines) == 2 and all(line["optim/grad_norm"] > 0 for line in lines)
 
 
 @pytest.mark.parametrize("part", [part for part in PARTS if "." in PARTS[part][1][-1]])
 def test_a_misspelt_number_of_a_part_is_refused(part):
-    *words, last = chosen(part)
+    *words, last = choose(part)
     key, _, value = last.partition("=")
     with pytest.raises(ConfigError, match=f"unknown key '{key}x': did you mean"):
         check(compose([*words, f"{key}x={value}"]))
@@ -68,11 +68,11 @@ def test_a_misspelt_number_of_a_part_is_refused(part):
 
 def test_an_engine_with_a_copy_of_the_weights_samples_what_our_own_loop_does(tmp_path):
     """A stale copy is detected by the difference of the log-probabilities."""
-    plugin, engine, _ = chosen("rollout_engine")
+    plugin, engine, _ = choose("rollout_engine")
     words = (plugin, *SCORED, "optimizer.lr=0.01", "schedule=constant")
-    local = trained(tmp_path / "local", *words)
-    fresh = trained(tmp_path / "fresh", *words, engine)
-    stale = trained(tmp_path / "stale", *words, engine, "rollout.engine.every=2",
+    local = train(tmp_path / "local", *words)
+    fresh = train(tmp_path / "fresh", *words, engine)
+    stale = train(tmp_path / "stale", *words, engine, "rollout.engine.every=2",
                     "guards.max_mismatch=9")  # fmt: skip
     rewards = [[line["reward/mean"] for line in run] for run in (local, fresh)]
     assert rewards[0] == pytest.approx(rewards[1])
@@ -86,7 +86,7 @@ def test_the_weights_of_a_family_depend_on_the_seed_alone():
 
 
 def test_moves_are_compared_in_the_states_that_a_function_names():
-    check(compose([*chosen("environment"), "reward=episode", "algorithm=group_in_group"]))
+    check(compose([*choose("environment"), "reward=episode", "algorithm=group_in_group"]))
 
 
 def test_the_advantage_over_a_median_leaves_missing_scores_out():

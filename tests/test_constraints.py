@@ -31,7 +31,7 @@ def test_every_dependency_is_pinned_to_a_version_that_it_admits():
 
 
 def test_what_is_installed_here_is_what_is_pinned():
-    versions = constraints.needed(constraints.EXTRA)
+    versions = constraints.requirements(constraints.EXTRA)
     assert len(versions) > 80
     missing = [line for line in constraints.stale(versions) if "not in constraints.txt" in line]
     assert missing == []

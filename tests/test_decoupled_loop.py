@@ -10,7 +10,7 @@ from error_policy import ErrorPolicy
 from laws import invariance
 from laws.bench import Bench, preset, run
 from loop import Alone
-from policies.flow.small_flow import Brightness, Stream, sampled, small
+from policies.flow.small_flow import Brightness, Stream, sample_rows, small
 from torch.testing import assert_close
 
 from experiments.reward_weighted import reward_weighted
@@ -226,7 +226,7 @@ def test_every_epoch_puts_other_noise_on_the_pictures(name, tmp_path):
 def test_what_was_found_before_the_first_epoch_holds_in_the_others():
     """Old log-probabilities belong to the points of the ratio."""
     policy = small(steps=4, sampling={"kernel": ode}, objective="any")
-    rollout = policy.complete(sampled(policy), frozenset({"old_logp"}))
+    rollout = policy.complete(sample_rows(policy), frozenset({"old_logp"}))
     again = policy.resample_noise(rollout, 1)
     assert_close(policy.evidence(again, frozenset()).logp.detach(), again.old_logp)
 

@@ -33,7 +33,7 @@ def write(root, function, preset):
     freshness.git(*identity, "commit", "-q", "--allow-empty", "-m", "a")
 
 
-def changed(root, function=FUNCTION, preset=PRESET):
+def change(root, function=FUNCTION, preset=PRESET):
     measured = freshness.git("rev-parse", "HEAD")
     write(root, function, preset)
     return freshness.list_changes(measured, freshness.CODE)
@@ -41,7 +41,7 @@ def changed(root, function=FUNCTION, preset=PRESET):
 
 def test_comments_and_docstrings_leave_a_result_fresh(kept):
     function = FUNCTION.replace("Twice x.", "2x.").replace("# exact", "# no rounding")
-    assert changed(kept, function, PRESET.replace("# A preset", "# The preset")) == []
+    assert change(kept, function, PRESET.replace("# A preset", "# The preset")) == []
 
 
 @pytest.mark.parametrize(
@@ -53,12 +53,12 @@ def test_comments_and_docstrings_leave_a_result_fresh(kept):
     ],
 )
 def test_changed_code_and_values_make_a_result_stale(kept, function, preset, stale):
-    assert changed(kept, function, preset) == stale
+    assert change(kept, function, preset) == stale
 
 
 def test_a_new_file_makes_a_result_stale(kept):
     (kept / "src" / "b.py").write_text("x = 1\n")
-    assert changed(kept) == ["src/b.py"]
+    assert change(kept) == ["src/b.py"]
 
 
 def test_every_file_is_stale_where_the_measured_commit_is_unknown(kept):

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 from loaded import request_of
-from test_memory_estimate import composed, medium, most_allocated, rows_of_tokens, step
+from test_memory_estimate import compose_line, medium, most_allocated, rows_of_tokens, step
 from torch import nn
 from two_ranks import on_two_ranks
 
@@ -55,7 +55,7 @@ def narrow():
 
 
 def test_each_of_two_ranks_holds_half_and_gathers_the_whole_beside_it():
-    parts = {p.name: p for p in parts_of(composed({}, *SHARDED), REFERENCE, narrow)}
+    parts = {p.name: p for p in parts_of(compose_line({}, *SHARDED), REFERENCE, narrow)}
     outside = 2 * 32 * 16 + 16  # embeddings, the head and a norm
     whole = 2 * BLOCK + outside
     assert parts["weights"].size > 4 * whole / 2  # rotary buffers, too
@@ -68,17 +68,19 @@ def test_each_of_two_ranks_holds_half_and_gathers_the_whole_beside_it():
 
 def test_nothing_is_gathered_where_nothing_is_cut():
     for words in ((), ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2")):
-        assert not {"gathered", "gathering"} & {p.name for p in parts_of(composed({}, *words))}
+        assert not {"gathered", "gathering"} & {p.name for p in parts_of(compose_line({}, *words))}
 
 
 def test_where_gathering_holds_most_more_devices_are_no_advice():
     few = {"rollout.max_rows": 1, "model.gradient_checkpointing": True}
-    cfg = composed(few, *SHARDED, "max_tokens_per_microbatch=64")
+    cfg = compose_line(few, *SHARDED, "max_tokens_per_microbatch=64")
     said = table(parts_of(cfg, REFERENCE, partial(medium, **WIDE)), 2).splitlines()
     assert "in sampling" in said[0]
     assert "the largest part is gathered: set model.dtype=bfloat16" in said[-1]
     assert "fsdp2" not in said[-1]
-    narrow = parts_of(composed(few, *SHARDED, "model.dtype=bfloat16", "model.lora={r:1,alpha:1}"))
+    narrow = parts_of(
+        compose_line(few, *SHARDED, "model.dtype=bfloat16", "model.lora={r:1,alpha:1}")
+    )
     lower = {p.lower for p in narrow if p.name == "gathered"}
     assert lower == {
         "set trainer=ddp model/quantization=bnb_4bit, or choose a smaller one: model=..."
@@ -87,7 +89,7 @@ def test_where_gathering_holds_most_more_devices_are_no_advice():
 
 def test_a_server_samples_in_its_own_memory():
     served = ("rollout=vllm_server", "rollout.engine.url=http://127.0.0.1:1")
-    local, ours = composed({}), composed({}, *served, "trainer=cpu")
+    local, ours = compose_line({}), compose_line({}, *served, "trainer=cpu")
     there = {p.name for p in footprint(build(local.model), request_of(local), work(local))}
     here = {p.name for p in footprint(build(ours.model), request_of(ours), work(ours))}
     assert there - here == {"cache", "draws"}
@@ -105,7 +107,7 @@ def test_autocast_copies_the_matrices_of_a_pass_once():
 
 
 def casts(options):
-    cfg = composed(options, "trainer.precision=bf16-mixed")
+    cfg = compose_line(options, "trainer.precision=bf16-mixed")
     return next(p.size for p in parts_of(cfg, build_model=narrow) if p.name == "casts")
 
 
@@ -113,11 +115,11 @@ def work(cfg):
     return work_of(cfg, check(cfg), 1)
 
 
-def held(needs, options):
+def measure_peak(needs, options):
     """On this rank: peak bytes while all weights are gathered, and in an update."""
     from torch.distributed.device_mesh import init_device_mesh
 
-    cfg = composed(options, *SHARDED)
+    cfg = compose_line(options, *SHARDED)
     policy = build(cfg.model)
     policy.build = partial(medium, **WIDE)
     policy.load(request_of(cfg, needs))
@@ -148,11 +150,11 @@ MEASURED = {
 @pytest.mark.system
 def test_two_ranks_hold_what_was_estimated():
     """Weights in transit differ from one time to the next, by a block or two of six."""
-    seen = on_two_ranks({name: partial(held, *case) for name, case in MEASURED.items()})
+    seen = on_two_ranks({name: partial(measure_peak, *case) for name, case in MEASURED.items()})
     for (_, name), (gathered, update) in seen.items():
         needs, options = MEASURED[name]
         parts = {p.name: p.size for p in parts_of(
-            composed(options, *SHARDED), needs, partial(medium, **WIDE)
+            compose_line(options, *SHARDED), needs, partial(medium, **WIDE)
         )}  # fmt: skip
         print(f"{name}: {parts['gathered']}, {gathered}; {parts['gathering']}, {update}")
         for estimated, there in ((parts["gathered"], gathered), (parts["gathering"], update)):

@@ -21,7 +21,7 @@ from gpu_sizes import REAL, TINY
 pytestmark = pytest.mark.filterwarnings("ignore:.*:FutureWarning")
 
 
-def found(name, folder):
+def find(name, folder):
     """The measurements of the section of that name."""
     section = next(s for s in TINY.sections if s.name == name)
     place = Place(device=torch.device("cpu"), folder=folder, matrix=TINY.matrix)
@@ -80,7 +80,7 @@ def test_the_flow_has_the_size_and_the_tokens_of_stable_diffusion_3_5_medium():
 
 
 def test_a_run_of_tokens_is_measured_in_all_its_phases(tmp_path):
-    report = found("qwen3-8b lora", tmp_path)
+    report = find("qwen3-8b lora", tmp_path)
     assert report["iterations"] == 2
     assert set(report["seconds"]) == {"sample", "reward", "complete", "train", "step"}
     assert sum(report["seconds"].values()) < 2.5 * report["seconds"]["step"]
@@ -94,7 +94,7 @@ def test_a_run_of_tokens_is_measured_in_all_its_phases(tmp_path):
 
 
 def test_a_run_of_pictures_counts_every_row_of_its_network(tmp_path):
-    report = found("sd3.5-m flow_grpo, full", tmp_path)
+    report = find("sd3.5-m flow_grpo, full", tmp_path)
     size, seconds = TINY.painted, report["seconds"]
     pictures = size.prompts * size.group
     assert report["pictures_per_second"] * seconds["sample"] == pytest.approx(pictures)
@@ -112,10 +112,10 @@ def test_a_run_of_pictures_counts_every_row_of_its_network(tmp_path):
 
 @pytest.mark.slow  # so is every section; the quick tests measure a run of tokens and one of images
 def test_ways_to_sample_are_compared_and_a_checkpoint_is_loaded(tmp_path):
-    ways = found("qwen3-0.6b sampling", tmp_path)["ways"][4]
+    ways = find("qwen3-0.6b sampling", tmp_path)["ways"][4]
     assert len(ways) == 7 and all(isinstance(seconds, float) for seconds in ways.values())
     (tmp_path / "again").mkdir()
-    assert found("qwen3-8b loading", tmp_path / "again")["loaded_seconds"] > 0
+    assert find("qwen3-8b loading", tmp_path / "again")["loaded_seconds"] > 0
 
 
 def test_a_section_that_fails_is_reported_and_costs_no_other(tmp_path, monkeypatch):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from hub_language_models import write_llama3, write_qwen3, write_rows
-from loaded import loaded
+from loaded import load_configured
 from omegaconf import OmegaConf
 
 import tandem
@@ -65,7 +65,7 @@ def test_a_preset_trains_and_plain_peft_reads_what_it_saved(preset, algorithm, h
 
 
 def policy_of(words):
-    return loaded(compose(words))
+    return load_configured(compose(words))
 
 
 def prompts_of():

@@ -5,10 +5,10 @@ from functools import partial
 
 import pytest
 from gate import each
-from laws.bench import EXACT, Published, names, preset, published
+from laws.bench import EXACT, Published, load_preset, names, preset
 from laws.gradients import kl_gradient
 from laws.invariance import one_rank, two_ranks
-from laws.matrix import LAWS, PAGE, page, ticked
+from laws.matrix import LAWS, PAGE, page, ticked_laws
 from torch.testing import assert_close
 from two_ranks import on_two_ranks
 
@@ -17,7 +17,7 @@ from tandem.config import build, compose
 from tandem.contracts import options_of, parts_of
 from tandem.legality.domains import refusal
 
-HOLDS = ticked()
+HOLDS = ticked_laws()
 KEPT = [key for key, holds in HOLDS.items() if holds and key[1] != "ranks"]
 EXCUSED = [key for key, holds in HOLDS.items() if not holds and LAWS[key[1]].otherwise]
 ESTIMATORS = [
@@ -56,9 +56,9 @@ def learnt(algorithm: Algorithm):
     return [gradient.numpy() for gradient in bench.gradients], bench.report
 
 
-def compared(*chosen: str) -> Published:
+def compare_rows(*chosen: str) -> Published:
     """An algorithm that compares all rows of a group, in groups of five."""
-    return replace(published(compose([*chosen, "~recipe"])), group_size=5)
+    return replace(load_preset(compose([*chosen, "~recipe"])), group_size=5)
 
 
 # Not presets, but algorithms that read whole groups: of images and of tokens.
@@ -83,7 +83,7 @@ def of_two_ranks(request):
     ranked = [item for item in tests if "of_two_ranks" in item.fixturenames]
     asked = {item.callspec.params["name"] for item in ranked if hasattr(item, "callspec")}
     presets = {name: preset(name) for name in names() if name in asked}
-    presets |= {name: compared(*chosen) for name, chosen in COMPARED.items()}
+    presets |= {name: compare_rows(*chosen) for name, chosen in COMPARED.items()}
     presets |= {"resting": resting()}
     return on_two_ranks({name: partial(learnt, own) for name, own in presets.items()})
 
@@ -107,7 +107,7 @@ def test_two_ranks_give_the_gradients_of_one_but_where_a_reason_says_not(name, o
 @pytest.mark.system
 @pytest.mark.parametrize("name", COMPARED)
 def test_two_ranks_compare_groups_as_one_does(name, of_two_ranks):
-    alone = one_rank(compared(*COMPARED[name]))
+    alone = one_rank(compare_rows(*COMPARED[name]))
     assert alone.statistics[-1]["policy"].any()
     assert all(gradient.any() for gradient in alone.gradients)
     for rank in range(2):

@@ -45,7 +45,7 @@ def nodes(path: Path) -> list[ast.AST]:
     return [*ast.walk(ast.parse(path.read_text()))]
 
 
-def imported(path: Path) -> set[str]:
+def imports_of(path: Path) -> set[str]:
     """Dotted names, including imports inside functions and for type checkers."""
     names = set()
     for node in nodes(path):
@@ -64,7 +64,7 @@ def test_imports_point_down():
     wrong = {
         f"{path.relative_to(SRC)} imports {name}"
         for path in FILES
-        for name in imported(path)
+        for name in imports_of(path)
         if name.startswith("tandem.")
         and (other := name.split(".")[1]) in ORDER
         and other != room_of(path)
@@ -77,7 +77,7 @@ def test_heavy_libraries_stay_in_their_corner():
     wrong = {
         f"{path.relative_to(SRC)} imports {name}"
         for path in FILES
-        for name in imported(path)
+        for name in imports_of(path)
         if room_of(path) not in HOMES.get(name.split(".")[0], {room_of(path)})
     }
     assert wrong == set()
@@ -104,4 +104,4 @@ def test_nothing_unpickles_or_evaluates():
     for path in FILES:
         calls = {ast.unparse(node.func) for node in nodes(path) if isinstance(node, ast.Call)}
         assert not calls & forbidden, path
-        assert not {n.split(".")[0] for n in imported(path)} & forbidden, path
+        assert not {n.split(".")[0] for n in imports_of(path)} & forbidden, path

@@ -38,7 +38,7 @@ ITS_START = ("schedule=cosine", "schedule.final=0.05", "iterations=300", "optimi
 ENDS = ("evaluation.every=1000", "evaluation.pass_at=[1]")
 
 
-def sampled(model: str) -> list[str]:
+def sample(model: str) -> list[str]:
     others = {*GIVEN, *OF_EPISODES}
     return sorted(preset for at, preset in TRAINED if at == model and preset not in others)
 
@@ -47,7 +47,7 @@ def lines(folder: Path, name: str) -> list[dict]:
     return [json.loads(line) for line in (folder / name).read_text().splitlines()]
 
 
-def trained(folder: Path, *overrides: str, model: str = "tiny_lm") -> tuple[dict, dict]:
+def train(folder: Path, *overrides: str, model: str = "tiny_lm") -> tuple[dict, dict]:
     """The evaluations before and after training; fails if training took too long."""
     tandem.train(f"model={model}", *overrides, *ENDS, f"run_dir={folder}")
     spent = [line["time/cpu"] for line in lines(folder, "timing.jsonl") if "time/train" in line]
@@ -58,10 +58,10 @@ def trained(folder: Path, *overrides: str, model: str = "tiny_lm") -> tuple[dict
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "algorithm", [name for name in sampled("tiny_lm") if name not in UNTRIED | BY_TEACHER]
+    "algorithm", [name for name in sample("tiny_lm") if name not in UNTRIED | BY_TEACHER]
 )
 def test_sampled_accuracy_rises_by_three_tenths(tmp_path, algorithm):
-    before, after = trained(
+    before, after = train(
         tmp_path, f"algorithm={algorithm}", "data=sort_letters",
         f"iterations={ITERATIONS.get(algorithm, 60)}", "prompts_per_step=32",
     )  # fmt: skip
@@ -71,13 +71,13 @@ def test_sampled_accuracy_rises_by_three_tenths(tmp_path, algorithm):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
-    [name for name in sampled("tiny_flow") if name not in OF_FEW_STEPS | HARDLY | {TAUGHT}],
+    [name for name in sample("tiny_flow") if name not in OF_FEW_STEPS | HARDLY | {TAUGHT}],
 )
 def test_the_reward_of_pictures_rises_by_eight_hundredths(tmp_path, algorithm):
     """Under the ODE, from one cached warm start for all of them."""
     dynamics = ("dynamics=ode",) if algorithm in WITHOUT_NOISE else ()
     chosen = (f"algorithm={algorithm}", *dynamics)
-    before, after = trained(tmp_path, *chosen, model="tiny_flow")
+    before, after = train(tmp_path, *chosen, model="tiny_flow")
     assert after["eval/reward"] >= before["eval/reward"] + 0.08
 
 
@@ -86,7 +86,7 @@ def test_every_pair_comes_out_right_from_four_of_five_warm_starts_and_is_taught_
     """Including pairs that were never shown, such as a blue circle."""
     folders = [tmp_path / str(seed) for seed in range(5)]
     ends = [
-        trained(folder, "algorithm=nft", f"seed={seed}", model="tiny_flow")[1]
+        train(folder, "algorithm=nft", f"seed={seed}", model="tiny_flow")[1]
         for seed, folder in enumerate(folders)
     ]
     worst = [
@@ -96,7 +96,7 @@ def test_every_pair_comes_out_right_from_four_of_five_warm_starts_and_is_taught_
     assert sorted(worst)[1] >= 0.9
     teacher = f"algorithm.teachers.folders={{others: {folders[0]}}}"
     student = (f"algorithm={TAUGHT}", teacher, "seed=1")
-    before, after = trained(tmp_path / "student", *student, model="tiny_flow")
+    before, after = train(tmp_path / "student", *student, model="tiny_flow")
     assert after["eval/reward"] >= before["eval/reward"] + 0.08
 
 
@@ -105,17 +105,17 @@ def test_every_pair_comes_out_right_from_four_of_five_warm_starts_and_is_taught_
 def test_few_steps_come_to_paint_what_fifty_do(tmp_path, algorithm, steps, left):
     """By the energy distance of their images, which does not use rewards."""
     start, end = tmp_path / "start", tmp_path / "end"
-    trained(start, "algorithm=sft", *OF_PATCHES, *ITS_START, model="tiny_flow")
+    train(start, "algorithm=sft", *OF_PATCHES, *ITS_START, model="tiny_flow")
     own = (f"algorithm={algorithm}", *OF_PATCHES, "warm_start=null", f"continue_from={start}")
-    trained(end, *own, model="tiny_flow")
-    many, again = (painted(start, 50, key) for key in (1, 2))
-    before, after = (energy_distance(many, painted(x, steps, 2)) for x in (start, end))
+    train(end, *own, model="tiny_flow")
+    many, again = (paint(start, 50, key) for key in (1, 2))
+    before, after = (energy_distance(many, paint(x, steps, 2)) for x in (start, end))
     assert 10 * energy_distance(many, again) < before
     assert after < left * before
 
 
 @torch.no_grad()
-def painted(folder: Path, steps: int, key: int) -> torch.Tensor:
+def paint(folder: Path, steps: int, key: int) -> torch.Tensor:
     """Images from that many steps of the ODE, 48 per prompt: [prompts, 48, D]."""
     cfg = configuration(folder)
     policy, prompts = loaded(folder, cfg), build(cfg.data).eval
@@ -136,7 +136,7 @@ def energy_distance(one: torch.Tensor, two: torch.Tensor) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("algorithm", sorted(GIVEN - {"sft"}))
 def test_pairs_are_told_apart_and_answers_stay_right(tmp_path, algorithm):
-    before, after = trained(tmp_path, f"algorithm={algorithm}", "data=sort_pairs")
+    before, after = train(tmp_path, f"algorithm={algorithm}", "data=sort_pairs")
     # Without a reference the initial model already ranks most pairs correctly.
     assert after["eval/pair_accuracy"] >= min(before["eval/pair_accuracy"] + 0.15, 0.99)
     assert after["eval/greedy_accuracy"] >= before["eval/greedy_accuracy"] - 0.05

@@ -21,12 +21,12 @@ from matrix import (
     PRESETS,
     answer,
     answers,
-    chosen,
+    choose,
+    read_sections,
     refusal,
     section,
     ticks,
     write_world,
-    written,
 )
 from safetensors.torch import load_file
 
@@ -69,7 +69,7 @@ def world(tmp_path_factory):
 @pytest.mark.slow  # hundreds of compositions; the gate looks up every sixth row of one model
 @pytest.mark.parametrize("model", MODELS)
 def test_the_page_says_what_composes_and_why_not(model, world):
-    assert written()[model] == section(model, world).rstrip() + "\n", "run `make matrix`"
+    assert read_sections()[model] == section(model, world).rstrip() + "\n", "run `make matrix`"
 
 
 def test_the_page_says_the_same_of_a_model_of_a_folder(world):
@@ -92,7 +92,9 @@ def test_the_page_says_of_two_parts_of_one_transformer_what_it_says_of_two(world
 
 
 def test_every_reason_is_one_line_that_names_a_flag():
-    reasons = [line for text in written().values() for line in re.findall(r"^\d+\. .*", text, re.M)]
+    reasons = [
+        line for text in read_sections().values() for line in re.findall(r"^\d+\. .*", text, re.M)
+    ]
     assert [reason for reason in reasons if not FLAG.search(reason)] == []
 
 
@@ -150,23 +152,23 @@ def test_a_run_that_was_resumed_is_the_run_that_was_not_bit_for_bit(
 def train_and_go_on(model: str, preset: str, dynamics: str, world: Path, folder: Path) -> None:
     """Two iterations, then one more after resuming."""
     sizes = PLAYED if preset in OF_EPISODES else SIZES[model]
-    command = [*chosen(model, preset, dynamics, world), *QUICK, *sizes, *numbers_of(preset)]
+    command = [*choose(model, preset, dynamics, world), *QUICK, *sizes, *numbers_of(preset)]
     if model in ("tiny_lm", "tiny_masked") and preset not in OF_EPISODES:
         command += ["data.pairs=20"] if preset in OF_PAIRS else ["data=sort_letters"]
     tandem.train(*command, f"cache_dir={world / 'cache'}", f"run_dir={folder}")
     first, second = history(folder)
     assert first["optim/grad_norm"] + second["optim/grad_norm"] > 0
-    before = checkpointed(folder)
+    before = read_checkpoint(folder)
     tandem.train(f"resume={folder}", "iterations=3")
     assert history(folder)[:2] == [first, second]
     assert all(map(math.isfinite, losses(history(folder))))
-    after = checkpointed(folder)
+    after = read_checkpoint(folder)
     assert sorted(before) == sorted(after)
     assert any(not torch.equal(weight, after[name]) for name, weight in before.items())
 
 
 def command_of(model: str, preset: str, dynamics: str, world: Path) -> list[str]:
-    command = [*chosen(model, preset, dynamics, world), *QUICK, *SIZES[model], *numbers_of(preset)]
+    command = [*choose(model, preset, dynamics, world), *QUICK, *SIZES[model], *numbers_of(preset)]
     if model in ("tiny_lm", "tiny_masked"):
         command += ["data.pairs=20"] if preset in OF_PAIRS else ["data=sort_letters"]
     return [*command, f"cache_dir={world / 'cache'}"]
@@ -193,7 +195,7 @@ def losses(rows: list[dict]) -> list[float]:
     return [value for row in rows for name, value in row.items() if name.startswith(names)]
 
 
-def checkpointed(folder: Path) -> dict[str, torch.Tensor]:
+def read_checkpoint(folder: Path) -> dict[str, torch.Tensor]:
     """The weights in the newest checkpoint."""
     return load_file(newest(folder) / "policy.safetensors")
 

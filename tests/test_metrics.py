@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from records import coupled, rollout, scores
+from records import coupled_batch, rollout, scores
 from torch.testing import assert_close
 
 from tandem.algorithm.coupled import mismatch_metrics, policy_metrics, reference_metrics
@@ -46,7 +46,7 @@ REFERENCE = {
 }
 
 
-def measured(batch):
+def measure(batch):
     return (
         policy_metrics(batch)
         | reference_metrics(batch)
@@ -58,14 +58,14 @@ def measured(batch):
 
 @pytest.mark.parametrize(("name", "reference"), REFERENCE.items())
 def test_values_are_the_reference_ones(vectors, name, reference):
-    value = reduce_metrics(measured(coupled(vectors)))[name]
+    value = reduce_metrics(measure(coupled_batch(vectors)))[name]
     assert value == pytest.approx(vectors[reference].item(), abs=1e-6)
 
 
 def test_grpo_kl_is_to_the_reference_and_without_one_to_the_old_policy(vectors):
-    batch = coupled(vectors)
+    batch = coupled_batch(vectors)
     alone = reduce_metrics(policy_metrics(batch))
-    assert reduce_metrics(measured(batch))["actor/grpo_kl"] == pytest.approx(0.047578, abs=1e-6)
+    assert reduce_metrics(measure(batch))["actor/grpo_kl"] == pytest.approx(0.047578, abs=1e-6)
     assert alone["actor/grpo_kl"] == alone["actor/approx_kl_k3"]
     assert "actor/ref_kl" not in alone
 
@@ -81,15 +81,15 @@ def test_advantages_are_described_by_step(vectors):
     "cut", [[[0, 1, 2, 3, 4, 5]], [[0], [1, 2, 3, 4, 5]], [[3, 1], [5], [0, 2, 4]]]
 )
 def test_any_cut_of_the_rows_gives_the_same(vectors, cut):
-    batch = coupled(vectors)
-    whole, parts = measured(batch), {}
+    batch = coupled_batch(vectors)
+    whole, parts = measure(batch), {}
     for rows in cut:
-        merge_metrics(parts, measured(take(batch, torch.tensor(rows))))
+        merge_metrics(parts, measure(take(batch, torch.tensor(rows))))
     assert reduce_metrics(parts) == pytest.approx(reduce_metrics(whole), abs=1e-12)
 
 
 def test_a_loss_is_measured_under_the_numbers_it_was_bound_with(vectors):
-    batch = coupled(vectors)
+    batch = coupled_batch(vectors)
     wide = reduce_metrics(own_metrics(partial(ppo, clip_low=0.9, clip_high=9.0), batch))
     assert set(wide.values()) == {0.0}
     assert own_metrics(reinforce, batch) == {}
@@ -109,7 +109,7 @@ def own_loss(batch, statistics, *, power=2, clip):
 
 
 def test_surveys_and_metrics_get_the_numbers_that_they_name(vectors):
-    batch, loss = coupled(vectors), partial(own_loss, clip=0.5)
+    batch, loss = coupled_batch(vectors), partial(own_loss, clip=0.5)
     statistics = batch_statistics_of(loss)(batch)
     assert_close(statistics, batch.advantages.square())
     want = reduce_metrics({"clip": masked_mean(loss(batch, statistics), batch.mask)})
@@ -124,7 +124,7 @@ def test_a_mean_over_nothing_is_left_out():
     assert got == {"b": 0.5, "c": 2.0, "d": 1.0}
 
 
-def correlated(x, y, mask=None):
+def correlate(x, y, mask=None):
     mask = torch.ones_like(x, dtype=torch.bool) if mask is None else mask
     return reduce_metrics({"r": correlation(x, y, mask)}).get("r")
 
@@ -137,19 +137,19 @@ def test_a_correlation_adds_up_over_any_cut_and_outside_the_mask_is_nothing():
     mask = torch.rand(7, 5, generator=random) < 0.7
     want = torch.corrcoef(torch.stack([x[mask], y[mask]]).double())[0, 1].item()
     assert 0.1 < want < 0.9
-    assert correlated(x, y.where(mask, torch.nan), mask) == pytest.approx(want, abs=1e-9)
+    assert correlate(x, y.where(mask, torch.nan), mask) == pytest.approx(want, abs=1e-9)
     parts = {}
     for rows in ([2], [0, 1, 6], [], [3, 4, 5]):
         merge_metrics(parts, {"r": correlation(x[rows], y[rows], mask[rows])})
     assert reduce_metrics(parts)["r"] == pytest.approx(want, abs=1e-9)
     line = torch.arange(4.0)
-    assert correlated(line, 3 - 2 * line) == pytest.approx(-1)
+    assert correlate(line, 3 - 2 * line) == pytest.approx(-1)
 
 
 def test_a_constant_goes_together_with_nothing():
     line, same = torch.arange(3.0), torch.full((3,), 0.3)
-    assert correlated(line, same) is correlated(same, line) is None
-    assert correlated(line, line, line > 5) is correlated(line[:1], line[:1]) is None
+    assert correlate(line, same) is correlate(same, line) is None
+    assert correlate(line, line, line > 5) is correlate(line[:1], line[:1]) is None
 
 
 def test_missing_scores_are_left_out_of_the_mean():
@@ -167,7 +167,7 @@ def test_a_group_with_one_known_score_carries_no_signal():
     assert got["reward/frac_zero_std"] == 0.5
 
 
-def graded(part, group, length, known=None):
+def grade(part, group, length, known=None):
     """Metrics of samples with these values of the first reward."""
     rows = rollout(torch.ones(len(part), 9, dtype=torch.bool), torch.tensor(group))
     rows = replace(rows, length=torch.tensor(length))
@@ -177,7 +177,7 @@ def graded(part, group, length, known=None):
 def test_groups_are_all_right_or_all_wrong_by_the_first_reward():
     group, length = [5, 5, 2, 2, 7, 7, 9, 9], [1, 2, 3, 4, 5, 6, 7, 8]
     part = [1.0, 1.5, 0.0, -1.0, 0.0, 1.0, 0.5, 0.9]
-    got = graded(part, group, length)
+    got = grade(part, group, length)
     assert got["reward/frac_all_right"] == 1 / 4
     assert got["reward/frac_all_wrong"] == 1 / 4
     assert got["reward/pass@2"] == 2 / 4
@@ -192,20 +192,20 @@ def test_groups_are_all_right_or_all_wrong_by_the_first_reward():
 
 def test_groups_are_judged_by_the_samples_that_have_a_score():
     known = torch.tensor([True, False, False, False, True, True])
-    got = graded([1.0, 0.0, 1.0, 1.0, 0.0, 0.0], [0, 0, 1, 1, 2, 2], [9, 1, 1, 1, 2, 4], known)
+    got = grade([1.0, 0.0, 1.0, 1.0, 0.0, 0.0], [0, 0, 1, 1, 2, 2], [9, 1, 1, 1, 2, 4], known)
     assert got["reward/frac_all_right"] == got["reward/frac_all_wrong"] == 1 / 2
     assert got["reward/pass@2"] == 1 / 2
     assert (got["response/length_right"], got["response/length_wrong"]) == (9, 3)
 
 
 def test_a_reward_of_degrees_alone_calls_nothing_right_or_wrong():
-    got = graded([0.2, 0.9, 0.5, 0.5], [0, 0, 1, 1], [1, 2, 3, 4])
+    got = grade([0.2, 0.9, 0.5, 0.5], [0, 0, 1, 1], [1, 2, 3, 4])
     assert got["reward/frac_zero_std"] == 0.5
     assert not [name for name in got if "right" in name or "wrong" in name or "pass@" in name]
 
 
 def test_single_samples_are_no_groups_and_lengths_of_nobody_are_left_out():
-    got = graded([1.0, 1.0], [0, 1], [2, 4])
+    got = grade([1.0, 1.0], [0, 1], [2, 4])
     assert got["response/length_right"] == 3
     assert not got.keys() & {"response/length_wrong", "reward/frac_all_right", "reward/pass@1"}
 

@@ -1,7 +1,7 @@
 """Parts that a file beside a plugin names: rates, callbacks and the order of prompts; and data."""
 
 import pytest
-from written_plugin import said_by
+from written_plugin import words_of
 
 import tandem
 from tandem.config import ConfigError, check, compose
@@ -47,7 +47,7 @@ def test_a_schedule_of_the_learning_rate_is_tried_before_anything_is_loaded(plug
 
 def test_a_factor_of_a_later_iteration_that_is_none_ends_the_run(plugin):
     words = plugin(SCHEDULES, schedule__late="_target_: wrong.late\n_partial_: true\n")
-    said = said_by(words, "schedule=late", "iterations=3")
+    said = words_of(words, "schedule=late", "iterations=3")
     assert said.startswith("iteration 1: schedule=late returned nan; return a finite factor")
 
 
@@ -85,13 +85,13 @@ class Plain:
 """
 
 
-def called(plugin, name):
+def call_plugin(plugin, name):
     return [*plugin(CALLBACKS, **{f"callbacks__{name}": f"own: {{_target_: wrong.{name}}}"}),
             f"callbacks={name}"]  # fmt: skip
 
 
 def test_the_state_of_a_callback_is_in_the_checkpoint(plugin, tmp_path):
-    words = [*called(plugin, "Shift"), "schedule=constant"]
+    words = [*call_plugin(plugin, "Shift"), "schedule=constant"]
     tandem.train(*words, "iterations=4")
     whole = (tmp_path / "run" / "metrics.jsonl").read_bytes()
     other = [f"run_dir={tmp_path}/two" if "run_dir" in word else word for word in words]
@@ -101,20 +101,22 @@ def test_the_state_of_a_callback_is_in_the_checkpoint(plugin, tmp_path):
 
 
 def test_what_is_no_callback_or_has_a_state_that_no_checkpoint_holds(plugin):
-    said = said_by(called(plugin, "Plain"))
+    said = words_of(call_plugin(plugin, "Plain"))
     assert said == "callbacks.own made a Plain; make a lightning.pytorch.Callback"
-    assert said_by(called(plugin, "Opaque")).startswith("callbacks: Opaque: the state_dict() of a")
+    assert words_of(call_plugin(plugin, "Opaque")).startswith(
+        "callbacks: Opaque: the state_dict() of a"
+    )
 
 
 def test_a_callback_with_a_state_that_only_lightning_would_save_is_refused(plugin):
-    said = said_by(called(plugin, "Saving"))
+    said = words_of(call_plugin(plugin, "Saving"))
     want = "callbacks.own: on_save_checkpoint of Saving is never called; return its state by"
     assert said.startswith(want)
 
 
 def test_a_callback_that_raises_does_not_cost_its_iteration(plugin, tmp_path, caplog):
     with pytest.raises(OSError, match="no route"):
-        tandem.train(*called(plugin, "Failing"), "checkpoints.every=9")
+        tandem.train(*call_plugin(plugin, "Failing"), "checkpoints.every=9")
     assert [one.name for one in (tmp_path / "run" / "checkpoints").iterdir()] == ["step_000001"]
     assert "a callback raised at the end of iteration 1" in caplog.text
 
@@ -167,24 +169,24 @@ def drawn(*, seed: int):
 """
 
 
-def ordered(plugin, name):
+def order(plugin, name):
     node = f"_target_: wrong.{name}\n_partial_: true\n"
     return [*plugin(STREAMS, **{f"data__curriculum__{name}": node}), f"data/curriculum={name}"]
 
 
 def test_prompts_are_drawn_alike_in_a_resumed_run(plugin):
-    said = said_by(ordered(plugin, "Counting"))
+    said = words_of(order(plugin, "Counting"))
     assert said.startswith("Counting draws other prompts in a resumed run; keep its state in buff")
 
 
 def test_an_order_of_prompts_may_keep_its_state_in_buffers(plugin):
-    tandem.train(*ordered(plugin, "Buffered"), "iterations=3")
+    tandem.train(*order(plugin, "Buffered"), "iterations=3")
 
 
 def test_what_draws_no_prompts_of_the_data_is_named(plugin):
-    said = said_by(ordered(plugin, "Outside"))
+    said = words_of(order(plugin, "Outside"))
     assert said == "Outside.places gave -1, and there are 356 prompts; give indices from 0"
-    said = said_by(ordered(plugin, "Plain"))
+    said = words_of(order(plugin, "Plain"))
     assert said == "data/curriculum made a Plain; make a tandem.data.stream.PromptStream"
 
 

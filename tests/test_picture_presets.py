@@ -40,10 +40,10 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    return written(tmp_path_factory.mktemp("presets"))
+    return write(tmp_path_factory.mktemp("presets"))
 
 
-def written(world):
+def write(world):
     """A folder of prompts, a judge, and checkpoints that are written on demand."""
     write_clip(world / "pickscore")
     (world / "prompts").mkdir()
@@ -73,7 +73,7 @@ def two_sizes(world, count):
     return "data=jsonl", "data.held_out=0", f"data.path={world / 'two_sizes.jsonl'}"
 
 
-def trained(world, model, algorithm, folder, *own, data=None):
+def train(world, model, algorithm, folder, *own, data=None):
     """The metrics of two iterations of the preset, with its recipe if there is one."""
     if not (world / model).exists():
         FAMILIES[model].write(world / model)
@@ -96,7 +96,7 @@ def trained(world, model, algorithm, folder, *own, data=None):
     return [row for row in rows if "optim/grad_norm" in row]
 
 
-def painted(model, folder, lora=None):
+def paint(model, folder, lora=None):
     """The latents of a prompt from a plain pipeline of diffusers."""
     from diffusers import DiffusionPipeline
 
@@ -119,11 +119,11 @@ def painted(model, folder, lora=None):
 
 @pytest.mark.parametrize(("model", "algorithm"), PAIRS)
 def test_a_preset_trains_an_adapter_that_plain_diffusers_loads(model, algorithm, world, tmp_path):
-    first, second = trained(world, model, algorithm, tmp_path / "run")
+    first, second = train(world, model, algorithm, tmp_path / "run")
     assert first["optim/grad_norm"] > 0 and second["optim/grad_norm"] > 0
-    merged = painted(model, tmp_path / "run" / "model")
-    assert (merged - painted(model, world / model)).abs().max() > 1e-3
-    beside = painted(model, world / model, tmp_path / "run" / "model" / "lora")
+    merged = paint(model, tmp_path / "run" / "model")
+    assert (merged - paint(model, world / model)).abs().max() > 1e-3
+    beside = paint(model, world / model, tmp_path / "run" / "model" / "lora")
     assert_close(beside, merged, atol=1e-5, rtol=1e-5)
 
 
@@ -135,7 +135,7 @@ def test_a_preset_trains_an_adapter_that_plain_diffusers_loads(model, algorithm,
 def test_a_wide_and_a_high_film_are_trained_in_one_batch(model, algorithm, world, tmp_path):
     data = two_sizes(world, FAMILIES[model].shows)
     judges = "reward=[coin,height]", "reward.height.weight=0"
-    rows = trained(world, model, algorithm, tmp_path / "run", *judges, data=data)
+    rows = train(world, model, algorithm, tmp_path / "run", *judges, data=data)
     assert len(rows) == 2 and all(row["optim/grad_norm"] > 0 for row in rows)
     assert [row["reward/height/mean"] for row in rows] == [(64 + 96) / 2] * 2
 
@@ -155,7 +155,7 @@ def test_a_folder_of_prompts_gives_flux_what_it_trains_on_and_what_it_is_tested_
         f"reward.pickscore.function.path={world / 'pickscore'}",
     )  # fmt: skip
     run = tmp_path / "run"
-    rows = trained(world, "flux1_dev", "flow_grpo", run, *own)
+    rows = train(world, "flux1_dev", "flow_grpo", run, *own)
     assert all(row["reward/pickscore/std"] > 0 for row in rows)
     asked = {row["prompt"] for row in lines(run / "samples/iteration_000000.jsonl", "best")}
     assert asked and asked <= {prompt.text for prompt in data.train}

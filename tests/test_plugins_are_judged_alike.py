@@ -62,7 +62,7 @@ def twin(name, component):
     return own, copy
 
 
-def registered(group):
+def register(group):
     """name -> a built-in component and its twin, registered by the decorator of the group."""
     pairs = {}
     for name, component in options_of(group).items():
@@ -73,7 +73,7 @@ def registered(group):
     return pairs
 
 
-def bound(component):
+def bind_required(component):
     """The component with its required arguments."""
     if isinstance(component, type):
         names = component.__init__.__annotations__ or component.__init__.__code__.co_varnames
@@ -93,7 +93,7 @@ def cases():
 
 def outcomes(group, cases, put):
     """(complaint about a built-in component, that about its twin under the former's name)."""
-    for name, pair in registered(group).items():
+    for name, pair in register(group).items():
         for line, case in cases.items():
             said, of_twin = (first(put(case, part)) for part in pair)
             own = None if of_twin is None else of_twin.replace(f"my_{name}", name)
@@ -103,7 +103,7 @@ def outcomes(group, cases, put):
 @pytest.mark.parametrize("group", GROUPS)
 def test_the_parts_of_an_algorithm_are(group, cases):
     def put(case, part):
-        return replace(case, algorithm=replace(case.algorithm, **{group: bound(part)}))
+        return replace(case, algorithm=replace(case.algorithm, **{group: bind_required(part)}))
 
     said = list(outcomes(f"algorithm/{group}", cases, put))
     assert [own for own, _ in said] == [own for _, own in said]
@@ -114,7 +114,7 @@ def test_distances_are(cases):
     def put(case, part):
         kl = case.algorithm.kl
         own = part(coef=0.1) if isinstance(part, type) else None
-        own = own or type(cases[COMPOSITIONS[0]].algorithm.kl)(coef=0.1, loss=bound(part))
+        own = own or type(cases[COMPOSITIONS[0]].algorithm.kl)(coef=0.1, loss=bind_required(part))
         return replace(case, algorithm=replace(case.algorithm, kl=own)) if kl else case
 
     said = list(outcomes("algorithm/kl", cases, put))

@@ -116,7 +116,9 @@ def test_every_pass_of_a_flow_policy_is_in_mixed_precision():
     reads = frozenset({"old_logp", "kl_to_ref", "transition", "ref_logp"})
     policy = small_flow.small(reads, precision=MIXED, row_budget=3)
     watched = Watched(policy.model.network, policy.model.frozen.network)
-    rollout = watched.during(lambda: policy.sample(small_flow.asked(), 2, key=1, slots=range(4)))
+    rollout = watched.during(
+        lambda: policy.sample(small_flow.make_prompts(), 2, key=1, slots=range(4))
+    )
     rollout = watched.during(lambda: policy.complete(rollout, reads))
     evidence = watched.during(lambda: policy.evidence(rollout, reads))
     assert evidence.logp.dtype == torch.float32
@@ -128,7 +130,7 @@ def test_errors_of_a_flow_are_those_of_passes_in_mixed_precision():
     own = {"timesteps": Regression(weighting=plain, levels=discrete), "objective": "denoising"}
     policy = small_flow.small(reads, precision=MIXED, sampling={"kernel": ode}, **own)
     watched = Watched(policy.model.network, policy.model.frozen.network)
-    rollout = policy.sample(small_flow.asked(), 2, key=1, slots=range(4))
+    rollout = policy.sample(small_flow.make_prompts(), 2, key=1, slots=range(4))
     said = watched.during(lambda: policy.errors(rollout, reads))
     assert {x.dtype for x in said.values()} == {torch.float32}
 

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from hub_language_models import write_llama3, write_qwen3, write_rows
-from loaded import loaded
+from loaded import load_configured
 from policies.flow.tiny_families import FAMILIES
 from safetensors.torch import load_file
 
@@ -90,10 +90,10 @@ def test_plain_peft_reads_the_adapter_of_a_run(tmp_path, kind, how):
 
     words = (*WORDS[kind](tmp_path), how)
     result = tandem.train(*words, f"run_dir={tmp_path / 'run'}")
-    ours = loaded(compose(words))
+    ours = load_configured(compose(words))
     ours.load_weights(weights_of(result.run_dir))
     base = AutoModelForCausalLM.from_pretrained(ours.path, dtype=torch.bfloat16)
-    base.load_state_dict({**base.state_dict(), **rounded(ours.network)}, strict=False)
+    base.load_state_dict({**base.state_dict(), **round_weights(ours.network)}, strict=False)
     beside = PeftModel.from_pretrained(base, result.run_dir / "model" / "lora")
     tokens = torch.arange(16)[None]
     got, want = (x(input_ids=tokens).logits.float() for x in (beside, ours.network))
@@ -102,7 +102,7 @@ def test_plain_peft_reads_the_adapter_of_a_run(tmp_path, kind, how):
     assert (merged(input_ids=tokens).logits.float() - want).abs().max() < 0.1
 
 
-def rounded(network):
+def round_weights(network):
     """The values of the packed weights, by the names of the plain model."""
     base = network.get_base_model()
     layers = {n: x for n, x in base.named_modules() if isinstance(x, QuantizedLinear)}

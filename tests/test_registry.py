@@ -94,7 +94,7 @@ def midpoint(levels, *, order: int = 2): ...
 """
 
 
-def written(text, name, folder, monkeypatch):
+def write(text, name, folder, monkeypatch):
     (folder / f"{name}.py").write_text(text)
     monkeypatch.chdir(folder)
     monkeypatch.syspath_prepend(str(folder))
@@ -104,20 +104,20 @@ def written(text, name, folder, monkeypatch):
 
 @pytest.fixture
 def plugin(tmp_path, monkeypatch):
-    yield from written(PLUGIN, "shouting_plugin", tmp_path, monkeypatch)
+    yield from write(PLUGIN, "shouting_plugin", tmp_path, monkeypatch)
 
 
 @pytest.fixture
 def of_flows(tmp_path, monkeypatch):
-    yield from written(OF_FLOWS, "flow_plugin", tmp_path, monkeypatch)
+    yield from write(OF_FLOWS, "flow_plugin", tmp_path, monkeypatch)
 
 
 @pytest.fixture
 def trained(tmp_path, monkeypatch):
-    yield from written(TRAINED, "trained_plugin", tmp_path, monkeypatch)
+    yield from write(TRAINED, "trained_plugin", tmp_path, monkeypatch)
 
 
-def stored(group, name):
+def read_option(group, name):
     store_options(conf_folder())
     return ConfigStore.instance().load(f"{group}/{name}.yaml").node
 
@@ -166,7 +166,7 @@ def test_defaults_become_configuration_and_a_keyword_without_one_must_be_given()
 
     scored.__qualname__ = "scored"
     register_reward(scored)
-    node = stored("reward", "scored").scored
+    node = read_option("reward", "scored").scored
     assert node.timeout == 300.0  # other arguments of Reward have their defaults
     assert node.function._target_ == f"{__name__}.scored"
     assert node.function._partial_ is True
@@ -176,7 +176,7 @@ def test_defaults_become_configuration_and_a_keyword_without_one_must_be_given()
 
 def test_a_group_of_functions_holds_the_call_itself():
     register_truncation("quiet")(plain)  # it also takes two arguments
-    node = stored("algorithm/truncation_handling", "quiet")
+    node = read_option("algorithm/truncation_handling", "quiet")
     assert node == {"_target_": f"{__name__}.plain", "_partial_": True, "alpha": 1.0}
 
 
@@ -191,7 +191,7 @@ def test_a_name_belongs_to_one_function_but_a_cell_may_run_again():
 def test_an_option_that_is_shipped_cannot_be_registered():
     register_reward("judge")(plain)
     with pytest.raises(ValueError, match="reward=judge is an option of Tandem's"):
-        stored("reward", "judge")
+        read_option("reward", "judge")
 
 
 def test_a_function_inside_another_has_no_name_to_be_chosen_by():
@@ -209,7 +209,7 @@ def test_a_default_that_no_yaml_holds_is_refused():
     odd.__qualname__ = "odd"
     register_reward(odd)
     with pytest.raises(ValueError, match="odd: YAML cannot represent a default") as caught:
-        stored("reward", "odd")
+        read_option("reward", "odd")
     assert "\n" not in str(caught.value)
 
 

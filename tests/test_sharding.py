@@ -14,7 +14,7 @@ import pytest
 import torch
 from ladder import FEW
 from lightning.pytorch.callbacks import LambdaCallback
-from loaded import loaded
+from loaded import load_configured
 from torch.testing import assert_close
 from two_ranks import on_two_ranks
 
@@ -137,7 +137,7 @@ def ask_early(module: PostTraining) -> None:
     module.rewards = module.source.rewards = Rewards({"near_five": Reward(near_five)})
 
 
-def measured(module: PostTraining, settings: Settings, data: Data) -> Mapping[str, float]:
+def measure(module: PostTraining, settings: Settings, data: Data) -> Mapping[str, float]:
     """Metrics of held-out prompts and pairs, after one rank was told to stop."""
     policy, prompts, own = module.policy, data.eval[:ODD], settings.evaluation
     ask = partial(evaluate, policy, module.rewards, prompts, own, key=7, full=False)
@@ -162,8 +162,8 @@ def widen(policy: torch.nn.Module) -> None:
 
 # Each rank processes one prompt at a time, and one rank has one more than the other.
 AT_OWN_PACE = {
-    "asked early": partial(learnt, (*GRPO, "rollout.max_rows=3"), begin=ask_early, end=measured),
-    "average": partial(learnt, (*PICTURES, *AVERAGED, "rollout.max_rows=3"), end=measured),
+    "asked early": partial(learnt, (*GRPO, "rollout.max_rows=3"), begin=ask_early, end=measure),
+    "average": partial(learnt, (*PICTURES, *AVERAGED, "rollout.max_rows=3"), end=measure),
 }
 
 
@@ -229,10 +229,10 @@ def same_gradients(got: dict, want: dict, close: float = 1e-6) -> None:
 
 def test_blocks_are_the_layers_with_and_without_adapters():
     for chosen in (TOKENS, (*TOKENS, LORA)):
-        policy = loaded(compose(["warm_start=null", *chosen]))
+        policy = load_configured(compose(["warm_start=null", *chosen]))
         layers = policy.scorer.model.get_decoder().layers
         assert blocks_of(policy.network) == list(layers)
-    policy = loaded(compose(["warm_start=null", *PICTURES]))
+    policy = load_configured(compose(["warm_start=null", *PICTURES]))
     assert blocks_of(policy.model.network) == list(policy.model.network.transformer_blocks)
 
 

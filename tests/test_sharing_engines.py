@@ -2,7 +2,7 @@
 return is checked in the first iteration, as that of engines with a copy of the weights."""
 
 import pytest
-from written_plugin import said_by
+from written_plugin import words_of
 
 pytestmark = pytest.mark.usefixtures("unregistered")
 
@@ -65,7 +65,7 @@ FLOW = ["rollout.steps=3", "num_minibatches=1", "prompts_per_step=2", "iteration
 @pytest.mark.parametrize("fault", TOKENS)
 def test_answers_of_an_engine_that_shares_the_weights_are_checked(plugin, fault):
     words = plugin(ENGINES.replace("CHANGED", fault, 1).replace("CHANGED", ""))
-    said = said_by(words, "rollout=answering")
+    said = words_of(words, "rollout=answering")
     assert said.startswith("Answering.answer at wrong.py:") and TOKENS[fault] in said
 
 
@@ -74,7 +74,7 @@ def test_steps_of_an_engine_that_shares_the_weights_are_checked(plugin, fault):
     first, _, rest = ENGINES.partition("CHANGED")
     text = first + rest.replace("CHANGED", fault, 1).replace("CHANGED", "")
     words = plugin(text, reward="model=tiny_flow algorithm=flow_grpo reward=colour_share")
-    said = said_by([x for x in words if "data." not in x], *FLOW, "rollout=painting")
+    said = words_of([x for x in words if "data." not in x], *FLOW, "rollout=painting")
     assert said.startswith("Painting.generate at wrong.py:") and STEPS[fault] in said
 
 
@@ -82,7 +82,7 @@ def test_latents_of_a_family_have_the_shape_of_its_canvas(plugin):
     first, _, rest = ENGINES.partition("CHANGED")
     text = (first + rest.replace("CHANGED", "", 1)).replace("CHANGED", ".mean(1)")
     words = plugin(text, reward="model=own_flow data=shapes algorithm=sft")
-    said = said_by([x for x in words if "data." not in x], *FLOW, "group_size=1")
+    said = words_of([x for x in words if "data." not in x], *FLOW, "group_size=1")
     assert said.startswith("Own.latents at wrong.py:")
     assert (
         "returned torch.float32 [2, 16, 16]; return latents as torch.float32 [2, 3, 16, 16]" in said

@@ -39,7 +39,7 @@ def cells(text: str) -> set[str]:
     return found
 
 
-def typed(page: str) -> list[str]:
+def typed_overrides(page: str) -> list[str]:
     """The overrides that a page tells users to type."""
     text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
     prose = re.sub(r"^\|.*$", "", text, flags=re.M) if page in ("debugging",) else ""
@@ -49,7 +49,7 @@ def typed(page: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("page", "override"), each(3, [(page, one) for page in BEFORE for one in typed(page)])
+    ("page", "override"), each(3, [(page, one) for page in BEFORE for one in typed_overrides(page)])
 )
 def test_an_override_of_a_page_composes_and_binds(page, override):
     refused = []

@@ -1,7 +1,7 @@
 """Parts from outside the package that are wrong end the run in one line that names them."""
 
 import pytest
-from written_plugin import said_by
+from written_plugin import words_of
 
 import tandem
 from tandem.config import ConfigError, check, compose
@@ -54,7 +54,7 @@ def shorter(scores, rollout):
     ],
 )
 def test_a_truncation_handling_that_returns_something_else_than_shaped_rows(plugin, name, fault):
-    said = said_by(plugin(ROWS), f"algorithm/truncation_handling={name}")
+    said = words_of(plugin(ROWS), f"algorithm/truncation_handling={name}")
     assert said.startswith(f"truncation handling {name} at wrong.py:") and said.endswith(fault)
 
 
@@ -90,7 +90,7 @@ AS_RECORD = "return actor/x as a record of tandem.metrics, such as masked_mean(x
     ],
 )
 def test_metrics_of_a_loss_or_a_correction_are_records(plugin, word, value, fault):
-    said = said_by(plugin(MEASURED.replace("VALUE", value)), f"algorithm/{word}")
+    said = words_of(plugin(MEASURED.replace("VALUE", value)), f"algorithm/{word}")
     assert said.startswith(f"measured at wrong.py:4 {fault}")
 
 
@@ -330,7 +330,7 @@ WRONG_REPROMPTS = {
 @pytest.mark.parametrize(("name", "fault"), WRONG_REPROMPTS.items())
 def test_a_reprompt_gives_each_output_a_prompt_or_none(plugin, name, fault):
     words = [*plugin(REPROMPTS), "algorithm=sdpo", f"algorithm/sampling_strategy/reprompt={name}"]
-    said = said_by(words)
+    said = words_of(words)
     assert said.startswith(f"reprompt {name} at wrong.py:") and said.endswith(fault)
 
 

@@ -74,25 +74,25 @@ class Engine:
         pass
 
 
-def changed(**fields):
+def change(**fields):
     return replace(RIGHT, **fields)
 
 
 ANSWERS = {
     "returned a NoneType; return Answers(": None,
     "torch.int64 [3, 3]; return Answers.tokens as torch.int64 [4, 3]": take(RIGHT, torch.arange(3)),
-    "a list; return Answers.tokens": changed(tokens=RIGHT.tokens.tolist()),
-    "torch.int32 [4, 3]; return Answers.tokens": changed(tokens=RIGHT.tokens.int()),
-    "torch.float32 [4]; return Answers.logp": changed(logp=RIGHT.logp.sum(1)),
-    "torch.bfloat16 [4, 3]; return Answers.logp": changed(logp=RIGHT.logp.bfloat16()),
-    "a NoneType; return Answers.logp": changed(logp=None),
-    "return Answers.entropy as torch.float32 [4, 3]": changed(entropy=RIGHT.logp[:, 0]),
-    "return Answers.length as torch.int64 [4]": changed(length=LENGTH.float()),
-    "return Answers.truncated as torch.bool [4]": changed(truncated=LENGTH),
-    "1 wrong values: Answers.length must be 1 to 3": changed(length=LENGTH + 2 * (LENGTH == 2)),
-    "9 wrong values: Answers.tokens must be ids from 0 to 8": changed(tokens=RIGHT.tokens * 2),
-    "9 wrong values: Answers.logp must be finite and at most 0": changed(logp=-RIGHT.logp),
-    "3 wrong values: Answers.tokens and Answers.logp must be 0": changed(
+    "a list; return Answers.tokens": change(tokens=RIGHT.tokens.tolist()),
+    "torch.int32 [4, 3]; return Answers.tokens": change(tokens=RIGHT.tokens.int()),
+    "torch.float32 [4]; return Answers.logp": change(logp=RIGHT.logp.sum(1)),
+    "torch.bfloat16 [4, 3]; return Answers.logp": change(logp=RIGHT.logp.bfloat16()),
+    "a NoneType; return Answers.logp": change(logp=None),
+    "return Answers.entropy as torch.float32 [4, 3]": change(entropy=RIGHT.logp[:, 0]),
+    "return Answers.length as torch.int64 [4]": change(length=LENGTH.float()),
+    "return Answers.truncated as torch.bool [4]": change(truncated=LENGTH),
+    "1 wrong values: Answers.length must be 1 to 3": change(length=LENGTH + 2 * (LENGTH == 2)),
+    "9 wrong values: Answers.tokens must be ids from 0 to 8": change(tokens=RIGHT.tokens * 2),
+    "9 wrong values: Answers.logp must be finite and at most 0": change(logp=-RIGHT.logp),
+    "3 wrong values: Answers.tokens and Answers.logp must be 0": change(
         tokens=RIGHT.tokens + 1 * ~INSIDE
     ),
 }

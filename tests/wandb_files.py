@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 
-def inspected(folder: Path) -> list[dict]:
+def inspect(folder: Path) -> list[dict]:
     """The records of the only offline run of a run directory."""
     (file,) = folder.glob("wandb/offline-run-*/*.wandb")
     command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(file)]

@@ -33,7 +33,7 @@ def plugin(tmp_path, monkeypatch):
     sys.modules.pop("wrong", None)
 
 
-def said_by(words, *more):
+def words_of(words, *more):
     """The one line that ends a run."""
     with pytest.raises((Stop, ConfigError)) as ended:
         tandem.train(*words, *more)

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from records import rollout, scores, whitened
+from records import rollout, scores, with_whitening
 from torch.testing import assert_close
 
 from tandem.advantages.compose import Combined, Share, Standardised
@@ -44,7 +44,7 @@ COMPARING = {
     "gdpo": gdpo,
     "best_gap": partial(best_gap, scale=unbiased_std),
     "pkpo_centred": partial(pkpo_centred, k=2),
-    "whitened": whitened(centred),
+    "whitened": with_whitening(centred),
     "standardised": Standardised(opo),
 }
 ALL = COMPARING | {
@@ -85,7 +85,9 @@ def test_values_are_the_reference_ones(vectors, estimate, total, name, dtype):
 
 
 @pytest.mark.parametrize("dtype", PRECISION, ids=str)
-@pytest.mark.parametrize(("estimate", "name"), [(opo, "opo"), (whitened(centred), "rppb/adv")])
+@pytest.mark.parametrize(
+    ("estimate", "name"), [(opo, "opo"), (with_whitening(centred), "rppb/adv")]
+)
 def test_values_that_depend_on_length_are_the_reference_ones(vectors, estimate, name, dtype):
     mask = vectors["in/M"].bool()
     got = estimate(scores(vectors["in/R"].to(dtype)), rollout(mask, GROUPS))
@@ -109,7 +111,7 @@ def test_gpg_is_zero_where_no_group_varies():
 
 def test_the_population_form_of_whitening_differs_by_a_constant(vectors):
     mask = vectors["in/M"].bool()
-    got = whitened(centred)(scores(vectors["in/R"]), rollout(mask, GROUPS))
+    got = with_whitening(centred)(scores(vectors["in/R"]), rollout(mask, GROUPS))
     check(got * (23 / 22) ** 0.5, vectors["rppb/adv_bias"])
 
 

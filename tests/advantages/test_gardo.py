@@ -34,13 +34,13 @@ def rows(group=ONE):
     return rollout(torch.ones(len(group), 2, dtype=torch.bool), group)
 
 
-def judged(axis):
+def make_case(axis):
     """The score is the proxy; two auxiliary rewards are named beside it."""
     parts = dict(zip(NAMES, axis("gardo/auxiliary"), strict=True))
     return replace(scores(axis("gardo/proxy")), parts=parts)
 
 
-def given(advantages):
+def given_by(advantages):
     return lambda scores, rollout: advantages[:, None] * rollout.mask
 
 
@@ -48,7 +48,7 @@ def test_the_distance_is_the_reference_one_and_so_is_what_it_pays(axis):
     distance = nearest(axis("gardo/unit_features"))
     assert_close(distance, axis("gardo/nearest_distance").float(), atol=1e-6, rtol=0)
     known = replace(scores(torch.zeros(4)), parts={"nearest_distance": distance.double()})
-    got = ByDistance(of=given(axis("gardo/advantages")))(known, rows())[:, 0]
+    got = ByDistance(of=given_by(axis("gardo/advantages")))(known, rows())[:, 0]
     assert_close(got, axis("gardo/shaped_mean_one"), atol=1e-6, rtol=0)
     plain = torch.where(got > 0, got * distance.mean(), got)
     assert_close(plain, axis("gardo/shaped"), atol=1e-6, rtol=0)
@@ -57,13 +57,13 @@ def test_the_distance_is_the_reference_one_and_so_is_what_it_pays(axis):
 def test_uncertainty_is_the_reference_one(axis):
     won = win_share(axis("gardo/proxy"), torch.ones(4, dtype=torch.bool), ONE)
     assert_close(won, axis("gardo/win_rate_proxy"))
-    got = uncertainty(judged(axis), rows(), proxy=None, auxiliary=NAMES)
+    got = uncertainty(make_case(axis), rows(), proxy=None, auxiliary=NAMES)
     assert_close(got, axis("gardo/uncertainty"))
 
 
 @pytest.mark.parametrize(("share", "held"), [(0.1, [0]), (0.5, [0]), (1.0, [0])])
 def test_the_gate_holds_the_most_uncertain_and_none_whom_others_like_better(axis, share, held):
-    gate = most_uncertain(judged(axis), rows(), auxiliary=NAMES, share=share)
+    gate = most_uncertain(make_case(axis), rows(), auxiliary=NAMES, share=share)
     assert gate.nonzero()[:, 0].tolist() == held
 
 
@@ -100,7 +100,7 @@ def test_a_distance_that_is_not_known_changes_nothing_and_neither_does_a_group_o
     assert_close(relative_distance(distance, group), want)
 
 
-def judged_in_part():
+def make_partial_case():
     """Two sources; the second has no auxiliary rewards."""
     group = torch.tensor([0, 0, 0, 1, 1])
     own = rollout(torch.ones(5, 2, dtype=torch.bool), group)
@@ -112,7 +112,7 @@ def judged_in_part():
 
 
 def test_a_source_that_a_named_reward_does_not_judge_is_not_judged_by_another_one():
-    known, own = judged_in_part()
+    known, own = make_partial_case()
     of = partial(group_relative, scale=None)
     shaped, plain = ByDistance(of=of, distance="far")(known, own), of(known, own)
     assert torch.equal(shaped[3:], plain[3:]) and not torch.equal(shaped[:3], plain[:3])
@@ -126,7 +126,7 @@ def test_a_source_that_a_named_reward_does_not_judge_is_not_judged_by_another_on
 
 
 def test_prompts_which_do_not_travel_between_ranks_change_no_advantage_and_no_gate():
-    known, own = judged_in_part()
+    known, own = make_partial_case()
     far = replace(own, prompts=())
     shaped = ByDistance(of=partial(group_relative, scale=None), distance="far")
     assert torch.equal(shaped(known, own), shaped(known, far))

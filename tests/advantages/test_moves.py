@@ -17,7 +17,7 @@ from tandem.types import Rollout, Scores
 EPS = 1e-6
 
 
-def played(turns, states, rewards, *, group=None, scored=None):
+def make_rows(turns, states, rewards, *, group=None, scored=None):
     """Rows of two-token moves separated by one observation token; states and rewards by turn."""
     width = 3 * max(turns)
     place = torch.arange(width)
@@ -47,7 +47,7 @@ def random_case(seed=0, rows=12):
     turns = [number(1, 5) for _ in range(rows)]
     states = [[number(0, 4) for _ in range(n)] for n in turns]  # 0: no name
     rewards = [[number(0, 3) / 2 for _ in range(n)] for n in turns]
-    return played(turns, states, rewards, group=sorted(number(0, 3) for _ in turns),
+    return make_rows(turns, states, rewards, group=sorted(number(0, 3) for _ in turns),
                   scored=[number(0, 6) > 0 for _ in turns])  # fmt: skip
 
 
@@ -95,7 +95,7 @@ def test_moves_of_one_turn_are_compared_as_a_dictionary_would(seed):
 
 def test_where_all_states_differ_it_is_grpo():
     states = [[1, 2], [3], [4, 5, 6]]
-    scores, rollout = played([2, 1, 3], states, [[0, 1.0], [0.5], [0, 0, 2.0]])
+    scores, rollout = make_rows([2, 1, 3], states, [[0, 1.0], [0.5], [0, 0, 2.0]])
     got = group_in_group(scores, rollout, scale=unbiased_std)
     assert torch.equal(got, group_relative(scores, rollout, scale=unbiased_std))
 
@@ -103,20 +103,22 @@ def test_where_all_states_differ_it_is_grpo():
 @pytest.mark.parametrize("scale", [unbiased_std, None])
 @pytest.mark.parametrize("weight", [0.5, 1.0])
 def test_one_turn_is_grpo_times_one_plus_the_weight(scale, weight):
-    scores, rollout = played([1] * 4, [[7]] * 4, [[0.0], [1.0], [0.5], [1.0]])
+    scores, rollout = make_rows([1] * 4, [[7]] * 4, [[0.0], [1.0], [0.5], [1.0]])
     got = group_in_group(scores, rollout, scale=scale, weight=weight)
     assert_close(got, (1 + weight) * group_relative(scores, rollout, scale=scale))
 
 
 def test_equally_long_episodes_with_a_reward_at_the_end_are_grpos():
     last = [[0, 0, 1.0], [0, 0, 0.0], [0, 0, 0.5]]
-    scores, rollout = played([3, 3, 3], [[1, 2, 3]] * 3, last)
+    scores, rollout = make_rows([3, 3, 3], [[1, 2, 3]] * 3, last)
     got = turn_to_go(scores, rollout, scale=unbiased_std)
     assert_close(got, group_relative(scores, rollout, scale=unbiased_std))
 
 
 def test_a_state_of_another_group_is_another_state():
-    scores, rollout = played([1] * 4, [[7]] * 4, [[0.0], [1.0], [5.0], [5.0]], group=[0, 0, 1, 1])
+    scores, rollout = make_rows(
+        [1] * 4, [[7]] * 4, [[0.0], [1.0], [5.0], [5.0]], group=[0, 0, 1, 1]
+    )
     got = group_in_group(scores, rollout, scale=None)
     assert_close(got[:, 0], torch.tensor([-1.0, 1.0, 0.0, 0.0], dtype=torch.float64))
 
@@ -129,7 +131,7 @@ def test_every_move_counts_alike_however_long_it_is():
     assert_close(turn_mean(one, turn[1:]), sequence_mean(one))
 
 
-def weighed(mask, turn):
+def weigh(mask, turn):
     """The weights that an objective gives the rows; turn None: no environment."""
     zero = torch.zeros(len(mask))
     rollout = rows_of(mask, torch.zeros(len(mask), dtype=torch.int64), turn=turn)
@@ -144,5 +146,5 @@ def test_moves_of_a_silent_world_without_a_template_are_told_apart():
     turn = torch.tensor([[1, 1, 2, 2, 2, 2], [1, 1, 1, 1, 0, 0]])
     mask = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 0, 0, 1, 0, 0]]).bool()
     want = torch.tensor([[1 / 2, 1 / 2, *4 * [1 / 4]], [1 / 2, 0, 0, 1 / 2, 0, 0]]) / 3
-    assert_close(weighed(mask, turn), want)
-    assert_close(weighed(mask, None), sequence_mean(mask))
+    assert_close(weigh(mask, turn), want)
+    assert_close(weigh(mask, None), sequence_mean(mask))

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from records import rollout, whitened
+from records import rollout, with_whitening
 from torch.testing import assert_close
 
 from tandem.advantages.group import group_relative, unbiased_std
@@ -27,7 +27,7 @@ def two(dtype=torch.float64, right=(1, 0, 1, 1, 1, 0), short=(0.2, 0.4, 0, 0.1, 
     ("estimate", "name"),
     [
         (partial(by_part, weights=WEIGHTS, eps=1e-6), "gdpo/pre"),
-        (whitened(partial(by_part, weights=WEIGHTS, eps=1e-6)), "gdpo/tokwhiten"),
+        (with_whitening(partial(by_part, weights=WEIGHTS, eps=1e-6)), "gdpo/tokwhiten"),
         (partial(gdpo, weights=WEIGHTS), "gdpo/seqnorm_trl"),
     ],
 )

@@ -15,7 +15,7 @@ from tandem.types import Rollout, Scores
 close = partial(assert_close, atol=1e-6, rtol=0)
 
 
-def scored(rows, total=None):
+def score_rows(rows, total=None):
     total = torch.zeros(rows, dtype=torch.float64) if total is None else total
     return Scores(total=total, parts={}, scored=torch.ones(rows, dtype=torch.bool))
 
@@ -44,26 +44,26 @@ def case(axis):
 
 def test_the_log_ratio_to_the_teacher_is_the_reference_one(axis, case):
     coef = axis("opd_sampled/coef").item()
-    got = from_teacher(scored(2), case, coef=coef)
+    got = from_teacher(score_rows(2), case, coef=coef)
     close(got, axis("opd_sampled/advantages"))
     close(log_ratio(case), -axis("opd_sampled/reverse_kl_estimate"))
     close((-log_ratio(case)).sum() / case.mask.sum(), axis("opd_sampled/mean_kl"))
-    discounted = from_teacher(scored(2), case, gamma=axis("opd_sampled/discount").item())
+    discounted = from_teacher(score_rows(2), case, gamma=axis("opd_sampled/discount").item())
     close(discounted, axis("opd_sampled/discounted"))
-    close(from_teacher(scored(2), case, coef=3.0), 3 * got)
+    close(from_teacher(score_rows(2), case, coef=3.0), 3 * got)
 
 
 def test_a_student_is_led_beyond_its_teacher_as_in_the_reference(axis, case):
     scale = axis("opd_sampled/scale").item()
-    close(g_opd(scored(2), case, scale=scale), axis("opd_sampled/g_opd"))
-    assert torch.equal(g_opd(scored(2), case, scale=1.0), from_teacher(scored(2), case))
+    close(g_opd(score_rows(2), case, scale=scale), axis("opd_sampled/g_opd"))
+    assert torch.equal(g_opd(score_rows(2), case, scale=1.0), from_teacher(score_rows(2), case))
 
 
 def test_a_task_adds_its_advantage_to_every_step(axis, case):
     """Here its mean over samples is 0; the teacher's part is not normalised."""
     task = axis("opd_sampled/task_advantage")
     shares = {"task": Share(of=batch_relative), "teacher": Share(of=from_teacher)}
-    got = Combined(shares)(scored(2, task), case)
+    got = Combined(shares)(score_rows(2, task), case)
     want = axis("opd_sampled/with_task") - task.mean() * case.mask
     close(got, want)
 
@@ -73,7 +73,7 @@ def test_the_long_part_of_minillm_is_the_mean_of_what_follows(axis):
     case = rollout_of(
         axis("minillm_long/mask"), teacher_logp=steps, old_logp=torch.zeros_like(steps)
     )
-    got = minillm_long(scored(2), case, gamma=axis("minillm_long/gamma").item())
+    got = minillm_long(score_rows(2), case, gamma=axis("minillm_long/gamma").item())
     close(got, axis("minillm_long/normalised"))
 
 
@@ -86,7 +86,7 @@ def test_summed_over_all_tokens_it_gives_the_gradient_of_the_reverse_kl(axis):
     rows = rollout_of(
         torch.ones(tokens, 1), old_logp=student.detach().T, teacher_logp=teacher.T.clone()
     )
-    advantages = from_teacher(scored(tokens), rows)[:, 0]
+    advantages = from_teacher(score_rows(tokens), rows)[:, 0]
     (got,) = torch.autograd.grad(
         (student[0].detach().exp() * advantages * student[0]).sum(), logits
     )
@@ -104,15 +104,15 @@ def test_summed_over_all_tokens_it_gives_the_gradient_of_the_reverse_kl(axis):
 @pytest.mark.parametrize("advantage", [from_teacher, g_opd, minillm_long])
 def test_a_teacher_who_agrees_gives_0_exactly(case, advantage):
     agreeing = replace(case, teacher_logp=case.old_logp, ref_logp=case.old_logp)
-    assert not advantage(scored(2), agreeing).any()
+    assert not advantage(score_rows(2), agreeing).any()
 
 
 @pytest.mark.parametrize("advantage", [from_teacher, g_opd, minillm_long])
 def test_a_row_that_nobody_judges_has_no_advantage(case, advantage):
-    whole = advantage(scored(2), case)
-    part = advantage(scored(2), replace(case, taught=torch.tensor([True, False])))
+    whole = advantage(score_rows(2), case)
+    part = advantage(score_rows(2), replace(case, taught=torch.tensor([True, False])))
     assert torch.equal(part[0], whole[0]) and not part[1].any() and whole[1].any()
 
 
 def test_a_loss_that_reads_no_advantage_is_given_none(case):
-    assert none(scored(2, torch.ones(2)), case).tolist() == [[0.0] * 3] * 2
+    assert none(score_rows(2, torch.ones(2)), case).tolist() == [[0.0] * 3] * 2

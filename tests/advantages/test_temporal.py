@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from records import rollout, scores, whitened
+from records import rollout, scores, with_whitening
 from torch.testing import assert_close
 
 from tandem.advantages.temporal import (
@@ -156,7 +156,7 @@ def test_what_is_the_same_everywhere_becomes_exactly_nothing():
 GROUPS = torch.tensor([0, 0, 0, 1, 1, 1])
 
 
-def judged(vectors, dtype, mask="in/M", known=None):
+def make_case(vectors, dtype, mask="in/M", known=None):
     """The fixture's samples with their scores and the values before the update."""
     inside = vectors[mask].bool()
     rows = rollout(inside, GROUPS, old_values=vectors["in/V"].to(dtype))
@@ -173,13 +173,13 @@ def judged(vectors, dtype, mask="in/M", known=None):
         (generalised, "gae/hole", "in/MH"),
         (gae_returns, "gae/ret", "in/M"),
         (gae_returns, "gae/hole_ret", "in/MH"),
-        (whitened(generalised), "gae/whiten_unb", "in/M"),
+        (with_whitening(generalised), "gae/whiten_unb", "in/M"),
         (partial(reward_to_go, gamma=0.9), "reinforce/rtg_g.9", "in/M"),
-        (whitened(reward_to_go), "rpp/adv", "in/M"),
+        (with_whitening(reward_to_go), "rpp/adv", "in/M"),
     ],
 )
 def test_of_samples_they_are_the_reference_ones(vectors, estimate, name, mask, dtype):
-    got = estimate(*judged(vectors, dtype, mask))
+    got = estimate(*make_case(vectors, dtype, mask))
     assert got.dtype == dtype
     check(got, vectors[name], dtype, vectors[mask].bool())
 
@@ -190,11 +190,11 @@ def test_of_samples_they_are_the_reference_ones(vectors, estimate, name, mask, d
     [
         (generalised, 0.1, "gae/kl.1"),
         (reward_to_go, 0.01, "rpp/ret_kl.01"),
-        (whitened(reward_to_go), 0.01, "rpp/adv_kl.01"),
+        (with_whitening(reward_to_go), 0.01, "rpp/adv_kl.01"),
     ],
 )
 def test_a_score_may_be_spread_over_steps(vectors, estimate, coef, name, dtype):
-    known, rows = judged(vectors, dtype)
+    known, rows = make_case(vectors, dtype)
     got = estimate(replace(known, per_step=less_kl(vectors, dtype, coef)), rows)
     check(got, vectors[name], dtype, rows.mask)
 
@@ -214,7 +214,7 @@ ESTIMATES = {"generalised": generalised, "reward_to_go": reward_to_go}
 @pytest.mark.parametrize("spread", [False, True])
 def test_a_sample_without_a_score_or_never_trained_gets_nothing(vectors, estimate, spread):
     known = torch.arange(6) != 4
-    given, rows = judged(vectors, torch.float64, known=known)
+    given, rows = make_case(vectors, torch.float64, known=known)
     rows = replace(rows, baseline=torch.arange(6) == 3)
     if spread:
         given = replace(given, per_step=vectors["in/RTOK"] + 0.1)
@@ -227,7 +227,7 @@ def test_a_sample_without_a_score_or_never_trained_gets_nothing(vectors, estimat
 
 
 def test_a_critic_keeps_its_value_of_a_sample_without_a_score(vectors):
-    given, rows = judged(vectors, torch.float64, known=torch.arange(6) != 4)
+    given, rows = make_case(vectors, torch.float64, known=torch.arange(6) != 4)
     rows = replace(rows, baseline=torch.arange(6) == 3)
     got = gae_returns(given, rows)
     assert_close(got[4], rows.old_values[4] * rows.mask[4])

@@ -77,7 +77,7 @@ def test_any_cut_gives_an_actor_critic_the_same_gradient(budget, tmp_path):
 # The KL.
 
 
-def sampled():
+def sample_rows():
     mask = torch.tensor([[True, True, False], [True, False, False]])
     old = torch.tensor([[-1.0, -2.0, 0.0], [-0.5, 0.0, 0.0]])
     ref = torch.tensor([[-1.5, -1.0, 0.0], [-0.5, 0.0, 0.0]])
@@ -85,14 +85,14 @@ def sampled():
 
 
 def test_a_kl_in_the_reward_is_taken_from_every_step_and_from_the_sum():
-    charged = KLInReward(coef=0.2).charge(scores(torch.tensor([1.0, 0.5])), sampled())
+    charged = KLInReward(coef=0.2).charge(scores(torch.tensor([1.0, 0.5])), sample_rows())
     assert_close(charged.per_step, torch.tensor([[-0.1, 1.2, 0.0], [0.5, 0.0, 0.0]]))
     assert_close(charged.total, charged.per_step.sum(1))
 
 
 def test_a_sample_without_a_score_pays_nothing():
     known = torch.tensor([True, False])
-    charged = KLInReward(coef=0.2).charge(scores(torch.tensor([1.0, 0.5]), known), sampled())
+    charged = KLInReward(coef=0.2).charge(scores(torch.tensor([1.0, 0.5]), known), sample_rows())
     assert charged.total.tolist() == pytest.approx([1.1, 0.0])
     assert not charged.per_step[1].any()
 
@@ -109,7 +109,7 @@ def test_a_kl_is_paid_in_one_place():
 def test_group_advantages_see_what_the_kl_took(tmp_path):
     """RLOO of the score minus the KL of the whole sample."""
     paying = replace(GRPO, advantage=leave_one_out, kl=KLInReward(coef=0.3))
-    rows = sampled()
+    rows = sample_rows()
     known = scores(torch.tensor([1.0, 0.5]))
     got = paying.experience(known, rows).advantages[:, 0]
     k1 = rows.old_kl_to_ref.sum(1)
@@ -270,7 +270,7 @@ def test_updates_end_once_the_policy_has_drifted_past_its_target(tmp_path):
     assert len(held.gradients) == 1
 
 
-def aged(loop, gap: int):
+def with_age(loop, gap: int):
     """A loop whose sampler marks rows as sampled by older weights."""
     sample = loop.policy.sample
 
@@ -287,16 +287,18 @@ BARE = replace(GRPO, importance_sampling=importance.none)
 
 def test_stale_rows_without_a_correction_are_refused(tmp_path):
     with pytest.raises(Stop, match="algorithm/importance_sampling=token_tis or staleness_decay"):
-        aged(Loop(algorithm=BARE, folder=tmp_path), 1).go()
-    aged(Loop(algorithm=BARE, folder=tmp_path), 0).go()
-    aged(Loop(algorithm=replace(BARE, old_logprobs=importance.rollout), folder=tmp_path), 1).go()
+        with_age(Loop(algorithm=BARE, folder=tmp_path), 1).go()
+    with_age(Loop(algorithm=BARE, folder=tmp_path), 0).go()
+    with_age(
+        Loop(algorithm=replace(BARE, old_logprobs=importance.rollout), folder=tmp_path), 1
+    ).go()
 
 
 def test_a_decay_weighs_the_loss_of_stale_rows_and_nothing_else(tmp_path):
     decayed = partial(importance.staleness_decay, decay=0.5)
     own = replace(GRPO, importance_sampling=decayed, kl=KLInLoss(coef=0.1, loss=k3_unbiased))
     fresh = Loop(algorithm=own, plan=ONCE, folder=tmp_path).go()
-    stale = aged(Loop(algorithm=own, plan=ONCE, folder=tmp_path), 2).go()
+    stale = with_age(Loop(algorithm=own, plan=ONCE, folder=tmp_path), 2).go()
     assert stale.report["rollout_corr/weight_mean"] == pytest.approx(0.25)
     assert stale.report["staleness/gap"] == 2
     assert stale.report["loss/kl"] == pytest.approx(fresh.report["loss/kl"])

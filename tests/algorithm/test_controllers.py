@@ -46,12 +46,12 @@ def test_the_entropy_bonus_stays_between_0_and_its_most():
     assert controller.value.item() == 0.0
 
 
-def scheduled():
+def schedule():
     return ScheduledCoefficient(start=0.2, schedule=lambda iteration: 1 - iteration / 4)
 
 
 def test_a_schedule_gives_the_coefficient_of_each_iteration_whatever_its_kl():
-    coefficient, seen = scheduled(), []
+    coefficient, seen = schedule(), []
     for kl in (0.5, nan, 0.0):
         seen.append(float(coefficient))
         coefficient.observe(kl, 64)
@@ -59,7 +59,7 @@ def test_a_schedule_gives_the_coefficient_of_each_iteration_whatever_its_kl():
 
 
 CONTROLLERS = {
-    "schedule": (scheduled, lambda c: c.observe(0.5, 256)),
+    "schedule": (schedule, lambda c: c.observe(0.5, 256)),
     "kl": (lambda: KLController(start=0.2, kl_target=0.1), lambda c: c.observe(0.5, 256)),
     "entropy": (lambda: EntropyController(start=0.2, target=0.1), lambda c: c.observe(0.05)),
 }

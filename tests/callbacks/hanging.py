@@ -46,7 +46,7 @@ def hangs_at(call: int, how: Callable[[], None], hanging: Path | None = None) ->
     return reward
 
 
-def started(folder: Path, **how: object) -> BaseProcess:
+def start(folder: Path, **how: object) -> BaseProcess:
     """A run in a child process, whose standard error goes to the file `said` beside the folder."""
     child = FORK.Process(target=functools.partial(_run, folder, **how))
     child.start()
@@ -54,10 +54,10 @@ def started(folder: Path, **how: object) -> BaseProcess:
 
 
 def _run(folder: Path, **how: object) -> None:
-    with said_by(folder).open("wb") as said:
+    with log_path(folder).open("wb") as said:
         os.dup2(said.fileno(), 2)
     run(folder, **how)
 
 
-def said_by(folder: Path) -> Path:
+def log_path(folder: Path) -> Path:
     return folder.with_suffix(".said")

@@ -6,7 +6,7 @@ import time
 
 import pytest
 import torch
-from hanging import hangs_at, in_c, in_c_with_the_lock, in_python, said_by, started
+from hanging import hangs_at, in_c, in_c_with_the_lock, in_python, log_path, start
 from toy_run import expected_table, run
 
 from tandem.record import jsonl
@@ -24,7 +24,7 @@ SOON = 20.0  # seconds until a process ends that would otherwise hang for ever
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_second_signal_ends_a_run_at_once_with_what_was_published(tmp_path, how, number):
     folder, hanging = tmp_path / "run", tmp_path / "hanging"
-    child = started(folder, reward=hangs_at(FOURTH, how, hanging))
+    child = start(folder, reward=hangs_at(FOURTH, how, hanging))
     wait_for(hanging)
     os.kill(child.pid, number)
     time.sleep(REPEATED + 0.3)
@@ -32,7 +32,7 @@ def test_a_second_signal_ends_a_run_at_once_with_what_was_published(tmp_path, ho
     os.kill(child.pid, number)
     child.join(SOON)
     assert child.exitcode == INTERRUPTED
-    said = said_by(folder).read_text()
+    said = log_path(folder).read_text()
     assert f"{number.name} again: ended at once; checkpoint 2 is there; go on with: " in said
     assert find_newest_whole(folder / "checkpoints").step == 2
     run(folder, resume=True)
@@ -43,7 +43,7 @@ def test_one_signal_does_not_wait_for_the_time_outs_of_a_reward(tmp_path, monkey
     """Three rounds of 300 s. The iteration is abandoned and repeated later."""
     monkeypatch.setattr("tandem.rewards.concurrency.GRACE", 0.5)
     folder, hanging, straight = (tmp_path / name for name in ("run", "hanging", "straight"))
-    child = started(folder, reward=hangs_at(FOURTH, in_python, hanging), timeout=300.0)
+    child = start(folder, reward=hangs_at(FOURTH, in_python, hanging), timeout=300.0)
     wait_for(hanging)
     os.kill(child.pid, signal.SIGTERM)
     child.join(SOON)
@@ -59,10 +59,10 @@ def test_one_signal_does_not_wait_for_the_time_outs_of_a_reward(tmp_path, monkey
 @pytest.mark.parametrize("how", [in_python, in_c])
 def test_a_run_without_progress_shows_its_stacks_and_ends_with_a_code_of_its_own(tmp_path, how):
     folder = tmp_path / "run"
-    child = started(folder, reward=hangs_at(FOURTH, how), guards=Guards(stalled_after=0.5))
+    child = start(folder, reward=hangs_at(FOURTH, how), guards=Guards(stalled_after=0.5))
     child.join(SOON)
     assert child.exitcode == STALLED == 4
-    said = said_by(folder).read_text()
+    said = log_path(folder).read_text()
     assert f"in {how.__name__}\n" in said  # the stack of the thread that hangs
     assert "in _watch\n" in said  # and of the others
     assert "stalled: no progress in 0.5 s in iteration 3 on rank 0 (guards.stalled_after=" in said
@@ -73,20 +73,20 @@ def test_a_run_without_progress_shows_its_stacks_and_ends_with_a_code_of_its_own
 def test_code_that_keeps_the_lock_of_the_interpreter_is_ended_with_its_stack(tmp_path):
     folder = tmp_path / "run"
     reward = hangs_at(FOURTH, in_c_with_the_lock)
-    child = started(folder, reward=reward, guards=Guards(stalled_after=0.5))
+    child = start(folder, reward=reward, guards=Guards(stalled_after=0.5))
     child.join(SOON)
     assert child.exitcode == 1
-    assert "in in_c_with_the_lock\n" in said_by(folder).read_text()
+    assert "in in_c_with_the_lock\n" in log_path(folder).read_text()
 
 
 @pytest.mark.system
 def test_every_rank_has_a_watchdog(tmp_path):
     folder = tmp_path / "run"
     reward = hangs_at(FOURTH // 2, in_python)
-    child = started(folder, reward=reward, guards=Guards(stalled_after=0.5), devices=2)
+    child = start(folder, reward=reward, guards=Guards(stalled_after=0.5), devices=2)
     child.join(60.0)
     assert child.exitcode
-    assert "stalled: no progress in 0.5 s in iteration" in said_by(folder).read_text()
+    assert "stalled: no progress in 0.5 s in iteration" in log_path(folder).read_text()
 
 
 def test_slow_progress_is_progress(tmp_path):

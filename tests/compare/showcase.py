@@ -93,7 +93,7 @@ def write_pictures(place: Path, scores, size: int = 16) -> None:
                 "kind": "eval",
                 "source": prompt.replace(" ", "_"),
                 "prompt": prompt,
-                "output": shown(np.where(inside, colour, 235), score, random),
+                "output": draw_image(np.where(inside, colour, 235), score, random),
                 "reward": round(score, 3),
             }
             for prompt, colour in COLOURS.items()
@@ -102,7 +102,7 @@ def write_pictures(place: Path, scores, size: int = 16) -> None:
         record.samples(number * EVERY, rows)
 
 
-def shown(clean, score, random) -> torch.Tensor:
+def draw_image(clean, score, random) -> torch.Tensor:
     noisy = clean * score + random.uniform(0, 255, clean.shape) * (1 - score)
     return torch.from_numpy(noisy.clip(0, 255).astype(np.uint8))
 

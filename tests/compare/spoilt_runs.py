@@ -77,6 +77,6 @@ OF_COMPARE = {
 }  # fmt: skip
 
 
-def gone(run: Path) -> None:
+def remove(run: Path) -> None:
     for name in ("config.yaml", "metrics.jsonl", "timing.jsonl", "manifest.json"):
         (run / name).unlink(missing_ok=True)

@@ -41,7 +41,7 @@ def kept(tmp_path_factory):
     return experiment(tmp_path_factory.mktemp("experiment"))
 
 
-def judged(tmp_path, kept, own, **changes):
+def judge(tmp_path, kept, own, **changes):
     folder = write_run(tmp_path / "new", own, seed=99, every=10, **changes)
     return bands.judge(read(folder), kept)
 
@@ -58,14 +58,14 @@ def test_what_is_kept_is_the_band_of_its_definition(kept):
 
 
 def test_a_run_like_the_others_stays_inside(tmp_path, kept):
-    found = judged(tmp_path, kept, curve(99))
+    found = judge(tmp_path, kept, curve(99))
     assert found.holds and describe_judged(found) == "inside at all 5 points"
 
 
 def test_a_run_that_leaves_says_where(tmp_path, kept):
     own = curve(99)
     own[3] = 0.9
-    found = judged(tmp_path, kept, own)
+    found = judge(tmp_path, kept, own)
     assert not found.holds
     assert describe_judged(found).startswith(
         "outside from iteration 30: 0.9, where the band is [0."
@@ -74,25 +74,25 @@ def test_a_run_that_leaves_says_where(tmp_path, kept):
 
 
 def test_where_all_seeds_agree_another_value_is_no_fault(tmp_path, kept):
-    assert judged(tmp_path, kept, [0.01, *curve(99)[1:]]).holds
+    assert judge(tmp_path, kept, [0.01, *curve(99)[1:]]).holds
 
 
 def test_a_run_that_ended_before_is_not_inside(tmp_path, kept):
-    found = judged(tmp_path, kept, curve(99)[:3], iterations=50)
+    found = judge(tmp_path, kept, curve(99)[:3], iterations=50)
     assert not found.holds
     assert describe_judged(found) == "inside at the 3 of 6 points reached"
 
 
 def test_a_run_belongs_to_the_variant_of_its_configuration(tmp_path, kept):
-    assert judged(tmp_path, kept, curve(1), algorithm="rloo").expected.name == "rloo"
-    other = judged(tmp_path / "other", kept, curve(1), algorithm="rloo", optimizer={"lr": 3e-4})
+    assert judge(tmp_path, kept, curve(1), algorithm="rloo").expected.name == "rloo"
+    other = judge(tmp_path / "other", kept, curve(1), algorithm="rloo", optimizer={"lr": 3e-4})
     assert other.expected.name == "rloo" and not other.holds
     said = "different configuration: optimizer.lr is 0.0003, expected 0.0001"
     assert describe_judged(other) == said
 
 
 def test_a_key_that_the_code_has_learnt_since_is_named_and_no_obstacle(tmp_path, kept):
-    found = judged(tmp_path, kept, curve(99), optimizer={"lr": 1e-4, "nesterov": False})
+    found = judge(tmp_path, kept, curve(99), optimizer={"lr": 1e-4, "nesterov": False})
     assert found.holds
     notes = table_judged([found], kept).notes
     assert "Ignored keys, which only one side has: optimizer.nesterov." in notes
@@ -100,7 +100,7 @@ def test_a_key_that_the_code_has_learnt_since_is_named_and_no_obstacle(tmp_path,
 
 def test_fewer_than_ten_seeds_make_no_band(tmp_path):
     kept = experiment(tmp_path, seeds=5, algorithms=("grpo",))
-    found = judged(tmp_path, kept, curve(99, shift=-0.5))
+    found = judge(tmp_path, kept, curve(99, shift=-0.5))
     assert found.holds and describe_judged(found) == "no band yet, n = 5 of 10"
 
 
@@ -174,7 +174,7 @@ def test_another_metric_than_the_band_is_refused(tmp_path, kept, capsys):
 
 def test_a_cache_elsewhere_is_no_other_configuration(tmp_path, kept):
     model = {"path": "tiny", "seed": 99, "cache_dir": str(tmp_path)}
-    assert not judged(tmp_path, kept, curve(99), model=model).unknown
+    assert not judge(tmp_path, kept, curve(99), model=model).unknown
 
 
 def test_a_function_that_moved_to_another_module_is_the_same_configuration():

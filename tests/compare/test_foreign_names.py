@@ -3,7 +3,7 @@
 import csv
 import io
 
-from spoilt_runs import gone, spoil_json
+from spoilt_runs import remove, spoil_json
 from written_runs import write_run
 
 from tandem.compare.__main__ import main
@@ -22,7 +22,7 @@ def test_a_name_controls_neither_a_terminal_nor_a_file(folder, capsys):
     assert "foo" in said.out and len(files) > 5
     texts = [said.out, said.err, *files]
     assert all(c.isprintable() for text in texts for c in text.replace("\n", ""))
-    gone(folder / "odd\x1b[2J\udcff")
+    remove(folder / "odd\x1b[2J\udcff")
 
 
 def test_the_name_of_a_commit_is_a_commit(tmp_path):

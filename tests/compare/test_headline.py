@@ -16,7 +16,7 @@ from tandem.compare.text_table import fit_table
 from tandem.record.reading.runs import find, read
 
 
-def compared(folder, **asked):
+def compare_runs(folder, **asked):
     return compare([read(path) for path in find([folder])], Request(**asked))
 
 
@@ -27,7 +27,7 @@ def scatter(n, gap, noise, seed=0):
 
 
 def test_the_terminal_says_what_the_page_says(tmp_path):
-    found = compared(write_sweep(tmp_path, scatter(5, 0.1, 0.01)))
+    found = compare_runs(write_sweep(tmp_path, scatter(5, 0.1, 0.01)))
     printed = " ".join(show_comparison(found).split())
     data = make_payload(found)
     for sentence in (data["headline"], *data["warnings"], *data["next"], data["meta"]):
@@ -35,7 +35,7 @@ def test_the_terminal_says_what_the_page_says(tmp_path):
 
 
 def test_a_claim_of_the_headline_comes_with_its_size(tmp_path):
-    found = compared(write_sweep(tmp_path, scatter(5, 0.1, 0.01)))
+    found = compare_runs(write_sweep(tmp_path, scatter(5, 0.1, 0.01)))
     (pair,) = found.pairs
     low, high = pair.simultaneous
     size = f"It beats rloo by {pair.difference.mean:.3f} [{low:.3f}, {high:.3f}]."
@@ -47,10 +47,12 @@ def test_equal_scores_tie_and_what_each_beats_is_said_of_each(tmp_path):
     scores = [0.7, 0.6, 0.5]
     assert sum(scores) != sum(reversed(scores))
     finals = {"grpo": scores, "rloo": scores[::-1], "reinforce": [0.1, 0.11, 0.1]}
-    two = compared(write_sweep(tmp_path / "two", {name: finals[name] for name in ("grpo", "rloo")}))
+    two = compare_runs(
+        write_sweep(tmp_path / "two", {name: finals[name] for name in ("grpo", "rloo")})
+    )
     tie = "grpo and rloo tie for the highest eval/accuracy: 0.600, n = 3."
     assert write_headline(two) == tie
-    said = write_headline(compared(write_sweep(tmp_path / "three", finals)))
+    said = write_headline(compare_runs(write_sweep(tmp_path / "three", finals)))
     by = "beats reinforce by 0.497 [0.054, 0.939]."
     assert said == f"{tie} grpo {by} rloo {by}"
 
@@ -59,14 +61,14 @@ def test_variants_that_tie_over_tasks_are_named_together(tmp_path):
     scores = [0.5, 0.6, 0.7, 0.6, 0.5]  # of four tasks: the middle half is 3 x 0.5 and 7 x 0.6
     for task in ("leg_counting", "chain_sum", "word_sorting", "gcd"):
         write_task(tmp_path, task, {"grpo": scores, "rloo": scores})
-    said = write_headline(compared(tmp_path))
+    said = write_headline(compare_runs(tmp_path))
     assert said.endswith("grpo and rloo tie for the highest interquartile mean: 0.570.")
 
 
 def test_a_variant_that_lacks_seeds_of_the_others_is_named(tmp_path):
     finals = {"rloo": [0.6, 0.61, 0.63, 0.6, 0.62], "grpo": [0.7, 0.71, 0.73]}
     said = "grpo has no score for seeds 3, 4, unlike others: its mean is over other seeds."
-    assert said in write_warnings(compared(write_sweep(tmp_path, finals)))
+    assert said in write_warnings(compare_runs(write_sweep(tmp_path, finals)))
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80, 120])
@@ -75,7 +77,7 @@ def test_no_line_of_a_table_is_wider_than_the_terminal(tmp_path, monkeypatch, co
     monkeypatch.setenv("COLUMNS", str(columns))
     assert shutil.get_terminal_size().columns == columns
     finals = {name: [0.5 + i / 50, 0.6, 0.55] for i, name in enumerate(("grpo", "rloo", "dapo"))}
-    found = compared(write_sweep(tmp_path, finals))
+    found = compare_runs(write_sweep(tmp_path, finals))
     for table in found.tables:
         said = fit_table(table, columns)
         assert max(map(len, said.splitlines())) <= columns
@@ -101,17 +103,17 @@ def test_a_name_gives_a_terminal_no_command():
 
 def test_below_five_seeds_the_next_step_is_five(tmp_path):
     sweep = write_sweep(tmp_path, scatter(3, 0.0, 0.05), sweep_dir="runs/mine")
-    sentence, command = write_next(compared(sweep))
+    sentence, command = write_next(compare_runs(sweep))
     assert sentence.startswith("Run 5 seeds of each")
     assert command == (
         "python -m tandem train -m algorithm=grpo,rloo 'seed=range(0,5)' sweep_dir=runs/mine"
-        if compared(sweep).variants[0].name == "grpo"
+        if compare_runs(sweep).variants[0].name == "grpo"
         else "python -m tandem train -m algorithm=rloo,grpo 'seed=range(0,5)' sweep_dir=runs/mine"
     )
 
 
 def test_from_five_on_it_is_the_seeds_that_would_tell_the_best_from_the_others(tmp_path):
-    found = compared(write_sweep(tmp_path, scatter(8, 0.02, 0.04, seed=4)))
+    found = compare_runs(write_sweep(tmp_path, scatter(8, 0.02, 0.04, seed=4)))
     (pair,) = found.pairs
     sentence, command = write_next(found)
     likely = pair.seeds_needed.likely
@@ -121,14 +123,14 @@ def test_from_five_on_it_is_the_seeds_that_would_tell_the_best_from_the_others(t
 
 
 def test_a_small_difference_is_named_instead_of_hundreds_of_seeds(tmp_path):
-    found = compared(write_sweep(tmp_path, scatter(8, 0.0005, 0.04, seed=1)))
+    found = compare_runs(write_sweep(tmp_path, scatter(8, 0.0005, 0.04, seed=1)))
     (sentence,) = write_next(found)
     most = found.pairs[0].simultaneous[1]
     assert f"at most {most:.3f} above" in sentence and "choose by cost" in sentence
 
 
 def test_nothing_is_left_to_run_where_all_is_told_apart(tmp_path):
-    found = compared(write_sweep(tmp_path, scatter(5, 0.2, 0.01)))
+    found = compare_runs(write_sweep(tmp_path, scatter(5, 0.2, 0.01)))
     (sentence,) = write_next(found)
     assert sentence.startswith("grpo is the best of these")
 
@@ -139,7 +141,7 @@ def two(folder, **changes):
         write_run(folder / f"grpo{seed}", [0.1], seed=seed, schedule={"warmup": 5}, group_size=8)
         own = {"schedule": {"warmup": 5}, "group_size": 8} | changes
         write_run(folder / f"rloo{seed}", [0.2], seed=seed, algorithm="rloo", **own)
-    return compared(folder)
+    return compare_runs(folder)
 
 
 @pytest.mark.parametrize(
@@ -162,7 +164,7 @@ def test_what_is_compared_is_no_warning(tmp_path):
     for rate in (1e-4, 3e-4):
         typed = ["algorithm=grpo", f"optimizer.lr={rate}"]
         write_run(tmp_path / str(rate), [0.1], optimizer={"lr": rate}, overrides=typed)
-    assert write_warnings(compared(tmp_path)) == []
+    assert write_warnings(compare_runs(tmp_path)) == []
 
 
 def test_an_algorithm_without_a_recipe_beside_one_with_is_said_so(tmp_path):
@@ -186,7 +188,7 @@ def test_differences_are_short_and_leave_out_what_has_no_effect(tmp_path):
         write_run(tmp_path / name, [0.1], algorithm=name, **common)
         config = tmp_path / name / "config.yaml"
         config.write_text(yaml.safe_dump(yaml.safe_load(config.read_text()) | {"algorithm": own}))
-    table = next(t for t in compared(tmp_path).tables if t.name == "configuration")
+    table = next(t for t in compare_runs(tmp_path).tables if t.name == "configuration")
     assert table.rows == [
         ("algorithm", "grpo", "rloo"),
         ("loss", "ppo(clip_low=0.2)", "reinforce"),

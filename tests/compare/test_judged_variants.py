@@ -25,7 +25,7 @@ def write(folder, algorithm, seed, trained, judge, judges=("judge",)):
     return write_run(run, trained, seed=seed, algorithm=algorithm, also=also, **named)
 
 
-def compared(folder):
+def compare_runs(folder):
     return compare([read(path) for path in find([folder])], Request())
 
 
@@ -35,7 +35,7 @@ def test_every_variant_is_told_by_its_intervals_over_seeds(tmp_path):
         for seed, move in enumerate(moves):
             rise = [0.2, 0.5, 0.7 + seed / 50]
             write(tmp_path, algorithm, seed, rise, [0.5, 0.5 + max(move, -move), 0.5 + move])
-    found = compared(tmp_path)
+    found = compare_runs(tmp_path)
     told = {one.variant: one for one in found.judges}
     assert {name: one.verdict for name, one in told.items()} == {
         "grpo": "no: the reward rose and the judge fell",
@@ -65,7 +65,7 @@ def test_one_run_is_told_by_its_prompts_and_says_so(tmp_path):
         numbers = {"eval/reward": (trained + noise[iteration]).tolist()}
         numbers |= {"eval/reward_judge": judge.tolist()}
         RunRecord(run).prompts(iteration, PROMPTS, numbers)
-    (one,) = compared(tmp_path).judges
+    (one,) = compare_runs(tmp_path).judges
     gap = values[1][1] - values[0][1]
     half = 2.093 * gap.std(ddof=1) / 20**0.5  # Student's, 19 degrees of freedom
     assert (one.over, one.verdict) == ("prompts", "no: the reward rose and the judge fell")
@@ -75,7 +75,7 @@ def test_one_run_is_told_by_its_prompts_and_says_so(tmp_path):
 
 def test_a_run_that_kept_no_prompts_claims_nothing(tmp_path):
     write(tmp_path, "grpo", 0, [0.2, 0.8], [0.5, 0.3])
-    found = compared(tmp_path)
+    found = compare_runs(tmp_path)
     assert not found.judges and all(table.name != "judges" for table in found.tables)
 
 

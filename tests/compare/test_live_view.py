@@ -18,17 +18,17 @@ from tandem.compare.report import live
 from tandem.sweep import status as outcome
 
 
-def watched(*places):
+def watch(*places):
     return live.Watched(list(map(str, places)), lambda runs: compare(runs, Request()))
 
 
-def seen(found):
+def observe(found):
     found._rest = 0.0  # the next request looks again
     return json.loads(found.latest().body)
 
 
 @contextmanager
-def served(found):
+def serve(found):
     with live.Server(found, 0) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
@@ -51,31 +51,31 @@ def grow(run, iteration, value):
 
 def test_new_lines_and_new_runs_appear(tmp_path):
     write_sweep(tmp_path, {"grpo": [0.5]}, iterations=9)
-    found = watched(tmp_path)
-    assert [len(v["scores"]) for v in seen(found)["variants"]] == [1]
+    found = watch(tmp_path)
+    assert [len(v["scores"]) for v in observe(found)["variants"]] == [1]
     grow(tmp_path / "grpo-0", 2, 0.7)
-    assert seen(found)["variants"][0]["mean"] == 0.7
+    assert observe(found)["variants"][0]["mean"] == 0.7
     write_run(tmp_path / "rloo-0", [0.0, 0.2], algorithm="rloo")
-    assert [v["name"] for v in seen(found)["variants"]] == ["grpo", "rloo"]
+    assert [v["name"] for v in observe(found)["variants"]] == ["grpo", "rloo"]
 
 
 def test_a_run_goes_on_until_its_lock_is_free_though_it_writes_nothing(tmp_path):
     write_sweep(tmp_path, {"grpo": [0.5]}, iterations=9)
-    found, run = watched(tmp_path), tmp_path / "grpo-0"
+    found, run = watch(tmp_path), tmp_path / "grpo-0"
     with outcome.lock_folder(run):
-        (score,) = seen(found)["variants"][0]["scores"]
+        (score,) = observe(found)["variants"][0]["scores"]
         assert (score["running"], score["died"]) == (True, False)
-    (score,) = seen(found)["variants"][0]["scores"]
+    (score,) = observe(found)["variants"][0]["scores"]
     assert (score["running"], score["died"]) == (False, True)
 
 
 def test_only_what_changed_is_read_again(tmp_path):
     write_sweep(tmp_path, {"grpo": [0.5, 0.6]})
-    found = watched(tmp_path)
-    seen(found)
+    found = watch(tmp_path)
+    observe(found)
     before = dict(found._known)
     grow(tmp_path / "grpo-1", 2, 0.7)
-    seen(found)
+    observe(found)
     same = {place.name: found._known[place] is before[place] for place in before}
     assert same == {"grpo-0": True, "grpo-1": False}
 
@@ -84,32 +84,32 @@ def test_only_what_changed_is_read_again(tmp_path):
 def test_a_run_that_is_half_written_is_named_and_the_others_stay(tmp_path, broken):
     write_sweep(tmp_path, {"grpo": [0.5, 0.6]})
     (tmp_path / "grpo-1" / broken).write_text('{"seed": \n')
-    data = seen(watched(tmp_path))
+    data = observe(watch(tmp_path))
     assert [len(v["scores"]) for v in data["variants"]] == [1]
     assert "grpo-1" in data["meta"]
 
 
 def test_a_torn_line_waits_for_its_end(tmp_path):
     write_sweep(tmp_path, {"grpo": [0.5]})
-    found = watched(tmp_path)
+    found = watch(tmp_path)
     with (tmp_path / "grpo-0" / "metrics.jsonl").open("a") as file:
         file.write('{"iteration": 2, "eval/accu')
         file.flush()
-        assert seen(found)["variants"][0]["mean"] == 0.5
+        assert observe(found)["variants"][0]["mean"] == 0.5
         file.write('racy": 0.9}\n')
-    assert seen(found)["variants"][0]["mean"] == 0.9
+    assert observe(found)["variants"][0]["mean"] == 0.9
 
 
 def test_before_the_first_line_it_says_what_it_waits_for(tmp_path):
-    found = watched(tmp_path / "nothing yet")
-    assert "there is no run in it" in seen(found)["headline"]
+    found = watch(tmp_path / "nothing yet")
+    assert "there is no run in it" in observe(found)["headline"]
     write_run(tmp_path / "nothing yet" / "run", [0.0, 0.3])
-    assert seen(found)["variants"][0]["mean"] == 0.3
+    assert observe(found)["variants"][0]["mean"] == 0.3
 
 
 def test_looking_takes_a_tenth_of_a_core_at_most(tmp_path):
     write_sweep(tmp_path, {"grpo": [0.5]})
-    found = watched(tmp_path)
+    found = watch(tmp_path)
     found.latest()
     grow(tmp_path / "grpo-0", 2, 0.7)
     assert found._rest > 0 and json.loads(found.latest().body)["variants"][0]["mean"] == 0.5
@@ -117,7 +117,7 @@ def test_looking_takes_a_tenth_of_a_core_at_most(tmp_path):
 
 def test_the_page_may_ask_its_own_server_and_nobody_else(tmp_path):
     write_sweep(tmp_path, {"grpo": [0.5]})
-    with served(watched(tmp_path)) as server:
+    with serve(watch(tmp_path)) as server:
         status, page = answer(server, "/")
         assert status == 200 and "connect-src 'self'" in page
         status, body = answer(server, "/data.json")
@@ -129,25 +129,25 @@ def test_the_page_may_ask_its_own_server_and_nobody_else(tmp_path):
 
 def test_a_place_without_runs_hides_no_other(tmp_path):
     write_sweep(tmp_path / "here", {"grpo": [0.5]})
-    found = watched(tmp_path / "here", tmp_path / "not yet")
-    data = seen(found)
+    found = watch(tmp_path / "here", tmp_path / "not yet")
+    data = observe(found)
     assert [v["name"] for v in data["variants"]] == ["grpo"]
     assert f"{tmp_path / 'not yet'}: there is no run in it" in data["meta"]
     write_run(tmp_path / "not yet" / "run", [0.0, 0.3], algorithm="rloo")
-    data = seen(found)
+    data = observe(found)
     assert [v["name"] for v in data["variants"]] == ["grpo", "rloo"]
     assert "there is no run" not in data["meta"]
 
 
 def test_prompts_of_an_evaluation_and_a_selection_are_news(tmp_path):
     write_sweep(tmp_path, {"grpo": [0.5]})
-    found = watched(tmp_path)
-    tags = [seen(found)["tag"]]
+    found = watch(tmp_path)
+    tags = [observe(found)["tag"]]
     write_prompts(tmp_path / "grpo-0", [0.0, 1.0])
-    tags.append(seen(found)["tag"])
+    tags.append(observe(found)["tag"])
     (tmp_path / "selection.json").write_text("{}")
-    tags.append(seen(found)["tag"])
-    assert len(set(tags)) == 3 and seen(found)["tag"] == tags[-1]
+    tags.append(observe(found)["tag"])
+    assert len(set(tags)) == 3 and observe(found)["tag"] == tags[-1]
 
 
 def test_a_bug_is_told_to_whoever_looks_and_printed_once(tmp_path, capsys):
@@ -160,7 +160,7 @@ def test_a_bug_is_told_to_whoever_looks_and_printed_once(tmp_path, capsys):
         return compare(runs, Request())
 
     found = live.Watched([str(tmp_path)], broken)
-    with served(found) as server:
+    with serve(found) as server:
         for path in ("/data.json", "/"):
             found._rest = 0.0
             assert answer(server, path) == (500, "KeyError: 'nobody knows'")
@@ -172,7 +172,7 @@ def test_a_bug_is_told_to_whoever_looks_and_printed_once(tmp_path, capsys):
 
 
 def test_a_reader_that_leaves_is_no_error_and_all_else_is_printed(tmp_path, capsys):
-    with live.Server(watched(tmp_path), 0) as server:
+    with live.Server(watch(tmp_path), 0) as server:
         for error in (BrokenPipeError(), ConnectionResetError(), RuntimeError("of ours")):
             try:
                 raise error
@@ -186,7 +186,7 @@ def test_a_reader_that_leaves_is_no_error_and_all_else_is_printed(tmp_path, caps
 def test_a_name_that_points_here_is_refused(tmp_path, host):
     """Otherwise any page that is open in the browser could read the runs (DNS rebinding)."""
     write_sweep(tmp_path, {"grpo": [0.5]})
-    with served(watched(tmp_path)) as server:
+    with serve(watch(tmp_path)) as server:
         status, said = answer(server, "/data.json", host=host)
         assert status == 403 and "eval/accuracy" not in said
 

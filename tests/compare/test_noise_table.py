@@ -15,7 +15,7 @@ from tandem.record.reading.variants import group_runs
 METRIC = "eval/accuracy"
 
 
-def written(folder, algorithm, answers, *, ids=None, sources=None, **common):
+def write(folder, algorithm, answers, *, ids=None, sources=None, **common):
     """A run for each row of answers: [n, P]."""
     for seed, values in enumerate(answers):
         place = folder / f"{algorithm}-{seed}"
@@ -43,7 +43,7 @@ def answers(n, prompts, *, seed, prompt, at=0.5, stream=0):
 
 def test_numbers_of_one_variant_and_what_to_buy(tmp_path):
     y = answers(4, 10, seed=0.01, prompt=0.3)
-    written(tmp_path, "grpo", y)
+    write(tmp_path, "grpo", y)
     table, found = table_of(tmp_path), estimate_shared(y, ["letters"] * 10)
     one = cells(table, "grpo")
     assert (one["n"], one["prompts"], one["larger error"]) == ("4", "10", "prompts")
@@ -58,8 +58,8 @@ def test_a_difference_is_decomposed_itself(tmp_path):
     are."""
     a = answers(4, 10, seed=0.05, prompt=0.3)
     b = a - 0.1 + np.array([[0.08], [-0.03], [-0.06], [0.01]])
-    written(tmp_path, "grpo", a)
-    written(tmp_path, "rloo", b)
+    write(tmp_path, "grpo", a)
+    write(tmp_path, "rloo", b)
     table = table_of(tmp_path)
     assert cells(table, "grpo")["larger error"] == cells(table, "rloo")["larger error"] == "prompts"
     gap = cells(table, "grpo - rloo")
@@ -71,8 +71,8 @@ def test_a_difference_is_decomposed_itself(tmp_path):
 
 def test_without_pairs_prompts_are_still_shared(tmp_path):
     a = answers(4, 10, seed=0.05, prompt=0.3)
-    written(tmp_path, "grpo", a)
-    written(tmp_path, "rloo", a[:3] - 0.1, warm_start=None)
+    write(tmp_path, "grpo", a)
+    write(tmp_path, "rloo", a[:3] - 0.1, warm_start=None)
     gap = cells(table_of(tmp_path), "grpo - rloo")
     assert gap["n"] == "4, 3" and float(gap["added by other prompts"]) < 0.01
 
@@ -83,8 +83,8 @@ def test_a_lost_run_takes_its_own_pair_and_no_other(tmp_path):
     a = np.stack([answers(1, 20, seed=0, prompt=0.3, stream=s)[0] for s in range(6)])
     b = a - 0.1 + np.array([0.05, -0.04, 0.06, -0.05, 0.03, -0.05])[:, None]
     ids = [range(20 * s, 20 * s + 20) for s in range(6)]
-    written(tmp_path, "grpo", a, ids=ids)
-    written(tmp_path, "rloo", b[:5], ids=ids)
+    write(tmp_path, "grpo", a, ids=ids)
+    write(tmp_path, "rloo", b[:5], ids=ids)
     table = table_of(tmp_path)
     gap = cells(table, "grpo - rloo")
     assert (gap["n"], gap["larger error"]) == ("5, 5", "seeds")
@@ -96,8 +96,8 @@ def test_prompts_that_are_shared_without_pairs_are_not_counted_twice(tmp_path):
     """One run of the pairs died before its score, and each seed has its own prompts."""
     ids = [range(10 * s, 10 * s + 10) for s in range(3)]
     y = answers(3, 10, seed=0.05, prompt=0.3)
-    written(tmp_path, "grpo", y, ids=ids)
-    written(tmp_path, "rloo", y[:2] - 0.1, ids=ids)
+    write(tmp_path, "grpo", y, ids=ids)
+    write(tmp_path, "rloo", y[:2] - 0.1, ids=ids)
     die(write_run(tmp_path / "rloo-2", [None, None], seed=2, algorithm="rloo"))
     table = table_of(tmp_path)
     assert set(cells(table, "grpo - rloo").values()) == {"grpo - rloo", "3, 2", "-"}
@@ -107,7 +107,7 @@ def test_prompts_that_are_shared_without_pairs_are_not_counted_twice(tmp_path):
 
 def test_seeds_that_were_asked_other_prompts_count_them_already(tmp_path):
     y = answers(3, 10, seed=0.05, prompt=0.3)
-    written(tmp_path, "grpo", y, ids=[range(10 * s, 10 * s + 10) for s in range(3)])
+    write(tmp_path, "grpo", y, ids=[range(10 * s, 10 * s + 10) for s in range(3)])
     one, found = cells(table_of(tmp_path), "grpo"), estimate_own(list(y), [["letters"] * 10] * 3)
     assert one["added by other prompts"] == "included"
     assert one["error from prompts"] == f"{found.prompts**0.5:.3f}"
@@ -116,9 +116,9 @@ def test_seeds_that_were_asked_other_prompts_count_them_already(tmp_path):
 def test_all_prompts_that_there_are_leave_nothing_to_chance(tmp_path):
     """Each source has one prompt, which any other set would contain too: no table."""
     every, one = ["a", "b", "c", "d"], ["a", "a", "b", "b"]
-    written(tmp_path / "all", "grpo", answers(3, 4, seed=0.1, prompt=0.1), sources=every)
+    write(tmp_path / "all", "grpo", answers(3, 4, seed=0.1, prompt=0.1), sources=every)
     assert table_of(tmp_path / "all") is None
-    written(tmp_path / "some", "grpo", answers(3, 4, seed=0.1, prompt=0.1), sources=one)
+    write(tmp_path / "some", "grpo", answers(3, 4, seed=0.1, prompt=0.1), sources=one)
     assert table_of(tmp_path / "some") is not None
 
 

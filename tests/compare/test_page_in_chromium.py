@@ -84,7 +84,7 @@ def complaints(browser):
     return found
 
 
-def opened(browser, url):
+def open_page(browser, url):
     browser.events.clear()
     browser.look(1280, 900, "light")
     browser.open(url)
@@ -93,7 +93,7 @@ def opened(browser, url):
 @pytest.mark.parametrize("name", ["language", "flows", "newcomers", "tasks", "many"])
 def test_it_looks_right_light_and_dark_wide_and_narrow(browser, pages, name):
     """Nothing overflows the edge, no chart contains NaN, nothing is requested."""
-    opened(browser, pages[name])
+    open_page(browser, pages[name])
     papers = set()
     for width, scheme in FORMS:
         browser.look(width, 900, scheme)
@@ -111,7 +111,7 @@ def test_it_looks_right_light_and_dark_wide_and_narrow(browser, pages, name):
 
 
 def test_another_axis_and_metric_draw_another_chart(browser, pages):
-    opened(browser, pages["language"])
+    open_page(browser, pages["language"])
     before = browser.run(PATHS)
     assert len(before) == 4 and all(path.count("L") == 12 for path in before)
     labels = "[...document.querySelectorAll('#curve text')].map((t) => t.textContent)"
@@ -127,7 +127,7 @@ def test_another_axis_and_metric_draw_another_chart(browser, pages):
 def test_seeds_end_at_their_own_tokens_and_the_mean_between_them(browser, tmp_path):
     for seed, times in ((0, 1), (1, 10)):
         wordy(write_run(tmp_path / "runs" / str(seed), [0.0, 0.2, 0.4], seed=seed), times)
-    opened(browser, page(tmp_path, "runs"))
+    open_page(browser, page(tmp_path, "runs"))
     browser.run("document.querySelector('[data-choice=tokens]').click()")
     ends = "[...document.querySelectorAll('#curve path.seed, #curve path.mean')]"
     last = f"{ends}.map((p) => parseFloat(p.getAttribute('d').split('L').pop()))"
@@ -139,7 +139,7 @@ def test_seeds_end_at_their_own_tokens_and_the_mean_between_them(browser, tmp_pa
 
 def test_a_chart_of_very_many_points_is_drawn(browser, pages):
     """As arguments of one call they would be too many."""
-    opened(browser, pages["language"])
+    open_page(browser, pages["language"])
     many = "Array.from({ length: 300000 }, (_, i) => i)"
     place = "document.getElementById('curve')"
     ends = "((f) => [f.x0, f.x1])"
@@ -147,7 +147,7 @@ def test_a_chart_of_very_many_points_is_drawn(browser, pages):
 
 
 def test_a_variant_is_hidden_and_comes_back(browser, pages):
-    opened(browser, pages["language"])
+    open_page(browser, pages["language"])
     for left in (3, 4):
         browser.run("document.querySelector('#legend button').click()")
         assert len(browser.run(PATHS)) == left
@@ -155,7 +155,7 @@ def test_a_variant_is_hidden_and_comes_back(browser, pages):
 
 def test_curves_are_read_by_arrow_keys_with_n_beside_them(browser, pages):
     """At the end one seed of ten is dead, and counts."""
-    opened(browser, pages["language"])
+    open_page(browser, pages["language"])
     browser.run("document.getElementById('curve').focus()")
     browser.key("ArrowLeft")
     said = browser.run("document.querySelector('#curve .tip').innerText")
@@ -175,7 +175,7 @@ def texts(browser, selector):
 
 def test_a_claim_is_drawn_clear_of_0_and_what_is_open_across_it(browser, pages):
     """By the thick, simultaneous interval; each row also has the thin one, and a shared axis."""
-    opened(browser, pages["language"])
+    open_page(browser, pages["language"])
     assert count(browser, ".pairs li.claim, .pairs li.open") == 6
     assert count(browser, ".difference .together") == 6
     assert count(browser, ".difference line.alone") == 3 * 6  # with both ends
@@ -190,23 +190,23 @@ def test_a_claim_is_drawn_clear_of_0_and_what_is_open_across_it(browser, pages):
 
 
 def test_the_dots_of_a_seed_are_joined_where_the_design_pairs_them(browser, pages):
-    opened(browser, pages["language"])
+    open_page(browser, pages["language"])
     assert count(browser, "#finals line.pair") == 3 * 10  # between four rows
-    opened(browser, pages["tasks"])
+    open_page(browser, pages["tasks"])
     assert count(browser, "#finals line.pair") == 4 * 5  # within a task, never between two
 
 
 def test_from_five_seeds_on_the_lines_of_seeds_are_drawn_on_demand(browser, pages):
-    opened(browser, pages["flows"])  # two seeds
+    open_page(browser, pages["flows"])  # two seeds
     assert count(browser, "#curve path.seed") == 4
-    opened(browser, pages["language"])  # ten
+    open_page(browser, pages["language"])  # ten
     assert count(browser, "#curve path.seed") == 0
     browser.run("document.querySelector('[data-switch=seeds]').click()")
     assert count(browser, "#curve path.seed") == 40
 
 
 def test_variants_stand_by_rank_everywhere(browser, pages):
-    opened(browser, pages["language"])
+    open_page(browser, pages["language"])
     ranked = browser.run("data.variants.map((v) => v.name)")
     means = browser.run("data.variants.map((v) => v.mean)")
     assert means == sorted(means, reverse=True)
@@ -214,7 +214,7 @@ def test_variants_stand_by_rank_everywhere(browser, pages):
 
 
 def test_of_twenty_variants_the_best_is_laid_beside_each_and_eight_curves_are_drawn(browser, pages):
-    opened(browser, pages["many"])
+    open_page(browser, pages["many"])
     assert count(browser, ".pairs li.claim, .pairs li.open") == 19
     assert count(browser, "#curve path.mean") == 8
     browser.run("document.querySelector('#legend button:last-child').click()")
@@ -224,7 +224,7 @@ def test_of_twenty_variants_the_best_is_laid_beside_each_and_eight_curves_are_dr
 
 
 def test_what_to_run_next_and_what_else_differs_stand_on_top(browser, pages):
-    opened(browser, pages["many"])
+    open_page(browser, pages["many"])
     said = browser.run("document.getElementById('advice').innerText")
     assert "The variants also differ in: warm-up" in said
     assert "Next: " in said
@@ -238,7 +238,7 @@ PICTURE = "document.querySelector('#shown img').src"
     ("name", "shown", "moments"), [("language", TEXT, 13), ("flows", PICTURE, 4)]
 )
 def test_the_slider_goes_through_training(browser, pages, name, shown, moments):
-    opened(browser, pages[name])
+    open_page(browser, pages[name])
     last = browser.run(shown)
     browser.run("document.getElementById('slider').focus()")
     browser.key("Home")
@@ -256,14 +256,14 @@ def test_where_no_prompt_is_shared_the_samples_say_so(browser, tmp_path):
         place = write_run(tmp_path / "runs" / name, [0.0, 0.2], algorithm=name)
         row = {"kind": "eval", "prompt": f"of {name}", "output": "?", "reward": 0.5}
         RunRecord(place).samples(0, [row])
-    opened(browser, page(tmp_path, "runs"))
+    open_page(browser, page(tmp_path, "runs"))
     said = browser.run("document.querySelector('#samples').innerText")
     assert "the variants have no prompt in common" in said
     assert not complaints(browser)
 
 
 def test_what_a_model_wrote_is_shown_and_not_obeyed(browser, pages):
-    opened(browser, pages["language"])
+    open_page(browser, pages["language"])
     browser.run("document.getElementById('slider').focus()")
     browser.key("Home")
     assert "<i>" in browser.run(TEXT)
@@ -271,7 +271,7 @@ def test_what_a_model_wrote_is_shown_and_not_obeyed(browser, pages):
 
 
 def test_a_table_sorts_by_its_numbers(browser, pages):
-    opened(browser, pages["language"])
+    open_page(browser, pages["language"])
     firsts = "[...document.querySelectorAll('#table-scores tbody tr td:first-child')]"
     names = f"{firsts}.map((cell) => cell.textContent)"
     press = "document.querySelectorAll('#table-scores th button')[2].click()"
@@ -282,7 +282,7 @@ def test_a_table_sorts_by_its_numbers(browser, pages):
 
 
 def test_runs_are_drawn_beside_their_band(browser, pages):
-    opened(browser, pages["newcomers"])
+    open_page(browser, pages["newcomers"])
     assert browser.run("document.querySelectorAll('path.expected').length") == 2
     assert browser.run("document.querySelectorAll('circle.outside').length") > 0
     said = browser.run("document.querySelector('#bands').innerText")
@@ -291,14 +291,14 @@ def test_runs_are_drawn_beside_their_band(browser, pages):
 
 
 def test_profiles_over_many_tasks_are_drawn(browser, pages):
-    opened(browser, pages["tasks"])
+    open_page(browser, pages["tasks"])
     assert browser.run("document.querySelectorAll('#profile path.mean').length") == 2
     assert "rloo, n = 20 scores" in browser.run("document.querySelector('#tasks').textContent")
     assert browser.run("document.querySelectorAll('#table-tasks').length") == 1
 
 
 def test_the_button_turns_the_light_on_and_off(browser, pages):
-    opened(browser, pages["language"])
+    open_page(browser, pages["language"])
     paper = "getComputedStyle(document.body).backgroundColor"
     light = browser.run(paper)
     browser.run("document.getElementById('theme').click()")
@@ -310,7 +310,7 @@ def test_a_served_page_grows_and_keeps_what_is_looked_at(browser, tmp_path):
     watched = live.Watched([str(tmp_path)], lambda runs: compare(runs, Request()))
     with live.Server(watched, 0) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        opened(browser, server.url)
+        open_page(browser, server.url)
         browser.run("document.querySelector('[data-choice=samples]').click()")
         browser.run("document.querySelector('#legend button').click()")
         browser.run("scrollTo(0, 200)")
@@ -337,7 +337,7 @@ def test_a_served_page_tells_of_a_bug_and_goes_on(browser, tmp_path):
 
     with live.Server(live.Watched([str(tmp_path)], broken), 0) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        opened(browser, server.url)
+        open_page(browser, server.url)
         said = "document.getElementById('live').textContent"
         for iteration, text in ((2, "KeyError"), (3, "live")):
             with (run / "metrics.jsonl").open("a") as file:

@@ -18,7 +18,7 @@ PICTURES = Pictures(
 )
 
 
-def evaluated(settings, own, parts):
+def evaluate(settings, own, parts):
     """The metric names of such an evaluation."""
     prompts = [Prompt(id=i, source=source, text="?") for i, source in enumerate(("std", "a/b"))]
     sums = {name: torch.ones(2, dtype=torch.float64) for name in PromptMetrics(parts).names}
@@ -26,7 +26,7 @@ def evaluated(settings, own, parts):
     return {name for one in passes for name in compute_metrics(sums, parts, prompts, one)}
 
 
-def trained():
+def train():
     """The metric names of an iteration's rewards and responses."""
     group = torch.tensor([0, 0, 1, 1])
     sampled = rollout(torch.ones(4, 3, dtype=torch.bool), group)
@@ -35,7 +35,7 @@ def trained():
 
 
 def test_of_an_evaluation_of_texts_accuracies_rewards_and_pass_at_k_are_scores():
-    names = evaluated(ANSWERS, Sampling(max_new_tokens=2), ("exact_match", "missing"))
+    names = evaluate(ANSWERS, Sampling(max_new_tokens=2), ("exact_match", "missing"))
     assert {name for name in names if not is_score(name)} == {
         "eval/length",
         "eval/truncated",
@@ -52,7 +52,7 @@ def test_of_an_evaluation_of_texts_accuracies_rewards_and_pass_at_k_are_scores()
 
 
 def test_of_an_evaluation_of_pictures_too():
-    names = evaluated(PICTURES, FlowSampling(steps=2), ("sharp",))
+    names = evaluate(PICTURES, FlowSampling(steps=2), ("sharp",))
     found = {name for name in names if is_score(name)}
     assert found == {
         f"eval/{what}{at}"
@@ -63,7 +63,7 @@ def test_of_an_evaluation_of_pictures_too():
 
 
 def test_of_an_iteration_means_are_and_spreads_and_what_is_missing_are_not():
-    names = trained()
+    names = train()
     found = {name for name in names if is_score(name)}
     assert found == {
         "reward/mean",

@@ -169,12 +169,12 @@ def run_dir(tmp_path, recorded):
     return folder
 
 
-def quoted(folder: Path) -> str:
+def quote(folder: Path) -> str:
     return "'" + str(folder).replace("'", "\\'") + "'"
 
 
 def test_a_resumed_run_keeps_its_directory(run_dir):
-    words = [f"resume={quoted(run_dir)}", "iterations=9", "logger.wandb.mode=offline"]
+    words = [f"resume={quote(run_dir)}", "iterations=9", "logger.wandb.mode=offline"]
     run = preflight(["train.py", *words])
     assert run.job.hydra.run.dir == run.cfg.run_dir == str(run_dir)
     assert (run.settings.iterations, run.cfg.logger.wandb.mode) == (9, "offline")
@@ -185,7 +185,7 @@ def test_a_resumed_run_keeps_its_directory(run_dir):
 
 def test_a_resumed_run_prints_its_own_configuration(run_dir, capsys):
     with pytest.raises(SystemExit):
-        preflight(["train.py", f"resume={quoted(run_dir)}", "--cfg", "job"])
+        preflight(["train.py", f"resume={quote(run_dir)}", "--cfg", "job"])
     assert yaml.safe_load(capsys.readouterr().out)["choices"]["algorithm"] == "rloo"
 
 

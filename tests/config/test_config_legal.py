@@ -136,7 +136,7 @@ MODELS = {"tiny_flow": ON_STEPS | ON_PICTURES, "tiny_lm": ON_TOKENS}
 LINES = [(model, *line) for model, lines in MODELS.items() for line in lines.items()]
 
 
-def checked(model, line):
+def check_line(model, line):
     """Check the line; for images the default is an algorithm of sampled steps."""
     steps = model == "tiny_flow" and "algorithm=" not in line
     own = ["algorithm=tempflow_grpo"] if steps else []
@@ -146,7 +146,7 @@ def checked(model, line):
 @pytest.mark.parametrize(("model", "line", "answer"), LINES, ids=[line for _, line, _ in LINES])
 def test_it_is_refused_with_its_reason(model, line, answer):
     with pytest.raises(ConfigError) as refused:
-        checked(model, line)
+        check_line(model, line)
     assert str(refused.value) == answer
 
 
@@ -162,7 +162,7 @@ def test_what_it_says_to_set_is_right(model, line, advice):
         kept.append(
             "algorithm/sampling_strategy=best_and_worst"
         )  # of the sampled steps of its preset
-    checked(model, " ".join([*kept, advice]))
+    check_line(model, " ".join([*kept, advice]))
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_what_it_says_to_set_is_right(model, line, advice):
     ],
 )
 def test_what_makes_sense_of_a_flow_passes(line):
-    checked("tiny_flow", line)
+    check_line("tiny_flow", line)
 
 
 def refuses(weights, lr):

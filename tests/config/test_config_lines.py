@@ -630,7 +630,7 @@ def test_the_algorithms_own_name_is_nearer_than_what_it_is_called_elsewhere():
         compose(["algorithm/loss=dro", "~recipe", "beta=1"])
 
 
-def answered(folder: Path, line: str, *words: str) -> subprocess.CompletedProcess:
+def run_line(folder: Path, line: str, *words: str) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, *words, str(ROOT / "train.py"), *shlex.split(line)],
         cwd=folder, capture_output=True, text=True, timeout=60,
@@ -646,7 +646,7 @@ def answered(folder: Path, line: str, *words: str) -> subprocess.CompletedProces
     ],
 )
 def test_the_command_answers_in_one_line_and_exits_with_2(line, answer, tmp_path):
-    done = answered(tmp_path, line)
+    done = run_line(tmp_path, line)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"{answer}\n")
     assert not list(tmp_path.iterdir())
 
@@ -667,7 +667,7 @@ for line in lines:
 def test_the_command_answers_a_wrong_value_and_a_sweep_as_shortly(tmp_path):
     """In one process: both import torch before they know."""
     told = {"epochs=two": WRONG["epochs=two"], "-m algorithm=rloo,grop": MISSPELT["algorithm=grop"]}
-    done = answered(tmp_path, shlex.join(told), "-c", ONE_BY_ONE)
+    done = run_line(tmp_path, shlex.join(told), "-c", ONE_BY_ONE)
     assert (done.stdout, done.stderr) == ("2\n2\n", "".join(f"{x}\n" for x in told.values()))
     assert not list(tmp_path.iterdir())
 

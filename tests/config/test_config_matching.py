@@ -95,7 +95,7 @@ WRONG = {
 }  # fmt: skip
 
 
-def composed(words):
+def compose_line(words):
     """The configuration of a command line."""
     cfg = compose(words)
     cfg.overrides = words
@@ -105,7 +105,7 @@ def composed(words):
 @pytest.mark.parametrize(("words", "line"), WRONG.items(), ids=WRONG)
 def test_a_contradiction_is_one_line_that_names_the_flag(words, line):
     with pytest.raises(ConfigError) as told:
-        check(composed(shlex.split(words)))
+        check(compose_line(shlex.split(words)))
     assert str(told.value) == line
 
 

@@ -8,7 +8,7 @@ SORT = "{_target_:tandem.data.rows.jsonl,path:rows.jsonl,seed:0}"
 REWARDS = ("reward=[exact_match,target_length]", "reward.target_length.function.target=3")
 
 
-def checked(a, b="", rewards=REWARDS):
+def check_mixture(a, b="", rewards=REWARDS):
     of = f"data.of={{a:{{data:{SORT}{a}}},b:{{data:{SORT}{b}}}}}"
     check(compose(["model=tiny_lm", "algorithm=grpo", "~recipe", "data=mixture", of, *rewards]))
 
@@ -34,7 +34,7 @@ WRONG = {
 @pytest.mark.parametrize(("given", "answer"), WRONG.items(), ids=[" ".join(x) for x in WRONG])
 def test_it_is_refused_with_its_reason(given, answer):
     with pytest.raises(ConfigError) as refused:
-        checked(*given)
+        check_mixture(*given)
     assert str(refused.value) == answer
 
 
@@ -47,12 +47,14 @@ def test_it_is_refused_with_its_reason(given, answer):
     ],
 )
 def test_what_makes_sense_passes(a, b):
-    checked(a, b)
+    check_mixture(a, b)
 
 
 def test_a_dataset_that_nothing_is_trained_on_is_refused():
     with pytest.raises(ConfigError) as refused:
-        checked(",rewards:[target_length]", rewards=(*REWARDS, "reward.target_length.weight=0"))
+        check_mixture(
+            ",rewards:[target_length]", rewards=(*REWARDS, "reward.target_length.weight=0")
+        )
     assert str(refused.value) == (
         "data.of.a.rewards: all have weight 0, so its samples train nothing; list another "
         "reward, or set reward.target_length.weight=1"

@@ -58,7 +58,7 @@ ENDS = [  # preset and both ends
 ]
 
 
-def refused(words):
+def refusal_of(words):
     preset, *others = shlex.split(words)
     with pytest.raises(ConfigError) as said:
         check(compose([f"algorithm={preset}", "model=tiny_flow", "~recipe", *others]))
@@ -67,9 +67,11 @@ def refused(words):
 
 @pytest.mark.parametrize(("words", "why"), WRONG.items(), ids=WRONG)
 def test_a_number_out_of_its_range_is_named(words, why):
-    assert refused(words) == f"{words.split()[-1]}: {why}"
+    assert refusal_of(words) == f"{words.split()[-1]}: {why}"
 
 
 @pytest.mark.parametrize("words", ENDS)
 def test_ends_that_do_not_rise_are_named(words):
-    assert refused(words) == f"{' '.join(words.split()[-2:])}: the first must be below the second"
+    assert (
+        refusal_of(words) == f"{' '.join(words.split()[-2:])}: the first must be below the second"
+    )

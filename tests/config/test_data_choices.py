@@ -5,14 +5,14 @@ import pytest
 from tandem.config import ConfigError, check, compose
 
 
-def chosen(*words):
+def choose(*words):
     cfg = compose(words)
     return tuple(cfg.choices[group] for group in ("environment", "reward", "recipe"))
 
 
 def test_hilo_chooses_its_environment_its_reward_and_its_recipe():
-    assert chosen("data=hilo") == ("hilo", "episode", "hilo/tiny_lm/grpo")
-    by_hand = chosen("data=hilo", "reward=exact_match", "~recipe")
+    assert choose("data=hilo") == ("hilo", "episode", "hilo/tiny_lm/grpo")
+    by_hand = choose("data=hilo", "reward=exact_match", "~recipe")
     assert by_hand == ("hilo", "exact_match", None)
 
 

@@ -28,18 +28,18 @@ DANGEROUS = [
 ]
 
 
-def named_in(node):
+def targets_in(node):
     """An oracle that parses: every `_target_` of a tree."""
     if isinstance(node, dict):
         own = [node["_target_"]] if "_target_" in node else []
-        return own + [x for value in node.values() for x in named_in(value)]
-    return [x for value in node for x in named_in(value)] if isinstance(node, list) else []
+        return own + [x for value in node.values() for x in targets_in(value)]
+    return [x for value in node for x in targets_in(value)] if isinstance(node, list) else []
 
 
 def of_options():
     files = [yaml.safe_load(p.read_text()) for p in sorted(conf_folder().rglob("*.yaml"))]
     nodes = [option.node for option in declared.options().values()]
-    return sorted({x for tree in [*files, *nodes] for x in named_in(tree)})
+    return sorted({x for tree in [*files, *nodes] for x in targets_in(tree)})
 
 
 def test_every_target_of_an_option_is_admitted():

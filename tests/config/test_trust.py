@@ -352,7 +352,7 @@ def test_an_engine_that_a_run_of_ones_own_started_is_started_again_with_its_mode
         check(configuration([f"resume={other}"]))
 
 
-def admitted(folder, *, cfg):
+def admit(folder, *, cfg):
     """The servers that a run of this configuration finds and may ask."""
     with check_addresses(partial(admit_address, cfg)):
         return find_urls(folder, patience=0)
@@ -366,14 +366,14 @@ def test_an_address_that_a_foreign_run_finds_in_its_folder_is_not_believed(tmp_p
     check(resumed)
     url = "http://evil.example:80"
     AddressFile(folder=run, urls=["http://127.0.0.1:8000"]).write(ready=True)
-    assert admitted(run, cfg=resumed) == ["http://127.0.0.1:8000"]
+    assert admit(run, cfg=resumed) == ["http://127.0.0.1:8000"]
     AddressFile(folder=run, urls=["http://127.0.0.1:8000", url]).write(ready=True)
     with pytest.raises(
         ConfigError, match=r"the run would connect to http://evil\.example, which you"
     ):
-        admitted(run, cfg=resumed)
-    assert admitted(run, cfg=cfg)[1] == url  # a run started by the user, which is remembered
-    assert admitted(run, cfg=resumed)[1] == url
+        admit(run, cfg=resumed)
+    assert admit(run, cfg=cfg)[1] == url  # a run started by the user, which is remembered
+    assert admit(run, cfg=resumed)[1] == url
 
 
 def test_an_address_is_believed_in_a_folder_that_the_command_line_names(tmp_path):
@@ -381,9 +381,9 @@ def test_an_address_is_believed_in_a_folder_that_the_command_line_names(tmp_path
     run = run_of(tmp_path / "run", OmegaConf.to_yaml(cfg, resolve=True))
     AddressFile(folder=tmp_path, urls=["http://node7.example:80"]).write(ready=True)
     with pytest.raises(ConfigError, match=r"the run would connect to http://node7\.example"):
-        admitted(tmp_path, cfg=configuration([f"resume={run}"]))
+        admit(tmp_path, cfg=configuration([f"resume={run}"]))
     resumed = configuration([f"resume={run}", f"rollout.engine.folder={tmp_path}"])
-    assert admitted(tmp_path, cfg=resumed) == ["http://node7.example:80"]
+    assert admit(tmp_path, cfg=resumed) == ["http://node7.example:80"]
 
 
 def test_a_variable_for_servers_that_are_still_to_be_found_is_named_each_time(

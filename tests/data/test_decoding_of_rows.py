@@ -14,14 +14,14 @@ from tandem.data.decoding import MOST_PIXELS, SHOWN, Decoding, middle, nearest_s
 EXACT = Decoding(exact=True)
 
 
-def encoded(picture, kind="PNG", **options):
+def encode(picture, kind="PNG", **options):
     file = io.BytesIO()
     picture.save(file, format=kind, **options)
     return file.getvalue()
 
 
 def one_colour(mode, colour):
-    return encoded(Image.new(mode, (3, 2), colour))
+    return encode(Image.new(mode, (3, 2), colour))
 
 
 def lying_png(width, height):
@@ -59,7 +59,7 @@ def test_colours_that_rgb_has_are_read_as_they_are(mode, colour, seen):
 
 def test_what_has_no_one_colour_is_not_learnt_from_but_shown():
     glass = one_colour("RGBA", (1, 2, 3, 128))
-    print_ = encoded(Image.new("CMYK", (3, 2), (0, 0, 0, 0)), "JPEG")
+    print_ = encode(Image.new("CMYK", (3, 2), (0, 0, 0, 0)), "JPEG")
     for content, reason in ((glass, "transparent pixels"), (print_, "mode CMYK, not RGB")):
         with pytest.raises(ValueError, match=reason):
             EXACT(content)
@@ -67,7 +67,7 @@ def test_what_has_no_one_colour_is_not_learnt_from_but_shown():
 
 
 def test_numbers_without_a_known_white_are_read_by_nobody():
-    content = encoded(Image.new("F", (3, 2), 0.5), "TIFF")
+    content = encode(Image.new("F", (3, 2), 0.5), "TIFF")
     for decode in (EXACT, SHOWN):
         with pytest.raises(ValueError, match="mode F"):
             decode(content)
@@ -78,7 +78,7 @@ def test_a_picture_is_turned_as_its_camera_was():
     exif[0x0112] = 6  # a quarter turn to the right
     pixels = np.zeros((16, 32, 3), np.uint8)
     pixels[:, :16] = 255  # its left half becomes the upper one
-    content = encoded(Image.fromarray(pixels), "JPEG", exif=exif, quality=95)
+    content = encode(Image.fromarray(pixels), "JPEG", exif=exif, quality=95)
     seen = EXACT(content).float().mean((1, 2))
     assert seen.shape == (32,) and seen[:15].min() > 200 and seen[17:].max() < 50
 
@@ -101,7 +101,7 @@ def test_what_is_no_whole_picture_of_a_bearable_size_is_refused(content, reason)
 
 def test_a_picture_that_breaks_off_is_refused_wherever_it_does():
     pixels = torch.rand((32, 32, 3), generator=torch.Generator().manual_seed(0)).mul(255).byte()
-    whole = encoded(Image.fromarray(pixels.numpy()), "JPEG")
+    whole = encode(Image.fromarray(pixels.numpy()), "JPEG")
     for part in (0.1, 0.5, 0.9):
         with pytest.raises(ValueError, match=r"no picture|cannot be read"):
             EXACT(whole[: int(part * len(whole))])
@@ -120,4 +120,4 @@ def test_a_cut_is_the_middle_at_the_size_nearest_in_shape():
     pixels = np.zeros((8, 24, 3), np.uint8)
     pixels[:, 4:20] = 200  # the middle 8 x 16
     decode = Decoding(exact=True, sizes=((4, 4), (4, 8)))
-    assert torch.equal(decode(encoded(Image.fromarray(pixels))), torch.full((4, 8, 3), 200).byte())
+    assert torch.equal(decode(encode(Image.fromarray(pixels))), torch.full((4, 8, 3), 200).byte())

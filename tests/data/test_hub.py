@@ -183,7 +183,7 @@ def test_a_part_that_no_column_has_is_named_with_those_that_there_are(tmp_path, 
         hub(name=str(path), split=Split(held_out=0.0), columns=columns, seed=0)
 
 
-def pictured(path, shown):
+def make_split(path, shown):
     """A split of identical questions, each about its own images."""
     path.mkdir()
     pixels = [[Image.new(mode, (6, 4), colour) for mode, colour in row] for row in shown]
@@ -198,7 +198,10 @@ def test_a_column_of_pictures_is_shown(tmp_path):
     shown = [[("RGB", (9, 0, 0))], [("L", 7)], [("RGB", (1, 1, 1)), ("RGB", (2, 2, 2))]]
     columns = Columns(prompt="problem", images="images")
     data = hub(
-        name=pictured(tmp_path / "shown", shown), split=Split(held_out=0.0), columns=columns, seed=0
+        name=make_split(tmp_path / "shown", shown),
+        split=Split(held_out=0.0),
+        columns=columns,
+        seed=0,
     )
     red, grey = data.train  # the same question of other pictures is another one
     assert red.messages == ({"role": "user", "content": "<image>Find x."},) and red.fields == {}
@@ -210,7 +213,7 @@ def test_a_column_of_pictures_is_shown(tmp_path):
 
 
 def test_a_column_of_pictures_that_nobody_named_is_told_by_the_key_that_names_it(tmp_path):
-    name = pictured(tmp_path / "shown", [[("RGB", (9, 0, 0))], [("L", 7)]])
+    name = make_split(tmp_path / "shown", [[("RGB", (9, 0, 0))], [("L", 7)]])
     with pytest.raises(ValueError, match=r"no usable row .* set data.columns.images=images"):
         hub(name=name, split=Split(), columns=Columns(prompt="problem"), seed=0)
 

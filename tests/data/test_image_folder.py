@@ -58,7 +58,7 @@ def load(place, **options):
     return image_folder(path=str(place), columns=columns, seed=0, **{"held_out": 0} | options)
 
 
-def seen(prompts):
+def observe(prompts):
     return [(p.text, NAMED[tuple(p.media.load()[0, 0].tolist())]) for p in prompts]
 
 
@@ -68,7 +68,7 @@ def test_a_text_beside_a_picture_is_its_caption(tmp_path):
         "more/b.txt": "a blue one", "more/b.json": json.dumps({"size": 3}), ".hidden": b"",
     })  # fmt: skip
     data = load(tmp_path / "birds")
-    assert seen(data.demonstrations) == [("a red one", "red"), ("a blue one", "blue")]
+    assert observe(data.demonstrations) == [("a red one", "red"), ("a blue one", "blue")]
     assert [prompt.fields for prompt in data.train] == [{}, {"size": 3, "label": "more"}]
     assert {prompt.source for prompt in data.train} == {"birds"} and data.quarantine == ()
 
@@ -77,7 +77,7 @@ def test_folders_of_splits_are_the_splits(tmp_path):
     for split, colour in (("train", RED), ("validation", BLUE), ("test", GREEN)):
         lay(tmp_path / split, {"x.png": png(colour), "x.txt": split})
     data = load(tmp_path)
-    splits = [seen(part) for part in (data.train, data.eval, data.test)]
+    splits = [observe(part) for part in (data.train, data.eval, data.test)]
     assert splits == [[("train", "red")], [("validation", "blue")], [("test", "green")]]
 
 
@@ -91,7 +91,7 @@ def test_metadata_names_pictures_as_imagefolder_has_it(tmp_path):
     lay(tmp_path, {"a.png": png(RED), "in/b.png": png(BLUE), "c.png": png(GREEN)})
     lay(tmp_path, {"metadata.jsonl": "".join(f"{json.dumps(row)}\n" for row in ROWS)})
     (prompt,) = load(tmp_path).demonstrations
-    assert seen([prompt]) == [("one", "red")]
+    assert observe([prompt]) == [("one", "red")]
     pairs = Columns(prompt="text", chosen="chosen", rejected="rejected")
     (pair,) = load(tmp_path, columns=pairs).pairs
     sides = pair.chosen_media, pair.rejected_media
@@ -103,7 +103,7 @@ def test_metadata_names_pictures_as_imagefolder_has_it(tmp_path):
 
 def test_metadata_may_be_a_table_of_commas(tmp_path):
     lay(tmp_path, {"in/a.png": png(RED), "in/metadata.csv": 'file_name,text\na.png,"one, two"\n'})
-    assert seen(load(tmp_path).train) == [("one, two", "red")]
+    assert observe(load(tmp_path).train) == [("one, two", "red")]
 
 
 def test_metadata_may_be_larger_than_any_picture(tmp_path, monkeypatch):
@@ -128,7 +128,7 @@ def test_metadata_leads_to_no_file_outside_of_the_folder(tmp_path):
     rows = [{"file_name": name, "text": "x"} for name in names]
     lay(tmp_path, {"data/metadata.jsonl": "".join(f"{json.dumps(row)}\n" for row in rows)})
     data = load(tmp_path / "data")
-    assert seen(data.train) == [("x", "blue")]
+    assert observe(data.train) == [("x", "blue")]
     assert [row.line for row in data.quarantine] == [1, 2, 3, 4]
     assert {row.reason.endswith("does not exist in the folder") for row in data.quarantine}
 
@@ -145,7 +145,7 @@ def test_a_bad_picture_is_set_aside_and_the_others_stay(tmp_path):
     lay(tmp_path, {"a.png": png(RED), "a.txt": "fine", "b.png": png(BLUE)[:40], "b.txt": "cut",
                    "c.png": png(GREEN), "d.txt": "alone", "model.pth": b"\x80\x04"})  # fmt: skip
     data = load(tmp_path)
-    assert seen(data.train) == [("fine", "red")]
+    assert observe(data.train) == [("fine", "red")]
     reasons = {row.text: row.reason for row in data.quarantine}
     assert reasons.pop("") == "1 files end in .pth, which is not supported"
     assert reasons["b"].startswith("`picture`: b.png") and "no 'text'" in reasons["c"]
@@ -156,7 +156,7 @@ def test_no_picture_stays_in_memory(tmp_path):
     lay(tmp_path, {"a.png": png(RED), "a.txt": "one"})
     (prompt,) = load(tmp_path).train
     lay(tmp_path, {"a.png": png(BLUE)})
-    assert seen([prompt]) == [("one", "blue")]
+    assert observe([prompt]) == [("one", "blue")]
 
 
 def test_rows_ask_for_the_size_nearest_in_shape_and_get_it(tmp_path):
@@ -234,7 +234,7 @@ def test_a_shard_is_read_as_webdataset_writes_it(tmp_path):
                 tar.addfile(header(name, size=len(content)), io.BytesIO(content))
         data = load(path)
         want = [("one", "red"), ("two", "blue"), ("three", "green")][: 3 if own is members else 2]
-        assert seen(data.train) == want and data.quarantine == ()
+        assert observe(data.train) == want and data.quarantine == ()
         assert data.train[1].fields["label"] == "7"
 
 
@@ -267,7 +267,7 @@ def test_of_a_hostile_shard_the_good_rows_are_read_and_the_rest_is_counted(tmp_p
         ("big.png", bytes(5000)), ("good.png", png(GREEN)), ("good.txt", b"good"),
     ])  # fmt: skip
     data = load(tmp_path / "x.tar")
-    assert seen(data.train) == [("a name is no path", "red"), ("good", "green")]
+    assert observe(data.train) == [("a name is no path", "red"), ("good", "green")]
     assert not list(tmp_path.rglob("evil*"))
     said = sorted(row.reason for row in data.quarantine if not row.line)
     assert said == [
@@ -287,7 +287,7 @@ def broken(path, info):
     return path
 
 
-def sized(size):
+def header_of(size):
     """A header with that size, in the base 256 of large numbers."""
     info = header("b.png", size=0).tobuf()
     field = (0x80 << 88 | size) if size >= 0 else (1 << 96) + size
@@ -300,7 +300,13 @@ def sized(size):
 
 @pytest.mark.parametrize(
     "info",
-    [sized(10 << 30), sized(-512), sized(-(1 << 40)), b"\xff" * 512, b"broken" + bytes(506)],
+    [
+        header_of(10 << 30),
+        header_of(-512),
+        header_of(-(1 << 40)),
+        b"\xff" * 512,
+        b"broken" + bytes(506),
+    ],
     ids=["ten gigabytes", "backwards", "far backwards", "no header", "no checksum"],
 )
 def test_a_shard_is_read_up_to_a_header_that_lies(tmp_path, info):
@@ -328,7 +334,7 @@ def test_a_shard_that_was_cut_off_gives_what_is_whole(tmp_path):
     content = whole.read_bytes()
     whole.write_bytes(content[: content.index(b"b.png") + 520])
     data = load(whole)
-    assert seen(data.train) == [("red", "red")] and "is truncated" in data.quarantine[0].reason
+    assert observe(data.train) == [("red", "red")] and "is truncated" in data.quarantine[0].reason
 
 
 def test_a_packed_archive_is_no_shard(tmp_path):
@@ -354,7 +360,9 @@ def test_a_file_larger_than_any_picture_is_not_read(tmp_path, monkeypatch):
     lay(tmp_path, {"a.png": png(RED), "a.txt": "one", "b.png": bytes(3000), "b.txt": "two"})
     monkeypatch.setattr(decoding, "MOST_BYTES", 2000)
     data = load(tmp_path)
-    assert seen(data.train) == [("one", "red")] and "larger than 2000" in data.quarantine[0].reason
+    assert (
+        observe(data.train) == [("one", "red")] and "larger than 2000" in data.quarantine[0].reason
+    )
 
 
 def test_links_out_of_the_folder_and_special_files_are_counted_and_not_read(tmp_path):
@@ -367,14 +375,14 @@ def test_links_out_of_the_folder_and_special_files_are_counted_and_not_read(tmp_
     lay(place, {"in/said.txt": "blue"})
     (place / "b.txt").symlink_to("in/said.txt")
     data = load(place)
-    assert seen(data.train) == [("blue", "blue")]
+    assert observe(data.train) == [("blue", "blue")]
     reasons = [row.reason for row in data.quarantine]
     assert reasons[:2] == [
         "2 files are links that lead out of the folder", "2 files are pipes or devices"
     ]  # fmt: skip
 
 
-def cached(place, files, revision="abc123"):
+def write_cache(place, files, revision="abc123"):
     """The layout of a repository in the hub's cache: files by hash, and links by name."""
     snapshot = place / "snapshots" / revision
     for number, (name, content) in enumerate(files.items()):
@@ -388,21 +396,21 @@ def cached(place, files, revision="abc123"):
 def test_a_snapshot_of_the_hub_s_cache_has_its_rows_and_those_of_no_other_repository(tmp_path):
     files = {"train/a.png": png(RED), "train/a.txt": "one", "test/b.png": png(BLUE),
              "test/b.txt": "two", "train/c.txt": "three"}  # fmt: skip
-    snapshot = cached(tmp_path / "datasets--me--shapes", files)
-    other = cached(tmp_path / "datasets--me--secret", {"c.png": png(GREEN)})
+    snapshot = write_cache(tmp_path / "datasets--me--shapes", files)
+    other = write_cache(tmp_path / "datasets--me--secret", {"c.png": png(GREEN)})
     (snapshot / "train" / "c.png").symlink_to(other / "c.png")
     data = load(snapshot)
-    assert (seen(data.train), seen(data.test)) == ([("one", "red")], [("two", "blue")])
+    assert (observe(data.train), observe(data.test)) == ([("one", "red")], [("two", "blue")])
     assert "1 files are links that lead out of the folder" in {x.reason for x in data.quarantine}
     (tmp_path / "here").symlink_to(snapshot)
-    assert seen(load(tmp_path / "here" / "train").train) == [("one", "red")]
+    assert observe(load(tmp_path / "here" / "train").train) == [("one", "red")]
 
 
 def test_a_folder_that_only_looks_like_the_hub_s_cache_leads_nowhere(tmp_path):
     files = {"a.png": png(RED), "a.txt": "one"}
     with pytest.raises(ValueError, match="no usable picture"):
-        load(cached(tmp_path / "mine", files))
-    fake = cached(tmp_path / "datasets--me--fake", files)
+        load(write_cache(tmp_path / "mine", files))
+    fake = write_cache(tmp_path / "datasets--me--fake", files)
     (tmp_path / "datasets--me--fake" / "blobs").rename(tmp_path / "elsewhere")
     (tmp_path / "datasets--me--fake" / "blobs").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ValueError, match="no usable picture"):

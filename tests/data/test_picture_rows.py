@@ -18,7 +18,7 @@ def picture(path, size=(6, 4), colour=(255, 0, 0), mode="RGB", **options):
     return path
 
 
-def written(path, rows):
+def write(path, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(path)
 
@@ -32,7 +32,7 @@ def place(tmp_path):
 
 def load(place, rows, **options):
     options = {"pictures": True, "held_out": 0} | options
-    return jsonl(path=written(place / "rows.jsonl", rows), seed=0, **options)
+    return jsonl(path=write(place / "rows.jsonl", rows), seed=0, **options)
 
 
 def test_a_row_shows_the_picture_that_it_names(place):
@@ -140,7 +140,7 @@ def test_a_picture_is_turned_as_its_camera_was(place):
 
 def test_a_folder_has_a_file_for_each_split(tmp_path):
     (tmp_path / "train.txt").write_text("one\ntwo\nthree\n")
-    written(tmp_path / "test.jsonl", [{"prompt": "four", "source": "own", "negative_prompt": "x"}])
+    write(tmp_path / "test.jsonl", [{"prompt": "four", "source": "own", "negative_prompt": "x"}])
     (tmp_path / "eval.txt").write_text("five\n")
     data = folder(path=str(tmp_path), negative_prompt="blurry", seed=0)
     splits = (data.train, data.eval, data.test)
@@ -162,7 +162,7 @@ def test_a_wave_is_the_home_of_the_user(tmp_path, monkeypatch, option, name):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "my prompts").mkdir()
     (tmp_path / "my prompts" / "train.txt").write_text("one\ntwo\n")
-    written(tmp_path / "my prompts" / "rows.jsonl", [{"prompt": "one"}, {"prompt": "two"}])
+    write(tmp_path / "my prompts" / "rows.jsonl", [{"prompt": "one"}, {"prompt": "two"}])
     cfg = compose([f"data={option}", f'data.path="~/my prompts{name}"', "data.held_out=0"])
     assert [prompt.text for prompt in build(cfg.data, "data").train] == ["one", "two"]
 
@@ -185,14 +185,14 @@ def test_a_folder_is_refused_if_it_is_none_or_unclear(tmp_path):
         with pytest.raises(ValueError, match=f"is a file, but data=folder reads .*; {instead}"):
             folder(path=str(tmp_path / name), seed=0)
     (tmp_path / "train.txt").write_text("one")
-    written(tmp_path / "train.jsonl", [{"prompt": "one"}])
+    write(tmp_path / "train.jsonl", [{"prompt": "one"}])
     with pytest.raises(ValueError, match=r"train\.jsonl and train\.txt are the same split"):
         folder(path=str(tmp_path), seed=0)
 
 
 def test_pictures_of_a_folder_lie_in_it(place):
     pair = {"prompt": "red", "chosen": "red.png", "rejected": "more/blue.png"}
-    written(place / "train.jsonl", [pair, {"prompt": "blue", "picture": "more/blue.png"}])
+    write(place / "train.jsonl", [pair, {"prompt": "blue", "picture": "more/blue.png"}])
     overrides = ["data=folder", f"data.path={place}", "data.pictures=true", "data.resize=16"]
     data = build(compose([*overrides, "data.held_out=0"]).data, "data")
     assert data.pairs[0].chosen_media.shape == data.demonstrations[0].media.shape == (16, 16, 3)

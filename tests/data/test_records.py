@@ -15,31 +15,37 @@ from tandem.training.lightning_hooks import Iterations
 from tandem.types import Prompt
 
 
-def asked(number=0, **options):
+def make_prompt(number=0, **options):
     return Prompt(**{"id": number, "source": "s", "text": "cab>", "answer": "abc", **options})
 
 
 def test_prompts_in_a_list_and_ids_of_numpy_are_as_good():
     numpy = pytest.importorskip("numpy")
-    data = Data(train=[asked(numpy.int64(3))], eval=[])
+    data = Data(train=[make_prompt(numpy.int64(3))], eval=[])
     assert data.train[0].id == 3
 
 
 @pytest.mark.parametrize(
     ("prompts", "said"),
     [
-        ((asked(i) for i in itertools.count()), "Data.train is a generator; give a tuple"),
+        ((make_prompt(i) for i in itertools.count()), "Data.train is a generator; give a tuple"),
         (("cab>",), "Data.train holds a str; give a tuple of Prompts"),
-        ((asked("x"),), r"a prompt of Data.train \(id x\): its id is of str; give int"),
-        ((asked(1 << 63),), "the id 9223372036854775808 of a prompt is not from 0 to 2"),
-        ((asked(-1),), "the id -1 of a prompt is not from 0 to 2"),
-        ((asked(answer=5),), "its answer is of int; give str or None"),
-        ((asked(), asked(1, answer=["abc"])), "its answer is of list; give str or None"),
-        ((asked(text=5),), "its text is of int; give str or None"),
-        ((asked(source=None),), "its source is of NoneType; give str"),
-        ((asked(fields=None),), "its fields is of NoneType; give Mapping"),
-        ((asked(rewards=()),), "rewards=.. of a prompt names none; None is all of them"),
-        ((asked(fields={"reported_with": 5}),), "`reported_with` must be a text or a list of"),
+        ((make_prompt("x"),), r"a prompt of Data.train \(id x\): its id is of str; give int"),
+        ((make_prompt(1 << 63),), "the id 9223372036854775808 of a prompt is not from 0 to 2"),
+        ((make_prompt(-1),), "the id -1 of a prompt is not from 0 to 2"),
+        ((make_prompt(answer=5),), "its answer is of int; give str or None"),
+        (
+            (make_prompt(), make_prompt(1, answer=["abc"])),
+            "its answer is of list; give str or None",
+        ),
+        ((make_prompt(text=5),), "its text is of int; give str or None"),
+        ((make_prompt(source=None),), "its source is of NoneType; give str"),
+        ((make_prompt(fields=None),), "its fields is of NoneType; give Mapping"),
+        ((make_prompt(rewards=()),), "rewards=.. of a prompt names none; None is all of them"),
+        (
+            (make_prompt(fields={"reported_with": 5}),),
+            "`reported_with` must be a text or a list of",
+        ),
     ],
 )
 def test_a_split_that_is_none_is_refused(prompts, said):
@@ -49,12 +55,12 @@ def test_a_split_that_is_none_is_refused(prompts, said):
 
 def test_a_curriculum_that_makes_no_stream_is_refused():
     with pytest.raises(ValueError, match=r"Data\.curriculum makes a PromptStream"):
-        Data(train=(asked(),), eval=(), curriculum=5)
+        Data(train=(make_prompt(),), eval=(), curriculum=5)
 
 
 def test_a_row_whose_group_is_null_is_reported_by_its_source_alone():
-    assert groups_to_report(asked(fields={"reported_with": None})) == ()
-    assert groups_to_report(asked(fields={"reported_with": "all"})) == ("all",)
+    assert groups_to_report(make_prompt(fields={"reported_with": None})) == ()
+    assert groups_to_report(make_prompt(fields={"reported_with": "all"})) == ("all",)
 
 
 class Ends(PromptStream):
@@ -63,7 +69,7 @@ class Ends(PromptStream):
 
 
 def test_a_stream_that_gives_too_few_prompts_ends_the_run():
-    drawn = iter(Iterations(Ends([asked(i) for i in range(4)], seed=0), range(2), 2))
+    drawn = iter(Iterations(Ends([make_prompt(i) for i in range(4)], seed=0), range(2), 2))
     assert len(next(drawn)) == 2
     with pytest.raises(
         Stop, match=r"iteration 1: Ends\.draw returned a list of 1, not a list of 2"
@@ -82,7 +88,7 @@ class Patient(PromptStream):
 
 
 def test_a_state_outside_buffers_is_noticed_when_it_shows():
-    stream, fresh = (Patient([asked(i) for i in range(4)], seed=0) for _ in range(2))
+    stream, fresh = (Patient([make_prompt(i) for i in range(4)], seed=0) for _ in range(2))
     drawn = iter(Iterations(stream, range(4), 1, resumed=lambda: fresh))
     assert [next(drawn)[0].id for _ in range(2)] == [0, 0]
     with pytest.raises(Stop, match="Patient draws other prompts in a resumed run"):

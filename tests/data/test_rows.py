@@ -10,13 +10,13 @@ from tandem.data.checks import LONGEST_ROW
 from tandem.data.rows import jsonl, text
 
 
-def written(path, rows):
+def write(path, rows):
     lines = [row if isinstance(row, bytes) else json.dumps(row).encode() for row in rows]
     path.write_bytes(b"\n".join(lines) + b"\n")
     return str(path)
 
 
-def numbered(count):
+def number_rows(count):
     return [{"prompt": f"question {i}", "answer": str(i)} for i in range(count)]
 
 
@@ -31,7 +31,7 @@ def test_text_and_chats_become_prompts_and_other_keys_become_fields(tmp_path):
         {"messages": chat, "answer": "2"},
         {"prompt": "no answer"},
     ]
-    data = load(written(tmp_path / "rows.jsonl", rows), held_out=0)
+    data = load(write(tmp_path / "rows.jsonl", rows), held_out=0)
     first, second, third = data.train
     assert (first.text, first.answer, first.id, first.source) == ("2+2=", "4", 17, "sums")
     assert first.fields == {"tests": ["a", "b"]}
@@ -44,13 +44,13 @@ def test_text_and_chats_become_prompts_and_other_keys_become_fields(tmp_path):
 def test_rows_with_two_answers_are_the_pairs(tmp_path):
     pair = {"prompt": "2+2=", "chosen": "4", "rejected": "5", "answer": "4"}
     alone = {"prompt": "3+3=", "answer": "6"}
-    data = load(written(tmp_path / "rows.jsonl", [pair, alone]), held_out=0)
+    data = load(write(tmp_path / "rows.jsonl", [pair, alone]), held_out=0)
     assert [(p.text, p.answer, p.chosen, p.rejected) for p in data.pairs] == [
         ("2+2=", "4", "4", "5")
     ]
     assert data.pairs[0].fields == {}
     assert len(data.train) == len(data.demonstrations) == 2
-    kept = load(written(tmp_path / "few.jsonl", [alone]), held_out=0)
+    kept = load(write(tmp_path / "few.jsonl", [alone]), held_out=0)
     assert kept.pairs == ()
     assert kept.train[0].chosen is None
 
@@ -109,9 +109,7 @@ BAD = [
 def test_every_malformed_row_is_listed_with_its_line_and_reason_and_none_is_fatal(tmp_path):
     assert len(BAD) >= 30
     last = {"prompt": "still read"}
-    data = load(
-        written(tmp_path / "mixed.jsonl", [GOOD, *(row for row, _ in BAD), last]), held_out=0
-    )
+    data = load(write(tmp_path / "mixed.jsonl", [GOOD, *(row for row, _ in BAD), last]), held_out=0)
     assert [prompt.text for prompt in data.train] == ["fine", "still read"]
     assert [row.line for row in data.quarantine] == list(range(2, len(BAD) + 2))
     for row, (_, reason) in zip(data.quarantine, BAD, strict=True):
@@ -119,7 +117,7 @@ def test_every_malformed_row_is_listed_with_its_line_and_reason_and_none_is_fata
 
 
 def test_the_quarantine_file_says_what_was_left_out(tmp_path):
-    data = load(written(tmp_path / "mixed.jsonl", [GOOD, *(row for row, _ in BAD)]), held_out=0)
+    data = load(write(tmp_path / "mixed.jsonl", [GOOD, *(row for row, _ in BAD)]), held_out=0)
     path = write_quarantine(tmp_path, data.quarantine)
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert len(rows) == len(BAD)
@@ -143,7 +141,7 @@ def test_the_same_id_twice_is_one_prompt(tmp_path):
         {"id": "x", "prompt": "two"},
         {"id": "y", "prompt": "two"},
     ]
-    data = load(written(tmp_path / "rows.jsonl", rows), held_out=0)
+    data = load(write(tmp_path / "rows.jsonl", rows), held_out=0)
     assert [prompt.text for prompt in data.train] == ["one", "two"]
     assert data.quarantine[0].reason == "the same id as row 1"
 
@@ -171,7 +169,7 @@ def test_a_file_without_a_prompt_is_one_line_that_names_the_flag(tmp_path, conte
     with pytest.raises(ValueError, match=rf"^data\.path=.*{said}") as caught:
         load(str(path))
     assert "\n" not in str(caught.value)
-    good = written(tmp_path / "good.jsonl", [GOOD])
+    good = write(tmp_path / "good.jsonl", [GOOD])
     with pytest.raises(ValueError, match=rf"^data\.eval_path=.*{said}"):
         load(good, eval_path=str(path))
 
@@ -191,43 +189,43 @@ def test_a_pipe_or_a_device_is_no_file_of_rows_and_nobody_waits_for_it(tmp_path,
 
 
 def test_a_twentieth_is_held_out_and_no_row_is_in_both(tmp_path):
-    data = load(written(tmp_path / "rows.jsonl", numbered(1000)))
+    data = load(write(tmp_path / "rows.jsonl", number_rows(1000)))
     assert len(data.eval) + len(data.train) == 1000
     assert 50 - 30 < len(data.eval) < 50 + 30
     assert not {p.text for p in data.eval} & {p.text for p in data.train}
 
 
 def test_added_rows_move_no_row_between_the_splits(tmp_path):
-    few = load(written(tmp_path / "few.jsonl", numbered(200)))
-    many = load(written(tmp_path / "many.jsonl", numbered(400)[::-1]))
+    few = load(write(tmp_path / "few.jsonl", number_rows(200)))
+    many = load(write(tmp_path / "many.jsonl", number_rows(400)[::-1]))
     assert {p.text for p in few.eval} <= {p.text for p in many.eval}
     assert {p.text for p in few.train} <= {p.text for p in many.train}
 
 
 def test_of_few_rows_one_is_held_out_and_one_is_left(tmp_path):
     for rows, held_out, want in [
-        (numbered(2), 0.001, (1, 1)),
-        (numbered(2), 0.999, (1, 1)),
-        (numbered(5), 0.999, (1, 4)),  # rather than the other way round
-        (numbered(1), 0.05, (1, 0)),
-        (numbered(1), 0.999, (1, 0)),
+        (number_rows(2), 0.001, (1, 1)),
+        (number_rows(2), 0.999, (1, 1)),
+        (number_rows(5), 0.999, (1, 4)),  # rather than the other way round
+        (number_rows(1), 0.05, (1, 0)),
+        (number_rows(1), 0.999, (1, 0)),
     ]:
-        data = load(written(tmp_path / "rows.jsonl", rows), held_out=held_out)
+        data = load(write(tmp_path / "rows.jsonl", rows), held_out=held_out)
         assert (len(data.train), len(data.eval)) == want
 
 
 def test_named_files_are_the_other_splits(tmp_path):
-    train = written(tmp_path / "train.jsonl", numbered(100))
-    other = written(tmp_path / "eval.jsonl", [*numbered(3), b"bad"])
-    third = written(tmp_path / "test.jsonl", numbered(2))
+    train = write(tmp_path / "train.jsonl", number_rows(100))
+    other = write(tmp_path / "eval.jsonl", [*number_rows(3), b"bad"])
+    third = write(tmp_path / "test.jsonl", number_rows(2))
     data = load(train, eval_path=other, test_path=third)
     assert [len(split) for split in (data.train, data.eval, data.test)] == [100, 3, 2]
     assert [row.file for row in data.quarantine] == [other]
 
 
 def test_a_limit_chooses_the_same_prompts_of_any_order_of_rows(tmp_path):
-    path = written(tmp_path / "rows.jsonl", numbered(300))
-    backwards = written(tmp_path / "back.jsonl", numbered(300)[::-1])
+    path = write(tmp_path / "rows.jsonl", number_rows(300))
+    backwards = write(tmp_path / "back.jsonl", number_rows(300)[::-1])
     chosen = [{p.text for p in load(file, max_size=20).train} for file in (path, backwards)]
     assert chosen[0] == chosen[1]
     assert len(chosen[0]) == 20
@@ -237,15 +235,15 @@ def test_a_limit_chooses_the_same_prompts_of_any_order_of_rows(tmp_path):
 
 @pytest.mark.parametrize("option", [{"held_out": 1.0}, {"max_size": 0}])
 def test_numbers_that_leave_nothing_are_refused(tmp_path, option):
-    path = written(tmp_path / "rows.jsonl", numbered(3))
+    path = write(tmp_path / "rows.jsonl", number_rows(3))
     with pytest.raises(ValueError, match=r"data\.(held_out|max_size)="):
         load(path, **option)
 
 
 def test_ids_are_the_same_in_every_run_and_follow_the_content(tmp_path):
     ids = [
-        {p.text: p.id for p in load(written(tmp_path / name, rows), held_out=0).train}
-        for name, rows in (("a.jsonl", numbered(5)), ("b.jsonl", numbered(5)[::-1]))
+        {p.text: p.id for p in load(write(tmp_path / name, rows), held_out=0).train}
+        for name, rows in (("a.jsonl", number_rows(5)), ("b.jsonl", number_rows(5)[::-1]))
     ]
     assert ids[0] == ids[1]
     assert ids[0]["question 0"] == 6384524506152328293  # what earlier runs recorded

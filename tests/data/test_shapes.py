@@ -22,7 +22,7 @@ def of_picture():
     return {p.numpy().tobytes(): text for text, all in renderings().items() for p in all}
 
 
-def drawn(demonstrations):
+def draw(demonstrations):
     known = of_picture()
     return [known[prompt.media.load().numpy().tobytes()] for prompt in demonstrations]
 
@@ -85,7 +85,7 @@ def test_the_splits_start_from_noise_of_their_own():
 
 def test_clean_demonstrations_show_what_they_say_and_every_picture_equally_often():
     data = world()
-    assert drawn(data.demonstrations) == [prompt.text for prompt in data.demonstrations]
+    assert draw(data.demonstrations) == [prompt.text for prompt in data.demonstrations]
     shown = Counter(prompt.media.load().numpy().tobytes() for prompt in data.demonstrations)
     assert len(shown) == 9 * 18
     assert set(shown.values()) == {8}
@@ -94,13 +94,13 @@ def test_clean_demonstrations_show_what_they_say_and_every_picture_equally_often
 def test_no_demonstration_has_a_held_out_pair_even_if_corrupted():
     data = world(corrupted=0.9)
     assert not {prompt.text for prompt in data.demonstrations} & set(NEVER)
-    assert not set(drawn(data.demonstrations)) & set(NEVER)
+    assert not set(draw(data.demonstrations)) & set(NEVER)
 
 
 def test_corruption_replaces_colour_and_shape_each_by_any_one():
     data = world(count=6000, corrupted=0.35, held_out=())
     pairs = [(p.text.split(), other.split()) for p, other in zip(
-        data.demonstrations, drawn(data.demonstrations), strict=True
+        data.demonstrations, draw(data.demonstrations), strict=True
     )]  # fmt: skip
     for place, kinds in ((0, 4), (1, 3)):
         kept = sum(named[place] == other[place] for named, other in pairs) / 6000
@@ -112,12 +112,12 @@ def test_corruption_replaces_colour_and_shape_each_by_any_one():
 
 def test_a_seed_says_what_is_corrupted_and_nothing_else_does():
     torch.manual_seed(1)
-    one = drawn(world(corrupted=0.5).demonstrations)
+    one = draw(world(corrupted=0.5).demonstrations)
     torch.manual_seed(2)
     state = torch.get_rng_state()
-    assert drawn(world(corrupted=0.5).demonstrations) == one
+    assert draw(world(corrupted=0.5).demonstrations) == one
     assert torch.equal(torch.get_rng_state(), state)
-    assert drawn(world(corrupted=0.5, seed=1).demonstrations) != one
+    assert draw(world(corrupted=0.5, seed=1).demonstrations) != one
 
 
 def test_an_id_names_a_demonstration_of_one_picture():
@@ -146,7 +146,7 @@ def test_impossible_worlds_are_refused(options, said):
 def test_the_option_is_the_clean_world_with_three_pairs_held_out():
     data = build(compose(["data=shapes"]).data, "data")
     assert len(data.demonstrations) == 4096
-    assert drawn(data.demonstrations) == [prompt.text for prompt in data.demonstrations]
+    assert draw(data.demonstrations) == [prompt.text for prompt in data.demonstrations]
     assert {p.text for p in data.train if p.source.startswith("held_out_")} == set(NEVER)
     noisy = build(compose(["data=shapes", "data.demonstrations.corrupted=0.35"]).data, "data")
-    assert drawn(noisy.demonstrations) != [prompt.text for prompt in noisy.demonstrations]
+    assert draw(noisy.demonstrations) != [prompt.text for prompt in noisy.demonstrations]

@@ -13,7 +13,7 @@ NEVER = ["blue circle", "green square", "yellow triangle"]
 
 
 @cache
-def asked(corrupted=0.0):
+def make_data(corrupted=0.0):
     wanted = Answers(count=800, corrupted=corrupted)
     return shapes_asked(demonstrations=wanted, held_out=NEVER, mosaics=80, seed=3)
 
@@ -21,7 +21,7 @@ def asked(corrupted=0.0):
 drawn_pairs = cache(renderings)
 
 
-def pictured(prompt):
+def find_pair(prompt):
     """The pair that a prompt's image renders, found by comparison with all renderings."""
     pixels = prompt.images[0].load()
     (pair,) = [
@@ -31,18 +31,18 @@ def pictured(prompt):
 
 
 def test_answers_are_those_of_an_eye_that_looks_at_the_picture():
-    for prompt in asked().train + asked().eval:
+    for prompt in make_data().train + make_data().eval:
         task = prompt.source.removeprefix("held_out_")
         if task == "count":
             continue
-        pair = pictured(prompt)
+        pair = find_pair(prompt)
         want = {"what": pair, "colour": pair.split()[0], "shape": pair.split()[1]}[task]
         assert prompt.answer == want
 
 
 def test_counts_are_those_of_the_pixels():
     found = Counter()
-    for prompt in asked().train:
+    for prompt in make_data().train:
         if prompt.source != "count":
             continue
         colour = torch.tensor(palette()[prompt.text.split()[3]]).byte()
@@ -54,21 +54,21 @@ def test_counts_are_those_of_the_pixels():
 
 
 def test_held_out_pairs_are_asked_about_in_evaluation_alone():
-    shown = {pictured(p) for p in asked().train if p.source != "count"}
+    shown = {find_pair(p) for p in make_data().train if p.source != "count"}
     assert shown == {*renderings()} - {*NEVER}
-    kept = {pictured(p) for p in asked().eval if p.source.startswith("held_out")}
+    kept = {find_pair(p) for p in make_data().eval if p.source.startswith("held_out")}
     assert kept == {*NEVER}
 
 
 def test_no_picture_to_train_on_is_evaluated():
-    train, later = ({p.images[0].name for p in ps} for ps in (asked().train, asked().eval))
+    train, later = ({p.images[0].name for p in ps} for ps in (make_data().train, make_data().eval))
     assert not train & later
 
 
 def test_tasks_are_demonstrated_equally_often_and_tell_the_truth_where_nothing_is_corrupted():
-    shown = asked().demonstrations
+    shown = make_data().demonstrations
     assert Counter(p.source for p in shown) == dict.fromkeys(QUESTIONS, 200)
-    right = {(p.text, p.images): p.answer for p in asked().train}
+    right = {(p.text, p.images): p.answer for p in make_data().train}
     assert all(right[p.text, p.images] == p.answer for p in shown)
 
 
@@ -76,8 +76,8 @@ def test_tasks_are_demonstrated_equally_often_and_tell_the_truth_where_nothing_i
     ("task", "answers"), [("colour", 4), ("shape", 3), ("what", 12), ("count", 5)]
 )
 def test_corrupted_answers_are_any_to_the_same_question(task, answers):
-    right = {(p.text, p.images): p.answer for p in asked().train}
-    shown = [p for p in asked(0.6).demonstrations if p.source == task]
+    right = {(p.text, p.images): p.answer for p in make_data().train}
+    shown = [p for p in make_data(0.6).demonstrations if p.source == task]
     wrong = sum(right[p.text, p.images] != p.answer for p in shown) / len(shown)
     assert wrong == pytest.approx(0.6 * (1 - 1 / answers), abs=0.12)
     grid = [(x / 12, y / 12) for x in range(12) for y in range(12)]
@@ -91,5 +91,5 @@ def test_a_mosaic_has_its_tiles_row_by_row():
 
 
 def test_words_are_those_of_the_world():
-    assert {p.answer for p in asked().train if p.source == "colour"} == {*COLOURS}
-    assert {p.answer for p in asked().train if p.source == "shape"} == {*SHAPES}
+    assert {p.answer for p in make_data().train if p.source == "colour"} == {*COLOURS}
+    assert {p.answer for p in make_data().train if p.source == "shape"} == {*SHAPES}

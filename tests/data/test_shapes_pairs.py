@@ -29,7 +29,7 @@ def named():
     }
 
 
-def seen(prompts):
+def observe(prompts):
     """(asked, chosen, rejected, number of the rendering) of each prompt."""
     known = named()
     found = []
@@ -43,13 +43,13 @@ def seen(prompts):
 
 def test_the_chosen_picture_is_right_and_the_rejected_one_wrong_in_one_thing():
     data = world()
-    for asked, chosen, rejected, _ in seen((*data.pairs, *data.eval, *data.test)):
+    for asked, chosen, rejected, _ in observe((*data.pairs, *data.eval, *data.test)):
         assert asked == chosen
         assert sum(a == b for a, b in zip(asked.split(), rejected.split(), strict=True)) == 1
 
 
 def test_every_shown_rendering_is_chosen_equally_often_and_no_held_out_one_is_shown():
-    rows = seen(world().pairs)
+    rows = observe(world().pairs)
     assert set(Counter((chosen, number) for _, chosen, _, number in rows).values()) == {8}
     shown = {" ".join(pair) for pair in PAIRS} - {*NEVER}
     assert {chosen for _, chosen, *_ in rows} == shown
@@ -59,7 +59,7 @@ def test_every_shown_rendering_is_chosen_equally_often_and_no_held_out_one_is_sh
 def test_held_out_pairs_are_among_those_of_evaluation():
     data = world()
     for split in (data.eval, data.test):
-        assert {asked for asked, *_ in seen(split)} == {" ".join(pair) for pair in PAIRS}
+        assert {asked for asked, *_ in observe(split)} == {" ".join(pair) for pair in PAIRS}
         assert all(prompt.is_pair for prompt in split)
 
 
@@ -74,10 +74,10 @@ def test_all_else_is_the_world_of_shapes():
 
 def test_a_seed_says_what_is_rejected_and_ids_name_one_pair():
     torch.manual_seed(1)
-    one = seen(world().pairs)
+    one = observe(world().pairs)
     torch.manual_seed(2)
-    assert seen(world().pairs) == one
-    assert seen(world(seed=1).pairs) != one
+    assert observe(world().pairs) == one
+    assert observe(world(seed=1).pairs) != one
     assert len({prompt.id for prompt in world().pairs}) == 1296
 
 

@@ -11,13 +11,13 @@ from tandem.data.rows import jsonl, read_rows, text, with_negative
 LINES = "a red circle\r\n\n  a blue square \n\t\na red circle\n{\"prompt\": 3}\n"  # fmt: skip
 
 
-def written(path, content):
+def write(path, content):
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return str(path)
 
 
 def test_each_line_is_a_prompt_and_the_same_line_counts_once(tmp_path):
-    data = text(path=written(tmp_path / "shapes.txt", LINES), held_out=0, seed=0)
+    data = text(path=write(tmp_path / "shapes.txt", LINES), held_out=0, seed=0)
     assert [p.text for p in data.train] == ["a red circle", "a blue square", '{"prompt": 3}']
     assert {(p.source, p.answer, p.media) for p in data.train} == {("shapes", None, None)}
     assert [p.fields for p in data.train] == [{}] * 3
@@ -27,7 +27,7 @@ def test_each_line_is_a_prompt_and_the_same_line_counts_once(tmp_path):
 
 def test_lines_that_are_no_text_are_listed(tmp_path):
     content = b"\xef\xbb\xbffine\n\xff\xfe\n" + b"x" * (1 << 23) + b"\nalso fine"
-    data = text(path=written(tmp_path / "a.txt", content), held_out=0, seed=0)
+    data = text(path=write(tmp_path / "a.txt", content), held_out=0, seed=0)
     assert [p.text for p in data.train] == ["fine", "also fine"]
     assert [row.reason for row in data.quarantine] == [
         "not valid unicode",
@@ -37,8 +37,8 @@ def test_lines_that_are_no_text_are_listed(tmp_path):
 
 def test_a_line_is_split_and_named_as_the_json_row_of_the_same_prompt(tmp_path):
     prompts = [f"prompt {i}" for i in range(200)]
-    plain = written(tmp_path / "a.txt", "\n".join(prompts))
-    rows = written(tmp_path / "a.jsonl", "\n".join(json.dumps({"prompt": p}) for p in prompts))
+    plain = write(tmp_path / "a.txt", "\n".join(prompts))
+    rows = write(tmp_path / "a.jsonl", "\n".join(json.dumps({"prompt": p}) for p in prompts))
     one = text(path=plain, held_out=0.1, max_size=50, seed=3)
     other = jsonl(path=rows, held_out=0.1, max_size=50, seed=3)
     assert (one.train, one.eval) == (other.train, other.eval)
@@ -46,8 +46,8 @@ def test_a_line_is_split_and_named_as_the_json_row_of_the_same_prompt(tmp_path):
 
 
 def test_one_negative_prompt_serves_all_lines_and_moves_no_prompt(tmp_path):
-    path = written(tmp_path / "a.txt", "\n".join(f"prompt {i}" for i in range(50)))
-    other = written(tmp_path / "b.txt", "one more")
+    path = write(tmp_path / "a.txt", "\n".join(f"prompt {i}" for i in range(50)))
+    other = write(tmp_path / "b.txt", "one more")
     plain = text(path=path, eval_path=other, test_path=other, seed=0)
     for negative in ("", "blurry"):
         data = text(path=path, eval_path=other, test_path=other, negative_prompt=negative, seed=0)
@@ -58,14 +58,14 @@ def test_one_negative_prompt_serves_all_lines_and_moves_no_prompt(tmp_path):
 
 def test_a_row_that_says_its_negative_prompt_keeps_it(tmp_path):
     rows = '{"prompt": "a", "negative_prompt": "own"}\n{"prompt": "b"}'
-    read = read_rows(Path(written(tmp_path / "a.jsonl", rows)), option="data.path")
+    read = read_rows(Path(write(tmp_path / "a.jsonl", rows)), option="data.path")
     fields = [prompt.fields for prompt in with_negative("common", read).prompts]
     assert fields == [{"negative_prompt": "own"}, {"negative_prompt": "common"}]
     assert with_negative(None, read) is read
 
 
 def test_the_option_reads_what_the_command_line_says(tmp_path):
-    path = written(tmp_path / "a.txt", "\n".join(f"prompt {i}" for i in range(50)))
+    path = write(tmp_path / "a.txt", "\n".join(f"prompt {i}" for i in range(50)))
     overrides = ["data=text", f"data.path={path}", "data.negative_prompt=''"]
     data = build(compose(overrides).data, "data")
     assert len(data.train) + len(data.eval) == 50
@@ -80,7 +80,7 @@ def test_a_row_may_bring_its_negative_prompt_and_it_must_be_text(tmp_path):
         {"prompt": "d", "negative_prompt": ["blurry"]},
     ]
     content = "\n".join(json.dumps(row) for row in rows)
-    data = jsonl(path=written(tmp_path / "a.jsonl", content), held_out=0, seed=0)
+    data = jsonl(path=write(tmp_path / "a.jsonl", content), held_out=0, seed=0)
     assert [p.fields for p in data.train] == [
         {"negative_prompt": "blurry"},
         {"negative_prompt": ""},
@@ -91,4 +91,4 @@ def test_a_row_may_bring_its_negative_prompt_and_it_must_be_text(tmp_path):
 
 def test_a_useless_file_names_the_flag(tmp_path):
     with pytest.raises(ValueError, match=r"^data\.path=.*the file has no rows"):
-        text(path=written(tmp_path / "a.txt", "\n \n"), seed=0)
+        text(path=write(tmp_path / "a.txt", "\n \n"), seed=0)

@@ -65,7 +65,7 @@ def random_errors(
     )
 
 
-def found(loss, batch) -> tuple[Tensor, ...]:
+def statistics_of(loss, batch) -> tuple[Tensor, ...]:
     """The statistics that a loss computes over all rows; most losses have none."""
     find = batch_statistics_of(loss)
     with torch.no_grad():
@@ -73,7 +73,7 @@ def found(loss, batch) -> tuple[Tensor, ...]:
 
 
 def mean_loss(loss, batch) -> Tensor:
-    return (loss(batch, *found(loss, batch)) * reduction.sequence_mean(batch.mask)).sum()
+    return (loss(batch, *statistics_of(loss, batch)) * reduction.sequence_mean(batch.mask)).sum()
 
 
 def likelihoods(batch: DecoupledBatch, weighting: Weighting) -> CoupledBatch:

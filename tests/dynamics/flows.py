@@ -80,7 +80,7 @@ def batch(flow, logp, old_logp, dtype, transition=None):
     )
 
 
-def described(step: Step, old: Step, sigma: Tensor, next_sigma: Tensor) -> Transition:
+def describe(step: Step, old: Step, sigma: Tensor, next_sigma: Tensor) -> Transition:
     """The transition of single steps, [B, 1]; only the KL carries a gradient."""
     facts = {
         "std": step.std,
@@ -98,7 +98,7 @@ def reference_batch(flow, name, dtype=torch.float64):
     next_x = flow("grpo/x_next", dtype)
     logp, old_logp = gaussian_logp(next_x, step), gaussian_logp(next_x, old)
     levels_of = (levels(level, next_x) for level in (0.6, 0.4))
-    transition = described(step, old, *levels_of)
+    transition = describe(step, old, *levels_of)
     return velocity, batch(flow, logp, old_logp, dtype, transition)
 
 

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from errors import found, mean_loss, reference_errors
+from errors import mean_loss, reference_errors, statistics_of
 from flows import PRECISION, close
 from torch.testing import assert_close
 
@@ -76,7 +76,7 @@ def test_dgpo_has_the_reference_loss_gradient_and_groups(flow, dtype):
     for error, name in (("error", "L"), ("ref_error", "L_ref"), ("fast_error", "L_old")):
         got = energy(getattr(batch, error))[:, 0].detach()
         assert_close(got, flow(f"dgpo/{name}"), **close(dtype))
-    (score,) = found(loss, batch)
+    (score,) = statistics_of(loss, batch)
     assert_close(score[::2, 0], flow("dgpo/S"), **near(dtype))
     assert_close(score[:, 0].sigmoid(), flow("dgpo/weight"), **close(dtype))
     silent = has_gone_far(batch, clip_low=clip, clip_high=clip)[:, 0]
@@ -112,7 +112,7 @@ def test_crd_has_the_reference_loss_gradient_and_rewards(flow, case, loss, dtype
     assert_close(implied.detach(), flow(f"{case}/r_theta"), **close(dtype))
     given = kl.optimality(batch.advantages, advantage_clip=5.0)[:, 0]
     assert_close(given, flow(f"{case}/R"), **close(dtype))
-    metrics = reduce_metrics(own_metrics(loss, batch, *found(loss, batch)))
+    metrics = reduce_metrics(own_metrics(loss, batch, *statistics_of(loss, batch)))
     want = flow(f"{case}/r_theta").mean().item()
     assert metrics["actor/implicit_reward"] == pytest.approx(want, abs=1e-6)
 
@@ -122,7 +122,7 @@ def test_crd_is_centred_inside_groups_by_itself(flow, dtype):
     _, batch = reference_errors(flow, dtype)
     value = mean_loss(crd, batch).detach()
     assert_close(value, flow("crd.within_group/loss"), **near(dtype))
-    metrics = reduce_metrics(own_metrics(crd, batch, *found(crd, batch)))
+    metrics = reduce_metrics(own_metrics(crd, batch, *statistics_of(crd, batch)))
     r, given = flow("crd.uniform_mse/r_theta"), flow("crd.uniform_mse/R")
     implied, given = (x - x.view(2, 2).mean(1).repeat_interleave(2) for x in (r, given))
     together = torch.corrcoef(torch.stack([implied, given]).double())[0, 1].item()

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from errors import found, mean_loss, random_errors
+from errors import mean_loss, random_errors, statistics_of
 from torch.testing import assert_close
 
 from tandem.contracts import facts_of
@@ -53,7 +53,7 @@ def rows_of(statistics, rows):
 @pytest.mark.parametrize("cut", CUTS, ids=["uneven", "rows"])
 def test_every_cut_gives_the_value_the_gradient_and_the_metrics_of_the_whole(loss, cut):
     batch = random_errors()
-    statistics, weight = found(loss, batch), reduction.sequence_mean(batch.mask)
+    statistics, weight = statistics_of(loss, batch), reduction.sequence_mean(batch.mask)
     value, gradient, measured = 0.0, torch.zeros_like(batch.error), {}
     for rows in map(torch.tensor, cut):
         part, own = take(batch, rows), rows_of(statistics, rows)
@@ -83,12 +83,14 @@ def test_neither_the_order_of_rows_nor_the_names_of_groups_matter(loss):
 def test_levels_outside_the_mask_give_and_get_nothing(loss):
     batch = random_errors()
     assert not gradient_of(loss, batch)[~batch.mask].any()
-    assert not loss(batch, *found(loss, batch))[~batch.mask].any()
+    assert not loss(batch, *statistics_of(loss, batch))[~batch.mask].any()
     wider = map_fields(batch, lambda x: x if x.ndim == 1 else pad_steps(x, 5))
     assert_close(mean_loss(loss, wider), mean_loss(loss, batch), atol=1e-15, rtol=1e-12)
     padded = torch.autograd.grad(mean_loss(loss, wider), batch.error)[0]
     assert_close(padded, gradient_of(loss, batch), atol=1e-15, rtol=1e-12)
-    got, want = (reduce_metrics(own_metrics(loss, x, *found(loss, x))) for x in (wider, batch))
+    got, want = (
+        reduce_metrics(own_metrics(loss, x, *statistics_of(loss, x))) for x in (wider, batch)
+    )
     assert got == pytest.approx(want)
 
 
@@ -98,7 +100,10 @@ def test_a_row_without_advantage_adds_nothing_if_the_loss_says_so(name):
     loss, batch = LOSSES[name], random_errors()
     quiet = (batch.advantages == 0).all(1)
     assert quiet.sum() == 4
-    value, gradient = loss(batch, *found(loss, batch))[quiet], gradient_of(loss, batch)[quiet]
+    value, gradient = (
+        loss(batch, *statistics_of(loss, batch))[quiet],
+        gradient_of(loss, batch)[quiet],
+    )
     assert facts_of(loss).zero_at_zero_advantage == name.startswith("dgpo")
     assert bool(value.any()) == bool(gradient.any()) == (not facts_of(loss).zero_at_zero_advantage)
 
@@ -111,7 +116,7 @@ def test_a_loss_reads_what_it_declares_and_nothing_else(loss):
     unread = {name: None for name in names if name not in facts_of(loss).reads}
     bare = replace(batch, **unread)
     assert_close(mean_loss(loss, bare), mean_loss(loss, batch), atol=0, rtol=0)
-    own_metrics(loss, bare, *found(loss, bare))
+    own_metrics(loss, bare, *statistics_of(loss, bare))
     assert facts_of(loss).on_errors
     for name in facts_of(loss).reads:
         if name in ("velocity_gain", "std"):
@@ -135,5 +140,5 @@ def test_single_precision_is_enough(loss):
 def test_a_policy_that_knows_all_or_nothing_has_finite_gradients(loss, scale):
     batch = random_errors(dtype=torch.float32)
     far = replace(batch, error=(scale * batch.error).detach().requires_grad_())
-    assert loss(far, *found(loss, far)).isfinite().all()
+    assert loss(far, *statistics_of(loss, far)).isfinite().all()
     assert torch.autograd.grad(mean_loss(loss, far), far.error)[0].isfinite().all()

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from errors import found, likelihoods, mean_loss, random_errors, reference_errors
+from errors import likelihoods, mean_loss, random_errors, reference_errors, statistics_of
 from flows import PRECISION, close
 from torch.nn.functional import softplus
 from torch.testing import assert_close
@@ -249,11 +249,13 @@ def test_dgpo_has_the_gradient_of_its_objective(beta):
     loss = partial(dgpo, beta=beta, **NO_CLIP)
     got, want = (gradient_of(x, batch.error) for x in (mean_loss(loss, batch), objective))
     assert_close(beta * got, want, atol=1e-12, rtol=1e-7)  # weights are in float32
-    value = reduce_metrics(own_metrics(loss, batch, *found(loss, batch)))["actor/group_loss"]
+    value = reduce_metrics(own_metrics(loss, batch, *statistics_of(loss, batch)))[
+        "actor/group_loss"
+    ]
     assert value == pytest.approx(objective.item(), rel=1e-12)
 
 
-def shifted_rewards(batch):
+def shift_rewards(batch):
     """The batch with a constant per prompt added to the given and to the implicit rewards."""
     constant = 0.3 * (1 + batch.group[:, None].double()) * batch.mask
     given = replace(batch, advantages=batch.advantages + constant)
@@ -268,7 +270,7 @@ def test_a_constant_of_a_prompt_leaves_crd_alone():
     batch = random_errors()
     batch = replace(batch, advantages=batch.advantages.clamp(-2, 2))  # no clip of 5 acts
     want = mean_loss(loss, batch)
-    for changed in shifted_rewards(batch):
+    for changed in shift_rewards(batch):
         got = mean_loss(loss, changed)
         assert_close(got, want, **EXACT)
         assert_close(gradient_of(got, batch.error), gradient_of(want, batch.error), **EXACT)

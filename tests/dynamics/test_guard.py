@@ -10,7 +10,7 @@ from flows import (
     PRECISION,
     SDES,
     close,
-    described,
+    describe,
     levels,
     random_steps,
     reference_batch,
@@ -83,7 +83,7 @@ def guard_case(kernel, logp):
         advantages=torch.ones(40, 1, dtype=x.dtype),
         mask=torch.ones(40, 1, dtype=torch.bool),
         group=torch.zeros(40, dtype=torch.int64),
-        transition=described(step, old, sigma, next_sigma),
+        transition=describe(step, old, sigma, next_sigma),
     )
     return (noise * (step.mean - old.mean)).mean(1), guard_ratio(batch).logp[:, 0]
 

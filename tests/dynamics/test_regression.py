@@ -85,7 +85,7 @@ def test_an_edge_of_a_range_is_inside(schedule):
     assert by_index(linear_shift(100, 0), start=0.0, end=0.29)[-1] == 28  # and so is 100 x 0.29
 
 
-def drawn(strategy, count, among=by_index, rows=500):
+def draw(strategy, count, among=by_index, rows=500):
     """The indices of many draws: [rows, count]"""
     u = (torch.arange(rows, dtype=torch.float64)[:, None] + 0.5) / rows
     u = torch.cat([u.roll(7 * column) for column in range(count)], 1)
@@ -97,7 +97,7 @@ def drawn(strategy, count, among=by_index, rows=500):
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda f: f.__name__)
 def test_every_candidate_is_drawn(strategy, count):
     """All of the first nine steps, evenly; none twice unless fewer exist than are requested."""
-    index = drawn(strategy, count)
+    index = draw(strategy, count)
     assert index.shape[1] == count
     with_init = strategy is discrete_with_init
     if with_init:
@@ -114,9 +114,9 @@ def test_every_candidate_is_drawn(strategy, count):
 
 def test_a_whole_schedule_is_drawn_once_each():
     """As many levels as steps gives each step once, for any u, as in DiffusionNFT."""
-    assert (drawn(discrete, 9) == torch.arange(9)).all()
-    assert (drawn(discrete_without_init, 8) == torch.arange(1, 9)).all()
-    assert (drawn(discrete_with_init, 9) == torch.arange(9)).all()
+    assert (draw(discrete, 9) == torch.arange(9)).all()
+    assert (draw(discrete_without_init, 8) == torch.arange(1, 9)).all()
+    assert (draw(discrete_with_init, 9) == torch.arange(9)).all()
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda f: f.__name__)

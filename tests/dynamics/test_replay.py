@@ -44,7 +44,7 @@ def rollout(net, kernel, logp, storage):
     return kept
 
 
-def replayed(net, kernel, x, next_x, sigma, after):
+def replay(net, kernel, x, next_x, sigma, after):
     step = kernel(x, net(x.float(), sigma), sigma, after)
     return step, next_x.float()
 
@@ -52,7 +52,7 @@ def replayed(net, kernel, x, next_x, sigma, after):
 def ratios(net, kernel, logp, kept):
     found = []
     for *stored, old_logp, _ in kept:
-        step, next_x = replayed(net, kernel, *stored)
+        step, next_x = replay(net, kernel, *stored)
         found.append((logp(next_x, step) - old_logp).exp())
     return torch.cat(found)
 
@@ -78,7 +78,7 @@ def test_all_steps_in_one_micro_batch_have_the_same_ratio(name, storage):
     net, kernel = Net(), NOISY[name]
     kept = rollout(net, kernel, gaussian_logp, storage)
     *stored, old_logp, _ = (torch.cat(parts) for parts in zip(*kept, strict=True))
-    step, next_x = replayed(net, kernel, *stored)
+    step, next_x = replay(net, kernel, *stored)
     ratio = (gaussian_logp(next_x, step) - old_logp).exp()
     assert (ratio - 1).abs().max() <= 1e-6
 
@@ -103,8 +103,8 @@ def test_the_kl_is_zero_before_an_update_and_pulls_after_it(name):
 
     def gradient_and_kl(coef):
         net.zero_grad()
-        step, next_x = replayed(net, kernel, *stored)
-        kl = gaussian_kl(step, replayed(ref, kernel, *stored)[0].mean.detach())
+        step, next_x = replay(net, kernel, *stored)
+        kl = gaussian_kl(step, replay(ref, kernel, *stored)[0].mean.detach())
         policy = -(gaussian_logp(next_x, step) - old_logp).exp() * torch.linspace(-1, 1, ROWS)
         (policy + coef * kl).mean().backward()
         gradient = torch.cat([p.grad.flatten() for p in net.parameters()])

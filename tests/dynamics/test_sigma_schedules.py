@@ -43,7 +43,7 @@ def test_diffusers_default_is_bit_for_bit_what_diffusers_takes(steps, shift):
     assert torch.equal(diffusers_default(steps, 0, shift=shift), scheduler.sigmas)
 
 
-def given(steps):
+def make_schedule(steps):
     return torch.linspace(1, 1 / steps, steps, dtype=torch.float64).tolist()
 
 
@@ -51,7 +51,7 @@ def given(steps):
 def test_linear_shift_is_diffusers_with_sigmas_given(steps):
     diffusers = pytest.importorskip("diffusers")
     scheduler = diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0)
-    scheduler.set_timesteps(sigmas=given(steps))
+    scheduler.set_timesteps(sigmas=make_schedule(steps))
     assert_close(linear_shift(steps, 0), scheduler.sigmas, atol=2e-7, rtol=0)
 
 
@@ -63,7 +63,7 @@ def test_dynamic_shifts_are_those_of_diffusers(kind, tokens):
     scheduler = diffusers.FlowMatchEulerDiscreteScheduler(
         use_dynamic_shifting=True, time_shift_type=kind
     )
-    scheduler.set_timesteps(sigmas=given(10), mu=flux.calculate_shift(tokens))
+    scheduler.set_timesteps(sigmas=make_schedule(10), mu=flux.calculate_shift(tokens))
     assert_close(SCHEDULES[kind](10, tokens), scheduler.sigmas, atol=2e-7, rtol=0)
 
 
@@ -79,7 +79,7 @@ def test_a_terminal_level_is_that_of_diffusers(steps, tokens):
         use_dynamic_shifting=True, shift_terminal=0.02
     )
     mu = flux.calculate_shift(tokens, max_seq_len=8192, max_shift=0.9)
-    scheduler.set_timesteps(sigmas=given(steps), mu=mu)
+    scheduler.set_timesteps(sigmas=make_schedule(steps), mu=mu)
     levels = exponential_dynamic_shift(steps, tokens, **QWEN_IMAGE)
     assert_close(levels, scheduler.sigmas, atol=2e-7, rtol=0)
     assert levels[0] == 1 and levels[-1] == 0  # exactly: `flow_sde` tests for 1

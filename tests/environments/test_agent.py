@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_episodes import WITH_TOOLS, chatting, playing, sampled, scripted
+from small_episodes import WITH_TOOLS, chatting, playing, sample_rows, script
 from small_language import TEMPLATE, questions, talk
 from torch.testing import assert_close
-from worlds import Counting, asked
+from worlds import Counting, make_environment
 
 from tandem.config import ConfigError, check, compose
 from tandem.environments import Environment, Move, Play
@@ -42,7 +42,7 @@ def environment(name, *, attempts=1, max_turns=8, **options):
     )
 
 
-def lost(name, **options):
+def reason_lost(name, **options):
     """The reason why a prompt's episode is lost, after at most two moves."""
     world = environment(name, **options)
     play = Play(Prompt(id=0, source="x", text=">"), key=5)
@@ -57,8 +57,8 @@ def lost(name, **options):
 def test_a_program_gives_the_rows_of_an_embedded_world_that_says_the_same(learned):
     """Bit for bit: messages go back and forth, and no token of a move is encoded again."""
     prompts = questions()[:2]
-    want = sampled(playing(asked(Counting(turns=3)), weights=learned), prompts, 2)
-    got = sampled(playing(environment("counting"), weights=learned), prompts, 2)
+    want = sample_rows(playing(make_environment(Counting(turns=3)), weights=learned), prompts, 2)
+    got = sample_rows(playing(environment("counting"), weights=learned), prompts, 2)
     assert got.outputs == want.outputs
     for field in ("mask", "turn", "feedback", "length", "behaviour_logp", "group"):
         assert torch.equal(getattr(got, field), getattr(want, field)), field
@@ -67,7 +67,7 @@ def test_a_program_gives_the_rows_of_an_embedded_world_that_says_the_same(learne
 
 
 def test_a_program_that_asks_for_ever_is_cut_by_the_limit_of_turns_and_ended(learned):
-    rows = sampled(
+    rows = sample_rows(
         playing(environment("endless", max_turns=2), weights=learned), questions()[:1], 1
     )
     assert (rows.prompts[0].episode["end"], int(rows.turn.max())) == ("turn_limit", 2)
@@ -87,7 +87,7 @@ def test_a_program_that_asks_for_ever_is_cut_by_the_limit_of_turns_and_ended(lea
     ],
 )
 def test_a_program_that_fails_loses_its_episode_with_the_reason(name, options, reason):
-    assert lost(name, **options).startswith(reason)
+    assert reason_lost(name, **options).startswith(reason)
 
 
 def test_a_move_that_nobody_read_is_no_move():
@@ -98,7 +98,9 @@ def test_a_move_that_nobody_read_is_no_move():
 
 
 def test_a_program_is_begun_once_more_with_the_same_seed_and_then_its_row_is_lost(learned):
-    rows = sampled(playing(environment("crashes", attempts=2), weights=learned), questions()[:1], 1)
+    rows = sample_rows(
+        playing(environment("crashes", attempts=2), weights=learned), questions()[:1], 1
+    )
     told = rows.prompts[0].episode
     assert (told["attempts"], told["end"], told["turns"][-1]["turn"]) == (2, "lost", 1)
 
@@ -117,7 +119,7 @@ def conversations(rows, row=0):
 def test_an_agent_that_rewrites_its_history_is_one_row_of_two_contexts():
     """Each context contains what the agent showed, and no move is encoded again from its text."""
     policy = playing(environment("rewrites"), build=chatting, sampling=Sampling(max_new_tokens=3))
-    rows = sampled(policy, [talk("37+46?"), talk("1?", id=1)], group_size=2)
+    rows = sample_rows(policy, [talk("37+46?"), talk("1?", id=1)], group_size=2)
     assert rows.mask.shape[0] == 4 and rows.group.tolist() == [0, 0, 1, 1]
     told = rows.prompts[0].episode
     assert told["counts"] == {"contexts": 1.0} and told["end"] == "over"
@@ -135,7 +137,7 @@ def test_training_reads_each_context_by_itself_as_sampling_did(packing):
     """The law of exact histories, for every token of the policy in any context."""
     world = environment("asks_a_second_agent")
     policy = playing(world, build=chatting, packing=packing, sampling=Sampling(max_new_tokens=4))
-    rows = sampled(policy, [talk("37+46?"), talk("1?", id=1)], group_size=2)
+    rows = sample_rows(policy, [talk("37+46?"), talk("1?", id=1)], group_size=2)
     assert rows.sample.context.max() == 2
     logp = policy.logp(rows)
     assert_close(logp, torch.where(rows.mask, rows.behaviour_logp, 0), atol=1e-5, rtol=1e-5)
@@ -147,7 +149,7 @@ def test_a_second_agent_leaves_no_trace_in_the_conversation_of_the_first():
     policy = playing(
         environment("asks_a_second_agent"), build=chatting, sampling=Sampling(max_new_tokens=4)
     )
-    rows = sampled(policy, [talk("37+46?")], group_size=1)
+    rows = sample_rows(policy, [talk("37+46?")], group_size=1)
     own, other, summary = (
         policy.chat.tokenizer.decode(ids) for ids in conversations(rows).values()
     )
@@ -162,7 +164,7 @@ def test_limits_are_of_the_positions_of_one_context_and_of_the_tokens_of_all():
         world = Environment(agent("rewrites"), attempts=1, max_tokens=tokens)
         policy = playing(world, build=chatting, sampling=Sampling(max_new_tokens=3))
         policy.episodes.of[None].limits = Limits(tokens=tokens, positions=positions)
-        rows = sampled(policy, [talk("37+46?")], group_size=1)
+        rows = sample_rows(policy, [talk("37+46?")], group_size=1)
         return rows.prompts[0].episode["end"], rows
 
     end, rows = played()
@@ -176,8 +178,8 @@ def test_a_call_that_is_told_again_is_shown_as_it_was_sampled():
     build = partial(chatting, WITH_TOOLS)
     world = environment("forgets_a_thought_of_a_tool")
     policy = playing(world, build=build, sampling=Sampling(max_new_tokens=99))
-    scripted(policy, CALL, "83")
-    rows = sampled(policy, [talk("37+46?")], group_size=1)
+    script(policy, CALL, "83")
+    rows = sample_rows(policy, [talk("37+46?")], group_size=1)
     again = policy.chat.tokenizer.decode(conversations(rows)[1])
     assert "37+46?" not in again and f"summed up<|im_end|>\n<|im_start|>assistant\n{CALL}" in again
 
@@ -188,8 +190,8 @@ CALL = '<tool_call>{"name": "add", "arguments": {"b": 46, "a": 37}}</tool_call>'
 def test_tools_of_a_program_stand_in_the_prompt_and_calls_come_to_it_as_such():
     build = partial(chatting, WITH_TOOLS)
     policy = playing(environment("uses_a_tool"), build=build, sampling=Sampling(max_new_tokens=99))
-    scripted(policy, CALL, "83")
-    rows = sampled(policy, [talk("37+46?")], group_size=1)
+    script(policy, CALL, "83")
+    rows = sample_rows(policy, [talk("37+46?")], group_size=1)
     told = rows.prompts[0].episode
     assert [one["role"] for one in told["turns"]] == ["user", "assistant", "tool", "assistant"]
     assert rows.feedback.sum() == 37
@@ -201,7 +203,7 @@ def test_tools_of_a_program_stand_in_the_prompt_and_calls_come_to_it_as_such():
 
 def test_a_conversation_that_the_template_refuses_is_lost_and_the_run_goes_on():
     policy = playing(environment("uses_a_tool"), build=partial(chatting, TEMPLATE))
-    rows = sampled(policy, [talk("37+46?")], group_size=1)
+    rows = sample_rows(policy, [talk("37+46?")], group_size=1)
     assert rows.prompts[0].episode["lost"].startswith("the chat template renders no tools")
 
 
@@ -210,7 +212,7 @@ def test_a_prompt_of_a_program_that_is_too_long_is_lost_with_its_length():
         environment("counting"), build=chatting,
         sampling=Sampling(max_new_tokens=2, max_prompt_tokens=30),
     )  # fmt: skip
-    rows = sampled(policy, [talk("1" * 40)], group_size=1)
+    rows = sample_rows(policy, [talk("1" * 40)], group_size=1)
     assert "tokens, more than 30 (rollout.max_prompt_tokens)" in rows.prompts[0].episode["lost"]
 
 

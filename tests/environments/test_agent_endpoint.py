@@ -59,7 +59,7 @@ def calling(session, body=BODY):
     return thread, answers
 
 
-def answered(session, text="8", number=1):
+def answer_call(session, text="8", number=1):
     session.answer(completion(Turn(role="assistant", content=text), move(text, number), "m"))
 
 
@@ -71,14 +71,14 @@ def test_a_call_waits_for_the_move_and_gets_it(session):
     thread, answers = calling(session)
     request = session.events.get(timeout=20)
     assert request.turns == (Turn(role="user", content="7?"),)
-    answered(session)
+    answer_call(session)
     thread.join()
     ((status, answer),) = answers
     assert (status, answer["choices"][0]["message"]["content"]) == (200, "8")
     assert answer["usage"] == {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
 
 
-def streamed(session, **options):
+def stream(session, **options):
     """The events of a call, read as by a client."""
     body = json.dumps({"model": "m", "messages": [USER], "stream": True} | options).encode()
     headers = {"Authorization": f"Bearer {session.token}"}
@@ -97,7 +97,7 @@ def test_a_call_that_asks_for_a_stream_gets_the_same_turn_as_events(session):
     session.answer(completion(Turn(role="assistant", content="", calls=calls), move(), "m"))
     thread.join()
     choice = answers[0][1]["choices"][0]
-    said, ended = streamed(session)
+    said, ended = stream(session)
     delta = said["choices"][0]["delta"]
     assert [call.pop("index") for call in delta["tool_calls"]] == [0, 1]
     assert delta == choice["message"]
@@ -106,7 +106,7 @@ def test_a_call_that_asks_for_a_stream_gets_the_same_turn_as_events(session):
         {},
         "tool_calls",
     )
-    *_, counted = streamed(session, stream_options={"include_usage": True})
+    *_, counted = stream(session, stream_options={"include_usage": True})
     assert (counted["choices"], counted["usage"]) == ([], answers[0][1]["usage"])
 
 
@@ -114,7 +114,7 @@ def test_a_call_that_is_repeated_gets_the_same_answer_and_is_no_turn(session):
     first, _ = calling(session)
     session.events.get(timeout=20)
     second, answers = calling(session)
-    answered(session)
+    answer_call(session)
     first.join()
     second.join()
     assert answers[0] == call(session)
@@ -140,7 +140,7 @@ def test_a_call_with_other_tools_is_another_call():
 def test_a_call_that_is_repeated_for_ever_is_refused(session):
     thread, _ = calling(session)
     session.events.get(timeout=20)
-    answered(session)
+    answer_call(session)
     thread.join()
     assert [call(session)[0] for _ in range(4)] == [200, 200, 200, 400]
 
@@ -154,7 +154,7 @@ def test_a_second_conversation_of_a_session_is_refused(session):
         400,
         "a session allows one call at a time; the previous one is unanswered",
     )
-    answered(session)
+    answer_call(session)
     thread.join()
     assert answers[0][0] == 200
 

@@ -7,9 +7,9 @@ from worlds import (
     NO_ANSWERS,
     Counting,
     Faulty,
-    asked,
     hangs,
     lies_about_the_end,
+    make_environment,
     pays_nan,
     raises,
     says_no_said,
@@ -28,7 +28,7 @@ def plays(count=2):
 
 
 def after_one_move(world, **limits):
-    environment, some = asked(world, **limits), plays()
+    environment, some = make_environment(world, **limits), plays()
     environment.begin(some)
     environment.act(some, [MOVE] * len(some))
     return some
@@ -74,7 +74,7 @@ def test_worlds_that_are_late_by_limits_of_their_own_are_asked_for_three_rounds(
         raise Late("no call within 60 s")
 
     asked_of, some = [], plays(9)
-    asked(late, attempts=1, at_once=1, timeout=20).begin(some)
+    make_environment(late, attempts=1, at_once=1, timeout=20).begin(some)
     assert asked_of == [0, 1, 2]
     said = ["no call within 60 s", "skipped: 3 calls in a row timed out"]
     assert [one.lost for one in some] == [said[0]] * 3 + [said[1]] * 6
@@ -89,7 +89,7 @@ def test_an_episode_that_is_given_up_is_closed_beside_the_others():
             episode.act, episode.close = lambda move: done.wait(20), closed.set
             return episode
 
-    environment, some = asked(Slow(), timeout=0.05, attempts=1), plays(1)
+    environment, some = make_environment(Slow(), timeout=0.05, attempts=1), plays(1)
     environment.begin(some)
     environment.act(some, [MOVE])
     assert some[0].episode is None and closed.wait(20)
@@ -99,7 +99,7 @@ def test_an_episode_that_is_given_up_is_closed_beside_the_others():
 @pytest.mark.parametrize("given", [{"over": True}, {"reward": 0.5}])
 def test_an_end_or_a_reward_before_the_first_move_is_a_fault(given):
     some = plays(1)
-    asked(lambda prompt, moves: Said(**given), attempts=1).begin(some)
+    make_environment(lambda prompt, moves: Said(**given), attempts=1).begin(some)
     assert some[0].lost == "begin gave an end or a reward before any move"
 
 
@@ -111,9 +111,9 @@ def test_openings_are_asked_side_by_side_and_given_up_as_any_call():
         return Said(counts={"place": float(both.wait() >= 0)})
 
     some = plays(2)
-    asked(meets, timeout=5).begin(some)
+    make_environment(meets, timeout=5).begin(some)
     assert [one.lost for one in some] == [None, None]
-    asked(lambda prompt, moves: hangs(None), timeout=0.05, attempts=1).begin(some)
+    make_environment(lambda prompt, moves: hangs(None), timeout=0.05, attempts=1).begin(some)
     assert {one.lost for one in some} == {"begin took over 0.05 s (environment.timeout)"}
 
 
@@ -129,7 +129,7 @@ def test_an_episode_whose_opening_raises_is_closed():
             return type("E", (), {"opening": property(raises), "close": close})()
 
     some = plays(1)
-    asked(Broken(), attempts=1).begin(some)
+    make_environment(Broken(), attempts=1).begin(some)
     assert some[0].lost.startswith("begin raised ConnectionResetError") and len(closed) == 1
 
 
@@ -147,7 +147,7 @@ def test_an_episode_that_begins_too_late_is_closed(waits):
             return type("E", (), {**own, "close": lambda self: closed.set()})()
 
     some = plays(1)
-    asked(Slow(), timeout=0.05, attempts=1).begin(some)
+    make_environment(Slow(), timeout=0.05, attempts=1).begin(some)
     assert some[0].lost == "begin took over 0.05 s (environment.timeout)"
     assert waits == "begin" or closed.wait(20)
     late.set()
@@ -161,7 +161,7 @@ def test_an_episode_that_cannot_begin_is_tried_as_often_as_is_said():
             raise OSError("no such world")
 
     world, some = Closed(), plays(1)
-    asked(world, attempts=3).begin(some)
+    make_environment(world, attempts=3).begin(some)
     assert some[0].lost.startswith("begin raised OSError: 'no such world'")
     assert world.begun == [(0, 0)] * 3
 
@@ -173,7 +173,7 @@ def test_one_episode_that_is_given_to_two_rows_answers_for_another_session():
             return self.one
 
     some = plays(2)
-    asked(Single(), attempts=1).begin(some)
+    make_environment(Single(), attempts=1).begin(some)
     assert [one.lost for one in some] == [None, "begin gave an episode that is already running"]
 
 
@@ -184,13 +184,13 @@ def test_what_a_world_writes_on_its_prompt_stays_with_it():
             return super().begin(prompt, key)
 
     prompt = Prompt(id=0, source="x", text=">", fields={"secret": []})
-    asked(Writes()).begin([Play(prompt, key=0)])
+    make_environment(Writes()).begin([Play(prompt, key=0)])
     assert prompt.fields == {"secret": []}
 
 
 def test_episodes_are_closed_and_what_close_raises_costs_nothing():
     world, some = Counting(), plays(3)
-    environment = asked(world)
+    environment = make_environment(world)
     environment.begin(some)
     some[0].episode.close = lambda: 1 / 0
     environment.close(some)
@@ -199,7 +199,7 @@ def test_episodes_are_closed_and_what_close_raises_costs_nothing():
 
 
 def test_counts_of_an_episode_add_up():
-    environment = asked(lambda prompt, moves: Said(counts={"calls": 2}))
+    environment = make_environment(lambda prompt, moves: Said(counts={"calls": 2}))
     some = plays(1)
     environment.begin(some)
     environment.act(some, [MOVE])
@@ -208,4 +208,4 @@ def test_counts_of_an_episode_add_up():
 
 def test_a_world_that_runs_code_of_the_policy_is_refused_without_a_sandbox():
     with pytest.raises(ValueError, match="runs code of the policy without a sandbox"):
-        asked(Counting(about=About(runs_code=True)))
+        make_environment(Counting(about=About(runs_code=True)))

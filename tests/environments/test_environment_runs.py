@@ -22,7 +22,7 @@ MAZE = (
 )  # fmt: skip
 
 
-def trained(folder, *words):
+def train(folder, *words):
     tandem.train(*QUICK, *words, f"run_dir={folder}")
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return lines, load_file(folder / "model" / "model.safetensors")
@@ -31,9 +31,9 @@ def trained(folder, *words):
 @pytest.mark.slow
 def test_a_world_of_one_move_changes_no_metric_and_no_weight_of_a_run(tmp_path):
     """Bit for bit; only the metrics of the environment are added."""
-    want, weights = trained(tmp_path / "alone", *FEW, *SCORED)
+    want, weights = train(tmp_path / "alone", *FEW, *SCORED)
     played = ("plugins=[one_move]", "environment=one_move")
-    got, moved = trained(tmp_path / "played", *FEW, *SCORED, *played)
+    got, moved = train(tmp_path / "played", *FEW, *SCORED, *played)
     ours = [{k: x for k, x in line.items() if "environment/" not in k} for line in got]
     assert ours == want
     assert got[0]["environment/over"] == 1
@@ -47,7 +47,7 @@ def test_algorithms_of_answers_train_episodes(algorithm, tmp_path):
     own = {"sft": ("group_size=1",), "dapo": ("algorithm.truncation_handling.limit=16",)}
     alone = own.get(algorithm, ())
     words = (*MAZE, f"algorithm={algorithm}", "num_minibatches=1", *alone)
-    lines, _ = trained(tmp_path / "run", *words)
+    lines, _ = train(tmp_path / "run", *words)
     own = [line for line in lines if "optim/grad_norm" in line]
     assert algorithm == "sft" or own[0]["environment/turns_mean"] > 4
     assert len(own) == 2 and all(line["optim/grad_norm"] > 0 for line in own)
@@ -57,8 +57,8 @@ def test_algorithms_of_answers_train_episodes(algorithm, tmp_path):
 def test_an_engine_with_a_copy_of_the_weights_plays_what_our_own_loop_does(tmp_path):
     """Wave by wave, through the calls that every engine supports."""
     engine = ("plugins=[coin,experiments.bring_your_own.rollout_engine]", "rollout=copying")
-    own, _ = trained(tmp_path / "own", *MAZE)
-    got, _ = trained(tmp_path / "copied", *MAZE, *engine)
+    own, _ = train(tmp_path / "own", *MAZE)
+    got, _ = train(tmp_path / "copied", *MAZE, *engine)
     assert [x["reward/mean"] for x in got[:2]] == [x["reward/mean"] for x in own[:2]]
     assert got[0]["environment/turns_mean"] == own[0]["environment/turns_mean"] > 4
 
@@ -67,4 +67,4 @@ def test_an_engine_with_a_copy_of_the_weights_plays_what_our_own_loop_does(tmp_p
 def test_a_run_in_whose_world_too_much_is_lost_stops_with_the_reasons(tmp_path):
     """Lost episodes are missing rewards, and their reasons are counted."""
     with pytest.raises(Stop, match="environment: begin raised ValueError"):
-        trained(tmp_path / "run", *FEW, "environment=hilo", "reward=episode")
+        train(tmp_path / "run", *FEW, "environment=hilo", "reward=episode")

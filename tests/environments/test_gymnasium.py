@@ -5,9 +5,9 @@ import pytest
 pytest.importorskip("gymnasium", reason="gymnasium is not installed")
 
 import numpy as np
-from small_episodes import playing, sampled
+from small_episodes import playing, sample_rows
 from small_language import questions
-from worlds import asked
+from worlds import make_environment
 
 from tandem.environments import Move
 from tandem.environments.gymnasium import Gymnasium, drawing, numbers
@@ -24,7 +24,7 @@ def lake(**options):
     )
 
 
-def played(world, texts, *, key=5, keys=None):
+def play(world, texts, *, key=5, keys=None):
     """The observation after each move."""
     episode, heard = world.begin(ASKED, key), []
     for number, text in enumerate(texts):
@@ -36,15 +36,15 @@ def played(world, texts, *, key=5, keys=None):
 
 def test_a_way_over_the_lake_is_drawn_step_by_step_and_its_end_is_worth_1():
     way = ["down", "down", "right", "right", "down", "right"]
-    _, heard = played(lake(), way)
+    _, heard = play(lake(), way)
     assert heard[0].messages[0]["content"] == "SFFF\n[F]HFH\nFFFH\nHFFG"
     assert [said.reward for said in heard] == [0, 0, 0, 0, 0, 1]
     assert [said.over for said in heard] == [False] * 5 + [True]
-    assert heard[0].state == played(lake(), ["left", "down"])[1][1].state  # by another path
+    assert heard[0].state == play(lake(), ["left", "down"])[1][1].state  # by another path
 
 
 def test_a_move_without_an_action_is_told_the_words_and_makes_no_step():
-    _, (said, after) = played(lake(), ["upwards", "I would not go up, but DOWN."])
+    _, (said, after) = play(lake(), ["upwards", "I would not go up, but DOWN."])
     assert said.messages[0]["content"].endswith("name one: left, down, right, up")
     assert (said.counts, said.over, said.reward) == ({"unparsed": 1}, False, None)
     assert after.state == "SFFF\n[F]HFH\nFFFH\nHFFG"
@@ -52,7 +52,7 @@ def test_a_move_without_an_action_is_told_the_words_and_makes_no_step():
 
 def test_numbers_name_actions_where_words_do_not():
     world = Gymnasium(id="Blackjack-v1", tell=numbers)
-    _, (said,) = played(world, ["0"])
+    _, (said,) = play(world, ["0"])
     assert said.over and len(said.state.split()) == 3
 
 
@@ -60,13 +60,13 @@ def test_equal_keys_draw_alike_and_the_key_of_a_move_decides_what_follows_it():
     world = Gymnasium(id="Blackjack-v1", tell=numbers, actions=CARDS)
     begun = {world.begin(ASKED, key).said for key in range(8)}
     assert len(begun) > 3
-    again = [played(world, ["hit"], key=3, keys=[key])[1][0].state for key in (*range(8), 0)]
+    again = [play(world, ["hit"], key=3, keys=[key])[1][0].state for key in (*range(8), 0)]
     assert len({*again}) > 3 and again[0] == again[-1]
 
 
 def test_a_policy_plays_it(learned):
-    world = asked(Gymnasium(id="Blackjack-v1", tell=numbers, actions=CARDS), max_turns=2)
-    rows = sampled(playing(world, weights=learned), questions()[:2], 2)
+    world = make_environment(Gymnasium(id="Blackjack-v1", tell=numbers, actions=CARDS), max_turns=2)
+    rows = sample_rows(playing(world, weights=learned), questions()[:2], 2)
     assert [row.episode["lost"] for row in rows.prompts] == [None] * 4
     first = [row.episode["turns"][0]["content"] for row in rows.prompts]
     assert first[0] == first[1] and first[2] == first[3]  # a group has equal starts

@@ -46,7 +46,7 @@ def test_a_side_that_leaves_no_maze_to_train_on_is_refused():
         maze(seed=0, side=2, mazes=20, held_out=500, demonstrations=1)
 
 
-def walked(prompt, moves):
+def walk(prompt, moves):
     episode = Maze().begin(prompt, 0)
     said = [episode.act(Move(text=m, number=i, key=0)) for i, m in enumerate(moves, 1)]
     return episode, said
@@ -55,7 +55,7 @@ def walked(prompt, moves):
 def test_who_knows_the_way_finds_every_goal():
     for prompt in (*DATA.train, *DATA.eval):
         path, _ = way(*(prompt.fields[name] for name in ("doors", "start", "goal")))
-        said = walked(prompt, path)[1]
+        said = walk(prompt, path)[1]
         assert [one.over for one in said] == [False] * (len(path) - 1) + [True]
         assert sum(one.reward for one in said) == 1
 
@@ -63,7 +63,7 @@ def test_who_knows_the_way_finds_every_goal():
 def test_a_wall_is_said_to_be_one_and_moves_run_out():
     prompt = DATA.train[0]
     start = describe_cell(prompt.fields["start"], prompt.fields["doors"])
-    _, said = walked(prompt, ["x"] * 8)
+    _, said = walk(prompt, ["x"] * 8)
     assert {one.messages[0]["content"] for one in said} == {f"*{start}"}
     assert [one.over for one in said] == [False] * 7 + [True]
     assert said[-1].reward == 0 and said[-1].counts == {"bumped": 1}

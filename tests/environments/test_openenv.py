@@ -13,7 +13,7 @@ from faulty_server import says, sends
 from faulty_server import serving as serving_http
 from openenv_server import error, observation, serving
 from small_language import questions
-from worlds import Counting, asked
+from worlds import Counting, make_environment
 
 from tandem.config import ConfigError, check, compose
 from tandem.environments import Move, Play, Said
@@ -32,9 +32,9 @@ def world(server, *, fields=TEXT, **options):
     return OpenEnv(url=server.url, fields=fields, **options)
 
 
-def played(server, texts, *, attempts=2, reset=None, **options):
+def play_moves(server, texts, *, attempts=2, reset=None, **options):
     """One episode after these moves, which the environment has closed."""
-    environment = asked(world(server, **options), attempts=attempts)
+    environment = make_environment(world(server, **options), attempts=attempts)
     play = Play(Prompt(id=0, source="x", text=">", fields={"reset": reset or {}}), key=5)
     environment.begin([play])
     for number, text in enumerate(texts, 1):
@@ -46,7 +46,7 @@ def played(server, texts, *, attempts=2, reset=None, **options):
 
 def test_an_episode_is_a_session_that_is_reset_stepped_and_closed():
     with serving() as server:
-        play = played(server, ["7"])
+        play = play_moves(server, ["7"])
     assert (play.lost, play.said) == (None, Said.text("+", reward=0.0, over=False, state="1"))
     (told,) = server.sessions
     assert [one["type"] for one in told] == ["reset", "state", "step", "state", "close"]
@@ -55,7 +55,7 @@ def test_an_episode_is_a_session_that_is_reset_stepped_and_closed():
 
 def test_the_end_and_its_reward_are_those_of_the_server():
     with serving() as server:
-        play = played(server, ["7", "9"], reset={"turns": 2})
+        play = play_moves(server, ["7", "9"], reset={"turns": 2})
     assert (play.said.over, play.said.reward) == (True, 1.0)
 
 
@@ -66,7 +66,7 @@ def test_a_server_gives_the_rows_of_a_world_that_says_the_same():
 
     def rows(one):
         sampling = Sampling(max_new_tokens=4)
-        policy.load(Request(sampling=sampling, environment=asked(one)))
+        policy.load(Request(sampling=sampling, environment=make_environment(one)))
         prompts = questions()
         return policy.sample(prompts, 2, key=7, slots=range(len(prompts)), sampling=sampling)
 
@@ -81,7 +81,7 @@ def test_a_server_gives_the_rows_of_a_world_that_says_the_same():
 
 def test_equal_keys_are_equal_seeds_and_every_session_has_a_name_of_its_own():
     with serving() as server:
-        environment = asked(world(server, reset={"turns": 3, "level": 2}))
+        environment = make_environment(world(server, reset={"turns": 3, "level": 2}))
         own = Prompt(id=0, source="x", text=">", fields={"reset": {"turns": 4}})
         plays = [Play(own, key=key) for key in (2**62 + 9, 2**62 + 9, 8)]
         environment.begin(plays)
@@ -95,7 +95,7 @@ def test_equal_keys_are_equal_seeds_and_every_session_has_a_name_of_its_own():
 
 def test_servers_take_episodes_in_turn():
     with serving() as one, serving() as other:
-        environment = asked(OpenEnv(url=[one.url, other.url], fields=TEXT))
+        environment = make_environment(OpenEnv(url=[one.url, other.url], fields=TEXT))
         plays = [Play(Prompt(id=0, source="x", text=">"), key=key) for key in range(4)]
         environment.begin(plays)
         environment.close(plays)
@@ -170,7 +170,7 @@ FAULTS = {
 def test_a_fault_of_the_server_loses_the_episode_with_the_reason(fault):
     does, reason = FAULTS[fault]
     with serving(fault=does) as server:
-        play = played(server, ["7"], attempts=1)
+        play = play_moves(server, ["7"], attempts=1)
     assert play.lost == f"{server.url}: {reason}"
 
 
@@ -187,7 +187,7 @@ def test_a_fault_of_the_server_loses_the_episode_with_the_reason(fault):
 def test_a_reward_or_an_end_that_is_none_is_judged_as_that_of_any_world(data, reason):
     sent = observation("") | {"data": {**observation("")["data"], **data}}
     with serving(fault=answers("step", sent)) as server:
-        assert played(server, ["7"], attempts=1).lost == reason
+        assert play_moves(server, ["7"], attempts=1).lost == reason
 
 
 def test_a_server_that_never_answers_costs_the_time_that_is_set():
@@ -198,7 +198,7 @@ def test_a_server_that_never_answers_costs_the_time_that_is_set():
             over.wait(20)
 
     with serving(fault=never_answers) as server:
-        play = played(server, ["7"], attempts=1, limits=SessionLimits(timeout=0.3))
+        play = play_moves(server, ["7"], attempts=1, limits=SessionLimits(timeout=0.3))
         over.set()
     said = "no complete reply within 0.3 s; see environment.world.limits.timeout"
     assert play.lost == f"{server.url}: {said}"
@@ -207,7 +207,7 @@ def test_a_server_that_never_answers_costs_the_time_that_is_set():
 def test_an_episode_that_broke_is_begun_again_with_its_seed():
     with serving() as server:
         server.fault = lambda *asked: dies(*asked) if len(server.sessions) == 1 else None
-        play = played(server, ["7"])
+        play = play_moves(server, ["7"])
     assert (play.lost, play.attempts, play.said.reward) == (None, 2, None)
     first, second = server.resets()
     assert first["seed"] == second["seed"]
@@ -230,7 +230,7 @@ def test_an_action_that_is_none_is_the_mistake_of_the_policy_which_is_told(field
     errors = OTHER_FIELD if fields.action is None else BAD_VALUE
     refusal = answers("step", error("VALIDATION_ERROR", errors=errors))
     with serving(fault=refusal) as server:
-        play = played(server, [text], fields=fields)
+        play = play_moves(server, [text], fields=fields)
     assert (play.lost, play.counts) == (None, {"tool_errors": 1})
     assert [one["content"] for one in play.said.messages] == [said]
     assert not play.said.over and len(server.sessions) == 1
@@ -239,7 +239,7 @@ def test_an_action_that_is_none_is_the_mistake_of_the_policy_which_is_told(field
 
 def test_without_fields_a_move_is_json_and_so_is_what_is_said():
     with serving() as server:
-        play = played(server, ['{"guess": "7", "sure": true}'], fields=Fields())
+        play = play_moves(server, ['{"guess": "7", "sure": true}'], fields=Fields())
     assert server.sessions[0][2]["data"] == {"guess": "7", "sure": True}
     (message,) = play.said.messages
     assert json.loads(message["content"]) == observation("+")["data"]["observation"]
@@ -249,7 +249,7 @@ def test_without_fields_a_move_is_json_and_so_is_what_is_said():
 def test_the_token_goes_to_the_server_and_stands_in_nothing_that_it_says(monkeypatch):
     monkeypatch.setenv("TANDEM_ENVIRONMENT_TOKEN", TOKEN)
     with serving(fault=answers("step", observation(f"you said {TOKEN}"))) as server:
-        play = played(server, ["7"], token_env="TANDEM_ENVIRONMENT_TOKEN")
+        play = play_moves(server, ["7"], token_env="TANDEM_ENVIRONMENT_TOKEN")
     assert server.headers[0]["Authorization"] == f"Bearer {TOKEN}"
     assert play.said.messages[0]["content"] == "you said <redacted>"
 
@@ -275,7 +275,7 @@ def test_the_token_goes_to_the_server_and_stands_in_nothing_that_it_says(monkeyp
 )
 def test_what_is_no_session_says_why(behaviour, said):
     with serving_http(behaviour=behaviour) as server:
-        play = played(server, [], attempts=1, token_env="MINE")
+        play = play_moves(server, [], attempts=1, token_env="MINE")
     assert play.lost == f"{server.url}: {said}"
 
 
@@ -284,7 +284,7 @@ def test_a_server_that_is_not_there_is_left_alone():
         url = server.url
     one = OpenEnv(url=url, breaker=Breaker(failures=2, pause=1000.0))
     plays = [Play(Prompt(id=0, source="x", text=">"), key=key) for key in range(3)]
-    asked(one, attempts=1).begin(plays)
+    make_environment(one, attempts=1).begin(plays)
     assert all("no connection ([Errno 111]" in play.lost for play in plays[:2])
     assert "skipped after 2 failures in a row" in plays[2].lost
 

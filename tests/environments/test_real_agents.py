@@ -57,7 +57,7 @@ __all__ = ["Words"]
 """
 
 
-def trained(folder, *words):
+def train(folder, *words):
     """The metrics of the iterations, and the weights."""
     tandem.train(*words, f"run_dir={folder}")
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -72,7 +72,7 @@ def command(*words):
 def embedded(tmp_path_factory):
     """Number guessing without an external program."""
     folder = tmp_path_factory.mktemp("hilo") / "run"
-    return trained(folder, "data=hilo", *QUICK, f"warm_start={SHOWN}")
+    return train(folder, "data=hilo", *QUICK, f"warm_start={SHOWN}")
 
 
 PLAYERS = {
@@ -90,7 +90,7 @@ def test_a_program_that_plays_a_game_trains_the_weights_of_the_embedded_game(
     """Bit for bit, over three iterations of several turns."""
     want, weights = embedded
     words = ("data=hilo", *PAYS, command(*PLAYERS[player]), *QUICK, f"warm_start={SHOWN}")
-    got, own = trained(tmp_path / "run", *words)
+    got, own = train(tmp_path / "run", *words)
     names = ("reward/mean", "environment/turns_mean", "optim/grad_norm")
     for name in names:
         assert [line.get(name) for line in got] == [line.get(name) for line in want], name
@@ -111,7 +111,7 @@ def test_an_agent_of_smolagents_is_trained_for_three_iterations(tmp_path):
     save_chat_model(tmp_path / "model")
     rows = [{"prompt": f"What is {a}+{b}?", "answer": str(a + b)} for a in (3, 4) for b in (5, 6)]
     (tmp_path / "sums.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    lines, _ = trained(
+    lines, _ = train(
         tmp_path / "run", *QUICK, *PAYS, command(PYTHON, SMOL), "model=hf", "data=jsonl",
         f"model.path={tmp_path / 'model'}", f"data.path={tmp_path / 'sums.jsonl'}",
         "prompts_per_step=2", "group_size=2",
@@ -138,7 +138,7 @@ def test_a_taskset_of_verifiers_is_trained_for_three_iterations(tmp_path, monkey
     (tmp_path / "tasks.jsonl").write_text("\n".join(map(json.dumps, rows)))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("PATH", f"{os.environ['PATH']}:{VERIFIERS}")  # the folder of uv
-    lines, _ = trained(
+    lines, _ = train(
         tmp_path / "run", *QUICK, *PAYS, command(VERIFIERS / "python", TASK), "reward=episode",
         "environment.world.keep_env=[PYTHONPATH,SSL_CERT_FILE,UV_CACHE_DIR]", "model=hf",
         f"model.path={tmp_path / 'model'}", "data=jsonl", f"data.path={tmp_path / 'tasks.jsonl'}",

@@ -12,7 +12,7 @@ pytest.importorskip("websockets", reason="websockets is not installed")
 import torch
 from real_openenv import serving
 from small_language import questions
-from worlds import Counting, asked
+from worlds import Counting, make_environment
 
 import tandem
 from tandem.environments import Move, Play
@@ -47,7 +47,7 @@ def server(tmp_path_factory):
         yield url
 
 
-def begun(environment, count=1, **reset):
+def begin(environment, count=1, **reset):
     prompt = Prompt(id=0, source="x", text=">", fields={"reset": reset})
     plays = [Play(prompt, key=5) for _ in range(count)]
     environment.begin(plays)
@@ -67,7 +67,7 @@ def test_rows_are_those_of_an_embedded_world_that_says_the_same(server):
 
     def rows(world):
         sampling = Sampling(max_new_tokens=4)
-        policy.load(Request(sampling=sampling, environment=asked(world)))
+        policy.load(Request(sampling=sampling, environment=make_environment(world)))
         prompts = questions()
         return policy.sample(prompts, 2, key=7, slots=range(len(prompts)), sampling=sampling)
 
@@ -78,8 +78,8 @@ def test_rows_are_those_of_an_embedded_world_that_says_the_same(server):
 
 
 def test_equal_keys_draw_alike(server):
-    environment = asked(OpenEnv(url=server, fields=Fields(action="text")))
-    plays = begun(environment, 2)
+    environment = make_environment(OpenEnv(url=server, fields=Fields(action="text")))
+    plays = begin(environment, 2)
     environment.close(plays)
     drawn = [json.loads(play.said.messages[0]["content"])["drawn"] for play in plays]
     assert drawn[0] == drawn[1]
@@ -98,25 +98,25 @@ def test_equal_keys_draw_alike(server):
     ],
 )
 def test_its_faults_are_told_in_its_words(server, fields, text, reason):
-    environment = asked(OpenEnv(url=server, fields=fields), attempts=1)
-    (play,) = begun(environment)
+    environment = make_environment(OpenEnv(url=server, fields=fields), attempts=1)
+    (play,) = begin(environment)
     assert act(environment, play, text).lost == f"{server}: {reason}"
 
 
 def test_an_action_that_is_too_long_is_the_mistake_of_the_policy(server):
-    environment = asked(OpenEnv(url=server, fields=FIELDS))
-    play = act(environment, *begun(environment), "a" * 401)
+    environment = make_environment(OpenEnv(url=server, fields=FIELDS))
+    play = act(environment, *begin(environment), "a" * 401)
     said = "The action is not valid: text: String should have at most 400 characters"
     assert (play.lost, play.said.messages[0]["content"]) == (None, said)
 
 
 def test_more_episodes_than_it_holds_are_lost_and_closed_ones_make_room_at_once(server):
-    environment = asked(OpenEnv(url=server, fields=FIELDS), attempts=1)
-    plays = begun(environment, SESSIONS + 1)
+    environment = make_environment(OpenEnv(url=server, fields=FIELDS), attempts=1)
+    plays = begin(environment, SESSIONS + 1)
     assert [play.lost is None for play in plays] == [True] * SESSIONS + [False]
     assert "CAPACITY_REACHED" in plays[-1].lost
     environment.close(plays)
-    again = begun(environment, SESSIONS)
+    again = begin(environment, SESSIONS)
     assert [play.lost for play in again] == [None] * SESSIONS
     environment.close(again)
 

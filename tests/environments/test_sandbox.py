@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from small_episodes import WITH_TOOLS, chatting, playing, sampled, scripted
+from small_episodes import WITH_TOOLS, chatting, playing, sample_rows, script
 from small_language import talk
 
 from tandem.config import ConfigError, check, compose
@@ -141,8 +141,8 @@ def test_walls_that_hold_are_taken_and_an_episode_runs_behind_them():
     policy = playing(
         world, build=lambda: chatting(WITH_TOOLS), sampling=Sampling(max_new_tokens=200)
     )
-    scripted(policy, call("print(37 * 46)"), "1702")
-    rows = sampled(policy, [talk("37*46?")], group_size=1)
+    script(policy, call("print(37 * 46)"), "1702")
+    rows = sample_rows(policy, [talk("37*46?")], group_size=1)
     told = [one["content"] for one in rows.prompts[0].episode["turns"]]
     assert told[1:] == [call("print(37 * 46)"), "1702", "1702"][-len(told[1:]) :]
     assert '"name": "python"' in policy.describe_prompt(talk("?"))

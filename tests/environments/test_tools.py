@@ -16,7 +16,7 @@ from tandem.types import Prompt
 PROMPT = Prompt(id=0, source="x", text=">")
 
 
-def begun(**numbers):
+def begin(**numbers):
     tools = Tools({"calculator": calculator, "store": KeyValueStore}, **numbers)
     return tools.begin(PROMPT, 0)
 
@@ -25,7 +25,7 @@ def call(name, **arguments):
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
-def said(episode, *texts):
+def say(episode, *texts):
     return [episode.act(Move(text=t, number=i, key=0)) for i, t in enumerate(texts, 1)]
 
 
@@ -61,7 +61,7 @@ def test_schemas_come_from_hints_and_docstrings():
 
 
 def test_a_call_is_answered_and_a_move_without_one_is_the_answer():
-    answered, ended = said(begun(cost=0.05), call("calculator", expression="37*46"), "It is 1702.")
+    answered, ended = say(begin(cost=0.05), call("calculator", expression="37*46"), "It is 1702.")
     assert answered.messages == [{"role": "tool", "content": "1702"}]
     assert (answered.over, answered.reward) == (False, -0.05)
     assert answered.counts == {"calls": 1.0, "tool_errors": 0.0}
@@ -69,10 +69,10 @@ def test_a_call_is_answered_and_a_move_without_one_is_the_answer():
 
 
 def test_a_store_is_an_episode_s_own():
-    episode = begun()
+    episode = begin()
     two = call("put", key="a", value="7") + call("get", key="a")
-    assert contents(said(episode, two)[0]) == ["stored", "7"]
-    assert contents(said(begun(), call("get", key="a"))[0]) == ["error: there is no key 'a'"]
+    assert contents(say(episode, two)[0]) == ["stored", "7"]
+    assert contents(say(begin(), call("get", key="a"))[0]) == ["error: there is no key 'a'"]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_store_is_an_episode_s_own():
     ],
 )
 def test_a_wrong_call_is_the_policy_s_and_says_what_was_wrong(text, wrong):
-    answer = said(begun(), text)[0]
+    answer = say(begin(), text)[0]
     assert contents(answer)[0].startswith(f"error: {wrong}")
     assert answer.counts["tool_errors"] == 1 and not answer.over
 
@@ -107,7 +107,7 @@ def test_what_a_tool_raises_else_is_a_fault_of_the_world():
         raise OSError("the disk is gone")
 
     with pytest.raises(OSError, match="the disk is gone"):
-        said(Tools({"broken": broken}).begin(PROMPT, 0), call("broken", text="x"))
+        say(Tools({"broken": broken}).begin(PROMPT, 0), call("broken", text="x"))
 
 
 def search(
@@ -146,7 +146,7 @@ def search(
 )
 def test_arguments_are_of_the_types_that_any_hint_names(arguments, wrong):
     episode = Tools({"search": search}).begin(PROMPT, 0)
-    assert contents(said(episode, call("search", **arguments))[0])[0].startswith(f"error: {wrong}")
+    assert contents(say(episode, call("search", **arguments))[0])[0].startswith(f"error: {wrong}")
 
 
 @pytest.mark.parametrize("levels", [33, 450, 5000])
@@ -154,7 +154,7 @@ def test_arguments_of_too_many_levels_are_refused_as_a_call(levels):
     episode = Tools({"search": search}).begin(PROMPT, 0)
     deep = call("search", words=["?"]).replace('"?"', "[" * levels + "]" * levels)
     wrong = r"^error: the call (has over 32 levels of lists and objects|is not JSON)$"
-    assert re.match(wrong, contents(said(episode, deep)[0])[0])
+    assert re.match(wrong, contents(say(episode, deep)[0])[0])
 
 
 class Base(dict):
@@ -191,13 +191,13 @@ def test_the_tools_of_a_class_are_what_it_and_its_bases_define():
     tools = Tools({"shelf": Shelf})
     assert [*tools.make_tools()] == ["find", "fixed", "once", "own_name"]
     calls = call("find", key="a") + call("fixed") + call("own_name")
-    assert contents(said(tools.begin(PROMPT, 0), calls)[0]) == ["here", "fixed", "Shelf"]
+    assert contents(say(tools.begin(PROMPT, 0), calls)[0]) == ["here", "fixed", "Shelf"]
 
 
 def test_arguments_of_every_type_reach_the_tool():
     episode = Tools({"search": search}).begin(PROMPT, 0)
     given = {"words": ["a"], "limit": "all", "order": "old", "place": [1, 2.5], "weights": None}
-    answer = contents(said(episode, call("search", **given))[0])
+    answer = contents(say(episode, call("search", **given))[0])
     assert answer == ["['a'] all old [1, 2.5] None none"]
 
 
@@ -205,7 +205,7 @@ def test_what_is_bound_to_a_tool_is_not_the_policy_s_to_give():
     tools = Tools({"search": partial(search, index="pages")})
     takes = tools.describe().tools[0]["function"]["parameters"]
     assert "index" not in takes["properties"] and takes["required"] == ["words"]
-    right, wrong = said(
+    right, wrong = say(
         tools.begin(PROMPT, 0), call("search", words=[]), call("search", words=[], index="x")
     )
     assert contents(right) == ["[] 3 new None None pages"]
@@ -249,7 +249,7 @@ def test_null_leaves_a_tool_out():
 
 def test_of_a_single_tool_a_pattern_may_name_the_arguments():
     tools = Tools({"calculator": calculator}, calls=r"\((?P<expression>[^()]*)\)", begun="(")
-    right, wrong, cut, answer = said(tools.begin(PROMPT, 0), "(23*457)", "(23*)", "(23*4", "10511")
+    right, wrong, cut, answer = say(tools.begin(PROMPT, 0), "(23*457)", "(23*)", "(23*4", "10511")
     assert contents(right) == ["10511"]
     assert contents(wrong) == ["error: this is not an arithmetic expression"]
     assert cut.counts == {"calls": 1.0, "tool_errors": 1.0}

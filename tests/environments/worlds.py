@@ -109,6 +109,6 @@ NO_ANSWERS = {
 }
 
 
-def asked(world, **limits):
+def make_environment(world, **limits):
     """An environment in the thread of the test, unless it has a timeout."""
     return Environment(world, **{"timeout": None, "max_tokens": None} | limits)

@@ -42,7 +42,7 @@ def write_fake(program: Path) -> None:
     program.chmod(program.stat().st_mode | stat.S_IEXEC)
 
 
-def planned(tmp_path, *words, run=RUN):
+def make_plan(tmp_path, *words, run=RUN):
     servers, overrides = read([*words, *run, f"cache_dir={tmp_path}"])
     assert servers.devices
     return plan(servers, compose_run(overrides))
@@ -56,7 +56,9 @@ def follows(words, flag):
 
 def test_a_server_is_started_with_what_the_run_needs_and_nothing_is_typed_twice(tmp_path):
     run = (*RUN, LORA, "rollout.engine.sleeps=true", "rollout.engine.concurrency=64")
-    processes, folder = planned(tmp_path, "gpus=4-7", "tensor_parallel=2", "program=vllm", run=run)
+    processes, folder = make_plan(
+        tmp_path, "gpus=4-7", "tensor_parallel=2", "program=vllm", run=run
+    )
     first = processes[0]
     assert folder == tmp_path / "engine"
     assert first.words[:3] == ["vllm", "serve", "MODEL"]
@@ -91,14 +93,14 @@ REFUSED = {
 @pytest.mark.parametrize("words", REFUSED)
 def test_what_cannot_be_started_is_refused_in_one_line(words, tmp_path):
     with pytest.raises(ValueError, match=REFUSED[words]):
-        planned(tmp_path, *words[:1], run=(*RUN, *words[1:]))
+        make_plan(tmp_path, *words[:1], run=(*RUN, *words[1:]))
 
 
 def test_a_missing_engine_is_told_with_the_key_that_names_one(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("VLLM_HOME", raising=False)
     with pytest.raises(ConfigError, match="vllm is not installed here; set VLLM_HOME to its"):
-        planned(tmp_path, "gpus=0")
+        make_plan(tmp_path, "gpus=0")
 
 
 def test_help_explains_every_key_and_the_address_auto():
@@ -124,7 +126,7 @@ def test_a_run_starts_engines_that_sleep_on_its_own_devices_and_ends_them(tmp_pa
     cfg = colocated(tmp_path)
     with own_engines(cfg, check(cfg).trainer):
         (url,) = build(cfg.rollout).engine.urls
-        (start,) = started(tmp_path)
+        (start,) = start_engines(tmp_path)
         assert url.endswith(follows(start["words"], "--port"))
         assert "--enable-sleep-mode" in start["words"]
         assert all(map(lives, start["pids"]))
@@ -171,7 +173,7 @@ def test_a_server_on_the_gpu_of_the_trainer_receives_weights_by_ipc(
 ):
     monkeypatch.setenv("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")
     run = (*RUN, f"rollout={rollout}", "rollout.engine.transfer=broadcast", f"run_dir={tmp_path}")
-    (process,), _ = planned(tmp_path, "gpus=0", "program=vllm", run=run)
+    (process,), _ = make_plan(tmp_path, "gpus=0", "program=vllm", run=run)
     assert json.loads(follows(process.words, "--weight-transfer-config")) == {"backend": backend}
 
 
@@ -184,7 +186,7 @@ def test_pickles_are_read_only_where_the_user_says_so(tmp_path, monkeypatch):
         f"run_dir={tmp_path}",
     )
     with pytest.raises(ValueError, match="whoever reaches its port can run code; set VLLM_ALLOW"):
-        planned(tmp_path, "gpus=0", "program=vllm", run=run)
+        make_plan(tmp_path, "gpus=0", "program=vllm", run=run)
 
 
 COLOCATED = {
@@ -310,7 +312,7 @@ def look_until(watcher, holds):
         time.sleep(0.02)
 
 
-def started(root):
+def start_engines(root):
     file = root / "starts"
     return [json.loads(x) for x in file.read_text().splitlines()] if file.is_file() else []
 
@@ -338,14 +340,17 @@ def test_a_server_that_ends_is_started_again_and_all_end_with_what_they_started(
     watcher.start()
     try:
         look_until(watcher, lambda: watcher.up == 2)
-        (first, engine), words = started(tmp_path)[0]["pids"], started(tmp_path)[0]["words"]
+        (first, engine), words = (
+            start_engines(tmp_path)[0]["pids"],
+            start_engines(tmp_path)[0]["words"],
+        )
         os.kill(first, signal.SIGKILL)
-        look_until(watcher, lambda: watcher.up == 2 and len(started(tmp_path)) == 3)
-        assert started(tmp_path)[2]["words"] == words
+        look_until(watcher, lambda: watcher.up == 2 and len(start_engines(tmp_path)) == 3)
+        assert start_engines(tmp_path)[2]["words"] == words
         assert_gone([engine])  # it would keep the GPU's memory
     finally:
         watcher.stop()
-    assert_gone(pid for start in started(tmp_path) for pid in start["pids"])
+    assert_gone(pid for start in start_engines(tmp_path) for pid in start["pids"])
 
 
 def test_a_server_that_never_comes_up_is_given_up_with_its_last_words(tmp_path, port):
@@ -391,7 +396,7 @@ class Command:
         )
 
     def started(self):
-        return started(self.starts.parent)
+        return start_engines(self.starts.parent)
 
     def pids(self):
         return [pid for start in self.started() for pid in start["pids"]]

@@ -48,17 +48,17 @@ def words_of(model, folders):
     ]  # fmt: skip
 
 
-def estimated(cfg):
+def estimate(cfg):
     policy, request = build(cfg.model), request_of(cfg)
     parts = {p.name: p for p in footprint(policy, request, work_of(cfg, check(cfg), 1))}
     policy.load(request)
     return policy, request, parts
 
 
-def held_in_an_update(model, folders):
+def bytes_in_an_update(model, folders):
     """Bytes of activations as estimated, with the message, and as measured."""
     cfg = compose([*words_of(model, folders), "max_tokens_per_microbatch=1000000"])
-    policy, request, parts = estimated(cfg)
+    policy, request, parts = estimate(cfg)
     # The longest text, because some families do not pad texts.
     images = (show(torch.zeros(32, 32, 3, dtype=torch.uint8)),) * policy.adapter.images
     asked = [Prompt(id=0, source="t", text="a cat " * 40, images=images)] * ROWS
@@ -79,7 +79,7 @@ def held_in_an_update(model, folders):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_an_update_holds_what_was_estimated(model, folders):
-    activations, measured = held_in_an_update(model, folders)
+    activations, measured = bytes_in_an_update(model, folders)
     assert activations.size == pytest.approx(measured, rel=SHARE)
     assert activations.says.startswith(f"forward and backward of {ROWS} points")
 
@@ -88,7 +88,7 @@ def test_an_update_holds_what_was_estimated(model, folders):
 @pytest.mark.parametrize("model", ["tiny_flow", "sd3_5_medium"])
 def test_what_stays_is_exact(model, algorithm, folders):
     cfg = compose([*words_of(model, folders), f"algorithm={algorithm}", "rollout.staleness=1"])
-    policy, _, parts = estimated(cfg)
+    policy, _, parts = estimate(cfg)
     network, learnt = policy.model.network, policy.trainable().values()
     held = [*network.parameters(), *network.buffers()]
     assert parts["weights"].size + sum(
@@ -109,7 +109,7 @@ def test_what_stays_is_exact(model, algorithm, folders):
 def test_what_is_offloaded_is_held_while_it_is_asked(folders):
     """Bytes of the VAE and of each encoder as they are loaded."""
     cfg = compose([*words_of("sd3_5_medium", folders), "algorithm=flow_grpo"])
-    policy, request, stays = estimated(cfg)
+    policy, request, stays = estimate(cfg)
     offload = frozenset({"vae", "encoders", "optimizer"})
     work = work_of(cfg, check(cfg), 1)
     parts = footprint(build(cfg.model), replace(request, offload=offload), work)

@@ -15,7 +15,7 @@ TAUGHT = ("model=tiny_flow", "algorithm=diffusion_opd", "~recipe", "warm_start=n
 GIVE = "; give the directory of a finished run of a flow, or a folder in diffusers' layout"
 
 
-def written(folder, *files):
+def write(folder, *files):
     folder.mkdir(parents=True)
     for name in files:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -45,9 +45,9 @@ def check(*overrides, **folders):
 def test_a_teacher_that_is_not_there_is_named_before_anything_is_loaded(
     tmp_path, files, fault, start
 ):
-    good, bad = written(tmp_path / "good", "transformer/config.json"), tmp_path / "a run"
+    good, bad = write(tmp_path / "good", "transformer/config.json"), tmp_path / "a run"
     if files is not None:
-        written(bad, *files)
+        write(bad, *files)
     with pytest.raises(ConfigError) as refused:
         check(*start, shapes=good, others=bad)
     fault = fault.format(command_to_resume(bad))  # with the path in quotes
@@ -125,8 +125,8 @@ def test_an_evaluation_is_on_the_first_device_that_was_named(monkeypatch):
 
 def test_teachers_are_finished_runs_or_folders_of_diffusers(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    written(tmp_path / "home", "transformer/config.json")
-    run = written(tmp_path / "run", "config.yaml", "model/transformer/config.json")
+    write(tmp_path / "home", "transformer/config.json")
+    run = write(tmp_path / "run", "config.yaml", "model/transformer/config.json")
     check(shapes="~/home", others=run)
     check_start(compose(["model=tiny_lm", "algorithm=grpo", "warm_start=null"]))
 
@@ -180,7 +180,7 @@ FEW = "model/quantization=few_bits"
 
 
 def test_a_base_that_adapters_learnt_on_is_not_rounded_again(tmp_path):
-    run = written(tmp_path / "run", "model/config.json")
+    run = write(tmp_path / "run", "model/config.json")
     (run / "config.yaml").write_text("model: {quantization: {_target_: few_bits.FewBits}}")
     words = [*ROUNDED, "warm_start=null", f"continue_from={run}"]
     with pytest.raises(ConfigError, match="would round away what its adapters learnt"):

@@ -53,7 +53,7 @@ SHAPES = {
 }  # fmt: skip
 
 
-def composed(options, *words):
+def compose_line(options, *words):
     cfg = compose([
         "model=tiny_lm", "rollout=local", f"rollout.max_new_tokens={NEW}",
         f"rollout.max_prompt_tokens={PROMPT}", "warm_start=null", "trainer=cpu",
@@ -94,7 +94,7 @@ def step(policy, sample, mask, needs=NOTHING):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_micro_batch_holds_what_was_estimated(shape):
     sizes, options = SHAPES[shape]
-    cfg = composed(options)
+    cfg = compose_line(options)
     policy = build(cfg.model)
     policy.build = partial(medium, **sizes)
     estimated = {part.name: part for part in footprint(policy, request_of(cfg), work(cfg))}
@@ -116,7 +116,7 @@ def work(cfg):
 
 @pytest.mark.parametrize("options", [{}, {"model.lora": {"r": 8, "alpha": 16}}], ids=str)
 def test_weights_gradients_and_optimizer_are_exact(options):
-    cfg = composed(options)
+    cfg = compose_line(options)
     policy = build(cfg.model)
     policy.build = medium
     request = request_of(cfg, frozenset({"ref_logp"}))
@@ -137,7 +137,7 @@ def test_weights_gradients_and_optimizer_are_exact(options):
 
 @pytest.mark.parametrize("critic", ["head", "separate"])
 def test_a_critic_is_counted(critic):
-    cfg = composed({"model.critic": critic})
+    cfg = compose_line({"model.critic": critic})
     policy, needs = build(cfg.model), frozenset({"values"})
     policy.build = medium
     request = request_of(cfg, needs)
@@ -156,7 +156,7 @@ def test_a_critic_is_counted(critic):
 
 def test_the_cache_of_sampling_holds_what_was_estimated():
     """Keys and values of 2 of 4 heads of 32, in float32, twice 3 layers."""
-    cfg = composed({})
+    cfg = compose_line({})
     policy = build(cfg.model)
     policy.build = medium
     cache = next(p for p in footprint(policy, request_of(cfg), work(cfg)) if p.name == "cache")
@@ -223,7 +223,7 @@ def test_teachers_are_counted_each_once_and_whole(tmp_path):
         "algorithm=opd",
         f"algorithm.teachers.folders={{sort: {tmp_path}, others: {tmp_path}}}",
     )
-    cfg = composed({"algorithm.teachers.dtype": "bfloat16"}, *words)
+    cfg = compose_line({"algorithm.teachers.dtype": "bfloat16"}, *words)
     policy, request = build(cfg.model), build(cfg.algorithm).request(build(cfg.rollout))
     parts = footprint(policy, request, work_of(cfg, check(cfg), 1))
     (teachers,) = (part for part in parts if part.name == "teachers")
@@ -232,7 +232,7 @@ def test_teachers_are_counted_each_once_and_whole(tmp_path):
 
 
 def test_a_teacher_that_is_the_policy_is_a_copy_of_what_is_trained():
-    cfg = composed({}, "algorithm=sdpo")
+    cfg = compose_line({}, "algorithm=sdpo")
     policy, request = build(cfg.model), build(cfg.algorithm).request(build(cfg.rollout))
     parts = {p.name: p for p in footprint(policy, request, work_of(cfg, check(cfg), 1))}
     assert parts["itself"].size == parts["gradients"].size

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from policies.small_language import NOTHING, questions, small, trained
+from policies.small_language import NOTHING, questions, small, train_briefly
 from torch.testing import assert_close
 
 from tandem.advantages.group import group_relative
@@ -135,7 +135,7 @@ def test_a_policy_says_nothing_against_its_reference_before_it_is_trained(policy
 
 
 def test_held_out_pairs_are_compared_by_the_reward_of_the_loss():
-    policy = trained(small(REFERENCE), steps=30)
+    policy = train_briefly(small(REFERENCE), steps=30)
     asked = with_answers()
 
     def logp(side):

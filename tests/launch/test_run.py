@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from ladder import FEW, few_of
-from loaded import loaded
+from loaded import load_configured
 from omegaconf import OmegaConf
 from policies.small_language import chat_model
 from processes import start_training
@@ -116,7 +116,7 @@ def test_a_run_leaves_what_the_architecture_says(straight):
 
 def test_the_weights_have_moved_and_load_anywhere(straight):
     model = AutoModelForCausalLM.from_pretrained(straight / "model")
-    start = loaded(compose(FEW))
+    start = load_configured(compose(FEW))
     moved = [
         (a - b).abs().max()
         for a, b in zip(model.parameters(), start.network.parameters(), strict=True)

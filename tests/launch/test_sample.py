@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from loaded import loaded
+from loaded import load_configured
 from omegaconf import OmegaConf
 from PIL import Image
 
@@ -21,7 +21,7 @@ def untrained(folder, *overrides):
     """A run directory with an untrained model."""
     cfg = compose(overrides)
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
-    policy = loaded(cfg)
+    policy = load_configured(cfg)
     policy.save(folder / "model")
     return folder
 
@@ -37,12 +37,12 @@ def painter(tmp_path_factory):
     return untrained(tmp_path_factory.mktemp("painter"), "model=tiny_flow", *small)
 
 
-def said(capsys, *arguments) -> list[str]:
+def output_of(capsys, *arguments) -> list[str]:
     sample.main([str(a) for a in arguments])
     return capsys.readouterr().out.splitlines()
 
 
-def refused(capsys, *arguments) -> str:
+def refusal_of(capsys, *arguments) -> str:
     with pytest.raises(SystemExit) as ended:
         sample.main([str(a) for a in arguments])
     assert ended.value.code not in (0, None)
@@ -53,14 +53,16 @@ def refused(capsys, *arguments) -> str:
 
 
 def test_the_same_seed_answers_the_same(finished, capsys):
-    first = said(capsys, finished, "dbca>", "--n", 4)
+    first = output_of(capsys, finished, "dbca>", "--n", 4)
     assert len(first) == 4
-    assert said(capsys, finished, "dbca>", "--n", 4) == first
-    assert said(capsys, finished, "dbca>", "--n", 4, "--seed", 1) != first
+    assert output_of(capsys, finished, "dbca>", "--n", 4) == first
+    assert output_of(capsys, finished, "dbca>", "--n", 4, "--seed", 1) != first
 
 
 def test_greedy_answers_are_all_alike_and_as_short_as_told(finished, capsys):
-    answers = said(capsys, finished, "dbca>", "--n", 3, "--temperature", 0, "--max-new-tokens", 2)
+    answers = output_of(
+        capsys, finished, "dbca>", "--n", 3, "--temperature", 0, "--max-new-tokens", 2
+    )
     assert len(set(answers)) == 1
     assert len(answers[0]) <= 2
 
@@ -70,7 +72,7 @@ def test_pictures_go_into_a_file_and_are_those_of_the_seed(painter, tmp_path, ca
     others = ((), (), ("--seed", 1), ("--steps", 3))
     for file, given in zip(files, others, strict=True):
         asked = (painter, "red circle", "--n", 3, "--out", file, *given)
-        assert said(capsys, *asked) == [str(file)]
+        assert output_of(capsys, *asked) == [str(file)]
     first, again, other, longer = (load(file) for file in files)
     assert first.shape == (6 * 18, 6 * 52, 3)  # 16 pixels are shown as 96
     assert torch.equal(first, again)
@@ -87,7 +89,7 @@ def test_pictures_are_of_the_weights_that_were_evaluated(weights, tmp_path, caps
     )  # fmt: skip
     cfg = compose(own)
     (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
-    policy = loaded(cfg)
+    policy = load_configured(cfg)
     with torch.no_grad():
         for parameter in policy.trainable().values():
             parameter += 0.02
@@ -97,30 +99,30 @@ def test_pictures_are_of_the_weights_that_were_evaluated(weights, tmp_path, caps
     key = rng.key(0, "sample")
     want = policy.sample([Prompt(id=0, source="you", text="red circle")], 2, key=key, slots=[0],
                          sampling=by).outputs  # fmt: skip
-    said(capsys, tmp_path, "red circle", "--n", 2, "--out", tmp_path / "two.png")
+    output_of(capsys, tmp_path, "red circle", "--n", 2, "--out", tmp_path / "two.png")
     assert torch.equal(load(tmp_path / "two.png"), enlarge(lay_out_grid(want, 2), 6))  # 16 to 96
 
 
 def test_flags_of_the_other_kind_are_one_line(finished, painter, capsys):
-    hot = refused(capsys, painter, "red circle", "--temperature", 1)
+    hot = refusal_of(capsys, painter, "red circle", "--temperature", 1)
     assert hot == "--temperature is for models of texts, but this model makes pictures"
-    led = refused(capsys, finished, "dbca>", "--guidance-scale", 2)
+    led = refusal_of(capsys, finished, "dbca>", "--guidance-scale", 2)
     assert led == "--guidance-scale is for models of pictures, but this model makes texts"
-    guided = refused(capsys, painter, "red circle", "--guidance-scale", 2)
+    guided = refusal_of(capsys, painter, "red circle", "--guidance-scale", 2)
     assert "encode a negative prompt" in guided
 
 
 def test_a_directory_that_is_no_finished_run_is_one_line(tmp_path, capsys):
-    assert "has no config.yaml; give the directory" in refused(capsys, tmp_path, "dbca>")
+    assert "has no config.yaml; give the directory" in refusal_of(capsys, tmp_path, "dbca>")
     (tmp_path / "config.yaml").write_text("seed: 0")
-    said = refused(capsys, tmp_path, "dbca>")
+    said = refusal_of(capsys, tmp_path, "dbca>")
     assert "has no model; give" in said and said.endswith(command_to_resume(tmp_path))
 
 
 def test_prompts_and_numbers_that_do_not_fit_are_one_line(finished, capsys):
-    assert "characters that the tokenizer does not know" in refused(capsys, finished, "ÄÖ")
-    assert "temperature" in refused(capsys, finished, "a>", "--temperature", -1)
-    assert "positions of the model" in refused(capsys, finished, "a>", "--max-new-tokens", 999)
+    assert "characters that the tokenizer does not know" in refusal_of(capsys, finished, "ÄÖ")
+    assert "temperature" in refusal_of(capsys, finished, "a>", "--temperature", -1)
+    assert "positions of the model" in refusal_of(capsys, finished, "a>", "--max-new-tokens", 999)
 
 
 @pytest.mark.parametrize(
@@ -146,8 +148,10 @@ def test_pictures_of_a_question_are_read_or_refused_in_one_line(finished, tmp_pa
     ).images
     assert (picture.height, picture.width) == (16, 16)
     config = finished / "config.yaml"
-    assert refused(capsys, finished, "a>", "--image", config) == f"--image {config} is no picture"
-    assert "reads only text" in refused(capsys, finished, "a>", "--image", file)
+    assert (
+        refusal_of(capsys, finished, "a>", "--image", config) == f"--image {config} is no picture"
+    )
+    assert "reads only text" in refusal_of(capsys, finished, "a>", "--image", file)
 
 
 @pytest.mark.slow
@@ -157,24 +161,24 @@ def test_a_model_that_sees_is_asked_about_pictures(tmp_path, capsys):
     for file, colour in zip(files, ((255, 0, 0), (0, 0, 255)), strict=True):
         Image.new("RGB", (16, 16), colour).save(file)
     asked = (watcher, "colour ?", "--n", 8)
-    red, again, blue = (said(capsys, *asked, "--image", files[i]) for i in (0, 0, 1))
+    red, again, blue = (output_of(capsys, *asked, "--image", files[i]) for i in (0, 0, 1))
     assert red == again != blue
     twice = ("--image", files[0], "--image", files[1])
-    assert "pictures" in refused(capsys, watcher, "<image> colour ?", *twice)
+    assert "pictures" in refusal_of(capsys, watcher, "<image> colour ?", *twice)
 
 
 def test_frames_of_a_film_stand_side_by_side(painter, tmp_path, capsys, monkeypatch):
     film = torch.arange(3 * 4 * 5 * 3, dtype=torch.uint8).view(3, 4, 5, 3)
     monkeypatch.setattr(answers, "ask", lambda *_, **__: ((film, film), ()))
-    (file,) = said(capsys, painter, "red circle", "--out", tmp_path / "film.png")
+    (file,) = output_of(capsys, painter, "red circle", "--out", tmp_path / "film.png")
     assert load(file).shape == (24 * (4 + 2), 24 * (2 * (3 * 5 + 1) + 1), 3)  # 4 pixels to 96
 
 
 def test_one_answer_is_the_likeliest_and_several_are_samples(finished, capsys):
-    alone = said(capsys, finished, "dbca>")
-    assert alone == said(capsys, finished, "dbca>", "--temperature", 0)
-    assert alone == said(capsys, finished, "dbca>", "--seed", 5)
-    assert len(set(said(capsys, finished, "dbca>", "--n", 8))) > 1
+    alone = output_of(capsys, finished, "dbca>")
+    assert alone == output_of(capsys, finished, "dbca>", "--temperature", 0)
+    assert alone == output_of(capsys, finished, "dbca>", "--seed", 5)
+    assert len(set(output_of(capsys, finished, "dbca>", "--n", 8))) > 1
 
 
 def test_steps_that_a_schedule_of_fixed_levels_lacks_are_refused():
@@ -189,4 +193,4 @@ def test_steps_that_a_schedule_of_fixed_levels_lacks_are_refused():
 
 
 def test_a_missing_prompt_is_named_alone(finished, capsys):
-    assert refused(capsys, finished).endswith("the following arguments are required: prompt")
+    assert refusal_of(capsys, finished).endswith("the following arguments are required: prompt")

@@ -74,7 +74,7 @@ def test_what_lies_in_the_cache_or_around_the_run_is_no_part_of_it(folder):
     assert not [name for name in before.files if not name.startswith("tandem/")]
 
 
-def used(*words):
+def files_used(*words):
     """Files of Tandem in the name of a warm start."""
     cfg = compose(words)
     cfg.overrides = list(words)
@@ -85,7 +85,7 @@ def used(*words):
 
 def test_of_tandem_counts_what_a_start_goes_through_and_nothing_else():
     """Chosen by hand: imitation of letters uses neither images nor report pages."""
-    files = used("data=sort_letters")
+    files = files_used("data=sort_letters")
     through = ("training/module", "policies/language/policy", "data/sort", "losses/policy")
     beside = (
         "launch/banner",
@@ -96,7 +96,7 @@ def test_of_tandem_counts_what_a_start_goes_through_and_nothing_else():
     )
     assert not {f"tandem/{name}.py" for name in through} - files
     assert not {f"tandem/{name}.py" for name in beside} & files
-    assert "tandem/policies/flow/policy.py" in used(
+    assert "tandem/policies/flow/policy.py" in files_used(
         "model=tiny_flow", "warm_start=['algorithm=sft']"
     )
 
@@ -112,7 +112,7 @@ def test_nothing_that_a_start_imports_is_missing_from_its_name():
     rooms = ("training", "algorithm", "advantages")
     loaded = {Path(file).relative_to(TANDEM) for file in told.stdout.split()}
     own = {f"tandem/{file}" for file in loaded if file.parts[0] in rooms and file.name[0] != "_"}
-    assert own - used() <= set()
+    assert own - files_used() <= set()
 
 
 def test_a_line_says_why_none_that_is_kept_will_do(folder):

@@ -72,13 +72,13 @@ TAUGHT = ["algorithm.teachers.folders={others:teacher}"]  # the policy here has 
 
 
 @cache
-def _built(name: str) -> Algorithm:
+def _build(name: str) -> Algorithm:
     flow = name in OF_FLOWS or of_errors(conf_folder() / "algorithm" / f"{name}.yaml")
     model = ["model=tiny_flow"] if flow else ["model=tiny_chain"] if name in OF_CHAINS else []
     text = (conf_folder() / "algorithm" / f"{name}.yaml").read_text(encoding="utf-8")
     taught = TAUGHT if re.search("override teachers: [tv]", text) else []
     chosen = [f"algorithm={name}", "~recipe", *model, *taught, *NAMED.get(name, [])]
-    return published(compose(chosen))
+    return load_preset(compose(chosen))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,7 @@ class Published(Algorithm):
     epochs: int
 
 
-def published(cfg: DictConfig) -> Published:
+def load_preset(cfg: DictConfig) -> Published:
     """The algorithm of a configuration."""
     algorithm, own = build(cfg.algorithm), {name: cfg[name] for name in OF_THE_RUN}
     parts = {part.name: getattr(algorithm, part.name) for part in fields(algorithm) if part.init}
@@ -120,7 +120,7 @@ def policy_of(algorithm: Algorithm, dtype: torch.dtype) -> nn.Module:
 
 def preset(name: str) -> Algorithm:
     """A preset with its published numbers and its own state."""
-    return copy.deepcopy(_built(name))
+    return copy.deepcopy(_build(name))
 
 
 class Digits(AtOnce):
@@ -193,7 +193,7 @@ class Bench(Alone):
         binary = unwrap_partial(algorithm.advantage)[0] is pass_at_k
         super().__init__(
             policy=policy,
-            algorithm=changed(algorithm, setting.change),
+            algorithm=change(algorithm, setting.change),
             rewards=Digits(binary, dtype),
             stream=Numbered(),
             optimizer=partial(torch.optim.SGD, lr=setting.lr),
@@ -234,7 +234,7 @@ def plan_of(algorithm: Algorithm, setting: Setting) -> BatchPlan:
     )
 
 
-def changed(algorithm: Algorithm, change: Change | None) -> Algorithm:
+def change(algorithm: Algorithm, change: Change | None) -> Algorithm:
     """The algorithm with `change` applied to complete rows, before they are compared."""
     algorithm = copy.deepcopy(algorithm)
     if change is None:
@@ -254,14 +254,14 @@ def disagreeing(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
     """
     if rollout.behaviour_logp is None:
         return scores, rollout
-    noise = rng.unit(rng.key("off", _taken(rollout.sample))).to(rollout.behaviour_logp) - 0.5
+    noise = rng.unit(rng.key("off", _step_ids(rollout.sample))).to(rollout.behaviour_logp) - 0.5
     return scores, replace(rollout, behaviour_logp=rollout.behaviour_logp + 0.4 * noise)
 
 
-def _taken(sample: GaussianSample | TableSample | ChainSample) -> Tensor:
+def _step_ids(sample: GaussianSample | TableSample | ChainSample) -> Tensor:
     """[B, T] int64, an identifier of each step."""
     if isinstance(sample, ChainSample):
-        return torch.cat([_taken(sample.picture), _taken(sample.text)], 1)
+        return torch.cat([_step_ids(sample.picture), _step_ids(sample.text)], 1)
     return (
         sample.taken if isinstance(sample, GaussianSample) else 10 * sample.before + sample.tokens
     )

@@ -11,7 +11,7 @@ import pytest
 import torch
 from laws.bench import EXACT, Bench, Setting, of_steps
 from laws.invariance import kind, without_penalties
-from policies.small_language import small, trained
+from policies.small_language import small, train_briefly
 from table_policy import STOP, TablePolicy, TableSample
 from torch import Tensor
 from torch.testing import assert_close
@@ -124,7 +124,7 @@ def no_temperature(algorithm: Algorithm) -> str | None:
 def temperature(algorithm: Algorithm) -> None:
     """Sampler and trainer divide the logits by the same number, and guards detect a difference."""
     cool = Sampling(max_new_tokens=8, temperature=COOL)
-    policy = trained(small(algorithm.needs, sampling=cool))  # random logits hardly differ
+    policy = train_briefly(small(algorithm.needs, sampling=cool))  # random logits hardly differ
     policy.teachers = Doubter({})
     quick = {"policy": lambda: policy, "epochs": 1, "lr": 0.0}
     guards = Guards(no_signal=99, max_missing_rewards=1.0)
@@ -213,7 +213,7 @@ def kl_gradient(algorithm: Algorithm) -> None:
     if isinstance(algorithm.kl, KLInReward):
         live = policy.logp_under(rollout.sample, policy.table) - rollout.ref_logp
         truth = probability @ (live * rollout.mask).sum(1)
-        got = [loss.sum() for loss in charged(algorithm.kl, policy, rollout, probability.detach())]
+        got = [loss.sum() for loss in charge(algorithm.kl, policy, rollout, probability.detach())]
     else:
         reverse = kind(algorithm.kl.loss) is not kl.k3
         visits = probability.detach()[:, None] * rollout.mask
@@ -294,7 +294,7 @@ def blank(rollout: Rollout) -> Scores:
     return Scores(total=zero, parts={}, scored=torch.ones_like(zero).bool())
 
 
-def charged(
+def charge(
     penalty: KLInReward, policy: TablePolicy, rollout: Rollout, probability: Tensor
 ) -> list[Tensor]:
     """-A log p per unit of the coefficient, where A is the total after the charge to a reward of 0,
@@ -313,7 +313,7 @@ def no_preference(algorithm: Algorithm) -> str | None:
     return None if prefers(algorithm) else "has no chosen and rejected answers"
 
 
-def turned(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
+def turn(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
     """Chosen and rejected exchanged."""
     return replace(scores, total=-scores.total), rollout
 
@@ -324,7 +324,7 @@ def antisymmetry(algorithm: Algorithm) -> None:
     At the reference itself the gradient changes sign too.
     """
     metrics = []
-    for change in (None, turned):
+    for change in (None, turn):
         bench = Bench(algorithm, Setting(change=change))
         metrics.append(reduce_metrics(bench.objective(bench.policy, bench.first_rows()).metrics))
     before, after = ({k: v for k, v in m.items() if k.startswith("preference/")} for m in metrics)
@@ -336,7 +336,7 @@ def antisymmetry(algorithm: Algorithm) -> None:
         assert after["preference/margin"] == pytest.approx(-before["preference/margin"])
         assert after["preference/accuracy"] == pytest.approx(1 - before["preference/accuracy"])
     if "ref_logp" in facts_of(algorithm.loss).reads:
-        forth, back = (at_the_reference(algorithm, change) for change in (None, turned))
+        forth, back = (at_the_reference(algorithm, change) for change in (None, turn))
         assert forth.any()
         assert_close(forth, -back, **EXACT)
 

@@ -71,12 +71,12 @@ def find_alike(algorithm: Algorithm) -> None:
 # Rows and steps.
 
 
-def reversed_rows(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
+def reverse_rows(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
     rows = torch.arange(len(rollout.mask)).flip(0)
     return take(scores, rows), take(rollout, rows)
 
 
-def shuffled_rows(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
+def shuffle_rows(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
     rows = rng.permutation(rng.key("rows"), len(rollout.mask))
     return take(scores, rows), take(rollout, rows)
 
@@ -84,11 +84,11 @@ def shuffled_rows(scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
 def permutation(algorithm: Algorithm) -> None:
     """The order of the rows does not matter, even if groups are torn apart."""
     want = run(algorithm)
-    agree(run(algorithm, change=shuffled_rows), want)
-    agree(run(algorithm, change=reversed_rows), want)
+    agree(run(algorithm, change=shuffle_rows), want)
+    agree(run(algorithm, change=reverse_rows), want)
 
 
-def padded(scores: Scores, rollout: Rollout, *, left: int, right: int) -> tuple[Scores, Rollout]:
+def pad(scores: Scores, rollout: Rollout, *, left: int, right: int) -> tuple[Scores, Rollout]:
     """Untrained steps on either side, and NaN in every value outside the mask.
 
     Steps on the left were sampled, so they count in the length; those on the right were not.
@@ -121,13 +121,13 @@ def padding(algorithm: Algorithm) -> None:
     """NaN outside the mask, in records of the original width and in wider ones."""
     want = run(algorithm)
     for right in (0, 3):
-        agree(run(algorithm, change=partial(padded, left=0, right=right)), want)
+        agree(run(algorithm, change=partial(pad, left=0, right=right)), want)
 
 
 def prefix(algorithm: Algorithm) -> None:
     """Untrained steps that were sampled, before the others."""
     want = run(algorithm)
-    agree(run(algorithm, change=partial(padded, left=2, right=1)), want)
+    agree(run(algorithm, change=partial(pad, left=2, right=1)), want)
 
 
 # Scores.

@@ -106,7 +106,7 @@ def reasons() -> dict[tuple[str, str], str | None]:
     }
 
 
-def ticked() -> dict[tuple[str, str], bool]:
+def ticked_laws() -> dict[tuple[str, str], bool]:
     """Whether a law holds for a preset according to docs/laws.md, without building the preset."""
     cells = [line.strip("| ").split(" | ") for line in PAGE.read_text(encoding="utf-8").split("\n")]
     rows = [row for row in cells if len(row) == len(LAWS) + 1][1:]  # the first one is the header

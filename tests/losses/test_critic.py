@@ -6,7 +6,7 @@ from math import isnan
 
 import pytest
 import torch
-from records import coupled
+from records import coupled_batch
 
 from tandem.advantages.temporal import return_to_go
 from tandem.losses import reduction
@@ -17,8 +17,8 @@ PRECISION = {torch.float64: 1e-6, torch.float32: 1e-5}
 TOKENS, MEAN, SUM = reduction.token_mean, reduction.sequence_mean, reduction.sequence_sum
 
 
-def judged(vectors, dtype=torch.float64):
-    batch = coupled(vectors, dtype)
+def make_case(vectors, dtype=torch.float64):
+    batch = coupled_batch(vectors, dtype)
     values, old, rewards = (
         torch.where(batch.mask, vectors[name].to(dtype), 0) for name in ("in/VP", "in/V", "in/RTOK")
     )
@@ -38,14 +38,14 @@ def judged(vectors, dtype=torch.float64):
     ],
 )
 def test_values_are_the_reference_ones(vectors, clip, weigh, name, dtype):
-    batch = judged(vectors, dtype)
+    batch = make_case(vectors, dtype)
     got = (value_loss(batch, clip=clip) * weigh(batch.mask)).sum()
     want = vectors[f"value/{name}"].item()
     assert got.item() == pytest.approx(want, abs=PRECISION[dtype])
 
 
 def test_it_is_the_case_by_case_loss_and_gradient(vectors):
-    batch = judged(vectors)
+    batch = make_case(vectors)
     loss = value_loss(batch, clip=0.2)
     (gradient,) = torch.autograd.grad(loss.sum(), batch.values)
     cases = [x[batch.mask].tolist() for x in (batch.values, batch.old_values, batch.returns)]
@@ -64,14 +64,14 @@ def test_it_is_the_case_by_case_loss_and_gradient(vectors):
 
 
 def test_it_counts_the_steps_that_it_clips(vectors):
-    batch = judged(vectors)
+    batch = make_case(vectors)
     got = reduce_metrics(own_metrics(partial(value_loss, clip=0.2), batch))
     assert got == {"critic/value_clip_frac": pytest.approx(vectors["value/clipfrac"].item())}
     assert own_metrics(partial(value_loss, clip=None), batch) == {}
 
 
 def test_the_explained_variance_is_the_reference_one(vectors):
-    batch = judged(vectors)
+    batch = make_case(vectors)
     got = explained_variance(batch.returns, batch.values.detach(), batch.mask)
     assert got == pytest.approx(vectors["value/explained_var"].item())
 
@@ -95,7 +95,7 @@ def test_where_all_returns_are_alike_there_is_nothing_to_explain():
 
 def test_rounding_is_not_counted_as_a_clip(vectors):
     """old + (V - old) need not equal V: values that moved by less than the clip are not clipped."""
-    batch, chance = judged(vectors, torch.float32), torch.Generator().manual_seed(0)
+    batch, chance = make_case(vectors, torch.float32), torch.Generator().manual_seed(0)
     differ = 0
     for _ in range(20):
         old, values, returns = torch.rand(3, *batch.mask.shape, generator=chance) - 0.5

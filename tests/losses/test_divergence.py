@@ -20,14 +20,14 @@ ALL = {name: of for name, of in BY_BETA.items() if name in ("0", "0.5", "1")}
 every = pytest.mark.parametrize("of", ALL.values(), ids=ALL)
 
 
-def said(axis):
+def make_logits(axis):
     """The student's logits, with gradient, and the log-probabilities of both."""
     logits = axis("gkd_jsd/student_logits").requires_grad_()
     return logits, logits.log_softmax(-1), axis("gkd_jsd/teacher_logits").log_softmax(-1)
 
 
 def agree(axis, case, distance):
-    logits, student, teacher = said(axis)
+    logits, student, teacher = make_logits(axis)
     value = distance(student, teacher)
     check(value, logits, axis(f"{case}/per_state"), axis(f"{case}/grad_student_logits"))
 

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 from every_loss import random_batch
-from records import coupled
+from records import coupled_batch
 from torch.testing import assert_close
 
 from tandem import rng
@@ -27,19 +27,19 @@ every_loss = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 both = pytest.mark.parametrize("dtype", PRECISION, ids=str)
 
 
-def chosen(loss, batch):
+def choose(loss, batch):
     with torch.no_grad():
         return batch_statistics_of(loss)(batch)
 
 
 def value_and_gradient(loss, batch, statistics=None):
-    statistics = chosen(loss, batch) if statistics is None else statistics
+    statistics = choose(loss, batch) if statistics is None else statistics
     value = (loss(batch, statistics) * reduction.token_mean(batch.mask)).sum()
     return value.detach(), torch.autograd.grad(value, batch.logp)[0]
 
 
 def unsure(vectors, dtype=torch.float64):
-    batch = coupled(vectors, dtype)
+    batch = coupled_batch(vectors, dtype)
     entropy = torch.where(batch.mask, vectors["highent/H"].to(dtype), 0)
     return replace(batch, entropy=entropy)
 
@@ -63,9 +63,9 @@ def random_update(seed=0, rows=40):
     ],
 )
 def test_value_gradient_and_choice_are_the_reference_ones(vectors, loss, name, steps, dtype):
-    batch = coupled(vectors, dtype)
+    batch = coupled_batch(vectors, dtype)
     close = {"atol": PRECISION[dtype], "rtol": 0.0, "check_dtype": False}
-    assert chosen(loss, batch).nonzero().tolist() == steps
+    assert choose(loss, batch).nonzero().tolist() == steps
     value, gradient = value_and_gradient(loss, batch)
     assert_close(value, vectors[f"{name}/loss"], **close)
     assert_close(gradient, vectors[f"{name}/grad"], **close)
@@ -73,7 +73,7 @@ def test_value_gradient_and_choice_are_the_reference_ones(vectors, loss, name, s
 
 @both
 def test_the_covariance_is_the_reference_one(vectors, dtype):
-    got = covariance(coupled(vectors, dtype))
+    got = covariance(coupled_batch(vectors, dtype))
     assert_close(got, vectors["cov"], atol=PRECISION[dtype], rtol=0, check_dtype=False)
     assert not got.requires_grad
 
@@ -81,7 +81,7 @@ def test_the_covariance_is_the_reference_one(vectors, dtype):
 @both
 def test_the_steps_of_high_entropy_are_the_reference_ones(vectors, dtype):
     batch, loss = unsure(vectors, dtype), LOSSES["top_entropy"]
-    kept = chosen(loss, batch)
+    kept = choose(loss, batch)
     assert torch.equal(kept, vectors["highent/mask"].bool())
     assert batch.entropy[kept].min() >= vectors["highent/threshold"].item()
     assert batch.entropy[batch.mask & ~kept].max() < vectors["highent/threshold"].item()
@@ -98,7 +98,7 @@ def test_kept_are_the_entropies_from_the_quantile_on(part, rows):
     batch = random_update(rows=rows)
     quantile = batch.entropy[batch.mask].quantile(1 - part)
     want = batch.mask & (batch.entropy >= quantile)
-    assert torch.equal(chosen(TopEntropy(loss=ppo, part=part), batch), want)
+    assert torch.equal(choose(TopEntropy(loss=ppo, part=part), batch), want)
 
 
 # The cut of the rows does not matter.
@@ -109,15 +109,15 @@ def test_kept_are_the_entropies_from_the_quantile_on(part, rows):
 def test_the_order_of_rows_does_not_matter(loss, seed):
     batch = random_update(seed)
     order = torch.randperm(40, generator=torch.Generator().manual_seed(seed))
-    assert torch.equal(chosen(loss, take(batch, order)), chosen(loss, batch)[order])
+    assert torch.equal(choose(loss, take(batch, order)), choose(loss, batch)[order])
 
 
 @every_loss
 def test_longer_padding_changes_nothing(loss):
     batch = random_update()
     longer = map_fields(batch, lambda x: x if x.ndim == 1 else pad_steps(x, 11))
-    assert torch.equal(chosen(loss, longer)[:, :6], chosen(loss, batch))
-    assert not chosen(loss, longer)[:, 6:].any()
+    assert torch.equal(choose(loss, longer)[:, :6], choose(loss, batch))
+    assert not choose(loss, longer)[:, 6:].any()
 
 
 @every_loss
@@ -125,13 +125,13 @@ def test_what_another_cut_does_to_the_last_bits_changes_nothing(loss):
     batch = random_update()
     noise = torch.rand(batch.mask.shape, generator=torch.Generator().manual_seed(9)).double()
     shaken = replace(batch, logp=batch.logp + 1e-9 * (noise - 0.5) * batch.mask)
-    assert torch.equal(chosen(loss, shaken), chosen(loss, batch))
+    assert torch.equal(choose(loss, shaken), choose(loss, batch))
 
 
 @every_loss
 def test_a_row_only_needs_its_own_part_of_the_statistics(loss):
     batch = random_update()
-    statistics = chosen(loss, batch)
+    statistics = choose(loss, batch)
     assert statistics.any()
     for rows in ([3, 1], [5], [0, 2, 4, 39]):
         rows = torch.tensor(rows)
@@ -143,10 +143,10 @@ def test_a_row_only_needs_its_own_part_of_the_statistics(loss):
 def test_steps_outside_the_mask_and_rows_never_trained_are_not_chosen(loss):
     batch = random_update()
     never = torch.arange(40) % 4 == 1
-    beside = chosen(loss, replace(batch, baseline=never))
+    beside = choose(loss, replace(batch, baseline=never))
     assert not beside[never].any()
-    assert not chosen(loss, batch)[~batch.mask].any()
-    alone = chosen(loss, take(batch, (~never).nonzero()[:, 0]))
+    assert not choose(loss, batch)[~batch.mask].any()
+    alone = choose(loss, take(batch, (~never).nonzero()[:, 0]))
     assert alone.any()
     assert torch.equal(beside[~never], alone)
 
@@ -155,7 +155,7 @@ def test_steps_outside_the_mask_and_rows_never_trained_are_not_chosen(loss):
 def test_an_update_without_a_step_chooses_none(loss):
     batch = random_update()
     empty = replace(batch, mask=torch.zeros_like(batch.mask))
-    assert not chosen(loss, empty).any()
+    assert not choose(loss, empty).any()
 
 
 @every_loss
@@ -170,8 +170,8 @@ def test_a_row_without_advantage_moves_nothing_if_the_loss_says_so(loss):
 def test_a_loss_reads_only_what_it_declares(loss):
     batch, names = random_update(), ("old_logp", "behaviour_logp", "ref_logp", "entropy")
     unread = replace(batch, **{name: None for name in names if name not in facts_of(loss).reads})
-    assert torch.equal(chosen(loss, unread), chosen(loss, batch))
-    assert_close(loss(unread, chosen(loss, unread)), loss(batch, chosen(loss, batch)))
+    assert torch.equal(choose(loss, unread), choose(loss, batch))
+    assert_close(loss(unread, choose(loss, unread)), loss(batch, choose(loss, batch)))
 
 
 # The random choice of Clip-Cov.
@@ -182,17 +182,17 @@ def test_clip_cov_draws_as_many_candidates_as_its_part_of_all_steps():
     free = partial(clip_cov, clip_low=9.0, clip_high=9.0, between=(0.2, 2.0))
     c, total = covariance(batch), int(batch.mask.sum())
     for part in (1e-6, 0.01, 0.05):
-        drawn = chosen(partial(free, part=part), batch)
+        drawn = choose(partial(free, part=part), batch)
         assert drawn.sum().item() == max(1, int(part * total))
         assert ((c > 0.2) & (c < 2.0))[drawn].all()
-    everything = chosen(partial(free, part=1.0), batch)
+    everything = choose(partial(free, part=1.0), batch)
     assert torch.equal(everything, (c > 0.2) & (c < 2.0))
 
 
 def test_clip_cov_leaves_clipped_steps_to_the_clip():
     batch = replace(random_batch(rows=400), key=rng.key("rows", torch.arange(400)))
     all_of_them = partial(clip_cov, part=1.0, between=(0.0, 99.0))
-    drawn = chosen(all_of_them, batch)
+    drawn = choose(all_of_them, batch)
     nothing_drawn = torch.zeros_like(drawn)
     moved = value_and_gradient(all_of_them, batch, nothing_drawn)[1] != 0
     standing_out = batch.mask & (covariance(batch) > 0)
@@ -237,26 +237,26 @@ def test_the_lot_of_a_step_follows_its_row_whatever_else_stands_there():
 # Their metrics.
 
 
-def measured(loss, batch):
+def measure(loss, batch):
     return {
         name.removeprefix("actor/"): value
-        for name, value in reduce_metrics(own_metrics(loss, batch, chosen(loss, batch))).items()
+        for name, value in reduce_metrics(own_metrics(loss, batch, choose(loss, batch))).items()
     }
 
 
 def test_they_report_how_much_they_chose(vectors):
     batch = unsure(vectors)
-    clipped = measured(wide, batch)
+    clipped = measure(wide, batch)
     assert clipped["clip_cov_selected"] == pytest.approx(2 / 23)
     want = vectors["metric/clip_frac_active"].item()
     assert clipped["clip_frac"] == pytest.approx(want)
     moved = abs(batch.logp - batch.old_logp)
-    held = measured(partial(tenth, coef=0.5), batch)
+    held = measure(partial(tenth, coef=0.5), batch)
     assert held["kl_cov_selected"] == pytest.approx(2 / 23)
     want = 0.5 * (moved[0, 0] + moved[5, 2]).item() / 23
     assert held["kl_cov_penalty"] == pytest.approx(want)
     inner = reduce_metrics(own_metrics(dapo, batch))
-    assert measured(LOSSES["top_entropy"], batch) == {
+    assert measure(LOSSES["top_entropy"], batch) == {
         name.removeprefix("actor/"): value for name, value in inner.items()
     } | {"top_entropy_kept": pytest.approx(5 / 23)}
 

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 from every_loss import random_batch
-from records import coupled
+from records import coupled_batch
 from torch.testing import assert_close
 
 from tandem.advantages.baselines import raw_reward
@@ -170,7 +170,7 @@ def test_fipo_leaves_out_what_a_dual_clip_held_twice_and_never_raises_a_lost_ste
 
 @pytest.mark.parametrize("loss", [cfpo, drpo, fipo, m2po], ids=lambda loss: loss.__name__)
 def test_at_ratio_1_the_gradient_is_that_of_reinforce(vectors, loss):
-    batch = coupled(vectors)
+    batch = coupled_batch(vectors)
     old = batch.logp.detach()
     batch = replace(batch, old_logp=old, behaviour_logp=old)
     given = (batch, find_kept(batch, spread=0.2)) if loss is m2po else (batch,)

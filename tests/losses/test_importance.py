@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from records import coupled
+from records import coupled_batch
 from torch.testing import assert_close
 
 from tandem.contracts import facts_of
@@ -48,26 +48,26 @@ def batch_of(old, behaviour, mask, gap=None):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize(("correct", "name"), BY_STEP, ids=[name for _, name in BY_STEP])
 def test_a_weight_of_a_step_is_the_reference_one(vectors, correct, name, dtype):
-    assert_close(correct(coupled(vectors, dtype)), vectors[name], **EXACT)
+    assert_close(correct(coupled_batch(vectors, dtype)), vectors[name], **EXACT)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize(("correct", "name"), BY_SAMPLE, ids=[name for _, name in BY_SAMPLE])
 def test_a_weight_of_a_sample_is_that_of_all_its_steps(vectors, correct, name, dtype):
-    batch = coupled(vectors, dtype)
+    batch = coupled_batch(vectors, dtype)
     assert_close(correct(batch), vectors[name][:, None] * batch.mask, **EXACT)
 
 
 def test_the_geometric_ratio_is_the_reference_one_and_decides_who_stays(vectors):
-    ratio = importance.geometric_ratio(coupled(vectors))
+    ratio = importance.geometric_ratio(coupled_batch(vectors))
     assert_close(ratio[:, 0], vectors["op/geo"], **EXACT)
-    kept = importance.geometric_rejection(coupled(vectors), low=0.9, high=1.1)
+    kept = importance.geometric_rejection(coupled_batch(vectors), low=0.9, high=1.1)
     assert kept.any(1).tolist() == [True, True, False, True, False, True]
     assert set(kept.unique().tolist()) == {0.0, 1.0}
 
 
 def test_staleness_decay_is_the_documented_weight_where_the_loss_has_no_ratio(vectors):
-    batch = coupled(vectors)
+    batch = coupled_batch(vectors)
     batch = batch_of(importance.current(batch), batch.behaviour_logp, batch.mask, GAP)
     got = importance.staleness_decay(batch, decay=0.99)
     assert_close(got, vectors["flux/doc_w"], **EXACT)
@@ -87,7 +87,7 @@ def test_staleness_decay_by_hand():
 
 
 def test_the_log_linear_proximal_policy_is_the_reference_one(vectors):
-    batch = coupled(vectors)
+    batch = coupled_batch(vectors)
     batch = batch_of(batch.logp, batch.behaviour_logp, batch.mask, GAP)
     got = importance.interpolate(batch)
     assert_close(got * batch.mask, vectors["areal/prox_loglinear"], **EXACT)
@@ -99,13 +99,13 @@ def test_the_log_linear_proximal_policy_is_the_reference_one(vectors):
 
 @pytest.mark.parametrize("correct", ALL, ids=lambda function: function.__name__)
 def test_samples_of_the_policy_itself_count_fully(vectors, correct):
-    batch = coupled(vectors)
+    batch = coupled_batch(vectors)
     assert_close(correct(replace(batch, behaviour_logp=batch.old_logp)), batch.mask.double())
 
 
 @pytest.mark.parametrize("correct", ALL, ids=lambda function: function.__name__)
 def test_what_stands_outside_the_mask_changes_nothing(vectors, correct):
-    batch = coupled(vectors)
+    batch = coupled_batch(vectors)
     garbage = torch.tensor([[7.0], [-90.0], [torch.inf]]).repeat(2, 5)
     spoilt = replace(batch, old_logp=torch.where(batch.mask, batch.old_logp, garbage.double()))
     got = correct(spoilt)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from records import coupled
+from records import coupled_batch
 from torch.testing import assert_close
 
 from tandem.losses.kl import k2, k3, k3_plus, k3_unbiased
@@ -31,7 +31,7 @@ def test_k3_pulls_back_a_step_however_far_it_has_drifted():
     ],
 )
 def test_value_and_gradient_are_the_reference_ones(vectors, penalty, name):
-    batch = coupled(vectors)
+    batch = coupled_batch(vectors)
     value = (penalty(batch) * token_mean(batch.mask)).sum()
     (gradient,) = torch.autograd.grad(value, batch.logp)
     assert_close(value.detach(), vectors[f"{name}/loss"], atol=1e-6, rtol=0)
@@ -39,7 +39,7 @@ def test_value_and_gradient_are_the_reference_ones(vectors, penalty, name):
 
 
 def test_on_fresh_samples_the_ratio_counts_in_the_gradient_alone(vectors):
-    batch = coupled(vectors)
+    batch = coupled_batch(vectors)
     fresh = replace(batch, old_logp=batch.logp.detach())
     value = (k3_unbiased(fresh) * token_mean(batch.mask)).sum()
     (gradient,) = torch.autograd.grad(value, batch.logp)
@@ -49,7 +49,7 @@ def test_on_fresh_samples_the_ratio_counts_in_the_gradient_alone(vectors):
 
 def test_the_unbiased_estimate_has_the_gradient_of_k1_as_a_score(vectors):
     """The gradient of sg(w k1) log p; that of w k1 differs by the score, whose mean is 0."""
-    batch = coupled(vectors)
+    batch = coupled_batch(vectors)
     weight = token_mean(batch.mask)
     ratio = torch.where(batch.mask, (batch.logp - batch.old_logp).exp(), 0)
     k1 = torch.where(batch.mask, batch.logp - batch.ref_logp, 0)

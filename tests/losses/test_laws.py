@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 from every_loss import LOSSES, PULLED, random_batch
-from records import coupled
+from records import coupled_batch
 from torch.testing import assert_close
 
 from tandem.contracts import facts_of
@@ -27,7 +27,7 @@ def gradient_of(loss, batch, weigh=reduction.token_mean):
 @every_loss
 @pytest.mark.parametrize("cut", CUTS, ids=str)
 def test_a_row_does_not_know_which_others_it_is_cut_with(vectors, loss, cut):
-    batch = coupled(vectors)
+    batch = coupled_batch(vectors)
     for rows in map(torch.tensor, cut):
         assert_close(loss(take(batch, rows)), loss(batch)[rows], atol=1e-14, rtol=0)
 
@@ -35,7 +35,7 @@ def test_a_row_does_not_know_which_others_it_is_cut_with(vectors, loss, cut):
 @every_loss
 @pytest.mark.parametrize("cut", CUTS, ids=str)
 def test_metrics_are_the_same_however_the_rows_are_cut(vectors, loss, cut):
-    batch, parts = coupled(vectors), {}
+    batch, parts = coupled_batch(vectors), {}
     for rows in cut:
         merge_metrics(parts, own_metrics(loss, take(batch, torch.tensor(rows))))
     assert reduce_metrics(parts) == pytest.approx(
@@ -45,7 +45,7 @@ def test_metrics_are_the_same_however_the_rows_are_cut(vectors, loss, cut):
 
 @every_loss
 def test_longer_padding_changes_neither_value_nor_gradient_nor_metric(vectors, loss):
-    batch = coupled(vectors)
+    batch = coupled_batch(vectors)
     longer = map_fields(batch, lambda x: x if x.ndim == 1 else pad_steps(x, 9))
     assert_close(loss(longer)[:, :5], loss(batch), atol=1e-15, rtol=0)
     assert_close(gradient_of(loss, longer)[:, :5], gradient_of(loss, batch), atol=1e-15, rtol=0)
@@ -85,14 +85,14 @@ def fresh(batch):
 
 @pytest.mark.parametrize(("name", "value"), FRESH_VALUES.items())
 def test_on_fresh_samples_every_gradient_is_the_policy_gradient(vectors, name, value):
-    batch, weight = fresh(coupled(vectors)), reduction.token_mean(vectors["in/M"].bool())
+    batch, weight = fresh(coupled_batch(vectors)), reduction.token_mean(vectors["in/M"].bool())
     assert (LOSSES[name](batch) * weight).sum().item() == pytest.approx(value, abs=1e-6)
     assert_close(gradient_of(LOSSES[name], batch), -batch.advantages * weight)
 
 
 @pytest.mark.parametrize("name", ["gspo", "gspo_token", "gmpo", "sapo", "vespo"])
 def test_on_fresh_samples_a_whole_one_has_the_gradient_of_its_steps(vectors, name):
-    batch = fresh(coupled(vectors))
+    batch = fresh(coupled_batch(vectors))
     got, want = (gradient_of(loss, batch, reduction.sequence_mean) for loss in (LOSSES[name], ppo))
     assert_close(got, want)
 
@@ -144,6 +144,6 @@ def test_a_policy_that_ran_away_still_has_a_finite_loss_and_gradient(loss):
 
 @every_loss
 def test_a_loss_reads_only_what_it_declares(vectors, loss):
-    batch, names = coupled(vectors), ("old_logp", "behaviour_logp", "ref_logp", "entropy")
+    batch, names = coupled_batch(vectors), ("old_logp", "behaviour_logp", "ref_logp", "entropy")
     unread = {name: None for name in names if name not in facts_of(loss).reads}
     assert_close(loss(replace(batch, **unread)), loss(batch), atol=0, rtol=0)

@@ -102,7 +102,7 @@ def test_a_generator_whose_pictures_both_scores_agree_on_stands_still(flow):
 # The surrogate of the reward.
 
 
-def judged(flow):
+def make_case(flow):
     """The surrogate has the live velocity, its average the older one: two groups of two."""
     velocity = flow("fixture/v").requires_grad_()
     target = flow("fixture/v_target")
@@ -125,7 +125,7 @@ def score_of(batch, beta=10.0):
 
 
 def test_the_surrogate_is_the_reference_one(flow):
-    velocity, batch = judged(flow)
+    velocity, batch = make_case(flow)
     errors = batch.error.detach(), batch.ref_error, batch.fast_error
     own, ref, slow = (energy(error)[:, 0] for error in errors)
     close(own, flow("tdm_r1.surrogate/values"))

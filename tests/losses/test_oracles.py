@@ -178,7 +178,7 @@ def m2po_of(updated, old, advantages, kept):
     return [-a * exp(n) / exp(o) / len(old) if t in kept else 0.0 for n, o, a, t in steps]
 
 
-def kept_of(now, old, advantages, spread):
+def kept_mask(now, old, advantages, spread):
     moved = [n - o for n, o in zip(now, old, strict=True)]
     harmful = [t for t, d in enumerate(moved) if advantages[t] * d > 0]
     while harmful and sum(moved[t] ** 2 for t in harmful) / len(harmful) > spread**2:
@@ -214,7 +214,7 @@ def test_a_second_moment_is_that_of_the_whole_update_however_it_is_cut(budget):
     loss = sum(own(policy, part).loss for part in parts)
     (slope,) = torch.autograd.grad(loss, batch.logp)
     now, old, a = (x[batch.mask].tolist() for x in (batch.logp, batch.old_logp, advantages))
-    kept = kept_of(now, old, a, 0.3)
+    kept = kept_mask(now, old, a, 0.3)
     assert 0 < len(kept) < len(now)
     value = partial(m2po_of, old=old, advantages=a, kept=kept)
     assert loss.item() == pytest.approx(sum(value(now)), abs=1e-9)

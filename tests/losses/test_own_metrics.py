@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from records import coupled
+from records import coupled_batch
 from torch.testing import assert_close
 
 from tandem.contracts import facts_of
@@ -19,7 +19,7 @@ from tandem.metrics import own_metrics, reduce_metrics
 from tandem.types import CoupledBatch
 
 
-def measured(loss, batch):
+def measure(loss, batch):
     return {
         k.removeprefix("actor/"): x for k, x in reduce_metrics(own_metrics(loss, batch)).items()
     }
@@ -39,14 +39,14 @@ def by_hand() -> CoupledBatch:
 
 def test_a_demonstration_has_an_accuracy_where_the_policy_knows_its_likeliest_step():
     batch = by_hand()
-    assert measured(nll, batch) == {}
+    assert measure(nll, batch) == {}
     known = replace(batch, likeliest=(batch.logp > batch.old_logp).double())
-    assert measured(nll, known) == pytest.approx({"token_accuracy": 3 / 5})
+    assert measure(nll, known) == pytest.approx({"token_accuracy": 3 / 5})
 
 
 @pytest.mark.parametrize("loss", [gspo, gspo_token])
 def test_gspo_counts_samples(loss):
-    assert measured(partial(loss, clip_low=0.2, clip_high=0.5), by_hand()) == pytest.approx(
+    assert measure(partial(loss, clip_low=0.2, clip_high=0.5), by_hand()) == pytest.approx(
         {
             "seq_clip_frac": 2 / 3,
             "seq_clip_frac_low": 1 / 3,
@@ -59,7 +59,7 @@ def test_gspo_counts_samples(loss):
 
 
 def test_gmpo_counts_steps_in_log_space():
-    got = measured(partial(gmpo, clip_low=1.0, clip_high=0.5), by_hand())
+    got = measure(partial(gmpo, clip_low=1.0, clip_high=0.5), by_hand())
     assert got["clip_frac"] == pytest.approx(3 / 5)
     assert got["clip_frac_low"] == pytest.approx(1 / 5)
     assert got["clip_frac_high"] == pytest.approx(2 / 5)
@@ -67,18 +67,18 @@ def test_gmpo_counts_steps_in_log_space():
 
 
 def test_cispo_counts_ratios_above_the_cap():
-    assert measured(partial(cispo, ratio_max=1.5), by_hand()) == {"ratio_capped": 3 / 5}
+    assert measure(partial(cispo, ratio_max=1.5), by_hand()) == {"ratio_capped": 3 / 5}
 
 
 def test_dppo_counts_what_it_masks_and_what_it_caps():
     # Probabilities move from 1/8: good by +1/8 twice, bad by -3/32 and by 0, bad by +3/8.
-    got = measured(partial(dppo, ratio_max=3.0), by_hand())
+    got = measure(partial(dppo, ratio_max=3.0), by_hand())
     assert got == {"dppo_masked": 0.0, "ratio_capped": 1 / 5}
     # In nats: 0.0482 twice, 0.0842 and 0, and the last one moved against its advantage.
     for bound, masked in {0.05: 1 / 5, 0.048: 3 / 5}.items():
         too_far = partial(binary_kl, low=bound, high=bound)
-        assert measured(partial(dppo, too_far=too_far), by_hand())["dppo_masked"] == masked
-    pulled = measured(partial(dppo_pulled, pull=0.5), by_hand())
+        assert measure(partial(dppo, too_far=too_far), by_hand())["dppo_masked"] == masked
+    pulled = measure(partial(dppo_pulled, pull=0.5), by_hand())
     log2 = torch.tensor(2.0).log().item()
     assert pulled["dppo_pull"] == pytest.approx(0.5 * log2**2 * (1 + 1 + 4 + 0 + 4) / 5)
 
@@ -97,32 +97,32 @@ def test_the_binary_kl_knows_steps_that_were_certain():
 
 
 def test_vespo_reports_its_mean_weight(vectors):
-    batch = coupled(vectors)
+    batch = coupled_batch(vectors)
     phi = reshaped_ratio(batch, good=(2.0, 3.0), bad=(3.0, 2.0))
     assert_close((phi * batch.mask)[:, 0], vectors["vespo/phi"], atol=1e-6, rtol=0)
     want = (vectors["vespo/phi"] * batch.mask.sum(1)).sum() / batch.mask.sum()
-    assert measured(vespo, batch)["vespo_phi"] == pytest.approx(want.item(), abs=1e-6)
+    assert measure(vespo, batch)["vespo_phi"] == pytest.approx(want.item(), abs=1e-6)
 
 
 def test_the_ratio_of_a_sample_is_the_reference_one(vectors):
-    batch = coupled(vectors)
+    batch = coupled_batch(vectors)
     ratio = mean_log_ratio(batch).detach().exp()[:, 0]
     assert_close(ratio, vectors["gspo/seq_ratio"], atol=1e-6, rtol=0)
-    got = measured(gspo, batch)
+    got = measure(gspo, batch)
     assert got["seq_ratio_mean"] == pytest.approx(ratio.mean().item())
     assert got["seq_ratio_min"] == pytest.approx(ratio.min().item())
 
 
 def test_dual_clip_counts_the_bad_steps_it_let_go(vectors):
-    got = measured(partial(ppo, ratio_max=3.0), coupled(vectors))
+    got = measure(partial(ppo, ratio_max=3.0), coupled_batch(vectors))
     want = vectors["metric/clipfrac_dual"].item()
     assert got["dual_clip_frac"] == pytest.approx(want, abs=1e-6)
-    assert "dual_clip_frac" not in measured(ppo, coupled(vectors))
-    assert measured(partial(ppo, ratio_max=1.5), by_hand())["dual_clip_frac"] == 1 / 5  # good: 2
+    assert "dual_clip_frac" not in measure(ppo, coupled_batch(vectors))
+    assert measure(partial(ppo, ratio_max=1.5), by_hand())["dual_clip_frac"] == 1 / 5  # good: 2
 
 
 def test_the_off_policy_mask_drops_bad_samples_that_were_left_behind(vectors):
-    batch = coupled(vectors)
+    batch = coupled_batch(vectors)
     masked = OffPolicyMask(loss=partial(ppo, clip_low=0.1), delta=0.1)
     kept = ~masked.drop_mask(batch).any(1)
     assert_close(kept.double(), vectors["opsm/keep(.1)"])
@@ -137,7 +137,7 @@ def test_a_masked_loss_needs_and_measures_what_its_loss_does(vectors):
     masked = OffPolicyMask(loss=partial(ppo, clip_low=0.1), delta=0.1)
     assert facts_of(masked).reads == {"old_logp", "behaviour_logp"}
     assert facts_of(masked).zero_at_zero_advantage
-    got, inner = (measured(x, coupled(vectors)) for x in (masked, masked.loss))
+    got, inner = (measure(x, coupled_batch(vectors)) for x in (masked, masked.loss))
     assert got == inner | {"opsm_dropped": pytest.approx(1 / 6)}
 
 

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from records import coupled
+from records import coupled_batch
 from torch.testing import assert_close
 
 from tandem.contracts import facts_of
@@ -28,7 +28,7 @@ VECTORS = [
 @pytest.mark.parametrize("dtype", PRECISION, ids=str)
 @pytest.mark.parametrize(("loss", "weigh", "name"), VECTORS, ids=[name for *_, name in VECTORS])
 def test_value_and_gradient_are_the_reference_ones(vectors, loss, weigh, name, dtype):
-    batch = coupled(vectors, dtype)
+    batch = coupled_batch(vectors, dtype)
     value = (loss(batch) * weigh(batch.mask)).sum()
     (gradient,) = torch.autograd.grad(value, batch.logp)
     close = {"atol": PRECISION[dtype], "rtol": 0.0, "check_dtype": False}
@@ -37,7 +37,7 @@ def test_value_and_gradient_are_the_reference_ones(vectors, loss, weigh, name, d
 
 
 def test_dr_grpo_is_ppo_without_std_over_a_constant_length(vectors):
-    batch = coupled(vectors)
+    batch = coupled_batch(vectors)
     advantages = vectors["grpo/nostd"][:, None] * batch.mask
     batch = type(batch)(
         logp=batch.logp,
@@ -53,7 +53,7 @@ def test_dr_grpo_is_ppo_without_std_over_a_constant_length(vectors):
 
 
 def test_rloo_sums_over_the_steps_of_a_sample(vectors):
-    batch = coupled(vectors)
+    batch = coupled_batch(vectors)
     advantages = vectors["rloo"][:, None] * batch.mask
     value = -(batch.logp * advantages * reduction.sequence_sum(batch.mask)).sum()
     ours = reinforce(
@@ -64,7 +64,7 @@ def test_rloo_sums_over_the_steps_of_a_sample(vectors):
 
 
 def test_sft_is_the_token_mean_of_the_negative_log_likelihood(vectors):
-    batch = coupled(vectors)
+    batch = coupled_batch(vectors)
     shown = type(batch)(
         logp=batch.logp, advantages=batch.mask.double(), mask=batch.mask, group=batch.group
     )
@@ -89,7 +89,7 @@ def test_clipping_matches_the_paper_case_by_case():
 
 
 def test_before_the_first_update_ppo_has_the_gradient_of_reinforce(vectors):
-    batch = coupled(vectors)
+    batch = coupled_batch(vectors)
     fresh = type(batch)(
         logp=batch.logp, old_logp=batch.logp.detach(), advantages=batch.advantages,
         mask=batch.mask, group=batch.group,
@@ -100,7 +100,7 @@ def test_before_the_first_update_ppo_has_the_gradient_of_reinforce(vectors):
 
 @pytest.mark.parametrize("loss", [ppo, reinforce])
 def test_a_row_without_advantage_has_neither_loss_nor_gradient(vectors, loss):
-    batch = coupled(vectors)
+    batch = coupled_batch(vectors)
     quiet = type(batch)(
         logp=batch.logp, old_logp=batch.old_logp, advantages=0 * batch.advantages,
         mask=batch.mask, group=batch.group,

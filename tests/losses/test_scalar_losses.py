@@ -16,7 +16,7 @@ from tandem.metrics import merge_metrics, own_metrics, reduce_metrics
 from tandem.types import take
 
 
-def averaged(old_logp, logp, advantages, mask, *, clip=0.2, **more):
+def average(old_logp, logp, advantages, mask, *, clip=0.2, **more):
     """PPO averaged over tokens, as other libraries write it."""
     ratio = (logp - old_logp).exp()
     loss = -torch.minimum(ratio * advantages, ratio.clamp(1 - clip, 1 + clip) * advantages)
@@ -29,9 +29,9 @@ def averaged(old_logp, logp, advantages, mask, *, clip=0.2, **more):
 def test_the_weighted_sum_is_the_scalar_and_so_is_its_gradient(weigh):
     batch = random_batch()
     weight = weigh(batch.mask).double()
-    mine = (from_scalar(averaged)(batch, clip=0.1) * weight).sum()
+    mine = (from_scalar(average)(batch, clip=0.1) * weight).sum()
     inputs = (batch.old_logp, batch.logp, batch.advantages, batch.mask)
-    theirs, _ = averaged(*inputs, clip=0.1)
+    theirs, _ = average(*inputs, clip=0.1)
     assert_close(mine, theirs)
     got, want = (torch.autograd.grad(loss, batch.logp)[0] for loss in (mine, theirs))
     assert_close(got, want)
@@ -40,7 +40,7 @@ def test_the_weighted_sum_is_the_scalar_and_so_is_its_gradient(weigh):
 def test_it_has_the_gradient_of_the_same_loss_by_steps():
     batch = random_batch()
     weight = reduction.token_mean(batch.mask).double()
-    losses = [(f(batch) * weight).sum() for f in (from_scalar(averaged), ppo)]
+    losses = [(f(batch) * weight).sum() for f in (from_scalar(average), ppo)]
     assert_close(*(torch.autograd.grad(loss, batch.logp)[0] for loss in losses))
 
 
@@ -56,11 +56,11 @@ def test_it_reads_old_log_probabilities_and_no_row_may_be_skipped():
 
 
 def test_its_metrics_are_means_over_updates_under_its_numbers():
-    loss = partial(from_scalar(averaged), clip=1e9, spread=2.0)
+    loss = partial(from_scalar(average), clip=1e9, spread=2.0)
     batch = random_batch()
     once = own_metrics(loss, batch)
     assert reduce_metrics(once) == {"actor/far": 0.0, "pg/count": 40.0, "actor/spread": 2.0}
-    with_default = reduce_metrics(own_metrics(from_scalar(averaged), batch))
+    with_default = reduce_metrics(own_metrics(from_scalar(average), batch))
     ratio = (batch.logp - batch.old_logp).exp()
     assert with_default["actor/far"] == pytest.approx(
         ((ratio - 1).abs()[batch.mask] > 0.2).double().mean().item()
@@ -72,13 +72,13 @@ def test_its_metrics_are_means_over_updates_under_its_numbers():
 def test_no_trained_step_is_no_loss_and_no_metric():
     batch = random_batch()
     empty = replace(batch, mask=torch.zeros_like(batch.mask))
-    assert (from_scalar(averaged)(empty) == 0).all()
-    assert own_metrics(from_scalar(averaged), empty) == {}
+    assert (from_scalar(average)(empty) == 0).all()
+    assert own_metrics(from_scalar(average), empty) == {}
 
 
 def test_a_part_of_an_update_is_refused_with_the_form_to_write():
     loss, weight = (
-        partial(from_scalar(averaged), clip=0.1),
+        partial(from_scalar(average), clip=0.1),
         reduction.token_mean(random_batch().mask),
     )
     refuse_part(loss, weight)
@@ -112,4 +112,4 @@ def test_another_answer_is_refused(answer, shown):
 
 def test_a_metric_that_is_no_number_is_refused():
     with pytest.raises(ValueError, match=r"averaged: its metric bad is a tensor \[2\]"):
-        own_metrics(partial(from_scalar(averaged), bad=torch.zeros(2)), random_batch())
+        own_metrics(partial(from_scalar(average), bad=torch.zeros(2)), random_batch())

@@ -51,7 +51,7 @@ def experience_of(mask, segment, advantages, **known):
     return Experience(rollout=rows, scores=scores(advantages.float()), advantages=spread)
 
 
-def weighed(own, rows):
+def weigh(own, rows):
     return replace(rows, weights=own.weigh(rows))
 
 
@@ -97,7 +97,7 @@ def test_one_clip_holds_in_the_units_of_each_segment(axis):
         for name, part in ((name, select_segment(record, name)) for name in own.of)
     )
     close(steps, axis("chain_ppo/loss_steps"))
-    outcome = own(Known(logp), weighed(own, rows))
+    outcome = own(Known(logp), weigh(own, rows))
     close(outcome.loss.detach(), axis("chain_ppo/loss"))
     # Where the clip is inactive, min(r A, clip(r) A) is r A, and the slope is -r A w.
     gradient = torch.autograd.grad(outcome.loss, logp)[0]
@@ -105,7 +105,7 @@ def test_one_clip_holds_in_the_units_of_each_segment(axis):
     bound = torch.where(segment == 1, of_step, clip)
     advantages = read["advantages"][:, None]
     held = ((ratio - 1) * advantages.sign() > bound) & mask
-    weight = weighed(own, rows).weights["policy"]
+    weight = weigh(own, rows).weights["policy"]
     close(gradient, torch.where(held, 0, -ratio * advantages * weight * mask))
     assert held.sum() == 1  # the last step of the bad row, which a clip of 0.2 would never reach
 
@@ -157,7 +157,7 @@ def test_velocity_distance_is_unigrpos_and_of_steps_alone(axis):
     close(penalty(batch)[:, 0].detach(), axis("unigrpo_velocity/per_step"))
     rows = experience_of(batch.mask, batch.segment, torch.zeros(2, dtype=torch.float64))
     policy = Known(batch.logp.clone().requires_grad_(), transition=batch.transition)
-    outcome = own(policy, weighed(own, rows))
+    outcome = own(policy, weigh(own, rows))
     assert_close(
         outcome.parts["picture/kl"].double(), axis("unigrpo_velocity/loss"), rtol=1e-6, atol=0
     )
@@ -171,7 +171,7 @@ def test_a_segment_alone_says_what_it_says_beside_the_other(loss):
     """Ratios and means of a segment ignore the other one: two separate runs are the oracle."""
     logp, rows = case()
     own = objective(loss, picture=Segment(weight=0.5, clip_scale=1e-3, sequence_scale=1e-3))
-    both = own(Known(logp), weighed(own, rows))
+    both = own(Known(logp), weigh(own, rows))
     want = 0
     for name, picture in (("text", False), ("picture", True)):
         columns = slice(0, 2) if picture else slice(2, 6)
@@ -193,7 +193,7 @@ def test_a_segment_alone_says_what_it_says_beside_the_other(loss):
 def test_any_cut_of_rows_adds_up(loss):
     logp, rows = case()
     own = objective(loss)
-    rows = weighed(own, rows)
+    rows = weigh(own, rows)
     whole = own(Known(logp), rows).loss
     parts = [torch.tensor(part) for part in ([0, 1], [2, 3, 4, 5])]
     cut = []

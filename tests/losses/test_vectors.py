@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from records import coupled
+from records import coupled_batch
 from torch.testing import assert_close
 
 from tandem.config import build, compose
@@ -51,7 +51,7 @@ def check(vectors, name, value, logp, dtype=torch.float64, kind="grad"):
 @pytest.mark.parametrize("dtype", PRECISION, ids=str)
 @pytest.mark.parametrize(("loss", "weigh", "name"), VECTORS, ids=[name for *_, name in VECTORS])
 def test_value_and_gradient_are_the_reference_ones(vectors, loss, weigh, name, dtype):
-    batch = coupled(vectors, dtype)
+    batch = coupled_batch(vectors, dtype)
     check(vectors, name, (loss(batch) * weigh(batch.mask)).sum(), batch.logp, dtype)
 
 
@@ -61,7 +61,7 @@ def test_the_preset_grpo_weighs_its_kl_as_its_loss(vectors, kl, dtype):
     """Inside the mean over each sample, as published and in TRL."""
     beside = ("algorithm.kl.coef=0.04", "algorithm.entropy.coef=0", "~recipe")
     cfg = compose(["algorithm=grpo", f"algorithm/kl={kl}", *beside])
-    batch, terms = coupled(vectors, dtype), build(cfg.algorithm).training_objective.terms
+    batch, terms = coupled_batch(vectors, dtype), build(cfg.algorithm).training_objective.terms
     parts = [t.coef * (t.loss(batch) * t.weights(batch.mask)).sum() for t in terms.values()]
     check(vectors, f"grpo+{kl}/.04", sum(parts), batch.logp, dtype)
 
@@ -69,14 +69,14 @@ def test_the_preset_grpo_weighs_its_kl_as_its_loss(vectors, kl, dtype):
 def test_a_kl_may_keep_the_token_mean(vectors):
     chosen = ("algorithm/weights@algorithm.kl.weights=token_mean", "algorithm.kl.coef=0.04")
     terms = build(compose(["algorithm=grpo", *chosen]).algorithm).training_objective.terms
-    mask = coupled(vectors).mask
+    mask = coupled_batch(vectors).mask
     assert_close(terms["kl"].weights(mask), mask / mask.sum())
     assert not torch.equal(terms["kl"].weights(mask), terms["policy"].weights(mask))
 
 
 @pytest.mark.parametrize("dtype", PRECISION, ids=str)
 def test_gspo_token_takes_an_advantage_for_each_step(vectors, dtype):
-    batch = coupled(vectors, dtype)
+    batch = coupled_batch(vectors, dtype)
     rising = batch.advantages * (1 + 0.1 * torch.arange(5, dtype=dtype))
     loss = gspo_token(replace(batch, advantages=rising), **wide)
     check(vectors, "gspo_token/tokadv", (loss * MEAN(batch.mask)).sum(), batch.logp, dtype)
@@ -84,7 +84,7 @@ def test_gspo_token_takes_an_advantage_for_each_step(vectors, dtype):
 
 @pytest.mark.parametrize("dtype", PRECISION, ids=str)
 def test_gpg_is_reinforce_under_its_own_advantage(vectors, dtype):
-    batch = coupled(vectors, dtype)
+    batch = coupled_batch(vectors, dtype)
     advantages = vectors["gpg/adv"].to(dtype)[:, None] * batch.mask
     loss = reinforce(replace(batch, advantages=advantages))
     check(vectors, "gpg", (loss * TOKENS(batch.mask)).sum(), batch.logp, dtype)
@@ -93,7 +93,7 @@ def test_gpg_is_reinforce_under_its_own_advantage(vectors, dtype):
 @pytest.mark.parametrize("dtype", PRECISION, ids=str)
 @pytest.mark.parametrize("bound", [0.2, 0.15])
 def test_prime_rl_is_dppo_without_a_cap_and_with_a_pull(vectors, bound, dtype):
-    batch = coupled(vectors, dtype)
+    batch = coupled_batch(vectors, dtype)
     loss = dppo_pulled(batch, too_far=partial(total_variation, low=bound, high=bound))
     value = (loss * TOKENS(batch.mask)).sum()
     check(vectors, f"dppo_prime/{bound}", value, batch.logp, dtype, "grad_rows")
@@ -101,7 +101,7 @@ def test_prime_rl_is_dppo_without_a_cap_and_with_a_pull(vectors, bound, dtype):
 
 @pytest.mark.parametrize("dtype", PRECISION, ids=str)
 def test_a_wider_bound_of_the_binary_kl_masks_one_step_less(vectors, dtype):
-    batch = coupled(vectors, dtype)
+    batch = coupled_batch(vectors, dtype)
     bound = partial(binary_kl, low=0.1, high=0.1)
     assert (bound(batch) & batch.mask).nonzero().tolist() == [[2, 1]]
     assert (binary_kl(batch) & batch.mask).nonzero().tolist() == [[2, 1], [4, 0]]
@@ -111,7 +111,7 @@ def test_a_wider_bound_of_the_binary_kl_masks_one_step_less(vectors, dtype):
 
 @pytest.mark.parametrize("dtype", PRECISION, ids=str)
 def test_rloo_is_a_loss_of_steps_under_its_own_advantage(vectors, dtype):
-    batch = coupled(vectors, dtype)
+    batch = coupled_batch(vectors, dtype)
     own = replace(batch, advantages=vectors["rloo"].to(dtype)[:, None] * batch.mask)
     for loss, weigh, name in ((ppo, TOKENS, "ppo_token"), (reinforce, SUM, "reinforce_seqsum")):
         value = (loss(own) * weigh(batch.mask)).sum()
@@ -119,13 +119,13 @@ def test_rloo_is_a_loss_of_steps_under_its_own_advantage(vectors, dtype):
 
 
 def test_demonstrations_are_imitated_step_by_step(vectors):
-    batch = coupled(vectors)
+    batch = coupled_batch(vectors)
     shown = replace(batch, advantages=batch.mask.double())
     check(vectors, "sft", (nll(shown) * TOKENS(batch.mask)).sum(), batch.logp)
 
 
 def test_a_ratio_is_that_of_each_step(vectors):
-    batch = coupled(vectors)
+    batch = coupled_batch(vectors)
     assert_close(ratio_of(batch.logp, batch.old_logp) * batch.mask, vectors["ppo/ratio"])
 
 
@@ -146,7 +146,7 @@ WEIGHTED = [
     ("correct", "name", "kind"), WEIGHTED, ids=[name for _, name, _ in WEIGHTED]
 )
 def test_ppo_with_a_correction_is_the_reference_one(vectors, correct, name, kind, dtype):
-    batch = coupled(vectors, dtype)
+    batch = coupled_batch(vectors, dtype)
     weight = correct(batch)
     value = (weight * ppo(batch) * TOKENS(batch.mask)).sum()
     check(vectors, name, value, batch.logp, dtype, kind)
@@ -154,7 +154,7 @@ def test_ppo_with_a_correction_is_the_reference_one(vectors, correct, name, kind
 
 @pytest.mark.parametrize("dtype", PRECISION, ids=str)
 def test_rejected_samples_leave_the_mean_only_if_the_mask_loses_them(vectors, dtype):
-    batch = coupled(vectors, dtype)
+    batch = coupled_batch(vectors, dtype)
     kept = importance.sequence_rejection(batch)
     shortened = (kept * ppo(batch) * TOKENS(batch.mask)).sum()
     renormalised = (ppo(batch) * TOKENS(batch.mask & kept.bool())).sum()
@@ -168,7 +168,7 @@ def test_rejected_samples_leave_the_mean_only_if_the_mask_loses_them(vectors, dt
 
 @pytest.mark.parametrize("dtype", PRECISION, ids=str)
 def test_bypass_puts_the_sampler_in_the_place_of_the_old_policy(vectors, dtype):
-    batch = coupled(vectors, dtype)
+    batch = coupled_batch(vectors, dtype)
     bypass = replace(batch, old_logp=importance.rollout(batch))
     clipped = (ppo(bypass) * TOKENS(batch.mask)).sum()
     truncated = (cispo(bypass, ratio_max=2.0) * TOKENS(batch.mask)).sum()
@@ -180,7 +180,7 @@ GAP = torch.tensor([0.0, 1, 2, 0, 3, 5])
 
 
 def stale(vectors, dtype):
-    batch = coupled(vectors, dtype)
+    batch = coupled_batch(vectors, dtype)
     return replace(batch, version_gap=GAP[:, None] * batch.mask)
 
 

@@ -1,11 +1,11 @@
 import pytest
-from small_language import small, trained
+from small_language import small, train_briefly
 
 
 @pytest.fixture(scope="session")
 def learned():
     """Weights of `small` after a few steps."""
-    policy = trained(small())
+    policy = train_briefly(small())
     return {name: value.clone() for name, value in policy.weights().items()}
 
 

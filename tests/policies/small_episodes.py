@@ -27,13 +27,13 @@ def playing(environment, *, weights=None, sampling=None, build=None, **options):
     return policy
 
 
-def sampled(policy, prompts=None, group_size=3, **changes):
+def sample_rows(policy, prompts=None, group_size=3, **changes):
     prompts = questions() if prompts is None else prompts
     sampling = replace(policy.sampling, **changes)
     return policy.sample(prompts, group_size, key=7, slots=range(len(prompts)), sampling=sampling)
 
 
-def scripted(policy, *texts):
+def script(policy, *texts):
     """Make the engine return these moves, turn by turn, for any number of rows."""
     left = iter(texts)
 

@@ -32,7 +32,7 @@ def small(needs=NOTHING, *, sampling=None, mixed=False, seed=0, **options):
     return policy
 
 
-def trained(policy, steps=6):
+def train_briefly(policy, steps=6):
     """A few steps on demonstrations: with random weights attention hardly matters."""
     optimizer = torch.optim.Adam(policy.trainable().values(), lr=1e-2)
     rollout = policy.encode(questions(), key=0, slots=range(len(WORDS)))

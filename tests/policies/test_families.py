@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from small_language import questions, small, trained
+from small_language import questions, small, train_briefly
 from torch.testing import assert_close
 
 from tandem.policies.language.chunked_head import logits_are_head_of_trunk
@@ -68,7 +68,7 @@ def test_what_a_family_does_to_its_logits_is_done(family):
         torch.manual_seed(0)
         return AutoModelForCausalLM.from_config(config), character_tokenizer()
 
-    policy = trained(small(build=build), steps=3)
+    policy = train_briefly(small(build=build), steps=3)
     assert logits_are_head_of_trunk(policy.network) == (family in PLAIN)
     rollout = policy.sample(questions(), 2, key=1, slots=range(8))
     evidence = policy.evidence(rollout, ENTROPY)

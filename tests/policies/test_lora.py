@@ -4,7 +4,7 @@ import pytest
 import torch
 from ladder import FEW
 from safetensors.torch import load_file
-from small_language import NOTHING, questions, small, trained
+from small_language import NOTHING, questions, small, train_briefly
 from torch.testing import assert_close
 
 from tandem import train
@@ -21,10 +21,10 @@ def adapted(learned):
     base = small()
     base.load_weights(learned)
     model, tokenizer = base.network, base.chat.tokenizer
-    return trained(small(REFERENCE, build=lambda: (model, tokenizer), lora=LORA))
+    return train_briefly(small(REFERENCE, build=lambda: (model, tokenizer), lora=LORA))
 
 
-def shown(policy):
+def show(policy):
     return policy.encode(questions(), key=0, slots=range(8))
 
 
@@ -35,7 +35,7 @@ def test_only_adapters_are_trained_and_kept(adapted):
 
 
 def test_the_reference_is_the_base(adapted, policy):
-    rollout = shown(adapted)
+    rollout = show(adapted)
     complete = adapted.complete(rollout, REFERENCE)
     base = policy.scorer.in_parts(rollout.sample, rollout.mask).logp
     assert_close(complete.ref_logp, base, atol=0, rtol=0)
@@ -47,7 +47,7 @@ def test_new_adapters_change_nothing_and_come_from_the_seed():
     before = torch.random.get_rng_state()
     first, again, other = (small(lora=LORA, seed=seed) for seed in (1, 1, 2))
     assert torch.equal(torch.random.get_rng_state(), before)
-    rollout = shown(first)
+    rollout = show(first)
     untouched = small()
     assert_close(
         first.evidence(rollout, NOTHING).logp,
@@ -70,7 +70,7 @@ def test_what_is_saved_is_merged_and_the_adapter_lies_beside_it(adapted, policy,
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    rollout = shown(adapted)
+    rollout = show(adapted)
     before = adapted.evidence(rollout, NOTHING).logp
     weights = {name: weight.clone() for name, weight in adapted.weights().items()}
     adapted.save(tmp_path)
@@ -104,8 +104,8 @@ def test_recomputed_activations_reach_the_adapters(learned):
     gradients = []
     for recompute in (False, True):
         policy = small(lora=LORA, gradient_checkpointing=recompute)
-        trained(policy, steps=2)
-        policy.evidence(shown(policy), NOTHING).logp.sum().backward()
+        train_briefly(policy, steps=2)
+        policy.evidence(show(policy), NOTHING).logp.sum().backward()
         gradients.append([p.grad for p in policy.trainable().values()])
     for got, want in zip(*gradients, strict=True):
         assert want.any()

@@ -14,7 +14,7 @@ from tandem.losses.policy import reinforce
 from tandem.types import Scores
 
 
-def kept_for_backward(objective, policy, rows) -> int:
+def saved_bytes(objective, policy, rows) -> int:
     """Bytes that autograd saves in the forward pass of one micro-batch, without parameters."""
     parameters = {p.data_ptr() for p in policy.parameters()}
     seen: dict[int, int] = {}
@@ -53,4 +53,4 @@ def test_peak_memory_falls_with_the_micro_batch():
 
 def _peak(objective, policy, update, budget) -> int:
     parts = budget.cut(policy.row_cost(update.rollout))
-    return max(kept_for_backward(objective, policy, select_rows(update, part)) for part in parts)
+    return max(saved_bytes(objective, policy, select_rows(update, part)) for part in parts)

@@ -15,7 +15,7 @@ VALUES = frozenset({"values", "old_values"})
 KINDS = ["head", "separate"]
 
 
-def judged(**options):
+def make_policy(**options):
     """A policy whose critic returns nonzero values."""
     policy = small(VALUES, **options)
     torch.manual_seed(1)
@@ -23,24 +23,24 @@ def judged(**options):
     return policy
 
 
-def shown(policy):
+def show(policy):
     return policy.encode(questions(), key=0, slots=range(8))
 
 
 @pytest.mark.parametrize("critic", KINDS)
 def test_values_begin_at_zero_and_stay_inside_the_mask(critic):
     policy = small(VALUES, critic=critic)
-    rollout = shown(policy)
+    rollout = show(policy)
     assert not policy.evidence(rollout, VALUES).values.any()
-    spoken = judged(critic=critic).evidence(rollout, VALUES).values
+    spoken = make_policy(critic=critic).evidence(rollout, VALUES).values
     assert spoken[rollout.mask].all()
     assert not spoken[~rollout.mask].any()
 
 
 @pytest.mark.parametrize("critic", KINDS)
 def test_a_value_is_that_of_what_stands_before_its_token(critic):
-    policy = judged(critic=critic)
-    rollout = shown(policy)
+    policy = make_policy(critic=critic)
+    rollout = show(policy)
     before = policy.evidence(rollout, VALUES).values
     tokens = rollout.sample.tokens.clone()
     row, step = 3, 1  # another token at step 1 changes the value of step 2, and of no earlier step
@@ -52,8 +52,8 @@ def test_a_value_is_that_of_what_stands_before_its_token(critic):
 
 def test_a_head_teaches_the_layers_and_a_separate_critic_leaves_them_alone():
     for critic, taught in (("head", True), ("separate", False)):
-        policy = judged(critic=critic)
-        policy.evidence(shown(policy), VALUES).values.square().sum().backward()
+        policy = make_policy(critic=critic)
+        policy.evidence(show(policy), VALUES).values.square().sum().backward()
         groups = policy.groups()
         assert any(p.grad is not None and p.grad.any() for p in groups["policy"]) == taught
         assert any(p.grad is not None and p.grad.any() for p in groups["critic"])
@@ -62,24 +62,24 @@ def test_a_head_teaches_the_layers_and_a_separate_critic_leaves_them_alone():
 
 @pytest.mark.parametrize("critic", KINDS)
 def test_values_before_the_update_are_those_of_the_training_forward(critic):
-    policy = judged(critic=critic, token_budget=40)  # a few rows at a time
-    rollout = policy.complete(shown(policy), VALUES)
+    policy = make_policy(critic=critic, token_budget=40)  # a few rows at a time
+    rollout = policy.complete(show(policy), VALUES)
     assert_close(rollout.old_values, policy.evidence(rollout, VALUES).values, rtol=0, atol=1e-5)
     assert not rollout.old_values.requires_grad
 
 
 @pytest.mark.parametrize("critic", KINDS)
 def test_a_checkpoint_holds_the_critic(critic):
-    policy, again = judged(critic=critic), small(VALUES, critic=critic)
+    policy, again = make_policy(critic=critic), small(VALUES, critic=critic)
     again.load_weights({name: weight.clone() for name, weight in policy.weights().items()})
-    rollout = shown(policy)
+    rollout = show(policy)
     assert_close(again.evidence(rollout, VALUES).values, policy.evidence(rollout, VALUES).values)
 
 
 @pytest.mark.parametrize("critic", KINDS)
 def test_a_critic_stands_beside_adapters(critic):
-    policy = judged(critic=critic, lora=Lora(r=2, alpha=4))
-    policy.evidence(shown(policy), VALUES).values.sum().backward()
+    policy = make_policy(critic=critic, lora=Lora(r=2, alpha=4))
+    policy.evidence(show(policy), VALUES).values.sum().backward()
     assert policy.critic.head.weight.grad.any()
     assert all(".lora_" in name or name.startswith("critic.") for name in policy.weights())
 
@@ -97,5 +97,5 @@ def test_a_model_that_hides_its_states_needs_a_critic_of_its_own():
 
     with pytest.raises(ValueError, match=r"set model\.critic=separate"):
         small(VALUES, build=build)
-    policy = judged(build=build, critic="separate")
-    assert policy.evidence(shown(policy), VALUES).values.any()
+    policy = make_policy(build=build, critic="separate")
+    assert policy.evidence(show(policy), VALUES).values.any()

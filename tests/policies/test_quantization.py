@@ -72,7 +72,7 @@ def policy_of(kind, how, needs=NOTHING, **options):
 def rows_of(kind, policy):
     if kind == "language":
         return policy.sample(small_language.questions(), 2, key=1, slots=range(8))
-    return small_flow.sampled(policy, 2)
+    return small_flow.sample_rows(policy, 2)
 
 
 def network_of(kind, policy):
@@ -338,7 +338,7 @@ def test_weights_are_rounded_as_the_options_of_diffusers_round_them(tmp_path):
         assert torch.equal(layer.weight, own.weight.dequantize())
 
 
-def unloaded(kind, how):
+def without_weights(kind, how):
     """A policy without weights, and its request."""
     if kind == "language":
         build = partial(tiny_lm, seed=0, hidden_size=128, num_layers=4, head_dim=32)
@@ -355,7 +355,7 @@ WORK = Workload(
 
 
 def test_the_estimate_counts_the_smaller_base(kind, how):
-    (policy, request), (plain, _) = unloaded(kind, how), unloaded(kind, None)
+    (policy, request), (plain, _) = without_weights(kind, how), without_weights(kind, None)
     parts, before = ({p.name: p for p in footprint(one, request, WORK)} for one in (policy, plain))
     policy.load(request)
     network = network_of(kind, policy)
@@ -370,7 +370,7 @@ def test_the_estimate_counts_the_smaller_base(kind, how):
 
 
 def test_the_estimate_names_the_flag_where_it_would_help():
-    policy, request = unloaded("language", None)
+    policy, request = without_weights("language", None)
     said = {}
     for dtype in ("float32", "bfloat16"):
         policy.numerics = replace(policy.numerics, dtype=dtype)
@@ -381,7 +381,7 @@ def test_the_estimate_names_the_flag_where_it_would_help():
 
 @pytest.mark.slow
 def test_a_micro_batch_on_packed_weights_holds_what_was_estimated(how):
-    policy, request = unloaded("language", how)
+    policy, request = without_weights("language", how)
     parts = {p.name: p.size for p in footprint(policy, request, WORK)}
     policy.load(request)
     sample, mask = rows_of_tokens([64] * 16)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import wandb
-from wandb_files import inspected, of_type, tables
+from wandb_files import inspect, of_type, tables
 
 from tandem.record import jsonl
 from tandem.record.evaluation_record import EvaluationRecord
@@ -37,7 +37,7 @@ def test_elsewhere_it_is_a_run_of_its_own_in_the_group_of_the_run(tmp_path, monk
     found.write(40, {"eval/accuracy": 0.5}, [ROW])
     wandb.teardown()
     own = tmp_path / "run" / "evaluation_test"
-    records = inspected(own)
+    records = inspect(own)
     (begun, *_) = of_type("run", records)
     assert (begun["job_type"], begun["run_group"]) == ("evaluate", "tiny_lm-grpo")
     assert begun["display_name"] == "run evaluation_test"

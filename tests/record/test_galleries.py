@@ -19,7 +19,7 @@ def row(kind: str, prompt: str, output) -> dict:
     return facts | {"reward": 1.0, "parts": {"right": 1.0}, "length": 4, "truncated": False}
 
 
-def seen(level: int) -> list[dict]:
+def make_gallery(level: int) -> list[dict]:
     """Two prompts with two images each under the ODE, and one each by the training sampler."""
     return [
         *(row("eval", p, picture(level + i)) for p in ("red", "blue") for i in range(2)),
@@ -34,14 +34,14 @@ def record(tmp_path) -> RunRecord:
     return record
 
 
-def found(folder, row: dict) -> torch.Tensor:
+def find_image(folder, row: dict) -> torch.Tensor:
     where = row["output"]
     sheet = pictures.load(folder / where["file"])
     return pictures.cut_tiles(sheet, tuple(where["size"]))[where["place"]]
 
 
 def test_a_row_says_where_the_very_pixels_of_its_picture_are(record):
-    rows = [*seen(10), row("greedy", "a text", "stays a text")]
+    rows = [*make_gallery(10), row("greedy", "a text", "stays a text")]
     record.samples(20, rows)
     best = [row("best", "red", picture(7))]
     record.samples(20, best)
@@ -52,11 +52,11 @@ def test_a_row_says_where_the_very_pixels_of_its_picture_are(record):
         if was["kind"] == "greedy":
             assert now == was
         else:
-            assert torch.equal(found(folder, now), was["output"])
+            assert torch.equal(find_image(folder, now), was["output"])
 
 
 def test_grids_to_look_at_have_a_row_for_each_prompt_and_a_column_for_each_sample(record):
-    record.samples(3, seen(10))
+    record.samples(3, make_gallery(10))
     by_eye = {p.name for p in (record.folder / "samples").glob("*.png")}
     assert by_eye == {"iteration_000003.png", "iteration_000003_sampled.png"}
     sizes = [
@@ -72,7 +72,7 @@ def test_grids_to_look_at_have_a_row_for_each_prompt_and_a_column_for_each_sampl
 
 def test_pictures_of_iterations_that_were_cut_go(record):
     for iteration in (0, 20, 40):
-        record.samples(iteration, seen(iteration))
+        record.samples(iteration, make_gallery(iteration))
     record.cut(20)
     left = {p.name for p in (record.folder / "samples").rglob("*.*")}
     assert left == {
@@ -87,7 +87,7 @@ def test_a_strip_follows_the_first_picture_of_each_prompt(record, monkeypatch):
         pictures, "save_titled", lambda sheet, path, **kept: strips.update(sheet=sheet, **kept)
     )
     for iteration in (20, 0, 5):
-        record.samples(iteration, seen(100 + iteration))
+        record.samples(iteration, make_gallery(100 + iteration))
     galleries.draw_progress(record.folder)
     assert strips["columns"] == ["0", "5", "20"]
     assert strips["rows"] == ["red", "blue"]
@@ -113,8 +113,8 @@ def test_large_pictures_are_reduced_by_means_and_small_ones_stay():
 
 
 def test_the_distance_is_to_the_pictures_of_the_first_evaluation_and_survives_a_cut(record):
-    assert record.distance_to_start(seen(10)) is None  # nothing was seen before
-    first, later = seen(10), seen(99)
+    assert record.distance_to_start(make_gallery(10)) is None  # nothing was seen before
+    first, later = make_gallery(10), make_gallery(99)
     record.samples(0, first)
     record.samples(0, [row("best", "red", picture(7))])
     want = [

@@ -197,7 +197,7 @@ def test_a_missing_package_is_one_line_that_names_the_extra(tmp_path, caplog, mo
     )
 
 
-def painted(kind: str) -> dict:
+def paint(kind: str) -> dict:
     return row(kind) | {"output": torch.randint(0, 256, (4, 6, 3), dtype=torch.uint8)}
 
 
@@ -207,7 +207,7 @@ def test_tensorboard_shows_pictures(tmp_path):
 
     record = record_of(tmp_path, [TensorBoard()])
     record.open(0)
-    record.samples(4, [painted("eval"), painted("eval"), row("greedy")])
+    record.samples(4, [paint("eval"), paint("eval"), row("greedy")])
     record.close()
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
@@ -261,7 +261,7 @@ def test_no_secret_reaches_the_run_directory(tmp_path, monkeypatch, fresh_wandb)
 def test_wandb_gets_pictures_as_pictures(tmp_path, fresh_wandb, caplog):
     record = record_of(tmp_path, [Wandb(project="p", mode="offline")])
     record.open(0)
-    record.samples(4, [painted("eval"), painted("eval"), painted("sampled")])
+    record.samples(4, [paint("eval"), paint("eval"), paint("sampled")])
     record.write(4, {"x": 1.0}, {})
     record.close()
     assert not [r for r in caplog.records if r.name.startswith("tandem")]

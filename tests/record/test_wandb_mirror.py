@@ -8,7 +8,7 @@ import torch
 import wandb
 from faulty_server import drips_headers, says
 from faulty_server import serving as proxy
-from wandb_files import inspected, of_type, tables
+from wandb_files import inspect, of_type, tables
 from wandb_server import serving
 
 from tandem.record import jsonl
@@ -36,19 +36,19 @@ def train(folder, mirror: Wandb, iterations: int = 3) -> tuple[list[dict], float
     start = time.perf_counter()
     record.open(0)
     delay = time.perf_counter() - start
-    lived(record, 0, iterations)
+    run_iterations(record, 0, iterations)
     record.close()
     return jsonl.read(folder / "metrics.jsonl"), delay
 
 
-def lived(record: RunRecord, first: int, end: int, shown=lambda i: f"text {i}") -> None:
+def run_iterations(record: RunRecord, first: int, end: int, shown=lambda i: f"text {i}") -> None:
     """Iterations of a run: the evaluation, then the line."""
     for i in range(first, end):
-        record.samples(i, [seen(shown(i), "eval"), seen(shown(i), "best")])
+        record.samples(i, [observe(shown(i), "eval"), observe(shown(i), "best")])
         record.write(i, {"reward/mean": i / 3, "samples": 8 * i}, {"time/total": 2.0 * i})
 
 
-def seen(output, kind: str) -> dict:
+def observe(output, kind: str) -> dict:
     of_all = {"source": "s", "prompt": "p", "answer": 7, "reward": 0.5, "length": 3}
     return {"kind": kind, "output": output, **of_all}
 
@@ -57,9 +57,9 @@ def picture(i: int) -> torch.Tensor:
     return torch.full((4, 6, 3), 40 * i, dtype=torch.uint8)
 
 
-def stored(folder) -> list[dict]:
+def store(folder) -> list[dict]:
     """The history that W&B would upload."""
-    return [found["item"] for found in of_type("history", inspected(folder))]
+    return [found["item"] for found in of_type("history", inspect(folder))]
 
 
 def warnings(caplog) -> list[str]:
@@ -78,7 +78,7 @@ def test_an_unreachable_server_costs_no_line_and_no_time(tmp_path, client, caplo
     assert warnings(caplog) == [
         "W&B does not answer at http://127.0.0.1:9: the run is kept offline"
     ]
-    assert len(stored(tmp_path / "with")) == 3
+    assert len(store(tmp_path / "with")) == 3
 
 
 @pytest.mark.parametrize("first", [[], [says({"ok": True})]], ids=["at once", "after an answer"])
@@ -97,7 +97,7 @@ def test_a_proxy_that_drips_headers_delays_the_start_by_ten_seconds_at_most(
             client.setenv(name, server.url)
         lines, delay = train(tmp_path / "run", Wandb(project="p"))
     assert delay - usual < 10
-    assert len(lines) == len(stored(tmp_path / "run")) == 3
+    assert len(lines) == len(store(tmp_path / "run")) == 3
     assert len(warnings(caplog)) == 1
     assert warnings(caplog)[0].endswith("kept offline")
 
@@ -107,7 +107,7 @@ def test_a_server_that_lets_nobody_in_leaves_the_run_offline(tmp_path, client, c
     with serving(refuses=True) as server:
         client.setenv("WANDB_BASE_URL", server.url)
         lines, _ = train(tmp_path / "run", Wandb(project="p"))
-    assert len(lines) == len(stored(tmp_path / "run")) == 3
+    assert len(lines) == len(store(tmp_path / "run")) == 3
     assert warnings(caplog)[0].startswith("W&B does not start a run (")
 
 
@@ -115,7 +115,7 @@ def test_nobody_is_asked_when_the_user_is_not_logged_in(tmp_path, client, caplog
     client.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     train(tmp_path / "run", Wandb(project="p"))
     assert warnings(caplog) == []
-    assert len(stored(tmp_path / "run")) == 3
+    assert len(store(tmp_path / "run")) == 3
 
 
 def test_a_login_in_netrc_counts(tmp_path, client, caplog):
@@ -127,7 +127,7 @@ def test_a_login_in_netrc_counts(tmp_path, client, caplog):
 
 def test_every_iteration_is_one_row_with_its_samples_and_any_axis_can_be_chosen(tmp_path, client):
     train(tmp_path / "run", Wandb(project="p", mode="offline"))
-    records = inspected(tmp_path / "run")
+    records = inspect(tmp_path / "run")
     history = [found["item"] for found in of_type("history", records)]
     assert [row["_step"] for row in history] == [row["iteration"] for row in history] == [0, 1, 2]
     seen_at = [(i, "eval", f"text {i}") for i in range(3)]
@@ -154,9 +154,9 @@ def test_a_run_that_goes_on_is_whole_in_one_folder_and_has_no_point_twice(tmp_pa
         record = RunRecord(folder, mirrors=[mirror])
         record.cut(start)
         record.open(start)
-        lived(record, start, start + 2)
+        run_iterations(record, start, start + 2)
         record.close()
-    records = inspected(folder)  # of the only folder
+    records = inspect(folder)  # of the only folder
     history = [found["item"] for found in of_type("history", records)]
     assert [row["iteration"] for row in history] == [row["_step"] for row in history] == [*range(5)]
     assert [row["time/total"] for row in history] == [0, 2, 4, 6, 8]
@@ -170,12 +170,12 @@ def test_a_run_that_goes_on_is_whole_in_one_folder_and_has_no_point_twice(tmp_pa
 def test_pictures_stay_pictures_and_a_mirror_that_comes_later_has_them_all(tmp_path, client):
     record = RunRecord(tmp_path)
     record.begin("", seed=0, command=["train.py"])
-    lived(record, 0, 2, picture)
+    run_iterations(record, 0, 2, picture)
     later = RunRecord(tmp_path, mirrors=[Wandb(project="p", mode="offline")])
     later.open(2)
-    lived(later, 2, 3, picture)
+    run_iterations(later, 2, 3, picture)
     later.close()
-    records = inspected(tmp_path)
+    records = inspect(tmp_path)
     history = [found["item"] for found in of_type("history", records)]
     assert [row["samples"] for row in history] == [0, 8, 16]
     assert {row["pictures/eval._type"] for row in history} == {"image-file"}
@@ -191,11 +191,11 @@ def test_a_client_that_dies_ends_no_run(tmp_path, client, caplog):
     record = RunRecord(tmp_path / "run", mirrors=[Wandb(project="p", mode="offline")])
     record.begin("", seed=0, command=["train.py"])
     record.open(0)
-    lived(record, 0, 1)
+    run_iterations(record, 0, 1)
     start = time.monotonic()
     for process in of_wandb():
         os.kill(process, signal.SIGKILL)
-    lived(record, 1, 4)
+    run_iterations(record, 1, 4)
     record.close()
     assert time.monotonic() - start < 30
     assert len(jsonl.read(tmp_path / "run" / "metrics.jsonl")) == 4

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from ladder import FEW
-from wandb_files import inspected, of_type, tables
+from wandb_files import inspect, of_type, tables
 
 import tandem
 
@@ -45,7 +45,7 @@ def runs(tmp_path_factory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def records(runs) -> list[list[dict]]:
-    return [inspected(folder) for folder in runs]
+    return [inspect(folder) for folder in runs]
 
 
 @pytest.fixture(scope="module")

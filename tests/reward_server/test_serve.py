@@ -49,7 +49,7 @@ def serving(score, *, token=None, **capacity):
         thread.join()
 
 
-def asked(server, *, batch_size=None):
+def ask_server(server, *, batch_size=None):
     return Rewards({"http": Reward(HttpReward(url=server.url), batch_size=batch_size)})
 
 
@@ -88,7 +88,7 @@ def test_what_comes_back_is_what_the_run_would_have_said_itself(seed, parts, cas
     own = Rewards(parts)(outputs, prompts)
     with serving(make_scorer(Rewards(parts))) as server:
         for batch_size in (None, 5):
-            got = asked(server, batch_size=batch_size)(outputs, prompts)
+            got = ask_server(server, batch_size=batch_size)(outputs, prompts)
             assert torch.equal(got.total, own.total)
             assert torch.equal(got.scored, own.scored)
     assert own.scored.any()
@@ -103,7 +103,7 @@ def test_a_reward_that_fails_says_so_of_its_rows_and_no_more():
     rewards = Rewards({"moody": Reward(moody), "exact_match": Reward(exact_match)})
     prompts = [Prompt(id=i, source="t", text="?", answer="ok") for i in range(3)]
     with serving(make_scorer(rewards)) as server:
-        ask = asked(server)
+        ask = ask_server(server)
         scores = ask(["bad", "ok", "worse"], prompts)
     assert scores.scored.tolist() == [False, True, False]
     assert scores.total.tolist() == [0, 2, 0]
@@ -116,7 +116,7 @@ def test_a_reward_that_fails_says_so_of_its_rows_and_no_more():
 
 def test_no_opinion_stays_no_opinion():
     with serving(make_scorer(Rewards({"exact_match": Reward(exact_match)}))) as server:
-        ask = asked(server)
+        ask = ask_server(server)
         ask(["a"], [Prompt(id=0, source="t", text="?")])
     assert ask.pop_faults() == {"http: gave none": 1}
 
@@ -320,7 +320,7 @@ def test_more_connections_than_there_is_room_for_are_closed():
         assert httpx.get(f"{server.url}/health").status_code == 200
 
 
-def said_by(capsys, *words):
+def words_of(capsys, *words):
     with pytest.raises(SystemExit) as ended:
         door.main(words)
     assert ended.value.code == 2
@@ -361,12 +361,12 @@ REFUSED = {
 @pytest.mark.parametrize(("words", "said"), REFUSED.items(), ids=REFUSED)
 def test_what_cannot_be_served_is_refused_in_one_line(monkeypatch, capsys, words, said):
     monkeypatch.delenv(door.TOKEN, raising=False)
-    assert said_by(capsys, *words.split()) == said
+    assert words_of(capsys, *words.split()) == said
 
 
 def test_a_short_token_is_refused(monkeypatch, capsys):
     monkeypatch.setenv(door.TOKEN, "short")
-    said = said_by(capsys, "reward=exact_match", "host=0.0.0.0")
+    said = words_of(capsys, "reward=exact_match", "host=0.0.0.0")
     assert said == "TANDEM_REWARD_TOKEN has fewer than 8 characters: set a longer token"
 
 
@@ -375,7 +375,7 @@ def test_a_port_that_is_taken_is_named(capsys):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        said = said_by(capsys, "reward=exact_match", f"port={port}")
+        said = words_of(capsys, "reward=exact_match", f"port={port}")
     assert said == f"host=127.0.0.1 port={port}: Address already in use"
 
 

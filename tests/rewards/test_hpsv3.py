@@ -17,7 +17,7 @@ QUESTION = f"how many {{text}} ? {RATED} what"
 TEXTS = ("red circle", "blue")
 
 
-def tuned():
+def make_model():
     """A model with one more token, and a head with HPSv3's names."""
     model, processor = tiny_vlm(seed=0)
     torch.manual_seed(0)
@@ -28,7 +28,7 @@ def tuned():
 
 
 def write_hpsv3(folder):
-    model, head = tuned()
+    model, head = make_model()
     weights = {n: x.clone() for n, x in model.state_dict().items() if n != "lm_head.weight"}
     save_file(weights | head, folder / "hpsv3.safetensors")
     return str(folder / "hpsv3.safetensors")
@@ -43,7 +43,7 @@ def by_hand(path, picture, text):
     asked = f"{processor.image_token} {QUESTION.format(text=text)}"
     image = Image.fromarray(picture.numpy()).resize((16, 16))
     given = processor(images=[image], text=[asked], return_tensors="pt")
-    model, head = tuned()
+    model, head = make_model()
     with torch.no_grad():
         states = model.model(**given).last_hidden_state[0]
     x = states[given["input_ids"][0].tolist().index(len(processor.tokenizer) - 1)]

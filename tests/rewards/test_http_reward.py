@@ -71,7 +71,7 @@ def test_pictures_travel_as_safetensors(server):
     assert all(torch.equal(a, b) for a, b in zip(sent, pictures, strict=True))
 
 
-def told(url, said):
+def tell(url, said):
     return f"{url}/score: {said}"
 
 
@@ -133,7 +133,7 @@ def test_a_fault_leaves_its_rows_missing_with_a_reason(server, behaviour, said, 
     values, faults = ask(OUTPUTS[:3], prompts(3))
     assert time.monotonic() - start < 9
     assert values == [None] * 3
-    assert dict(faults) == {told(server.url, said): 3}
+    assert dict(faults) == {tell(server.url, said): 3}
     requests = 2 if again else 1
     assert server.count_requests(least=requests) == requests
     assert not breaker.is_open

@@ -32,7 +32,7 @@ def prompt(text):
     return Prompt(id=0, source="test", text=text)
 
 
-def judged(pictures, texts, **numbers):
+def judge(pictures, texts, **numbers):
     return nearest_rendering(
         list(pictures), [prompt(text) for text in texts], renderings=DRAWN, **numbers
     )
@@ -52,8 +52,8 @@ def mean_match(pictures, *, smooth):
 
 
 def test_every_rendering_is_worth_exactly_one():
-    assert judged(PICTURES, TEXTS) == [1.0] * 216
-    assert judged(PICTURES, TEXTS, smooth=0.0) == [1.0] * 216
+    assert judge(PICTURES, TEXTS) == [1.0] * 216
+    assert judge(PICTURES, TEXTS, smooth=0.0) == [1.0] * 216
 
 
 @pytest.mark.parametrize(("std", "smooth_part"), [(0.1, 0.95), (0.3, 0.70)])
@@ -63,11 +63,11 @@ def test_noise_costs_what_it_adds_to_the_error_and_the_shape_stays_right(std, sm
 
 
 def test_a_picture_of_another_prompt_is_wrong_and_still_worth_something():
-    [score] = judged(DRAWN["red circle"][:1], ["red square"])
-    [hard] = judged(DRAWN["red circle"][:1], ["red square"], smooth=0.0)
+    [score] = judge(DRAWN["red circle"][:1], ["red square"])
+    [hard] = judge(DRAWN["red circle"][:1], ["red square"], smooth=0.0)
     assert 0.3 < score < 0.5
     assert hard == 0.0
-    [far] = judged(DRAWN["red circle"][:1], ["green square"])
+    [far] = judge(DRAWN["red circle"][:1], ["green square"])
     assert far < 0.25
 
 
@@ -93,7 +93,7 @@ def test_speckle_in_the_ground_costs_as_much_as_anywhere():
     speckled[0, ::2] = 255 - speckled[0, ::2]
     inside = clean.clone()
     inside[8, 4:12] = 255 - inside[8, 4:12]
-    scores = judged([clean, speckled, inside], ["red circle"] * 3)
+    scores = judge([clean, speckled, inside], ["red circle"] * 3)
     assert scores[0] == 1.0
     assert scores[1] < 0.92 and scores[1] == pytest.approx(scores[2], abs=0.01)
 
@@ -104,8 +104,8 @@ def test_right_is_what_scores_a_half_and_more():
     blend = torch.lerp(PICTURES[torch.arange(600) % 216].double(), other, share)
     pictures = blend.round().to(torch.uint8)
     texts = [TEXTS[i % 216] for i in range(600)]
-    scores = torch.tensor(judged(pictures, texts))
-    hard = torch.tensor(judged(pictures, texts, smooth=0.0))
+    scores = torch.tensor(judge(pictures, texts))
+    hard = torch.tensor(judge(pictures, texts, smooth=0.0))
     assert 100 < hard.sum() < 500
     assert torch.equal(scores >= 0.5, hard == 1.0)
 
@@ -113,13 +113,13 @@ def test_right_is_what_scores_a_half_and_more():
 def test_no_cut_of_a_batch_changes_a_score():
     pictures = rng.bits(rng.key("bytes"), (64, 16, 16, 3)).remainder(256).to(torch.uint8)
     pictures[:32] = PICTURES[:32] // 2 + pictures[:32] // 2
-    together = judged(pictures, TEXTS[:64])
-    assert together == [judged([p], [t])[0] for p, t in zip(pictures, TEXTS, strict=False)]
+    together = judge(pictures, TEXTS[:64])
+    assert together == [judge([p], [t])[0] for p, t in zip(pictures, TEXTS, strict=False)]
 
 
 def test_a_prompt_without_renderings_is_missing_and_the_others_are_not():
-    assert judged(PICTURES[:2], ["an astronaut", "red circle"]) == [None, 1.0]
-    assert judged(PICTURES[:1], ["an astronaut"]) == [None]
+    assert judge(PICTURES[:2], ["an astronaut", "red circle"]) == [None, 1.0]
+    assert judge(PICTURES[:1], ["an astronaut"]) == [None]
 
 
 def test_what_is_no_picture_of_that_size_is_missing_with_its_reason():
@@ -163,13 +163,13 @@ def test_what_is_between_a_circle_and_a_square_earns_more_the_nearer_it_is():
     paid = crisp(way, ["blue circle"] * 9)
     assert paid == sorted(paid) and paid[0] < 0.01 < 0.05 < paid[2] and paid[8] == 1.0
     assert max(later - sooner for sooner, later in pairwise(paid)) > 0.5  # it becomes right
-    old = judged(way, ["blue circle"] * 9)
+    old = judge(way, ["blue circle"] * 9)
     assert old[0] > 0.4  # the reward of a square there
 
 
 def test_a_ragged_circle_is_right_by_the_nearest_rendering_and_not_by_the_crisp_one():
     picture = ragged(DRAWN["red circle"][4], 8)
-    assert judged([picture], ["red circle"])[0] > 0.8  # the earlier reward
+    assert judge([picture], ["red circle"])[0] > 0.8  # the earlier reward
     assert crisp([picture], ["red circle"])[0] < 0.5
     assert crisp([ragged(DRAWN["red circle"][4], 2)], ["red circle"])[0] == 1.0
 

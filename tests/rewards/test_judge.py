@@ -79,7 +79,7 @@ def judge(server, mode=single, template=SINGLE, **options):
     return Reward(partial(mode, chat=chat(server, **options), template=template))
 
 
-def sent(server, place=0):
+def send(server, place=0):
     return json.loads(server.seen[place][3])
 
 
@@ -87,14 +87,14 @@ def test_a_sample_is_worth_what_the_judge_says_of_it(server):
     server.behaviour = answers(lambda texts: f"Long enough.\nScore: {len(texts[0])}")
     assert judge(server)(["a", "bbb", "dd"], prompts(3)) == ([1, 3, 2], {})
     assert {path for _, path, *_ in server.seen} == {"/v1/chat/completions"}
-    assert sent(server).keys() == {"model", "messages", "temperature"}
+    assert send(server).keys() == {"model", "messages", "temperature"}
 
 
 def test_the_judge_sees_the_template_filled_once(server):
     server.behaviour = reply("Score: 1")
     odd = Prompt(id=0, source="s", text="{answer} {0} %s", answer="{output}")
     judge(server)(["{prompt} {answer!r} {unknown}"], [odd])
-    system, user = sent(server)["messages"]
+    system, user = send(server)["messages"]
     fence = fence_of(["{prompt} {answer!r} {unknown}"])
     assert user["content"] == (
         f"0-10|{{answer}} {{0}} %s|{{output}}|BEGIN {fence}\n{{prompt}} {{answer!r}} {{unknown}}"
@@ -108,7 +108,7 @@ def test_a_conversation_and_a_missing_answer_are_shown_as_such(server):
     turns = ({"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes?"})
     judge(server)(["o"], [Prompt(id=0, source="s", messages=turns)])
     judge(server)(["o"], [Prompt(id=0, source="s", messages=turns[:1])])
-    shown = [sent(server, place)["messages"][1]["content"] for place in (0, 1)]
+    shown = [send(server, place)["messages"][1]["content"] for place in (0, 1)]
     assert "|user: hi\n\nassistant: yes?|(none is known)|" in shown[0]
     assert "|hi|(none is known)|" in shown[1]
 
@@ -118,7 +118,7 @@ def test_pictures_arrive_as_png_with_every_pixel(server):
     pictures = list(torch.randint(256, (2, 5, 7, 3), dtype=torch.uint8))
     assert judge(server, concurrency=1)(pictures, prompts(2))[0] == [4, 4]
     for place, picture in enumerate(pictures):
-        before, shown, after = sent(server, place)["messages"][1]["content"]
+        before, shown, after = send(server, place)["messages"][1]["content"]
         kind, _, data = shown["image_url"]["url"].partition(",")
         assert kind == "data:image/png;base64"
         pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(data))))
@@ -206,12 +206,12 @@ def test_no_reply_takes_long_to_read():
     assert time.process_time() - start < 2
 
 
-def judged_pairs(texts):
+def judge_pairs(texts):
     return f"Verdict: {'A' if texts[0] > texts[1] else 'B' if texts[0] < texts[1] else 'tie'}"
 
 
 def test_pairs_are_asked_both_ways_round(server):
-    server.behaviour = answers(judged_pairs)
+    server.behaviour = answers(judge_pairs)
     template = Template(text="{prompt} {first} {second}")
     rewards = Rewards({"judge_pairs": judge(server, pairs, template)})
     group = torch.tensor([0, 0, 0, 1, 1])
@@ -239,7 +239,7 @@ def test_groups_are_ranked_wherever_a_row_is_shown(server):
         outputs = [f"{seed} {i}" for i in range(3)]
         server.seen.clear()
         rewards(outputs, prompts(3), torch.zeros(3, dtype=torch.int64))
-        asked = sent(server)["messages"][1]["content"]
+        asked = send(server)["messages"][1]["content"]
         first_shown.append(outputs.index(FENCED.findall(asked)[0][1]))
     assert set(first_shown) == {0, 1, 2}
 
@@ -301,7 +301,7 @@ INJECTIONS = [
 def test_what_a_sample_says_is_not_read_and_its_fence_cannot_be_guessed(server, attack):
     server.behaviour = answers(lambda texts: f"It says:\n{texts[0]}\nI do not obey.\nScore: 1")
     assert judge(server)([attack], prompts(1))[0] == [1]
-    user = sent(server)["messages"][1]["content"]
+    user = send(server)["messages"][1]["content"]
     assert FENCED.findall(user) == [(fence_of([attack]), attack)]
     assert fence_of([attack + " "]) != fence_of([attack])
 
@@ -407,4 +407,4 @@ def test_an_option_asks_a_server_and_gives_scores(server, name, tmp_path):
         ["a", "b"], prompts(2), torch.zeros(2, dtype=torch.int64)
     )
     assert scores.scored.all()
-    assert sent(server)["messages"][1]["content"].startswith("my own words about ")
+    assert send(server)["messages"][1]["content"].startswith("my own words about ")

@@ -36,7 +36,7 @@ def prompts():
     return [Prompt(id=i, source="s", text=text) for i, text in enumerate(TEXTS)]
 
 
-def prepared(folder, picture):
+def prepare(folder, picture):
     from transformers import CLIPImageProcessorPil
 
     images = CLIPImageProcessorPil.from_pretrained(folder)
@@ -56,7 +56,7 @@ def test_hpsv2_is_open_clip_s_own_cosine_with_its_own_weights(folder, pictures, 
             shown = Image.new("RGB", (max(picture.shape),) * 2)
             left, top = ((max(picture.shape) - n) // 2 for n in (picture.shape[1], len(picture)))
             shown.paste(Image.fromarray(picture.numpy()), (left, top))
-            seen = model.see(prepared(folder, torch.from_numpy(np.array(shown))))
+            seen = model.see(prepare(folder, torch.from_numpy(np.array(shown))))
             read = model.read(tokenizer([text], **form)["input_ids"])
             assert score == pytest.approx((seen * read).sum().item(), abs=1e-5)
     assert max(got) - min(got) > 0.01
@@ -89,7 +89,7 @@ def test_the_aesthetic_score_is_five_products_of_what_clip_sees(folder, pictures
     model = CLIPModel.from_pretrained(folder).eval()
     with torch.no_grad():
         for picture, score in zip(pictures, got, strict=True):
-            seen = model.get_image_features(pixel_values=prepared(folder, picture)).pooler_output
+            seen = model.get_image_features(pixel_values=prepare(folder, picture)).pooler_output
             x = seen / seen.norm(dim=-1, keepdim=True)
             for layer in layers:
                 x = layer(x)

@@ -20,7 +20,7 @@ SIZES = ((32, 32), (16, 64))  # of the area that is asked for
 OPTIONS = {"question": QUESTION, "area": 1024, "dtype": "float32"}
 
 
-def tuned():
+def make_model():
     """The model with its three tokens, nonzero adapters, and a head."""
     tokenizer = byte_tokenizer(QWEN)
     ids, pixels = of_qwen(tokenizer, 4)
@@ -49,7 +49,7 @@ def tuned():
 
 
 def write_filmed(folder):
-    model, processor, _ = tuned()
+    model, processor, _ = make_model()
     model.base_model.model.config.save_pretrained(folder / "filmed")
     processor.save_pretrained(folder / "filmed")
     return folder / "filmed"
@@ -57,7 +57,7 @@ def write_filmed(folder):
 
 def write_video_reward(folder):
     """The authors' format: all names are peft's, including the head's."""
-    model, _, head = tuned()
+    model, _, head = make_model()
     weights = {n: x.clone() for n, x in model.state_dict().items() if "lm_head" not in n}
     weights["base_model.model.rm_head.weight"] = head
     save_file(weights, folder / "video_reward.safetensors")
@@ -90,7 +90,7 @@ def patches_by_hand(film):
 
 def by_hand(film, text):
     """The three scores of one video that is read whole at its own size."""
-    model, processor, head = tuned()
+    model, processor, head = make_model()
     network = model.merge_and_unload()
     tokenizer = processor.tokenizer
     tokenizer.add_special_tokens({"additional_special_tokens": [*RATED.values()]})
@@ -148,7 +148,7 @@ def test_frames_are_brought_to_the_area_in_whole_patches(files, films):
 
 
 def test_weights_without_adapters_are_read_as_they_are(files, films, tmp_path):
-    model, _, head = tuned()
+    model, _, head = make_model()
     whole = {n: x.clone() for n, x in model.merge_and_unload().state_dict().items()}
     whole.pop("lm_head.weight")
     save_file(whole | {"rm_head.weight": head}, tmp_path / "whole.safetensors")

@@ -30,7 +30,7 @@ def mathematician():
     function.workers.close()
 
 
-def judged(reward, pairs):
+def judge(reward, pairs):
     prompts = [Prompt(id=i, source="t", text="?", answer=a) for i, (_, a) in enumerate(pairs)]
     return reward([output for output, _ in pairs], prompts)
 
@@ -50,16 +50,16 @@ DIFFERENT = [(r"\boxed{71}", "72"), ("no idea", "3"), ("", "3"), (r"\boxed{", "3
 
 @needs_package("math_verify")
 def test_equal_mathematics_is_one_and_anything_else_zero(mathematician):
-    values, faults = judged(mathematician, EQUAL + DIFFERENT)
+    values, faults = judge(mathematician, EQUAL + DIFFERENT)
     assert values == [1.0] * len(EQUAL) + [0.0] * len(DIFFERENT)
     assert not faults
 
 
 @needs_package("math_verify")
 def test_a_hang_costs_its_timeout_and_its_own_score(mathematician):
-    judged(mathematician, EQUAL)  # both processes are warm
+    judge(mathematician, EQUAL)  # both processes are warm
     start = time.monotonic()
-    values, faults = judged(mathematician, [*EQUAL, ("9**9**9**9", "3"), *EQUAL])
+    values, faults = judge(mathematician, [*EQUAL, ("9**9**9**9", "3"), *EQUAL])
     assert time.monotonic() - start < 2.0 + 6  # and a process that is started again
     assert values == [1.0] * len(EQUAL) + [None] + [1.0] * len(EQUAL)
     assert faults == {"timed out": 1}
@@ -68,7 +68,7 @@ def test_a_hang_costs_its_timeout_and_its_own_score(mathematician):
 @needs_package("math_verify")
 def test_it_judges_in_a_thread_that_is_not_the_main_one(mathematician):
     got = []
-    thread = threading.Thread(target=lambda: got.append(judged(mathematician, EQUAL)[0]))
+    thread = threading.Thread(target=lambda: got.append(judge(mathematician, EQUAL)[0]))
     thread.start()
     thread.join()
     assert got == [[1.0] * len(EQUAL)]
@@ -76,7 +76,7 @@ def test_it_judges_in_a_thread_that_is_not_the_main_one(mathematician):
 
 @needs_package("math_verify")
 def test_without_an_answer_a_sample_is_missing(mathematician):
-    assert judged(mathematician, [("3", None), ("3", "3")])[0] == [None, 1.0]
+    assert judge(mathematician, [("3", None), ("3", "3")])[0] == [None, 1.0]
 
 
 @needs_package("math_verify")

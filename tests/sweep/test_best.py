@@ -18,7 +18,7 @@ JOBS = {
 GRPO, RLOO = list(JOBS)[:2], list(JOBS)[2:]
 
 
-def planned(folder, jobs=JOBS):
+def plan(folder, jobs=JOBS):
     status.write_plan(folder, COMMAND, jobs)
     return folder
 
@@ -38,13 +38,13 @@ def end(folder, name, code, score=None):
     status.write_start(folder / name, start)
 
 
-def chosen(folder):
+def choose_best(folder):
     found = [runs.read(place) for place in runs.find([folder])]
     return choose(folder, list_whole_runs(folder), found, "eval/accuracy")
 
 
 def test_of_a_sweep_with_runs_to_come_nothing_is_chosen(tmp_path):
-    sweep = planned(tmp_path / "sweep")
+    sweep = plan(tmp_path / "sweep")
     end(sweep, GRPO[0], 0, 0.6)
     end(sweep, GRPO[1], INTERRUPTED, 0.9)
     with pytest.raises(ValueError, match="3 of 4") as refused:
@@ -56,7 +56,7 @@ def test_of_a_sweep_with_runs_to_come_nothing_is_chosen(tmp_path):
 
 
 def test_the_command_is_that_of_what_is_to_come(tmp_path):
-    sweep = planned(tmp_path / "sweep", {GRPO[0]: JOBS[GRPO[0]]})
+    sweep = plan(tmp_path / "sweep", {GRPO[0]: JOBS[GRPO[0]]})
     end(sweep, GRPO[0], 0, 0.6)
     status.write_plan(sweep, "search it", None)
     end(sweep, RLOO[0], INTERRUPTED, 0.6)
@@ -65,25 +65,25 @@ def test_the_command_is_that_of_what_is_to_come(tmp_path):
 
 
 def test_what_was_refused_before_it_had_a_record_was_tried_too(tmp_path):
-    sweep = planned(tmp_path / "sweep")
+    sweep = plan(tmp_path / "sweep")
     for name in GRPO:
         end(sweep, name, 0, 0.6)
     for name in RLOO:
         end(sweep, name, 2)
-    found = chosen(sweep)
+    found = choose_best(sweep)
     assert (found.count, found.silent) == (2, ["algorithm=rloo"])
 
 
 def test_a_configuration_of_which_one_run_began_counts_once(tmp_path):
-    sweep = planned(tmp_path / "sweep")
+    sweep = plan(tmp_path / "sweep")
     for name in (*GRPO, RLOO[0]):
         end(sweep, name, 0, 0.6)
     end(sweep, RLOO[1], 2)
-    found = chosen(sweep)
+    found = choose_best(sweep)
     assert (found.count, found.silent) == (2, [])
 
 
 def test_runs_that_nobody_planned_are_chosen_from_as_they_are(tmp_path):
     write_run(tmp_path / "a", [0.0, 0.5], overrides=["algorithm=grpo"])
     assert list_whole_runs(tmp_path) == []
-    assert chosen(tmp_path).count == 1
+    assert choose_best(tmp_path).count == 1

@@ -53,13 +53,13 @@ class Runs:
         status.write_start(task.folder, start)
 
 
-def asked(**changes):
+def make_search(**changes):
     return Asked(**{"n_trials": 12, "at_once": 1, "seed": 0, "direction": "maximize",
                     "metric": None} | changes)  # fmt: skip
 
 
 def go(runs, arguments=SPACE, **changes):
-    search(arguments, asked(**changes), OmegaConf.create({LAUNCH: asdict(runs.launch)}), runs)
+    search(arguments, make_search(**changes), OmegaConf.create({LAUNCH: asdict(runs.launch)}), runs)
 
 
 def near_1e_4(given):

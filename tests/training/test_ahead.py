@@ -21,7 +21,7 @@ def fits(left, iteration, staleness):
     )
 
 
-def played(order, staleness, ahead, seed, room=5):
+def play(order, staleness, ahead, seed, room=5):
     """Run a queue whose groups arrive in a random order. Yields the iteration, the groups in
     progress and those arrived, and the batch, or None while there is none."""
     draws = random.Random(seed)
@@ -65,7 +65,7 @@ def test_what_could_not_be_trained_in_time_waits_for_newer_weights():
 @pytest.mark.parametrize("world", WORLDS, ids=str)
 def test_every_group_is_trained_once_and_none_too_late(world):
     order, staleness, _, _ = world
-    batches = [(step[0], step[3]) for step in played(*world) if step[3] is not None]
+    batches = [(step[0], step[3]) for step in play(*world) if step[3] is not None]
     trained = [ticket for _, batch in batches for ticket in batch]
     assert sorted(trained) == [Ticket(i, s) for i in range(ITERATIONS) for s in SLOTS]
     for iteration, batch in batches:
@@ -77,7 +77,7 @@ def test_every_group_is_trained_once_and_none_too_late(world):
 @pytest.mark.parametrize("world", [world for world in WORLDS if world[0] == "ready"], ids=str)
 def test_ready_takes_the_oldest_of_those_that_are_there_as_soon_as_the_others_can_wait(world):
     _, staleness, _, _ = world
-    for iteration, versions, there, batch in played(*world):
+    for iteration, versions, there, batch in play(*world):
         oldest = sorted(there, key=lambda ticket: (versions[ticket], ticket))[: len(SLOTS)]
         left = [version for ticket, version in versions.items() if ticket not in oldest]
         may = len(oldest) == len(SLOTS) and fits(left, iteration, staleness)
@@ -128,7 +128,7 @@ def test_a_smaller_bound_trains_the_surplus_before_it_asks_again():
 
 @pytest.mark.parametrize("seed", range(20))
 def test_two_ranks_go_on_with_as_many_groups_of_one_rank_as_they_train(seed):
-    steps = played("ready", 4, 2, seed)
+    steps = play("ready", 4, 2, seed)
     trained = {ticket for step in steps if step[0] < 5 for ticket in step[3] or ()}
     left = {Ticket(i, slot) for i in range(7) for slot in SLOTS} - trained
     bound = {"order": "ready", "staleness": 4, "ahead": 2, "iterations": ITERATIONS}

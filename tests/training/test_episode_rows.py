@@ -37,7 +37,7 @@ def rollout():
     )  # fmt: skip
 
 
-def scored(rows, *, weight=1.0, beside=None):
+def score_rows(rows, *, weight=1.0, beside=None):
     components = {"episode": Reward(episode, weight=weight)}
     if beside is not None:
         components["exact_match"] = Reward(exact_match, weight=beside)
@@ -47,7 +47,7 @@ def scored(rows, *, weight=1.0, beside=None):
 
 
 def test_feedback_stands_on_its_move_and_the_rest_on_the_last():
-    scores, _ = scored(rollout(), weight=2.0, beside=0.5)
+    scores, _ = score_rows(rollout(), weight=2.0, beside=0.5)
     want = torch.tensor([[0.0, 0.5, 0, 0, 2.5], [0, 1.0, 0, 0, 0]])
     assert_close(scores.per_step, want)
     assert_close(scores.total, want.sum(1))
@@ -55,7 +55,7 @@ def test_feedback_stands_on_its_move_and_the_rest_on_the_last():
 
 def test_returns_pass_observations_unchanged():
     rows = rollout()
-    scores, _ = scored(rows)
+    scores, _ = score_rows(rows)
     got = return_to_go(step_rewards(scores, rows), scored_steps(scores, rows), gamma=0.5)
     assert_close(got[0], torch.tensor([0.5 * (0.25 + 0.25), 0.5, 0, 0.5, 1.0]), atol=1e-6, rtol=0)
 
@@ -70,7 +70,7 @@ def test_without_a_reward_of_moves_scores_are_as_they_were():
 def test_what_was_given_to_a_prompt_that_it_does_not_judge_is_spread_over_no_move():
     rows = rollout()
     other = replace(rows.prompts[1], rewards=("exact_match",))
-    scores, _ = scored(replace(rows, prompts=(rows.prompts[0], other)), beside=1.0)
+    scores, _ = score_rows(replace(rows, prompts=(rows.prompts[0], other)), beside=1.0)
     assert_close(scores.per_step[0], torch.tensor([0.0, 0.25, 0, 0, 2.0]))
     assert_close(scores.per_step[1], torch.zeros(5))  # "8" is wrong, and the 0.5 is not added again
 
@@ -79,7 +79,7 @@ def test_a_lost_episode_is_missing_and_never_0():
     """No reward scores it, and its reason is counted with those of rewards."""
     rows = rollout()
     rows = replace(rows, prompts=(rows.prompts[0], row([0.5], end="lost", lost="act raised X")))
-    scores, rewards = scored(rows, beside=1.0)
+    scores, rewards = score_rows(rows, beside=1.0)
     assert scores.scored.tolist() == [True, False]
     assert math.isnan(scores.parts["episode"][1])
     assert rewards.pop_faults() == {"environment: act raised X": 1}
@@ -105,7 +105,7 @@ def test_a_score_of_the_data_is_spread_over_nothing():
 def test_the_advantages_of_a_critic_pass_what_the_world_says():
     """GAE of a row with a hole equals that of the row without it, and is 0 in the hole."""
     rows = rollout()
-    scores, _ = scored(rows)
+    scores, _ = score_rows(rows)
     values = torch.tensor([[0.1, 0.2, 9.0, 0.3, 0.4], [0.5, 0.6, 9.0, 9.0, 9.0]])
     rewards = step_rewards(scores, rows)
     got, _ = gae(rewards, values, rows.mask, gamma=0.9, lam=0.8)
@@ -116,7 +116,7 @@ def test_the_advantages_of_a_critic_pass_what_the_world_says():
     assert got[0, 2] == 0
 
 
-def met(rank_of_lost):
+def metrics_of_rank(rank_of_lost):
     """The metrics of a rank with events that the other rank does not have."""
     rows = rollout()
     if distributed.rank() == rank_of_lost:
@@ -129,7 +129,7 @@ def met(rank_of_lost):
 
 @pytest.mark.system
 def test_ranks_that_met_different_things_add_up_the_same_numbers():
-    first, second = on_both(partial(met, 1))
+    first, second = on_both(partial(metrics_of_rank, 1))
     assert first == second
     assert first["environment/lost_at_turn"] == 2.0
     assert first["environment/unparsed"] == 0.75

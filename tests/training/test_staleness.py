@@ -39,7 +39,7 @@ def lagging(folder, staleness, **options):
     return loop
 
 
-def sampled_by(table, prompts, iteration):
+def sample_with(table, prompts, iteration):
     """The samples of those weights, from a separate policy."""
     policy = TablePolicy()
     policy.table.data.copy_(table)
@@ -54,7 +54,7 @@ def test_samples_are_those_of_the_weights_of_so_many_iterations_before(tmp_path,
         prompts = Stream().draw(iteration, 6)
         loop.go()
         before = loop.started[max(iteration - staleness, 0)]
-        expected = sampled_by(before, prompts, iteration)
+        expected = sample_with(before, prompts, iteration)
         assert loop.rollout.outputs == expected.outputs
         assert torch.equal(loop.rollout.behaviour_logp, expected.behaviour_logp)
         gap = min(iteration, staleness)

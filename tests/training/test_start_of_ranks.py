@@ -14,7 +14,7 @@ from tandem.training.inputs import (
 )
 
 
-def judged():
+def compare_ranks():
     """What is said of equal inputs, and of weights that each rank drew for itself."""
     equal = {"data=one": 1, "model=one": 2}
     said = []
@@ -28,7 +28,7 @@ def judged():
 
 
 def test_both_ranks_refuse_weights_that_differ_between_them():
-    first, second = on_both(judged)
+    first, second = on_both(compare_ranks)
     assert first == second
     assert first[0] is None and first[1].startswith("model=one differs between ranks; let it")
 

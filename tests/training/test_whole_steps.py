@@ -11,9 +11,9 @@ from math import exp, isnan, log, pi, sqrt
 
 import torch
 from loop import PLAN, Alone, ShareOfThrees
-from policies.flow.small_flow import asked
+from policies.flow.small_flow import make_prompts
 from policies.flow.small_flow import small as small_flow
-from policies.small_language import questions, small, trained
+from policies.small_language import questions, small, train_briefly
 from records import GRPO
 from torch.testing import assert_close
 
@@ -110,7 +110,7 @@ def test_a_step_of_grpo_is_the_algorithm_box_written_once_more(tmp_path):
         GRPO, loss=partial(ppo, clip_low=0.02, clip_high=0.03), entropy=EntropyBonus(coef=0.02),
         kl=KLInLoss(coef=0.05, loss=k3_unbiased),
     )  # fmt: skip
-    policy = trained(small(algorithm.needs, sampling=Sampling(max_new_tokens=8)), steps=8)
+    policy = train_briefly(small(algorithm.needs, sampling=Sampling(max_new_tokens=8)), steps=8)
     for model in (policy, policy.reference.model):
         model.double()
     network, reference, draw = deepcopy(policy.network), policy.reference.model, policy.sample
@@ -223,7 +223,9 @@ def test_a_step_of_flow_grpo_is_the_algorithm_box_written_once_more(tmp_path):
 
     policy.sample = sample
     numbers = {"rate": 0.5, "norm": 0.02}
-    loop = Watched(asked(), policy=policy, algorithm=algorithm, folder=tmp_path, **numbers).go()
+    loop = Watched(
+        make_prompts(), policy=policy, algorithm=algorithm, folder=tmp_path, **numbers
+    ).go()
     [rows] = seen
     course = rows.sample.trajectory
     assert_close(course.sigma, torch.tensor(LEVELS[:-1]).expand(len(GIVEN), -1), check_dtype=False)

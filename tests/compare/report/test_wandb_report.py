@@ -42,13 +42,13 @@ def read_all(*places):
     return [read(path) for path in find(places)]
 
 
-def built(*places, axis="iterations"):
+def build(*places, axis="iterations"):
     found = compare(read_all(*places), Request(axis=axis))
     return found, wandb_report.build_report(found, Place(entity="me", project="tandem"))
 
 
 def test_each_variant_is_a_set_of_the_runs_that_w_and_b_knows_by_their_ids(sweep):
-    _, report = built(sweep)
+    _, report = build(sweep)
     (grid,) = [block for block in report.blocks if isinstance(block, wr.PanelGrid)]
     assert [runs.name for runs in grid.runsets] == ["grpo", "rloo"]
     for runs in grid.runsets:
@@ -59,7 +59,7 @@ def test_each_variant_is_a_set_of_the_runs_that_w_and_b_knows_by_their_ids(sweep
 
 
 def test_the_metric_is_drawn_on_every_axis_that_the_runs_have(sweep):
-    _, report = built(sweep, axis="tokens")
+    _, report = build(sweep, axis="tokens")
     (grid,) = [block for block in report.blocks if isinstance(block, wr.PanelGrid)]
     axes = [panel.x for panel in grid.panels if panel.y == ["eval/accuracy"]]
     assert axes == ["tokens", "iteration", "samples", "time/total", "time/cpu"]
@@ -72,13 +72,13 @@ def test_steps_of_flows_are_their_tokens(tmp_path):
     folder = write_run(tmp_path / "flow", [0.0, 0.5], logger=MIRRORED)
     log = folder / "metrics.jsonl"
     log.write_text(log.read_text().replace('"tokens"', '"steps"'))
-    _, report = built(folder)
+    _, report = build(folder)
     (grid,) = [block for block in report.blocks if isinstance(block, wr.PanelGrid)]
     assert "steps" in {panel.x for panel in grid.panels}
 
 
 def test_it_says_what_our_tables_say_and_where_they_come_from(sweep):
-    found, report = built(sweep)
+    found, report = build(sweep)
     texts = [block.text for block in report.blocks if isinstance(block, wr.MarkdownBlock)]
     assert texts[0] == report.description
     assert texts[0].startswith("grpo has the highest eval/accuracy: 0.810 [0.785, 0.835], n = 3.")

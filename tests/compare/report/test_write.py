@@ -86,7 +86,7 @@ def test_completions_lie_beside_each_other_by_prompt_and_iteration(sweep):
     assert gallery["columns"][0]["cells"][0]["1"] == [{"text": EVIL, "reward": 0.5}]
 
 
-def asked(place, prompt):
+def ask(place, prompt):
     row = {"kind": "eval", "prompt": prompt, "output": "?", "reward": 0.5}
     RunRecord(place).samples(0, [row])
 
@@ -100,9 +100,9 @@ def test_samples_are_of_the_smallest_seed_of_which_all_variants_have_some(tmp_pa
     """Prompts differ by seed, and one run kept no samples."""
     write_sweep(tmp_path, {"grpo": [0.5, 0.6, 0.7], "rloo": [0.5, 0.6, 0.7]})
     for seed in range(3):
-        asked(tmp_path / f"grpo-{seed}", f"prompt of {seed}")
+        ask(tmp_path / f"grpo-{seed}", f"prompt of {seed}")
     for seed in (1, 2):
-        asked(tmp_path / f"rloo-{seed}", f"prompt of {seed}")
+        ask(tmp_path / f"rloo-{seed}", f"prompt of {seed}")
     assert gallery_of(tmp_path) == (["grpo, seed 1", "rloo, seed 1"], ["prompt of 1"], "")
 
 
@@ -110,16 +110,16 @@ def test_without_a_shared_seed_prompts_may_be_shared_all_the_same(tmp_path):
     write_run(tmp_path / "a", [0.0, 0.5], seed=3)
     write_run(tmp_path / "b", [0.0, 0.5], seed=7, algorithm="rloo")
     for name in "ab":
-        asked(tmp_path / name, "the same")
+        ask(tmp_path / name, "the same")
     assert gallery_of(tmp_path) == (["grpo, seed 3", "rloo, seed 7"], ["the same"], "")
 
 
 def test_where_no_prompt_is_shared_or_a_variant_has_none_the_section_says_so(tmp_path):
     write_sweep(tmp_path, {"grpo": [0.5], "rloo": [0.6], "dapo": [0.7]})
     assert gallery_of(tmp_path) == ([], [], "")
-    asked(tmp_path / "grpo-0", "one")
+    ask(tmp_path / "grpo-0", "one")
     assert gallery_of(tmp_path) == (["grpo, seed 0"], ["one"], "no samples of dapo, rloo")
-    asked(tmp_path / "rloo-0", "another")
+    ask(tmp_path / "rloo-0", "another")
     assert gallery_of(tmp_path)[1:] == (
         [],
         "the variants have no prompt in common; no samples of dapo",

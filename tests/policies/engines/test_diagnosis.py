@@ -16,7 +16,7 @@ from tandem.policies.engines.diagnosis import (
 ROWS, STEPS, VOCABULARY = 6, 20, 60
 
 
-def seen(temperature=1.0, seed=0):
+def make_seen(temperature=1.0, seed=0):
     """An engine that agrees with the trainer; rows of several lengths."""
     generator = torch.Generator().manual_seed(seed)
     length = torch.tensor([20, 13, 20, 4, 17, 1])
@@ -40,7 +40,7 @@ def noise(seen, size):
     return size * torch.randn(len(seen.token), generator=torch.Generator().manual_seed(1))
 
 
-def resampled(seen, logp):
+def resample(seen, logp):
     """Tokens that an engine sampled from another distribution, and reports as such."""
     token = logp.exp().multinomial(1, generator=torch.Generator().manual_seed(2))[:, 0]
     return saying(replace(seen, token=token), logp_of_tokens(logp, token))
@@ -48,14 +48,14 @@ def resampled(seen, logp):
 
 @pytest.mark.parametrize("engine", [0.5, 0.7, 1.3])
 def test_another_temperature_is_named(engine):
-    case = seen()
-    said = diagnose(resampled(case, (case.logits / engine).log_softmax(-1)))
+    case = make_seen()
+    said = diagnose(resample(case, (case.logits / engine).log_softmax(-1)))
     assert f"fit temperature {engine:g}, and the trainer uses 1;" in said
     assert f"set rollout.temperature={engine:g}" in said
 
 
 def test_raw_log_probabilities_are_named():
-    case = seen(temperature=0.7)
+    case = make_seen(temperature=0.7)
     said = diagnose(saying(case, logp_of_tokens(case.logits.log_softmax(-1), case.token)))
     assert "fit temperature 1, and the trainer uses 0.7" in said
     assert "--logprobs-mode processed_logprobs" in said
@@ -63,36 +63,36 @@ def test_raw_log_probabilities_are_named():
 
 @pytest.mark.parametrize("k", [5, 20])
 def test_a_tail_that_was_cut_by_its_count_is_named(k):
-    case = seen(temperature=0.9)
+    case = make_seen(temperature=0.9)
     logp = case.logp
     cut = logp.masked_fill(logp < logp.topk(k).values[:, -1:], -torch.inf).log_softmax(-1)
-    assert f"fit top_k={k}:" in diagnose(resampled(case, cut))
+    assert f"fit top_k={k}:" in diagnose(resample(case, cut))
 
 
 def test_a_tail_that_was_cut_by_its_mass_is_named():
-    case = seen()
+    case = make_seen()
     ordered, ids = case.logp.sort(descending=True)
     out = ordered.exp().cumsum(-1) - ordered.exp() >= 0.8
     cut = case.logp.masked_fill(out.scatter(1, ids, out), -torch.inf).log_softmax(-1)
-    assert "fit top_p=0.8:" in diagnose(resampled(case, cut))
+    assert "fit top_p=0.8:" in diagnose(resample(case, cut))
 
 
 def test_a_tail_that_was_cut_in_another_way_is_seen():
-    case = seen()
+    case = make_seen()
     cut = case.logp.masked_fill(case.logp < case.logp.amax(-1, True) - 2, -torch.inf)
-    assert "look for min_p" in diagnose(resampled(case, cut.log_softmax(-1)))
+    assert "look for min_p" in diagnose(resample(case, cut.log_softmax(-1)))
 
 
 @pytest.mark.parametrize(("shift", "place"), [(1, "before"), (-1, "behind")])
 def test_numbers_of_a_neighbour_are_named(shift, place):
-    case = seen()
+    case = make_seen()
     moved = torch.where(case.mask, case.engine.roll(shift, 1), 0)
     said = diagnose(replace(case, engine=moved))
     assert f"shifted by one token: they fit the token {place}" in said
 
 
 def test_weights_that_are_known_are_named_and_others_are_not():
-    case = seen()
+    case = make_seen()
     foreign = saying(case, case.trainer + noise(case, 0.5))
     assert "the engine has other weights" in diagnose(foreign)
     stale = replace(foreign, others={"the weights before": foreign.engine + 1e-4})
@@ -100,14 +100,14 @@ def test_weights_that_are_known_are_named_and_others_are_not():
 
 
 def test_small_noise_on_both_sides_is_a_lower_dtype():
-    case = seen()
+    case = make_seen()
     assert "a lower dtype" in diagnose(saying(case, case.trainer + noise(case, 0.01)))
     assert "a lower dtype" not in diagnose(saying(case, case.trainer + 0.01))
 
 
 def test_causes_are_seen_through_the_noise_of_a_lower_dtype():
-    case = seen()
-    warm = resampled(case, (case.logits / 0.6).log_softmax(-1))
+    case = make_seen()
+    warm = resample(case, (case.logits / 0.6).log_softmax(-1))
     rough = replace(warm, engine=warm.engine + case.mask * 0.004)
     assert "fit temperature 0.6" in diagnose(rough)
 
@@ -117,7 +117,7 @@ def test_the_lowest_point_of_a_valley_is_found():
 
 
 def test_an_old_head_is_told_from_old_weights_by_what_to_do():
-    case = seen()
+    case = make_seen()
     logp = logp_of_tokens((case.logits + torch.randn_like(case.logits)).log_softmax(-1), case.token)
     lying = saying(case, logp)
     other = torch.zeros(ROWS, STEPS)

@@ -56,7 +56,7 @@ class Engine(RolloutEngine):
                        truncated=length > 4)  # fmt: skip
 
 
-def asked(fleet):
+def ask(fleet):
     return fleet.answer(PROMPTS, KEYS, sampling=None, endings=None)
 
 
@@ -71,7 +71,7 @@ def same(one, other):
         assert_close(getattr(one, name), getattr(other, name), rtol=0, atol=0)
 
 
-WHOLE = asked(fleet_of(Engine(), concurrency=1))
+WHOLE = ask(fleet_of(Engine(), concurrency=1))
 
 
 def test_rows_stand_in_the_order_of_their_prompts_padded_with_zeros():
@@ -83,19 +83,19 @@ def test_rows_stand_in_the_order_of_their_prompts_padded_with_zeros():
 @pytest.mark.parametrize("waits", [(0.0, 0.0), (0.0, 0.02), (0.03, 0.0, 0.001)])
 def test_fast_and_slow_engines_share_the_groups_and_the_answers_are_the_same(waits):
     engines = [Engine(wait=wait) for wait in waits]
-    same(asked(fleet_of(*engines)), WHOLE)
+    same(ask(fleet_of(*engines)), WHOLE)
     assert sum(engine.calls for engine in engines) == len(PROMPTS)
 
 
 def test_engines_that_are_as_fast_get_equal_shares_though_one_has_room_for_all():
     engines = [Engine(wait=0.05), Engine(wait=0.05)]
-    same(asked(fleet_of(*engines, concurrency=1000)), WHOLE)
+    same(ask(fleet_of(*engines, concurrency=1000)), WHOLE)
     assert [engine.calls for engine in engines] == [4, 4]
 
 
 def test_an_engine_that_lags_holds_up_no_group_but_its_own():
     slow, fast = Engine(wait=0.5), Engine()
-    same(asked(fleet_of(slow, fast, concurrency=3)), WHOLE)
+    same(ask(fleet_of(slow, fast, concurrency=3)), WHOLE)
     assert slow.calls <= 1
 
 
@@ -103,9 +103,9 @@ def test_an_engine_that_lags_holds_up_no_group_but_its_own():
 def test_the_groups_of_an_engine_that_is_killed_go_to_the_others(after):
     killed, other = Engine(dies_after=after, wait=0.005), Engine(wait=0.01)
     fleet = fleet_of(killed, other)
-    same(asked(fleet), WHOLE)
+    same(ask(fleet), WHOLE)
     assert fleet.living == [other]
-    same(asked(fleet), WHOLE)
+    same(ask(fleet), WHOLE)
     killed.here, killed.dies_after = True, None
     fleet.sync(None, "a-2")
     assert fleet.living == [killed, other]
@@ -116,7 +116,7 @@ def test_an_engine_that_was_started_again_is_given_the_newest_weights():
     again, other = Engine(forgets=1), Engine(wait=0.01)
     fleet = fleet_of(again, other)
     again.version = "default"
-    same(asked(fleet), WHOLE)
+    same(ask(fleet), WHOLE)
     assert again.version == "a-1"
     assert fleet.living == [again, other]
 
@@ -136,7 +136,7 @@ def test_an_engine_that_was_started_again_in_a_handover_gets_one_version_at_a_ti
     handover = threading.Thread(target=fleet.sync, args=(None, "a-1"))
     handover.start()
     assert begun.wait(5)
-    same(asked(fleet), WHOLE)
+    same(ask(fleet), WHOLE)
     handover.join()
     assert most == [1, 1]
 
@@ -145,14 +145,14 @@ def test_one_that_is_gone_before_the_handover_costs_seconds_and_no_run():
     gone, other = Engine(), Engine()
     gone.here = False
     fleet = fleet_of(gone, other)
-    same(asked(fleet), WHOLE)
+    same(ask(fleet), WHOLE)
     assert (gone.version, other.version) == (None, "a-1")
 
 
 def test_where_none_is_left_each_says_why():
     fleet = fleet_of(Engine(dies_after=1), Engine(dies_after=2))
     with pytest.raises(EngineUnavailable, match="no engine is left: killed; killed"):
-        asked(fleet)
+        ask(fleet)
     with pytest.raises(EngineUnavailable, match="it does not respond; it does not respond"):
         fleet.sync(None, "a-2")
 
@@ -163,7 +163,7 @@ def test_a_fault_of_another_kind_ends_the_call_and_keeps_nobody_waiting():
             raise ValueError("a bug")
 
     with pytest.raises(ValueError, match="a bug"):
-        asked(fleet_of(Broken(), Engine(wait=0.02), Engine(wait=0.02)))
+        ask(fleet_of(Broken(), Engine(wait=0.02), Engine(wait=0.02)))
 
 
 def test_an_entropy_is_kept_where_all_say_one():
@@ -181,7 +181,7 @@ def test_versions_are_kept_where_all_say_them():
 
 
 @contextmanager
-def hosted(folder, place, count):
+def host(folder, place, count):
     """(servers, a policy that samples from them)."""
     with ExitStack() as stack:
         states = [Loopback(folder) for _ in range(count)]
@@ -192,22 +192,22 @@ def hosted(folder, place, count):
         yield states, policy
 
 
-def sampled(policy, key=5):
+def sample(policy, key=5):
     return policy.sample(questions()[:4], 2, key=key, slots=range(4))
 
 
 def test_two_servers_say_what_one_says_and_follow_the_weights(folder, tmp_path):
     found = []
     for count in (1, 2):
-        with hosted(folder, tmp_path / str(count), count) as (states, policy):
-            before = sampled(policy)
+        with host(folder, tmp_path / str(count), count) as (states, policy):
+            before = sample(policy)
             torch.manual_seed(0)
             with torch.no_grad():
                 for parameter in policy.trainable().values():
                     parameter.add_(0.05 * torch.randn_like(parameter))
             policy.notify("update")
             policy.notify("iteration")
-            found.append((before, sampled(policy, key=6)))
+            found.append((before, sample(policy, key=6)))
             for state in states:
                 assert len(state.paths("/collective_rpc")) == 2
                 assert state.rows()
@@ -217,11 +217,11 @@ def test_two_servers_say_what_one_says_and_follow_the_weights(folder, tmp_path):
 
 
 def test_a_server_that_ends_in_the_middle_costs_no_token(folder, tmp_path):
-    with hosted(folder, tmp_path / "one", 1) as (_, policy):
-        whole = sampled(policy)
-    with hosted(folder, tmp_path / "two", 2) as (states, policy):
+    with host(folder, tmp_path / "one", 1) as (_, policy):
+        whole = sample(policy)
+    with host(folder, tmp_path / "two", 2) as (states, policy):
         count = iter(range(100))
         states[0].habits.spoil = lambda path, _: (
             (503, b"") if path in ROWS and next(count) > 1 else None
         )
-        assert_close(sampled(policy).sample.tokens, whole.sample.tokens, rtol=0, atol=0)
+        assert_close(sample(policy).sample.tokens, whole.sample.tokens, rtol=0, atol=0)

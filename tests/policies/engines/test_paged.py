@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 import transformers
-from small_language import NOTHING, questions, small, trained
+from small_language import NOTHING, questions, small, train_briefly
 from transformers.generation.continuous_batching import cache
 from two_ranks import on_two_ranks
 
@@ -30,15 +30,17 @@ QUICK = (
 @pytest.fixture(scope="module", params=["whole", "adapter"])
 def policy(request):
     lora = Lora(r=4, alpha=8, target_modules="all-linear")
-    return trained(small(sampling=SAMPLING, lora=lora if request.param == "adapter" else None))
+    return train_briefly(
+        small(sampling=SAMPLING, lora=lora if request.param == "adapter" else None)
+    )
 
 
 @pytest.fixture(scope="module")
 def whole():
-    return trained(small(sampling=SAMPLING))
+    return train_briefly(small(sampling=SAMPLING))
 
 
-def sampled(policy, engine, **sampling):
+def sample(policy, engine, **sampling):
     policy.engine = engine
     words = questions()
     sampling = replace(SAMPLING, **sampling)
@@ -47,7 +49,7 @@ def sampled(policy, engine, **sampling):
 
 def of_both(policy, option=PAGES_OF_4, **sampling):
     local, paged = Local(policy.model, policy.precision), option.host(policy)
-    return sampled(policy, local, **sampling), sampled(policy, paged, **sampling)
+    return sample(policy, local, **sampling), sample(policy, paged, **sampling)
 
 
 def tokens_read(policy, option):
@@ -56,7 +58,7 @@ def tokens_read(policy, option):
     hook = policy.model.register_forward_pre_hook(
         lambda *call: count.append(call[2]["input_ids"].numel()), with_kwargs=True
     )
-    rows = sampled(policy, option.host(policy))
+    rows = sample(policy, option.host(policy))
     hook.remove()
     return sum(count), rows
 
@@ -83,7 +85,7 @@ def test_its_answers_are_those_of_the_local_engine_token_for_token(policy, case)
 
 
 def test_its_log_probabilities_are_those_of_the_training_forward(policy):
-    rows = sampled(policy, PAGES_OF_4.host(policy))
+    rows = sample(policy, PAGES_OF_4.host(policy))
     with torch.no_grad():
         trainers = policy.evidence(rows, NOTHING).logp
     assert (trainers - rows.behaviour_logp)[rows.mask].abs().max() < 1e-5
@@ -92,9 +94,9 @@ def test_its_log_probabilities_are_those_of_the_training_forward(policy):
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_training_numbers_before_and_after_it_are_the_same_to_the_bit(whole, attention):
     whole.model.set_attn_implementation(attention)
-    rows = sampled(whole, Local(whole.model))
+    rows = sample(whole, Local(whole.model))
     before = whole.evidence(rows, NOTHING).logp
-    sampled(whole, PAGES_OF_4.host(whole))
+    sample(whole, PAGES_OF_4.host(whole))
     assert whole.model.config._attn_implementation == attention
     assert not any(module.training for module in whole.model.modules())
     assert torch.equal(whole.evidence(rows, NOTHING).logp, before)
@@ -131,9 +133,9 @@ def test_a_stream_of_its_own_waits_for_the_noise_of_each_pass(whole, monkeypatch
         processor.inputs_and_outputs.compute_stream = streams[-1]
         return processor
 
-    want = sampled(whole, PAGES_OF_4.host(whole))
+    want = sample(whole, PAGES_OF_4.host(whole))
     monkeypatch.setattr(PagedSampler, "_processor", with_stream)
-    got = sampled(whole, PAGES_OF_4.host(whole))
+    got = sample(whole, PAGES_OF_4.host(whole))
     assert streams[0].waited >= int(want.length.max())
     assert torch.equal(got.sample.tokens, want.sample.tokens)
 

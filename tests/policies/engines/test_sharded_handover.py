@@ -20,7 +20,7 @@ ADAPTERS = Lora(r=2, alpha=4)
 CASES = {"whole": (None, "in_flight"), "adapter": (ADAPTERS, "pinned")}
 
 
-def moved(policy):
+def move(policy):
     """Change every weight equally on both ranks, whatever its shard."""
     with torch.no_grad():
         for place, parameter in enumerate(policy.trainable().values()):
@@ -49,9 +49,9 @@ def host(folder, place, url, lora, handover):
     policy.shard(init_device_mesh("cpu", (2,)))
     rank = torch.distributed.get_rank()
     gaps = [gap(policy, rank, 1)]
-    moved(policy)
+    move(policy)
     gaps.append(gap(policy, rank, 2))
-    moved(policy)
+    move(policy)
     policy.supply.publish()  # and from a thread
     policy.supply.journey.end()
     gaps.append(gap(policy, rank, 3))

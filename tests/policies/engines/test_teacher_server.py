@@ -48,13 +48,13 @@ def student(folder, teacher, needs, *, sampling=None, **divergence):
     return policy
 
 
-def sampled(policy):
+def sample(policy):
     return policy.sample(questions()[:3], 2, key=5, slots=range(3))
 
 
 def test_it_says_of_sampled_tokens_what_the_same_weights_here_say(taught, folder):
     with taught(SAMPLED) as (state, policy):
-        rollout = sampled(policy)
+        rollout = sample(policy)
         got = policy.complete(rollout, SAMPLED).teacher_logp
     want = student(folder, folder, SAMPLED).complete(rollout, SAMPLED).teacher_logp
     assert_close(got, want, atol=1e-5, rtol=0)
@@ -72,7 +72,7 @@ def test_its_likeliest_tokens_are_compared_as_those_of_the_same_weights_here(
 ):
     chosen = {"divergence": of, "top_k": 5, "tail": tail, "support": "teacher"}
     with taught(STATES, **chosen) as (state, policy):
-        rollout = sampled(policy)
+        rollout = sample(policy)
         rows = policy.complete(rollout, STATES)
         asked = len(state.asked)
         got = policy.evidence(rows, STATES).divergence
@@ -126,7 +126,7 @@ def without_the_token(path, said):
 )
 def test_a_reply_about_other_ids_or_without_numbers_is_none(taught, spoil, why):
     with taught(SAMPLED) as (state, policy):
-        rollout = sampled(policy)
+        rollout = sample(policy)
         state.habits.spoil = spoil
         told = rf"the teacher gave no answer: .*{why}.*; see algorithm\.teachers\.folders$"
         with pytest.raises(EngineUnavailable, match=told):
@@ -135,7 +135,7 @@ def test_a_reply_about_other_ids_or_without_numbers_is_none(taught, spoil, why):
 
 def test_a_server_that_is_gone_ends_the_run_before_anything_is_trained(taught):
     with taught(STATES, divergence=forward_kl, top_k=5) as (state, policy):
-        rollout = sampled(policy)
+        rollout = sample(policy)
         state.habits.spoil = lambda path, said: (503, b"")
         with pytest.raises(EngineUnavailable, match="the teacher gave no answer"):
             policy.complete(rollout, STATES)
@@ -144,14 +144,14 @@ def test_a_server_that_is_gone_ends_the_run_before_anything_is_trained(taught):
 def test_a_server_of_too_few_log_probabilities_is_told_by_its_flag(taught):
     habits = Habits(max_logprobs=3)
     with taught(STATES, divergence=forward_kl, top_k=5, habits=habits) as (_, policy):
-        rollout = sampled(policy)
+        rollout = sample(policy)
         with pytest.raises(EngineUnavailable, match="with --max-logprobs 5 or more"):
             policy.complete(rollout, STATES)
 
 
 def test_another_refusal_of_a_server_is_not_blamed_on_that_flag(taught):
     with taught(STATES, divergence=forward_kl, top_k=5) as (state, policy):
-        rollout = sampled(policy)
+        rollout = sample(policy)
         state.habits.spoil = lambda path, said: (404, b"the model does not exist")
         with pytest.raises(EngineUnavailable, match=r"does not exist'$"):
             policy.complete(rollout, STATES)
@@ -163,7 +163,7 @@ def test_a_row_leaves_room_for_the_token_that_the_teacher_is_asked_to_write():
     assert card_of({"data": [card]}, None) == ("a", 15)
 
 
-def said_of(place, top_k):
+def parse_last(place, top_k):
     """The parsed reply for the last of two tokens, 4 and 7."""
     choice = {"prompt_token_ids": [4, 7], "prompt_logprobs": [None, place]}
     reply = Reply(body=json.dumps({"choices": [choice]}).encode(), kind="application/json")
@@ -179,9 +179,9 @@ def test_likeliest_tokens_are_told_by_their_log_probabilities_whatever_ranks_say
             one: {"logprob": x, "rank": rank}
             for (one, x), rank in zip(logp.items(), ranks, strict=True)
         }
-        assert said_of(place, 2) == [(-5.0, [(3, -0.5), (8, -1.0)])]
+        assert parse_last(place, 2) == [(-5.0, [(3, -0.5), (8, -1.0)])]
     with pytest.raises(ValueError, match="the reply has 4 of 5 most likely tokens"):
-        said_of(place, 5)
+        parse_last(place, 5)
 
 
 @pytest.mark.parametrize(
@@ -197,10 +197,10 @@ def test_likeliest_tokens_are_told_by_their_log_probabilities_whatever_ranks_say
 def test_a_server_that_counts_the_written_token_among_the_likeliest_is_refused(place, told):
     place = {one: {"logprob": logp, "rank": rank} for one, (logp, rank) in place.items()}
     if told:
-        assert len(said_of(place, 2)[0][1]) == 2
+        assert len(parse_last(place, 2)[0][1]) == 2
         return
     with pytest.raises(ValueError, match=r"^no position has 2 most likely .* may have sent 1$"):
-        said_of(place, 2)
+        parse_last(place, 2)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_a_reply_of_another_form_is_asked_for_again_and_ends_nothing(choices):
 
 
 def test_the_token_that_was_written_needs_no_rank():
-    assert said_of({"7": {"logprob": -5.0}}, 0) == [(-5.0, [])]
+    assert parse_last({"7": {"logprob": -5.0}}, 0) == [(-5.0, [])]
 
 
 def test_a_teacher_of_other_tokens_or_at_another_temperature_is_refused_at_load(folder):

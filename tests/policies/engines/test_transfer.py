@@ -49,7 +49,7 @@ def hosted(folder, tmp_path):
     return host
 
 
-def moved(policy):
+def move(policy):
     torch.manual_seed(0)
     with torch.no_grad():
         for parameter in policy.trainable().values():
@@ -71,7 +71,7 @@ def test_every_tensor_is_the_trainers_bit_for_bit_and_nothing_is_written(hosted,
             want = WeightFiles(policy.network, adapter=False).tensors()
             assert list(state.received) == list(want)
             assert all(torch.equal(state.received[name], want[name]) for name in want)
-            moved(policy)
+            move(policy)
         assert len(state.paths("/init_weight_transfer_engine")) == 1
         assert len(state.paths("/update_weights")) == 3
 
@@ -92,7 +92,7 @@ def test_copies_are_sent_as_they_were_though_training_goes_on(hosted):
     with hosted() as (state, policy):
         before = {name: p.detach().clone() for name, p in policy.trainable().items()}
         policy.supply.publish()
-        moved(policy)
+        move(policy)
         policy.supply.journey.end()
         assert all(torch.equal(state.received[name], before[name]) for name in state.received)
 

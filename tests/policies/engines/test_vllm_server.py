@@ -44,11 +44,11 @@ def hosted(folder, tmp_path):
     return host
 
 
-def sampled(policy, key=5, count=2):
+def sample(policy, key=5, count=2):
     return policy.sample(questions()[:3], count, key=key, slots=range(3))
 
 
-def moved(policy, by=0.05):
+def move(policy, by=0.05):
     """The policy after an iteration of training."""
     torch.manual_seed(0)
     with torch.no_grad():
@@ -70,16 +70,16 @@ def test_the_server_says_what_the_trainer_says_before_and_after_an_update(hosted
     sampling = Sampling(max_new_tokens=6, temperature=0.7)
     with hosted(Habits(tokens=tokens), lora=lora, sampling=sampling) as (state, policy):
         for _ in range(2):
-            rollout = sampled(policy)
+            rollout = sample(policy)
             assert matches(policy, rollout)
             assert rollout.version_gap is None
-            moved(policy)
+            move(policy)
         assert not matches(policy, rollout)
         asked = {path for path, payload in state.asked if path in ROWS and payload}
         assert asked == {ROWS[0] if tokens else ROWS[1]}
 
 
-def answered(policy, count=2):
+def answer(policy, count=2):
     policy.ready()
     keys = torch.arange(3 * count).reshape(3, count)
     endings = Endings(tokens=policy.ends, strings=(), decode=policy.chat.decode_all)
@@ -91,7 +91,7 @@ def test_both_endpoints_give_the_same_rows(hosted):
     found = []
     for tokens in (True, False):
         with hosted(Habits(tokens=tokens)) as (_, policy):
-            found.append(answered(policy))
+            found.append(answer(policy))
     for name in ("tokens", "logp", "length", "truncated"):
         assert_close(*(getattr(answers, name) for answers in found), rtol=0, atol=0)
 
@@ -100,29 +100,29 @@ def test_both_endpoints_give_the_same_rows(hosted):
 def test_every_token_says_which_handover_took_it(hosted, lora):
     with hosted(lora=lora) as (_, policy):
         for number in (1, 2):
-            answers = answered(policy)
+            answers = answer(policy)
             steps = torch.arange(answers.tokens.shape[1]) < answers.length[:, None]
             assert torch.equal(answers.version, number * steps.long())
-            moved(policy)
+            move(policy)
 
 
 def test_a_server_that_tells_no_versions_leaves_them_out(hosted):
     with hosted(Habits(tokens=False)) as (_, policy):
-        assert answered(policy).version is None
+        assert answer(policy).version is None
 
 
 def test_rows_of_other_weights_than_those_that_were_handed_over_are_asked_for_again(hosted):
     with hosted() as (state, policy):
-        answered(policy)
+        answer(policy)
         state.version = "of-7"  # another run's
-        assert answered(policy).version.max() == 1
+        assert answer(policy).version.max() == 1
         assert len(state.paths("/collective_rpc")) == 2
 
 
 def test_rows_share_as_many_connections_as_there_are_at_a_time(hosted):
     with hosted() as (state, policy):
         for _ in range(3):
-            sampled(policy, count=8)
+            sample(policy, count=8)
         assert len(state.rows()) == 72
         assert state.connections <= 4  # rollout.engine.concurrency
 
@@ -132,7 +132,7 @@ def test_rows_end_as_those_of_our_own_loop_do(hosted, folder):
     with hosted(sampling=sampling) as (_, policy):
         local = LanguagePolicy(path=folder)
         local.load(Request(sampling=sampling))
-        for rollout in (sampled(policy, count=8), sampled(local, count=8)):
+        for rollout in (sample(policy, count=8), sample(local, count=8)):
             ends = rollout.sample.tokens.gather(
                 1, (rollout.sample.prompt_length + rollout.length - 1)[:, None]
             )[:, 0].tolist()
@@ -145,10 +145,10 @@ def test_rows_end_as_those_of_our_own_loop_do(hosted, folder):
 
 def test_a_row_is_a_function_of_its_key_alone(hosted):
     with hosted() as (state, policy):
-        four, two = sampled(policy, count=4), sampled(policy, count=2)
+        four, two = sample(policy, count=4), sample(policy, count=2)
         rows = [0, 1, 4, 5, 8, 9]
         assert [four.outputs[row] for row in rows] == list(two.outputs)
-        assert sampled(policy, key=6).outputs != two.outputs
+        assert sample(policy, key=6).outputs != two.outputs
         seeds = [(body.get("sampling_params") or body)["seed"] for body in state.rows()]
         assert len(set(seeds[:12])) == 12
         assert min(seeds) >= 0
@@ -159,14 +159,14 @@ def test_greedy_answers_are_those_of_our_own_loop(hosted, folder):
     with hosted(sampling=greedy) as (_, policy):
         local = LanguagePolicy(path=folder)
         local.load(Request(sampling=greedy))
-        ours, theirs = sampled(local), sampled(policy)
+        ours, theirs = sample(local), sample(policy)
         assert ours.outputs == theirs.outputs
         assert_close(ours.behaviour_logp, theirs.behaviour_logp, atol=1e-5, rtol=0)
 
 
 def test_what_a_server_reports_is_not_taken_for_the_trainers(hosted):
     with hosted() as (_, policy):
-        rollout = sampled(policy)
+        rollout = sample(policy)
         complete = policy.complete(rollout, OLD)
         assert complete.old_logp is not rollout.behaviour_logp
         assert complete.entropy is None
@@ -183,7 +183,7 @@ def test_weights_travel_once_for_all_updates_of_an_iteration_and_only_if_somebod
             policy.notify("update")
         policy.notify("iteration")
         for _ in range(2):
-            sampled(policy)
+            sample(policy)
         assert state.paths("/collective_rpc") == ["/collective_rpc"]
         assert state.paths("/reset_prefix_cache") == ["/reset_prefix_cache"]
 
@@ -191,8 +191,8 @@ def test_weights_travel_once_for_all_updates_of_an_iteration_and_only_if_somebod
 def test_an_adapter_travels_alone_and_takes_the_place_of_the_one_before(hosted, tmp_path):
     with hosted(lora=ADAPTERS) as (state, policy):
         for _ in range(3):
-            sampled(policy)
-            moved(policy)
+            sample(policy)
+            move(policy)
         assert not state.paths("/collective_rpc")
         (name,) = state.adapters
         assert name == policy.supply.version
@@ -231,21 +231,21 @@ def test_a_run_is_named_once_its_ranks_know_of_each_other(monkeypatch):
 
 def test_other_weights_altogether_are_handed_over(hosted):
     with hosted() as (_, policy):
-        sampled(policy)
+        sample(policy)
         with torch.no_grad():
             other = {name: p + 0.05 for name, p in policy.weights().items()}
         policy.load_weights(other)  # a checkpoint's
-        assert matches(policy, sampled(policy))
+        assert matches(policy, sample(policy))
 
 
 @pytest.mark.parametrize("lora", [None, ADAPTERS])
 def test_a_server_that_was_started_again_is_given_the_weights_again(hosted, lora):
     with hosted(lora=lora) as (state, policy):
-        sampled(policy)
-        moved(policy)
-        sampled(policy)
+        sample(policy)
+        move(policy)
+        sample(policy)
         state.start()
-        assert matches(policy, sampled(policy))
+        assert matches(policy, sample(policy))
 
 
 HANDED_OVER = ("/collective_rpc", "/v1/load_lora_adapter")
@@ -254,7 +254,7 @@ HANDED_OVER = ("/collective_rpc", "/v1/load_lora_adapter")
 @pytest.mark.parametrize("lora", [None, ADAPTERS])
 def test_a_rank_that_finds_the_weights_there_again_hands_over_nothing(hosted, lora):
     with hosted(lora=lora) as (state, policy):
-        sampled(policy)
+        sample(policy)
         first, version = policy.supply.engine, policy.supply.version
         second = policy.sampling.engine.host(policy)  # of another rank
         second.follow(policy.files, version)
@@ -264,7 +264,7 @@ def test_a_rank_that_finds_the_weights_there_again_hands_over_nothing(hosted, lo
             rank.renew(policy.files, version)
         handovers = [path for path in state.paths() if path in HANDED_OVER]
         assert len(handovers) == 2  # at first, and after the start
-        assert matches(policy, sampled(policy))
+        assert matches(policy, sample(policy))
 
 
 def test_nothing_is_reused_that_older_weights_computed_of_a_prompt(hosted):
@@ -273,8 +273,8 @@ def test_nothing_is_reused_that_older_weights_computed_of_a_prompt(hosted):
             (200, b'{"success": false}') if path == "/reset_prefix_cache" else None
         )
         for _ in range(2):
-            sampled(policy)
-            moved(policy)
+            sample(policy)
+            move(policy)
         salts = [row["cache_salt"] for row in state.rows()]
         assert len(set(salts)) == 2
         assert salts == sorted(salts)
@@ -284,25 +284,25 @@ def test_a_server_that_starts_again_and_again_is_left(hosted):
     with hosted(lora=ADAPTERS) as (state, policy):
         state.habits.spoil = lambda path, said: (404, b"{}") if path in ROWS else None
         with pytest.raises(EngineUnavailable, match="lost its weights 3 times in a row"):
-            sampled(policy)
+            sample(policy)
 
 
 def test_a_server_that_knows_no_versions_is_trusted_to_keep_its_weights(hosted):
     with hosted(Habits(versions=False)) as (_, policy):
-        sampled(policy)
-        moved(policy)
-        assert matches(policy, sampled(policy))
+        sample(policy)
+        move(policy)
+        assert matches(policy, sample(policy))
 
 
 @pytest.mark.parametrize(("lora", "level"), [(None, 2), (ADAPTERS, 1)])
 def test_the_server_sleeps_while_the_policy_is_trained(hosted, lora, level):
     with hosted(lora=lora, sleeps=True) as (state, policy):
         for _ in range(2):
-            rollout = sampled(policy)
+            rollout = sample(policy)
             assert matches(policy, rollout)
             policy.complete(rollout, OLD)
             assert state.asleep == {"weights", "kv_cache"}
-            moved(policy)
+            move(policy)
         order = [path.partition("/")[2] for path in state.paths() if "wake" in path or "sl" in path]
         sleep = f"sleep?level={level}"
         woken = ["wake_up?tags=weights", "wake_up?tags=kv_cache"]
@@ -312,7 +312,7 @@ def test_the_server_sleeps_while_the_policy_is_trained(hosted, lora, level):
 def test_a_server_that_was_left_asleep_is_woken(hosted):
     with hosted() as (state, policy):
         state.asleep = {"weights", "kv_cache"}
-        assert matches(policy, sampled(policy))
+        assert matches(policy, sample(policy))
 
 
 # Faults.
@@ -339,10 +339,10 @@ FAULTS = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_row_that_went_wrong_is_asked_for_again_and_comes_out_the_same(hosted, fault):
     with hosted(max_reply_bytes=1 << 16) as (state, policy):
-        want = sampled(policy)
+        want = sample(policy)
         state.habits.spoil = spoiling(1, FAULTS[fault])
         before = len(state.rows())
-        got = sampled(policy)
+        got = sample(policy)
         assert len(state.rows()) == before + 7  # six rows, one of them twice
         assert got.outputs == want.outputs
 
@@ -360,7 +360,7 @@ def test_a_server_that_stays_wrong_ends_the_run_with_one_line(hosted, fault):
     with hosted(max_reply_bytes=1 << 16, patience=0.4, concurrency=1) as (state, policy):
         state.habits.spoil = spoiling(1000, FAULTS[fault])
         with pytest.raises(EngineUnavailable, match=SAID[fault]) as away:
-            sampled(policy)
+            sample(policy)
         assert "\n" not in str(away.value)
 
 
@@ -368,7 +368,7 @@ def test_a_slow_server_is_left_after_its_time(hosted):
     with hosted(timeout=0.2, patience=0.4, concurrency=1) as (state, policy):
         state.habits.spoil = slowly(0.6)
         with pytest.raises(EngineUnavailable, match="engine gave no answer"):
-            sampled(policy)
+            sample(policy)
 
 
 # Before anything is loaded.
@@ -383,7 +383,7 @@ def check(state, *, lora=None, sampling=None, **options):
         server(url, **options).check(sampling or Sampling(max_new_tokens=6), lora)
 
 
-def refused(message, state, **options):
+def refusal_of(message, state, **options):
     with pytest.raises(ValueError, match=message):
         check(state, **options)
 
@@ -436,12 +436,12 @@ def test_a_server_that_can_do_what_is_wanted_is_taken(folder, monkeypatch):
 
 def test_a_server_that_cannot_do_what_is_wanted_is_refused_by_the_flag_to_start_it_with(folder):
     plain = Loopback(folder)
-    refused("--logprobs-mode processed", Loopback(folder, Habits(mode="raw_logprobs")))
-    refused("VLLM_SERVER_DEV_MODE=1", Loopback(folder, Habits(dev_mode=False)))
-    refused("--max-lora-rank 32", plain, lora=Lora(r=32, alpha=4))
-    refused("--max-model-len 200", plain, sampling=Sampling(max_new_tokens=199))
-    refused("rollout.engine.model=other: .* it has base", plain, model="other")
-    refused("rollout.engine.api_key_env", Loopback(folder, Habits(api_key="secret")))
+    refusal_of("--logprobs-mode processed", Loopback(folder, Habits(mode="raw_logprobs")))
+    refusal_of("VLLM_SERVER_DEV_MODE=1", Loopback(folder, Habits(dev_mode=False)))
+    refusal_of("--max-lora-rank 32", plain, lora=Lora(r=32, alpha=4))
+    refusal_of("--max-model-len 200", plain, sampling=Sampling(max_new_tokens=199))
+    refusal_of("rollout.engine.model=other: .* it has base", plain, model="other")
+    refusal_of("rollout.engine.api_key_env", Loopback(folder, Habits(api_key="secret")))
 
 
 def test_one_of_several_servers_must_tell_the_version_of_its_weights(folder):
@@ -482,7 +482,7 @@ def test_a_server_that_is_too_slow_is_refused_by_a_key_that_there_is(folder, mon
     monkeypatch.setattr(vllm_server, "FIRST_INFO", 0.5)
     state = Loopback(folder)
     state.habits.spoil = lambda path, _: time.sleep(path.startswith("/server_info"))
-    refused(r"no complete reply within 0\.5 s; see rollout\.engine\.patience$", state)
+    refusal_of(r"no complete reply within 0\.5 s; see rollout\.engine\.patience$", state)
 
 
 def test_a_server_that_is_not_there_is_one_line_that_names_the_flag(free_port):

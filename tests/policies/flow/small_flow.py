@@ -25,7 +25,7 @@ KEY = 11
 SAME_LOGP = {"atol": SAME, "rtol": 0}
 
 
-def asked(texts=TEXTS, **brought):
+def make_prompts(texts=TEXTS, **brought):
     return [
         Prompt(id=i, source="shapes", text=text, fields=brought) for i, text in enumerate(texts)
     ]
@@ -43,7 +43,7 @@ class Stream(torch.nn.Module):
     """The same few prompts in every iteration."""
 
     def draw(self, iteration, count, *, round=0):
-        return asked()[:count]
+        return make_prompts()[:count]
 
     def observe(self, sources, success):
         pass
@@ -61,8 +61,8 @@ def small(needs=NOTHING, *, steps=5, sampling=None, **options):
     return policy
 
 
-def sampled(policy, group_size=4, texts=TEXTS, **options):
-    prompts = asked(texts)
+def sample_rows(policy, group_size=4, texts=TEXTS, **options):
+    prompts = make_prompts(texts)
     options.setdefault("slots", range(len(prompts)))
     return policy.sample(prompts, group_size, key=KEY, **options)
 

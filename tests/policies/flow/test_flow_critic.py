@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import torch
-from small_flow import NOTHING, SAME_LOGP, gradients_of, sampled, small
+from small_flow import NOTHING, SAME_LOGP, gradients_of, sample_rows, small
 from torch.testing import assert_close
 
 from tandem import rng
@@ -22,7 +22,7 @@ def critical(**options):
 
 def test_a_new_critic_expects_nothing_and_can_learn():
     policy = small(VALUES)
-    rollout = policy.complete(sampled(policy), VALUES)
+    rollout = policy.complete(sample_rows(policy), VALUES)
     assert (rollout.old_values == 0).all()
     policy.evidence(rollout, VALUES).values.sum().backward()
     assert policy.model.critic.head.weight.grad.any()
@@ -30,7 +30,7 @@ def test_a_new_critic_expects_nothing_and_can_learn():
 
 def test_a_value_is_read_off_the_states_before_the_last_layer():
     policy = critical()
-    rollout = sampled(policy)
+    rollout = sample_rows(policy)
     values = policy.evidence(rollout, VALUES).values
     taken, network, critic = rollout.sample.trajectory, policy.model.network, policy.model.critic
     condition = policy.library.rows(rollout.prompts[5:6], policy.device, guided=False).prompted
@@ -45,7 +45,7 @@ def test_a_value_is_read_off_the_states_before_the_last_layer():
 
 def test_values_know_state_level_and_prompt_but_not_the_step_that_follows():
     policy = critical()
-    rollout = sampled(policy)
+    rollout = sample_rows(policy)
     values = policy.evidence(rollout, VALUES).values
     taken = rollout.sample.trajectory
     path = taken.path.clone()
@@ -60,7 +60,7 @@ def test_values_know_state_level_and_prompt_but_not_the_step_that_follows():
 
 def test_under_guidance_the_value_is_that_of_the_prompt_alone():
     guided = critical(sampling={"guidance_scale": 2.0}, negative_prompt="")
-    rollout = sampled(guided)
+    rollout = sample_rows(guided)
     plain = replace(rollout.sample, guidance=torch.ones(16, dtype=torch.float64))
     want = guided.evidence(replace(rollout, sample=plain), VALUES).values
     assert_close(guided.evidence(rollout, VALUES).values, want, atol=1e-5, rtol=1e-5)
@@ -68,7 +68,7 @@ def test_under_guidance_the_value_is_that_of_the_prompt_alone():
 
 def test_a_critic_changes_no_log_probability_and_survives_cuts():
     policy = critical(sampling={"guidance_scale": 2.0}, negative_prompt="")
-    rollout = policy.complete(sampled(policy), VALUES)
+    rollout = policy.complete(sample_rows(policy), VALUES)
     whole = policy.evidence(rollout, VALUES)
     assert_close(whole.logp.detach(), rollout.behaviour_logp, **SAME_LOGP)
     gradient = gradients_of(policy, (whole.values + whole.logp).sum())
@@ -89,4 +89,4 @@ def test_it_is_a_group_of_its_own_and_travels_with_the_weights():
         assert sum(len(g) for g in policy.groups().values()) == len(policy.trainable())
     plain = small()
     assert plain.model.critic is None and list(plain.groups()) == ["policy"]
-    assert plain.evidence(sampled(plain), NOTHING).values is None
+    assert plain.evidence(sample_rows(plain), NOTHING).values is None

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from small_flow import KERNELS, NOTHING, TEXTS, asked, gradients_of, sampled, small
+from small_flow import KERNELS, NOTHING, TEXTS, gradients_of, make_prompts, sample_rows, small
 from tiny_sd3 import pipeline
 from torch.testing import assert_close
 
@@ -46,10 +46,10 @@ def regressing(needs=OTHERS, **options):
 
 
 def pictures(policy, **options):
-    return sampled(policy, 2, texts=TEXTS[:2], **options)
+    return sample_rows(policy, 2, texts=TEXTS[:2], **options)
 
 
-def moved(policy, by=0.05):
+def move(policy, by=0.05):
     """An update."""
     with torch.no_grad():
         for number, parameter in enumerate(policy.trainable().values()):
@@ -85,10 +85,10 @@ def by_hand(policy, rollout, field, *, scale=1.0):
 def test_each_error_is_that_of_its_own_weights(lora):
     policy = regressing(lora=lora)
     rollout, reference = pictures(policy), frozen(policy)
-    moved(policy)
+    move(policy)
     policy.notify("iteration")
     old = frozen(policy)
-    moved(policy)
+    move(policy)
     live = frozen(policy)
     average = copy.deepcopy(policy)  # by hand: ((first + second) / 2 + third) / 2
     weights = [dict(field.network.named_parameters()) for field in (reference, old, live)]
@@ -128,7 +128,7 @@ def test_old_is_the_very_error_of_the_policy_until_an_update_is_made():
     first = policy.errors(rollout, frozenset({"old_error"}))
     assert torch.equal(first["old_error"], first["error"])
     assert policy.adapter.rows == 4 * 2
-    moved(policy)
+    move(policy)
     then = policy.errors(rollout, frozenset({"old_error"}))
     assert torch.equal(then["old_error"], first["old_error"])
     assert policy.adapter.rows == 3 * 4 * 2
@@ -142,7 +142,7 @@ def test_old_is_the_very_error_of_the_policy_until_an_update_is_made():
 def test_who_is_compared_with_leaves_the_graph_of_the_policy_whole():
     policy = regressing()
     rollout = pictures(policy)
-    moved(policy)
+    move(policy)
     weight = rng.normal(1, (4, 2, 768))
     alone = gradients_of(policy, (weight * policy.errors(rollout, NOTHING)["error"]).sum())
     for rows in (64, 3):  # with three rows per part, velocities are recomputed in backward
@@ -161,7 +161,7 @@ def test_the_policy_and_its_reference_are_guided_by_scales_of_their_own():
     guided = replace(TWO_LEVELS, guidance_scale=3.0, ref_guidance_scale=5.0)
     policy = regressing(timesteps=guided, negative_prompt="green")
     rollout, reference = pictures(policy), frozen(policy)
-    moved(policy)
+    move(policy)
     said = policy.errors(rollout, OTHERS)
     assert_close(
         said["error"].detach(), by_hand(policy, rollout, frozen(policy), scale=3.0), **CLOSE
@@ -183,10 +183,10 @@ def test_the_policy_and_its_reference_are_guided_by_scales_of_their_own():
 @pytest.mark.parametrize("name", ["guidance_scale", "ref_guidance_scale"])
 def test_guidance_in_training_needs_a_negative_prompt(name):
     policy = regressing(timesteps=replace(TWO_LEVELS, **{name: 4.5}))
-    kept, dropped = policy.admit(asked())
+    kept, dropped = policy.admit(make_prompts())
     assert not kept and len(dropped) == 4
     assert f"which algorithm.timestep_sampling.{name} above 1 needs" in dropped[0][1]
-    assert policy.admit(asked(negative_prompt=""))[1] == []
+    assert policy.admit(make_prompts(negative_prompt=""))[1] == []
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -212,7 +212,7 @@ def test_demonstrations_have_as_many_steps():
     policy = regressing()
     shown = [
         replace(prompt, media=show(torch.full((16, 16, 3), 50 * prompt.id, dtype=torch.uint8)))
-        for prompt in asked()
+        for prompt in make_prompts()
     ]
     rollout = policy.encode(shown, key=0, slots=[7, 8, 7, 9])
     assert rollout.mask.shape == (4, 2)
@@ -240,7 +240,7 @@ def test_outside_the_mask_all_is_zero_and_every_weight_is_reached(taught, tmp_pa
 # The states at which teachers are evaluated.
 
 
-def written(folder, seed, *, run=False):
+def write(folder, seed, *, run=False):
     """A teacher in diffusers' layout, or in a run directory."""
     adapter = TinyFlow(seed=seed, num_layers=1)
     network = adapter.load(None, None)
@@ -251,14 +251,14 @@ def written(folder, seed, *, run=False):
 def by_teachers(folder, **folders):
     """Options of a policy with teachers; one other network by default."""
     if not folders:
-        written(folder / "one", 1)
+        write(folder / "one", 1)
         folders = {"others": str(folder / "one")}
     return {"teachers": VelocityTeachers(folders=folders, fraction=0.7), "objective": "teacher"}
 
 
 @EVERYWHERE
 def test_a_teacher_is_asked_at_the_states_of_the_path(tmp_path, kernel):
-    one = written(tmp_path / "one", 1)
+    one = write(tmp_path / "one", 1)
     policy = regressing(
         OF_STEPS,
         sampling={"kernel": {"ode": ode, **KERNELS}[kernel]},
@@ -292,7 +292,7 @@ def test_each_source_has_the_teacher_of_its_most_particular_name(tmp_path):
     folders = {}
     for source, seed in names.items():
         folder = tmp_path / str(seed)
-        written(folder, seed, run=seed == 2)
+        write(folder, seed, run=seed == 2)
         folders[source] = str(folder)
     policy = regressing(OF_STEPS, **by_teachers(tmp_path, **folders))
     prompts = [of_source(source) for source in ("colours", "shapes/red", "shapes/blue", "shapes")]
@@ -307,7 +307,7 @@ def test_each_source_has_the_teacher_of_its_most_particular_name(tmp_path):
 
 
 def test_a_source_that_nobody_teaches_is_an_error(tmp_path):
-    written(tmp_path, 1)
+    write(tmp_path, 1)
     policy = regressing(OF_STEPS, **by_teachers(tmp_path, shapes=str(tmp_path)))
     rollout = policy.sample([of_source("colours")], 1, key=1, slots=[0])
     with pytest.raises(ValueError, match=r"prompts of colours have no teacher: .* has shapes;"):
@@ -325,7 +325,7 @@ def test_a_teacher_of_other_pictures_is_an_error_that_names_both(tmp_path):
 
 
 def test_a_teacher_that_cannot_be_loaded_is_named_as_one(tmp_path):
-    written(tmp_path, 1)
+    write(tmp_path, 1)
     (tmp_path / "transformer" / "config.json").write_text("{")
     with pytest.raises(
         ValueError, match=r"^algorithm\.teachers\.folders\.others=.*cannot be loaded"
@@ -336,7 +336,7 @@ def test_a_teacher_that_cannot_be_loaded_is_named_as_one(tmp_path):
 @pytest.mark.parametrize("lora", [None, ADAPTERS], ids=["all weights", "adapters"])
 def test_who_is_taught_by_itself_has_nothing_to_learn(tmp_path, lora):
     student = regressing(NOTHING, lora=lora)
-    moved(student)
+    move(student)
     student.save(tmp_path)
     again = regressing(
         OF_STEPS, lora=None, path=str(tmp_path), **by_teachers(tmp_path, others=str(tmp_path))
@@ -346,6 +346,6 @@ def test_who_is_taught_by_itself_has_nothing_to_learn(tmp_path, lora):
 
 
 def test_teachers_follow_the_policy_to_its_device(tmp_path):
-    faculty = LoadedVelocityTeachers({"others": written(tmp_path, 1)})
+    faculty = LoadedVelocityTeachers({"others": write(tmp_path, 1)})
     ((field, places),) = faculty.of([of_source("a"), of_source("b")], torch.device("meta"))
     assert {p.device.type for p in field.network.parameters()} == {"meta"} == {places.device.type}

@@ -51,7 +51,7 @@ def judges():
     return Rewards({"near": Reward(near), "bright": Reward(brightness, weight=0.5)})
 
 
-def measured(policy, settings=SETTINGS, *, full=False, prompts=PROMPTS):
+def measure_policy(policy, settings=SETTINGS, *, full=False, prompts=PROMPTS):
     return evaluate(
         policy, judges(), prompts, settings, key=KEY, full=full, stop=lambda: False
     )  # fmt: skip
@@ -67,8 +67,8 @@ def by_hand(policy, sampling, samples=3):
 
 def test_without_a_threshold_no_picture_is_right_or_wrong():
     policy, settings = small(), replace(SETTINGS, pass_at=())
-    judged = measured(policy, settings).metrics
-    unjudged = measured(policy, replace(settings, threshold=None)).metrics
+    judged = measure_policy(policy, settings).metrics
+    unjudged = measure_policy(policy, replace(settings, threshold=None)).metrics
     left = {name: value for name, value in judged.items() if "accuracy" not in name}
     assert unjudged == left
     assert {"eval/accuracy", "eval/accuracy_sampled"} <= judged.keys() - left.keys()
@@ -77,7 +77,7 @@ def test_without_a_threshold_no_picture_is_right_or_wrong():
 def test_the_numbers_are_those_of_the_pictures_under_the_ode_and_as_trained():
     policy = small(sampling={"shared_noise": True})
     settings = replace(SETTINGS, metric="bright", threshold=0.49)
-    got = measured(policy, settings, full=True).metrics
+    got = measure_policy(policy, settings, full=True).metrics
     clean = replace(policy.sampling, kernel=ode, steps=4, shared_noise=False)
     for end, sampling in (("", clean), ("_sampled", policy.sampling)):
         seen = by_hand(policy, sampling)
@@ -111,7 +111,7 @@ def test_the_numbers_are_those_of_the_pictures_under_the_ode_and_as_trained():
 
 def test_what_pictures_look_like_is_measured_under_the_ode():
     policy = small()
-    got = measured(policy).metrics
+    got = measure_policy(policy).metrics
     seen = by_hand(policy, replace(policy.sampling, kernel=ode, steps=4))
     for name, measure in MEASURES.items():
         each = torch.stack([measure(picture) for one in seen.values() for picture in one.outputs])
@@ -128,19 +128,19 @@ def scores_of(rollout):
 def test_evaluations_differ_by_the_weights_alone():
     """Not by the iteration, although it determines the random steps in training."""
     policy = small(sampling={"stochastic": partial(random_steps, num_sde_steps=2)}, steps=8)
-    once = measured(policy)
+    once = measure_policy(policy)
     policy.iteration = 7
-    again = measured(policy, prompts=PROMPTS[::-1])
+    again = measure_policy(policy, prompts=PROMPTS[::-1])
     assert once.metrics == pytest.approx(again.metrics, abs=1e-7)
     assert len(once.rows) == 8
-    for row, same in zip(once.rows, measured(policy).rows, strict=True):
+    for row, same in zip(once.rows, measure_policy(policy).rows, strict=True):
         assert torch.equal(row["output"], same["output"])
     chosen = {random_steps(8, iteration, 0, num_sde_steps=2) for iteration in (0, 7)}
     assert len(chosen) == 2  # otherwise the iteration would not matter anyway
     with torch.no_grad():
         for parameter in policy.trainable().values():
             parameter.add_(0.01)
-    moved = measured(policy).metrics
+    moved = measure_policy(policy).metrics
     assert moved["eval/reward"] != once.metrics["eval/reward"]
     assert moved["eval/reward_sampled"] != once.metrics["eval/reward_sampled"]
 
@@ -156,7 +156,7 @@ def test_the_weights_are_those_of_evaluation_whichever_sample_in_training(weight
         for parameter in policy.trainable().values():
             parameter.add_(0.02)
     policy.notify("update")
-    got = measured(policy, replace(SETTINGS, weights=weights)).metrics
+    got = measure_policy(policy, replace(SETTINGS, weights=weights)).metrics
     rewards = {}
     for name in ("live", "ema", "old"):
         for end, kernel in (("", ode), ("_sampled", policy.sampling.kernel)):
@@ -170,7 +170,7 @@ def test_the_weights_are_those_of_evaluation_whichever_sample_in_training(weight
 
 
 def test_the_table_has_the_first_pictures_of_the_first_prompts_of_both_kinds():
-    rows = measured(small()).rows
+    rows = measure_policy(small()).rows
     kinds = [(row["kind"], row["prompt"]) for row in rows]
     first = [p.text for p in PROMPTS[:2]]
     assert kinds == [(k, p) for k in ("eval", "sampled") for p in first for _ in range(2)]
@@ -183,13 +183,13 @@ def test_the_table_has_the_first_pictures_of_the_first_prompts_of_both_kinds():
 
 
 def test_a_policy_that_samples_by_the_ode_is_measured_once():
-    got = measured(small(sampling={"kernel": ode})).metrics
+    got = measure_policy(small(sampling={"kernel": ode})).metrics
     assert "eval/accuracy" in got
     assert not any("_sampled" in name for name in got)
 
 
 def test_one_picture_of_a_prompt_has_no_diversity():
-    got = measured(small(), replace(SETTINGS, samples=1)).metrics
+    got = measure_policy(small(), replace(SETTINGS, samples=1)).metrics
     assert not any("diversity" in name for name in got)
     assert "eval/reward_sampled" in got
 
@@ -228,7 +228,7 @@ def test_a_failed_update_keeps_its_pictures(tmp_path):
 def _on_rank(rank: int, port: int, result) -> None:
     address = f"tcp://127.0.0.1:{port}"
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=2)
-    result[rank] = measured(small(), prompts=PROMPTS[:3]).metrics
+    result[rank] = measure_policy(small(), prompts=PROMPTS[:3]).metrics
     dist.destroy_process_group()
 
 
@@ -236,6 +236,6 @@ def _on_rank(rank: int, port: int, result) -> None:
 def test_ranks_see_the_pictures_of_one_another(free_port):
     result = multiprocessing.get_context("fork").Manager().dict()
     multiprocessing.start_processes(_on_rank, (free_port, result), nprocs=2, start_method="fork")
-    want = measured(small(), prompts=PROMPTS[:3]).metrics
+    want = measure_policy(small(), prompts=PROMPTS[:3]).metrics
     assert {f"eval/{name}" for name in MEASURES} < want.keys()
     assert result[0] == result[1] == pytest.approx(want)

@@ -8,10 +8,10 @@ from small_flow import (
     KERNELS,
     NOTHING,
     SAME_LOGP,
-    asked,
     gap_to_sampler,
     gradients_of,
-    sampled,
+    make_prompts,
+    sample_rows,
     small,
     step_on,
 )
@@ -31,7 +31,7 @@ EACH_KERNEL = pytest.mark.parametrize("kernel", KERNELS)
 FACTS = ("std", "sigma", "next_sigma", "velocity_gain")
 
 
-def moved(policy, rollout):
+def move(policy, rollout):
     """A noticeable update."""
     step_on(policy, policy.evidence(rollout, NOTHING).logp.sum(), lr=1e-2)
 
@@ -45,7 +45,7 @@ def numbers(evidence):
 
 def test_what_is_not_asked_for_is_not_there():
     policy = small()
-    rollout = sampled(policy)
+    rollout = sample_rows(policy)
     assert policy.evidence(rollout, NOTHING).transition is None
     transition = policy.evidence(rollout, frozenset({"transition"})).transition
     assert transition.kl_to_old is None and transition.kl_to_ref is None
@@ -56,10 +56,10 @@ def test_what_is_not_asked_for_is_not_there():
 @EACH_KERNEL
 def test_both_kls_are_zero_before_an_update_and_the_closed_form_after_it(kernel):
     policy = small(ALL, sampling={"kernel": KERNELS[kernel]})
-    rollout = policy.complete(sampled(policy), ALL)
+    rollout = policy.complete(sample_rows(policy), ALL)
     before = policy.evidence(rollout, ALL).transition
     assert max(before.kl_to_old.max(), before.kl_to_ref.max()) < NO_KL
-    moved(policy, rollout)
+    move(policy, rollout)
     after = policy.evidence(rollout, ALL).transition
     assert (after.kl_to_ref > 100 * NO_KL).all()
     assert_close(after.kl_to_old, after.kl_to_ref, atol=0, rtol=1e-5)
@@ -74,10 +74,10 @@ def test_a_reward_pays_the_log_ratio_of_whole_steps_before_the_update(kernel):
     paid = frozenset({"old_kl_to_ref", "old_logp", "ref_logp"})
     policy = small(paid, sampling={"kernel": KERNELS[kernel]})
     assert paid <= policy.describe(policy.request).provides
-    rollout = sampled(policy)
-    moved(policy, rollout)
+    rollout = sample_rows(policy)
+    move(policy, rollout)
     held = policy.complete(rollout, paid).old_kl_to_ref
-    moved(policy, rollout)  # a later update does not change it
+    move(policy, rollout)  # a later update does not change it
     again = replace(rollout, old_kl_to_ref=held)
     assert policy.complete(again, paid).old_kl_to_ref is held and not held.requires_grad
     now = policy.complete(replace(rollout, behaviour_logp=None), paid)
@@ -89,7 +89,7 @@ def test_the_spread_of_the_log_ratio_is_that_of_the_kl():
     """The policy moved independently of the noise z: log r + KL = <z d> / S over 768 numbers, so
     its variance is 2 KL / 768."""
     policy = small(ALL)
-    rollout = policy.complete(sampled(policy, 16), ALL)
+    rollout = policy.complete(sample_rows(policy, 16), ALL)
     with torch.no_grad():
         policy.trainable()["proj_out.bias"] += 0.1 * rng.normal(5, (48,))
     said = policy.evidence(rollout, ALL)
@@ -100,11 +100,11 @@ def test_the_spread_of_the_log_ratio_is_that_of_the_kl():
 
 def test_old_means_are_the_samplers_and_found_again_where_it_kept_none():
     keeping = small(ALL)
-    rollout = sampled(keeping)
+    rollout = sample_rows(keeping)
     kept = rollout.sample.trajectory.mean
     assert keeping.complete(rollout, ALL).sample.trajectory.mean is kept
     policy = small()
-    rollout = sampled(policy)
+    rollout = sample_rows(policy)
     found = policy.complete(rollout, frozenset({"kl_to_old"})).sample.trajectory.mean
     assert rollout.sample.trajectory.mean is None
     assert_close(found, kept, atol=1e-6, rtol=1e-6)
@@ -113,7 +113,7 @@ def test_old_means_are_the_samplers_and_found_again_where_it_kept_none():
 def test_old_means_and_log_probabilities_are_of_one_origin():
     """A sampler whose log-probabilities are rejected loses its means too."""
     policy = small(ALL)
-    rollout = sampled(policy)
+    rollout = sample_rows(policy)
     kept = rollout.sample.trajectory
     lied = replace(
         rollout,
@@ -123,7 +123,7 @@ def test_old_means_and_log_probabilities_are_of_one_origin():
     found = policy.complete(lied, ALL)
     assert_close(found.old_logp, rollout.behaviour_logp, **SAME_LOGP)
     assert_close(found.sample.trajectory.mean, kept.mean, atol=1e-6, rtol=1e-6)
-    moved(policy, rollout)  # the completed values stay
+    move(policy, rollout)  # the completed values stay
     again = policy.complete(found, ALL)
     assert again.old_logp is found.old_logp and again.sample.trajectory is found.sample.trajectory
 
@@ -131,8 +131,8 @@ def test_old_means_and_log_probabilities_are_of_one_origin():
 @EACH_KERNEL
 def test_cuts_change_neither_numbers_nor_gradients(kernel):
     policy = small(ALL, sampling={"kernel": KERNELS[kernel]})
-    rollout = policy.complete(sampled(policy), ALL)
-    moved(policy, rollout)
+    rollout = policy.complete(sample_rows(policy), ALL)
+    move(policy, rollout)
     weight = rng.normal(1, tuple(rollout.mask.shape))
     found = []
     for rows in (64, 24, 9):
@@ -151,7 +151,7 @@ def test_cuts_change_neither_numbers_nor_gradients(kernel):
 
 def test_micro_batches_add_up():
     policy = small()
-    rollout = sampled(policy)
+    rollout = sample_rows(policy)
     whole = gradients_of(policy, policy.evidence(rollout, NOTHING).logp.sum())
     parts = [take(rollout, rows) for rows in torch.arange(16).split(8)]
     halves = [gradients_of(policy, policy.evidence(p, NOTHING).logp.sum()) for p in parts]
@@ -161,7 +161,7 @@ def test_micro_batches_add_up():
 
 def test_the_gradient_of_the_log_probability_is_a_finite_difference():
     policy = small()
-    rollout = sampled(policy, 2)
+    rollout = sample_rows(policy, 2)
     name = "proj_out.bias"
     gradient = gradients_of(policy, policy.evidence(rollout, NOTHING).logp.sum())[name]
     parameter, place, width = policy.trainable()[name], int(gradient.abs().argmax()), 1e-2
@@ -177,8 +177,8 @@ def test_the_gradient_of_the_log_probability_is_a_finite_difference():
 
 def test_outside_the_mask_all_is_zero_and_untouched():
     policy = small(ALL)
-    rollout = policy.complete(sampled(policy), ALL)
-    moved(policy, rollout)
+    rollout = policy.complete(sample_rows(policy), ALL)
+    move(policy, rollout)
     whole = numbers(policy.evidence(rollout, ALL))
     mask = rollout.mask.clone()
     mask[3], mask[:, 2] = False, False
@@ -190,7 +190,7 @@ def test_outside_the_mask_all_is_zero_and_untouched():
 
 def test_a_rollout_without_a_trained_step_still_reaches_every_weight():
     policy = small()
-    rollout = sampled(policy, 2)
+    rollout = sample_rows(policy, 2)
     logp = policy.evidence(replace(rollout, mask=torch.zeros_like(rollout.mask)), NOTHING).logp
     assert (logp == 0).all()
     assert all((g == 0).all() for g in gradients_of(policy, logp.sum()).values())
@@ -199,7 +199,7 @@ def test_a_rollout_without_a_trained_step_still_reaches_every_weight():
 def test_a_picture_is_told_by_the_error_of_its_velocity():
     """Flow matching by hand: x = (1 - s) x0 + s e, and minus the mean square of v - (e - x0)."""
     policy = small(sampling={"kernel": ode})
-    rollout = sampled(policy, 2)
+    rollout = sample_rows(policy, 2)
     keys = rollout.sample.key
     noise = rng.normal(rng.key(keys, "noise"), (1, 3, 16, 16))[:, 0]
     u = rng.uniform(rng.key(keys, "sigma"), (1,))[:, 0]
@@ -219,7 +219,7 @@ STRATIFIED = Regression(levels=uniform, weighting=plain, count=3, stratified=Tru
 
 def test_several_noise_levels_are_averaged():
     policy = small(sampling={"kernel": ode}, timesteps=STRATIFIED)
-    rollout = sampled(policy, 2)
+    rollout = sample_rows(policy, 2)
     together = policy.evidence(rollout, NOTHING).logp
     policy.forward_pass.max_rows = 6
     assert_close(policy.evidence(rollout, NOTHING).logp, together, atol=1e-5, rtol=1e-5)
@@ -233,12 +233,12 @@ def test_several_noise_levels_are_averaged():
 @pytest.mark.parametrize("kernel", ["ode", "flow_sde"])
 def test_old_and_reference_start_where_the_policy_is(kernel):
     policy = small(ALL, sampling={"kernel": {"ode": ode, **KERNELS}[kernel]})
-    rollout = policy.complete(sampled(policy), ALL)
+    rollout = policy.complete(sample_rows(policy), ALL)
     live = policy.evidence(rollout, NOTHING).logp.detach()
     assert_close(rollout.old_logp, live, **SAME_LOGP)
     assert_close(rollout.ref_logp, live, **SAME_LOGP)
     assert not rollout.ref_logp.requires_grad
-    moved(policy, rollout)
+    move(policy, rollout)
     again = policy.complete(replace(rollout, ref_logp=None, old_logp=None), ALL)
     assert torch.equal(again.ref_logp, rollout.ref_logp)
     assert not torch.equal(policy.evidence(rollout, NOTHING).logp, live)
@@ -246,7 +246,7 @@ def test_old_and_reference_start_where_the_policy_is(kernel):
 
 def test_a_sampler_that_differs_is_not_believed():
     policy = small()
-    rollout = sampled(policy)
+    rollout = sample_rows(policy)
     other = replace(rollout, behaviour_logp=rollout.behaviour_logp + 1e-4)
     found = policy.complete(other, ALL & {"old_logp"}).old_logp
     assert_close(found, rollout.behaviour_logp, **SAME_LOGP)
@@ -259,7 +259,7 @@ def test_a_sampler_that_differs_is_not_believed():
 
 def test_guidance_replays_and_both_velocities_learn():
     policy = small(sampling={"guidance_scale": 3.0}, negative_prompt="")
-    rollout = sampled(policy)
+    rollout = sample_rows(policy)
     assert gap_to_sampler(policy, rollout) < SAME
     conditioning = policy.library.rows(rollout.prompts, policy.device, guided=True)
     x, sigma = rollout.sample.x0, torch.full((16,), 0.5)
@@ -271,30 +271,30 @@ def test_guidance_replays_and_both_velocities_learn():
         both = policy.model.field(x, sigma, conditioning, scale=3.0)
     assert_close(both, apart[1] + 3 * (apart[0] - apart[1]), atol=1e-5, rtol=1e-5)
     plain = small()
-    assert (sampled(plain).sample.x0 - rollout.sample.x0).abs().max() > 0.01
+    assert (sample_rows(plain).sample.x0 - rollout.sample.x0).abs().max() > 0.01
 
 
 def test_guidance_without_a_negative_prompt_is_an_error():
     policy = small(sampling={"guidance_scale": 3.0})
     with pytest.raises(ValueError, match="encode a negative prompt, or set guidance_scale=1"):
-        sampled(policy)
-    _, dropped = policy.admit(asked())
+        sample_rows(policy)
+    _, dropped = policy.admit(make_prompts())
     assert len(dropped) == 4 and "negative_prompt" in dropped[0][1]
-    _, dropped = policy.admit(asked(negative_prompt="far too many words for the model"))
+    _, dropped = policy.admit(make_prompts(negative_prompt="far too many words for the model"))
     assert len(dropped) == 4 and "7 words" in dropped[0][1]
-    own = asked(negative_prompt="green")
+    own = make_prompts(negative_prompt="green")
     plain = small()
     guided = replace(plain.sampling, guidance_scale=4.0)
-    (_, reason), *_ = plain.admit(asked(), [plain.sampling, guided])[1]
+    (_, reason), *_ = plain.admit(make_prompts(), [plain.sampling, guided])[1]
     assert "evaluation.guidance_scale=1" in reason and "model.negative_prompt" in reason
-    assert plain.admit(asked()) == (asked(), [])
+    assert plain.admit(make_prompts()) == (make_prompts(), [])
     assert policy.admit(own) == (own, [])
     assert len(policy.sample(own, 1, key=0, slots=range(4)).outputs) == 4
 
 
 def test_rows_of_two_scales_do_not_share_a_pass():
     policy = small(negative_prompt="")
-    rollout = sampled(policy, 2)
+    rollout = sample_rows(policy, 2)
     guidance = rollout.sample.guidance.clone()
     guidance[1] = 2.0
     mixed = replace(rollout, sample=replace(rollout.sample, guidance=guidance))
@@ -304,7 +304,7 @@ def test_rows_of_two_scales_do_not_share_a_pass():
 
 def test_passes_in_mixed_precision_do_not_hold_on_to_old_weights():
     policy = small(precision=Precision(mixed=True))
-    rollout = sampled(policy)
+    rollout = sample_rows(policy)
     first = policy.evidence(rollout, NOTHING).logp
     with torch.no_grad():
         for parameter in policy.trainable().values():

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small_flow import NOTHING, gap_to_sampler, gradients_of, sampled, small
+from small_flow import NOTHING, gap_to_sampler, gradients_of, sample_rows, small
 from torch.testing import assert_close
 
 from tandem import rng
@@ -35,7 +35,7 @@ def test_new_adapters_change_nothing_and_come_from_the_seed():
     before = torch.random.get_rng_state()
     one, same, other = (small(lora=LORA, seed=seed) for seed in (1, 1, 2))
     assert torch.equal(torch.random.get_rng_state(), before)
-    rollout = sampled(small())
+    rollout = sample_rows(small())
     assert gap_to_sampler(one, rollout) < SAME
     for name, weight in one.weights().items():
         assert torch.equal(weight, same.weights()[name])
@@ -43,7 +43,7 @@ def test_new_adapters_change_nothing_and_come_from_the_seed():
 
 
 def test_the_reference_is_the_base_and_no_copy(adapted):
-    rollout = sampled(adapted)
+    rollout = sample_rows(adapted)
     ref_logp = adapted.complete(rollout, NEEDS).ref_logp
     base = small()
     assert torch.equal(ref_logp, base.evidence(rollout, NOTHING).logp.detach())
@@ -53,7 +53,7 @@ def test_the_reference_is_the_base_and_no_copy(adapted):
 
 
 def test_parts_that_ask_the_reference_in_between_have_the_same_gradient(adapted):
-    rollout = sampled(adapted)
+    rollout = sample_rows(adapted)
     found = []
     for rows in (64, 11):
         adapted.forward_pass.max_rows = rows
@@ -67,7 +67,7 @@ def test_parts_that_ask_the_reference_in_between_have_the_same_gradient(adapted)
 def test_what_is_saved_is_merged_and_the_adapter_lies_beside_it(adapted, tmp_path):
     from diffusers import SD3Transformer2DModel
 
-    rollout = sampled(adapted)
+    rollout = sample_rows(adapted)
     logp = adapted.evidence(rollout, NOTHING).logp
     adapted.save(tmp_path / "own")
     merged = small(path=str(tmp_path / "own"))
@@ -101,4 +101,4 @@ def test_layers_that_do_not_exist_are_one_line():
 def test_adapters_stay_wide_in_a_narrow_model():
     policy = small(dtype="bfloat16", lora=LORA)
     assert {p.dtype for p in policy.trainable().values()} == {torch.float32}
-    assert sampled(policy, 2).sample.x0.isfinite().all()
+    assert sample_rows(policy, 2).sample.x0.isfinite().all()

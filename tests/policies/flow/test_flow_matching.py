@@ -10,7 +10,7 @@ import pytest
 import torch
 from laws.bench import preset
 from loop import Alone
-from policies.flow.small_flow import Brightness, Stream, asked, sampled, small
+from policies.flow.small_flow import Brightness, Stream, make_prompts, sample_rows, small
 from torch.testing import assert_close
 from two_ranks import on_both
 
@@ -72,7 +72,7 @@ class Loop(Alone):
         return {name: [p.detach().clone() for p in own] for name, own in groups}
 
 
-def moved(before, after):
+def move(before, after):
     return {
         name
         for name, weights in after.items()
@@ -101,7 +101,7 @@ def test_while_the_policy_rests_the_others_learn_alone(tmp_path):
         before = loop.networks()
         loop.go()
         learns = iteration in (2, 5)
-        assert moved(before, loop.networks()) == ({"policy", "fake"} if learns else {"fake"})
+        assert move(before, loop.networks()) == ({"policy", "fake"} if learns else {"fake"})
         assert ("loss/policy" in loop.report) == learns
 
 
@@ -137,7 +137,7 @@ def test_a_generator_at_its_reference_has_no_direction_until_the_fake_score_has_
 
 
 def test_one_state_of_a_path_is_drawn_or_all_are_taken():
-    one, every = (sampled(policy_of(often(name)), 8).mask for name in ("dmd2", "tdm"))
+    one, every = (sample_rows(policy_of(often(name)), 8).mask for name in ("dmd2", "tdm"))
     assert every.shape == one.shape == (32, STEPS)
     assert every.all()
     assert (one.sum(1) == 1).all()
@@ -157,7 +157,7 @@ def flat(said, networks):
 def test_what_a_network_says_has_its_own_gradient_and_no_others():
     algorithm = often("tdm_r1")
     policy = policy_of(algorithm)
-    rollout = sampled(policy, 3)
+    rollout = sample_rows(policy, 3)
     said, networks = policy.matching(rollout, algorithm.needs, rests=False)
     owners = {"x0": "policy"} | {f"{name}.error": name for name in networks}
     assert [*networks] == ["fake", "surrogate"]
@@ -176,7 +176,7 @@ def test_where_it_rests_nobody_else_is_asked():
     algorithm = often("dmd2", every=5)
     policy = policy_of(algorithm)
     needs = algorithm.resting_objective.needs
-    said, networks = policy.matching(sampled(policy, 2), needs, rests=True)
+    said, networks = policy.matching(sample_rows(policy, 2), needs, rests=True)
     assert not said["x0"].requires_grad
     assert networks["fake"].error.requires_grad
     assert "real_x0" not in said
@@ -185,7 +185,7 @@ def test_where_it_rests_nobody_else_is_asked():
 def test_what_all_expect_is_of_one_query_on_the_pictures_of_the_generator():
     algorithm = often("tdm")
     policy = policy_of(algorithm)
-    rollout = sampled(policy, 2)
+    rollout = sample_rows(policy, 2)
     with torch.no_grad():
         said, networks = policy.matching(rollout, algorithm.needs, rests=False)
     fake = networks["fake"]
@@ -210,8 +210,8 @@ def test_guidance_of_the_reference_is_what_a_prompt_adds_and_none_of_the_others_
         regression = replace(algorithm.timestep_sampling, ref_guidance_scale=scale)
         algorithm = replace(algorithm, timestep_sampling=regression)
         policy = policy_of(algorithm, negative_prompt="green")
-        policy.admit(asked())
-        rollout = sampled(policy, 2)
+        policy.admit(make_prompts())
+        rollout = sample_rows(policy, 2)
         with torch.no_grad():
             said |= flat(*policy.matching(rollout, algorithm.needs, rests=False))
     assert not plain["of_prompt"].any() and guided["of_prompt"].any()
@@ -234,7 +234,7 @@ def test_a_teacher_may_stand_for_the_reference(tmp_path):
     teacher = adapter.load(str(tmp_path), None).state_dict()
     other.model.frozen.network.load_state_dict(teacher)
     said, own, wanted = (
-        flat(*one.matching(sampled(one, 2), algorithm.needs, rests=True))
+        flat(*one.matching(sample_rows(one, 2), algorithm.needs, rests=True))
         for one in (policy, alone, other)
     )
     assert said["x0"].shape[1] == STEPS
@@ -246,7 +246,7 @@ def test_a_teacher_may_stand_for_the_reference(tmp_path):
 def test_the_samples_of_a_prompt_are_asked_by_one_noise():
     algorithm = often("tdm_r1")
     policy = policy_of(algorithm)
-    said, _ = policy.matching(sampled(policy, 3), algorithm.needs, rests=True)
+    said, _ = policy.matching(sample_rows(policy, 3), algorithm.needs, rests=True)
     sigma = said["sigma"].view(4, 3, STEPS)
     assert torch.equal(sigma, sigma[:, :1].expand_as(sigma))
     assert not torch.equal(sigma[0], sigma[1])
@@ -258,7 +258,7 @@ def test_the_estimate_has_as_many_points_of_a_micro_batch_as_training_cuts(name,
     algorithm = often(name)
     regression = replace(algorithm.timestep_sampling, guidance_scale=scale)
     policy = policy_of(replace(algorithm, timestep_sampling=regression))
-    rollout = sampled(policy, 8)
+    rollout = sample_rows(policy, 8)
     budget = Budget(max_tokens=8 * int(policy.row_cost(rollout)[0]))
     points = [int(rollout.mask[part].sum()) for part in budget.cut(policy.row_cost(rollout))]
     work = replace(WORK, max_tokens=budget.max_tokens)
@@ -272,7 +272,7 @@ def test_a_picture_without_a_score_is_the_fake_scores_and_none_of_its_group():
     with torch.no_grad():
         for weight in policy.groups()["surrogate"]:
             weight *= 1.05
-    rollout, total = sampled(policy, 3), torch.arange(12).double()
+    rollout, total = sample_rows(policy, 3), torch.arange(12).double()
     scores = Scores(total=total, parts={"a": total}, scored=total > 0)
     objective, rows = algorithm.training_objective, algorithm.experience(scores, rollout)
     record = objective.record(policy, rows)
@@ -293,7 +293,7 @@ def test_a_picture_without_a_score_is_the_fake_scores_and_none_of_its_group():
 def test_another_epoch_asks_at_other_noise():
     algorithm = often("dmd2")
     policy = policy_of(algorithm)
-    rollout = sampled(policy, 2)
+    rollout = sample_rows(policy, 2)
     again = policy.resample_noise(rollout, 1)
     sigmas = [
         policy.matching(rows, algorithm.needs, rests=True)[0]["sigma"] for rows in (rollout, again)
@@ -312,8 +312,8 @@ def test_a_run_goes_on_bit_for_bit_with_all_its_networks(name, tmp_path):
     again.only.load_state_dict(copy.deepcopy(first.only.state_dict()))
     again.load_state({key: x.clone() for key, x in first.state().items()})
     again.go(2)
-    assert moved(first.networks(), through.networks()) == {*through.networks()}
-    assert moved(through.networks(), again.networks()) == set()
+    assert move(first.networks(), through.networks()) == {*through.networks()}
+    assert move(through.networks(), again.networks()) == set()
     for key, value in through.state().items():
         assert torch.equal(again.state()[key], value), key
     assert through.report == again.report
@@ -352,7 +352,7 @@ def test_a_third_network_of_ones_own_learns_and_leads_the_policy_without_a_line_
     assert [*before] == ["policy", "fake", "taste"]
     assert loop.only.param_groups[-1]["lr"] == 2e-3
     loop.go()
-    assert moved(before, loop.networks()) == {"policy", "fake", "taste"}
+    assert move(before, loop.networks()) == {"policy", "fake", "taste"}
     assert "networks/taste/velocity_error" in loop.report
     averages = loop.policy.model.averages
     assert [*averages["taste"].following] == ["fast"]
@@ -376,7 +376,7 @@ def test_adapters_of_every_network_learn_and_their_bases_stay(tmp_path):
     bases = {name: copy.deepcopy(x.state_dict()) for name, x in loop.policy.model.learners.items()}
     before = loop.networks()
     loop.go(2)
-    assert moved(before, loop.networks()) == {"policy", "fake", "surrogate"}
+    assert move(before, loop.networks()) == {"policy", "fake", "surrogate"}
     for name, network in loop.policy.model.learners.items():
         for key, value in network.state_dict().items():
             if ".lora_" not in key:

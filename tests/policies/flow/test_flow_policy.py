@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_flow import KERNELS, KEY, NOTHING, asked, sampled, small, step_on
+from small_flow import KERNELS, KEY, NOTHING, make_prompts, sample_rows, small, step_on
 from torch.testing import assert_close
 
 from tandem import rng
@@ -77,8 +77,8 @@ def test_prompts_that_cannot_be_painted_are_named_with_the_reason():
     policy = small()
     chat = Prompt(id=9, source="chat", messages=({"role": "user", "content": "red"},))
     long = Prompt(id=8, source="long", text="a red circle on a green square")
-    kept, dropped = policy.admit([*asked(), chat, long])
-    assert kept == asked()
+    kept, dropped = policy.admit([*make_prompts(), chat, long])
+    assert kept == make_prompts()
     assert [prompt.id for prompt, _ in dropped] == [9, 8]
     assert "a chat" in dropped[0][1] and "7 words" in dropped[1][1]
     with pytest.raises(ValueError, match="is a chat, but this model needs a text"):
@@ -88,12 +88,12 @@ def test_prompts_that_cannot_be_painted_are_named_with_the_reason():
 def test_demonstrations_need_a_picture_of_the_models_size():
     policy = small()
     wide = replace(squares(1)[0], media=show(torch.zeros(16, 20, 3).byte()), id=5)
-    kept, dropped = policy.admit_answered([*squares(2), *asked()[:1], wide])
+    kept, dropped = policy.admit_answered([*squares(2), *make_prompts()[:1], wide])
     assert [example.id for example in kept] == [0, 1]
     assert dropped[0][1] == "has no picture; set data.pictures=true if rows name files"
     assert "16x20x3" in dropped[1][1] and "16x16x3" in dropped[1][1]
     with pytest.raises(ValueError, match="demonstration 0 of shapes has no picture"):
-        policy.encode(asked()[:1], key=0, slots=[0])
+        policy.encode(make_prompts()[:1], key=0, slots=[0])
 
 
 def test_a_demonstration_is_one_step_and_the_pair_of_a_slot_shares_its_noise():
@@ -126,7 +126,7 @@ def test_imitation_learns_and_its_samples_come_to_look_like_it():
         optimizer.zero_grad()
         losses.append(loss.item())
     assert sum(losses[-10:]) < 0.5 * sum(losses[:10])
-    painted = sampled(
+    painted = sample_rows(
         policy, 8, texts=["red square"], sampling=replace(policy.sampling, kernel=ode)
     )
     picture = torch.stack(painted.outputs).float().mean(0)
@@ -140,7 +140,7 @@ def test_a_few_updates_on_ratios_raise_what_they_are_paid_for(kernel):
     optimizer = torch.optim.Adam(policy.trainable().values(), lr=1e-3)
     brightness = []
     for iteration in range(8):
-        rollout = policy.sample(asked(), 8, key=rng.key(0, iteration), slots=range(4))
+        rollout = policy.sample(make_prompts(), 8, key=rng.key(0, iteration), slots=range(4))
         reward = torch.stack(rollout.outputs).float().mean((1, 2, 3))
         brightness.append(reward.mean().item())
         advantage = ((reward - reward.mean()) / reward.std())[:, None]
@@ -182,7 +182,7 @@ def test_what_is_saved_is_a_diffusers_transformer_and_can_be_gone_on_with(tmp_pa
     from diffusers import SD3Transformer2DModel
 
     policy = small()
-    rollout = sampled(policy)
+    rollout = sample_rows(policy)
     step_on(policy, policy.evidence(rollout, NOTHING).logp.sum(), lr=1e-2)
     policy.save(tmp_path)
     plain = SD3Transformer2DModel.from_pretrained(tmp_path, subfolder="transformer")
@@ -200,7 +200,7 @@ def test_narrow_weights_are_neither_exact_nor_reused():
     with pytest.warns(UserWarning, match="bfloat16 weights are trained"):
         policy = small(dtype="bfloat16")
     assert not policy.exact and small().exact
-    rollout = sampled(policy)
+    rollout = sample_rows(policy)
     assert policy.complete(rollout, frozenset({"old_logp"})).old_logp is not rollout.behaviour_logp
     assert rollout.behaviour_logp.dtype == torch.float32
 
@@ -214,7 +214,7 @@ def test_recomputed_activations_change_no_gradient():
     found = []
     for recompute in (False, True):
         policy = small(gradient_checkpointing=recompute)
-        rollout = sampled(policy)
+        rollout = sample_rows(policy)
         found.append(step_on(policy, policy.evidence(rollout, NOTHING).logp.sum()))
     for name, gradient in found[0].items():
         assert_close(found[1][name], gradient, atol=1e-4, rtol=1e-4)
@@ -222,7 +222,7 @@ def test_recomputed_activations_change_no_gradient():
 
 def test_parts_hold_the_memory_of_one_of_them():
     policy = small()
-    rollout = sampled(policy, 8)
+    rollout = sample_rows(policy, 8)
 
     def kept(rows):
         policy.forward_pass.max_rows, sizes = rows, []
@@ -239,9 +239,9 @@ def test_parts_hold_the_memory_of_one_of_them():
 
 
 def test_the_cost_of_a_row_is_what_its_forward_passes_read():
-    assert small().row_cost(sampled(small(), 1)).tolist() == 4 * [4 * (16 + 5)]
+    assert small().row_cost(sample_rows(small(), 1)).tolist() == 4 * [4 * (16 + 5)]
     guided = small(sampling={"guidance_scale": 2.0}, negative_prompt="")
-    assert guided.row_cost(sampled(guided, 1)).tolist() == 4 * [2 * 4 * (16 + 5)]
+    assert guided.row_cost(sample_rows(guided, 1)).tolist() == 4 * [2 * 4 * (16 + 5)]
     for objective in ("any", "denoising"):  # one step or three, at three noise levels
         policy = small(objective=objective, timesteps=replace(BY_ITSELF, count=3))
         pictures = policy.encode(squares(2), key=0, slots=range(2))
@@ -250,9 +250,9 @@ def test_the_cost_of_a_row_is_what_its_forward_passes_read():
 
 def test_the_key_of_a_rollout_is_what_moves_it():
     policy = small()
-    other = policy.sample(asked(), 4, key=KEY + 1, slots=range(4))
-    assert (sampled(policy).sample.x0 != other.sample.x0).flatten(1).any(1).all()
-    assert len(torch.cat([sampled(policy).key, other.key]).unique()) == 32
+    other = policy.sample(make_prompts(), 4, key=KEY + 1, slots=range(4))
+    assert (sample_rows(policy).sample.x0 != other.sample.x0).flatten(1).any(1).all()
+    assert len(torch.cat([sample_rows(policy).key, other.key]).unique()) == 32
 
 
 @pytest.mark.parametrize(

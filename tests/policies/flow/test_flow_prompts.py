@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from small_flow import asked
+from small_flow import make_prompts
 
 from tandem.policies.flow.embeddings import PromptEmbeddingCache, fingerprint_of, pieces
 from tandem.policies.flow.records import PromptInput
@@ -78,9 +78,9 @@ def test_what_was_read_last_is_forgotten_last(tmp_path):
 def test_negatives_are_read_only_by_guided_rows_and_are_the_prompts_own_first():
     adapter = Counting()
     some = library(adapter, None, negative="ugly")
-    assert some.rows(asked(), CPU, guided=False).unprompted is None
+    assert some.rows(make_prompts(), CPU, guided=False).unprompted is None
     assert "ugly" not in adapter.encoded
-    prompts = [*asked(["a"]), *asked(["b"], negative_prompt="")]
+    prompts = [*make_prompts(["a"]), *make_prompts(["b"], negative_prompt="")]
     unprompted = some.rows(prompts, CPU, guided=True).unprompted
     assert unprompted["states"][:, 0, 0].tolist() == [4, 0]
     assert library(adapter, None).rows(prompts, CPU, guided=True).unprompted is None
@@ -88,7 +88,7 @@ def test_negatives_are_read_only_by_guided_rows_and_are_the_prompts_own_first():
 
 def test_a_text_to_get_away_from_is_another_input_than_the_same_text_as_a_prompt(tmp_path):
     some = library(Counting(), tmp_path, negative="a")
-    some.rows(asked(["a"]), CPU, guided=True)
+    some.rows(make_prompts(["a"]), CPU, guided=True)
     assert some.adapter.encoded == ["a", "a"]
     assert len({*tmp_path.rglob("*.safetensors")}) == 2
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from small_flow import sampled, small, step_on
+from small_flow import sample_rows, small, step_on
 from torch.testing import assert_close
 
 from tandem import rng
@@ -31,7 +31,7 @@ def move(policy, seed):
 @EACH_KIND
 def test_before_it_is_renewed_it_is_the_frozen_one(kind):
     one, other = small(KL, **kind), small(RENEWED, **kind)
-    rollout = sampled(one)
+    rollout = sample_rows(one)
     for policy in (one, other):
         move(policy, 1)
     assert distance(one, rollout) > 1e-8
@@ -42,7 +42,7 @@ def test_before_it_is_renewed_it_is_the_frozen_one(kind):
 @EACH_KIND
 def test_after_that_it_is_the_policy_as_it_was_then(kind):
     policy = small(RENEWED, **kind)
-    rollout = sampled(policy)
+    rollout = sample_rows(policy)
     move(policy, 1)
     policy.renew_reference()
     assert distance(policy, rollout) < 1e-9
@@ -52,7 +52,7 @@ def test_after_that_it_is_the_policy_as_it_was_then(kind):
 
 def test_a_checkpoint_has_it():
     policy, later = small(RENEWED), small(RENEWED)
-    rollout = sampled(policy)
+    rollout = sample_rows(policy)
     move(policy, 1)
     policy.renew_reference()
     move(policy, 2)
@@ -66,7 +66,7 @@ def test_a_checkpoint_has_it():
 
 def test_the_gradient_of_the_penalty_is_that_of_a_frozen_copy():
     one, other = small(KL), small(RENEWED)
-    rollout = sampled(one)
+    rollout = sample_rows(one)
     for policy in (one, other):
         move(policy, 1)
     want, got = (

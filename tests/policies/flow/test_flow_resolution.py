@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from small_flow import KEY, asked, small
+from small_flow import KEY, make_prompts, small
 from tiny_sd3 import write_pipeline
 from torch.testing import assert_close
 
@@ -51,7 +51,7 @@ def test_a_policy_of_another_size_paints_what_one_of_that_size_paints(make):
     assert (small_one.adapter.tokens[0], large.adapter.tokens[0]) == (16, 36)
     clean = SETTINGS.noiseless(small_one.sampling)
     got, want = (
-        policy.sample(asked()[:2], 2, key=KEY, slots=range(2), sampling=sampling)
+        policy.sample(make_prompts()[:2], 2, key=KEY, slots=range(2), sampling=sampling)
         for policy, sampling in ((small_one, clean), (large, replace(clean, resolution=None)))
     )
     assert got.outputs[0].shape == (24, 24, 3)
@@ -69,7 +69,7 @@ def test_it_paints_what_diffusers_paints_at_that_size(make, folder):
     levels = SHIFTED(5, 36)
     keys = rng.key(KEY, torch.arange(2), torch.zeros(2, dtype=torch.int64))
     want = pipeline(
-        prompt=[prompt.text for prompt in asked()[:2]],
+        prompt=[prompt.text for prompt in make_prompts()[:2]],
         latents=start_noise(keys, (4, 12, 12)),
         # The scheduler shifts what it is given by 3.
         sigmas=(levels / (3 - 2 * levels))[:-1].double().numpy(),
@@ -80,7 +80,7 @@ def test_it_paints_what_diffusers_paints_at_that_size(make, folder):
         output_type="latent",
     ).images
     sampling = SETTINGS.noiseless(policy.sampling)
-    got = policy.sample(asked()[:2], 1, key=KEY, slots=range(2), sampling=sampling)
+    got = policy.sample(make_prompts()[:2], 1, key=KEY, slots=range(2), sampling=sampling)
     assert_close(got.sample.x0, want, atol=2e-5, rtol=1e-4)
 
 
@@ -90,7 +90,7 @@ def test_rewards_see_the_size_of_each_way_to_sample(make):
 
     policy = make(16)
     found = evaluate(
-        policy, Rewards({"side": Reward(side)}), asked()[:2], SETTINGS, key=KEY, full=False,
+        policy, Rewards({"side": Reward(side)}), make_prompts()[:2], SETTINGS, key=KEY, full=False,
         stop=lambda: False,
     )  # fmt: skip
     assert found.metrics["eval/reward"] == 24
@@ -98,7 +98,7 @@ def test_rewards_see_the_size_of_each_way_to_sample(make):
     sizes = {(row["kind"], row["output"].shape) for row in found.rows}
     assert sizes == {("eval", (24, 24, 3)), ("sampled", (16, 16, 3))}
     rows = sampling_of(policy, SETTINGS, {"resolution": 32})
-    painted = policy.sample(asked()[:1], 1, key=KEY, slots=[0], sampling=rows)
+    painted = policy.sample(make_prompts()[:1], 1, key=KEY, slots=[0], sampling=rows)
     assert painted.outputs[0].shape == (32, 32, 3)
 
 
@@ -107,7 +107,7 @@ def test_a_size_that_the_model_cannot_have_is_refused_with_the_prompts(make, res
     policy = make(16, kernel=ode)
     passes = replace(SETTINGS, resolution=resolution).passes(policy.sampling, full=False)
     with pytest.raises(ValueError, match=rf"evaluation\.resolution={resolution} .* {complaint}"):
-        policy.admit(asked(), [one.sampling for one in passes])
+        policy.admit(make_prompts(), [one.sampling for one in passes])
 
 
 def test_a_family_of_one_size_says_so_before_anything_is_loaded():

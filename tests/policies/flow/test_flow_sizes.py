@@ -70,18 +70,18 @@ def make(height=16, width=16, needs=frozenset(), **options):
     return small(needs, adapter=AnySize(height, width), sampling=sampling, steps=4, **options)
 
 
-def asked(sizes=SIZES):
+def ask(sizes=SIZES):
     return [Prompt(id=i, source="s", text=f"a {i}", size=size) for i, size in enumerate(sizes)]
 
 
-def sampled(policy, prompts, slots):
+def sample(policy, prompts, slots):
     return policy.sample(prompts, GROUP, key=KEY, slots=slots)
 
 
 def alone(prompt, slot, **options):
     """A policy of that image size, and its rows of the prompt."""
     policy = make(*(prompt.size or (16, 16)), **options)
-    return policy, sampled(policy, [replace(prompt, size=None)], [slot])
+    return policy, sample(policy, [replace(prompt, size=None)], [slot])
 
 
 def gradient(policy, loss):
@@ -91,10 +91,10 @@ def gradient(policy, loss):
 
 
 def test_each_row_is_sampled_as_if_all_were_of_its_size():
-    rollout = sampled(make(), asked(), range(4))
+    rollout = sample(make(), ask(), range(4))
     assert rollout.group.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert [p.id for p in rollout.prompts] == rollout.group.tolist()
-    for slot, prompt in enumerate(asked()):
+    for slot, prompt in enumerate(ask()):
         _, want = alone(prompt, slot)
         got = take(rollout, torch.tensor([2 * slot, 2 * slot + 1]))
         high, wide = want.sample.x0.shape[-2:]
@@ -113,7 +113,7 @@ def cut(policy, rollout, rows=3):
 def test_the_log_probabilities_and_the_gradient_of_a_batch_are_those_of_its_rows_alone():
     needs = frozenset({"old_logp", "ref_logp", "kl_to_old", "kl_to_ref"})
     policy = make(needs=needs)
-    rollout = sampled(policy, asked(), range(4))
+    rollout = sample(policy, ask(), range(4))
     full = policy.complete(rollout, needs)
     weight = torch.arange(24).reshape(8, 3).float() / 24
     parts = cut(policy, full)
@@ -121,7 +121,7 @@ def test_the_log_probabilities_and_the_gradient_of_a_batch_are_those_of_its_rows
     said = [policy.evidence(take(full, part), needs).logp for part in parts]
     loss = sum((logp * weight[part]).sum() for logp, part in zip(said, parts, strict=True))
     got, want = gradient(policy, loss), 0
-    for slot, prompt in enumerate(asked()):
+    for slot, prompt in enumerate(ask()):
         other, rows = alone(prompt, slot, needs=needs)
         rows = other.complete(rows, needs)
         own = torch.tensor([2 * slot, 2 * slot + 1])
@@ -139,13 +139,13 @@ def test_the_log_probabilities_and_the_gradient_of_a_batch_are_those_of_its_rows
 def test_the_errors_of_a_part_are_those_of_its_rows_alone_at_their_noise_levels():
     regressing = {"objective": "denoising", "sampling": {"kernel": ode}}
     policy = make(**regressing)
-    rollout = sampled(policy, asked(), range(4))
+    rollout = sample(policy, ask(), range(4))
     found = {}
     for part in cut(policy, rollout):
         assert len({rollout.prompts[row].size for row in part.tolist()}) == 1
         said = policy.errors(take(rollout, part), frozenset())
         found |= {row: (said["error"][i], said["sigma"][i]) for i, row in enumerate(part.tolist())}
-    for slot, prompt in enumerate(asked()):
+    for slot, prompt in enumerate(ask()):
         other, rows = alone(prompt, slot, **regressing)
         want = other.errors(rows, frozenset())
         for place, row in enumerate((2 * slot, 2 * slot + 1)):
@@ -159,7 +159,7 @@ def test_pictures_of_several_sizes_are_learnt_from_each_at_its_own():
     examples = [
         replace(p, media=show(torch.randint(256, (*(p.size or (16, 16)), 3), generator=generator)
                               .byte()))
-        for p in asked()
+        for p in ask()
     ]  # fmt: skip
     kept, dropped = policy.admit_answered(examples)
     assert kept == examples and not dropped
@@ -175,7 +175,7 @@ def test_the_answers_to_another_prompt_bring_their_size():
     policy = make(objective="any", sampling={"kernel": ode}, needs=frozenset({"ref_logp"}))
     pairs = [
         replace(prompt, chosen_media=show(white), rejected_media=show(0 * white))
-        for prompt in asked(((24, 16), (16, 24)))
+        for prompt in ask(((24, 16), (16, 24)))
         for white in [torch.full((*prompt.size, 3), 255, dtype=torch.uint8)]
     ]
     found = {}
@@ -200,7 +200,7 @@ def test_the_answers_to_another_prompt_bring_their_size():
 
 class Sized(Stream):
     def draw(self, iteration, count, *, round=0):
-        return asked()[:count]
+        return ask()[:count]
 
 
 class Red(AtOnce):
@@ -257,7 +257,7 @@ def test_a_run_over_several_sizes_goes_on_bit_for_bit(tmp_path):
 
 def test_a_size_that_the_family_has_not_is_told_by_its_row():
     policy = make()
-    odd, small_, good = asked(((22, 16), (16, 0), (24, 16)))
+    odd, small_, good = ask(((22, 16), (16, 0), (24, 16)))
     alone = replace(good, id=9, size=None, fields={"height": 24})
     other = replace(good, id=8, media=show(torch.zeros(16, 16, 3).byte()))
     kept, dropped = policy.admit([odd, small_, good, alone])
@@ -274,13 +274,13 @@ def test_a_size_that_the_family_has_not_is_told_by_its_row():
 def test_evaluation_at_a_size_of_its_own_is_of_that_size_for_all():
     policy = make()
     clean = replace(policy.sampling, resolution=24)
-    outputs = policy.sample(asked(), 1, key=KEY, slots=range(4), sampling=clean).outputs
+    outputs = policy.sample(ask(), 1, key=KEY, slots=range(4), sampling=clean).outputs
     assert {tuple(output.shape) for output in outputs} == {(24, 24, 3)}
 
 
 def test_what_is_shown_is_cut_to_the_resolution_of_an_evaluation():
     policy, seen = make(), show(torch.zeros(8, 8, 3).byte())
-    prompts = [replace(prompt, images=(seen,)) for prompt in asked()]
+    prompts = [replace(prompt, images=(seen,)) for prompt in ask()]
     clean = replace(policy.sampling, resolution=24)
     policy.sample(prompts, 1, key=KEY, slots=range(4), sampling=clean)
     assert {one.size for one in policy.library.recent} == {(24, 24)}
@@ -312,7 +312,7 @@ def test_records_of_latents_of_several_sizes_join_and_no_others_do():
 def test_random_steps_need_no_size_of_their_own():
     """The embedded model has one size, which a row may name."""
     policy = small(sampling={"kernel": KERNELS["cps"]})
-    own, other = asked(((16, 16), (16, 24)))
+    own, other = ask(((16, 16), (16, 24)))
     kept, dropped = policy.admit([replace(own, text="red circle"), replace(other, text="x")])
     assert len(kept) == 1 and "16 x 24" in dropped[0][1]
     assert policy.sample(kept, 1, key=KEY, slots=[0]).outputs[0].shape == (16, 16, 3)

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from small_flow import sampled, small
+from small_flow import sample_rows, small
 from torch.testing import assert_close
 
 from tandem import rng
@@ -60,10 +60,10 @@ def test_it_beats_euler_at_the_same_number_of_calls(name):
 @EACH
 def test_a_policy_samples_by_it_and_gets_nearly_the_fine_ode(name):
     policy = small(sampling={"kernel": ode})
-    fine = sampled(policy, 1, sampling=replace(policy.sampling, steps=200)).sample.x0
+    fine = sample_rows(policy, 1, sampling=replace(policy.sampling, steps=200)).sample.x0
     quick = replace(policy.sampling, steps=10, solver=SOLVERS[name])
-    rollout = sampled(policy, 1, sampling=quick)
-    coarse = sampled(policy, 1, sampling=replace(policy.sampling, steps=10)).sample.x0
+    rollout = sample_rows(policy, 1, sampling=quick)
+    coarse = sample_rows(policy, 1, sampling=replace(policy.sampling, steps=10)).sample.x0
     assert rollout.behaviour_logp is None and rollout.sample.trajectory is None
     assert (rollout.sample.x0 - fine).norm() < (coarse - fine).norm()
 
@@ -87,7 +87,7 @@ def test_its_noise_levels_are_those_that_a_picture_is_noised_to(name):
     solve(lambda x, sigma: seen.append(sigma[0].item()) or x, START, solver, linear_shift(6, 0))
     levels = policy.schedule()
     assert levels[:-1].tolist() == list(dict.fromkeys(seen)) and levels[-1] == 0
-    asked = policy.errors(sampled(policy, 1), frozenset())["sigma"]
+    asked = policy.errors(sample_rows(policy, 1), frozenset())["sigma"]
     assert torch.isin(asked, levels[:-1]).all()
     assert not torch.isin(asked, linear_shift(6, 0)[1:]).any()
 

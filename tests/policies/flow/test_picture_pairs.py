@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from policies.flow.small_flow import KEY, asked, small
+from policies.flow.small_flow import KEY, make_prompts, small
 from torch.testing import assert_close
 
 from tandem import rng
@@ -32,7 +32,7 @@ def with_pictures():
     shown = {name: show(pictures[4]) for name, pictures in renderings().items()}
     return [
         replace(prompt, chosen_media=shown[prompt.text], rejected_media=shown[wrong])
-        for prompt, wrong in zip(asked(), WRONG, strict=True)
+        for prompt, wrong in zip(make_prompts(), WRONG, strict=True)
     ]
 
 
@@ -62,7 +62,7 @@ class Source:
 
 def test_a_prompt_is_a_pair_of_texts_or_of_pictures_or_none():
     text = Prompt(id=0, source="s", text="a", chosen="b", rejected="c")
-    assert text.is_pair and with_pictures()[0].is_pair and not asked()[0].is_pair
+    assert text.is_pair and with_pictures()[0].is_pair and not make_prompts()[0].is_pair
     assert [side.answer for side in text.sides] == ["b", "c"]
     chosen, rejected = with_pictures()[0].sides
     assert torch.equal(chosen.media.load(), renderings()["red circle"][4])
@@ -121,12 +121,12 @@ def test_mismatched_rows_show_the_pictures_of_another_prompt(policy):
     assert torch.equal(rollout.outputs[8], shown["yellow circle"][4])
     assert torch.equal(rollout.outputs[9], shown["red circle"][4])
     assert torch.equal(rollout.outputs[12], shown["yellow square"][4])
-    assert [prompt.text for prompt in rollout.prompts[8:12]] == [p.text for p in asked()]
+    assert [prompt.text for prompt in rollout.prompts[8:12]] == [p.text for p in make_prompts()]
 
 
 def test_held_out_pairs_of_pictures_are_compared(policy):
     loss = partial(dpo, beta=77.0)
-    got = compare_pairs(policy, loss, [*with_pictures(), *asked()], SETTINGS, key=KEY)
+    got = compare_pairs(policy, loss, [*with_pictures(), *make_prompts()], SETTINGS, key=KEY)
     assert got == {"eval/pair_accuracy": 0.5, "eval/pair_margin": 0.0}
     trained = small(REFERENCE)
     optimizer = torch.optim.Adam(trained.trainable().values(), lr=1e-3)
@@ -141,7 +141,7 @@ def test_held_out_pairs_of_pictures_are_compared(policy):
     assert got["eval/pair_margin"] > 0
 
 
-def moved(policy):
+def move(policy):
     """An update."""
     with torch.no_grad():
         for number, parameter in enumerate(policy.trainable().values()):
@@ -151,7 +151,7 @@ def moved(policy):
 
 
 def test_what_is_said_of_held_out_pairs_is_a_matter_of_weights_and_key_alone():
-    policy, prompts = moved(small(REFERENCE)), with_pictures()
+    policy, prompts = move(small(REFERENCE)), with_pictures()
     compare = partial(compare_pairs, policy, partial(dpo, beta=77.0), settings=SETTINGS)
     whole = compare(prompts=prompts, key=KEY)
     policy.iteration = 7
@@ -166,7 +166,7 @@ def test_what_is_said_of_held_out_pairs_is_a_matter_of_weights_and_key_alone():
 
 
 def test_held_out_pairs_are_compared_under_the_weights_that_are_evaluated():
-    policy = moved(small(REFERENCE, ema=partial(constant, decay=0.5)))
+    policy = move(small(REFERENCE, ema=partial(constant, decay=0.5)))
     loss, prompts = partial(dpo, beta=77.0), with_pictures()
     of_average, of_live = (
         compare_pairs(policy, loss, prompts, replace(SETTINGS, weights=weights), key=KEY)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from policies.flow import tiny_wan, tiny_z_image
-from small_flow import NOTHING, gap_to_sampler, sampled, small, step_on
+from small_flow import NOTHING, gap_to_sampler, sample_rows, small, step_on
 from tiny_sd3 import write_pipeline
 from torch.testing import assert_close
 
@@ -39,8 +39,8 @@ def test_an_encoder_alone_learns_and_is_what_the_next_policy_reads_with(folder, 
         sampling={"guidance_scale": 2.0},
     )  # fmt: skip
     assert {name.split(".")[0] for name in policy.trainable()} == {"text_encoder"}
-    rollout = sampled(policy, 2, texts=TEXTS)
-    assert_close(rollout.sample.x0, sampled(plain, 2, texts=TEXTS).sample.x0)
+    rollout = sample_rows(policy, 2, texts=TEXTS)
+    assert_close(rollout.sample.x0, sample_rows(plain, 2, texts=TEXTS).sample.x0)
     assert gap_to_sampler(policy, rollout) < SAME
     gradients = step_on(policy, policy.evidence(rollout, NOTHING).logp.sum(), lr=30.0)
     assert max(x.abs().max() for x in gradients.values()) > 0
@@ -51,7 +51,7 @@ def test_an_encoder_alone_learns_and_is_what_the_next_policy_reads_with(folder, 
     assert (now - done.ref_logp).abs().max() > 100 * SAME
     policy.save(tmp_path / "model")
     again = make(tmp_path / "model", sampling={"guidance_scale": 2.0})
-    ours, theirs = (sampled(one, 1, texts=TEXTS).sample.x0 for one in (policy, again))
+    ours, theirs = (sample_rows(one, 1, texts=TEXTS).sample.x0 for one in (policy, again))
     assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
 
 
@@ -85,7 +85,7 @@ def test_weights_of_an_encoder_that_no_pass_uses_have_a_gradient_of_0(tmp_path):
     tiny_z_image.pipeline().save_pretrained(tmp_path)
     adapter = ZImage(resolution=32, max_sequence_length=64)
     policy = small(steps=2, adapter=adapter, path=str(tmp_path), target_components=["text_encoder"])
-    rollout = sampled(policy, 2, texts=TEXTS)
+    rollout = sample_rows(policy, 2, texts=TEXTS)
     gradients = step_on(policy, policy.evidence(rollout, NOTHING).logp.sum())
     last = {name: x for name, x in gradients.items() if ".layers.1." in name}
     assert last and not any(x.any() for x in last.values())

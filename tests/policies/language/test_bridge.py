@@ -36,7 +36,7 @@ def bridge(template=TEMPLATE, limit=64, special=(), **options):
     return Bridge(chat, chat.ends(None), limit=limit)
 
 
-def rendered(own, *messages):
+def render(own, *messages):
     return own.template_ids(own.chat.render(list(messages)))
 
 
@@ -45,11 +45,11 @@ def rendered(own, *messages):
 def test_a_history_is_what_the_template_writes_and_the_move_as_it_was_sampled(template, move):
     own = bridge(template)
     asked = {"role": "user", "content": "guess"}
-    prompt = rendered(own, asked)
+    prompt = render(own, asked)
     sampled = [*own.plain(move), *own.end]
     history = [*prompt, *sampled, *own.turn_ids([USER], sampled)]
     if template == TEMPLATE:  # which repeats every turn unchanged
-        assert history == rendered(own, asked, {"role": "assistant", "content": move}, USER)
+        assert history == render(own, asked, {"role": "assistant", "content": move}, USER)
     else:
         assert history[: len(prompt) + len(sampled)] == [*prompt, *sampled]
         assert own.rewrites
@@ -259,16 +259,16 @@ WITH_TOOLS = (
 SCHEMAS = ({"type": "function", "function": {"name": "calculator", "parameters": {}}},)
 
 
-def told_of_tools(template):
+def describe_tools(template):
     chat = Chat(byte_tokenizer(template), ChatOptions())
     return Bridge(chat, chat.ends(None), limit=64, tools=SCHEMAS)
 
 
 def test_a_template_shows_tools_and_what_they_answer_or_is_refused():
-    own = told_of_tools(WITH_TOOLS)
+    own = describe_tools(WITH_TOOLS)
     assert "calculator" in own.render([USER])
     said = own.tokenizer.decode(own.encode([{"role": "tool", "content": "1702"}]))
     assert "<|im_start|>tool\n1702<|im_end|>" in said
     for silent in (TEMPLATE, WITH_TOOLS.replace("{% if tools %}", "{% if false %}")):
         with pytest.raises(ValueError, match="renders no tools, or no replies of tools"):
-            told_of_tools(silent)
+            describe_tools(silent)

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from small_language import NOTHING, questions, small, trained
+from small_language import NOTHING, questions, small, train_briefly
 from torch.testing import assert_close
 
 from tandem import rng
@@ -72,11 +72,11 @@ def test_a_prefill_for_the_group_is_a_prefill_for_each_row(policy):
     keys = rng.key(KEY, torch.arange(8)[:, None], torch.arange(4)).reshape(32, 1)
     endings = Endings(tokens=policy.ends, strings=(), decode=policy.chat.decode_all)
     each = Local(policy.network).answer(rows, keys, sampling=policy.sampling, endings=endings)
-    assert_close(each.tokens, group.sample.tokens.new_tensor(padded(responses(group))))
+    assert_close(each.tokens, group.sample.tokens.new_tensor(pad(responses(group))))
     assert_close(each.logp, group.behaviour_logp, atol=1e-6, rtol=0)
 
 
-def padded(rows):
+def pad(rows):
     longest = max(map(len, rows))
     return [row + [0] * (longest - len(row)) for row in rows]
 
@@ -124,7 +124,7 @@ def test_rows_that_are_dropped_leave_the_others_alone(policy):
 
 
 def test_answers_that_are_alike_so_far_share_a_row(monkeypatch):
-    policy = trained(small(), steps=20)
+    policy = train_briefly(small(), steps=20)
     rows, forward = [], Rows.forward
 
     def noting(self, tokens, *given, **more):

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 from small_language import NOTHING, questions
-from test_teachers import NARROW, sampled, written
+from test_teachers import NARROW, sample_rows, write
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -38,7 +38,7 @@ def gradients(policy, loss):
     return torch.autograd.grad(loss, parameters, retain_graph=True)
 
 
-def moved(policy, by=0.05):
+def move(policy, by=0.05):
     """The policy with weights other than it was loaded with."""
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
@@ -63,9 +63,9 @@ def by_hand(policy, teacher, rollout, of, temperature=1.0):
 @pytest.mark.parametrize("of", [forward_kl, jsd, reverse_kl])
 @pytest.mark.parametrize("budget", [2**20, 400])
 def test_it_is_that_of_all_logits_in_any_chunks(tmp_path, of, budget):
-    policy = taught({"others": written(tmp_path, 1, hidden_size=48)}, of=of)
+    policy = taught({"others": write(tmp_path, 1, hidden_size=48)}, of=of)
     policy.scorer.memory = ChunkLimits(logits=budget, tokens=200)
-    rollout = sampled(policy, temperature=1.5)
+    rollout = sample_rows(policy, temperature=1.5)
     got = policy.evidence(rollout, NEEDS)
     teacher = policy.teachers.scorers["others"].model
     want = by_hand(policy, teacher, rollout, of, temperature=1.5)
@@ -80,8 +80,8 @@ def test_it_is_that_of_all_logits_in_any_chunks(tmp_path, of, budget):
 @pytest.mark.parametrize("of", [forward_kl, jsd, reverse_kl])
 @pytest.mark.parametrize("options", [{}, {"top_k": 5}], ids=["all", "likeliest"])
 def test_a_teacher_with_the_weights_of_the_student_is_at_0_exactly(tmp_path, of, options):
-    policy = taught({"others": written(tmp_path, 0)}, of=of, options=options)
-    rollout = sampled(policy)
+    policy = taught({"others": write(tmp_path, 0)}, of=of, options=options)
+    rollout = sample_rows(policy)
     apart = policy.evidence(rollout, NEEDS).divergence
     assert apart.requires_grad and not apart.any()
     assert not any(gradient.any() for gradient in gradients(policy, apart.sum()))
@@ -108,8 +108,8 @@ class Widest(TorchDispatchMode):
 
 def test_no_more_logits_than_a_chunk_are_ever_held(tmp_path):
     """Of student and teacher, forward and backward."""
-    policy = taught({"others": written(tmp_path, 1)})
-    rollout = sampled(policy)
+    policy = taught({"others": write(tmp_path, 1)})
+    rollout = sample_rows(policy)
     whole, budget = int(rollout.mask.sum()) * 40, 400
     assert whole > 5 * budget
 
@@ -125,10 +125,10 @@ def test_no_more_logits_than_a_chunk_are_ever_held(tmp_path):
 
 
 def test_each_source_is_compared_with_its_own_teacher(tmp_path):
-    folders = {s: written(tmp_path / s, seed) for seed, s in enumerate(("sort", "others"), 1)}
+    folders = {s: write(tmp_path / s, seed) for seed, s in enumerate(("sort", "others"), 1)}
     policy = taught(folders)
     prompts = [replace(p, source=("sort", "sums")[i % 2]) for i, p in enumerate(questions())]
-    rollout = sampled(policy, prompts)
+    rollout = sample_rows(policy, prompts)
     got = policy.evidence(rollout, NEEDS)
     assert_close(got.logp, policy.evidence(rollout, NOTHING).logp)
     for rows, source in ((slice(0, 2), "sort"), (slice(2, 4), "others")):
@@ -139,12 +139,12 @@ def test_each_source_is_compared_with_its_own_teacher(tmp_path):
 def test_rows_beyond_the_tokenizer_of_either_side_are_left_out(tmp_path):
     """A student with 40 logits and a teacher with 48."""
     model, tokenizer = tiny_lm(seed=1, **NARROW)
-    plain = written(tmp_path / "plain", 1)
+    plain = write(tmp_path / "plain", 1)
     model.resize_token_embeddings(48, mean_resizing=False)
     model.get_output_embeddings().weight.data[40:] = 3.0
     for part in (model, tokenizer):
         part.save_pretrained(tmp_path / "wide")
-    rollout = sampled(policy := taught({"others": plain}))
+    rollout = sample_rows(policy := taught({"others": plain}))
     want = policy.evidence(rollout, NEEDS).divergence
     got = taught({"others": str(tmp_path / "wide")}).evidence(rollout, NEEDS).divergence
     assert_close(got, want, atol=1e-6, rtol=0)
@@ -153,7 +153,7 @@ def test_rows_beyond_the_tokenizer_of_either_side_are_left_out(tmp_path):
 # The policy as its own teacher.
 
 
-def told(rollout, words, rows=None):
+def tell(rollout, words, rows=None):
     """More words in the prompts of some rows; the others have no teacher."""
     rows = range(len(rollout.prompts)) if rows is None else rows
     prompts = [
@@ -166,8 +166,8 @@ def told(rollout, words, rows=None):
 
 def test_it_reads_the_very_answer_behind_another_prompt():
     policy = taught(ITSELF, options={"average": 0.0})
-    rollout = sampled(policy)
-    full = policy.complete(told(rollout, "abc"), NEEDS | {"teacher_logp"})
+    rollout = sample_rows(policy)
+    full = policy.complete(tell(rollout, "abc"), NEEDS | {"teacher_logp"})
     sample = full.sample.for_teacher
     for row in range(len(rollout.prompts)):
         start, end = sample.prompt_length[row], rollout.length[row]
@@ -184,32 +184,32 @@ def test_it_reads_the_very_answer_behind_another_prompt():
 
 def test_rows_that_nobody_tells_more_are_not_judged_and_have_no_gradient():
     policy = taught(ITSELF, options={"average": 0.0})
-    rollout = sampled(policy)
-    few = policy.complete(told(rollout, "abc", rows=range(3)), NEEDS | {"teacher_logp"})
+    rollout = sample_rows(policy)
+    few = policy.complete(tell(rollout, "abc", rows=range(3)), NEEDS | {"teacher_logp"})
     assert few.taught.tolist() == [True] * 3 + [False] * 13
     assert not few.teacher_logp[3:].any()
     apart = policy.evidence(few, NEEDS).divergence
-    whole = policy.evidence(policy.complete(told(rollout, "abc"), NEEDS), NEEDS).divergence
+    whole = policy.evidence(policy.complete(tell(rollout, "abc"), NEEDS), NEEDS).divergence
     assert_close(apart[:3], whole[:3], atol=1e-6, rtol=0)
     assert not apart[3:].any() and apart.requires_grad
-    nobody = policy.complete(told(rollout, "abc", rows=()), NEEDS)
+    nobody = policy.complete(tell(rollout, "abc", rows=()), NEEDS)
     assert policy.evidence(nobody, NEEDS).divergence.requires_grad
 
 
 def test_a_prompt_that_leaves_no_room_is_not_judged_and_unknown_characters_are_named():
     policy = taught(ITSELF, options={"average": 0.0})
-    rollout = sampled(policy)
-    assert not policy.complete(told(rollout, 60 * "a"), NEEDS).taught.any()
-    strange = told(rollout, "a\n")
+    rollout = sample_rows(policy)
+    assert not policy.complete(tell(rollout, 60 * "a"), NEEDS).taught.any()
+    strange = tell(rollout, "a\n")
     with pytest.raises(Stop, match=r"a re-prompt has '\\n'.*reprompt\.template"):
         policy.complete(strange, NEEDS)
-    few = replace(strange, reprompts=(*told(rollout, "a").reprompts[:2], *strange.reprompts[2:]))
+    few = replace(strange, reprompts=(*tell(rollout, "a").reprompts[:2], *strange.reprompts[2:]))
     assert policy.complete(few, NEEDS).taught.tolist() == [True] * 2 + [False] * 14
 
 
 def test_a_rank_whose_prompts_are_all_unreadable_goes_on_where_others_can_read(monkeypatch, caplog):
     policy = taught(ITSELF, options={"average": 0.0})
-    strange = told(sampled(policy), "a\n")
+    strange = tell(sample_rows(policy), "a\n")
     reprompts._warn_once.cache_clear()
     monkeypatch.setattr(distributed, "all_sum", lambda counts: counts + torch.tensor([1, 1]))
     for _ in range(2):
@@ -219,7 +219,7 @@ def test_a_rank_whose_prompts_are_all_unreadable_goes_on_where_others_can_read(m
     monkeypatch.setattr(distributed, "all_sum", lambda counts: torch.tensor([3, 0]))
     monkeypatch.setattr(distributed, "all_gather_object", lambda own: [*own, "has 'é'"])
     with pytest.raises(Stop, match="a re-prompt has 'é', and so do all others"):
-        policy.complete(told(strange, "a", rows=()), NEEDS)
+        policy.complete(tell(strange, "a", rows=()), NEEDS)
 
 
 @pytest.mark.parametrize("lora", [None, Lora(r=4, alpha=8)], ids=["whole", "adapters"])
@@ -227,33 +227,33 @@ def test_its_weights_are_an_average_that_a_checkpoint_holds(lora):
     rate = 0.25
     policy = taught(ITSELF, options={"average": rate}, lora=lora)
     start = {name: p.detach().clone() for name, p in policy.teachers.average.live.items()}
-    moved(policy).notify("update")
+    move(policy).notify("update")
     once = {
         name: (1 - rate) * start[name] + rate * p.detach()
         for name, p in policy.teachers.average.live.items()
     }
-    moved(policy).notify("update")
+    move(policy).notify("update")
     copies = dict(policy.teachers.average.network.named_parameters())
     for name, live in policy.teachers.average.live.items():
         assert_close(copies[name], (1 - rate) * once[name] + rate * live.detach())
     again = taught(ITSELF, options={"average": rate}, lora=lora)
     again.load_weights(policy.weights())
     again.load_state(policy.state())
-    rollout = sampled(policy)
+    rollout = sample_rows(policy)
     both = [p.evidence(rollout, NEEDS).divergence for p in (policy, again)]
     assert torch.equal(*both) and both[0].max() > 0
     for one in (policy, again):
-        moved(one).notify("update")
+        move(one).notify("update")
     both = [p.evidence(rollout, NEEDS).divergence for p in (policy, again)]
     assert torch.equal(*both)
 
 
 def test_without_a_rate_it_stays_as_the_policy_began():
     policy = taught(ITSELF, options={"average": 0.0})
-    rollout = sampled(policy)
+    rollout = sample_rows(policy)
     assert not policy.evidence(rollout, NEEDS).divergence.any()
     first = policy.logp(rollout)
-    moved(policy).notify("update")
+    move(policy).notify("update")
     assert not any(name.startswith("teacher/") for name in policy.state())
     said = policy.complete(rollout, frozenset({"teacher_logp"})).teacher_logp
     assert torch.equal(said, first)

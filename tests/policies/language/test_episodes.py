@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from small_episodes import WITH_TOOLS, chatting, playing, sampled, scripted
+from small_episodes import WITH_TOOLS, chatting, playing, sample_rows, script
 from small_language import WORDS, questions, talk
 from torch.testing import assert_close
 
@@ -22,15 +22,15 @@ from tandem.types import take
 sys.path.append(str(Path(__file__).parents[2] / "environments"))
 import itertools
 
-from worlds import Counting, Faulty, asked, dies_in_the_middle, hangs, raises
+from worlds import Counting, Faulty, dies_in_the_middle, hangs, make_environment, raises
 
 NOTHING = frozenset()
 
 
 def test_a_world_that_ends_after_one_move_gives_the_rows_of_today_bit_for_bit(learned):
     alone = playing(None, weights=learned)
-    acting = playing(asked(Counting(turns=1)), weights=learned)
-    want, got = sampled(alone), sampled(acting)
+    acting = playing(make_environment(Counting(turns=1)), weights=learned)
+    want, got = sample_rows(alone), sample_rows(acting)
     assert got.outputs == want.outputs
     for name in ("mask", "group", "length", "truncated", "key", "behaviour_logp", "entropy"):
         assert torch.equal(getattr(got, name), getattr(want, name)), name
@@ -40,7 +40,7 @@ def test_a_world_that_ends_after_one_move_gives_the_rows_of_today_bit_for_bit(le
 
 def test_every_history_begins_with_the_prompt_and_the_moves_before_it(learned):
     """No sampled token is decoded and encoded again, as the requests to the engine show."""
-    policy = playing(asked(Counting(turns=3)), weights=learned)
+    policy = playing(make_environment(Counting(turns=3)), weights=learned)
     histories, answer = {}, policy.engine.answer
 
     def listening(prompts, keys, **how):
@@ -53,7 +53,7 @@ def test_every_history_begins_with_the_prompt_and_the_moves_before_it(learned):
         return answers
 
     policy.engine.answer = listening
-    sampled(policy, group_size=2)
+    sample_rows(policy, group_size=2)
     for turns in histories.values():
         assert len(turns) == 3
         for (prompt, move), (later, _) in itertools.pairwise(turns):
@@ -62,8 +62,8 @@ def test_every_history_begins_with_the_prompt_and_the_moves_before_it(learned):
 
 
 def test_training_finds_the_log_probabilities_of_the_sampler_at_every_token_of_the_policy(learned):
-    policy = playing(asked(Counting(turns=3)), weights=learned)
-    rows = sampled(policy)
+    policy = playing(make_environment(Counting(turns=3)), weights=learned)
+    rows = sample_rows(policy)
     holes = (~rows.mask) & (torch.arange(rows.mask.shape[1]) < rows.length[:, None])
     assert holes.any()
     assert_close(policy.logp(rows), rows.behaviour_logp, atol=1e-4, rtol=0)
@@ -73,8 +73,8 @@ def test_training_finds_the_log_probabilities_of_the_sampler_at_every_token_of_t
 @pytest.mark.parametrize("packing", [False, True])
 def test_observations_carry_no_gradient_and_moves_do(learned, packing):
     """A loss weight on an observation changes nothing; one on a move does."""
-    policy = playing(asked(Counting(turns=3)), weights=learned, packing=packing)
-    rows = sampled(policy, group_size=1)
+    policy = playing(make_environment(Counting(turns=3)), weights=learned, packing=packing)
+    rows = sample_rows(policy, group_size=1)
 
     def gradient(weight):
         policy.zero_grad()
@@ -89,7 +89,7 @@ def test_observations_carry_no_gradient_and_moves_do(learned, packing):
 
 
 def test_feedback_stands_on_the_last_token_of_the_move_that_earned_it(learned):
-    rows = sampled(playing(asked(Counting(turns=2)), weights=learned))
+    rows = sample_rows(playing(make_environment(Counting(turns=2)), weights=learned))
     last = (rows.turn == 2) & (rows.turn.roll(-1, 1) != 2)
     last[:, -1] = rows.turn[:, -1] == 2
     assert torch.equal(rows.feedback, last.float())
@@ -101,7 +101,7 @@ def test_feedback_stands_on_the_last_token_of_the_move_that_earned_it(learned):
 
 def test_a_group_begins_in_one_state_and_draws_its_own_ways(learned):
     world = Counting(turns=2)
-    rows = sampled(playing(asked(world), weights=learned), group_size=4)
+    rows = sample_rows(playing(make_environment(world), weights=learned), group_size=4)
     keys = {}
     for prompt, key in world.begun:
         keys.setdefault(prompt, set()).add(key)
@@ -121,16 +121,16 @@ def test_what_a_world_draws_in_a_turn_differs_by_sample_unless_noise_is_shared(
         heard.extend(move.key for move in moves[-1:])
         return Said(over=bool(moves))
 
-    policy = playing(asked(listening, shared_noise=shared), weights=learned)
-    sampled(policy, questions(WORDS[:1]), group_size=3)
+    policy = playing(make_environment(listening, shared_noise=shared), weights=learned)
+    sample_rows(policy, questions(WORDS[:1]), group_size=3)
     assert len({*heard}) == different
 
 
 def test_company_and_cuts_move_no_token(learned):
     """Rows depend neither on the other prompts nor on the size of passes."""
-    policy = playing(asked(Counting(turns=3)), weights=learned)
-    many, few = sampled(policy), sampled(policy, questions()[:2])
-    small_passes = sampled(policy, max_rows=5)
+    policy = playing(make_environment(Counting(turns=3)), weights=learned)
+    many, few = sample_rows(policy), sample_rows(policy, questions()[:2])
+    small_passes = sample_rows(policy, max_rows=5)
     assert few.outputs == many.outputs[: len(few.outputs)]
     assert small_passes.outputs == many.outputs
     turn = many.turn[: len(few.turn)]
@@ -140,19 +140,19 @@ def test_company_and_cuts_move_no_token(learned):
 
 def test_an_opening_is_encoded_once_for_the_rows_of_a_group(learned, monkeypatch):
     world = Counting(turns=2, opening=Said.text("+", state="0"))
-    policy = playing(asked(world), weights=learned)
+    policy = playing(make_environment(world), weights=learned)
     bridge, opened = policy.episodes.of[None].bridge, []
     encode = bridge.opening_ids
     monkeypatch.setattr(bridge, "opening_ids", lambda *said: opened.append(said) or encode(*said))
-    rows = sampled(policy, group_size=4)
+    rows = sample_rows(policy, group_size=4)
     assert len(rows.mask) == 4 * len(opened) == 4 * len(questions())
 
 
 def test_limits_of_turns_and_tokens_truncate_and_an_end_does_not(learned):
     three = partial(playing, weights=learned)
-    over = sampled(three(asked(Counting(turns=3))), max_new_tokens=12)
-    turns = sampled(three(asked(Counting(turns=9), max_turns=2)))
-    tokens = sampled(three(asked(Counting(turns=9), max_tokens=6)))
+    over = sample_rows(three(make_environment(Counting(turns=3))), max_new_tokens=12)
+    turns = sample_rows(three(make_environment(Counting(turns=9), max_turns=2)))
+    tokens = sample_rows(three(make_environment(Counting(turns=9), max_tokens=6)))
     ends = [{row.episode["end"] for row in rows.prompts} for rows in (over, turns, tokens)]
     assert ends[:2] == [{"over"}, {"turn_limit"}]
     assert "token_limit" in ends[2]
@@ -163,8 +163,10 @@ def test_limits_of_turns_and_tokens_truncate_and_an_end_does_not(learned):
 
 
 def test_a_move_without_its_end_gets_it_outside_the_mask(learned):
-    policy = playing(asked(Counting(turns=2)), weights=learned, sampling=Sampling(max_new_tokens=1))
-    rows = sampled(policy, questions(WORDS[:1]), group_size=1)
+    policy = playing(
+        make_environment(Counting(turns=2)), weights=learned, sampling=Sampling(max_new_tokens=1)
+    )
+    rows = sample_rows(policy, questions(WORDS[:1]), group_size=1)
     end, plus = policy.chat.tokenizer.eos_token_id, policy.chat.ids(["+"], special=False)[0][0]
     written = rows.sample.tokens[0, int(rows.sample.prompt_length[0]) :].tolist()
     assert written[1:3] == ([plus, written[2]] if written[0] == end else [end, plus])
@@ -173,8 +175,8 @@ def test_a_move_without_its_end_gets_it_outside_the_mask(learned):
 
 def test_what_the_world_failed_in_is_lost_and_the_others_are_not_moved(learned):
     faults = {1: raises, 3: dies_in_the_middle}
-    sound = sampled(playing(asked(Counting(turns=3)), weights=learned))
-    rows = sampled(playing(asked(Faulty(faults), attempts=1), weights=learned))
+    sound = sample_rows(playing(make_environment(Counting(turns=3)), weights=learned))
+    rows = sample_rows(playing(make_environment(Faulty(faults), attempts=1), weights=learned))
     lost = [row.episode["lost"] for row in rows.prompts]
     for row, prompt in enumerate(rows.prompts):
         if prompt.id in faults:
@@ -187,10 +189,10 @@ def test_what_the_world_failed_in_is_lost_and_the_others_are_not_moved(learned):
 
 
 def test_an_episode_that_broke_once_is_begun_again_with_the_same_draws(learned):
-    sound = sampled(playing(asked(Counting(turns=3)), weights=learned))
+    sound = sample_rows(playing(make_environment(Counting(turns=3)), weights=learned))
     world = Faulty({2: dies_in_the_middle}, only_first=False)
     world.only_first = True
-    rows = sampled(playing(asked(world, attempts=2), weights=learned), group_size=1)
+    rows = sample_rows(playing(make_environment(world, attempts=2), weights=learned), group_size=1)
     want = take(sound, torch.arange(0, len(sound.mask), 3))
     assert rows.outputs == want.outputs
     assert torch.equal(rows.turn, want.turn[:, : rows.turn.shape[1]])
@@ -200,21 +202,23 @@ def test_an_episode_that_broke_once_is_begun_again_with_the_same_draws(learned):
 
 def test_episodes_are_closed_where_sampling_fails(learned):
     world = Counting(turns=3)
-    policy = playing(asked(world), weights=learned)
+    policy = playing(make_environment(world), weights=learned)
 
     def broken(prompts, keys, **how):
         raise RuntimeError("out of memory")
 
     policy.engine.answer = broken
     with pytest.raises(RuntimeError, match="out of memory"):
-        sampled(policy, questions()[:2], group_size=1)
+        sample_rows(policy, questions()[:2], group_size=1)
     assert world.closed == 2
 
 
 def test_the_record_of_an_episode_has_a_message_as_it_was_read(learned):
     """Not the megabytes that the environment sent."""
-    policy = playing(asked(Counting(says="+" * 100_000), max_observation_tokens=8), weights=learned)
-    rows = sampled(policy, questions()[:2], group_size=1)
+    policy = playing(
+        make_environment(Counting(says="+" * 100_000), max_observation_tokens=8), weights=learned
+    )
+    rows = sample_rows(policy, questions()[:2], group_size=1)
     said = [t["content"] for row in rows.prompts for t in row.episode["turns"] if "turn" not in t]
     assert said and max(map(len, said)) < 100
     assert [row.episode["counts"] for row in rows.prompts] == [{"shortened": 2.0}] * 2
@@ -222,7 +226,7 @@ def test_the_record_of_an_episode_has_a_message_as_it_was_read(learned):
 
 def test_rows_near_their_limit_are_asked_in_one_call_and_cut(learned):
     """One call per wave; truncated rows equal those of separate calls."""
-    policy = playing(asked(Counting(turns=9), max_tokens=9), weights=learned)
+    policy = playing(make_environment(Counting(turns=9), max_tokens=9), weights=learned)
     calls, answer = [], policy.engine.answer
 
     def counted(prompts, keys, **how):
@@ -230,10 +234,10 @@ def test_rows_near_their_limit_are_asked_in_one_call_and_cut(learned):
         return answer(prompts, keys, **how)
 
     policy.engine.answer = counted
-    rows = sampled(policy)
+    rows = sample_rows(policy)
     assert len(calls) == rows.turn.max()
     policy.episodes.of[None].can_read = lambda course, count: count <= course.left
-    alone = sampled(policy)
+    alone = sample_rows(policy)
     assert len(calls) > 2 * rows.turn.max()  # one call per remaining length
     assert alone.outputs == rows.outputs
     for name in ("turn", "mask", "length", "truncated"):
@@ -242,8 +246,8 @@ def test_rows_near_their_limit_are_asked_in_one_call_and_cut(learned):
 
 
 def test_a_world_that_hangs_is_given_up(learned):
-    environment = asked(Faulty({0: hangs}), attempts=1, timeout=0.05)
-    rows = sampled(playing(environment, weights=learned), questions()[:2], group_size=1)
+    environment = make_environment(Faulty({0: hangs}), attempts=1, timeout=0.05)
+    rows = sample_rows(playing(environment, weights=learned), questions()[:2], group_size=1)
     lost = [row.episode["lost"] for row in rows.prompts]
     assert lost == ["act took over 0.05 s (environment.timeout)", None]
 
@@ -252,7 +256,9 @@ def test_every_turn_of_a_demonstration_is_trained_by_the_ids_that_sampling_would
     """A demonstration with sampled moves is encoded like the sampled row."""
     data = hilo(seed=0, demonstrations=4)
     policy = playing(
-        asked(HiLo()), build=partial(tiny_lm, seed=0), sampling=Sampling(max_new_tokens=3)
+        make_environment(HiLo()),
+        build=partial(tiny_lm, seed=0),
+        sampling=Sampling(max_new_tokens=3),
     )
     rows = policy.encode(data.demonstrations, key=0, slots=range(4))
     for row, example in enumerate(data.demonstrations):
@@ -292,12 +298,12 @@ def test_anything_but_two_digits_ends_the_game(text):
 def test_a_tool_that_is_called_answers_in_the_history(limit, heard, ends):
     """A call cut by the token limit is the policy's mistake, and the episode continues."""
     policy = playing(
-        asked(Tools({"calculator": calculator})), build=partial(chatting, WITH_TOOLS),
+        make_environment(Tools({"calculator": calculator})), build=partial(chatting, WITH_TOOLS),
         sampling=Sampling(max_new_tokens=limit),
     )  # fmt: skip
     call = '<tool_call>{"name": "calculator", "arguments": {"expression": "37*46"}}</tool_call>'
-    scripted(policy, call, "1702")
-    rows = sampled(policy, [talk("37*46?")], group_size=2)
+    script(policy, call, "1702")
+    rows = sample_rows(policy, [talk("37*46?")], group_size=2)
     told = rows.prompts[0].episode
     assert [one["content"] for one in told["turns"] if one["role"] == "tool"] == heard
     assert (told["end"], rows.outputs) == (ends, ("1702", "1702"))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from omegaconf import DictConfig, OmegaConf
-from small_language import NOTHING, chat_model, questions, small, talk, trained
+from small_language import NOTHING, chat_model, questions, small, talk, train_briefly
 from torch.testing import assert_close
 
 from tandem.policies.language.policy import LanguagePolicy, Sampling
@@ -17,21 +17,21 @@ OLD, REFERENCE = frozenset({"old_logp"}), frozenset({"ref_logp"})
 CONF = Path(__file__).parents[3] / "conf"
 
 
-def sampled(policy, **changes):
+def sample_rows(policy, **changes):
     sampling = replace(policy.sampling, **changes)
     return policy.sample(questions(), 4, key=5, slots=range(8), sampling=sampling)
 
 
 def test_sampled_log_probabilities_are_reused_where_they_are_the_same(policy):
-    rollout = sampled(policy)
+    rollout = sample_rows(policy)
     complete = policy.complete(rollout, OLD)
     assert complete.old_logp is rollout.behaviour_logp
     assert complete.ref_logp is None
 
 
 def test_the_verdict_is_measured_once_and_kept(policy):
-    policy.complete(sampled(policy), OLD)
-    other = sampled(policy, top_p=0.5)  # it would fail the measurement
+    policy.complete(sample_rows(policy), OLD)
+    other = sample_rows(policy, top_p=0.5)  # it would fail the measurement
     assert policy.complete(other, OLD).old_logp is other.behaviour_logp
     again = small()
     again.load_state(policy.state())
@@ -39,14 +39,14 @@ def test_the_verdict_is_measured_once_and_kept(policy):
 
 
 def test_a_sampler_that_differs_is_not_believed(policy):
-    rollout = sampled(policy, top_p=0.5)  # renormalised over the remaining tokens
+    rollout = sample_rows(policy, top_p=0.5)  # renormalised over the remaining tokens
     complete = policy.complete(rollout, OLD)
     assert_close(complete.old_logp, policy.evidence(rollout, NOTHING).logp, atol=1e-6, rtol=0)
     assert (complete.old_logp - rollout.behaviour_logp).abs().max() > 0.01
 
 
 def test_garbage_outside_the_mask_is_not_measured(policy):
-    rollout = sampled(policy)
+    rollout = sample_rows(policy)
     dirty = rollout.behaviour_logp.masked_fill(~rollout.mask, torch.nan)
     complete = policy.complete(replace(rollout, behaviour_logp=dirty), OLD)
     assert complete.old_logp is dirty
@@ -55,7 +55,7 @@ def test_garbage_outside_the_mask_is_not_measured(policy):
 @pytest.mark.filterwarnings("ignore:bfloat16 weights")
 def test_narrow_weights_are_scored_again(policy):
     narrow = small(dtype="bfloat16")
-    rollout = sampled(narrow)
+    rollout = sample_rows(narrow)
     assert narrow.complete(rollout, OLD).old_logp is not rollout.behaviour_logp
     assert not narrow.exact
     assert policy.exact
@@ -64,7 +64,7 @@ def test_narrow_weights_are_scored_again(policy):
 
 def test_passes_in_mixed_precision_do_not_hold_on_to_old_weights():
     learning = small(mixed=True)
-    rollout = sampled(learning)
+    rollout = sample_rows(learning)
     learning.evidence(rollout, NOTHING).logp.sum().backward()
     with torch.no_grad():
         for parameter in learning.trainable().values():
@@ -77,14 +77,14 @@ def test_passes_in_mixed_precision_do_not_hold_on_to_old_weights():
 
 
 def test_what_sampling_cast_without_gradient_takes_none_away_from_training():
-    rollout = sampled(small(mixed=True))
+    rollout = sample_rows(small(mixed=True))
 
     def gradients(learning):
         learning.evidence(rollout, NOTHING).logp.sum().backward()
         return [parameter.grad for parameter in learning.trainable().values()]
 
     after = small(mixed=True)
-    sampled(after)
+    sample_rows(after)
     pairs = zip(gradients(after), gradients(small(mixed=True)), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
 
@@ -97,7 +97,7 @@ def test_demonstrations_are_scored_because_nobody_sampled_them(policy):
 
 
 def test_what_is_given_or_not_read_is_left(policy):
-    rollout = sampled(policy)
+    rollout = sample_rows(policy)
     assert policy.complete(rollout, NOTHING).old_logp is None
     given = replace(rollout, old_logp=torch.full_like(rollout.behaviour_logp, -3.0))
     assert policy.complete(given, OLD).old_logp is given.old_logp
@@ -105,10 +105,10 @@ def test_what_is_given_or_not_read_is_left(policy):
 
 def test_the_reference_stays_where_the_policy_began():
     policy = small(REFERENCE)
-    rollout = sampled(policy)
+    rollout = sample_rows(policy)
     first = policy.complete(rollout, REFERENCE).ref_logp
     assert_close(first, rollout.behaviour_logp, atol=5e-6, rtol=0)
-    trained(policy, steps=2)
+    train_briefly(policy, steps=2)
     assert_close(policy.complete(rollout, REFERENCE).ref_logp, first, atol=0, rtol=0)
     assert (policy.evidence(rollout, NOTHING).logp - first).abs().max() > 0.1
 
@@ -116,8 +116,8 @@ def test_the_reference_stays_where_the_policy_began():
 def test_the_kl_that_a_reward_pays_is_k1_before_the_update():
     wanted = frozenset({"old_kl_to_ref"})
     policy = small(wanted)
-    trained(policy, steps=2)
-    rollout = sampled(policy)
+    train_briefly(policy, steps=2)
+    rollout = sample_rows(policy)
     paid = policy.complete(rollout, wanted)
     known = policy.complete(rollout, OLD | REFERENCE)
     k1 = torch.where(rollout.mask, known.old_logp - known.ref_logp, 0)
@@ -126,8 +126,8 @@ def test_the_kl_that_a_reward_pays_is_k1_before_the_update():
 
 
 def test_the_sum_of_squared_probabilities_is_that_of_the_whole_vocabulary_before_the_update():
-    policy = trained(small(), steps=2)
-    rollout, wanted = sampled(policy), frozenset({"sum_pi_squared"})
+    policy = train_briefly(small(), steps=2)
+    rollout, wanted = sample_rows(policy), frozenset({"sum_pi_squared"})
     assert policy.complete(rollout, NOTHING).sum_pi_squared is None
     got = policy.complete(rollout, wanted | OLD)
     sample = rollout.sample
@@ -185,7 +185,7 @@ def test_a_row_costs_its_tokens(policy):
 
 
 def test_rows_remember_their_temperature_and_greedy_ones_have_none(policy):
-    warm, greedy = sampled(policy, temperature=0.5), sampled(policy, temperature=0.0)
+    warm, greedy = sample_rows(policy, temperature=0.5), sample_rows(policy, temperature=0.0)
     assert set(warm.sample.temperature.tolist()) == {0.5}
     assert set(greedy.sample.temperature.tolist()) == {1.0}
     again = policy.evidence(greedy, NOTHING).logp
@@ -194,7 +194,7 @@ def test_rows_remember_their_temperature_and_greedy_ones_have_none(policy):
 
 
 def test_the_limit_truncates_and_an_end_does_not(policy):
-    rollout = sampled(policy, max_new_tokens=3)
+    rollout = sample_rows(policy, max_new_tokens=3)
     assert rollout.truncated.any()
     last = rollout.sample.tokens[
         torch.arange(32), rollout.sample.prompt_length + rollout.length - 1
@@ -218,8 +218,8 @@ def test_a_demonstration_beyond_the_positions_is_refused(policy):
 
 
 def test_outputs_are_the_text_of_the_answer_without_the_end():
-    policy = trained(small(), steps=60)
-    greedy = sampled(policy, temperature=0.0, max_new_tokens=11)
+    policy = train_briefly(small(), steps=60)
+    greedy = sample_rows(policy, temperature=0.0, max_new_tokens=11)
     right = [out == p.answer for out, p in zip(greedy.outputs, greedy.prompts, strict=True)]
     assert sum(right) >= 24
 

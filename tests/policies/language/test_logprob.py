@@ -21,7 +21,7 @@ from tandem.types import concat, take
 ENTROPY = frozenset({"entropy"})
 
 
-def shown(policy):
+def show(policy):
     return policy.encode(questions(), key=0, slots=range(8))
 
 
@@ -29,7 +29,7 @@ def test_a_uniform_model_gives_minus_log_of_the_vocabulary():
     policy = small()
     with torch.no_grad():
         policy.network.model.norm.weight.zero_()
-    rollout = shown(policy)
+    rollout = show(policy)
     evidence = policy.evidence(rollout, ENTROPY)
     want = math.log(40) * rollout.mask
     assert_close(evidence.logp, -want)
@@ -38,7 +38,7 @@ def test_a_uniform_model_gives_minus_log_of_the_vocabulary():
 
 def test_rows_that_are_alike_are_read_once_and_count_each(policy, monkeypatch):
     """Three answers, one with equal rows, one cut a step earlier, one at another temperature."""
-    rollout = take(shown(policy), torch.tensor([0, 1, 0, 2, 1, 0, 0]))
+    rollout = take(show(policy), torch.tensor([0, 1, 0, 2, 1, 0, 0]))
     mask, temperature = rollout.mask.clone(), torch.ones(7)
     mask[5, 0], temperature[6] = False, 0.5
     rollout = replace(rollout, mask=mask, sample=replace(rollout.sample, temperature=temperature))
@@ -85,7 +85,7 @@ def test_a_model_that_knows_the_next_token_gives_zero():
 
 
 def test_log_probabilities_are_those_of_the_whole_model(policy):
-    rollout = shown(policy)
+    rollout = show(policy)
     tokens, start = rollout.sample.tokens, rollout.sample.prompt_length
     logits = policy.network(input_ids=tokens).logits
     logp = logits[:, :-1].log_softmax(-1).gather(-1, tokens[:, 1:, None])[..., 0]
@@ -96,7 +96,7 @@ def test_log_probabilities_are_those_of_the_whole_model(policy):
 
 
 def test_temperature_divides_the_logits_of_its_rows(policy):
-    rollout = shown(policy)
+    rollout = show(policy)
     warm = replace(rollout.sample, temperature=torch.tensor([1.0, 0.5] * 4))
     got = policy.evidence(replace(rollout, sample=warm), ENTROPY)
     plain = policy.evidence(rollout, ENTROPY)
@@ -127,7 +127,7 @@ def test_chunks_change_neither_numbers_nor_gradients(learned):
         policy = small(logit_budget=budget)
         policy.load_weights(learned)
         policy.double()
-        rollout = shown(policy)
+        rollout = show(policy)
         evidence = policy.evidence(rollout, ENTROPY)
         (evidence.logp.sum() + 0.3 * evidence.entropy.square().sum()).backward()
         gradients = [p.grad for p in policy.trainable().values()]
@@ -144,17 +144,17 @@ def test_chunks_keep_no_logits_for_backward(learned):
         hooks = torch.autograd.graph.saved_tensors_hooks(
             lambda x: sizes.append(x.numel() if x.shape[-1:] == (40,) else 0) or x, lambda x: x
         )
-        rollout = shown(policy)
+        rollout = show(policy)
         with hooks:
             policy.evidence(rollout, ENTROPY)
         return sum(sizes)
 
-    assert kept(2**24) >= 40 * shown(small()).mask.sum()
+    assert kept(2**24) >= 40 * show(small()).mask.sum()
     assert kept(40 * 7) == 0
 
 
 def test_what_stands_right_of_a_row_is_not_read(policy):
-    rollout = shown(policy)
+    rollout = show(policy)
     tokens = rollout.sample.tokens.clone()
     last = rollout.sample.prompt_length + rollout.length
     tokens[torch.arange(tokens.shape[1]) >= last[:, None]] = 33
@@ -163,7 +163,7 @@ def test_what_stands_right_of_a_row_is_not_read(policy):
 
 
 def test_neither_order_nor_company_of_rows_matters(policy):
-    rollout = shown(policy)
+    rollout = show(policy)
     whole = policy.evidence(rollout, ENTROPY)
     order = torch.tensor([5, 0, 7, 2, 1, 6, 3, 4])
     shuffled = policy.evidence(take(rollout, order), ENTROPY)
@@ -174,7 +174,7 @@ def test_neither_order_nor_company_of_rows_matters(policy):
 
 
 def test_rows_of_two_rollouts_can_be_joined(policy):
-    first, second = shown(policy), policy.encode(questions(("a", "cab")), key=0, slots=[8, 9])
+    first, second = show(policy), policy.encode(questions(("a", "cab")), key=0, slots=[8, 9])
     both = policy.evidence(concat([first, second]), NOTHING).logp
     assert_close(both[:8], policy.evidence(first, NOTHING).logp, atol=1e-6, rtol=0)
     short = policy.evidence(second, NOTHING).logp
@@ -182,14 +182,14 @@ def test_rows_of_two_rollouts_can_be_joined(policy):
 
 
 def test_a_mask_with_holes_gives_numbers_in_it_alone(policy):
-    rollout = shown(policy)
+    rollout = show(policy)
     holes = rollout.mask & (torch.arange(rollout.mask.shape[1]) % 2 == 0)
     got = policy.evidence(replace(rollout, mask=holes), NOTHING).logp
     assert_close(got, policy.evidence(rollout, NOTHING).logp * holes, atol=1e-6, rtol=0)
 
 
 def test_rows_without_a_trained_step_still_run_backward(policy):
-    rollout = shown(policy)
+    rollout = show(policy)
     evidence = policy.evidence(replace(rollout, mask=torch.zeros_like(rollout.mask)), ENTROPY)
     (evidence.logp.sum() + evidence.entropy.sum()).backward()
     assert not evidence.logp.any()
@@ -201,7 +201,7 @@ def test_passes_without_gradient_are_cut_by_tokens(learned):
     for budget in (2**14, 40, 1):
         policy = small(token_budget=budget)
         policy.load_weights(learned)
-        rollout = shown(policy)
+        rollout = show(policy)
         results.append(policy.scorer.in_parts(rollout.sample, rollout.mask).logp)
     assert_close(results[1], results[0], atol=1e-6, rtol=0)
     assert_close(results[2], results[0], atol=1e-6, rtol=0)
@@ -217,7 +217,7 @@ def test_recomputed_activations_change_no_gradient(learned, saving):
     for options in ({}, saving):
         policy = small(**options)
         policy.load_weights(learned)
-        rollout = shown(policy)
+        rollout = show(policy)
         policy.evidence(rollout, NOTHING).logp.sum().backward()
         gradients.append([p.grad for p in policy.trainable().values()])
         assert not any(module.training for module in policy.network.modules())
@@ -229,7 +229,7 @@ def test_recomputed_activations_change_no_gradient(learned, saving):
 def test_recomputing_keeps_fewer_activations(learned, saving, share):
     def kept(options):
         policy = small(**options)
-        rollout, sizes = shown(policy), []
+        rollout, sizes = show(policy), []
         with torch.autograd.graph.saved_tensors_hooks(
             lambda x: sizes.append(x.numel()) or x, lambda x: x
         ):
@@ -245,7 +245,7 @@ def test_a_compiled_trunk_gives_the_same_numbers(learned):
     for compiled in (False, True):
         policy = small(torch_compile=compiled)
         policy.load_weights(learned)
-        evidence = policy.evidence(shown(policy), ENTROPY)
+        evidence = policy.evidence(show(policy), ENTROPY)
         evidence.logp.sum().backward()
         results.append([evidence.logp, *(p.grad for p in policy.trainable().values())])
     for got, want in zip(*results, strict=True):
@@ -255,7 +255,7 @@ def test_a_compiled_trunk_gives_the_same_numbers(learned):
 def test_narrow_weights_give_wide_numbers():
     with pytest.warns(UserWarning, match="bfloat16 weights are trained"):
         policy = small(dtype="bfloat16")
-    evidence = policy.evidence(shown(policy), ENTROPY)
+    evidence = policy.evidence(show(policy), ENTROPY)
     assert evidence.logp.dtype == evidence.entropy.dtype == torch.float32
     numbers = evidence.logp[evidence.logp != 0]
     assert (numbers != numbers.bfloat16().float()).any()

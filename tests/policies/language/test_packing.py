@@ -105,7 +105,7 @@ def test_packing_and_token_budgets_leave_the_gradient_of_an_update(name, critic,
     assert max(g.abs().max() for g in want.values()) > 1e-5
 
 
-def shown(policy):
+def show(policy):
     return policy.encode(questions(), key=0, slots=range(8))
 
 
@@ -115,7 +115,7 @@ def test_nothing_of_a_neighbour_reaches_a_row(critic):
     values = frozenset({"values"})
     policy = small(values, critic=critic, packing=True)
     torch.nn.init.normal_(policy.critic.head.weight)
-    rollout = shown(policy)
+    rollout = show(policy)
     before = policy.evidence(rollout, values)
     for changed in range(8):
         tokens = rollout.sample.tokens.clone()
@@ -160,7 +160,7 @@ def test_attention_is_as_wide_as_the_longest_row_and_not_as_all_of_them():
 
 def test_a_pass_reads_few_places_that_no_row_fills():
     policy = small(packing=True)
-    rollout, sizes = shown(policy), []
+    rollout, sizes = show(policy), []
     policy.scorer.trunk.run.register_forward_pre_hook(
         lambda _, __, given: sizes.append(given["input_ids"].numel()), with_kwargs=True
     )
@@ -179,7 +179,7 @@ def test_families_that_keep_rows_apart_are_packed(family):
     """Rotary and learned positions, sliding windows, experts: as if each row were alone."""
     policy = small(build=partial(random_model, family), packing="auto")
     assert policy.packs
-    rollout = shown(policy)
+    rollout = show(policy)
     together = policy.evidence(rollout, NOTHING).logp
     for row in range(8):
         alone = policy.evidence(take(rollout, torch.tensor([row])), NOTHING).logp

@@ -19,13 +19,15 @@ def chi_square(tokens, bins, probability):
     return ((seen - expected) ** 2 / expected).sum().item(), len(seen) - 1
 
 
-def drawn(logits, rows):
+def draw_tokens(logits, rows):
     return draw(logits.expand(rows, -1), rng.key(1, torch.arange(rows)), PLAIN).token
 
 
 def test_a_small_vocabulary_is_drawn_from_its_softmax():
     logits = torch.tensor([2.0, 1.0, 0.0, -1.0, 0.5])
-    statistic, freedom = chi_square(drawn(logits, 20_000), torch.arange(5), logits.softmax(-1))
+    statistic, freedom = chi_square(
+        draw_tokens(logits, 20_000), torch.arange(5), logits.softmax(-1)
+    )
     assert statistic < freedom + 4 * math.sqrt(2 * freedom)
 
 
@@ -37,13 +39,13 @@ def test_a_large_vocabulary_is_drawn_from_its_softmax(scale):
     mass = logits.softmax(-1)[order].cumsum(0)
     bins = torch.empty(4200, dtype=torch.int64)
     bins[order] = (40 * mass).long().unique(return_inverse=True)[1]  # of similar mass, none empty
-    statistic, freedom = chi_square(drawn(logits, 2000), bins, logits.softmax(-1))
+    statistic, freedom = chi_square(draw_tokens(logits, 2000), bins, logits.softmax(-1))
     assert statistic < freedom + 4 * math.sqrt(2 * freedom)
 
 
 def test_the_noise_of_a_block_is_not_that_of_a_token():
     """With shared noise token 0 would be 68 times as frequent."""
-    tokens = drawn(torch.zeros(68 * 64), 6000)
+    tokens = draw_tokens(torch.zeros(68 * 64), 6000)
     assert (tokens < 64).sum() > 60
     assert (tokens == 0).sum() < 9
 

@@ -19,7 +19,7 @@ NEEDS = frozenset({"teacher_logp", "old_logp"})
 NARROW = {"hidden_size": 32, "num_layers": 2, "head_dim": 8}
 
 
-def written(folder, seed, **sizes):
+def write(folder, seed, **sizes):
     """A teacher in Hugging Face format."""
     for part in tiny_lm(seed=seed, **(NARROW | sizes)):
         part.save_pretrained(folder)
@@ -34,16 +34,16 @@ def taught(needs=NEEDS, *, sampling=None, teachers=None, **folders):
     return policy
 
 
-def sampled(policy, prompts=None, **changes):
+def sample_rows(policy, prompts=None, **changes):
     sampling = replace(policy.sampling, **changes)
     prompts = prompts or questions()
     return policy.sample(prompts, 2, key=5, slots=range(len(prompts)), sampling=sampling)
 
 
 def test_a_teacher_says_how_likely_it_thinks_the_tokens_of_the_student(tmp_path):
-    folder = written(tmp_path / "model", 1, hidden_size=48)
+    folder = write(tmp_path / "model", 1, hidden_size=48)
     policy = taught(others=str(tmp_path))
-    rollout = sampled(policy)
+    rollout = sample_rows(policy)
     said = policy.complete(rollout, NEEDS)
     alone = small(path=folder)
     want = alone.evidence(rollout, NOTHING).logp.detach()
@@ -55,16 +55,16 @@ def test_a_teacher_says_how_likely_it_thinks_the_tokens_of_the_student(tmp_path)
 
 
 def test_a_teacher_with_the_weights_of_the_student_says_exactly_the_same(tmp_path):
-    policy = taught(others=written(tmp_path, 0))
-    rollout = sampled(policy, top_k=5)  # differs from training, so it is computed again
+    policy = taught(others=write(tmp_path, 0))
+    rollout = sample_rows(policy, top_k=5)  # differs from training, so it is computed again
     said = policy.complete(rollout, NEEDS)
     assert said.old_logp is not said.behaviour_logp
     assert torch.equal(said.teacher_logp, said.old_logp)
 
 
 def test_both_divide_their_logits_by_the_temperature_of_the_sample(tmp_path):
-    policy = taught(others=written(tmp_path, 1), sampling=Sampling(max_new_tokens=8, temperature=2))
-    rollout = sampled(policy)
+    policy = taught(others=write(tmp_path, 1), sampling=Sampling(max_new_tokens=8, temperature=2))
+    rollout = sample_rows(policy)
     said = policy.complete(rollout, NEEDS).teacher_logp
     warm = replace(rollout.sample, temperature=torch.ones_like(rollout.sample.temperature))
     other = policy.complete(replace(rollout, sample=warm), NEEDS).teacher_logp
@@ -73,11 +73,11 @@ def test_both_divide_their_logits_by_the_temperature_of_the_sample(tmp_path):
 
 def test_each_source_has_the_teacher_of_its_most_particular_name(tmp_path):
     names = {"sort/long": 1, "sort": 2, "others": 3}
-    folders = {source: written(tmp_path / str(seed), seed) for source, seed in names.items()}
+    folders = {source: write(tmp_path / str(seed), seed) for source, seed in names.items()}
     policy = taught(**folders)
     sources = ("sums", "sort/long", "sort/short", "sort")
     prompts = [replace(p, source=s) for p, s in zip(questions()[:4], sources, strict=True)]
-    rollout = sampled(policy, prompts)
+    rollout = sample_rows(policy, prompts)
     together = policy.complete(rollout, NEEDS).teacher_logp
     for row, source in enumerate(("others", "sort/long", "sort", "sort")):
         alone = taught(others=folders[source]).complete(rollout, NEEDS).teacher_logp
@@ -88,26 +88,26 @@ def test_each_source_has_the_teacher_of_its_most_particular_name(tmp_path):
 
 
 def test_one_folder_is_loaded_once(tmp_path):
-    folder = written(tmp_path, 1)
+    folder = write(tmp_path, 1)
     scorers = taught(sort=folder, others=folder).teachers.scorers
     assert scorers["sort"] is scorers["others"]
 
 
 def test_logits_beyond_the_tokenizer_are_left_out_and_that_is_said(tmp_path, caplog):
     model, tokenizer = tiny_lm(seed=1, **NARROW)
-    plain = written(tmp_path / "plain", 1)
+    plain = write(tmp_path / "plain", 1)
     model.resize_token_embeddings(48, mean_resizing=False)
     model.get_output_embeddings().weight.data[40:] = 3.0
     model.save_pretrained(tmp_path / "wide")
     tokenizer.save_pretrained(tmp_path / "wide")
     policy = taught(others=str(tmp_path / "wide"))
     assert "logits of 48 tokens and the policy of 40; those beyond 40" in caplog.text
-    rollout = sampled(policy)
+    rollout = sample_rows(policy)
     want = taught(others=plain).complete(rollout, NEEDS).teacher_logp
     assert_close(policy.complete(rollout, NEEDS).teacher_logp, want, atol=1e-6, rtol=0)
 
 
-def renamed(**changes):
+def rename(**changes):
     """The policy's tokenizer with other names for some tokens."""
     tokenizer = character_tokenizer()
     state = tokenizer.backend_tokenizer.to_str()
@@ -124,7 +124,7 @@ def chat(tokenizer, **options):
 def test_the_first_difference_of_two_tokenizers_is_named():
     own = chat(character_tokenizer())
     assert first_difference(own, chat(character_tokenizer())) is None
-    swapped = renamed(a="§", b="a")
+    swapped = rename(a="§", b="a")
     assert first_difference(own, chat(swapped)) == ("token 15 is '§' there and 'a' in the policy's")
     ended = character_tokenizer()
     ended.eos_token = "<pad>"
@@ -137,7 +137,7 @@ def test_the_first_difference_of_two_tokenizers_is_named():
 def test_a_teacher_of_other_tokens_is_refused(tmp_path):
     model, _ = tiny_lm(seed=1, **NARROW)
     model.save_pretrained(tmp_path)
-    renamed(a="§", b="a").save_pretrained(tmp_path)
+    rename(a="§", b="a").save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="same tokenizer") as refused:
         taught(others=str(tmp_path))
     assert str(refused.value) == (
@@ -148,9 +148,9 @@ def test_a_teacher_of_other_tokens_is_refused(tmp_path):
 
 
 def test_a_teacher_that_reads_too_little_is_an_error(tmp_path):
-    policy = taught(others=written(tmp_path, 1, max_positions=12))
+    policy = taught(others=write(tmp_path, 1, max_positions=12))
     with pytest.raises(ValueError, match=r"the teacher of others reads at most 12 tokens, but a"):
-        policy.complete(sampled(policy), NEEDS)
+        policy.complete(sample_rows(policy), NEEDS)
 
 
 def test_a_folder_that_holds_no_model_is_named_as_a_teacher(tmp_path):

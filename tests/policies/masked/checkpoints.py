@@ -45,7 +45,7 @@ def write_llada(folder):
     state["model.transformer.wte.weight"] = torch.randn(VOCABULARY, WIDTH)
     state["model.transformer.ln_f.weight"] = 1 + 0.1 * torch.randn(WIDTH)
     state["model.transformer.ff_out.weight"] = 0.3 * torch.randn(VOCABULARY, WIDTH)
-    return written(folder, LLADA, state)
+    return write(folder, LLADA, state)
 
 
 def write_dream(folder):
@@ -55,10 +55,10 @@ def write_dream(folder):
     torch.manual_seed(0)
     own = {k: v for k, v in DREAM.items() if k not in ("model_type", "architectures", "auto_map")}
     state = Qwen2ForCausalLM(Qwen2Config(**own)).state_dict()
-    return written(folder, DREAM, {name: x.contiguous() for name, x in state.items()})
+    return write(folder, DREAM, {name: x.contiguous() for name, x in state.items()})
 
 
-def written(folder, config, state):
+def write(folder, config, state):
     from transformers import PreTrainedTokenizerFast
 
     folder.mkdir(parents=True)
@@ -86,7 +86,7 @@ def llada_logits(state, tokens):
         y = rms_norm(x, (WIDTH,), own["attn_norm"], 1e-5)
         q, k, v = (heads(y @ own[f"{name}_proj"].T) for name in "qkv")
         k, v = (one.repeat_interleave(HEADS // GROUPS, 1) for one in (k, v))
-        seen = scaled_dot_product_attention(rotated(q), rotated(k), v)
+        seen = scaled_dot_product_attention(rotate(q), rotate(k), v)
         x = x + seen.transpose(1, 2).flatten(2) @ own["attn_out"].T
         y = rms_norm(x, (WIDTH,), own["ff_norm"], 1e-5)
         x = x + (silu(y @ own["ff_proj"].T) * (y @ own["up_proj"].T)) @ own["ff_out"].T
@@ -98,7 +98,7 @@ def heads(x):
     return x.unflatten(-1, (-1, WIDTH // HEADS)).transpose(1, 2)
 
 
-def rotated(x):
+def rotate(x):
     """The two halves of a head, rotated by position * theta^(-2i / size)."""
     size = x.shape[-1]
     speed = 500000.0 ** -(torch.arange(0, size, 2) / size)

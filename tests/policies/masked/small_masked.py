@@ -32,7 +32,7 @@ def small_masked(likelihood=path, needs=NOTHING, epochs=2, **options):
     return policy
 
 
-def asked(policy, size=3, **numbers):
+def make_rollout(policy, size=3, **numbers):
     """Two prompts of different lengths, each answered several times."""
     own = sampling(**numbers) if numbers else None
     return policy.sample(questions(("dbca", "fa")), size, key=7, slots=[0, 1], sampling=own)

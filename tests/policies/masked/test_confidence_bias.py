@@ -17,7 +17,7 @@ ROWS = 40_000
 CLOSE = 0.008  # four standard deviations of a share of the rows
 
 
-def unmasked(order):
+def unmask_in_order(order):
     """The tokens written at one position per step, [ROWS, 2]."""
     keys = torch.arange(ROWS)
     hidden = torch.ones(ROWS, 2, dtype=torch.bool)
@@ -45,7 +45,7 @@ def priority_of(order, token, keys, place):
 
 @pytest.mark.parametrize("order", ["random", "entropy", "margin"])
 def test_orders_that_look_at_no_candidate_write_what_was_drawn(order):
-    share = (unmasked(order) == 0).double().mean(0)
+    share = (unmask_in_order(order) == 0).double().mean(0)
     assert (share - torch.tensor([0.9, 0.6])).abs().max() < CLOSE
     assert not ORDERS[order].by_candidate
 
@@ -53,7 +53,7 @@ def test_orders_that_look_at_no_candidate_write_what_was_drawn(order):
 def test_confidence_writes_the_likely_more_often_than_it_is_drawn():
     """The likely token of the confident position is drawn at once, or drawn again after the other
     position was written first: 0.9 + 0.1 * 0.9. Its score, 1 - 0.9 or -0.9, has mean 0.09."""
-    share = (unmasked("confidence") == 0).double().mean(0)
+    share = (unmask_in_order("confidence") == 0).double().mean(0)
     assert abs(share[0] - 0.99) < CLOSE
     assert share[0] - 0.9 > 10 * CLOSE  # the bias
     assert ORDERS["confidence"].by_candidate
@@ -62,7 +62,7 @@ def test_confidence_writes_the_likely_more_often_than_it_is_drawn():
 def test_rewards_that_are_compared_leave_the_right_direction():
     """The reason for a warning instead of a refusal: with centred rewards the gradient is the
     covariance of reward and score, which does not depend on the score's mean, for either token."""
-    unlikely = (unmasked("confidence")[:, 0] == 1).double()
+    unlikely = (unmask_in_order("confidence")[:, 0] == 1).double()
     score = unlikely - 0.1  # d log p / d logit of the token that is rewarded
     assert (unlikely * score).mean() > 0  # the reward itself: right here,
     assert score.mean() < -0.08  # but a constant reward pushes the other way

@@ -36,7 +36,7 @@ def conditional(logits, place, hidden):
     return logits[right].logsumexp(0) - logits[fits].logsumexp(0)
 
 
-def asked(logits, hidden):
+def ask(logits, hidden):
     """The table's log p of the masked positions in each state, 0 elsewhere: [N, L] -> [N, L]."""
     known = {}
     for state in {tuple(row) for row in hidden.tolist()}:
@@ -114,7 +114,7 @@ def test_a_bound_of_exact_conditionals_is_log_p_and_so_is_its_gradient(
     noise_is(monkeypatch, noise)
     logits, rows = table(), rows_of([length] * len(noise), place)
     drawn = elbo(rows, masks=masks, trailing=trailing, **numbers)
-    values = drawn.values(asked(logits, drawn.hidden), len(noise))
+    values = drawn.values(ask(logits, drawn.hidden), len(noise))
     value = (values * torch.tensor(share, dtype=torch.float64)[:, None]).sum(0)
     behind = list(range(length, LENGTH)) if trailing == "hidden" else []
     # The weights of counts are float32.
@@ -145,7 +145,7 @@ def test_fixed_levels_are_the_sum_over_their_masks(points, length, monkeypatch):
     noise_is(monkeypatch, [[i / LENGTH for i in row] for row in ORDERS])
     logits, rows = table(), rows_of([length] * len(ORDERS), [0.0] * len(ORDERS))
     drawn = elbo(rows, masks="counted", levels="gauss", states=points)
-    value = drawn.values(asked(logits, drawn.hidden), len(ORDERS)).mean(0)
+    value = drawn.values(ask(logits, drawn.hidden), len(ORDERS)).mean(0)
     counts = [(max(round(t * length), 1), weight) for t, weight in GAUSS[points]]
 
     def weigh(n):
@@ -164,7 +164,7 @@ def test_values_of_tokens_are_those_of_a_loop_over_positions(trailing, monkeypat
     noise_is(monkeypatch, noise, levels=0.6)
     logits, rows, level = table().detach(), rows_of(LENGTHS, [0.0] * 5), 0.2 + 0.6 * 0.6
     got = {
-        of: drawn.values(asked(logits, drawn.hidden), 5)
+        of: drawn.values(ask(logits, drawn.hidden), 5)
         for of, drawn in {
             "one": one_step(rows, trailing=trailing, p_mask_prompt=0.0),
             "three": coupled_tokens(rows, trailing=trailing),
@@ -189,7 +189,7 @@ def test_a_merged_path_is_a_loop_over_the_steps_of_each_row(shrink):
     when = torch.tensor([[5, 0, 2, 7], [1, 1, 0, 3], [0, 4, 2, 4], [6, 5, 4, 3], [0, 1, 2, 3]])
     logits, rows = table().detach(), rows_of(LENGTHS, [0.0] * 5, when=when)
     for drawn in [merged_path(rows, shrink=shrink), *([path(rows)] if shrink == 1 else [])]:
-        got = drawn.values(asked(logits, drawn.hidden), 5)
+        got = drawn.values(ask(logits, drawn.hidden), 5)
         for row, length in enumerate(LENGTHS):
             steps = sorted({*when[row].tolist()})
             for place in range(LENGTH):

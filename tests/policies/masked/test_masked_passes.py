@@ -4,8 +4,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from laws.bench import Published, published
-from policies.masked.small_masked import POSITIONS, asked, sampling, small_masked
+from laws.bench import Published, load_preset
+from policies.masked.small_masked import POSITIONS, make_rollout, sampling, small_masked
 
 from tandem.config import compose
 from tandem.training.batches import needs_of
@@ -17,7 +17,7 @@ PRESETS = ("grpo", "trace_rl", "diffu_grpo", "coupled_grpo", "espo", "wd1", "spg
 
 @cache
 def algorithm_of(preset: str) -> Published:
-    return published(compose([f"algorithm={preset}", "model=tiny_masked", "~recipe"]))
+    return load_preset(compose([f"algorithm={preset}", "model=tiny_masked", "~recipe"]))
 
 
 class Plan:
@@ -47,12 +47,12 @@ class Watch:
         return passes
 
 
-def counted(preset: str) -> tuple[float, float, float]:
+def count(preset: str) -> tuple[float, float, float]:
     """Passes per row: before the first update, per update, before the updates of another epoch."""
     algorithm = algorithm_of(preset)
     needs = needs_of(algorithm, Plan(algorithm))
     policy = small_masked(algorithm.likelihood, needs, sampling=sampling(steps=POSITIONS))
-    rollout = asked(policy)
+    rollout = make_rollout(policy)
     if rollout.behaviour_logp is not None:  # as measured on rows of the first rollout
         policy.trusts(rollout)
     whole = rollout.mask.all(1).nonzero()[:, 0]  # a row that ends early has fewer steps to replay
@@ -69,6 +69,6 @@ def counted(preset: str) -> tuple[float, float, float]:
 
 @pytest.mark.parametrize("preset", PRESETS)
 def test_the_page_says_how_often_the_model_is_asked(preset):
-    before, live, again = counted(preset)
+    before, live, again = count(preset)
     row = f"| `{preset}` | {live:g} | {before:g} | {again:g} |"
     assert row in PAGE.read_text(encoding="utf-8").splitlines(), row

@@ -20,16 +20,16 @@ def picture(side=16, shift=0, width=None):
     return show(torch.rand(size, generator=torch.Generator().manual_seed(shift)).mul(255).byte())
 
 
-def asked(number, text, *images, answer="red"):
+def make_prompt(number, text, *images, answer="red"):
     return Prompt(id=number, source="s", text=text, images=images, answer=answer)
 
 
 def questions():
     """Of different lengths: one image, none, and two of different sizes."""
     return [
-        asked(0, f"{IMAGE} colour ?", picture(16)),
-        asked(1, "how many red circle ?"),
-        asked(2, f"{IMAGE} what {IMAGE} shape ?", picture(24, 1), picture(16, 2)),
+        make_prompt(0, f"{IMAGE} colour ?", picture(16)),
+        make_prompt(1, "how many red circle ?"),
+        make_prompt(2, f"{IMAGE} what {IMAGE} shape ?", picture(24, 1), picture(16, 2)),
     ]
 
 
@@ -45,5 +45,5 @@ def small_vision(needs=NOTHING, *, sampling=None, **options):
     return policy
 
 
-def answered(policy, size=2):
+def answer(policy, size=2):
     return policy.sample(questions(), size, key=3, slots=[0, 1, 2])

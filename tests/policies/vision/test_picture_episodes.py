@@ -21,7 +21,7 @@ from tandem.policies.vision.tiny_vlm import tiny_vlm
 from tandem.types import IMAGE, Prompt, take
 
 sys.path.append(str(Path(__file__).parents[2] / "environments"))
-from worlds import asked
+from worlds import make_environment
 
 SMALL = {"num_layers": 1, "hidden_size": 48, "tower_layers": 1, "max_positions": 256}
 SEEING = ["language", "projector", "vision"]
@@ -40,14 +40,14 @@ def seeing(environment, *, packing=False, **options):
     return policy
 
 
-def played(policy, prompts=DATA.train[:3], group_size=2, **options):
+def play(policy, prompts=DATA.train[:3], group_size=2, **options):
     return policy.sample(list(prompts), group_size, key=5, slots=range(len(prompts)), **options)
 
 
 @pytest.mark.parametrize("packing", [False, "auto"])
 def test_training_says_of_each_move_what_the_sampler_said(packing):
-    policy = seeing(asked(MazeShown()), packing=packing)
-    rows = played(policy)
+    policy = seeing(make_environment(MazeShown()), packing=packing)
+    rows = play(policy)
     assert rows.turn.amax() > 1 and min(map(len, rows.sample.images)) > 1
     assert_close(
         policy.logp(rows), torch.where(rows.mask, rows.behaviour_logp, 0), atol=2e-5, rtol=1e-5
@@ -55,8 +55,8 @@ def test_training_says_of_each_move_what_the_sampler_said(packing):
 
 
 def test_another_picture_changes_the_moves_behind_it_and_none_before():
-    policy = seeing(asked(MazeShown()))
-    rows = take(played(policy), torch.tensor([0]))
+    policy = seeing(make_environment(MazeShown()))
+    rows = take(play(policy), torch.tensor([0]))
     black = show(torch.zeros(24, 24, 3, dtype=torch.uint8))
     (own,) = rows.sample.images
     other = replace(rows, sample=replace(rows.sample, images=((own[0], black, *own[2:]),)))
@@ -69,8 +69,10 @@ def test_another_picture_changes_the_moves_behind_it_and_none_before():
 @pytest.mark.parametrize("frozen", [True, False])
 def test_no_token_of_a_picture_is_trained_and_a_frozen_tower_gets_no_gradient(frozen):
     """Only moves are trained, and those before an image do not depend on it."""
-    policy = seeing(asked(MazeShown()), **({} if frozen else {"target_components": SEEING}))
-    rows = take(played(policy), torch.tensor([0]))
+    policy = seeing(
+        make_environment(MazeShown()), **({} if frozen else {"target_components": SEEING})
+    )
+    rows = take(play(policy), torch.tensor([0]))
     before = int(rows.sample.prompt_length[0])
     behind = rows.sample.tokens[:, before : before + rows.mask.shape[1]]
     assert not (rows.mask & (behind == policy.scorer.inputs.image_token)).any()
@@ -84,9 +86,9 @@ def test_no_token_of_a_picture_is_trained_and_a_frozen_tower_gets_no_gradient(fr
 
 
 def test_cuts_and_company_move_no_token():
-    policy = seeing(asked(MazeShown()))
-    want = played(policy, DATA.train[:4])
-    small = played(policy, DATA.train[:4], sampling=replace(policy.sampling, max_rows=3))
+    policy = seeing(make_environment(MazeShown()))
+    want = play(policy, DATA.train[:4])
+    small = play(policy, DATA.train[:4], sampling=replace(policy.sampling, max_rows=3))
     alone = policy.sample(list(DATA.train[2:3]), 2, key=5, slots=[2])
     assert small.outputs == want.outputs and alone.outputs == want.outputs[4:6]
     rows = torch.tensor([4, 5])
@@ -95,16 +97,16 @@ def test_cuts_and_company_move_no_token():
 
 
 def test_a_row_of_which_the_end_is_not_read_shows_the_pictures_that_are():
-    policy = seeing(asked(MazeShown()))
-    rows = played(policy)
+    policy = seeing(make_environment(MazeShown()))
+    rows = play(policy)
     first = rows.mask & (rows.turn == 1)
     cut = policy.scorer(rows.sample, first).logp
     assert_close(cut, torch.where(first, policy.logp(rows), 0), atol=1e-5, rtol=1e-5)
 
 
 def test_a_demonstration_has_the_ids_that_the_same_moves_would_have_read():
-    policy = seeing(asked(MazeShown()))
-    rows = played(policy, DATA.train[:1], 1)
+    policy = seeing(make_environment(MazeShown()))
+    rows = play(policy, DATA.train[:1], 1)
     told = rows.prompts[0].episode["turns"]
     moves = [one["content"] for one in told if one["role"] == "assistant"]
     said = [{"role": "user", "content": f"what ?{IMAGE}"}]
@@ -128,7 +130,7 @@ TEMPLATE = (
 
 
 def test_a_picture_stands_in_a_template_as_the_family_writes_it_and_no_text_forges_one():
-    policy = seeing(asked(MazeShown()))
+    policy = seeing(make_environment(MazeShown()))
     chat, bridge = policy.chat, policy.episodes.of[None].bridge
     chat.processor.chat_template = TEMPLATE.replace("EOS", chat.tokenizer.eos_token)
     bridge = type(bridge)(chat, policy.ends, limit=64)
@@ -155,7 +157,7 @@ def test_what_a_world_shows_must_be_marked_and_said():
                 close = lambda self: None  # noqa: E731
                 return type("E", (), {"opening": said, "close": close})()
 
-        rows = played(seeing(Environment(World(), attempts=1, timeout=None, max_tokens=None)))
+        rows = play(seeing(Environment(World(), attempts=1, timeout=None, max_tokens=None)))
         return rows.prompts[0].episode["lost"]
 
     picture = draw_maze({"a": {}}, "a", "b")
@@ -192,7 +194,7 @@ def retold(world):
     policy = seeing(Environment(world, attempts=1, timeout=None, max_tokens=None))
     picture = draw_maze({"a": {}}, "a", "b")
     asked = Prompt(id=0, source="x", text=f"{IMAGE} what ?", images=(picture,))
-    return policy, played(policy, [asked], 2)
+    return policy, play(policy, [asked], 2)
 
 
 def test_pictures_of_a_prompt_are_not_of_an_opening_in_its_place_nor_of_another_conversation():

@@ -53,7 +53,7 @@ def root(tmp_path_factory):
     return tmp_path_factory.mktemp("families")
 
 
-def loaded(family, root, components=("language",), **options):
+def load(family, root, components=("language",), **options):
     policy = VisionLanguagePolicy(
         path=str(folder_of(family, root)), target_components=components, **options
     )
@@ -70,7 +70,7 @@ def chats():
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_token_ids_are_those_of_the_familys_own_processor(family, root):
-    policy = loaded(family, root)
+    policy = load(family, root)
     for prompt, ids in zip(chats(), policy.chat.encode(chats()), strict=True):
         images = [image.load().numpy() for image in prompt.images] or None
         text = policy.chat.text(prompt)
@@ -80,7 +80,7 @@ def test_token_ids_are_those_of_the_familys_own_processor(family, root):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_rows_are_the_same_in_any_layout_and_in_sampling(family, root):
-    policy = loaded(family, root, EVERY)
+    policy = load(family, root, EVERY)
     policy.double()
     rollout = policy.sample(chats(), 2, key=1, slots=[0, 1, 2])
     want = policy.logp(rollout)
@@ -96,7 +96,7 @@ def test_rows_are_the_same_in_any_layout_and_in_sampling(family, root):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_model_alone_says_the_same_of_a_row_by_its_own_pixels(family, root):
-    policy = loaded(family, root)
+    policy = load(family, root)
     policy.double()
     rollout = policy.sample(chats(), 1, key=1, slots=[0, 1, 2])
     for row, prompt in enumerate(chats()):
@@ -123,7 +123,7 @@ def test_the_model_alone_says_the_same_of_a_row_by_its_own_pixels(family, root):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_it_is_told_which_weights_make_tokens_of_what_the_tower_says(family, root):
-    policy = loaded(family, root)
+    policy = load(family, root)
     names = {id(p): n for n, p in policy.network.named_parameters()}
     found = components_of(policy.network)
     assert sum(map(len, found.values())) == len(names)
@@ -135,7 +135,7 @@ def test_it_is_told_which_weights_make_tokens_of_what_the_tower_says(family, roo
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gradients_reach_every_component(family, root):
-    policy = loaded(family, root, EVERY)
+    policy = load(family, root, EVERY)
     rollout = policy.sample(chats(), 1, key=1, slots=[0, 1, 2])
     (policy.evidence(rollout, NOTHING).logp ** 2).sum().backward()
     for name, parameters in components_of(policy.network).items():

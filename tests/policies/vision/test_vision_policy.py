@@ -7,8 +7,8 @@ import pytest
 import torch
 from policies.vision.small_vision import (
     NOTHING,
-    answered,
-    asked,
+    answer,
+    make_prompt,
     picture,
     questions,
     small_vision,
@@ -37,7 +37,7 @@ def logp_and_gradients(policy, rollout, lay):
 def test_packed_rows_with_pictures_are_the_padded_ones_and_the_rows_alone():
     policy = small_vision(target_components=EVERY)
     policy.double()
-    rollout = answered(policy)
+    rollout = answer(policy)
     assert policy.packs
     want, gradients = logp_and_gradients(policy, rollout, pad_rows)
     assert gradients["model.visual.patch_embed.proj.weight"].norm() > 0
@@ -58,7 +58,7 @@ def three_rows(layout):
 
 def test_three_rows_of_position_ids_let_packed_rows_see_one_another():
     policy = small_vision()
-    rollout = answered(policy)
+    rollout = answer(policy)
     places = TokenIndex.of(rollout.sample, rollout.mask)
     read = places.read(len(rollout.mask))
 
@@ -88,14 +88,14 @@ def test_the_probe_of_packing_sees_a_leak_through_three_rows():
 @pytest.mark.parametrize("max_rows", [512, 2])
 def test_what_sampling_says_is_what_training_says(max_rows):
     policy = small_vision(sampling=Sampling(max_new_tokens=4, max_rows=max_rows))
-    rollout = answered(policy, size=3)
+    rollout = answer(policy, size=3)
     assert_close(policy.logp(rollout), rollout.behaviour_logp, atol=1e-5, rtol=0)
     assert (rollout.length < 4).any()  # rows that ended were left out of later passes
 
 
 def test_a_picture_is_seen_and_so_is_which_one():
     policy = small_vision()
-    rollout = answered(policy, size=1)
+    rollout = answer(policy, size=1)
     others = tuple(
         tuple(picture(p.height, 9, p.width) for p in row) for row in rollout.sample.images
     )
@@ -109,7 +109,7 @@ def test_image_tokens_have_no_probability_in_sampling_or_training():
     image = policy.scorer.inputs.image_token
     with torch.no_grad():  # otherwise it would be the most likely token everywhere
         policy.network.get_input_embeddings().weight[image] += 5
-    rollout = answered(policy, size=8)
+    rollout = answer(policy, size=8)
     shown = rollout.sample.prompt_length[:, None] + torch.arange(rollout.mask.shape[1])
     shown = shown.clamp(max=rollout.sample.tokens.shape[1] - 1)
     assert not (rollout.sample.tokens.gather(1, shown)[rollout.mask] == image).any()
@@ -120,7 +120,7 @@ def test_image_tokens_have_no_probability_in_sampling_or_training():
 
 def test_rows_are_cut_and_joined_with_their_pictures():
     policy = small_vision()
-    rollout = answered(policy)
+    rollout = answer(policy)
     parts = [take(rollout, torch.tensor(rows)) for rows in ([3, 1], [0, 2, 4, 5])]
     logp, order = policy.logp(concat(parts)), [3, 1, 0, 2, 4, 5]
     assert_close(logp, policy.logp(rollout)[order], atol=1e-5, rtol=0)
@@ -131,7 +131,7 @@ def test_a_frozen_tower_looks_at_a_picture_once_in_an_iteration():
     looked = []
     tower = policy.network.get_encoder(modality="image")
     tower.register_forward_hook(lambda module, given, out: looked.append(len(given[0])))
-    rollout = answered(policy)
+    rollout = answer(policy)
     for _ in range(2):
         policy.evidence(rollout, NOTHING)
     assert sum(looked) == (16 * 16 + 24 * 24 + 16 * 16) // 16  # patches of three pictures
@@ -142,7 +142,7 @@ def test_a_frozen_tower_looks_at_a_picture_once_in_an_iteration():
 
 def test_a_reference_forgets_what_it_saw_as_the_policy_does():
     policy = small_vision(frozenset({"ref_logp"}))
-    policy.complete(answered(policy), frozenset({"ref_logp"}))
+    policy.complete(answer(policy), frozenset({"ref_logp"}))
     sides = policy.scorer.inputs, policy.reference.inputs
     assert all(len(side.kept) >= 3 for side in sides)
     policy.notify("iteration")
@@ -151,7 +151,7 @@ def test_a_reference_forgets_what_it_saw_as_the_policy_does():
 
 def test_what_a_frozen_tower_said_is_kept_up_to_a_size(monkeypatch):
     policy = small_vision()
-    rollout = answered(policy)
+    rollout = answer(policy)
     want = policy.logp(rollout)
     most = max(one.nbytes for one in policy.scorer.inputs.kept.values())
     policy.notify("iteration")
@@ -162,7 +162,7 @@ def test_what_a_frozen_tower_said_is_kept_up_to_a_size(monkeypatch):
 
 def test_many_pictures_are_looked_at_in_parts(monkeypatch):
     policy = small_vision()
-    want = policy.logp(rollout := answered(policy))
+    want = policy.logp(rollout := answer(policy))
     policy.notify("iteration")
     monkeypatch.setattr("tandem.policies.vision.tower.ROOM", 1)
     looked = []
@@ -174,7 +174,7 @@ def test_many_pictures_are_looked_at_in_parts(monkeypatch):
 
 def test_a_tower_that_learns_is_asked_again_after_an_update():
     policy = small_vision(target_components=EVERY)
-    rollout = answered(policy, size=1)
+    rollout = answer(policy, size=1)
     before = policy.logp(rollout)
     with torch.no_grad():
         policy.network.model.visual.patch_embed.proj.weight.mul_(-1)
@@ -199,7 +199,7 @@ def test_only_chosen_components_learn(component):
     policy = small_vision(target_components=[component])
     want = {id(p) for p in components_of(policy.network)[component]}
     assert {id(p) for p in policy.trainable().values()} == want
-    policy.evidence(answered(policy), NOTHING).logp.sum().backward()
+    policy.evidence(answer(policy), NOTHING).logp.sum().backward()
     for name, weight in policy.network.named_parameters():
         assert (weight.grad is not None) == (id(weight) in want), name
 
@@ -210,7 +210,7 @@ def test_adapters_are_in_the_language_layers_alone(caplog):
     assert "model.language_model.layers.*.self_attn.q_proj" in caplog.text
     assert "visual" not in caplog.text
     before = {n: p.clone() for n, p in policy.network.named_parameters() if "visual" in n}
-    rollout = answered(policy)
+    rollout = answer(policy)
     optimizer = torch.optim.Adam(policy.trainable().values(), lr=0.1)
     policy.evidence(rollout, NOTHING).logp.sum().backward()
     optimizer.step()
@@ -239,7 +239,7 @@ def test_a_mark_becomes_as_many_tokens_as_its_picture_has():
     image = policy.scorer.inputs.image_token
     counts = [ids.count(image) for ids in policy.chat.encode(questions())]
     assert counts == [4, 0, 9 + 4]  # 16 x 16 and 24 x 24 pixels, 8 x 8 of them a token
-    rollout = answered(policy, size=1)
+    rollout = answer(policy, size=1)
     assert policy.row_cost(rollout).tolist() == [
         len(ids) + length
         for ids, length in zip(
@@ -251,7 +251,7 @@ def test_a_mark_becomes_as_many_tokens_as_its_picture_has():
 @pytest.mark.parametrize("size", [(1, 1), (1, 60), (64, 3), (200, 8)])
 def test_pictures_of_any_size_are_read(size):
     policy = small_vision()
-    prompts = [asked(0, f"{IMAGE} what ?", picture(size[0], 0, size[1]))]
+    prompts = [make_prompt(0, f"{IMAGE} what ?", picture(size[0], 0, size[1]))]
     rollout = policy.sample(prompts, 2, key=0, slots=[0])
     assert_close(policy.logp(rollout), rollout.behaviour_logp, atol=1e-5, rtol=0)
 
@@ -259,7 +259,7 @@ def test_pictures_of_any_size_are_read(size):
 @pytest.mark.parametrize("text", [f"{IMAGE} {IMAGE} what ?", "what ?", f"{IMAGE} <|image_pad|> ?"])
 def test_a_prompt_with_another_number_of_marks_is_left_out(text):
     policy = small_vision()
-    wrong, right = asked(0, text, picture()), asked(1, f"{IMAGE} what ?", picture())
+    wrong, right = make_prompt(0, text, picture()), make_prompt(1, f"{IMAGE} what ?", picture())
     kept, left_out = policy.admit([wrong, right])
     assert kept == [right] and left_out[0][0] == wrong
     assert "has 1 images" in left_out[0][1]
@@ -268,8 +268,8 @@ def test_a_prompt_with_another_number_of_marks_is_left_out(text):
 def test_a_picture_that_the_processor_refuses_is_left_out_with_its_reason():
     policy = small_vision()
     thin, fine = (
-        asked(0, f"{IMAGE} what ?", picture(1, width=300)),
-        asked(1, f"{IMAGE} what ?", picture()),
+        make_prompt(0, f"{IMAGE} what ?", picture(1, width=300)),
+        make_prompt(1, f"{IMAGE} what ?", picture()),
     )
     kept, ((left_out, reason),) = policy.admit([thin, fine])
     assert kept == [fine] and left_out == thin and "aspect ratio" in reason
@@ -298,5 +298,5 @@ def test_it_is_saved_with_its_processor_and_loaded_again(tmp_path):
         ):
             weight.copy_(old)
     assert again.chat.encode(questions()) == policy.chat.encode(questions())
-    rollout = answered(policy)
+    rollout = answer(policy)
     assert_close(again.logp(rollout), policy.logp(rollout), atol=1e-6, rtol=0)

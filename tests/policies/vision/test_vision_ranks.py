@@ -1,7 +1,7 @@
 """Two ranks that train a vision tower, one of which has no image."""
 
 import torch
-from policies.vision.small_vision import NOTHING, answered, small_vision
+from policies.vision.small_vision import NOTHING, answer, small_vision
 from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing import assert_close
@@ -29,7 +29,7 @@ def gradients(policy):
 def of_a_rank():
     """The gradients after two steps: the second would wait for an unfinished first."""
     policy = small_vision(target_components=EVERY)
-    rollout = answered(policy)
+    rollout = answer(policy)
     loss = DistributedDataParallel(Loss(policy))
     own = take(rollout, torch.tensor((SHOWN, BLIND)[distributed.get_rank()]))
     for _ in range(2):
@@ -40,7 +40,7 @@ def of_a_rank():
 
 def test_a_rank_without_pictures_is_not_waited_for_and_gradients_are_those_of_all_rows():
     alone = small_vision(target_components=EVERY)
-    rollout = take(answered(alone), torch.tensor([*SHOWN, *BLIND]))
+    rollout = take(answer(alone), torch.tensor([*SHOWN, *BLIND]))
     (alone.evidence(rollout, NOTHING).logp.sum() / 2).backward()
     want = gradients(alone)
     for got in on_both(of_a_rank):

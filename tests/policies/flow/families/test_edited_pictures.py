@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small_flow import asked, small
+from small_flow import make_prompts, small
 
 from tandem.data.images import show
 from tandem.policies.flow.embeddings import input_of
@@ -28,7 +28,7 @@ def test_of_another_shape_the_middle_is_shown():
 
 
 def test_what_is_encoded_is_known_by_its_text_and_all_of_its_pictures():
-    (plain,) = asked(["make it red"])
+    (plain,) = make_prompts(["make it red"])
     first, second = (show(torch.full((2, 2, 3), x, dtype=torch.uint8)) for x in (1, 2))
     shown = replace(plain, text=IMAGE + plain.text, images=(first,))
     inputs = [input_of(plain), input_of(shown), input_of(replace(shown, images=(second,)))]
@@ -40,7 +40,7 @@ def test_what_is_encoded_is_known_by_its_text_and_all_of_its_pictures():
 def test_prompts_show_as_many_pictures_as_the_model_looks_at():
     policy = small()
     picture = show(torch.zeros(2, 2, 3, dtype=torch.uint8))
-    (one,) = asked(["red circle"])
+    (one,) = make_prompts(["red circle"])
     kept, ((_, reason),) = policy.admit([one, replace(one, images=(picture,))])
     assert kept == [one]
     assert reason == "has 1 input images, but the model takes 0; list them as `images`"

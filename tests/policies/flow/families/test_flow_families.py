@@ -13,7 +13,7 @@ from families import (
     REMAINING,
     STEPS,
     by_its_pipeline,
-    compared,
+    compare,
     flow_pipelines,
     in_two_sizes,
 )
@@ -40,7 +40,7 @@ CELLS = [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name 
 @pytest.mark.parametrize("name", CELLS)
 def test_it_paints_what_its_own_pipeline_paints(name, tmp_path):
     """With the folder's own noise levels, from the same noise, with and without guidance."""
-    for one in compared(name, tmp_path):
+    for one in compare(name, tmp_path):
         ours, theirs = one.latents
         assert theirs.std() > 0.1
         assert_close(ours, theirs, atol=1e-5, rtol=1e-5)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from policies.flow.tiny_families import FAMILIES
-from small_flow import KEY, asked, small
+from small_flow import KEY, make_prompts, small
 from torch.testing import assert_close
 
 from tandem.config import compose
@@ -35,7 +35,7 @@ def make(tmp_path_factory):
 def of_sizes():
     """Prompts for films of each size; the first is the policy's own."""
     sizes = (None, *SIZES[1:])
-    return [replace(p, size=size) for p, size in zip(asked(), sizes, strict=False)]
+    return [replace(p, size=size) for p, size in zip(make_prompts(), sizes, strict=False)]
 
 
 def alone(make, prompt, slot, **options):
@@ -48,7 +48,7 @@ def rows_of(slot):
     return torch.arange(GROUP) + GROUP * slot
 
 
-def published(channels=128, **options):
+def make_family(channels=128, **options):
     """The family as far as it knows the numbers of the published checkpoint."""
     adapter = LTX2(**options)
     of_sound = {"audio_sampling_rate": 16000, "audio_hop_length": 160, "audio_scale_factor": 4}
@@ -60,7 +60,7 @@ def published(channels=128, **options):
 
 def test_the_sound_fills_as_many_channels_as_its_tokens_need():
     """9 frames make 2 latent frames, and 3/8 s make 9 tokens of sound; one frame makes one."""
-    adapter = published(channels=64, resolution=64, width=96, frames=9)
+    adapter = make_family(channels=64, resolution=64, width=96, frames=9)
     assert adapter.sound(2) == (9, 64)
     assert adapter.canvas(None).latent_shape == (128 + 9 * 64 // 12, 2, 2, 3)
     assert adapter.canvas((96, 64)).latent_shape == (128 + 9 * 64 // 12, 2, 3, 2)
@@ -74,7 +74,7 @@ def test_the_preset_knows_the_size_of_a_latent(size):
     options = dict(zip(("resolution", "width", "frames"), size, strict=True))
     words = [f"model.adapter.{name}={x}" for name, x in options.items()]
     own = compose(["model=ltx_2", "data.path=x", *words]).model.latent_size
-    assert own == torch.Size(published(**options).canvas(None).latent_shape).numel()
+    assert own == torch.Size(make_family(**options).canvas(None).latent_shape).numel()
 
 
 def test_a_row_of_several_sizes_is_sampled_and_trained_as_alone(make):
@@ -95,7 +95,7 @@ def test_a_row_of_several_sizes_is_sampled_and_trained_as_alone(make):
 
 def test_the_same_tokens_move_elsewhere_in_a_film_on_its_side(make):
     policy = make()
-    prompts = asked()[:1]
+    prompts = make_prompts()[:1]
     x = torch.randn(1, *policy.adapter.latent_shape)
     sigma, condition = torch.ones(1), policy.library.rows(prompts, policy.device, guided=False)
     on_its_side = x.reshape(1, *policy.adapter.canvas((96, 64)).latent_shape)
@@ -106,7 +106,7 @@ def test_the_same_tokens_move_elsewhere_in_a_film_on_its_side(make):
 def test_what_is_behind_the_sound_ends_at_0_and_has_no_error(make):
     """5 tokens of 32 numbers in a channel of 3 x 8 x 8."""
     policy = make((64, 64), objective="denoising", sampling={"kernel": ode})
-    rollout = policy.sample(asked(), 1, key=KEY, slots=range(4))
+    rollout = policy.sample(make_prompts(), 1, key=KEY, slots=range(4))
     used = 16 * 3 * 8 * 8 + 5 * 32
     x0 = rollout.sample.x0.flatten(1)
     assert x0.shape[1] == 17 * 3 * 8 * 8

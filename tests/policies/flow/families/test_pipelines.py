@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from small_flow import KERNELS, KEY, NOTHING, gap_to_sampler, sampled, small, step_on
+from small_flow import KERNELS, KEY, NOTHING, gap_to_sampler, sample_rows, small, step_on
 from tiny_flux import write_flux
 from tiny_qwen_image import write_qwen_image
 from tiny_sd3 import write_pipeline
@@ -104,7 +104,7 @@ def flat(world, name, **options):
 @FAMILIES
 def test_pictures_of_another_size_have_their_own_schedule(world, name):
     policy = world.make(name, sampling=flat(world, name, resolution=48))
-    rollout = sampled(policy, 1, texts=TEXTS)
+    rollout = sample_rows(policy, 1, texts=TEXTS)
     latents = with_diffusers(name, world.folders[name], side=48)
     assert_close(rollout.sample.x0, latents, atol=2e-5, rtol=1e-4)
 
@@ -113,7 +113,7 @@ def test_pictures_of_another_size_have_their_own_schedule(world, name):
 def test_a_ratio_before_the_first_update_is_one(world, name, kernel):
     sampling = {"kernel": KERNELS[kernel], "storage": "bfloat16", "guidance_scale": 3.0}
     policy = world.make(name, sampling=sampling | {"schedule": world.schedule(name)})
-    rollout = sampled(policy, 3, texts=TEXTS)
+    rollout = sample_rows(policy, 3, texts=TEXTS)
     for rows in (8, 64):
         policy.forward_pass.max_rows = rows
         assert gap_to_sampler(policy, rollout) < SAME
@@ -147,11 +147,11 @@ def test_adapters_are_merged_and_beside_it_and_diffusers_loads_both(world, name,
     lora = Lora(r=4, alpha=8, target_modules=places)
     policy = world.make(name, lora=lora)
     for _ in range(2):
-        rollout = sampled(policy, texts=TEXTS)
+        rollout = sample_rows(policy, texts=TEXTS)
         step_on(policy, policy.evidence(rollout, NOTHING).logp.sum(), lr=3.0)
     policy.save(tmp_path / "model")
     merged = world.make(name, path=str(tmp_path / "model"), sampling=flat(world, name))
-    painted = sampled(merged, 1, texts=TEXTS).sample.x0
+    painted = sample_rows(merged, 1, texts=TEXTS).sample.x0
     folder = world.folders[name]
     assert (painted - with_diffusers(name, folder)).abs().max() > 1e-3
     assert_close(with_diffusers(name, tmp_path / "model"), painted, atol=1e-5, rtol=1e-5)
@@ -167,7 +167,7 @@ def test_recomputed_activations_leave_the_gradients_of_adapters(world, name):
         policy = world.make(name, lora=LORA, gradient_checkpointing=recompute, mlp_tile=tile)
         for parameter in policy.trainable().values():  # half of a new adapter is 0
             torch.nn.init.constant_(parameter, 0.02)
-        rollout = sampled(policy, 2, texts=TEXTS)
+        rollout = sample_rows(policy, 2, texts=TEXTS)
         gradients.append(step_on(policy, policy.evidence(rollout, NOTHING).logp.sum()))
         assert policy.model.network.is_gradient_checkpointing == recompute
     moving = [layer for layer, gradient in gradients[0].items() if gradient.abs().max() > 1e-6]
@@ -182,7 +182,7 @@ def test_adapters_are_float32_over_a_base_in_bfloat16(world, name):
     network = policy.model.network
     assert {p.dtype for p in policy.trainable().values()} == {torch.float32}
     assert {p.dtype for p in network.parameters() if not p.requires_grad} == {torch.bfloat16}
-    rollout = sampled(policy, texts=TEXTS)
+    rollout = sample_rows(policy, texts=TEXTS)
     before = policy.evidence(rollout, NOTHING).logp
     assert_close(before.detach(), rollout.behaviour_logp, atol=2**-9, rtol=0)  # of bfloat16
     step_on(policy, -before.sum(), lr=1e-2)
@@ -193,13 +193,13 @@ def test_adapters_are_float32_over_a_base_in_bfloat16(world, name):
 def test_encoders_are_freed_and_a_text_is_encoded_once(world, name):
     from transformers import CLIPTextModel, Qwen2_5_VLForConditionalGeneration, T5EncoderModel
 
-    sampled(world.make(name), 1, texts=["an orange star"])
+    sample_rows(world.make(name), 1, texts=["an orange star"])
     gc.collect()
     kinds = (CLIPTextModel, T5EncoderModel, Qwen2_5_VLForConditionalGeneration)
     assert not [x for x in gc.get_objects() if type(x) in kinds]
     again = world.make(name)
     again.adapter.encode = None  # would fail
-    assert len(sampled(again, 1, texts=["an orange star"]).outputs) == 1
+    assert len(sample_rows(again, 1, texts=["an orange star"]).outputs) == 1
 
 
 def test_patches_are_cut_and_put_together_as_diffusers_does():
@@ -221,7 +221,7 @@ def test_a_transformer_without_embedded_guidance_is_told_apart(world, tmp_path):
     ):
         Flux(resolution=32, embedded_guidance=None).load(str(world.folders["flux1_dev"]), None)
     plain = Flux(resolution=32, max_sequence_length=16, embedded_guidance=None)
-    assert sampled(world.make("flux1_dev", path=str(folder), adapter=plain), 1).outputs
+    assert sample_rows(world.make("flux1_dev", path=str(folder), adapter=plain), 1).outputs
     assert plain.tokens == (4, 16)
 
 

@@ -9,10 +9,10 @@ from small_flow import (
     KERNELS,
     KEY,
     NOTHING,
-    asked,
     gap_to_sampler,
     gradients_of,
-    sampled,
+    make_prompts,
+    sample_rows,
     small,
     step_on,
 )
@@ -81,7 +81,7 @@ def with_diffusers(folder, rollout, scale, *, lora=None, output_type="latent"):
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_it_replays_what_it_sampled(make, kernel, storage):
     policy = make(sampling={"kernel": KERNELS[kernel], "storage": storage, "guidance_scale": 3.0})
-    rollout = sampled(policy)
+    rollout = sample_rows(policy)
     for rows in (8, 64):
         policy.forward_pass.max_rows = rows
         assert gap_to_sampler(policy, rollout) < SAME
@@ -89,7 +89,7 @@ def test_it_replays_what_it_sampled(make, kernel, storage):
 
 def test_guided_velocities_carry_a_gradient_of_both(make):
     policy = make(ALL, sampling={"guidance_scale": 3.0})
-    rollout = policy.complete(sampled(policy, 2), ALL)
+    rollout = policy.complete(sample_rows(policy, 2), ALL)
     step_on(policy, policy.evidence(rollout, NOTHING).logp.sum(), lr=1e-2)
     said = policy.evidence(rollout, ALL)
     assert (said.transition.kl_to_ref > 0).all()
@@ -110,7 +110,7 @@ def test_guided_velocities_carry_a_gradient_of_both(make):
 def test_encoders_are_freed_and_asked_once(make, cache):
     from transformers import CLIPTextModelWithProjection, T5EncoderModel
 
-    sampled(make(), 1, texts=["an orange star"])
+    sample_rows(make(), 1, texts=["an orange star"])
     gc.collect()
     alive = [
         x for x in gc.get_objects() if type(x) in (CLIPTextModelWithProjection, T5EncoderModel)
@@ -118,7 +118,7 @@ def test_encoders_are_freed_and_asked_once(make, cache):
     assert not alive
     again = make()
     again.adapter.encode = None  # would fail
-    assert len(sampled(again, 1, texts=["an orange star"]).outputs) == 1
+    assert len(sample_rows(again, 1, texts=["an orange star"]).outputs) == 1
 
 
 def test_full_weights_are_a_pipeline_that_diffusers_loads(make, tmp_path):
@@ -126,25 +126,25 @@ def test_full_weights_are_a_pipeline_that_diffusers_loads(make, tmp_path):
     example = Prompt(id=0, source="x", text="red", media=show(torch.zeros(16, 16, 3).byte()))
     rollout = policy.encode([example] * 8, key=0, slots=range(8))
     step_on(policy, -policy.evidence(rollout, NOTHING).logp.mean(), lr=0.1)
-    painted = sampled(policy, 1)
+    painted = sample_rows(policy, 1)
     assert (
-        painted.sample.x0 - sampled(make(sampling=OF_DIFFUSERS), 1).sample.x0
+        painted.sample.x0 - sample_rows(make(sampling=OF_DIFFUSERS), 1).sample.x0
     ).abs().max() > 0.01
     policy.save(tmp_path / "model")
     latents = with_diffusers(tmp_path / "model", painted, 1.0)
     assert_close(latents, painted.sample.x0, atol=2e-5, rtol=1e-4)
     again = make(path=str(tmp_path / "model"), sampling=OF_DIFFUSERS)
-    assert torch.equal(sampled(again, 1).sample.x0, painted.sample.x0)
+    assert torch.equal(sample_rows(again, 1).sample.x0, painted.sample.x0)
 
 
 def test_adapters_are_merged_and_beside_it_and_diffusers_loads_both(make, folder, tmp_path):
     policy = make(ALL, lora=LORA)
     for _ in range(3):
-        rollout = sampled(policy)
+        rollout = sample_rows(policy)
         step_on(policy, policy.evidence(rollout, NOTHING).logp.sum(), lr=1.0)
     policy.save(tmp_path / "model")
     flat = replace(policy.sampling, **OF_DIFFUSERS)
-    painted = sampled(policy, 1, sampling=flat)
+    painted = sample_rows(policy, 1, sampling=flat)
     base = with_diffusers(folder, painted, 1.0)
     assert (painted.sample.x0 - base).abs().max() > 1e-3
     merged = with_diffusers(tmp_path / "model", painted, 1.0)
@@ -153,7 +153,7 @@ def test_adapters_are_merged_and_beside_it_and_diffusers_loads_both(make, folder
     assert_close(beside, painted.sample.x0, atol=5e-5, rtol=1e-4)
     with policy.model.reference() as field:
         assert field.network is policy.model.network
-        assert_close(sampled(policy, 1, sampling=flat).sample.x0, base, atol=5e-5, rtol=1e-4)
+        assert_close(sample_rows(policy, 1, sampling=flat).sample.x0, base, atol=5e-5, rtol=1e-4)
     make(path=str(tmp_path / "model")).save(tmp_path / "next")
     assert not (tmp_path / "next" / "lora").exists()
 
@@ -177,7 +177,7 @@ def test_a_folder_without_a_t5_works(make, folder, tmp_path):
 
     pipeline = StableDiffusion3Pipeline.from_pretrained(folder, text_encoder_3=None)
     pipeline.save_pretrained(tmp_path)
-    rollout = sampled(make(path=str(tmp_path)), 1)
+    rollout = sample_rows(make(path=str(tmp_path)), 1)
     assert rollout.sample.x0.isfinite().all()
 
 
@@ -203,7 +203,7 @@ def test_a_resolution_that_the_model_cannot_have_is_refused(folder):
 
 def test_prompts_are_admitted_with_their_negatives(make):
     policy = make(sampling={"guidance_scale": 2.0})
-    kept, dropped = policy.admit(asked(negative_prompt="blurry"))
+    kept, dropped = policy.admit(make_prompts(negative_prompt="blurry"))
     assert len(kept) == 4 and not dropped
     policy.adapter.encode = None  # everything is cached by now
     assert len(policy.sample(kept, 1, key=0, slots=range(4)).outputs) == 4

@@ -17,7 +17,7 @@ def network(request):
     return type(pipeline().transformer).from_config(config).eval()
 
 
-def asked(network):
+def ask(network):
     """Velocities, and the gradient of every weight."""
     generator = torch.Generator().manual_seed(1)
     x, states, pooled = (
@@ -30,8 +30,8 @@ def asked(network):
 
 
 def test_velocities_and_gradients_are_those_of_diffusers(network):
-    theirs, gradients = asked(copy.deepcopy(network))
-    ours, own = asked(without_unread_queries(network))
+    theirs, gradients = ask(copy.deepcopy(network))
+    ours, own = ask(without_unread_queries(network))
     assert_close(ours, theirs)
     # DDP waits for every gradient, including those of queries that are not computed.
     assert own.keys() == gradients.keys() and None not in own.values()
@@ -42,5 +42,5 @@ def test_the_text_of_the_last_block_is_not_projected_to_queries(network):
     calls = []
     for place, block in enumerate(without_unread_queries(network).transformer_blocks):
         block.attn.add_q_proj.register_forward_hook(lambda *_, place=place: calls.append(place))
-    asked(network)
+    ask(network)
     assert calls == [0]

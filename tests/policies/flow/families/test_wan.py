@@ -14,7 +14,7 @@ from tandem.policies.flow.families.wan import Wan
 from tandem.policies.flow.families.wan_image import WanImage
 
 
-def unloaded(kind, **options):
+def without_weights(kind, **options):
     """An adapter that knows only the shapes of its networks."""
     adapter = kind(resolution=32, **options)
     adapter.folder = "wan"
@@ -26,7 +26,7 @@ def unloaded(kind, **options):
 
 
 def test_frames_and_sides_of_a_film_make_its_latent_and_its_tokens():
-    adapter = unloaded(Wan, width=64, frames=9)
+    adapter = without_weights(Wan, width=64, frames=9)
     own = adapter.canvas(None)
     assert (own.latent_shape, own.tokens) == ((16, 3, 4, 8), 3 * 2 * 4)
     assert adapter.image_shape == (9, 32, 64, 3)
@@ -35,18 +35,18 @@ def test_frames_and_sides_of_a_film_make_its_latent_and_its_tokens():
 
 
 def test_frames_that_the_vae_does_not_make_are_refused():
-    adapter = unloaded(Wan, frames=8)
+    adapter = without_weights(Wan, frames=8)
     with pytest.raises(ValueError, match=r"model.adapter.frames=8 .* a multiple of 4 plus 1"):
         adapter.canvas(None)
     with pytest.raises(ValueError, match=r"evaluation.frames=6 does not fit"):
         adapter.canvas(None, 6)
     with pytest.raises(ValueError, match=r"evaluation.frames=5: this model makes pictures"):
-        unloaded(Flux).canvas(None, 5)
+        without_weights(Flux).canvas(None, 5)
 
 
 def test_a_width_that_does_not_fit_is_named():
     with pytest.raises(ValueError, match=r"multiple of 16, and so must the width, 40"):
-        unloaded(Wan, width=40, frames=5).canvas(None)
+        without_weights(Wan, width=40, frames=5).canvas(None)
 
 
 def with_index(folder, adapter, **said):
@@ -69,7 +69,7 @@ def two_parts():
     return parts
 
 
-def asked_by(parts, sigma):
+def calls_of(parts, sigma):
     """The weight of each called network, and its number of rows."""
     seen = []
 
@@ -92,7 +92,7 @@ def test_a_transformer_that_no_row_asks_has_a_gradient_of_0():
     by_noise_level(parts, sigma, 0.875, answer).sum().backward()
     assert parts[0].weight.grad == 0 and parts[1].weight.grad > 0
     with torch.no_grad():  # no gradient is needed
-        assert asked_by(parts, sigma) == [(200.0, 2)]
+        assert calls_of(parts, sigma) == [(200.0, 2)]
 
 
 def test_rows_of_a_frozen_transformer_alone_leave_the_other_a_gradient_of_0():
@@ -108,21 +108,21 @@ def test_a_frozen_transformer_is_asked_about_its_own_rows_alone(monkeypatch):
     monkeypatch.setattr(distributed, "world_size", lambda: 2)
     parts, sigma = two_parts(), torch.tensor([0.2, 0.3])
     parts[0].requires_grad_(False)
-    assert asked_by(parts, sigma) == [(200.0, 2)]
+    assert calls_of(parts, sigma) == [(200.0, 2)]
 
 
 def test_a_folder_says_how_many_transformers_it_has_and_whether_tokens_have_times(tmp_path):
-    adapter = with_index(tmp_path, unloaded(Wan), boundary_ratio=0.875)
+    adapter = with_index(tmp_path, without_weights(Wan), boundary_ratio=0.875)
     assert adapter.transformers() == ("transformer", "transformer_2")
     assert not adapter.times_of_tokens
-    adapter = with_index(tmp_path, unloaded(Wan), boundary_ratio=None, expand_timesteps=True)
+    adapter = with_index(tmp_path, without_weights(Wan), boundary_ratio=None, expand_timesteps=True)
     assert adapter.transformers() == ("transformer",) and adapter.times_of_tokens
     with pytest.raises(ValueError, match=r"two transformers, but a critic reads the states of one"):
         adapter.reader(Components({"transformer": nn.Identity(), "transformer_2": nn.Identity()}))
 
 
 def test_each_transformer_has_its_own_guidance(tmp_path):
-    adapter = with_index(tmp_path, unloaded(Wan, guidance_scale_2=2.0), boundary_ratio=0.875)
+    adapter = with_index(tmp_path, without_weights(Wan, guidance_scale_2=2.0), boundary_ratio=0.875)
     sigma = torch.tensor([0.9, 0.875, 0.874])
     velocities = torch.ones(3, 1, 1, 1, 1), torch.zeros(3, 1, 1, 1, 1)
     assert adapter.guide(*velocities, scale=4.0, sigma=sigma).flatten().tolist() == [4, 4, 2]
@@ -131,15 +131,15 @@ def test_each_transformer_has_its_own_guidance(tmp_path):
 
 
 def test_a_second_guidance_without_a_second_transformer_is_refused(tmp_path):
-    one = unloaded(Wan, guidance_scale_2=3.0)
+    one = without_weights(Wan, guidance_scale_2=3.0)
     with pytest.raises(ValueError, match=r"guidance_scale_2=3: .* has one transformer; leave it n"):
         with_index(tmp_path, one, boundary_ratio=None)
     with pytest.raises(ValueError, match=r"guidance_scale_2=0.5 must be at least 1"):
-        unloaded(Wan, guidance_scale_2=0.5)
+        without_weights(Wan, guidance_scale_2=0.5)
 
 
 def test_films_that_begin_with_a_picture_have_the_frames_that_it_was_encoded_with(tmp_path):
-    adapter = unloaded(WanImage, frames=9)
+    adapter = without_weights(WanImage, frames=9)
     adapter.times_of_tokens = False
     assert adapter.canvas(48, 9).latent_shape == (16, 3, 6, 6)
     with pytest.raises(ValueError, match=r"evaluation.frames=5: .* the 9 frames of model.adapter"):
