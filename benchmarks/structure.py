@@ -11,6 +11,7 @@ import argparse
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,12 @@ SHORT = ("iterations=1", "warm_start=null", "evaluation.every=null", "trainer=cp
 LANGUAGE_PRESETS = ("grpo", "dapo", "dr_grpo", "rloo", "reinforce_pp")
 PROBES = {"isinstance", "hasattr", "getattr"}
 FILLED_IN = ("choices", "overrides", "replaced")  # keys that the run fills in
+IRREGULAR = re.compile(
+    "begun|bound|built|chosen|drawn|found|given|gone|held|kept|known|lost|made|met|said|seen|sent|"
+    "shown|spoken|taken|taught|told|won|written"
+)
+# After a participle they make no noun of it: `taken_in`, `said_by`.
+PARTICLES = {"apart", "as", "at", "by", "from", "if", "in", "into", "of", "out", "to", "with"}
 # Modules of the functions that a configuration may choose: facts on a function replace
 # lists of their names.
 PARTS = ("advantages", "losses", "dynamics", "data", "kl", "corrections", "weights", "collect")
@@ -105,6 +112,7 @@ def of_tree(root: Path) -> dict[str, object]:
             1000 * probes / sum(lines.values()), 1
         ),
         "deepest nesting of a function": max(nesting(body) for body in bodies),
+        "functions named by a participle": sum(1 for tree in trees.values() for _ in flags(tree)),
         "public docstrings that say all they must, percent": round(share(publics(package)), 1),
         "YAML files in conf/": sum(1 for _ in (root / "conf").rglob("*.yaml")),
     }
@@ -125,6 +133,19 @@ def name_lists(path: Path, tree: ast.Module, names: set[str]) -> Iterator[str]:
         if words and 2 * sum(word in names for word in words) > len(words):
             target = node.targets[0] if isinstance(node, ast.Assign) else node.target
             yield f"{path.stem}.{ast.unparse(target)}"
+
+
+def flags(tree: ast.AST) -> Iterator[str]:
+    """Functions named by a participle, which reads like a flag; options of a configuration, whose
+    names users write, do not count."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            head, *rest = node.name.strip("_").split("_")
+            regular = head.endswith("ed") and not head.endswith("eed") and head != "embed"
+            is_option = any("register_" in ast.unparse(one) for one in node.decorator_list)
+            participle = (regular or IRREGULAR.fullmatch(head)) and not is_option
+            if participle and (not rest or rest[0] in PARTICLES):
+                yield node.name
 
 
 def nesting(function: ast.FunctionDef) -> int:

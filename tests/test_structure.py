@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.structure import STEPS, count_entered, nesting
+from benchmarks.structure import STEPS, count_entered, flags, nesting
 
 # Files and functions of the package that the step of a run enters; lower them when possible.
 MOST = {
@@ -15,6 +15,8 @@ MOST = {
 GRPO, FLOW = STEPS
 SRC = Path(__file__).parents[1] / "src"
 LONGEST = 250  # lines of a file
+# Names that users write: a decorator, two `_target_`s, and the mask of the trained steps.
+PARTICIPLES = {"batched", "relaxed", "shifted", "trained"}
 DEEPEST = 3  # blocks around a statement of a function; an `elif` counts as one inside its `if`
 
 
@@ -33,6 +35,11 @@ def test_no_function_is_nested_too_deeply_to_follow():
         if isinstance(node, ast.FunctionDef) and (depth := nesting(node)) > DEEPEST
     }
     assert deep == {}
+
+
+def test_no_function_is_named_by_a_participle():
+    found = {name for path in SRC.rglob("*.py") for name in flags(ast.parse(path.read_text()))}
+    assert found == PARTICIPLES, "a verb for what acts, a noun for what is returned"
 
 
 @pytest.mark.parametrize("title", [GRPO, pytest.param(FLOW, marks=pytest.mark.slow)])
