@@ -10,7 +10,7 @@ from matrix import OF_EPISODES, OF_PAIRS, ticks
 import tandem
 from tandem.config import build
 from tandem.dynamics.kernels import ode
-from tandem.launch.answers import configuration, loaded
+from tandem.launch.answers import configuration, load_policy
 from tandem.policies.flow.records import FlowSampling
 
 TRAINED = {(model, preset) for model, preset, _ in ticks()}
@@ -118,7 +118,7 @@ def test_few_steps_come_to_paint_what_fifty_do(tmp_path, algorithm, steps, left)
 def paint(folder: Path, steps: int, key: int) -> torch.Tensor:
     """Images from that many steps of the ODE, 48 per prompt: [prompts, 48, D]."""
     cfg = configuration(folder)
-    policy, prompts = loaded(folder, cfg), build(cfg.data).eval
+    policy, prompts = load_policy(folder, cfg), build(cfg.data).eval
     schedule = policy.sampling.schedule
     sampling = FlowSampling(steps=steps, kernel=ode, schedule=schedule)
     rows = policy.sample(prompts, 48, key=key, slots=range(len(prompts)), sampling=sampling)
@@ -157,7 +157,7 @@ def negative_log_likelihood(folder: Path, *overrides: str) -> float:
     """Nats per token of the right answers to the held-out prompts."""
     tandem.train(*overrides, "evaluation.every=null", f"run_dir={folder}")
     cfg = configuration(folder)
-    policy, prompts = loaded(folder, cfg), build(cfg.data).eval
+    policy, prompts = load_policy(folder, cfg), build(cfg.data).eval
     rows = policy.encode(prompts, key=0, slots=range(len(prompts)))
     with torch.no_grad():
         logp = policy.evidence(rows, frozenset()).logp

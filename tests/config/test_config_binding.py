@@ -122,7 +122,7 @@ def test_a_partial_is_pythons_own():
         ),
         (
             node("everything", size=node("Square")),
-            "loss.size: expected Size or null, got 'config_parts.Square'",
+            "loss.size: expected {rows: ..., columns: ...} or null, got 'config_parts.Square'",
         ),
     ],
 )

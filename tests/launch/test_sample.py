@@ -135,7 +135,7 @@ def test_prompts_and_numbers_that_do_not_fit_are_one_line(finished, capsys):
     ],
 )
 def test_a_prompt_is_put_as_the_data_put_theirs(data, chat, want):
-    prompt = answers.worded("how?", OmegaConf.create({"data": data}), chat=chat)
+    prompt = answers.make_prompt("how?", OmegaConf.create({"data": data}), chat=chat)
     turns = [(m["role"], m["content"]) for m in prompt.messages or ()]
     assert (turns or prompt.text) == want
 
@@ -143,7 +143,7 @@ def test_a_prompt_is_put_as_the_data_put_theirs(data, chat, want):
 def test_pictures_of_a_question_are_read_or_refused_in_one_line(finished, tmp_path, capsys):
     file = tmp_path / "red.png"
     Image.new("RGB", (16, 16), (255, 0, 0)).save(file)
-    (picture,) = answers.worded(
+    (picture,) = answers.make_prompt(
         "a?", answers.configuration(finished), chat=False, images=[file]
     ).images
     assert (picture.height, picture.width) == (16, 16)

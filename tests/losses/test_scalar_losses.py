@@ -84,10 +84,10 @@ def test_a_part_of_an_update_is_refused_with_the_form_to_write():
     refuse_part(loss, weight)
     refuse_part(loss, 0 * weight)  # an idle row
     refuse_part(ppo, weight[:20])
-    with pytest.raises(ValueError, match=r"averaged averages over an update itself") as refused:
+    with pytest.raises(ValueError, match=r"average averages over an update itself") as refused:
         refuse_part(loss, weight[:20])
     said = str(refused.value)
-    assert "`def averaged(batch, *, numbers) -> Tensor`, the loss of each step [B, T]" in said
+    assert "`def average(batch, *, numbers) -> Tensor`, the loss of each step [B, T]" in said
     assert "max_tokens_per_microbatch" in said and "\n" not in said
     with pytest.raises(ValueError, match="of its weight"):
         refuse_part(loss, reduction.sequence_sum(random_batch().mask))
@@ -111,5 +111,5 @@ def test_another_answer_is_refused(answer, shown):
 
 
 def test_a_metric_that_is_no_number_is_refused():
-    with pytest.raises(ValueError, match=r"averaged: its metric bad is a tensor \[2\]"):
+    with pytest.raises(ValueError, match=r"average: its metric bad is a tensor \[2\]"):
         own_metrics(partial(from_scalar(average), bad=torch.zeros(2)), random_batch())

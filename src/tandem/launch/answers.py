@@ -45,8 +45,8 @@ def answer(
 ) -> tuple[Sequence[str | Tensor], Sequence[Prompt]]:
     """The answers to a text, or its pictures, and the prompt of each. `given`: the flags."""
     cfg = configuration(run_dir, overrides)
-    prompt = worded(text, cfg, chat=given["chat"], images=given["image"])
-    policy = loaded(run_dir, cfg)
+    prompt = make_prompt(text, cfg, chat=given["chat"], images=given["image"])
+    policy = load_policy(run_dir, cfg)
     sampling = sampling_of(policy, check(cfg).evaluation, given)
     return ask(policy, prompt, n=given["n"], sampling=sampling, seed=given["seed"])
 
@@ -77,10 +77,10 @@ def configuration(run_dir: Path, overrides: Sequence[str] = ()) -> DictConfig:
     return cfg
 
 
-def worded(text: str, cfg: DictConfig, *, chat: bool, images: Sequence[Path] = ()) -> Prompt:
+def make_prompt(text: str, cfg: DictConfig, *, chat: bool, images: Sequence[Path] = ()) -> Prompt:
     """The question in the format of the run's data, with its pictures; `chat` always makes it a
     user message."""
-    shown = tuple(map(pictured, images))
+    shown = tuple(map(load_image, images))
     prompt = Prompt(id=0, source="you", text=text, images=shown)
     wording = Wording(**cfg.data.wording) if "wording" in cfg.data else None
     if chat and (wording is None or not wording.chat):
@@ -92,7 +92,7 @@ def worded(text: str, cfg: DictConfig, *, chat: bool, images: Sequence[Path] = (
         raise ConfigError(f"--image: {error}") from None
 
 
-def pictured(file: Path) -> Picture:
+def load_image(file: Path) -> Picture:
     """The picture in a file. Raises ConfigError if it is none."""
     try:
         return show_file(file)
@@ -100,7 +100,7 @@ def pictured(file: Path) -> Picture:
         raise ConfigError(f"--image {file} {error}") from None
 
 
-def loaded(run_dir: Path, cfg: DictConfig) -> Policy:
+def load_policy(run_dir: Path, cfg: DictConfig) -> Policy:
     """The policy with the final weights, or their average if that was evaluated; adapters are
     already merged."""
     averaged = cfg.evaluation.get("weights") == EMA
