@@ -125,3 +125,26 @@ def test_weights_that_are_not_finite_are_in_no_checkpoint(tmp_path):
     with pytest.raises(Stop, match="made weights that are not finite"):
         run(tmp_path, schedule=schedule, checkpoint_every=2)
     assert [step for step, _ in list_published(tmp_path / "checkpoints")] == [2]
+
+
+def test_a_run_whose_samples_all_have_full_reward_ends_as_a_finished_one(tmp_path, capsys):
+    top = {"reward": lambda output, prompt: 1.0, "full": {"threes": 1.0}}
+    run(tmp_path, guards=Guards(no_signal=3), **top, **RARE)
+    assert newest(tmp_path) == 3
+    lines = metrics(tmp_path)
+    assert [line["iteration"] for line in lines] == [0, 1, 2, 3]
+    assert lines[-1]["eval/accuracy"] == 1 and lines[-1]["guards/solved"] == 3
+    assert "solved      every sample of 3 iterations has full reward" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("reward", "full"),
+    [
+        (lambda output, prompt: 0.5, {"threes": 1.0}),
+        (lambda output, prompt: 1.0, {}),
+        (lambda output, prompt: float(prompt.id >= 100), {"threes": 1.0}),  # not in the first
+    ],
+)
+def test_samples_that_tie_below_the_full_reward_end_a_run_by_the_guard(tmp_path, reward, full):
+    with pytest.raises(Stop, match="all advantages were 0"):
+        run(tmp_path, guards=Guards(no_signal=3), reward=reward, full=full, **RARE)

@@ -121,6 +121,7 @@ def module_in(
     timeout: float | None = None,
     algorithm: Algorithm = GRPO,
     schedule=halving,
+    full: Mapping[str, float] = MappingProxyType({}),
 ) -> PostTraining:
     plan = BatchPlan(
         seed=0, iterations=iterations, prompts_per_step=6, group_size=4, num_minibatches=2,
@@ -128,7 +129,7 @@ def module_in(
     )  # fmt: skip
     return PostTraining(
         policy=Policy(), algorithm=algorithm,
-        rewards=Rewards({"threes": Reward(reward, timeout=timeout), **judges}),
+        rewards=Rewards({"threes": Reward(reward, timeout=timeout), **judges}, full=full),
         stream=Stream(dies_at=dies_at), optimizer=partial(torch.optim.AdamW, lr=0.05),
         schedule=schedule, plan=plan, guards=guards, folder=folder,
     )  # fmt: skip

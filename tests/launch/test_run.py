@@ -27,6 +27,8 @@ from tandem.launch.evaluation import whose_weights
 from tandem.launch.run import Result
 from tandem.launch.stops import stops
 from tandem.record import room
+from tandem.record.finished import completed_iterations as finished_at
+from tandem.record.reading.runs import read as read_run
 from tandem.stop import Stop
 
 ROOT = Path(__file__).parents[2]
@@ -417,6 +419,14 @@ def test_two_ranks_learn_what_one_learns(straight, tmp_path):
         assert got == pytest.approx(want, rel=1e-4, abs=1e-6)
     got, want = (load_file(f / "model" / "model.safetensors") for f in (tmp_path / "run", straight))
     assert max((got[name] - want[name]).abs().max() for name in want) < 1e-5
+
+
+def test_a_run_that_is_solved_ends_with_its_model_and_is_finished(tmp_path):
+    easy = ("reward=length", "reward.length.range=[-1,0]")
+    own = ("iterations=9", "guards.no_signal=2", f"run_dir={tmp_path / 'run'}")
+    folder = tandem.train(*QUICK, *few_of(*easy, *own)).run_dir
+    assert lines(folder)[-1]["guards/solved"] == finished_at(folder) == 2
+    assert read_run(folder).is_finished and (folder / "model").is_dir()
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -28,7 +28,7 @@ from tandem.policies.base import Policy
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.language.records import Sampling
 from tandem.policies.weights import Precision
-from tandem.rewards import Rewards
+from tandem.rewards import Reward, Rewards
 from tandem.settings.settings import Settings
 from tandem.training.batches import BatchPlan
 from tandem.training.inputs import checksum_of_prompts, checksum_of_weights
@@ -64,13 +64,14 @@ def assemble(
     mismatched = "baseline" in facts_of(algorithm.sampling_strategy).gives
     data = admit_data(policy, data, source, settings, mismatched=mismatched)
     prompts, make = data.splits[source], build(cfg.optimizer)
+    rewards = {name: build(node) for name, node in cfg.reward.items()}
     # A curriculum depends on scores; given rows are read in order.
     order = data.curriculum if source == "train" else data.given
     make_stream = partial(order, prompts, seed=settings.seed)
     module = PostTraining(
         policy=policy,
         algorithm=algorithm,
-        rewards=Rewards({name: build(node) for name, node in cfg.reward.items()}),
+        rewards=Rewards(rewards, full=full_scores(rewards, settings.evaluation)),
         stream=check_stream(make_stream()),
         optimizer=with_offloading(make) if OPTIMIZER in settings.trainer.offload else make,
         schedule=build(cfg.schedule),
@@ -81,6 +82,15 @@ def assemble(
         inputs=checksums(policy, prompts, settings),
     )
     return module, data
+
+
+def full_scores(rewards: Mapping[str, Reward], evaluation: Evaluation) -> dict[str, float]:
+    """The full score of each trained reward that has one: the top of its range, or the threshold
+    from which evaluation calls a sample correct."""
+    threshold, decisive = evaluation.threshold, evaluation.metric or next(iter(rewards))
+    found = {} if threshold is None else {decisive: threshold}
+    found |= {name: 1.0 for name, one in rewards.items() if one.range is not None}
+    return {name: score for name, score in found.items() if rewards[name].weight > 0}
 
 
 def checksums(policy: Policy, prompts: Sequence[Prompt], settings: Settings) -> dict[str, int]:

@@ -8,20 +8,24 @@ from pathlib import Path
 from tandem.record import jsonl
 
 CHECKPOINTS, METRICS, CONFIG = "checkpoints", "metrics.jsonl", "config.yaml"
+SOLVED = "guards/solved"  # in the last line of a run that ended early, as all rewards were full
 ITERATIONS = re.compile(r"^iterations: (\d+)$", re.M)
 
 
 def completed_iterations(run_dir: Path) -> int | None:
     """The number of iterations of a complete run, with a model and curves; None: it is incomplete.
 
-    The curves are drawn last.
+    It is that of the configuration, or fewer if all rewards were full. The curves are drawn last.
     """
     wanted = planned_iterations(run_dir)
-    left = (f"{CHECKPOINTS}/step_{wanted or 0:06d}", "model", "curves.png")
-    if wanted is None or not all((run_dir / name).exists() for name in left):
+    lines = [] if wanted is None else jsonl.read_iterations(run_dir / METRICS)
+    if not lines:
         return None
-    lines = jsonl.read_iterations(run_dir / METRICS)
-    return wanted if lines and lines[-1] == wanted else None
+    done = lines[-1]
+    if done != wanted and SOLVED not in jsonl.read(run_dir / METRICS)[-1]:
+        return None
+    left = (f"{CHECKPOINTS}/step_{done:06d}", "model", "curves.png")
+    return done if all((run_dir / name).exists() for name in left) else None
 
 
 def planned_iterations(run_dir: Path) -> int | None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 
 import torch
 
 from tandem.rewards.result import Late, Missing, attempt
-from tandem.stop import Abandoned
+from tandem.stop import Abandoned, Stop
 
 # Rounds of calls in a row that all timed out, after which the rest is skipped.
 PATIENCE = 3
@@ -164,3 +166,12 @@ def _settle(before: Future | None, future: Future, function: Callable, arguments
         future.set_result(function(*arguments))
     except BaseException as error:
         future.set_exception(error)
+
+
+def lost_output(names: Iterable[str]) -> Stop:
+    """The error of a reward that took sys.stdout, which is opened again for the end of the run."""
+    sys.stdout = os.fdopen(1, "w", closefd=False)
+    return Stop(
+        f"a reward ({', '.join(names)}) closed sys.stdout or set it to None, and the run "
+        "writes to it; use contextlib.redirect_stdout, which restores it"
+    )

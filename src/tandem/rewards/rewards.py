@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 
@@ -14,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tandem.contracts import facts_of
-from tandem.rewards.concurrency import CallQueue, at_once
+from tandem.rewards.concurrency import CallQueue, at_once, lost_output
 from tandem.rewards.films import OfFrames, combine_frames, select_frames
 from tandem.rewards.result import (
     ABSTAINED,
@@ -27,7 +26,6 @@ from tandem.rewards.result import (
     one_each,
 )
 from tandem.rewards.signature import rows_of_groups
-from tandem.stop import Stop
 from tandem.types import Prompt, Scores, is_film
 
 
@@ -41,11 +39,15 @@ class Rewards:
     it. If all have weight 0, every sample scores 0.
     """
 
-    def __init__(self, components: Mapping[str, Reward]) -> None:
+    def __init__(
+        self, components: Mapping[str, Reward], *, full: Mapping[str, float] = MappingProxyType({})
+    ) -> None:
+        """full: the number from which a reward is full, where it is known."""
         if not components:
             raise ValueError("no reward: choose one, for example reward=exact_match")
         self.components = dict(components)
         self.trained = {name: one for name, one in components.items() if one.weight}
+        self.full = full
         self.dtype = torch.get_default_dtype()  # of the process, and so of the run
         # Reason -> missing numbers since last popped, for trained rewards and for judges.
         self.faults: Counter[str] = Counter()
@@ -239,12 +241,3 @@ class Reward:
             return answers
         pairs = zip(answers, parts, strict=True)
         return [value for answer, part in pairs for value in one_each(answer, len(part))]
-
-
-def lost_output(names: Iterable[str]) -> Stop:
-    """The error of a reward that took sys.stdout, which is opened again for the end of the run."""
-    sys.stdout = os.fdopen(1, "w", closefd=False)
-    return Stop(
-        f"a reward ({', '.join(names)}) closed sys.stdout or set it to None, and the run "
-        "writes to it; use contextlib.redirect_stdout, which restores it"
-    )

@@ -30,6 +30,7 @@ COUNTERS = (
     "samples_seen",
     "steps_seen",
     "flat_iterations",
+    "full_iterations",
     "skipped",
     "skipped_in_a_row",
 )
@@ -92,6 +93,7 @@ class LightningHooks(LightningModule):
     guards: Guards
     iteration: int
     flat_iterations: int  # without a signal, in a row
+    full_iterations: int  # those of them in which every sample had full reward, in a row
     sharded = False  # whether each rank holds a part of each weight
     # States of parts of the algorithm, and counters, from before the iteration; empty between two
     # iterations. None: an update was made, and the weights from before it are gone.
@@ -161,8 +163,17 @@ class LightningHooks(LightningModule):
             group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
 
     def on_train_batch_end(self, *_: object) -> None:
-        """End a run without a signal, after the callbacks have recorded its last iteration."""
-        self.guards.check_signal(self.flat_iterations, self.policy)
+        """End a run without a signal, after the callbacks have recorded its last iteration; one
+        that is solved ends like any other."""
+        if self.is_solved:
+            self.trainer.should_stop = True
+        else:
+            self.guards.check_signal(self.flat_iterations, self.policy)
+
+    @property
+    def is_solved(self) -> bool:
+        """Whether as many iterations had no signal as the guard allows because of full rewards."""
+        return self.full_iterations >= self.guards.no_signal
 
     def skip(self, minibatch: Experience, norm: Tensor) -> None:
         self.skipped, self.skipped_in_a_row = self.skipped + 1, self.skipped_in_a_row + 1
@@ -209,7 +220,7 @@ class LightningHooks(LightningModule):
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Restore the result of `state`, scalars and tensors."""
         for name in COUNTERS:
-            setattr(self, name, int(state[name]))
+            setattr(self, name, int(state.get(name, 0)))  # older checkpoints have fewer
         self.stream.load_state_dict(select_prefix(state, "stream."))
         self.policy.load_state(select_prefix(state, "policy."))
         self.boundary = ({}, {})

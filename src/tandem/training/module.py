@@ -68,7 +68,7 @@ class PostTraining(LightningHooks):
             algorithm, policy=policy, rewards=rewards, stream=stream, plan=plan, clock=self.clock
         )
         self.iteration = self.samples_seen = self.steps_seen = 0
-        self.flat_iterations = self.skipped = self.skipped_in_a_row = 0
+        self.flat_iterations = self.full_iterations = self.skipped = self.skipped_in_a_row = 0
         self.start_of_iteration()
 
     def training_step(self, prompts: Sequence[Prompt], batch_idx: int) -> None:
@@ -93,9 +93,9 @@ class PostTraining(LightningHooks):
     # The split into mini-batches and micro-batches.
 
     def minibatches(self, experience: Experience) -> Iterator[Experience]:
-        """The mini-batches, one optimiser step each: whole groups, as many on all ranks, with the
-        weights of every term."""
-        self.check_rewards()  # an update would train on what is left
+        """The mini-batches, one optimiser step each: weighed whole groups, as many on all ranks."""
+        if self.source.taken[0][1].all_parts:  # not of demonstrations
+            self.check_rewards()
         rows, plan = experience, self.plan
         for epoch in range(plan.epochs):
             if epoch:
@@ -221,10 +221,7 @@ class PostTraining(LightningHooks):
 
     def check_rewards(self) -> None:
         """Measure how many samples have no reward. Raises Stop if they are too many."""
-        taken = [scores for _, scores in self.source.taken]
-        if not taken[0].all_parts:
-            return  # demonstrations
-        scored = distributed.gather(torch.cat([scores.scored for scores in taken]))
+        scored = distributed.gather(torch.cat([scores.scored for _, scores in self.source.taken]))
         missing = 1 - scored.double().mean().item()
         self.missing, faults = {"reward/missing": missing}, Counter(self.rewards.pop_faults())
         if missing > 0:  # on any rank, so that all of them log the reasons
@@ -238,13 +235,16 @@ class PostTraining(LightningHooks):
         if scores.judges:
             failed = torch.tensor(warn_of_judges(failures(self.rewards.pop_faults(judges=True))))
             self.report["reward/judge_faults"] = distributed.all_sum(failed).item()
-        size = abs(self.report.get("actor/adv_mean", 0.0)) + self.report.get("actor/adv_std", 0.0)
-        flat = self.algorithm.learns_from_scores and size == 0
+        varied = any(self.report.get(f"actor/adv_{of}") for of in ("mean", "std"))
+        flat = self.algorithm.learns_from_scores and not varied
         self.flat_iterations = self.flat_iterations + 1 if flat else 0
+        known = self.rewards.full
+        best = [x.isnan() | (x >= known.get(name, torch.inf)) for name, x in scores.parts.items()]
+        full = flat and bool(best) and bool(torch.stack([scores.scored, *best]).all())
+        self.full_iterations = self.full_iterations + 1 if full else 0
         if scores.parts and self.stream.observe is not None:
-            # Only the main stream: refills of dynamic sampling have other odds.
             prompts = self.source.prompts_of_batch() or prompts
-            main = (rollout.group < len(prompts)).nonzero()[:, 0]
+            main = (rollout.group < len(prompts)).nonzero()[:, 0]  # refills have other odds
             asked = [prompts[slot] for slot in rollout.group[main].tolist()]
             success = take(scores, main).part(None, asked)
             self.stream.observe([prompt.source for prompt in asked], success)

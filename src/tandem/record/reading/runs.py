@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from tandem.record.finished import SOLVED
 from tandem.record.foreign import (
     JSON_BYTES,
     LOG_BYTES,
@@ -69,7 +70,8 @@ class Run:
     @property
     def is_finished(self) -> bool:
         lines = self.logs[METRICS].iterations
-        return len(lines) > 0 and self.iterations >= self.config["iterations"]
+        solved = np.isfinite(self.logs[METRICS].numbers(SOLVED, lines[-1:])).any()
+        return len(lines) > 0 and bool(solved or self.iterations >= self.config["iterations"])
 
     @property
     def state(self) -> State:

@@ -20,6 +20,7 @@ SHOWN = {
 }
 QUIET = 10.0  # seconds between two lines without a terminal
 KNOWN_PACE = 3  # iterations before the remaining time is estimated
+SOLVED = "every sample of {} iterations has full reward; guards.no_signal sets how many end a run"
 DOING = {"train": "training", "warm_start": "warm start"}
 
 
@@ -58,6 +59,8 @@ class Progress(Callback):
 
     def on_fit_end(self, trainer: Trainer, module: PostTraining) -> None:
         if trainer.is_global_zero and self.record.job == "train":
+            if module.is_solved:
+                terminal.say(terminal.line("solved", SOLVED.format(module.full_iterations)))
             terminal.say(summarise(self.record.folder, warn=self.evaluation.warning))
 
     def _close(self) -> None:

@@ -12,6 +12,7 @@ from lightning.pytorch import Callback, Trainer
 
 from tandem import distributed
 from tandem.evaluation.sample_tables import select_extremes
+from tandem.record.finished import SOLVED
 from tandem.record.run_record import RunRecord
 from tandem.training.module import PostTraining
 
@@ -66,13 +67,15 @@ class Recording(Callback):
         self.record.write(iteration, {**self.counters, **module.report}, {**timing, **totals})
 
     def write_last(self, trainer: Trainer, module: PostTraining) -> None:
-        """Write the line after the last iteration: the final evaluation and the counters.
+        """Write the line after the last iteration: the final evaluation and the counters, and of a
+        run that is solved, for how many iterations.
 
         A collective call; rank 0 writes.
         """
         totals = self._totals()
         if trainer.is_global_zero:
-            self.record.write(module.iteration, self._counters(module), totals)
+            solved = {SOLVED: module.full_iterations} if module.is_solved else {}
+            self.record.write(module.iteration, self._counters(module) | solved, totals)
 
     def on_exception(self, trainer: Trainer, module: PostTraining, exception: Exception) -> None:
         self._close(trainer)
