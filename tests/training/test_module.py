@@ -125,6 +125,25 @@ def test_dynamic_sampling_keeps_the_rows_of_varied_groups_without_a_trained_step
     assert torch.equal(kept.group, rollout.group)
 
 
+class OtherFails(ShareOfThrees):
+    """All groups differ; a second reward fails for all but a sample of the first three."""
+
+    def __call__(self, outputs, prompts) -> Scores:
+        scores = ShareOfThrees([float(i % 2) for i in range(len(outputs))])(outputs, prompts)
+        failed = torch.tensor([prompt.id < 3 and i % 4 > 0 for i, prompt in enumerate(prompts)])
+        return replace(scores, scored=scores.scored & ~failed)
+
+
+def test_dynamic_sampling_does_not_count_rows_whose_other_reward_failed(tmp_path):
+    loop = Loop(algorithm=DYNAMIC, folder=tmp_path, rewards=OtherFails())
+    rollout, scores = DYNAMIC.sampling_strategy(
+        loop.source, dict(enumerate(loop.stream.draw(0, 6)))
+    )
+    trained = rollout.mask.any(1)
+    assert len(rollout.group[trained].unique()) == 6
+    assert scores.scored[trained].all()
+
+
 def test_dynamic_sampling_gives_up_after_the_rounds_it_was_given(tmp_path):
     stop_early = replace(GRPO, sampling_strategy=partial(strategies.dynamic_sampling, max_rounds=2))
     loop = Loop(

@@ -153,7 +153,8 @@ def dynamic_sampling(
     drawn = found = 0
     while found < wanted and len(kept) < max_rounds:
         rollout, scores = source.sample(source.extra_prompts(len(kept)) if kept else prompts)
-        said = scores.part(metric, rollout.prompts)
+        # A row whose other reward failed is not scored, and has no advantage.
+        said = scores.part(metric, rollout.prompts).masked_fill(~scores.scored, torch.nan)
         rows = differing(said, rollout.group, tolerance).nonzero()[:, 0]
         kept.append((take(rollout, rows), take(scores, rows)))
         drawn, found = drawn + wanted, found + _groups(rollout.group[rows])
