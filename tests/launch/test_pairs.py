@@ -48,7 +48,7 @@ def test_the_policy_completes_pairs_and_held_out_prompts(policy, tmp_path, capsy
     said = [p for p in (*got.pairs, *got.eval) if p.chosen is not None]
     assert said
     assert all(p.chosen == p.answer and p.rejected not in (None, p.answer) for p in said)
-    silent = {row.line for row in got.quarantine}
+    silent = {row.id for row in got.quarantine}
     assert {p.id for p in got.pairs} | silent == set(range(6))
     assert [p.id for p in got.eval] == [6, 7]
     assert str(file) in capsys.readouterr().out

@@ -4,6 +4,7 @@ import errno
 import json
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -362,7 +363,7 @@ def test_training_rows_that_are_held_out_too_are_left_out_and_listed(
     assert reasons.count("is held out too") == 3
 
 
-def test_a_demonstration_longer_than_the_model_is_listed_not_fatal(tmp_path, chat_folder):
+def test_a_demonstration_longer_than_the_model_is_listed_not_fatal(tmp_path, chat_folder, capsys):
     path = tmp_path / "shown.jsonl"
     rows = [{"prompt": f"say {i}", "answer": "x" * (300 if i == 7 else 3)} for i in range(60)]
     path.write_text("\n".join(json.dumps(row) for row in rows))
@@ -370,8 +371,12 @@ def test_a_demonstration_longer_than_the_model_is_listed_not_fatal(tmp_path, cha
         tmp_path / "run", "algorithm=sft", "group_size=1", "model=hf", f"model.path={chat_folder}",
         "data=jsonl", f"data.path={path}", "rollout.max_new_tokens=6", "iterations=1",
     )  # fmt: skip
-    reasons = [row["reason"] for row in lines(result.run_dir, "quarantine.jsonl")]
-    assert any("tokens with its answer, more than the model's limit of 128" in r for r in reasons)
+    (row,) = lines(result.run_dir, "quarantine.jsonl")
+    assert "tokens with its answer, more than the model's limit of 128" in row["reason"]
+    assert row["text"] == "say 7" and "id" in row and "line" not in row
+    said = capsys.readouterr().out
+    read = int(re.search(r"^prompts +(\d+) to train on", said, re.M)[1])
+    assert f"; {read - 1} left to train on\n" in said
 
 
 def test_a_warm_start_is_trained_once_and_found_again(warmed, tmp_path, capsys):

@@ -153,8 +153,7 @@ def _split_held_out(
         kept[name] = {**own, **{split: tuple(left) for split, (left, _) in parted.items()}}
         known |= {prompt.id: prompt for _, gone in parted.values() for prompt in gone}
     return kept, [
-        InvalidRow(file=f"data of {prompt.source}", line=id, reason="is held out too")
-        for id, prompt in known.items()
+        InvalidRow.of_prompt(prompt, "is held out too", within="data") for prompt in known.values()
     ]
 
 

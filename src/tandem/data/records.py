@@ -18,6 +18,7 @@ from tandem import rng
 from tandem.data.stream import PromptStream
 from tandem.types import Prompt
 
+SHOWN = 200  # characters of a prompt that was left out
 TOGETHER = "reported_with"  # the field that `reported_with` reads
 StreamMaker = Callable[..., PromptStream]  # called as maker(prompts, seed=seed)
 
@@ -27,9 +28,19 @@ class InvalidRow:
     """A row that was left out, and why."""
 
     file: str
-    line: int  # counted from 1
+    line: int | None = None  # counted from 1; None: of a prompt, which has an `id`
+    id: int | None = None
     reason: str
     text: str = ""  # the beginning of the row
+
+    @classmethod
+    def of_prompt(cls, prompt: Prompt, reason: str, *, within: str) -> InvalidRow:
+        """A prompt that was read and cannot be used. Its file is no longer known: `within` names
+        what it belongs to, and its text finds it."""
+        messages = prompt.messages or ({"content": prompt.text},)
+        text = " ".join(str(message["content"]) for message in messages)
+        file = f"{within} of {prompt.source}"
+        return cls(file=file, id=prompt.id, reason=reason, text=text[:SHOWN].strip())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +197,8 @@ def prompt_ids(*names: int | str | Tensor) -> list[int]:
 
 def write_quarantine(folder: Path, rows: Iterable[InvalidRow]) -> Path | None:
     """One JSON line per bad row in `folder`/quarantine.jsonl. None: no bad row, no file."""
-    lines = [json.dumps(asdict(row)) for row in rows]
+    known = [{name: x for name, x in asdict(row).items() if x is not None} for row in rows]
+    lines = [json.dumps(row) for row in known]
     if not lines:
         return None
     path = Path(folder) / "quarantine.jsonl"

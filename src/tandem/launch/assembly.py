@@ -200,8 +200,7 @@ def admit_data(
             p if policy.paints or p.size is None else replace(p, size=None) for p in prompts
         )
         left_out += [
-            InvalidRow(file=f"{split} of {prompt.source}", line=prompt.id, reason=reason)
-            for prompt, reason in dropped
+            InvalidRow.of_prompt(prompt, reason, within=split) for prompt, reason in dropped
         ]
     for split in (source, evaluated_split(settings)):
         if split is not None and data.splits[split] and not kept[split]:

@@ -49,11 +49,12 @@ def warm_start_banner(settings: Settings) -> str:
     return line("first", f"{settings.iterations} iterations of {samples} samples, {chosen}")
 
 
-def left_out(rows: Sequence[InvalidRow]) -> str:
-    """Rows that cannot be used, with the most frequent reasons."""
+def left_out(rows: Sequence[InvalidRow], kept: int) -> str:
+    """Rows that cannot be used, with the most frequent reasons; `kept` are left to train on."""
     common = Counter(row.reason for row in rows).most_common(REASONS)
     said = "; ".join(f"{count} x {reason}" for reason, count in common)
-    return line("left out", f"{len(rows):,} rows, listed in quarantine.jsonl: {said}")
+    left = f"; {kept:,} left to train on"
+    return line("left out", f"{len(rows):,} rows, listed in quarantine.jsonl: {said}{left}")
 
 
 def prompts_read(data: Data | None, source: str) -> str:

@@ -37,7 +37,7 @@ def complete_pairs(policy: TokenPolicy, data: Data, file: Path, seed: int) -> Da
         for prompts in splits.values()
     )
     silent = [
-        InvalidRow(file=f"pairs of {p.source}", line=p.id, reason=f"right in {data.tries} tries")
+        InvalidRow.of_prompt(p, f"right in {data.tries} tries", within="pairs")
         for p in pairs
         if p.rejected is None
     ]

@@ -23,6 +23,7 @@ from tandem.launch.banner import left_out
 from tandem.launch.devices import check_devices, device_of_rank, set_float32_precision
 from tandem.launch.evaluation import evaluate_run
 from tandem.launch.initial_weights import check_engine, starting_weights
+from tandem.launch.inputs import training_split
 from tandem.launch.memory_estimate import state_of
 from tandem.launch.own_engines import own_engines
 from tandem.launch.people import doing, say
@@ -134,7 +135,8 @@ def carry_out(
     if distributed.is_first():
         record.begin(config, seed=settings.seed, command=["train.py", *overrides])
         if write_quarantine(run_dir, data.quarantine) is not None:
-            say(left_out(data.quarantine))
+            kept = data.splits[training_split(module.algorithm.needs)]
+            say(left_out(data.quarantine, len(kept)))
     fit(module, settings, data, record, callbacks)
     return Result(metrics=record.latest, run_dir=run_dir)
 
