@@ -391,3 +391,23 @@ def test_rows_to_compare_with_are_neither_trained_nor_forwarded(tmp_path):
     loop = Loop(algorithm=replace(GRPO, sampling_strategy=with_a_greedy_row), folder=tmp_path)
     loop.go()
     assert max(loop.policy.rows_seen) == 9  # three groups of three
+
+
+def pulled(batch):
+    """Its value is 0 without an advantage, and its gradient is not."""
+    return -batch.advantages * batch.logp + (batch.logp - batch.logp.detach())
+
+
+def raised(batch):
+    return -batch.advantages * batch.logp + 1.0
+
+
+@pytest.mark.parametrize(("loss", "what"), [(pulled, "gradient is 1"), (raised, "value is 1")])
+def test_a_loss_that_declares_in_vain_to_be_zero_without_an_advantage_is_refused(
+    loss, what, tmp_path
+):
+    honest = declare()(partial(loss))
+    Loop(algorithm=replace(GRPO, loss=honest), folder=tmp_path).go()
+    declared = declare(zero_at_zero_advantage=True)(lambda batch: loss(batch))
+    with pytest.raises(Stop, match=rf"declares zero_at_zero_advantage=True, but its {what} where"):
+        Loop(algorithm=replace(GRPO, loss=declared), folder=tmp_path).go()

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tandem import distributed
+from tandem.algorithm.first_update import drifted, is_unproven, refuse_pull
 from tandem.algorithm.metric_checks import refuse_other_metrics
 from tandem.contracts import batch_statistics_of, facts_of, metrics_of, summary_of, unwrap_partial
 from tandem.contracts.outputs import CLOSE, CORRECTION, LOSS, WEIGHTS, Output, wrong_value
@@ -87,6 +88,7 @@ class Objective(ABC):
         declared = {name: batch_statistics_of(term.loss) for name, term in self.terms.items()}
         self.statistics = {name: find for name, find in declared.items() if find is not None}
         self.unchecked = set(self.terms)
+        self.unproven = {name for name, term in self.terms.items() if is_unproven(term.loss)}
 
     @abstractmethod
     def record(self, policy, rows: Experience) -> Record:
@@ -193,17 +195,11 @@ class Objective(ABC):
         if name in self.unchecked and loss.any():
             self.unchecked.remove(name)
             refuse_statistics(LOSS, term.loss, batch, loss.detach())
+            if name in self.unproven:
+                refuse_pull(term.loss, batch, *statistics)
             if name in self.corrected:
-                refuse_statistics(CORRECTION, term.correction, as_if_stale(batch))
+                refuse_statistics(CORRECTION, term.correction, drifted(batch))
         return float(term.coef) * torch.where(counts, loss * weight, 0).sum()
-
-
-def as_if_stale(batch: Record) -> Record:
-    """Rows as if sampled by other weights: for fresh rows every correction is 1."""
-    if batch.behaviour_logp is None:
-        return batch
-    gap = torch.linspace(-0.5, 0.5, len(batch.mask), device=batch.mask.device)[:, None]
-    return replace(batch, behaviour_logp=batch.behaviour_logp + gap * batch.mask)
 
 
 @torch.no_grad()
