@@ -52,6 +52,12 @@ def test_failing_rewards_end_a_run_before_they_are_trained_on(tmp_path, straight
     assert_same_run(tmp_path, straight)
 
 
+def test_a_run_that_a_guard_ends_in_its_first_iteration_has_nothing_to_keep(tmp_path):
+    with pytest.raises(Stop, match="have no reward"):
+        run(tmp_path, reward=FailsIn(0), **RARE)
+    assert newest(tmp_path) is None
+
+
 def test_an_average_forgets_the_scores_of_the_iteration_that_a_guard_ended(tmp_path):
     straight, stopped = tmp_path / "straight", tmp_path / "stopped"
     run(straight, algorithm=AVERAGE)

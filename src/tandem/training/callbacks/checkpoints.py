@@ -20,7 +20,7 @@ from tandem.record.publishing import CheckpointError, Writing
 from tandem.record.run_record import CHECKPOINTS as FOLDER
 from tandem.record.run_record import RunRecord
 from tandem.record.tensor_files import part_name
-from tandem.stop import Abandoned, Stop
+from tandem.stop import Abandoned, EngineUnavailable, Stop
 from tandem.training.inputs import list_changed
 from tandem.training.module import PostTraining
 from tandem.training.offload import HOST, move_state
@@ -70,9 +70,11 @@ class Checkpoints(Callback):
         meet = distributed.world_size() == 1 or (stop is not None and stop.together)
         if self.writing is not None:
             self.writing.join(None if meet else LAST_SECONDS)
-        expected = isinstance(exception, Stop | Abandoned) or self.in_user_callbacks
-        failed = isinstance(exception, CheckpointError)
-        if meet and expected and not failed and module.return_to_boundary():
+        # A guard in the first iteration has nothing to keep; an engine may have sampled ahead.
+        ended = stop is not None and module.iteration > 0 and not isinstance(stop, CheckpointError)
+        waited = isinstance(exception, EngineUnavailable | Abandoned)
+        expected = waited or ended or self.in_user_callbacks
+        if meet and expected and module.return_to_boundary():
             self.publish(trainer, module)
             self.settle()
             if self.in_user_callbacks:
