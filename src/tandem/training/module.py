@@ -238,13 +238,13 @@ class PostTraining(LightningHooks):
         varied = any(self.report.get(f"actor/adv_{of}") for of in ("mean", "std"))
         flat = self.algorithm.learns_from_scores and not varied
         self.flat_iterations = self.flat_iterations + 1 if flat else 0
-        known = self.rewards.full
-        best = [x.isnan() | (x >= known.get(name, torch.inf)) for name, x in scores.parts.items()]
-        full = flat and bool(best) and bool(torch.stack([scores.scored, *best]).all())
+        top, seen = self.rewards.full, self.report
+        best = [seen.get(f"reward/{n}/mean", 0) >= top.get(n, torch.inf) for n in scores.parts]
+        alike = not any(seen.get(f"reward/{n}/std", 0) for n in scores.parts)
+        full = flat and any(best) and all(best) and alike and seen["reward/missing"] == 0
         self.full_iterations = self.full_iterations + 1 if full else 0
         if scores.parts and self.stream.observe is not None:
             prompts = self.source.prompts_of_batch() or prompts
             main = (rollout.group < len(prompts)).nonzero()[:, 0]  # refills have other odds
             asked = [prompts[slot] for slot in rollout.group[main].tolist()]
-            success = take(scores, main).part(None, asked)
-            self.stream.observe([prompt.source for prompt in asked], success)
+            self.stream.observe([p.source for p in asked], take(scores, main).part(None, asked))
