@@ -15,7 +15,7 @@ from tandem.types import CoupledBatch, DecoupledBatch, MatchingBatch
 Record = CoupledBatch | DecoupledBatch | MatchingBatch
 
 
-def drifted(batch: Record) -> Record:
+def as_if_stale(batch: Record) -> Record:
     """Rows as if sampled by other weights: for fresh rows every correction is 1."""
     if batch.behaviour_logp is None:
         return batch
@@ -51,7 +51,7 @@ def refuse_pull(loss: Callable, batch: Record, *statistics: Tensor) -> None:
         if numbers.any():
             size = f"{numbers.abs().max():.2g}"
             raise WrongOutput(
-                f"loss {callable_name(loss)} at {place_of(loss)} declares zero_at_zero_advantage=True, but "
-                f"its {what} is {size} where all advantages are 0, and such rows are left out; "
-                "remove the flag"
+                f"loss {callable_name(loss)} at {place_of(loss)} declares "
+                f"zero_at_zero_advantage=True, but its {what} is {size} where all advantages "
+                "are 0, and such rows are left out; remove the flag"
             )

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tandem import distributed
-from tandem.algorithm.first_update import drifted, is_unproven, refuse_pull
+from tandem.algorithm.first_update import as_if_stale, is_unproven, refuse_pull
 from tandem.algorithm.metric_checks import refuse_other_metrics
 from tandem.contracts import batch_statistics_of, facts_of, metrics_of, summary_of, unwrap_partial
 from tandem.contracts.outputs import CLOSE, CORRECTION, LOSS, WEIGHTS, Output, wrong_value
@@ -198,7 +198,7 @@ class Objective(ABC):
             if name in self.unproven:
                 refuse_pull(term.loss, batch, *statistics)
             if name in self.corrected:
-                refuse_statistics(CORRECTION, term.correction, drifted(batch))
+                refuse_statistics(CORRECTION, term.correction, as_if_stale(batch))
         return float(term.coef) * torch.where(counts, loss * weight, 0).sum()
 
 
