@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -35,6 +37,8 @@ CASES = {
     "critic of its own": ("algorithm=ppo", "model.path=ROOT/tied", "model.critic=separate"),
     "scaled logits": ("algorithm=grpo", "model.path=ROOT/scaled"),
 }
+QUICK = ("with a reference", "scaled logits")
+OTHERS = tuple(name for name in CASES if name not in QUICK)
 TOKENS = {"vocab_size", "eos_token_id", "bos_token_id", "pad_token_id", "intermediate_size"}
 LARGE = {"num_hidden_layers": 12, "hidden_size": 256, "intermediate_size": 1024}
 
@@ -69,7 +73,6 @@ def models(tmp_path_factory) -> Path:
     write_qwen3(folder / "tied")
     write_qwen3(folder / "untied", tied=False)
     write_scaled(folder / "scaled")
-    write_large(folder / "large")
     return folder
 
 
@@ -153,20 +156,34 @@ def memory_of_loading(folder: Path, *, each_reads: bool) -> float:
 
 
 @pytest.fixture(scope="module")
-def found(models):
-    jobs = {
-        f"{name}, {each_reads}": partial(
-            trained, CASES[name], models, each_reads=each_reads, what=tensors_of
+def results(models):
+    """Of some cases, both ways, on both ranks."""
+
+    @functools.cache
+    def of(names: tuple[str, ...]) -> dict:
+        ways = itertools.product(names, (False, True))
+        return on_two_ranks(
+            {
+                f"{name}, {each}": partial(
+                    trained, CASES[name], models, each_reads=each, what=tensors_of
+                )
+                for name, each in ways
+            }
         )
-        for name in CASES
-        for each_reads in (False, True)
-    }
-    return on_two_ranks(jobs)
+
+    return of
 
 
 @pytest.mark.system
-@pytest.mark.parametrize("name", CASES)
-def test_weights_of_the_first_rank_are_those_that_each_rank_would_read(name, found):
+@pytest.mark.parametrize(
+    ("name", "beside"),
+    [
+        *((name, QUICK) for name in QUICK),
+        *(pytest.param(name, OTHERS, marks=pytest.mark.slow) for name in OTHERS),
+    ],
+)
+def test_weights_of_the_first_rank_are_those_that_each_rank_would_read(name, beside, results):
+    found = results(beside)
     for rank in range(2):
         got, want = dict(found[rank, f"{name}, False"]), dict(found[rank, f"{name}, True"])
         assert (got.pop("reads"), want.pop("reads")) == (1 if rank == 0 else 0, 1)
@@ -179,6 +196,7 @@ def test_weights_of_the_first_rank_are_those_that_each_rank_would_read(name, fou
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux measures the peak")
 def test_a_rank_that_reads_no_checkpoint_never_holds_it(models):
+    write_large(models / "large")
     held = {
         each_reads: on_both(partial(memory_of_loading, models, each_reads=each_reads))
         for each_reads in (False, True)

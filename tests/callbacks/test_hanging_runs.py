@@ -17,7 +17,7 @@ from tandem.training.callbacks import INTERRUPTED
 from tandem.training.callbacks.signals import REPEATED
 
 FOURTH = 160  # a call of the reward in iteration 3, after the checkpoint of iteration 2
-SOON = 20.0  # seconds until a process ends that would otherwise hang for ever
+SOON = 60.0  # seconds until a process ends that would otherwise hang for ever
 
 
 @pytest.mark.parametrize("how", [in_python, in_c])
