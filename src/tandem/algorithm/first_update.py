@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from tandem.contracts import facts_of, iterate_innermost, unwrap_partial
+from tandem.contracts import facts_of, is_foreign, iterate_innermost, unwrap_partial
 from tandem.contracts.outputs import WrongOutput, callable_name, place_of
 from tandem.types import CoupledBatch, DecoupledBatch, MatchingBatch
 
@@ -26,8 +26,7 @@ def as_if_stale(batch: Record) -> Record:
 def is_unproven(loss: Callable) -> bool:
     """Whether a loss from outside the package declares `zero_at_zero_advantage`; those of the
     package are tested. A loss with state must not be called twice."""
-    owners = [unwrap_partial(part)[0] for _, part in iterate_innermost(loss, "")]
-    outside = any(not owner.__module__.startswith("tandem.") for owner in owners)
+    outside = any(is_foreign(part) for _, part in iterate_innermost(loss, ""))
     stateful = isinstance(unwrap_partial(loss)[0], nn.Module)
     return facts_of(loss).zero_at_zero_advantage and outside and not stateful
 

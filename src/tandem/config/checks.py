@@ -23,6 +23,7 @@ from tandem.config.plain import (
     target_of,
     to_plain,
 )
+from tandem.config.refusals import refusing
 from tandem.config.remotes import remotes_can_be_asked
 from tandem.config.targets import resolve
 from tandem.config.values import refuse_empty
@@ -119,10 +120,8 @@ def _find_left_out(choices: Mapping[str, str]) -> Iterator[tuple[str, Callable]]
 
 
 def _make(call: Call) -> Any:
-    try:
+    with refusing():  # a record checks its own numbers
         return make(call)
-    except ValueError as error:  # a record that checks its own numbers
-        raise ConfigError(str(error)) from error
 
 
 def _bind_components(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from omegaconf.errors import UnsupportedValueType
 
 from tandem.config.names import ConfigError
 from tandem.config.plugins import ADMITTED
-from tandem.contracts import REGISTERED, Registrar, place, registration
+from tandem.contracts import REGISTERED, Registrar, is_foreign, place, registration
 from tandem.registry import declared
 from tandem.registry.nodes import GLOBAL, OFFERED_AS, Node, dynamics_of, node_of
 
@@ -23,11 +23,7 @@ NOTEBOOK = "__main__"  # or a script: it registers options of the user, like a p
 
 def list_own_options() -> Mapping[tuple[str, str], Callable]:
     """The registered options that are not part of the package."""
-    return {
-        key: component
-        for key, component in REGISTERED.items()
-        if not f"{component.__module__}.".startswith("tandem.")
-    }
+    return {key: component for key, component in REGISTERED.items() if is_foreign(component)}
 
 
 def store_options(folder: Path) -> None:

@@ -147,6 +147,12 @@ def defaults_of(function: Callable | None) -> dict[str, Any]:
     return getattr(function, "__kwdefaults__", None) or {}
 
 
+def is_foreign(component: Callable) -> bool:
+    """Whether a component, inside any partial, is from outside the package."""
+    owner, _ = unwrap_partial(component)
+    return not f"{owner.__module__}.".startswith("tandem.")
+
+
 def unwrap_partial(component: Callable | None) -> tuple[Callable | None, dict[str, Any]]:
     """The function inside any number of `functools.partial`s, and the numbers bound to it."""
     numbers: dict[str, Any] = {}

@@ -112,10 +112,8 @@ def load_policy(run_dir: Path, cfg: DictConfig) -> Policy:
     quiet_libraries()
     set_float32_precision(check(cfg).trainer)
     policy = build(OmegaConf.merge(cfg.model, {"path": str(folder), **unused}))
-    try:
+    with refusing():
         policy.load(Request(sampling=build(cfg.rollout), seed=cfg.seed))
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
     return policy.to("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -169,7 +167,7 @@ def ask(
     policy: Policy, prompt: Prompt, *, n: int, sampling: Sampling | FlowSampling, seed: int
 ) -> tuple[Sequence[str | Tensor], Sequence[Prompt]]:
     """`n` answers and the prompt of each; equal for equal seeds."""
-    try:
+    with refusing():
         if prompt.images and not policy.sees:
             raise ValueError("--image needs a vision-language model, and this one reads only text")
         for _, reason in policy.admit([prompt])[1]:
@@ -177,5 +175,3 @@ def ask(
         key = rng.key(seed, "sample")
         rollout = policy.sample([prompt], n, key=key, slots=[0], sampling=sampling)
         return rollout.outputs, rollout.prompts
-    except ValueError as error:
-        raise ConfigError(str(error)) from error

@@ -16,7 +16,7 @@ from tandem import distributed
 from tandem.algorithm.algorithm import Algorithm
 from tandem.algorithm.truncation import CheckedStrategy, CheckedTruncation
 from tandem.config import ConfigError, build
-from tandem.contracts import facts_of, unwrap_partial
+from tandem.contracts import facts_of, is_foreign
 from tandem.data import Data, InvalidRow, split_overlap
 from tandem.data.images import find_unseen
 from tandem.evaluation.settings import Evaluation
@@ -107,7 +107,7 @@ def build_algorithm(cfg: DictConfig) -> Algorithm:
     algorithm = build(cfg.algorithm)
     checked = CheckedTruncation(algorithm.truncation_handling)
     strategy = algorithm.sampling_strategy
-    if not unwrap_partial(strategy)[0].__module__.startswith("tandem."):  # of a plugin
+    if is_foreign(strategy):
         strategy = CheckedStrategy(strategy)
     return replace(algorithm, truncation_handling=checked, sampling_strategy=strategy)
 

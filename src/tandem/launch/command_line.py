@@ -181,10 +181,8 @@ def _refuse_place(run_dir: Path) -> None:
     """Raise if the directory cannot be used, before Hydra creates it."""
     from tandem.record.room import check_place
 
-    try:
+    with refusing():
         check_place(run_dir)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
 
 
 def _first_run(sweep: Sweep) -> Run:

@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 
 from tandem.config import ConfigError, build
 from tandem.config.plain import iterate_leaves, to_plain
+from tandem.config.refusals import refusing
 from tandem.config.targets import resolve
 from tandem.contracts import facts_of
 from tandem.data import Data
@@ -24,7 +25,7 @@ def read_inputs(cfg: DictConfig) -> Data | None:
     Raises ConfigError for data, rewards and folders that cannot be used.
     """
     check_places(cfg)
-    try:
+    with refusing():
         for node in cfg.reward.values():
             if "path" not in node.function:  # building a reward with a network would load it
                 build(node)
@@ -32,10 +33,6 @@ def read_inputs(cfg: DictConfig) -> Data | None:
             return None
         with starting(f"data={cfg.choices.data}"):
             data = read_data(cfg)
-    except ConfigError:
-        raise
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
     check_judges(data, cfg)
     return data
 

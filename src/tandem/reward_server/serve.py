@@ -14,7 +14,7 @@ from tandem.config.binding import bind_call
 from tandem.config.building import make
 from tandem.config.names import unknown
 from tandem.config.overrides import parse
-from tandem.config.refusals import refusals
+from tandem.config.refusals import refusals, refusing
 from tandem.remote.serving import Capacity
 from tandem.stop import end_when_told, until_told
 
@@ -124,12 +124,8 @@ def read(words: Sequence[str]) -> tuple[Place, Capacity, list[str]]:
 def _record(kind: type, given: Mapping[str, object]) -> Any:
     names = {field.name for field in fields(kind)}
     known = {name: value for name, value in given.items() if name in names}
-    try:
+    with refusing():
         return make(bind_call(kind, known, "", partial=False))
-    except ConfigError:
-        raise
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
 
 
 def compose_rewards(overrides: Sequence[str]) -> Mapping[str, Any]:
@@ -150,12 +146,8 @@ def build_rewards(nodes: Mapping[str, Any]) -> Rewards:
     from tandem.rewards.rewards import Rewards
     from tandem.rewards.signature import compares
 
-    try:
+    with refusing():
         rewards = Rewards({name: build(node) for name, node in nodes.items()})
-    except ConfigError:
-        raise
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
     for name, component in rewards.components.items():
         if compares(component.function):
             raise ConfigError(
