@@ -14,6 +14,7 @@ from tandem.policies.flow.families.flux import Flux, FluxKontext
 from tandem.policies.flow.families.flux2 import Flux2, Flux2Klein
 from tandem.policies.flow.families.folders import diffusers_class
 from tandem.policies.flow.families.hunyuan_video import HunyuanVideo
+from tandem.policies.flow.families.hunyuan_video_1 import HunyuanVideo1
 from tandem.policies.flow.families.ltx2 import LTX2
 from tandem.policies.flow.families.pipelines import Pipeline
 from tandem.policies.flow.families.qwen_image import QwenImage
@@ -87,3 +88,13 @@ def test_guidance_of_a_distilled_klein_is_refused(distilled, tmp_path):
         return admission.check_guidance(adapter, "evaluation.guidance_scale", path="a/b")
     with pytest.raises(ValueError, match=r"without guidance.*set evaluation.guidance_scale=1"):
         admission.check_guidance(adapter, "evaluation.guidance_scale", path="a/b")
+
+
+@pytest.mark.parametrize("family", [Flux, Flux2, HunyuanVideo1])
+def test_a_missing_guidance_scale_is_told_as_the_preset_has_it(family, tmp_path):
+    preset = yaml.safe_load((CONF / f"{family.family.model}.yaml").read_text())
+    usual = preset["model"]["adapter"]["embedded_guidance"]
+    adapter = family(embedded_guidance=None)
+    adapter.folder = index(tmp_path)
+    with pytest.raises(ValueError, match=f"needs a guidance scale; set it to {usual}$"):
+        adapter.fit(SimpleNamespace(config=SimpleNamespace(guidance_embeds=True)))

@@ -97,3 +97,4 @@ class Flux2(Flux2Klein):
         vae="AutoencoderKLFlux2",
         model="flux2_dev",
     )
+    usual_guidance = 4.0

@@ -14,11 +14,13 @@ class GuidanceInput(Pipeline):
     """A family with some guidance-distilled transformers."""
 
     embedded_guidance: float | None
+    usual_guidance: float  # the scale that the family's pipeline uses unless told otherwise
 
     def fit(self, network: nn.Module) -> nn.Module:
         given = self.embedded_guidance
         if network.config.guidance_embeds != (given is not None):
-            does, instead = ("takes no", "null") if given is not None else ("needs a", "3.5")
+            usual = self.usual_guidance
+            does, instead = ("takes no", "null") if given is not None else ("needs a", usual)
             raise ValueError(
                 f"model.adapter.embedded_guidance={'null' if given is None else given}: the "
                 f"transformer of model.path={self.folder} {does} guidance scale; "
@@ -35,6 +37,8 @@ class GuidanceInput(Pipeline):
 class EmbeddedGuidance(GuidanceInput):
     """A family of pictures with some guidance-distilled transformers."""
 
+    usual_guidance = 3.5
+
     def __init__(
         self,
         *,
@@ -43,7 +47,7 @@ class EmbeddedGuidance(GuidanceInput):
         max_sequence_length: int = 512,
         encoder_dtype: Literal["float32", "bfloat16"] = "float32",  # of the text encoders
         images: int | None = None,
-        embedded_guidance: float | None = 3.5,
+        embedded_guidance: float | None = usual_guidance,
     ) -> None:
         """`embedded_guidance`: the guidance scale that a distilled transformer takes as an input,
         not classifier-free guidance. None: for transformers without this input."""

@@ -27,6 +27,7 @@ class HunyuanVideo1(GuidanceInput, Films):
         model="hunyuan_video",
     )
     readers = ("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2")
+    usual_guidance = 6.0
 
     def __init__(
         self,
@@ -36,7 +37,7 @@ class HunyuanVideo1(GuidanceInput, Films):
         frames: int = 129,
         max_sequence_length: int = 256,
         encoder_dtype: Literal["float32", "bfloat16"] = "float32",
-        embedded_guidance: float | None = 6.0,
+        embedded_guidance: float | None = usual_guidance,
     ) -> None:
         """`max_sequence_length`: tokens of the Llama. `embedded_guidance`: the guidance scale that
         the distilled transformer takes as an input, not classifier-free guidance."""
