@@ -4,6 +4,7 @@ import sys
 from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from threading import local
 from types import ModuleType, SimpleNamespace
 
@@ -110,7 +111,7 @@ def test_a_rank_without_weights_says_so(hosted):
     with hosted() as (_, policy):
         gap(policy, 0)
         empty = policy.files.copy_to_host()
-        empty = type(empty)(empty.network, {}, False)
+        empty = replace(empty, own={})
         with pytest.raises(EngineUnavailable, match="this rank has none to send"):
             policy.supply.engine.sync(empty, policy.supply.version)
 

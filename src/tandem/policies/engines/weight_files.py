@@ -23,15 +23,12 @@ class CopiedWeights:
     network: nn.Module
     own: Mapping[str, Tensor]  # by the network's names; empty except on the first rank
     adapter: bool
+    device: torch.device  # on which the network is trained
     is_sharded = False
 
     @property
     def nbytes(self) -> int:
         return sum(tensor.nbytes for tensor in self.own.values())
-
-    @property
-    def device(self) -> torch.device:
-        return next(self.network.parameters()).device
 
     def save(self, folder: Path) -> None:
         """Write them into a folder."""
@@ -84,7 +81,7 @@ class WeightFiles:
         whole = {t: distributed.gather_on_first(t) for t in dict.fromkeys(own.values())}
         copies = {t: on_host(t, found) for t, found in whole.items() if found is not None}
         tensors = {name: copies[tensor] for name, tensor in own.items() if tensor in copies}
-        return CopiedWeights(self.network, tensors, self.adapter)
+        return CopiedWeights(self.network, tensors, self.adapter, self.device)
 
     @contextmanager
     def as_in(self, folder: Path) -> Iterator[bool]:
