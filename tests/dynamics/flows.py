@@ -7,7 +7,7 @@ from torch import Tensor
 
 from tandem.dynamics.kernels import Step, cps, dance_sde, flow_sde, ode
 from tandem.dynamics.likelihood import gaussian_kl, gaussian_logp, unscaled_logp
-from tandem.types import CoupledBatch, Transition
+from tandem.types import CoupledBatch, Transition, align_level
 
 NOISY = {
     "Flow-SDE": partial(flow_sde, noise_level=0.7),
@@ -39,6 +39,11 @@ def random_steps(
     pair = 0.05 + 0.9 * torch.rand(rows, 2, generator=generator, dtype=dtype)
     high, low = pair.max(1).values, pair.min(1).values
     return x, velocity, high + 0.01, low
+
+
+def noise_from_velocity(x: Tensor, velocity: Tensor, sigma: Tensor) -> Tensor:
+    """x + (1 - sigma) velocity: [B, ...], sigma [B]."""
+    return x + (1 - align_level(sigma, x)) * velocity
 
 
 def reference_step(kernel, flow, velocity: Tensor, dtype: torch.dtype = torch.float64) -> Step:

@@ -4,11 +4,21 @@ import math
 
 import pytest
 import torch
-from flows import FALLING, KERNELS, NOISY, PRECISION, PUBLISHED_LOGP, SDES, levels, random_steps
+from flows import (
+    FALLING,
+    KERNELS,
+    NOISY,
+    PRECISION,
+    PUBLISHED_LOGP,
+    SDES,
+    levels,
+    noise_from_velocity,
+    random_steps,
+)
 from torch.testing import assert_close
 
 from tandem.dynamics.kernels import cps, dance_sde, flow_sde, next_state, ode
-from tandem.dynamics.path import noise_from_velocity, score_from_velocity, x0_from_velocity
+from tandem.dynamics.path import x0_from_velocity
 
 EACH = pytest.mark.parametrize("name", KERNELS)
 EACH_NOISY = pytest.mark.parametrize("name", NOISY)
@@ -101,7 +111,7 @@ def test_an_sde_pulls_against_the_score(sde):
     inputs = x, velocity, sigma, next_sigma = random_steps()
     step, dt = sde(*inputs), (next_sigma - sigma)[:, None, None]
     s_squared = (step.std.square() / (sigma - next_sigma))[:, None, None]
-    score = score_from_velocity(x, velocity, sigma)
+    score = -noise_from_velocity(x, velocity, sigma) / sigma[:, None, None]
     assert_close(step.mean, x + (velocity - s_squared / 2 * score) * dt)
 
 

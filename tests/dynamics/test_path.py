@@ -1,8 +1,8 @@
-"""The path, and the four quantities that follow from one prediction."""
+"""The path, and the data and the noise that follow from one prediction."""
 
 import pytest
 import torch
-from flows import PRECISION, levels, random_steps
+from flows import PRECISION, levels, noise_from_velocity, random_steps
 from torch.testing import assert_close
 
 from tandem.dynamics import likelihood, path
@@ -29,7 +29,7 @@ def test_recovered_ends_are_the_reference_ones(flow, dtype):
     sigma = levels(flow("tdm/sigma_upper"), x)
     x0 = path.x0_from_velocity(x, velocity, sigma)
     same(x0, flow("tdm/x0_student"), dtype)
-    same(path.noise_from_velocity(x, velocity, sigma), flow("tdm/implied_noise"), dtype)
+    same(noise_from_velocity(x, velocity, sigma), flow("tdm/implied_noise"), dtype)
     query = path.interpolate(x0, flow("tdm/mixed", dtype), levels(flow("tdm/sigma_t"), x))
     same(query, flow("tdm/x_query"), dtype)
 
@@ -46,28 +46,12 @@ def test_a_sample_in_one_step_is_the_reference_one(flow, dtype):
         same(path.x0_from_velocity(x, velocity, half), flow(f"dmd2/{name}"), dtype)
 
 
-def test_one_prediction_says_all_four_and_each_gives_it_back():
+def test_data_and_noise_of_a_prediction_lead_back_to_it():
     x, velocity, sigma, _ = random_steps()
     x0 = path.x0_from_velocity(x, velocity, sigma)
-    noise = path.noise_from_velocity(x, velocity, sigma)
-    score = path.score_from_velocity(x, velocity, sigma)
+    noise = noise_from_velocity(x, velocity, sigma)
     assert_close(path.interpolate(x0, noise, sigma), x)
-    for back in (
-        path.velocity_between(x0, noise),
-        path.velocity_from_x0(x, x0, sigma),
-        path.velocity_from_noise(x, noise, sigma),
-        path.velocity_from_score(x, score, sigma),
-    ):
-        assert_close(back, velocity)
-
-
-def test_the_score_is_the_gradient_of_the_density_around_x0():
-    x, velocity, sigma, _ = random_steps(rows=5, size=(3,))
-    x0 = path.x0_from_velocity(x, velocity, sigma)
-    x.requires_grad_()
-    density = torch.distributions.Normal((1 - sigma[:, None]) * x0, sigma[:, None])
-    (want,) = torch.autograd.grad(density.log_prob(x).sum(), x)
-    assert_close(path.score_from_velocity(x.detach(), velocity, sigma), want)
+    assert_close(path.velocity_between(x0, noise), velocity)
 
 
 def test_an_error_of_x0_is_minus_sigma_times_that_of_the_velocity():
@@ -79,27 +63,11 @@ def test_an_error_of_x0_is_minus_sigma_times_that_of_the_velocity():
     assert_close(got, -path.align_level(sigma, x0) * error)
 
 
-@pytest.mark.parametrize(
-    ("convert", "end"),
-    [
-        (path.velocity_from_x0, 0.0),
-        (path.score_from_velocity, 0.0),
-        (path.velocity_from_noise, 1.0),
-        (path.velocity_from_score, 1.0),
-    ],
-)
-def test_a_conversion_that_divides_by_zero_says_so(convert, end):
-    x, other, sigma, _ = random_steps()
-    sigma[3] = end
-    with pytest.raises(ValueError, match=rf"sigma = {end:g}"):
-        convert(x, other, sigma)
-
-
 def test_predictions_exist_at_both_ends():
     x, velocity, sigma, _ = random_steps(rows=2)
     sigma[0], sigma[1] = 0, 1
-    assert_close(path.x0_from_velocity(x, velocity, sigma)[0], x[0], rtol=0, atol=0)
-    assert_close(path.noise_from_velocity(x, velocity, sigma)[1], x[1], rtol=0, atol=0)
+    x0 = path.x0_from_velocity(x, velocity, sigma)
+    assert_close(x0, torch.stack([x[0], x[1] - velocity[1]]), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
