@@ -110,7 +110,7 @@ def test_a_missing_data_set_is_one_line(tmp_path):
 
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(ValueError, match=r"pip install 'tandem\[hub\]'"):
+    with pytest.raises(ValueError, match=r'pip install -e "\.\[hub\]"'):
         hub(name="any", split=Split(), columns=GSM, seed=0)
 
 

@@ -314,5 +314,5 @@ def test_what_can_be_asked_nothing_is_refused_with_its_key(words, said):
 
 def test_the_package_is_asked_for_by_name(monkeypatch):
     monkeypatch.setattr("tandem.environments.openenv.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'tandem\[openenv\]'"):
+    with pytest.raises(ConfigError, match=r'pip install -e "\.\[openenv\]"'):
         check(compose([*OPENENV, "environment.world.url=http://127.0.0.1:1"]))

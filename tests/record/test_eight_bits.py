@@ -17,7 +17,7 @@ WORDS = ["optimizer=adamw_8bit", "model=tiny_lm"]
 
 def test_without_its_package_it_is_refused_in_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes.optim", None)
-    with pytest.raises(ValueError, match=r"pip install 'tandem\[8bit\]'$") as caught:
+    with pytest.raises(ValueError, match=r'pip install -e "\.\[8bit\]"$') as caught:
         check(compose(WORDS))
     assert "\n" not in str(caught.value)
 

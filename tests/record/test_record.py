@@ -193,7 +193,7 @@ def test_a_missing_package_is_one_line_that_names_the_extra(tmp_path, caplog, mo
     record.write(0, {"x": 1.0}, {})
     (said,) = caplog.records
     assert said.message == (
-        "mirror TensorBoard is off: it needs a package: pip install 'tandem[tensorboard]'"
+        'mirror TensorBoard is off: it needs a package: pip install -e ".[tensorboard]"'
     )
 
 

@@ -89,5 +89,5 @@ def test_the_option_composes_with_any_reader_and_says_what_is_missing():
     told = ["model=sd3_5_medium", "data=text", "data.path=x.txt", "reward=ocr"]
     check(compose(told))
     if importlib.util.find_spec("rapidocr_onnxruntime") is None:
-        with pytest.raises(ValueError, match=r"pip install 'tandem\[ocr\]'"):
+        with pytest.raises(ValueError, match=r'pip install -e "\.\[ocr\]"'):
             build(compose(told).reward, "reward")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image, ImageDraw, ImageFont
 
-pytest.importorskip("rapidocr_onnxruntime", reason="no OCR: pip install 'tandem[ocr]'")
+pytest.importorskip("rapidocr_onnxruntime", reason='no OCR: pip install -e ".[ocr]"')
 
 import tandem
 from tandem.config import build, compose

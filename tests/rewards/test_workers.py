@@ -131,7 +131,7 @@ def test_the_last_tagged_answer_counts():
 )
 def test_a_missing_package_is_one_line_with_its_extra(monkeypatch, module, make, extra):
     monkeypatch.setattr(module, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=rf"pip install 'tandem\[{extra}\]'"):
+    with pytest.raises(ValueError, match=rf'pip install -e "\.\[{extra}\]"'):
         make()
 
 

@@ -48,11 +48,11 @@ from tandem.config.registered import store_options
 from tandem.config.shared_recipes import choose_shared_recipe, is_shared
 from tandem.config.swaps import Numbers
 from tandem.config.values import as_argument, of_reward, refuse_deleted_key, refuse_unknown_key
+from tandem.contracts.extras import need_extra
 
 Compose = Callable[[Loader, Sequence[str]], Composition]
 
-# Launcher of the runs of a sweep -> the extra that installs it.
-LAUNCHERS = {
+LAUNCHERS = {  # launcher of the runs of a sweep -> the extra that installs it
     **{"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit"},
     **{"ray": "ray", "ray_aws": "ray"},
 }
@@ -181,7 +181,7 @@ def _explain_missing_option(error: MissingConfigException) -> str:
     """The message about a missing option chosen in a YAML; the command line was checked before."""
     group, _, option = str(error.missing_cfg_file).rpartition("/")
     if group == "hydra/launcher" and (extra := LAUNCHERS.get(option)) is not None:
-        return f'{group}={option} needs the extra {extra}: pip install -e ".[{extra}]"'
+        return need_extra(f"{group}={option}", extra)
     place = str(error).partition(":")[0].removeprefix("In ").strip("'")
     return f"conf/{place}.yaml: {unknown(f'option of {group}', option, error.options or ())}"
 

@@ -16,6 +16,7 @@ from tandem.config.names import ConfigError, nearest
 from tandem.config.own_targets import own_targets
 from tandem.config.plugins import ADMITTED
 from tandem.contracts import REGISTERED, place
+from tandem.contracts.extras import need_extra
 
 # Modules of components: no other module is imported for a `_target_`. The shell (config, run,
 # record, checkpoints) is excluded: it imports modules and writes files.
@@ -92,8 +93,7 @@ def _module(name: str, path: str, where: str) -> object:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if (extra := EXTRAS.get(name.partition(".")[0])) is not None:
-            needed = f"{where}: {path} needs a package: pip install 'tandem[{extra}]'"
-            raise ConfigError(needed) from error
+            raise ConfigError(need_extra(f"{where}: {path}", extra)) from error
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise ConfigError(f"{where}: {path} needs the package {error.name}") from error
         raise ConfigError(f"{where}: there is no module {name}, which {path} names") from error

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tandem.contracts import register_dataset
+from tandem.contracts.extras import need_extra
 from tandem.data.columns import ANSWERS, Columns, Stored, cell, to_row, with_own_pictures
 from tandem.data.decoding import Decoding, read_file
 from tandem.data.images import KEY, holds_pictures
@@ -81,7 +82,7 @@ def load_rows(
     try:
         import datasets
     except ImportError:
-        raise ValueError("data=hub needs a package: pip install 'tandem[hub]'") from None
+        raise ValueError(need_extra("data=hub", "hub")) from None
     try:
         table = datasets.load_dataset(name, subset, split=split)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:

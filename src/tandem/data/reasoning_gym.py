@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem.contracts import register_dataset
+from tandem.contracts.extras import need_extra
 from tandem.data.records import AS_CHAT, Data, StreamMaker, Wording, prompt_id
 from tandem.data.stream import PromptStream
 from tandem.types import Prompt
@@ -65,7 +66,7 @@ def _select(prompts: Mapping[int, Prompt], start: int, stop: int) -> tuple[Promp
 def _questions(recipe: Mapping[str, Any]) -> list[tuple[str, str | None]]:
     """Question and answer of each index; the answer is None where many are right."""
     if find_spec("reasoning_gym") is None:
-        raise ValueError("data=reasoning_gym needs a package: pip install 'tandem[reasoning_gym]'")
+        raise ValueError(need_extra("data=reasoning_gym", "reasoning_gym"))
     done = subprocess.run(
         [sys.executable, "-P", str(SCRIPT)],
         input=json.dumps(recipe),

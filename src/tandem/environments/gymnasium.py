@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tandem.contracts import declare, register_environment
+from tandem.contracts.extras import need_extra
 from tandem.environments.protocol import About, Move, Said
 from tandem.types import Prompt
 
@@ -44,7 +45,7 @@ class Gymnasium:
         if ":" in id:
             raise ValueError(f"id={id} would import a module; import it in a plugin instead")
         if find_spec("gymnasium") is None:
-            raise ValueError(f"id={id}: needs a package: pip install 'tandem[gymnasium]'")
+            raise ValueError(need_extra(f"id={id}", "gymnasium"))
         self.id, self.tell, self.options = id, tell, dict(options or {})
         self.actions = self.name_actions(actions)
         words = "|".join(map(re.escape, sorted(self.actions, key=len, reverse=True)))

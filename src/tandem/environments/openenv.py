@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import NoReturn
 
 from tandem.contracts import declare, register_environment
+from tandem.contracts.extras import need_extra
 from tandem.environments.protocol import About, Move, Said
 from tandem.remote import Breaker, RemoteError, Session, SessionLimits, Sessions
 from tandem.rewards.result import Missing
@@ -55,7 +56,7 @@ class OpenEnv:
         breaker: Breaker | None = None,
     ) -> None:
         if find_spec("websockets") is None:
-            raise ValueError(f"url={url}: needs a package: pip install 'tandem[openenv]'")
+            raise ValueError(need_extra(f"url={url}", "openenv"))
         urls = [url] if isinstance(url, str) else list(url)
         if not urls:
             raise ValueError("url=[]: give the address of a server, or a list of addresses")

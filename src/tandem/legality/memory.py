@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 
 from tandem.contracts import name_of
+from tandem.contracts.extras import need_extra
 from tandem.legality.case import Case, Part
 from tandem.types import SEGMENTS
 
@@ -37,10 +38,10 @@ def packer_is_there(case: Case) -> Iterator[str]:
     """The package that packs weights is installed."""
     for _, words, _, how in quantized_models(case):
         if how.package is not None and find_spec(how.package) is None:
-            yield (
-                f"{words} needs the package {how.package}: pip install "
-                + (how.package if how.extra is None else f"'tandem[{how.extra}]'")
-            )
+            if how.extra is not None:
+                yield need_extra(words, how.extra)
+            else:
+                yield f"{words} needs a package: pip install {how.package}"
 
 
 def packed_weights_are_whole(case: Case) -> Iterator[str]:

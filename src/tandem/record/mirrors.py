@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
+from tandem.contracts.extras import need_extra
 from tandem.record import durable, galleries, jsonl
 
 log = logging.getLogger(__name__)
@@ -133,7 +134,7 @@ class TensorBoard:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise RuntimeError("it needs a package: pip install 'tandem[tensorboard]'") from error
+            raise RuntimeError(need_extra("it", "tensorboard")) from error
         # 0 would hide the lines of a run that starts at 0.
         self.writer = SummaryWriter(run.folder / "tensorboard", purge_step=run.iteration or None)
 

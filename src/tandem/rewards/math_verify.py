@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 
 from tandem.contracts import declare
+from tandem.contracts.extras import need_extra
 from tandem.rewards.signature import batched, waits
 from tandem.rewards.workers import Verdict, Workers
 from tandem.types import Prompt
@@ -23,7 +24,7 @@ class MathVerify:
 
     def __init__(self, *, timeout: float = 5.0, workers: int = 4) -> None:
         if find_spec("math_verify") is None:
-            raise ValueError("reward=math_verify needs a package: pip install 'tandem[math]'")
+            raise ValueError(need_extra("reward=math_verify", "math"))
         self.workers = Workers("math_verify", count=workers, timeout=timeout)
 
     def __call__(self, outputs: Sequence[str], prompts: Sequence[Prompt]) -> list[Verdict]:

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 
 from torch import Tensor
 
+from tandem.contracts.extras import need_extra
 from tandem.rewards.images import pixels
 
 LONGEST = 960  # largest side in pixels for detection, as in PaddleOCR
@@ -25,9 +26,7 @@ class RapidReader:
         """`min_score`: smallest confidence of a line; `threads` of the CPU. Raises ValueError if
         the package is not installed."""
         if find_spec("rapidocr_onnxruntime") is None:
-            raise ValueError(
-                "reward=ocr needs a package for Python below 3.13: pip install 'tandem[ocr]'"
-            )
+            raise ValueError(f"{need_extra('reward=ocr', 'ocr')}, on Python below 3.13")
         try:
             from rapidocr_onnxruntime import RapidOCR
         except ImportError as error:  # OpenCV needs a system library that servers often lack

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 
 from tandem.contracts import declare
+from tandem.contracts.extras import need_extra
 from tandem.rewards.signature import batched, waits
 from tandem.rewards.workers import Verdict, Workers
 from tandem.types import Prompt
@@ -27,9 +28,7 @@ class ReasoningGym:
 
     def __init__(self, *, timeout: float = 5.0, workers: int = 2) -> None:
         if find_spec("reasoning_gym") is None:
-            raise ValueError(
-                "reward=reasoning_gym needs a package: pip install 'tandem[reasoning_gym]'"
-            )
+            raise ValueError(need_extra("reward=reasoning_gym", "reasoning_gym"))
         self.workers = Workers("reasoning_gym", count=workers, timeout=timeout)
 
     def __call__(self, outputs: Sequence[str], prompts: Sequence[Prompt]) -> list[Verdict]:

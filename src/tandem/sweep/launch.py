@@ -24,6 +24,7 @@ from hydra.core.object_type import ObjectType
 from omegaconf import DictConfig, OmegaConf
 
 from tandem.config.names import ConfigError
+from tandem.contracts.extras import need_extra
 from tandem.record import durable
 from tandem.record.latest import point_latest
 from tandem.record.secrets import scrub_words
@@ -74,9 +75,7 @@ def refuse_what_cannot_be_searched(sweep: Sweep) -> None:
         try:
             from tandem.sweep.search import check
         except ModuleNotFoundError as error:
-            raise ConfigError(
-                f'hydra/sweeper=search needs {error.name}: pip install -e ".[search]"'
-            ) from error
+            raise ConfigError(need_extra("hydra/sweeper=search", "search")) from error
         return check(sweep.hydra.sweeper, list_hydra_overrides(sweep))
     for key, values in sweep.space.items():
         if "interval(" in values:

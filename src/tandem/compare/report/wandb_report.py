@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from tandem.compare.comparison import Comparison
 from tandem.compare.headline import write_headline
 from tandem.compare.report.payload import choose_metrics
+from tandem.contracts.extras import need_extra
 from tandem.record.reading.provenance import provenance
 from tandem.record.reading.runs import AXES, MANIFEST, Run
 from tandem.record.reading.variants import Variant
@@ -73,7 +74,7 @@ def save(found: Comparison, option: str) -> str:
     try:
         import wandb_workspaces  # noqa: F401
     except ImportError:
-        raise ValueError("wandb= needs a package: pip install 'tandem[wandb_report]'") from None
+        raise ValueError(need_extra("wandb=", "wandb_report")) from None
     from tandem.record import wandb_account
 
     if not wandb_account.is_logged_in():

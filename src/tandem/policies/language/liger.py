@@ -8,6 +8,8 @@ from importlib.util import find_spec
 import torch
 from torch import nn
 
+from tandem.contracts.extras import need_extra
+
 
 def check_liger() -> None:
     """Raise ValueError if the kernels cannot run here."""
@@ -16,7 +18,7 @@ def check_liger() -> None:
             "model.liger=true: it needs a GPU, and there is none; set model.liger=false"
         )
     if find_spec("liger_kernel") is None:
-        raise ValueError("model.liger=true needs a package: pip install 'tandem[liger]'")
+        raise ValueError(need_extra("model.liger=true", "liger"))
 
 
 def fuse(*models: nn.Module | None) -> None:
