@@ -6,7 +6,7 @@ from lightning.pytorch.accelerators import MPSAccelerator
 
 from tandem import config
 from tandem.config import ConfigError, compose
-from tandem.launch.devices import check_devices, device_of_rank
+from tandem.launch.devices import check_accelerator, check_devices, device_of_rank
 from tandem.launch.initial_weights import check_start, starting_weights
 from tandem.policies.language import kernels
 from tandem.stop import EngineUnavailable, command_to_resume
@@ -100,7 +100,7 @@ def test_the_same_command_is_advised_where_it_may_go_well(tmp_path, capsys, erro
 
 def test_devices_that_are_not_there_are_named():
     with pytest.raises(ConfigError, match=r"^trainer.accelerator=mps: torch finds none here"):
-        check_devices(config.check(compose(["trainer.accelerator=mps"])))
+        check_accelerator(config.check(compose(["trainer.accelerator=mps"])).trainer)
     with pytest.raises(
         ConfigError, match=r"^trainer.devices=\[1\] .* CPU; give the number of proc"
     ):

@@ -154,6 +154,16 @@ def test_a_dry_run_loads_nothing_and_writes_nothing(tmp_path, capsys):
     assert "prompts     not read, as a dry run downloads nothing\n" in capsys.readouterr().out
 
 
+def test_a_dry_run_is_refused_an_accelerator_as_the_run_is(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    words = ["model=tiny_lm", "warm_start=null", "trainer.accelerator=gpu"]
+    for preview in (["dry_run=true"], []):
+        with pytest.raises(ConfigError, match=r"^trainer.accelerator=gpu: torch finds none here"):
+            train(tmp_path / "run", *words, *preview)
+    train(tmp_path / "run", *words, "estimate=true")  # for another machine
+    assert "GiB" in capsys.readouterr().out
+
+
 def test_a_run_without_a_checkpoint_is_not_evaluated_and_no_warm_start_is_trained(tmp_path):
     cfg = compose([f"run_dir={tmp_path}", f"cache_dir={tmp_path / 'cache'}"])
     OmegaConf.save(cfg, tmp_path / "config.yaml")

@@ -51,16 +51,20 @@ def ranks_of(devices: Devices) -> int:
     return devices.num_nodes * max(1, gpus(devices))
 
 
-def check_devices(settings: Settings) -> None:
-    """Check devices against this machine. Raises ConfigError."""
-    devices, there = settings.trainer, gpus(settings.trainer)
-    asked, given = ranks_of(devices) // devices.num_nodes, f"trainer.devices={devices.devices}"
-    has_none = {"gpu": not there, "mps": not _has_mps(devices)}
-    if has_none.get(devices.accelerator):
+def check_accelerator(devices: Devices) -> None:
+    """Raise ConfigError for an accelerator that this machine does not have."""
+    find = {"gpu": gpus, "mps": _has_mps}.get(devices.accelerator)
+    if find is not None and not find(devices):
         raise ConfigError(
             f"trainer.accelerator={devices.accelerator}: torch finds none here; set it to auto "
             "or cpu"
         )
+
+
+def check_devices(settings: Settings) -> None:
+    """Check the number of devices against this machine. Raises ConfigError."""
+    devices, there = settings.trainer, gpus(settings.trainer)
+    asked, given = ranks_of(devices) // devices.num_nodes, f"trainer.devices={devices.devices}"
     if isinstance(devices.devices, list):
         _refuse_numbers(devices.devices, there or _has_mps(devices), given)
     if there and asked > there:

@@ -15,6 +15,7 @@ from tandem.config.refusals import refusing
 from tandem.data import Data
 from tandem.hub import quiet_libraries
 from tandem.launch.banner import banner, prompts_read, warm_start_banner
+from tandem.launch.devices import check_accelerator
 from tandem.launch.initial_weights import check_start
 from tandem.launch.inputs import read_inputs, training_split
 from tandem.launch.notices import notices
@@ -46,6 +47,8 @@ def preview(
     if job == "train":
         join_ranks(settings.trainer, overrides, resumed=cfg.resume is not None)
     check_start(cfg)
+    if not settings.estimate:  # which may be for another machine
+        check_accelerator(settings.trainer)
     with refusing():
         check_folders(settings, run_dir, job)
     say(banner(settings, run_dir, cfg.reward) if job == "train" else warm_start_banner(settings))
