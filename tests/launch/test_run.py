@@ -149,7 +149,9 @@ def test_a_dry_run_loads_nothing_and_writes_nothing(tmp_path, capsys):
     result = train(tmp_path / "run", "dry_run=true", "model=qwen3_8b")
     assert result.metrics == {}
     assert not (tmp_path / "run").exists()
-    assert "4 prompts x 4 samples = 16 samples" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "4 prompts x 4 samples = 16 samples" in said
+    assert str(tmp_path) not in said
     train(tmp_path / "run", "dry_run=true", "data=hub", "data.name=no/such")
     assert "prompts     not read, as a dry run downloads nothing\n" in capsys.readouterr().out
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from tandem.data import Data, InvalidRow
 from tandem.record.terminal import line
@@ -14,7 +13,7 @@ REASONS = 3  # named in a line
 CHOSEN = ("model", "algorithm", "dynamics", "reward", "data", "environment", "recipe")
 
 
-def banner(settings: Settings, run_dir: Path, rewards: Iterable[str]) -> str:
+def banner(settings: Settings, rewards: Iterable[str]) -> str:
     """Aligned lines. Every derived number is shown with the numbers it follows from.
 
     rewards: names; several are one choice, such as math_verify+length.
@@ -27,7 +26,6 @@ def banner(settings: Settings, run_dir: Path, rewards: Iterable[str]) -> str:
     if rest:  # some updates have one group more
         per_update += f" or {(least + 1) * s.group_size}"
     lines = {
-        "run": str(run_dir),
         "chosen": ", ".join([*_list_choices(s, rewards), *_parts(s)]),
         **{what: ", ".join(numbers) for what, numbers in s.replaced.items() if numbers},
         "seed": str(s.seed),

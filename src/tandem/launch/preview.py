@@ -25,6 +25,7 @@ from tandem.record.latest import follow_link
 from tandem.record.mirrors import Job
 from tandem.record.resumable import check_measurable, check_resumable
 from tandem.record.room import check_place
+from tandem.record.terminal import line
 from tandem.settings.settings import Settings
 
 
@@ -51,7 +52,9 @@ def preview(
         check_accelerator(settings.trainer)
     with refusing():
         check_folders(settings, run_dir, job)
-    say(banner(settings, run_dir, cfg.reward) if job == "train" else warm_start_banner(settings))
+    if job == "train" and not (settings.estimate or settings.dry_run):  # which write nothing there
+        say(line("run", str(run_dir)))
+    say(banner(settings, cfg.reward) if job == "train" else warm_start_banner(settings))
     for said in notices(cfg, settings, job=job):
         say(said)
     if settings.estimate:
