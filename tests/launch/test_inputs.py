@@ -1,5 +1,6 @@
 """Data, rewards and folders are checked before Lightning is imported or a directory is made."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from tandem.config import ConfigError, compose
 from tandem.launch.inputs import check_places, read_inputs
+from tandem.launch.preview import preview
 
 ROOT = Path(__file__).parents[2]
 
@@ -60,3 +62,36 @@ def test_the_package_of_a_reward_is_asked_for_early(monkeypatch):
 
 def test_a_dry_run_downloads_nothing():
     assert read_inputs(compose(["data=hub", "data.name=no/such", "dry_run=true"])) is None
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """A function that writes rows, of which the first `answered` have an answer."""
+
+    def write(count: int, *, answered: int) -> str:
+        said = [
+            {"prompt": f"{i}"} | ({"answer": "a"} if i < answered else {}) for i in range(count)
+        ]
+        path = tmp_path / "rows.jsonl"
+        path.write_text("\n".join(map(json.dumps, said)))
+        return f"data.path={path}"
+
+    return write
+
+
+ROWS = ["data=jsonl", "data.held_out=0", "warm_start=null", "dry_run=true"]
+
+
+def test_prompts_without_the_answer_that_their_reward_reads_are_refused_before_the_run(rows):
+    words = [*ROWS, rows(10, answered=0)]
+    with pytest.raises(ConfigError, match=r"^reward=exact_match reads the answer .* 10 of 10 "):
+        read_inputs(compose([*words, "reward=exact_match"]))
+    read_inputs(compose([*words, "reward=exact_match", "guards.max_missing_rewards=1"]))
+    read_inputs(compose([*words, "reward=[exact_match,length]"]))  # which scores them all
+    read_inputs(compose([*ROWS, rows(10, answered=9), "reward=exact_match"]))
+
+
+def test_a_warm_start_without_a_row_to_imitate_is_refused_in_a_dry_run(rows, tmp_path):
+    words = [*ROWS, rows(10, answered=0), "reward=length", "warm_start=['algorithm=sft']"]
+    with pytest.raises(ConfigError, match=r"^warm_start: algorithm=sft imitates answers, but no"):
+        preview(compose(words), tmp_path / "run", words)

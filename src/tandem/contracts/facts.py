@@ -34,7 +34,8 @@ class Facts:
 
     # Of any component.
     option: str | None = None  # the name that chooses it in its group
-    reads: Iterable[str] = frozenset()  # fields beyond those that are always there
+    # Fields beyond those that are always there; of rewards: "answer", without which they give None.
+    reads: Iterable[str] = frozenset()
     takes: Sequence[str] = ()  # its positional arguments; none: those of its kind
     gives: Iterable[str] = frozenset()  # beyond what its kind always gives: "pairs", "baseline"
     # Domain -> why it does not apply there, ending with what to set instead. A policy is trained on

@@ -40,12 +40,6 @@ ADMIT = {
     "demonstrations": lambda policy, examples: policy.admit_answered(examples),
     "pairs": pairs.admit_pairs,
 }
-# The start of an error message: how an algorithm reads each split.
-WANTS = {
-    "demonstrations": "imitates answers, but no row",
-    "pairs": "compares a chosen with a rejected answer, but no row",
-    "train": "samples answers to prompts, but no row",
-}
 
 
 def assemble(
@@ -58,7 +52,6 @@ def assemble(
     algorithm = build_algorithm(cfg)
     policy = load_policy(cfg, settings, data, algorithm, weights)
     source = training_split(algorithm.needs)
-    refuse_empty_split(data, source, settings)
     if source == "pairs" and data.tries is not None:
         data = pairs.complete_pairs(policy, data, pairs_file(cfg, weights), settings.seed)
     mismatched = "baseline" in facts_of(algorithm.sampling_strategy).gives
@@ -110,15 +103,6 @@ def build_algorithm(cfg: DictConfig) -> Algorithm:
     if is_foreign(strategy):
         strategy = CheckedStrategy(strategy)
     return replace(algorithm, truncation_handling=checked, sampling_strategy=strategy)
-
-
-def refuse_empty_split(data: Data, source: str, settings: Settings) -> None:
-    """Raise ConfigError for data without a row that the algorithm trains on."""
-    if not data.splits[source]:
-        raise ConfigError(
-            f"algorithm={settings.choices['algorithm']} {WANTS[source]} of "
-            f"data={settings.choices['data']} has one; docs/howto/data.md lists the field names"
-        )
 
 
 def load_policy(

@@ -38,8 +38,11 @@ FROM_OUTSIDE = (KeyboardInterrupt, SystemExit, EngineUnavailable)  # a retry may
 Train = Callable[[DictConfig, Path, Sequence[str]], Any]
 
 
-def check_start(cfg: DictConfig) -> None:
-    """Refuse invalid initial weights before anything is loaded or trained."""
+def check_start(cfg: DictConfig) -> DictConfig | None:
+    """Refuse invalid initial weights before anything is loaded or trained.
+
+    Returns the configuration of the warm start, or None.
+    """
     check_teachers(cfg)
     check_machine(cfg)
     if cfg.continue_from is not None:
@@ -53,6 +56,8 @@ def check_start(cfg: DictConfig) -> None:
         refuse_rounding_again(cfg, start, "warm_start")
         check_teachers(start)
         check_machine(start)
+        return start
+    return None
 
 
 def check_machine(cfg: DictConfig) -> None:

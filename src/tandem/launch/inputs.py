@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from itertools import chain
 from pathlib import Path
 
@@ -17,6 +18,13 @@ from tandem.record.terminal import starting
 from tandem.rewards.result import attempt, describe, place_of
 
 HERE = (".", "/", "~")  # prefixes of local paths, as opposed to names on the hub
+# The start of an error message: how an algorithm reads each split.
+WANTS = {
+    "demonstrations": "imitates answers, but no row",
+    "pairs": "compares a chosen with a rejected answer, but no row",
+    "train": "samples answers to prompts, but no row",
+}
+FIELDS = "docs/howto/data.md lists the field names"
 
 
 def read_inputs(cfg: DictConfig) -> Data | None:
@@ -26,14 +34,17 @@ def read_inputs(cfg: DictConfig) -> Data | None:
     """
     check_places(cfg)
     with refusing():
-        for node in cfg.reward.values():
-            if "path" not in node.function:  # building a reward with a network would load it
-                build(node)
+        rewards = {  # building one with a network would load it
+            name: build(node) for name, node in cfg.reward.items() if "path" not in node.function
+        }
         if cfg.dry_run and must_be_downloaded(cfg):
             return None
         with starting(f"data={cfg.choices.data}"):
             data = read_data(cfg)
     check_judges(data, cfg)
+    check_split(data, cfg)
+    reading = {name for name, one in rewards.items() if "answer" in facts_of(one.function).reads}
+    check_answers(data, reading, cfg)
     return data
 
 
@@ -73,6 +84,33 @@ def check_judges(data: Data, cfg: DictConfig) -> None:
         raise ConfigError(
             f"data={cfg.choices.data} has prompts for reward={missing[0]}, which is not "
             f"configured; set reward=[{chosen}], or leave Prompt.rewards out"
+        )
+
+
+def check_split(data: Data, cfg: DictConfig) -> None:
+    """Raise ConfigError for data without a row that the algorithm trains on."""
+    source = training_split(build(cfg.algorithm).needs)
+    if not data.splits[source]:
+        raise ConfigError(
+            f"algorithm={cfg.choices.algorithm} {WANTS[source]} of data={cfg.choices.data} has "
+            f"one; {FIELDS}"
+        )
+
+
+def check_answers(data: Data, reading: Set[str], cfg: DictConfig) -> None:
+    """Raise ConfigError if so many prompts lack an answer that the run would stop for missing
+    scores: those whose trained rewards are all among `reading`, the ones that read it."""
+    algorithm = build(cfg.algorithm)
+    if not algorithm.learns_from_scores or training_split(algorithm.needs) != "train":
+        return
+    trained = [name for name, node in cfg.reward.items() if node.get("weight", 1.0)]
+    unanswered = [prompt for prompt in data.train if prompt.answer is None]
+    own = [{name for name in trained if prompt.has_reward(name)} for prompt in unanswered]
+    lacking = [names for names in own if names and names <= reading]
+    if len(lacking) > cfg.guards.max_missing_rewards * len(data.train):
+        raise ConfigError(
+            f"reward={min(lacking[0])} reads the answer of a prompt, but {len(lacking)} of "
+            f"{len(data.train)} prompts of data={cfg.choices.data} have none; {FIELDS}"
         )
 
 

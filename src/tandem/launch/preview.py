@@ -16,8 +16,8 @@ from tandem.data import Data
 from tandem.hub import quiet_libraries
 from tandem.launch.banner import banner, prompts_read, warm_start_banner
 from tandem.launch.devices import check_accelerator
-from tandem.launch.initial_weights import check_start
-from tandem.launch.inputs import read_inputs, training_split
+from tandem.launch.initial_weights import check_start, naming_warm_start
+from tandem.launch.inputs import check_split, read_inputs, training_split
 from tandem.launch.notices import notices
 from tandem.launch.people import say
 from tandem.launch.ranks import join_ranks
@@ -47,7 +47,7 @@ def preview(
     settings = check(cfg) if settings is None else settings
     if job == "train":
         join_ranks(settings.trainer, overrides, resumed=cfg.resume is not None)
-    check_start(cfg)
+    start = check_start(cfg)
     if not settings.estimate:  # which may be for another machine
         check_accelerator(settings.trainer)
     with refusing():
@@ -64,6 +64,9 @@ def preview(
             say(estimate(cfg, settings))
         return settings, None
     data = read_inputs(cfg) if data is None else data
+    if data is not None and start is not None and start.data == cfg.data:
+        with naming_warm_start():
+            check_split(data, start)
     if job == "train":
         say(prompts_read(data, training_split(build(cfg.algorithm).needs)))
     return settings, data

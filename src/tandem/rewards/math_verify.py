@@ -14,7 +14,7 @@ from tandem.types import Prompt
 
 @waits
 @batched
-@declare(judges="texts")
+@declare(judges="texts", reads={"answer"})
 class MathVerify:
     """1 if the last answer of the output equals the prompt's, else 0.
 

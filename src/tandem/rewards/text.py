@@ -16,7 +16,7 @@ NUMBER = re.compile(
 )
 
 
-@register_reward(judges="texts")
+@register_reward(judges="texts", reads={"answer"})
 def exact_match(output: str, prompt: Prompt) -> float | None:
     """1 if the output equals the answer, ignoring surrounding white space; else 0."""
     if prompt.answer is None:
@@ -24,7 +24,7 @@ def exact_match(output: str, prompt: Prompt) -> float | None:
     return float(output.strip() == prompt.answer.strip())
 
 
-@register_reward(judges="texts")
+@register_reward(judges="texts", reads={"answer"})
 def regex_answer(output: str, prompt: Prompt, *, pattern: str) -> float | None:
     """1 if the last match of `pattern` is the answer: the same text, or the same number.
 
