@@ -225,3 +225,34 @@ def test_state_that_depends_on_the_split_or_is_never_trained_is_refused(
     found = [*state_is_kept_by_advantages(SimpleNamespace(algorithm=algorithm))]
     assert len(found) == len(said)
     assert all(line.startswith(start) for line, start in zip(found, said, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["algorithm=flow_grpo"],
+            "needs a flow model for algorithm/kl=timeless, and model=tiny_lm",
+        ),
+        (["algorithm=grpo_guard"], "needs a flow model for algorithm/loss=grpo_guard, and model="),
+        (
+            ["algorithm=dance_grpo"],
+            "trains on steps of dynamics=dance_sde, but model=tiny_lm makes",
+        ),
+        (["algorithm=spg"], "needs a masked-diffusion model for algorithm/loss=spg, and model="),
+        (["algorithm=espo", "model=tiny_flow"], "needs a masked-diffusion model for algorithm/kl="),
+    ],
+)
+def test_an_algorithm_of_another_kind_of_model_is_named_before_its_parts(words, said):
+    cfg = compose(words)
+    cfg.overrides = words
+    wanted = "tiny_masked" if "masked" in said else "tiny_flow"
+    with pytest.raises(ConfigError, match=rf"^{words[0]} {said}.* model={wanted}\b"):
+        check(cfg)
+
+
+def test_a_part_that_the_command_line_chose_is_named_itself():
+    cfg = compose(words := ["algorithm=flow_grpo", "algorithm/kl=gaussian"])
+    cfg.overrides = words
+    with pytest.raises(ConfigError, match=r"^algorithm/kl=gaussian on .*; set algorithm/kl=auto$"):
+        check(cfg)

@@ -111,11 +111,13 @@ MISSPELT = {
     "checkpoints={evry:5}": "unknown key 'checkpoints.evry': did you mean 'checkpoints.every'?",
     "algorithm=mix_grpo": (
         "algorithm=mix_grpo sets dynamics/stochastic, which is for steps of pictures, but the "
-        "model makes tokens; set another algorithm, or a model of pictures"
+        "model makes tokens; set another algorithm, or a model of pictures, such as "
+        "model=tiny_flow"
     ),
     "algorithm=mix_grpo model=hf dynamics=auto": (
         "algorithm=mix_grpo sets dynamics/stochastic, which is for steps of pictures, but "
-        "model=hf makes tokens; set another algorithm, or a model of pictures"
+        "model=hf makes tokens; set another algorithm, or a model of pictures, such as "
+        "model=tiny_flow"
     ),
     "algorithm=mix_grpo model=tiny_flow dynamics=ode": (
         "algorithm=mix_grpo sets dynamics/stochastic, which dynamics=ode does not have; set "

@@ -90,7 +90,7 @@ WRONG = {
     ),
     "algorithm=dmd2": (
         "algorithm=dmd2 trains on finished pictures, but model=tiny_lm makes tokens; set another "
-        "algorithm, or a model of pictures, such as tiny_flow"
+        "algorithm, or a model of pictures, such as model=tiny_flow"
     ),
 }  # fmt: skip
 

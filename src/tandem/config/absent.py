@@ -49,7 +49,7 @@ def explain_absent_part(error: Exception, given: Sequence[Override], conf: Path)
     model = f"model={chosen['model']}" if "model" in chosen else "the model"
     return (
         f"{chooser} sets {group}, which is for steps of pictures, but {model} makes tokens; set "
-        "another algorithm, or a model of pictures"
+        "another algorithm, or a model of pictures, such as model=tiny_flow"
     )
 
 

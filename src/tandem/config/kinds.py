@@ -32,11 +32,13 @@ def refuse_foreign_steps(cfg: DictConfig) -> None:
         return
     kinds = "pictures", "tokens"
     asked, made = kinds if for_pictures else reversed(kinds)
-    if for_pictures and cfg.algorithm.get("objective") in ON_ERRORS:  # it chose the dynamics
+    chose, typed = f"algorithm={cfg.choices.algorithm}", "".join(f" {x}" for x in cfg.overrides)
+    errors = cfg.algorithm.get("objective") in ON_ERRORS
+    if for_pictures and (errors or (f" {chose}" in typed and " dynamics=" not in typed)):
+        what = "finished pictures" if errors else f"steps of dynamics={cfg.dynamics.name}"
         raise ConfigError(
-            f"algorithm={cfg.choices.algorithm} trains on finished pictures, but "
-            f"model={cfg.choices.model} makes tokens; set another algorithm, or a model of "
-            "pictures, such as tiny_flow"
+            f"{chose} trains on {what}, but model={cfg.choices.model} makes tokens; set another "
+            "algorithm, or a model of pictures, such as model=tiny_flow"
         )
     raise ConfigError(
         f"dynamics={cfg.dynamics.name} is for {asked}, but model={cfg.choices.model} makes "

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from itertools import product
 
 from tandem.algorithm.algorithm import ON_ERRORS
-from tandem.contracts import facts_of, name_of, parts_of
+from tandem.contracts import Facts, facts_of, name_of, parts_of
 from tandem.legality.case import BOUNDS, PICTURES, STEPS, TOKENS, Case
 
 GAUSSIAN = ("transition", "kl_to_old", "kl_to_ref")
@@ -84,7 +84,29 @@ def functions_make_sense(case: Case) -> Iterator[str]:
             if (reason := refusal(function, domain, group)) is not None:
                 place = _place(case) if segment is None else f"the {segment} of a chain"
                 advice = _of_velocities(case, group, reason)
-                yield f"{_innermost_option(case, group)} on {place}: {reason}{advice}"
+                kind = _another_model(case, facts_of(function), group, domain)
+                yield kind or f"{_innermost_option(case, group)} on {place}: {reason}{advice}"
+
+
+def _another_model(case: Case, facts: Facts, group: str, domain: str) -> str | None:
+    """The message if the algorithm that the command line names chose this part, and the part is for
+    another kind of model."""
+    words = [word.lstrip("+") for word in case.plan.overrides]
+    preset = f"algorithm={case.plan.choices['algorithm']}"
+    typed = any(word.startswith(f"algorithm/{group}=") for word in words)
+    if case.is_chain or typed or preset not in words:
+        return None
+    if facts.reads & {*GAUSSIAN} and case.is_of_texts:
+        wanted, such = "flow", "tiny_flow"
+    elif facts.of_bounds and TOKENS in facts.refused and domain != BOUNDS:
+        wanted, such = "masked-diffusion", "tiny_masked"
+    else:
+        return None
+    return (
+        f"{preset} needs a {wanted} model for {_innermost_option(case, group)}, and "
+        f"model={case.plan.choices['model']} is none; set such a model, for example model={such}, "
+        "or another algorithm"
+    )
 
 
 def _is_judged_elsewhere(case: Case, function: Callable, group: str) -> bool:
