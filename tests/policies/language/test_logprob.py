@@ -296,6 +296,43 @@ def test_autocast_casts_a_head_once_for_all_chunks_and_their_recomputation(learn
     assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
 
 
+class Wide(TorchDispatchMode):
+    """Counts the operations whose result has a shape."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.shape, self.count = shape, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        self.count += isinstance(out, torch.Tensor) and out.shape == self.shape
+        return out
+
+
+@pytest.mark.parametrize("budget", [12 * 40, 5 * 40])
+def test_an_entropy_that_no_loss_reads_costs_no_memory_and_no_backward_pass(budget):
+    head, steps = nn.Linear(16, 40), torch.arange(12)
+    states = torch.randn(12, 16, requires_grad=True)
+    places = TokenIndex(
+        row=steps, step=steps, column=steps, token=steps, temperature=torch.ones(12)
+    )
+
+    def cost(*also):
+        kept = {}
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda x: kept.update({x.untyped_storage().data_ptr(): x.numel()}) or x, lambda x: x
+        ):
+            options = {"vocabulary": 40, "logit_budget": budget, "also": also}
+            said = token_logp(states, head, places, **options)
+        with Wide((12, 40)) as wide:
+            learnt = torch.autograd.grad(said["logp"].sum(), [states, *head.parameters()])
+        return sum(kept.values()), wide.count, learnt
+
+    (kept, passes, got), (least, fewest, want) = cost("entropy"), cost()
+    assert (kept, passes) == (least, fewest)
+    assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+
+
 def test_a_head_in_bfloat16_loses_no_precision_with_the_number_of_chunks():
     """Compared with float64: 128 chunks add the rounding of their own gradients to that of one, not
     that of 128 sums in bfloat16, which lost two bits of the weight's and three of the bias's."""

@@ -92,7 +92,28 @@ def test_worked_example_of_entropy_and_temperature():
 def test_entropy_is_that_of_the_whole_distribution(vectors):
     logp = torch.tensor([[2.0, 1.0, 0.0]], dtype=torch.float64).log_softmax(-1)
     assert_close(logp.exp()[0], vectors["entropy/p"], atol=1e-6, rtol=0)
-    assert_close(entropy_of(logp, logp.exp())[0], vectors["entropy/[2,1,0]"], atol=1e-6, rtol=0)
+    assert_close(entropy_of(logp)[0], vectors["entropy/[2,1,0]"], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_entropy_has_the_value_and_the_gradient_of_its_formula_bit_for_bit(dtype):
+    logits, weight = torch.randn(5, 40, dtype=dtype), torch.randn(5, dtype=dtype)
+    logits[:, [3, 7]] = -torch.inf
+    logits[1] = torch.tensor([0.0] + [-torch.inf] * 39)  # no other token has mass
+
+    def learn(formula):
+        own = logits.clone().requires_grad_()
+        logp = own.log_softmax(-1)
+        chosen, entropy = logp[:, 0], formula(logp)
+        ((weight * entropy).sum() + 0.7 * chosen.sum()).backward()
+        return entropy.detach(), own.grad
+
+    def by_autograd(logp):
+        return -(logp.exp() * logp.clamp_min(-1e30)).sum(-1)
+
+    got, want = learn(entropy_of), learn(by_autograd)
+    assert all(x.isfinite().all() for x in got)
+    assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
 
 
 def test_entropy_of_a_truncated_distribution_is_finite():

@@ -194,7 +194,7 @@ class TokenLogProbComputer(RowScorer[TokenSample]):
 
 # Further values of a step's distribution: (logp [N, V], logp of the token [N]) -> [N].
 ALSO: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "entropy": lambda logp, chosen: entropy_of(logp, logp.exp()),
+    "entropy": lambda logp, chosen: entropy_of(logp),
     "likeliest": lambda logp, chosen: (chosen >= logp.amax(-1)).to(logp.dtype),
     "sum_pi_squared": lambda logp, chosen: (2 * logp).exp().sum(-1),
 }
@@ -225,7 +225,9 @@ def token_logp(
     # Only if there are any: it copies to the device.
     without = torch.tensor(banned, device=states.device) if banned else None
 
-    def of_chunk(states: Tensor, token: Tensor, temperature: Tensor, *of_teacher: Tensor) -> Tensor:
+    def of_chunk(
+        states: Tensor, token: Tensor, temperature: Tensor, *of_teacher: Tensor
+    ) -> Sequence[Tensor]:
         logits = widen(head(states))
         if banned:
             logits = logits.index_fill(-1, without, -torch.inf)
@@ -234,17 +236,14 @@ def token_logp(
         logp = logits.log_softmax(-1)
         chosen = logp.gather(-1, token[:, None])[:, 0]
         divergences = [beside.divergence(logits, x, temperature) for x in of_teacher]
-        return torch.stack([chosen, *(ALSO[name](logp, chosen) for name in also), *divergences])
+        # Not stacked: a value that no loss reads takes no backward pass.
+        return [chosen, *(ALSO[name](logp, chosen) for name in also), *divergences]
 
     names, columns = ["logp", *also], [states, places.token, places.temperature]
     if beside is not None:
         names.append("divergence")
         columns.append(beside.states)
-    if single:
-        numbers = of_chunk(*columns)
-    else:
-        chunks = zip(*(column.split(size) for column in columns), strict=True)
-        numbers = torch.cat(
-            [checkpoint(of_chunk, *chunk, use_reentrant=False) for chunk in chunks], 1
-        )
-    return dict(zip(names, numbers, strict=True))
+    run = of_chunk if single else partial(checkpoint, of_chunk, use_reentrant=False)
+    chunks = zip(*(column.split(size) for column in columns), strict=True)
+    found = zip(*(run(*chunk) for chunk in chunks), strict=True)
+    return {name: torch.cat(values) for name, values in zip(names, found, strict=True)}

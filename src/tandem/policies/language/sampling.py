@@ -9,12 +9,15 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.autograd.function import FunctionCtx, once_differentiable
 
 from tandem import rng
 from tandem.policies.language.chat import Chat
 from tandem.policies.language.records import Answers, Questions, Sampling, TokenSample
 from tandem.types import Prompt, Rollout, widen
 
+# exp is 0 below it, and 0 times it is 0, also after a product with a gradient: 0 * -inf is NaN.
+NO_MASS = -1e4
 ONE_BY_ONE = 512  # the largest vocabulary in which every token gets noise in every draw
 
 
@@ -42,8 +45,7 @@ def draw(logits: Tensor, keys: Tensor, sampling: Sampling) -> Draw:
         token = gumbel_max_by_block(probability, keys)
     chosen = logp.gather(-1, token[:, None])[:, 0]
     # `entropy_of` in place: with a large vocabulary, allocation costs as much as the sum.
-    lowest = torch.finfo(logp.dtype).min
-    entropy = -probability.mul_(logp.clamp_min_(lowest)).sum(-1)
+    entropy = -probability.mul_(logp.clamp_min_(NO_MASS)).sum(-1)
     return Draw(token=token, logp=chosen, entropy=entropy)
 
 
@@ -109,9 +111,27 @@ def gumbel_max_by_block(probability: Tensor, keys: Tensor) -> Tensor:
     return block * size + inside
 
 
-def entropy_of(logp: Tensor, probability: Tensor) -> Tensor:
-    """-sum p log p, [N] nats; entries without mass (logp = -inf) add 0."""
-    return -(probability * logp.clamp_min(torch.finfo(logp.dtype).min)).sum(-1)
+def entropy_of(logp: Tensor) -> Tensor:
+    """-sum p log p of each row of [N, V], [N] nats; entries without mass (logp = -inf) add 0."""
+    return _Entropy.apply(logp)
+
+
+class _Entropy(torch.autograd.Function):
+    """The steps of autograd, bit for bit. It keeps logp alone, which log_softmax keeps as well;
+    autograd would keep p and the bounded logp too, and take twice as many passes over [N, V]."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, logp: Tensor) -> Tensor:
+        ctx.save_for_backward(logp)
+        return -logp.clamp_min(NO_MASS).mul_(logp.exp()).sum(-1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> Tensor:
+        (logp,) = ctx.saved_tensors
+        probability, gradient = logp.exp(), -gradient[..., None]
+        by_probability = logp.clamp_min(NO_MASS).mul_(gradient).mul_(probability)
+        return by_probability.add_(probability.mul_(gradient))
 
 
 def check_room(encoded: Sequence[list[int]], sampling: Sampling, positions: int | None) -> None:

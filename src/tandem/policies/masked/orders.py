@@ -27,7 +27,7 @@ def confidence(logp: Tensor, token: Tensor, keys: Tensor) -> Tensor:
 
 def certainty(logp: Tensor, token: Tensor, keys: Tensor) -> Tensor:
     """Minus the entropy of the position, [N] nats (Dream's alg=entropy)."""
-    return -entropy_of(logp, logp.exp())
+    return -entropy_of(logp)
 
 
 def margin(logp: Tensor, token: Tensor, keys: Tensor) -> Tensor:
