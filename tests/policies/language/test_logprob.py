@@ -336,6 +336,7 @@ def test_an_entropy_that_no_loss_reads_costs_no_memory_and_no_backward_pass(budg
 def test_a_head_in_bfloat16_loses_no_precision_with_the_number_of_chunks():
     """Compared with float64: 128 chunks add the rounding of their own gradients to that of one, not
     that of 128 sums in bfloat16, which lost two bits of the weight's and three of the bias's."""
+    torch.manual_seed(0)  # one draw in thirty exceeds the bound by chance
     number, width, vocabulary = 512, 32, 100
     head, steps = nn.Linear(width, vocabulary).bfloat16(), torch.arange(number)
     states, weight = torch.randn(number, width).bfloat16(), torch.rand(number)
