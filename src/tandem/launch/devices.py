@@ -12,7 +12,7 @@ import torch
 from tandem.config import ConfigError
 from tandem.settings.settings import Devices, Settings
 
-os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # counting GPUs starts no CUDA: ranks may fork
+os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # counting GPUs starts no CUDA
 
 
 def set_float32_precision(devices: Devices) -> None:

@@ -40,11 +40,11 @@ def trainer_for(devices: Devices, callbacks: list[Callback]) -> Trainer:
     )
 
 
-def copies(start: str) -> Callable[[Devices], Strategy]:
+def copies(devices: Devices) -> Strategy:
+    """Each rank is a process of its own command. Ranks forked by Lightning (`ddp_fork`) end without
+    calling `on_exception`, so without the checkpoint and the message of a run that fails."""
     # Buffers are equal on all ranks by construction, and some are on the CPU.
-    return lambda devices: DDPStrategy(
-        broadcast_buffers=False, start_method=start, timeout=patience(devices)
-    )
+    return DDPStrategy(broadcast_buffers=False, timeout=patience(devices))
 
 
 def parts(devices: Devices) -> Strategy:
@@ -60,14 +60,13 @@ def patience(devices: Devices) -> timedelta:
 
 
 def by_number(devices: Devices) -> Strategy | str:
-    return "auto" if ranks_of(devices) == 1 else copies("popen")(devices)
+    return "auto" if ranks_of(devices) == 1 else copies(devices)
 
 
 # Values of trainer.strategy.
 STRATEGIES: Mapping[str, Callable[[Devices], Strategy | str]] = {
     "auto": by_number,
-    "ddp": copies("popen"),
-    "ddp_fork": copies("fork"),
+    "ddp": copies,
     "fsdp2": parts,
 }
 

@@ -43,6 +43,7 @@ RENAMED: Mapping[str, str] = {
     "algorithm.group_size": "group_size",
     "algorithm.num_minibatches": "num_minibatches",
     "algorithm.epochs": "epochs",
+    "trainer.strategy=ddp_fork": "trainer.strategy=ddp",
     # The run has one seed.
     "model.seed": "seed",
     "model.text.seed": "seed",

@@ -72,7 +72,7 @@ class Devices:
     accelerator: Literal["auto", "cpu", "gpu", "mps"]
     devices: int | list[int] | Literal["auto"]  # of each node
     num_nodes: Size
-    strategy: Literal["auto", "ddp", "ddp_fork", "fsdp2"]
+    strategy: Literal["auto", "ddp", "fsdp2"]
     # Of the forward passes; losses and statistics have their own.
     precision: Precision = field(metadata=key(resumable=True))
     # Of all float32 matrix products and convolutions in the process.
