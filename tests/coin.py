@@ -4,7 +4,7 @@ from zlib import crc32
 
 from torch import Tensor
 
-from tandem.registry import register_reward
+from tandem import register_reward
 from tandem.types import Prompt
 
 

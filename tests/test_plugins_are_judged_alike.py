@@ -140,7 +140,7 @@ from typing import Annotated
 from tandem.contracts import above, at_least, between
 from tandem.losses import policy, sequence
 from tandem.advantages import group
-from tandem.registry import register_adv_estimator, register_policy_loss
+from tandem import register_adv_estimator, register_policy_loss
 
 CLIPS = {"clip_low": "clip", "clip_high": "clip", "ratio_max": "ratio"}
 

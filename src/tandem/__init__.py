@@ -7,8 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tandem.launch.run import Result
-    from tandem.registry import (
+    from tandem.contracts import (
         register_adv_estimator,
         register_correction,
         register_dataset,
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
         register_truncation,
         register_weights,
     )
+    from tandem.launch.run import Result
 
 __all__ = [
     "register_adv_estimator",
@@ -77,6 +77,6 @@ def __getattr__(name: str) -> object:
     """The decorators, imported on first use: importing the package imports nothing else."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tandem import registry
+    from tandem import contracts
 
-    return getattr(registry, name)
+    return getattr(contracts, name)

@@ -234,7 +234,7 @@ def test_a_loss_without_a_preset_is_an_algorithm_over_the_parts_that_most_have()
 
 
 MINE = """\
-from tandem.registry import register_policy_loss
+from tandem import register_policy_loss
 
 @register_policy_loss
 def my_loss(batch, *, clip_low: float, width: float = 0.5):

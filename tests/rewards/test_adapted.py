@@ -126,7 +126,7 @@ def test_how_many_are_asked_at_once_stays_declared():
 
 
 PLUGIN = """
-from tandem.registry import register_reward
+from tandem import register_reward
 
 @register_reward("verl_like")
 def compute_score(data_source, solution_str, ground_truth, extra_info=None, bonus: float = 0.0):

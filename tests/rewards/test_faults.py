@@ -32,7 +32,7 @@ def test_the_table_is_that_of_the_faults():
 FAULTY = """
 import threading
 
-from tandem.registry import register_reward
+from tandem import register_reward
 from tandem.rewards import batched
 
 

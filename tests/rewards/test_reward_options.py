@@ -142,7 +142,7 @@ def test_a_range_of_one_number_is_refused():
 
 
 OWN_JUDGE = """
-from tandem.registry import register_reward
+from tandem import register_reward
 from tandem.rewards import pairwise
 
 @register_reward

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from tandem.losses.policy import reinforce
-from tandem.registry import register_policy_loss
+from tandem import register_policy_loss
 
 calls = []
 
