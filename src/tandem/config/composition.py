@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -13,7 +12,6 @@ from pathlib import Path
 import hydra
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.utils import create_config_search_path
-from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Override
 from hydra.core.utils import setup_globals
 from hydra.errors import HydraException, MissingConfigException
@@ -21,12 +19,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from tandem.config import arithmetic, trust
+from tandem.config import trust
 from tandem.config.absent import explain_absent_part
-from tandem.config.clips import clip_ratio
 from tandem.config.data_choices import choices_of_data
 from tandem.config.foreign_recipes import list_missing_recipe, refuse_foreign_recipe
-from tandem.config.learning_rates import learning_rate
 from tandem.config.loading import (
     Composition,
     Loader,
@@ -45,6 +41,7 @@ from tandem.config.overrides import (
 from tandem.config.own_targets import conf_folder, project_root
 from tandem.config.plugins import load_plugins
 from tandem.config.registered import store_options
+from tandem.config.resolvers import register_resolvers
 from tandem.config.shared_recipes import choose_shared_recipe, is_shared
 from tandem.config.swaps import Numbers
 from tandem.config.values import as_argument, of_reward, refuse_deleted_key, refuse_unknown_key
@@ -228,23 +225,4 @@ def _list_switched_off(choices: Sequence[Override], cfg: DictConfig) -> Iterator
         yield from (f"{line}, since algorithm.kl.coef=0" for line in chosen)
 
 
-def _choice(group: str, _root_: DictConfig) -> str:
-    """The option of a group; from Hydra when it names a job folder, before `choices` is set."""
-    return (_root_.choices or HydraConfig.get().runtime.choices)[group]
-
-
-def _either(first: object, second: object) -> object:
-    """The first, unless it is null."""
-    return second if first is None else first
-
-
-OmegaConf.register_new_resolver("mul", arithmetic.multiply, replace=True)
-OmegaConf.register_new_resolver("add", arithmetic.add, replace=True)
-OmegaConf.register_new_resolver("either", _either, replace=True)
-OmegaConf.register_new_resolver("max", max, replace=True)
-OmegaConf.register_new_resolver("power", arithmetic.power, replace=True)
-OmegaConf.register_new_resolver("ceil", math.ceil, replace=True)
-OmegaConf.register_new_resolver("pid", os.getpid, replace=True)
-OmegaConf.register_new_resolver("choice", _choice, replace=True)
-OmegaConf.register_new_resolver("clip_ratio", clip_ratio, replace=True)
-OmegaConf.register_new_resolver("learning_rate", learning_rate, replace=True)
+register_resolvers()
