@@ -14,8 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from tandem import distributed
-from tandem.algorithm.first_update import as_if_stale, is_unproven, refuse_pull
-from tandem.algorithm.metric_checks import refuse_other_metrics
+from tandem.algorithm.part_checks import (
+    Record,
+    as_if_stale,
+    is_unproven,
+    refuse_other_metrics,
+    refuse_pull,
+)
 from tandem.contracts import batch_statistics_of, facts_of, metrics_of, summary_of, unwrap_partial
 from tandem.contracts.outputs import CLOSE, CORRECTION, LOSS, WEIGHTS, Output, wrong_value
 from tandem.experience import Budget, Experience, select_rows, statistics_of
@@ -23,9 +28,6 @@ from tandem.losses import importance
 from tandem.losses.adapted import refuse_part
 from tandem.metrics import Metric
 from tandem.types import (
-    CoupledBatch,
-    DecoupledBatch,
-    MatchingBatch,
     Summary,
     concat,
     pad_steps,
@@ -34,7 +36,6 @@ from tandem.types import (
 
 # Mask [B, T] of an update, and the turn of each step if it is read -> weight [B, T].
 Weigh = Callable[..., Tensor]
-Record = CoupledBatch | DecoupledBatch | MatchingBatch
 POLICY = "policy"  # the term that a correction multiplies
 KL = "kl"  # the term whose mean is logged without its coefficient
 

@@ -1,0 +1,69 @@
+"""Checks of losses, corrections and metrics, made on the rows that a run computes with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from tandem.contracts import facts_of, is_foreign, iterate_innermost, unwrap_partial
+from tandem.contracts.outputs import WrongOutput, callable_name, place_of, wrong_value
+from tandem.metrics import Metric
+from tandem.types import CoupledBatch, DecoupledBatch, MatchingBatch
+
+Record = CoupledBatch | DecoupledBatch | MatchingBatch
+
+
+def as_if_stale(batch: Record) -> Record:
+    """Rows as if sampled by other weights: for fresh rows every correction is 1."""
+    if batch.behaviour_logp is None:
+        return batch
+    gap = torch.linspace(-0.5, 0.5, len(batch.mask), device=batch.mask.device)[:, None]
+    return replace(batch, behaviour_logp=batch.behaviour_logp + gap * batch.mask)
+
+
+def is_unproven(loss: Callable) -> bool:
+    """Whether a loss from outside the package declares `zero_at_zero_advantage`; those of the
+    package are tested. A loss with state must not be called twice."""
+    outside = any(is_foreign(part) for _, part in iterate_innermost(loss, ""))
+    stateful = isinstance(unwrap_partial(loss)[0], nn.Module)
+    return facts_of(loss).zero_at_zero_advantage and outside and not stateful
+
+
+@torch.enable_grad()
+def refuse_pull(loss: Callable, batch: Record, *statistics: Tensor) -> None:
+    """Raise WrongOutput for a loss whose value or gradient is not 0 where all advantages are: such
+    rows are left out of updates, because it declares `zero_at_zero_advantage`.
+
+    The gradient is that to the log-probabilities, or to what else the record carries.
+    """
+    leaf = batch.evidence.detach().requires_grad_()
+    quiet = torch.zeros_like(batch.advantages)
+    value = loss(replace(batch, advantages=quiet, **{batch.carries: leaf}), *statistics)
+    value = torch.where(batch.mask, value, 0)
+    pull = None
+    if value.requires_grad:
+        (pull,) = torch.autograd.grad(value.sum(), leaf, allow_unused=True)
+    found = {"value": value.detach(), "gradient": leaf.new_zeros(1) if pull is None else pull}
+    for what, numbers in found.items():
+        if numbers.any():
+            size = f"{numbers.abs().max():.2g}"
+            raise WrongOutput(
+                f"loss {callable_name(loss)} at {place_of(loss)} declares "
+                f"zero_at_zero_advantage=True, but its {what} is {size} where all advantages "
+                "are 0, and such rows are left out; remove the flag"
+            )
+
+
+def refuse_other_metrics(measure: Callable | None, *records: object) -> None:
+    """Raise WrongOutput if the metrics of a part for these records are no records of
+    `tandem.metrics`; None: it declares none."""
+    found = {} if measure is None else measure(*records)
+    if not isinstance(found, Mapping):
+        raise wrong_value(measure, found, "a dict of names to records of tandem.metrics")
+    for name, value in found.items():
+        if not isinstance(value, Metric):
+            want = f"{name} as a record of tandem.metrics, such as masked_mean(x, batch.mask)"
+            raise wrong_value(measure, value, want)
