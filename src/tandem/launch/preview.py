@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -18,9 +18,9 @@ from tandem.launch.banner import banner, prompts_read, warm_start_banner
 from tandem.launch.devices import check_accelerator
 from tandem.launch.initial_weights import check_start, naming_warm_start
 from tandem.launch.inputs import check_split, read_inputs, training_split
-from tandem.launch.notices import notices
 from tandem.launch.people import say
 from tandem.launch.ranks import join_ranks
+from tandem.legality import masked, units, updates
 from tandem.record.latest import follow_link
 from tandem.record.mirrors import Job
 from tandem.record.resumable import check_measurable, check_resumable
@@ -70,6 +70,20 @@ def preview(
     if job == "train":
         say(prompts_read(data, training_split(build(cfg.algorithm).needs)))
     return settings, data
+
+
+def notices(cfg: DictConfig, settings: Settings, *, job: Job) -> Iterator[str]:
+    """The lines below the banner: what is allowed, and what the user should know."""
+    algorithm = build(cfg.algorithm)
+    found: list[str | None] = [
+        units.warning(algorithm, settings),
+        updates.notice(build(cfg.schedule), settings.iterations),
+    ]
+    if algorithm.teachers is not None:
+        found.append(line("teachers", algorithm.teachers.summary))
+    if job == "train":
+        found.append(masked.notice(algorithm, settings, build(cfg.rollout)))
+    return filter(None, found)
 
 
 def fill_in(cfg: DictConfig, run_dir: Path, overrides: Sequence[str]) -> None:
