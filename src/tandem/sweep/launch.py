@@ -12,7 +12,7 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -23,14 +23,13 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.object_type import ObjectType
 from omegaconf import DictConfig, OmegaConf
 
-from tandem.config.names import ConfigError
+from tandem.config import ConfigError, check, compose
 from tandem.contracts.extras import need_extra
 from tandem.record import durable
 from tandem.record.latest import point_latest
 from tandem.record.secrets import scrub_words
 from tandem.stop import INTERRUPTED, list_heard
 from tandem.sweep import status
-from tandem.sweep.dry_run import rehearse
 from tandem.sweep.job import LAUNCH, Launch, job, name_launch
 from tandem.sweep.status import SweepPlan
 from tandem.sweep.table import summarise
@@ -38,6 +37,14 @@ from tandem.sweep.words import Sweep
 
 TABLE = "sweep.md"
 FAILED = 1
+# State of a run -> what a dry run says of it.
+MEANT: Mapping[status.State, str] = {
+    "waiting": "would start",
+    "stopped": "would continue",
+    "failed": "would continue",
+    "finished": "already finished",
+    "running": "is running",
+}
 
 
 def launch(sweep: Sweep, argv: Sequence[str]) -> int:
@@ -199,3 +206,27 @@ def list_running(order: Launch) -> list[int]:
         for start in starts
         if start.launch == order.id and start.host == here and start.code is None
     ]
+
+
+def rehearse(folder: Path, jobs: Mapping[str, Sequence[str]] | None) -> int:
+    """Check every run of a sweep and start none: print a line for each, and return how many cannot
+    run. `jobs`: None for a search."""
+    if jobs is None:
+        print("a search chooses its runs as it proceeds: there are none to check yet")
+        return 0
+    said = [_describe_job(folder / name, overrides) for name, overrides in jobs.items()]
+    for number, (name, (_, text)) in enumerate(zip(jobs, said, strict=True), start=1):
+        print(f"{number} of {len(jobs)}  {name}: {text}")
+    return sum(refused for refused, _ in said)
+
+
+def _describe_job(folder: Path, overrides: Sequence[str]) -> tuple[bool, str]:
+    """Whether the run is impossible, and the text of its line."""
+    found = status.read_job(folder, overrides)
+    if found.state == "taken":
+        return True, f"would be skipped: {found.reason}"
+    try:
+        check(compose(overrides))
+    except ConfigError as error:
+        return True, f"would be refused: {error}"
+    return False, MEANT[found.state]
