@@ -9,15 +9,16 @@ import secrets
 import socket
 import threading
 import weakref
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from tandem.environments.chat_api import Request, read_request
-from tandem.environments.chat_events import EVENTS, as_events
 from tandem.environments.program import FILES, raise_file_limit
 from tandem.remote.serving import Capacity, Handler, Refusal, Server, has_hung_up
 
 MODEL = "policy"
+EVENTS = "text/event-stream"
 HOST = "127.0.0.1"
 POLL = 0.1  # seconds between checks for the end
 REPEATS = 3  # of an equal call, since clients retry after a lost answer
@@ -173,3 +174,29 @@ class Endpoint:
 def _end(server: AgentServer) -> None:
     server.shutdown()
     server.server_close()
+
+
+def as_events(answer: bytes, *, counts_tokens: bool) -> bytes:
+    """The body of a stream of one piece: a turn is sampled to its end before it is sent.
+
+    `counts_tokens`: the last event holds the usage.
+    """
+    whole = json.loads(answer)
+    events = [json.dumps(chunk) for chunk in chunks_of(whole, counts_tokens=counts_tokens)]
+    return "".join(f"data: {event}\n\n" for event in (*events, "[DONE]")).encode()
+
+
+def chunks_of(whole: Mapping, *, counts_tokens: bool) -> Iterator[Mapping]:
+    """The turn, its finish reason and its usage."""
+    same = {name: whole[name] for name in ("id", "created", "model")}
+    same["object"] = "chat.completion.chunk"
+    (choice,) = whole["choices"]
+    said = dict(choice["message"])
+    if calls := said.get("tool_calls"):
+        said["tool_calls"] = [{"index": place, **call} for place, call in enumerate(calls)]
+    parts = ((said, None), ({}, choice["finish_reason"]))
+    for delta, why in parts:
+        one = {"index": 0, "delta": delta, "finish_reason": why, "logprobs": None}
+        yield same | {"choices": [one]}
+    if counts_tokens:
+        yield same | {"choices": [], "usage": whole["usage"]}
