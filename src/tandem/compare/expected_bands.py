@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from tandem.compare.learning_curves import align_curves, thin
 from tandem.compare.scores import is_share
-from tandem.compare.statistics.curves import LEVEL, Band, prediction_band
+from tandem.compare.statistics.curves import Band, prediction_band
+from tandem.compare.statistics.intervals import LEVEL
 from tandem.record import durable
 from tandem.record.foreign import UNREADABLE, check_object, read_object, reason_of
 from tandem.record.reading.provenance import code_of, fingerprint, provenance

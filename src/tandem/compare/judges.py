@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from tandem.compare.scores import Scored, rank
-from tandem.compare.statistics.intervals import FEWEST, Estimate, estimate, quantile
+from tandem.compare.statistics.intervals import FEWEST, LEVEL, Estimate, estimate, quantile
 from tandem.compare.table import Table
 from tandem.compare.texts import format_interval, format_number
 from tandem.evaluation.reward_hacking import TRAINED, compare, metric_of
@@ -168,5 +168,5 @@ def _over_prompts(runs: Sequence[Run], metric: str, *, judge: str) -> Estimate |
     prompts = min(change.prompts for change in changes)
     if prompts < FEWEST or error == 0:
         return Estimate(mean=mean, low=None, high=None, n=prompts)
-    half = quantile(0.95, prompts - 1) * error
+    half = quantile(LEVEL, prompts - 1) * error
     return Estimate(mean=mean, low=mean - half, high=mean + half, n=prompts)

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from tandem.compare.statistics.intervals import is_rounding
+from tandem.compare.statistics.intervals import LEVEL, is_rounding
 
-LEVEL = 0.95
 RESAMPLES = 2000
 FEWEST_TASKS, FEWEST_SCORES = 4, 20  # with fewer an interquartile mean says less than the scores
 FEWEST_OF_TASK = 3  # seeds: with one or two the bootstrap spreads too little
@@ -49,19 +48,19 @@ class Aggregate:
     scores: int
 
 
-def count_paired_wins(a: ArrayLike, b: ArrayLike, *, level: float = LEVEL) -> WinCount:
+def count_paired_wins(a: ArrayLike, b: ArrayLike) -> WinCount:
     """P(A > B at one seed) over n pairs; from ten seeds on with Wilson's interval."""
     a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     won, n = float((a > b).sum() + 0.5 * (a == b).sum()), len(a)
     if n < FEWEST_SEEDS:
         return WinCount(wins=won, games=n, low=None, high=None)
-    share, edge = won / n, float(special.ndtri((1 + level) / 2))
+    share, edge = won / n, float(special.ndtri((1 + LEVEL) / 2))
     middle, more = share + edge**2 / (2 * n), 1 + edge**2 / n
     half = edge * math.sqrt(share * (1 - share) / n + (edge / (2 * n)) ** 2)
     return WinCount(wins=won, games=n, low=(middle - half) / more, high=(middle + half) / more)
 
 
-def count_wins(a: ArrayLike, b: ArrayLike, *, level: float = LEVEL) -> WinCount:
+def count_wins(a: ArrayLike, b: ArrayLike) -> WinCount:
     """P(A > B) over all n * m pairs of runs; from ten seeds on with an interval.
 
     The interval is method 5 of Newcombe, Statistics in Medicine 25:559 (2006), which has a width
@@ -73,7 +72,7 @@ def count_wins(a: ArrayLike, b: ArrayLike, *, level: float = LEVEL) -> WinCount:
         return WinCount(wins=won, games=games, low=None, high=None)
     from scipy import optimize
 
-    share, edge = won / games, float(special.ndtri((1 + level) / 2))
+    share, edge = won / games, float(special.ndtri((1 + LEVEL) / 2))
     more = (len(a) + len(b)) / 2 - 1
 
     def beyond(theta: float) -> float:
@@ -104,13 +103,11 @@ def too_few(by_task: Mapping[str, Sequence[float]]) -> str:
     return ""
 
 
-def interquartile_mean(
-    by_task: Mapping[str, Sequence[float]], *, level: float = LEVEL
-) -> Aggregate:
+def interquartile_mean(by_task: Mapping[str, Sequence[float]]) -> Aggregate:
     """Mean of the middle half of all scores, with a bootstrap that draws seeds within each task."""
     scores = pool_tasks(by_task)
     drawn = resample(by_task, iqm)
-    low, high = _middle(drawn, level)
+    low, high = _middle(drawn)
     certain = is_rounding(float(drawn.std()), drawn)
     return Aggregate(
         value=float(iqm(scores)),
@@ -156,21 +153,19 @@ class Profile:
     high: NDArray
 
 
-def performance_profile(
-    by_task: Mapping[str, Sequence[float]], thresholds: ArrayLike, *, level: float = LEVEL
-) -> Profile:
+def performance_profile(by_task: Mapping[str, Sequence[float]], thresholds: ArrayLike) -> Profile:
     thresholds = np.asarray(thresholds, dtype=np.float64)
 
     def above(scores: NDArray) -> NDArray:
         return np.stack([(scores > edge).mean(-1) for edge in thresholds], axis=-1)
 
     share = above(pool_tasks(by_task))
-    low, high = _middle(resample(by_task, above), level)
+    low, high = _middle(resample(by_task, above))
     return Profile(thresholds=thresholds, share=share, low=low, high=high)
 
 
-def _middle(drawn: ArrayLike, level: float) -> tuple[NDArray, NDArray]:
-    """The ends of the central `level` interval of resamples, along the first axis."""
-    edges = (1 - level) / 2, (1 + level) / 2
+def _middle(drawn: ArrayLike) -> tuple[NDArray, NDArray]:
+    """The ends of the central 95 % interval of resamples, along the first axis."""
+    edges = (1 - LEVEL) / 2, (1 + LEVEL) / 2
     low, high = np.quantile(np.asarray(drawn), edges, axis=0)
     return low, high

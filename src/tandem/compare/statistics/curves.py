@@ -14,13 +14,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from tandem.compare.statistics.intervals import is_rounding
+from tandem.compare.statistics.intervals import LEVEL, is_rounding
 
 FEWEST_FOR_BAND = 10
 FEWEST_FOR_MEDIAN = 6  # seeds, for an interval at 95 %
 FEWEST_POINTS = 6  # of a curve, to fit three parameters
 LEFT_OVER = 0.2  # largest share of the variance that a fit may leave unexplained
-LEVEL = 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +38,8 @@ class Band:
         return np.isnan(curve) | (curve < self.low) | (curve > self.high)
 
 
-def prediction_band(x: ArrayLike, curves: ArrayLike, *, level: float = LEVEL) -> Band | None:
-    """mean ± t(n - 1, 1 - (1 - level) / 2P) s sqrt(1 + 1/n), Bonferroni over P points.
+def prediction_band(x: ArrayLike, curves: ArrayLike) -> Band | None:
+    """mean ± t(n - 1, 1 - (1 - LEVEL) / 2P) s sqrt(1 + 1/n), Bonferroni over P points.
 
     curves: [n, P], one per seed. None for fewer than ten seeds. Points at which all seeds agree are
     excluded and do not count in P: the next seed may be the first that differs.
@@ -51,7 +50,7 @@ def prediction_band(x: ArrayLike, curves: ArrayLike, *, level: float = LEVEL) ->
         return None
     spread = y.std(0, ddof=1)
     apart = ~np.array([is_rounding(s, column) for s, column in zip(spread, y.T, strict=True)])
-    edge = special.stdtrit(n - 1, 1 - (1 - level) / (2 * max(apart.sum(), 1)))
+    edge = special.stdtrit(n - 1, 1 - (1 - LEVEL) / (2 * max(apart.sum(), 1)))
     half = np.where(apart, edge * spread * math.sqrt(1 + 1 / n), np.nan)
     mean = y.mean(0)
     return Band(x=x, mean=mean, low=mean - half, high=mean + half, n=n)
@@ -97,16 +96,16 @@ class Reaching:
     n: int
 
 
-def reaching(places: Sequence[float | None], *, level: float = LEVEL) -> Reaching:
+def reaching(places: Sequence[float | None]) -> Reaching:
     """The median of `places`, one per seed (None: never), with an order-statistic interval.
 
     The median lies below the k-th smallest of n with the probability of fewer than k heads in n
-    coin tosses; k is the largest for which it is at most (1 - level) / 2.
+    coin tosses; k is the largest for which it is at most (1 - LEVEL) / 2.
     """
     ordered = np.sort([math.inf if place is None else place for place in places])
     n = len(ordered)
     beyond = accumulate(math.comb(n, heads) for heads in range(n))  # of 2^n, of k = 1, 2, ...
-    k = sum(count / 2**n <= (1 - level) / 2 for count in beyond)
+    k = sum(count / 2**n <= (1 - LEVEL) / 2 for count in beyond)
     return Reaching(
         median=float(np.median(ordered)),
         low=float(ordered[k - 1]) if k else None,

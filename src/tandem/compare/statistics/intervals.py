@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-LEVEL = 0.95
+LEVEL = 0.95  # of all intervals, unless several claims share it
 POWER = 0.8
 FEWEST = 3  # seeds: an interval from two extends 12.7 standard errors each way
 MOST_SEEDS = 1000  # a difference that takes more is of no interest
@@ -60,13 +60,13 @@ class Difference:
         return float(2 * special.stdtr(self.df, -abs(self.mean) / self.error))
 
 
-def estimate(scores: ArrayLike, *, level: float = LEVEL) -> Estimate:
+def estimate(scores: ArrayLike) -> Estimate:
     """mean ± t(n - 1) s / sqrt(n), Student's interval, from three seeds on."""
     x = np.asarray(scores, dtype=np.float64)
     mean, spread = float(x.mean()), math.sqrt(variance(x)) if len(x) > 1 else 0.0
     if len(x) < FEWEST or is_rounding(spread, x):
         return Estimate(mean=mean, low=None, high=None, n=len(x))
-    half = quantile(level, len(x) - 1) * spread / math.sqrt(len(x))
+    half = quantile(LEVEL, len(x) - 1) * spread / math.sqrt(len(x))
     return Estimate(mean=mean, low=mean - half, high=mean + half, n=len(x))
 
 
@@ -152,9 +152,9 @@ def bonferroni(p: Sequence[float | None]) -> list[float | None]:
 
 
 def find_seeds_needed(
-    effect: float, spread: float, *, paired: bool, level: float = LEVEL, power: float = POWER
+    effect: float, spread: float, *, paired: bool, level: float = LEVEL
 ) -> int | None:
-    """Seeds per side for a test at `level` to detect a true difference with this power.
+    """Seeds per side for a test at `level` to detect a true difference with a power of 80 %.
 
     Uses the noncentral t. None: no difference, or more than a thousand seeds.
     """
@@ -162,13 +162,13 @@ def find_seeds_needed(
         return None
     size, sides = abs(effect) / spread, 1 if paired else 2
     counts = range(FEWEST, MOST_SEEDS + 1)  # more seeds have more power
-    place = bisect_left(counts, power, key=lambda n: _power(size, n, sides, level))
+    place = bisect_left(counts, POWER, key=lambda n: _power(size, n, sides, level))
     return counts[place] if place < len(counts) else None
 
 
-def bound_spread(spread: float, df: float, *, level: float = LEVEL) -> tuple[float, float]:
+def bound_spread(spread: float, df: float) -> tuple[float, float]:
     """The interval of the standard deviation over all seeds: s sqrt(df / chi2(df)), if normal."""
-    edges = (1 + level) / 2, (1 - level) / 2
+    edges = (1 + LEVEL) / 2, (1 - LEVEL) / 2
     low, high = (spread * math.sqrt(df / special.chdtri(df, 1 - edge)) for edge in edges)
     return low, high
 
