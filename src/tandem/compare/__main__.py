@@ -29,7 +29,6 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 
 from tandem.compare import expected_bands, selection, terminal
@@ -55,7 +54,9 @@ def main(arguments: Sequence[str]) -> None:
         print(__doc__)
         return
     try:
-        places, options = parse_options(arguments)
+        places, options = terminal.split_options(arguments, OPTIONS)
+        if not places:
+            raise ValueError("no runs: give run directories, or a folder that contains runs")
         if "serve" in options:
             follow(places, options)
             return
@@ -105,20 +106,6 @@ def add_sweeps(
         for table in found.tables
     ]
     return replace(found, tables=[*made, *chosen], unrecorded=tuple(missing))
-
-
-def parse_options(arguments: Sequence[str]) -> tuple[list[str], Mapping[str, str]]:
-    """Places and options. An argument without =, or one that exists as a path, is a place."""
-    places = [text for text in arguments if "=" not in text or Path(text).exists()]
-    options = dict(text.split("=", 1) for text in arguments if text not in places)
-    for name in options:
-        if name not in OPTIONS:
-            near = get_close_matches(name, OPTIONS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(OPTIONS)}"
-            raise ValueError(f"unknown option {name!r}: {hint}")
-    if not places:
-        raise ValueError("no runs: give run directories, or a folder that contains runs")
-    return places, options
 
 
 def make_request(options: Mapping[str, str]) -> Request:

@@ -1,14 +1,33 @@
-"""The terminal output of a comparison: the headline, and tables fitted to the width."""
+"""A comparison in the terminal: its arguments, the headline, and tables fitted to the width."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from pathlib import Path
 
 from tandem.compare.comparison import Comparison
 from tandem.compare.headline import write_headline, write_meta, write_next, write_warnings
 from tandem.compare.text_table import fill, fit_table
 from tandem.record.foreign import plain
+
+
+def split_options(
+    arguments: Sequence[str], known: Collection[str]
+) -> tuple[list[str], Mapping[str, str]]:
+    """Places and options. An argument without =, or one that exists as a path, is a place.
+
+    Raises ValueError for an option that is not `known`.
+    """
+    places = [text for text in arguments if "=" not in text or Path(text).exists()]
+    options = dict(text.split("=", 1) for text in arguments if text not in places)
+    for name in options:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+            raise ValueError(f"unknown option {name!r}: {hint}")
+    return places, options
 
 
 def show_comparison(found: Comparison) -> str:

@@ -17,12 +17,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 
 from tandem.compare import selection
 from tandem.compare.comparison import choose_metric
 from tandem.compare.selection import Selection
+from tandem.compare.terminal import split_options
 from tandem.config.composition import conf_folder
 from tandem.config.overrides import parse
 from tandem.config.plugins import load_plugins
@@ -58,13 +58,7 @@ def exit_code(found: Selection, count: int) -> int:
 
 
 def parse_arguments(arguments: Sequence[str]) -> tuple[Path, str | None, int]:
-    places = [text for text in arguments if "=" not in text or Path(text).exists()]
-    options = dict(text.split("=", 1) for text in arguments if text not in places)
-    for name in options:
-        if name not in OPTIONS:
-            near = get_close_matches(name, OPTIONS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(OPTIONS)}"
-            raise ValueError(f"unknown option {name!r}: {hint}")
+    places, options = split_options(arguments, OPTIONS)
     if len(places) != 1:
         raise ValueError("give the folder of one sweep")
     seeds = options.get("seeds", str(SEEDS))
