@@ -126,8 +126,8 @@ def shift_to_next(x: Tensor, mask: Tensor) -> Tensor:
     return result
 
 
-def whiten(x: Tensor, mask: Tensor, *, eps: float = 1e-8) -> Tensor:
-    """(x - mean) / sqrt(var + eps) over the trained steps of all rows, var the unbiased one.
+def whiten(x: Tensor, mask: Tensor) -> Tensor:
+    """(x - mean) / sqrt(var + 1e-8) over the trained steps of all rows, var the unbiased one.
 
     0 outside the mask, and everywhere if x is the same on all trained steps. Shape: [B, T] ->
     [B, T].
@@ -137,4 +137,4 @@ def whiten(x: Tensor, mask: Tensor, *, eps: float = 1e-8) -> Tensor:
     centred = torch.where(mask, x - mean, 0)
     variance = centred.square().sum() / (count - 1).clamp(min=1)
     centred = torch.where(variance < TIE**2, 0, centred)
-    return (centred * (variance + eps).rsqrt()).to(dtype)
+    return (centred * (variance + 1e-8).rsqrt()).to(dtype)

@@ -11,6 +11,8 @@ from tandem.compare.expected_bands import Experiment
 from tandem.compare.statistics.curves import FEWEST_FOR_BAND
 from tandem.compare.table import Table
 
+SHOWN = 4  # differences of a configuration
+
 
 def describe_judged(judged: Judged) -> str:
     """One line: inside the band, where the run leaves it, or why neither is known."""
@@ -38,10 +40,10 @@ def _describe_leaving(judged: Judged) -> str:
     return f"{where}, where the band is [{band.low[i]:.4g}, {band.high[i]:.4g}]; {of}"
 
 
-def list_differences(against: Mapping[str, tuple[object, object]], most: int = 4) -> str:
+def list_differences(against: Mapping[str, tuple[object, object]]) -> str:
     said = [f"{key} is {own}, expected {other}" for key, (own, other) in against.items()]
-    more = [f"and {len(said) - most} more"] if len(said) > most else []
-    return ", ".join([*said[:most], *more])
+    more = [f"and {len(said) - SHOWN} more"] if len(said) > SHOWN else []
+    return ", ".join([*said[:SHOWN], *more])
 
 
 def table_judged(judged: Sequence[Judged], experiment: Experiment) -> Table:

@@ -16,6 +16,7 @@ from tandem.remote.faults import BadReply, LeftAlone, RemoteError, Unwell
 from tandem.remote.transport import Request, transport_to
 
 Answer = TypeVar("Answer")
+ATTEMPTS = 3  # of a call with an invalid reply
 NEVER = 2**31  # more failures than can occur: there is no other server
 
 
@@ -180,9 +181,9 @@ def report(breaker: Breaker, error: RemoteError, admission: int) -> None:
         breaker.record_success()
 
 
-def ask_again(ask: Callable[[], Answer], *, attempts: int = 3) -> Answer:
+def ask_again(ask: Callable[[], Answer]) -> Answer:
     """The answer of a call, repeated after an invalid reply."""
-    for left in reversed(range(attempts)):
+    for left in reversed(range(ATTEMPTS)):
         try:
             return ask()
         except BadReply:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 SIDES = ("left of", "right of", "above", "below")
+GREY = 0x99
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +80,13 @@ def direction(one: Found, other: Found, *, slack: float) -> set[str]:
     return {side for side, holds in zip(SIDES, beyond, strict=True) if holds}
 
 
-def cut_out(picture: Tensor, found: Found, *, ground: int = 0x99) -> Tensor:
+def cut_out(picture: Tensor, found: Found) -> Tensor:
     """The part of a picture in the box of an object, [h, w, 3]; pixels outside its mask are grey.
 
     picture: uint8 [H, W, 3].
     """
     if found.mask is not None:
-        picture = torch.where(found.mask[..., None], picture, torch.full_like(picture, ground))
+        picture = torch.where(found.mask[..., None], picture, torch.full_like(picture, GREY))
     left, top, right, bottom = (round(side) for side in found.box)
     left, top = (max(0, min(a, n - 1)) for a, n in ((left, picture.shape[1]), (top, len(picture))))
     return picture[top : max(bottom, top + 1), left : max(right, left + 1)]

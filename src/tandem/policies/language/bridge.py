@@ -165,10 +165,9 @@ class Bridge:
             yield from self.plain(message["content"])
             yield from self.template_ids(text)
 
-    def tail(self, messages: Sequence[Message], stub: Sequence[Message] | None = None) -> str:
+    def tail(self, messages: Sequence[Message]) -> str:
         """The template's text after the end of an assistant turn."""
-        turns = STUBS["a plain"] if stub is None else stub
-        return self.behind(turns, messages).removeprefix(self.end_text)
+        return self.behind(STUBS["a plain"], messages).removeprefix(self.end_text)
 
     def behind(self, turns: Sequence[Message], messages: Sequence[Message]) -> str:
         """The template's text after the content of the last assistant turn."""

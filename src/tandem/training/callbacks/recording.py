@@ -16,14 +16,15 @@ from tandem.record.finished import SOLVED
 from tandem.record.run_record import RunRecord
 from tandem.training.module import PostTraining
 
+SAMPLES = 4  # best ones and as many worst ones
 TOTALS = ("time/total", "time/cpu", "time/gpu")  # seconds, accumulated over the starts of a run
 
 
 class Recording(Callback):
     """Writes the metrics of each iteration. Only rank 0 has a record."""
 
-    def __init__(self, *, record: RunRecord, samples_every: int | None, samples: int = 4) -> None:
-        self.record, self.samples_every, self.samples = record, samples_every, samples
+    def __init__(self, *, record: RunRecord, samples_every: int | None) -> None:
+        self.record, self.samples_every = record, samples_every
 
     def on_fit_start(self, trainer: Trainer, module: PostTraining) -> None:
         self.before = self.record.totals(TOTALS)
@@ -60,9 +61,7 @@ class Recording(Callback):
         }
         if self.samples_every and iteration % self.samples_every == 0 and module.scores.all_parts:
             describe = module.policy.describe_prompt
-            rows = select_extremes(
-                module.rollout, module.scores, count=self.samples, describe=describe
-            )
+            rows = select_extremes(module.rollout, module.scores, count=SAMPLES, describe=describe)
             self.record.samples(iteration, rows)
         self.record.write(iteration, {**self.counters, **module.report}, {**timing, **totals})
 
