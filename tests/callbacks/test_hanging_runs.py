@@ -14,7 +14,7 @@ from tandem.record.checkpoint import find_newest_whole
 from tandem.settings.guards import Guards
 from tandem.stop import STALLED, command_to_resume
 from tandem.training.callbacks import INTERRUPTED
-from tandem.training.callbacks.signals import REPEATED
+from tandem.training.callbacks.interrupt import REPEATED
 
 FOURTH = 160  # a call of the reward in iteration 3, after the checkpoint of iteration 2
 SOON = 60.0  # seconds until a process ends that would otherwise hang for ever
