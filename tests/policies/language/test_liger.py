@@ -17,6 +17,6 @@ def test_without_a_gpu_it_is_refused(monkeypatch):
 
 def test_without_its_package_the_extra_is_named(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr("tandem.policies.language.liger.find_spec", lambda name: None)
+    monkeypatch.setattr("tandem.policies.language.kernels.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r'pip install -e "\.\[liger\]"$'):
         small(liger=True, build=never)

@@ -1,12 +1,14 @@
-"""Kernels that need a GPU and packages of their own, and the checks that refuse them early."""
+"""Kernels that need a GPU and packages of their own: flash attention, and Liger's fused layers."""
 
 from __future__ import annotations
 
+import inspect
 from importlib.util import find_spec
 
 import torch
+from torch import nn
 
-from tandem.policies.language.liger import check_liger
+from tandem.contracts.extras import need_extra
 
 # Packages of flash attention; transformers accepts any of them, and loads hub kernels by the last.
 PACKAGES = {"flash_attention_2": ("flash_attn", "kernels")}
@@ -28,3 +30,34 @@ def check_flash(attention: str) -> None:
     packages = PACKAGES.get(attention, ())
     if packages and not any(find_spec(name) for name in packages):
         raise ValueError(f"{given} needs a package: pip install {packages[0]}; or {instead}")
+
+
+def check_liger() -> None:
+    """Raise ValueError if the kernels cannot run here."""
+    if not torch.cuda.is_available():
+        raise ValueError(
+            "model.liger=true: it needs a GPU, and there is none; set model.liger=false"
+        )
+    if find_spec("liger_kernel") is None:
+        raise ValueError(need_extra("model.liger=true", "liger"))
+
+
+def fuse(*models: nn.Module | None) -> None:
+    """Replace the models' norms, gates and rotary embeddings by Liger's kernels."""
+    for model in models:
+        if model is not None:
+            _fuse(model)
+
+
+def _fuse(model: nn.Module) -> None:
+    """Losses are not replaced: Liger's read whole logits, which are never materialised here."""
+    from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN
+
+    family = model.config.model_type
+    apply = MODEL_TYPE_TO_APPLY_LIGER_FN.get(family)
+    if apply is None:
+        raise ValueError(
+            f"model.liger=true: Liger has no kernels for {family}; set model.liger=false"
+        )
+    losses = [name for name in inspect.signature(apply).parameters if "cross_entropy" in name]
+    apply(model=model, **dict.fromkeys(losses, False))

@@ -18,7 +18,7 @@ from tandem.policies.language.chunked_head import with_logits
 from tandem.policies.language.contexts import padded_cost
 from tandem.policies.language.critic import Critic, Kind
 from tandem.policies.language.inputs import TEXTS, Inputs, TokenIndex
-from tandem.policies.language.liger import fuse
+from tandem.policies.language.kernels import fuse
 from tandem.policies.language.logprob import ChunkLimits, TokenLogProbComputer
 from tandem.policies.language.mixed_episodes import MixedEpisodes
 from tandem.policies.language.pretrained import Build, Numerics, Packing, Pretrained, load_model
