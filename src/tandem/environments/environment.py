@@ -14,7 +14,6 @@ from typing import Annotated
 from tandem.contracts import at_least, positive
 from tandem.environments.answers import check_answer, reason_of
 from tandem.environments.beginning import Beginning
-from tandem.environments.function import OfMoves
 from tandem.environments.protocol import About, Episode, Move, Said, World
 from tandem.rewards.concurrency import at_once, thread_like_this
 from tandem.rewards.result import attempt, copy_of
@@ -178,3 +177,39 @@ class Environment:
 
 def _call(function: Callable, *arguments: object) -> object:
     return function(*arguments)
+
+
+class OfMoves:
+    """A world whose answers are a function of the prompt and of all moves so far.
+
+    Called without moves, it returns the opening.
+    """
+
+    def __init__(self, function: Callable[..., Said]) -> None:
+        self.function = function
+
+    def describe(self) -> About:
+        return About(gives_states=True)
+
+    def begin(self, prompt: Prompt, key: int) -> MovesSoFar:
+        return MovesSoFar(self.function, prompt)
+
+
+@dataclass(slots=True)
+class MovesSoFar:
+    """The prompt and the moves of one episode."""
+
+    function: Callable[..., Said]  # (prompt, moves, *, numbers)
+    prompt: Prompt
+    moves: list[Move] = field(default_factory=list)
+
+    @property
+    def opening(self) -> Said:
+        return self.function(self.prompt, ())
+
+    def act(self, move: Move) -> Said:
+        self.moves.append(move)
+        return self.function(self.prompt, tuple(self.moves))
+
+    def close(self) -> None:
+        self.moves.clear()
