@@ -3,7 +3,8 @@ arXiv:2304.05977."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -14,7 +15,6 @@ from tandem.hub import align
 from tandem.rewards.clip import texts_of
 from tandem.rewards.images import pixels
 from tandem.rewards.networks import Hosting, read, tokenizer
-from tandem.rewards.original_blip import rename
 from tandem.rewards.signature import batched
 from tandem.rewards.weights_file import refusing_others, weights_file
 from tandem.types import Prompt
@@ -23,6 +23,18 @@ KEY = "reward.image_reward.function"
 SIDE, LONGEST = 224, 35  # pixels of a picture, and tokens of a text
 MEAN, STD = 0.16717362830052426, 1.0333394966054072  # of its output on the authors' pictures
 TOWERS = ("vision_model.", "text_encoder.")
+BUFFERS = ("position_ids",)  # that are no weights
+NAMES = (  # in this order: (name in BLIP, name in transformers); the text model has the same ones
+    (r"^visual_encoder\.cls_token$", "vision_model.embeddings.class_embedding"),
+    (r"^visual_encoder\.pos_embed$", "vision_model.embeddings.position_embedding"),
+    (r"^visual_encoder\.patch_embed\.proj\.", "vision_model.embeddings.patch_embedding."),
+    (r"^visual_encoder\.norm\.", "vision_model.post_layernorm."),
+    (r"^visual_encoder\.blocks\.(\d+)\.norm", r"vision_model.encoder.layers.\1.layer_norm"),
+    (r"^visual_encoder\.blocks\.(\d+)\.attn\.proj\.", r"vision_model.encoder.layers.\1.proj."),
+    (r"^visual_encoder\.blocks\.(\d+)\.attn\.", r"vision_model.encoder.layers.\1.self_attn."),
+    (r"^visual_encoder\.blocks\.", "vision_model.encoder.layers."),
+    (r"\.(\d+)\.proj\.", r".\1.self_attn.projection."),
+)
 
 
 @batched
@@ -113,3 +125,15 @@ def read_head(weights: dict[str, Tensor]) -> nn.Sequential:
         layer.load_state_dict({"weight": weight, "bias": bias})
         layers.append(layer)
     return nn.Sequential(*layers).requires_grad_(False).float()
+
+
+def rename(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A state of the towers of BLIP as one of transformers. Of any shape [...]."""
+    renamed = {}
+    for name, weight in weights.items():
+        if name.rpartition(".")[2] in BUFFERS:
+            continue
+        for old, new in NAMES:
+            name = re.sub(old, new, name)
+        renamed[name] = weight
+    return renamed
