@@ -10,7 +10,7 @@ from written_runs import write_run
 
 from tandem.compare import bands, expected_bands
 from tandem.compare.__main__ import main
-from tandem.compare.band_table import describe_judged, table_judged
+from tandem.compare.bands import describe_judged, table_judged
 from tandem.record.reading.runs import find, read
 from tandem.record.reading.variants import group_runs
 

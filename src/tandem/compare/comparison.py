@@ -7,17 +7,14 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from tandem.compare import (
-    band_table,
     bands,
     configuration,
     curve_tables,
     multitask,
-    multitask_table,
     noise_table,
     pairs,
     tables,
 )
-from tandem.compare.bands import Judged
 from tandem.compare.expected_bands import Experiment
 from tandem.compare.judges import JudgedVariant, judge_variants, table_judged
 from tandem.compare.multitask import TaskAggregate
@@ -63,7 +60,7 @@ class Comparison:
     tables: Sequence[Table] = ()
     over_tasks: Sequence[TaskAggregate] = ()  # variants over many tasks
     experiment: Experiment | None = None
-    judged: Sequence[Judged] = ()  # every run against the experiment
+    judged: Sequence[bands.Judged] = ()  # every run against the experiment
     judges: Sequence[JudgedVariant] = ()  # rewards of weight 0 against the trained one
     unrecorded: Sequence[str] = ()  # runs left out, or planned without a record, in sentences
 
@@ -102,7 +99,7 @@ def compare_readable(runs: Sequence[Run], request: Request) -> Comparison:
     ]
     many = multitask.aggregate_tasks(variants, metric)
     if many is not None:
-        beside.insert(0, multitask_table.table_tasks(many, metric))
+        beside.insert(0, multitask.table_tasks(many, metric))
     made += [table for table in beside if table is not None]
     judges = judge_variants(variants)
     if (of_judges := table_judged(judges)) is not None:
@@ -110,7 +107,7 @@ def compare_readable(runs: Sequence[Run], request: Request) -> Comparison:
     judged = []
     if request.experiment is not None:
         judged = [bands.judge(run, request.experiment) for run in runs]
-        made.insert(0, band_table.table_judged(judged, request.experiment))
+        made.insert(0, bands.table_judged(judged, request.experiment))
     over_tasks = [] if many is None else many.variants
     return replace(found, tables=made, over_tasks=over_tasks, judged=judged, judges=tuple(judges))
 

@@ -8,8 +8,7 @@ import pytest
 from written_runs import write_run, write_task
 
 from tandem.compare.__main__ import main
-from tandem.compare.multitask import aggregate_tasks
-from tandem.compare.multitask_table import table_tasks
+from tandem.compare.multitask import aggregate_tasks, table_tasks
 from tandem.compare.pairs import compare_all
 from tandem.compare.scores import Scored, score_variant
 from tandem.compare.statistics import aggregates

@@ -7,8 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from tandem.compare.band_table import describe_judged
-from tandem.compare.bands import Judged
+from tandem.compare.bands import Judged, describe_judged
 from tandem.compare.comparison import Comparison
 from tandem.compare.expected_bands import Expected, round_numbers
 from tandem.compare.headline import write_headline, write_meta, write_next, write_warnings
