@@ -88,7 +88,7 @@ def make_case(cfg: DictConfig) -> Case:
     trust.refuse_unsaid(config, recorded=cfg.resume is not None)
     given = {name: value for name, value in config.items() if name not in COMPONENTS}
     bound = bind_call(Settings, given, "", partial=False)
-    components = _bind_components(config)
+    components = {group: _bind_component(config, group) for group in COMPONENTS}
     environment = components["environment"]
     for broken in remotes_can_be_asked({"environment": environment}):  # it is built below
         raise ConfigError(broken)
@@ -122,10 +122,6 @@ def _find_left_out(choices: Mapping[str, str]) -> Iterator[tuple[str, Callable]]
 def _make(call: Call) -> Any:
     with refusing():  # a record checks its own numbers
         return make(call)
-
-
-def _bind_components(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {group: _bind_component(config, group) for group in COMPONENTS}
 
 
 def _bind_component(config: Mapping[str, Any], group: str) -> Any:

@@ -89,7 +89,8 @@ class Output:
         if not isinstance(value, Tensor):
             return f"returned {type(value).__name__}; return a tensor {wanted}"
         shape = tuple(value.shape)
-        if shape == want or (shape == (want[0], 1) and self._may_be_of_samples(part)):
+        of_samples = self.of_samples or facts_of(part).per != "step"
+        if shape == want or (shape == (want[0], 1) and of_samples):
             return None
         if value.ndim == 0:
             return (
@@ -104,9 +105,6 @@ class Output:
                 f"{wanted}"
             )
         return f"returned {[*shape]}; return {wanted}"
-
-    def _may_be_of_samples(self, part: Callable) -> bool:
-        return self.of_samples or facts_of(part).per != "step"
 
     def _of_values(self, value: Tensor, mask: Tensor, learns: bool) -> str | None:
         if value.dtype not in WIDE:

@@ -178,15 +178,12 @@ def _corrupt(prompts: tuple[Prompt, ...], *, share: float, seed: int) -> tuple[P
 def _swap(prompt: Prompt, which: float) -> Prompt:
     """The prompt with two different letters of its answer swapped; `which` in (0, 1) picks them."""
     letters = list(prompt.answer)
-    pairs = [pair for pair in combinations(range(len(letters)), 2) if _differ(letters, pair)]
+    places = combinations(range(len(letters)), 2)
+    pairs = [(i, j) for i, j in places if letters[i] != letters[j]]
     if pairs:
         i, j = pairs[int(which * len(pairs))]
         letters[i], letters[j] = letters[j], letters[i]
     return replace(prompt, answer="".join(letters))
-
-
-def _differ(letters: list[str], pair: tuple[int, int]) -> bool:
-    return letters[pair[0]] != letters[pair[1]]
 
 
 def _chain(parts: Iterable[list[Prompt]]) -> tuple[Prompt, ...]:

@@ -25,8 +25,6 @@ from tandem.launch import pairs
 from tandem.launch.initial_weights import pairs_file
 from tandem.launch.inputs import training_split
 from tandem.policies.base import Policy
-from tandem.policies.flow.records import FlowSampling
-from tandem.policies.language.records import Sampling
 from tandem.policies.weights import Precision
 from tandem.rewards import Reward, Rewards
 from tandem.settings.settings import Settings
@@ -170,7 +168,8 @@ def admit_data(
     `mismatched`: prompts are also combined with answers to others, if `source` has answers.
     """
     ways = ADMIT | ({"pairs": pairs.admit_mismatched} if mismatched else {})
-    held_out = partial(pairs.admit_with_pairs, samplings=samplings_of(policy, settings.evaluation))
+    passes = settings.evaluation.passes(policy.sampling, full=False)
+    held_out = partial(pairs.admit_with_pairs, samplings=[one.sampling for one in passes])
     ways |= {"eval": held_out, "test": held_out}
     kept, left_out = {}, []
     for split in ("eval", "test", source):
@@ -190,11 +189,6 @@ def admit_data(
         if split is not None and data.splits[split] and not kept[split]:
             raise ConfigError(no_prompts_message(split, left_out))
     return replace(data, **kept, quarantine=(*data.quarantine, *left_out))
-
-
-def samplings_of(policy: Policy, evaluation: Evaluation) -> list[Sampling | FlowSampling]:
-    """The sampling settings of evaluation."""
-    return [one.sampling for one in evaluation.passes(policy.sampling, full=False)]
 
 
 def evaluated_split(settings: Settings) -> str | None:

@@ -157,9 +157,10 @@ def table(parts: Sequence[Part], ranks: int) -> str:
     advice = f"  the largest part is {largest.name}: {lower(largest, phase)}"
     if own is not None and own is not largest:
         advice += f"; in {phase} {own.name}: {lower(own, phase)}"
+    devices = "one device" if ranks == 1 else f"each of {ranks} devices"
     return "\n".join(
         [
-            f"estimate    {sizes[phase] / GIB:.2f} GiB on {_devices(ranks)}, in {phase}; libraries "
+            f"estimate    {sizes[phase] / GIB:.2f} GiB on {devices}, in {phase}; libraries "
             "and fragmentation take more",
             *lines,
             advice,
@@ -184,7 +185,3 @@ def lower(part: Part, phase: str) -> str:
 
 def _size(part: Part) -> float:
     return part.size
-
-
-def _devices(ranks: int) -> str:
-    return "one device" if ranks == 1 else f"each of {ranks} devices"

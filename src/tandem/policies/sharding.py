@@ -95,7 +95,8 @@ class _Arriving:
     def __init__(self, root: nn.Module, device: str) -> None:
         """`device`: the kind of device on which they arrive."""
         self.device = device
-        awaited = distributed.all_max(torch.tensor(float(is_empty(root))))
+        is_empty = any(p.is_meta for p in root.parameters())
+        awaited = distributed.all_max(torch.tensor(float(is_empty)))
         own = [*root.parameters(), *root.buffers()] if awaited else []
         # Those of the first rank: a checkpoint may keep some weights in a wider dtype.
         dtypes = distributed.all_gather_object([[x.dtype for x in own]])[0]
@@ -119,11 +120,6 @@ class _Arriving:
             value = torch.empty(own.shape, dtype=dtype, device=here)
         dist.broadcast(value, 0)
         return value.detach()  # an object of its own, which can be swapped
-
-
-def is_empty(module: nn.Module) -> bool:
-    """Whether a module has no values of its weights."""
-    return any(p.is_meta for p in module.parameters())
 
 
 def blocks_of(network: nn.Module) -> list[nn.Module]:

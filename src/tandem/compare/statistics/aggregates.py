@@ -67,7 +67,8 @@ def count_wins(a: ArrayLike, b: ArrayLike) -> WinCount:
     even if A wins all games.
     """
     a, b = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    won, games = _count_wins(a, b), len(a) * len(b)
+    won = float((a[:, None] > b).sum() + 0.5 * (a[:, None] == b).sum())
+    games = len(a) * len(b)
     if min(len(a), len(b)) < FEWEST_SEEDS:
         return WinCount(wins=won, games=games, low=None, high=None)
     from scipy import optimize
@@ -84,10 +85,6 @@ def count_wins(a: ArrayLike, b: ArrayLike) -> WinCount:
     low = 0.0 if share == 0 else optimize.brentq(beyond, 0.0, share - NEXT * share)
     high = 1.0 if share == 1 else optimize.brentq(beyond, share + NEXT * (1 - share), 1.0)
     return WinCount(wins=won, games=games, low=float(low), high=float(high))
-
-
-def _count_wins(a: NDArray, b: NDArray) -> float:
-    return float((a[:, None] > b).sum() + 0.5 * (a[:, None] == b).sum())
 
 
 def too_few(by_task: Mapping[str, Sequence[float]]) -> str:

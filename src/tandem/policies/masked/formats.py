@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -179,10 +179,7 @@ def write_back(form: Format, raw: Raw, folder: Path) -> None:
         save_file(named, file, metadata={"format": "pt"})
     for index in folder.glob("*.safetensors.index.json"):
         said = json.loads(index.read_text(encoding="utf-8"))
-        said["weight_map"] = dict(_outward(form, said["weight_map"]))
+        places = said["weight_map"].items()
+        said["weight_map"] = {form.outward(name): file for name, file in places}
         index.write_text(json.dumps(said, indent=2), encoding="utf-8")
     (folder / "config.json").write_text(json.dumps(dict(raw), indent=2), encoding="utf-8")
-
-
-def _outward(form: Format, places: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    return ((form.outward(name), file) for name, file in places.items())

@@ -25,7 +25,6 @@ from tandem.policies.masked.formats import Format, format_of, read_raw, read_sta
 from tandem.policies.masked.logprob import MaskTokens
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import PretrainedConfig
 
 LIKELY = "The capital of France is Paris. One, two, three, four, five, six, seven, eight."
@@ -148,8 +147,9 @@ def check_shift(found: Pretrained, tokens: MaskTokens) -> None:
     rows[places - 1, places] = tokens.mask
     with without_flash_attention(model):
         logits = model(input_ids=rows, attention_mask=torch.ones_like(rows)).logits
+    truth = torch.tensor(ids[1:])[:, None]
     hits = [
-        (logits[places - 1, places - shift].topk(TOP).indices.cpu() == truth_of(ids)).any(1)
+        (logits[places - 1, places - shift].topk(TOP).indices.cpu() == truth).any(1)
         for shift in (0, 1)
     ]
     told = [hit.float().mean().item() for hit in hits]
@@ -159,8 +159,3 @@ def check_shift(found: Pretrained, tokens: MaskTokens) -> None:
             f"words of a likely text, and the opposite {told[1 - tokens.shift]:.0%}; set "
             f"model.shift_logits={not tokens.shift}"
         )
-
-
-def truth_of(ids: list[int]) -> Tensor:
-    """The hidden tokens, [n, 1]."""
-    return torch.tensor(ids[1:])[:, None]

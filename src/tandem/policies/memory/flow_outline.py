@@ -57,11 +57,10 @@ class FlowOutline(Outline):
         self.kept = KeptWeights.of(request, policy.ema)
         self.reads_reference = self.kept.reference
         self.teachers = self._teachers()
-        self.critic = self._critic() if "values" in request.needs else None
+        self.critic = None
+        if "values" in request.needs:
+            self.critic = new_critic(self.adapter.reader(self.model)[1], seed=0).to("meta")
         self.learners = {name: copy.deepcopy(self.model) for name in request.networks}
-
-    def _critic(self) -> nn.Module:
-        return new_critic(self.adapter.reader(self.model)[1], seed=0).to("meta")
 
     def _teachers(self) -> list[nn.Module]:
         """The networks of the teachers, one per source."""
