@@ -54,6 +54,25 @@ def test_a_renamed_checkpoint_is_refused_and_never_used(tmp_path):
     assert (found.step, len(found.skipped)) == (20, 1)
 
 
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"step": [1]}', '{"step": null}', "3"])
+def test_a_checkpoint_with_a_damaged_manifest_is_skipped_whatever_it_holds(tmp_path, text):
+    folder = write(tmp_path, lines=45, steps=(20, 40)) / "checkpoints"
+    (folder / "step_000040" / "manifest.json").write_text(text)
+    check_resumable(tmp_path, every=20, iterations=60)
+    assert find_newest_whole(folder).step == 20
+
+
+@pytest.mark.parametrize("value", ['"text"', '{"a": 1}', "[1]", "1" + "0" * 400])
+def test_a_log_of_something_else_than_numbers_is_refused_before_it_is_drawn(tmp_path, value):
+    folder = write(tmp_path, lines=20, steps=(20,))
+    jsonl.append(folder / "timing.jsonl", {"iteration": 0})
+    check_resumable(folder, every=20, iterations=60)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(f'{{"iteration": 20, "reward/mean": {value}}}\n')
+    with pytest.raises(ValueError, match=r"^metrics\.jsonl has a "):
+        check_resumable(folder, every=20, iterations=60)
+
+
 def test_a_linked_checkpoint_is_refused_and_never_used(tmp_path):
     folder = write(tmp_path, lines=45, steps=(20, 40)) / "checkpoints"
     shutil.move(folder / "step_000040", tmp_path / "elsewhere")

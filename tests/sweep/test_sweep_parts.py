@@ -171,6 +171,29 @@ def test_the_table_is_read_from_folders_while_the_sweep_goes_on(tmp_path):
     assert "Repeat the command to run what is missing (3):\n\n    python train.py -m x=1" in text
 
 
+DAMAGED = ["[" * 100_000, "[]", '"x"', "1", "\0", '{"jobs": [1]}', '{"overrides": 1}']
+
+
+@pytest.mark.parametrize("text", [*DAMAGED, '{"jobs": {"../x": []}, "commands": {}}'])
+def test_a_plan_that_cannot_be_read_is_refused_in_one_line(tmp_path, text):
+    (tmp_path / "sweep.json").write_text(text)
+    with pytest.raises(ValueError, match=r"it has no readable sweep\.json; give the folder of a"):
+        status.read_plan(tmp_path)
+
+
+@pytest.mark.parametrize("text", DAMAGED)
+def test_a_damaged_start_or_log_of_a_run_is_refused_in_one_line(tmp_path, text):
+    (tmp_path / "job.json").write_text(text)
+    with pytest.raises(ValueError, match=r"job\.json is damaged; restore a complete copy, or"):
+        status.read_start(tmp_path)
+    (tmp_path / "metrics.jsonl").write_text(f'{{"iteration": 0, "eval/accuracy": {text}}}\n')
+    if text != "1":
+        with pytest.raises(
+            ValueError, match=r"^metrics\.jsonl has a line that is not a JSON object"
+        ):
+            status.score_of(tmp_path)
+
+
 def test_a_launch_answers_for_its_own_runs_and_the_folder_keeps_all_that_was_planned(
     tmp_path, capsys
 ):

@@ -106,8 +106,8 @@ def check_places(folder: Path) -> None:
     """Raise ValueError for a renamed or linked checkpoint: it may belong to another run."""
     for named, path in list_published(folder):
         try:
-            step = json.loads((path / MANIFEST).read_bytes())["step"]
-        except (OSError, ValueError, KeyError, TypeError):
+            step = int(json.loads((path / MANIFEST).read_bytes())["step"])
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
             step = named  # torn, which `find_newest_whole` reports
         if reasons := _find_displaced(path, step):
             raise ValueError(f"checkpoint {path} is refused: {reasons[0]}")

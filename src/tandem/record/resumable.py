@@ -7,7 +7,8 @@ from pathlib import Path
 
 from tandem.record import jsonl
 from tandem.record.checkpoint import check_places, find_newest_step
-from tandem.record.run_record import CHECKPOINTS, LOGS, MANIFEST, METRICS
+from tandem.record.reading.logs import Log
+from tandem.record.run_record import CHECKPOINTS, LOGS, MANIFEST, METRICS, TIMING
 
 
 def check_resumable(run_dir: Path, *, every: int, iterations: int) -> None:
@@ -22,6 +23,8 @@ def check_resumable(run_dir: Path, *, every: int, iterations: int) -> None:
     for table in sorted((run_dir / "samples").glob("iteration_*.jsonl")):
         _check_samples(table)
     lines = max(len(jsonl.read_iterations(run_dir / name)) for name in LOGS)
+    for name in (METRICS, TIMING):
+        Log(run_dir / name)  # curves are drawn of them once the run has ended
     newest = find_newest_step(folder) if folder.is_dir() else None
     if newest is not None and newest > iterations:
         raise ValueError(

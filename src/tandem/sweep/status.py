@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import IO, Literal
 
 from tandem.record import durable
-from tandem.record.reading.logs import whole_lines
-from tandem.record.reading.planned import PLAN
+from tandem.record.foreign import UNREADABLE, plain, read_object
+from tandem.record.reading.logs import Log
+from tandem.record.reading.planned import PLAN, read_planned
 from tandem.record.reading.runs import METRICS, read
 from tandem.record.reading.states import JOB, LOCK, is_locked
 from tandem.record.secrets import scrub, scrub_words
@@ -101,10 +102,11 @@ def _add_plan(folder: Path, before: SweepPlan, own: SweepPlan) -> SweepPlan:
 def read_plan(folder: Path) -> SweepPlan:
     """The plan of every command so far. Raises ValueError for a folder without a sweep."""
     try:
-        kept = json.loads((folder / PLAN).read_bytes())
+        read_planned(folder / PLAN)  # refuses names of other folders
+        kept = read_object(folder / PLAN, "jobs", "commands")
         jobs = {name: present_overrides(words) for name, words in (kept.pop("jobs") or {}).items()}
         return SweepPlan(jobs=jobs, **kept)
-    except (OSError, ValueError, TypeError, LookupError) as error:
+    except UNREADABLE as error:
         raise ValueError(
             f"{folder}: it has no readable {PLAN}; give the folder of a sweep"
         ) from error
@@ -117,12 +119,20 @@ def write_start(folder: Path, start: Start) -> None:
 
 
 def read_start(folder: Path) -> Start | None:
-    """The last start of a run, under present names of keys; None: it was never started."""
+    """The last start of a run, under present names of keys; None: it was never started.
+
+    Raises ValueError for a file that holds something else.
+    """
     path = folder / JOB
     if not path.is_file():
         return None
-    kept = json.loads(path.read_bytes())
-    return Start(**kept | {"overrides": present_overrides(kept["overrides"])})
+    try:
+        kept = read_object(path, "overrides")
+        return Start(**kept | {"overrides": present_overrides(kept["overrides"])})
+    except UNREADABLE as error:
+        raise ValueError(
+            plain(f"{path} is damaged; restore a complete copy, or remove {folder} to run it again")
+        ) from error
 
 
 def is_same_command(start: Start, overrides: Sequence[str]) -> bool:
@@ -207,7 +217,10 @@ def _explain(start: Start, state: State) -> str | None:
 
 
 def score_of(folder: Path) -> tuple[str, float] | None:
-    """Name and last value of the first of HEADLINES that a run has; None: it has none yet."""
-    lines = [json.loads(line) for line in whole_lines(folder / METRICS) if b'"eval/' in line]
-    known = [(name, line[name]) for name in HEADLINES for line in reversed(lines) if name in line]
-    return next((found for found in known if found[1] is not None), None)
+    """Name and last value of the first of HEADLINES that a run has; None: it has none yet.
+
+    Raises ValueError for a damaged line.
+    """
+    log = Log(folder / METRICS)
+    name = next((name for name in HEADLINES if len(log.where(name))), None)
+    return None if name is None else (name, float(log.numbers(name, log.where(name)[-1:])[0]))

@@ -42,7 +42,7 @@ def read_planned(plan: Path) -> list[str]:
     Raises ValueError for a plan that cannot be read.
     """
     jobs = read_object(plan, "jobs")["jobs"] or {}
-    if not (isinstance(jobs, dict) and all(map(str.isprintable, jobs))):
+    if not isinstance(jobs, dict) or not all(x.isprintable() and Path(x).name == x for x in jobs):
         raise ValueError(f"{plan.name}: jobs must be a mapping by names of folders")
     started = sorted(path.parent.name for path in plan.parent.glob(f"*/{JOB}"))
     return list(dict.fromkeys([*jobs, *started]))
