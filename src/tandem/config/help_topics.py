@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from tandem.config.binding import BY_NAME, comes_later
 from tandem.config.help import Described, groups_of
 from tandem.config.help_key import Key, describe_key
-from tandem.config.meanings import read_meanings
+from tandem.config.meanings import read_file_comments, read_meanings
 from tandem.config.names import ConfigError, unknown
 from tandem.config.options_in_use import find_setter
 from tandem.config.overrides import parse
@@ -98,7 +98,7 @@ def _below(
     dotted: str, tree: Mapping, chosen: Mapping[str, str | None], conf: Path
 ) -> Iterator[Key]:
     """The keys of the node of this name; none of a key that is no node."""
-    comments = _comments(dotted, chosen, conf)
+    comments = read_file_comments(dotted, chosen, conf)
     node, annotation = _at(tree, dotted), _annotation(dotted, tree)
     for name, (own, default, said) in _arguments(node, annotation).items():
         value = node.get(name, default)
@@ -115,13 +115,26 @@ def find_key(
     if node is ABSENT and last not in beside:
         return None
     own, default, said = beside.get(last, (typing.Any, inspect.Parameter.empty, ""))
+    said = read_file_comments(dotted, chosen, conf).get(dotted) or said
     return Key(
         name=dotted,
         value=default if node is ABSENT else node,
         annotation=own,
-        said=_comments(dotted, chosen, conf).get(dotted) or said,
+        said=said or _describe_entry(dotted, tree, chosen, conf),
         default=default,
     )
+
+
+def _describe_entry(
+    dotted: str, tree: Mapping, chosen: Mapping[str, str | None], conf: Path
+) -> str:
+    """The meaning of a key whose name a user chose: that of its mapping. "": it is no such key."""
+    parent = dotted.rpartition(".")[0]
+    node, annotation = _above(dotted, tree)
+    if "_target_" in node or _mapping_of(annotation) is None:
+        return ""
+    whole = find_key(parent, tree, chosen, conf)
+    return f"one of {parent.rpartition('.')[2]}: {whole.said}" if whole.said else ""
 
 
 def _above(dotted: str, tree: Mapping) -> tuple[Mapping, object]:
@@ -167,7 +180,14 @@ def _arguments(node: object, annotation: object) -> dict[str, tuple[object, obje
     for option in (annotation, *options(annotation)):
         if inspect.isclass(option) and is_dataclass(option):
             return _function_keys(option, {})
-    return dict.fromkeys(node, (typing.Any, inspect.Parameter.empty, ""))
+    inner = typing.get_args(_mapping_of(annotation))[1:]
+    return dict.fromkeys(node, (*(inner or (typing.Any,)), inspect.Parameter.empty, ""))
+
+
+def _mapping_of(annotation: object) -> object:
+    """The mapping that an annotation admits, such as Mapping[str, float]; None: it admits none."""
+    kinds = (one for one in options(annotation) if typing.get_origin(one) in (dict, Mapping))
+    return next(kinds, None)
 
 
 def _function_keys(function: Callable, node: Mapping) -> dict[str, tuple[object, object, str]]:
@@ -178,35 +198,6 @@ def _function_keys(function: Callable, node: Mapping) -> dict[str, tuple[object,
         for name, p in signature(function).parameters.items()
         if p.kind in BY_NAME and (name in node or not ("_partial_" in node and comes_later(p)))
     }
-
-
-def _comments(dotted: str, chosen: Mapping[str, str | None], conf: Path) -> dict[str, str]:
-    """dotted key -> the comment behind it in the files of the configuration."""
-    files = {conf / "config.yaml": ""}
-    for group, option in chosen.items():
-        prefix = group.replace("/", ".")
-        if f"{dotted}.".startswith(f"{prefix}."):
-            files |= dict.fromkeys((conf / group).glob("_*.yaml"), prefix)
-            files[conf / group / f"{option}.yaml"] = prefix
-    found: dict[str, str] = {}
-    for path, prefix in files.items():
-        if path.is_file():
-            found |= _collect_comments(path.read_text(), prefix)
-    return found
-
-
-def _collect_comments(text: str, prefix: str) -> dict[str, str]:
-    found, above = {}, [] if not prefix or "@package _global_" in text else prefix.split(".")
-    stack: list[tuple[int, str]] = []
-    for row in text.splitlines():
-        key = re.match(r"( *)(\w+):([^#]*)(?:# (.+))?$", row)
-        if key is None:
-            continue
-        depth = len(key[1])
-        stack = [*(one for one in stack if one[0] < depth), (depth, key[2])]
-        if key[4]:
-            found[".".join([*above, *(name for _, name in stack)])] = key[4]
-    return found
 
 
 def _docstring(node: object) -> list[str]:

@@ -1,19 +1,24 @@
-"""Meanings of parameters and fields, read from the source that defines them."""
+"""Meanings of keys, read from the functions that take them and the files that set them."""
 
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import io
 import re
 import textwrap
 import tokenize
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 Comments = Mapping[int, tuple[str, bool]]  # line -> comment, whether it has the line to itself
 Places = list[tuple[str, int]]  # names with their lines, in order
+# An entry of a defaults list that includes a file of the same folder.
+INCLUDED = re.compile(r"^  - (_\w+)(?:@([\w.]+))?$", re.M)
 
 
+@functools.cache
 def read_meanings(function: Callable) -> dict[str, str]:
     """name -> the comment above or beside a parameter or field of a function or class, else the
     sentence of the docstring that names it."""
@@ -84,9 +89,48 @@ def _find(doc: str, name: str) -> str:
     the name in backticks, else the first sentence, often a formula, if it has the name."""
     line = re.search(rf"^ *{name} \([^\n]*\):\s+(.+?)(?=\n *\w+ \(|\n\n|\Z)", doc, re.M | re.S)
     text = " ".join(doc.split())
-    entry = line or re.search(rf"(?:^|[.;] ){name}: (.+?)(?:[.;](?= |$)|$)", text)
+    entry = line or re.search(rf"(?:^|[.;] )`?{name}`?: (.+?)(?:[.;](?= |$)|$)", text)
     sentences = re.split(r"(?<=\.) (?=[A-Z`])", text)
     naming = [one for one in sentences if f"`{name}`" in one]
     naming += [one for one in sentences[:1] if re.search(rf"\b{name}\b", one)]
     said = " ".join(entry[1].split()) if entry else " ".join(naming[:1])
     return re.split(r"\.(?: |$)| \(default: ", said)[0]
+
+
+def read_file_comments(dotted: str, chosen: Mapping[str, str | None], conf: Path) -> dict[str, str]:
+    """dotted key -> the comment behind it in the files of the configuration that may set `dotted`.
+
+    chosen: group, as a/b -> its option.
+    """
+    files = [(conf / "config.yaml", "")]
+    for group, option in chosen.items():
+        prefix = group.replace("/", ".")
+        if f"{dotted}.".startswith(f"{prefix}."):
+            files += _list_included(conf / group / f"{option}.yaml", prefix)
+    found: dict[str, str] = {}
+    for path, prefix in files:
+        found |= _collect_comments(path.read_text(), prefix)
+    return found
+
+
+def _list_included(path: Path, prefix: str) -> Iterator[tuple[Path, str]]:
+    """The files that a file includes, such as `_flow_policy@model.picture`, and the file itself,
+    each with the place of its keys. None of a part that is registered without a file."""
+    if path.is_file():
+        for name, place in INCLUDED.findall(path.read_text()):
+            yield from _list_included(path.with_name(f"{name}.yaml"), place or prefix)
+        yield path, prefix
+
+
+def _collect_comments(text: str, prefix: str) -> dict[str, str]:
+    found, above = {}, [] if not prefix or "@package _global_" in text else prefix.split(".")
+    stack: list[tuple[int, str]] = []
+    for row in text.splitlines():
+        key = re.match(r"( *)(\w+):([^#]*)(?:# (.+))?$", row)
+        if key is None:
+            continue
+        depth = len(key[1])
+        stack = [*(one for one in stack if one[0] < depth), (depth, key[2])]
+        if key[4]:
+            found[".".join([*above, *(name for _, name in stack)])] = key[4]
+    return found
