@@ -60,7 +60,7 @@ class Share(Switch):
     """One term of a sum of advantages."""
 
     of: Estimator
-    coef: float = 1.0
+    coef: float = 1.0  # factor of this term in the sum; 0 disables it
 
     @property
     def is_off(self) -> bool:

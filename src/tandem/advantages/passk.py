@@ -81,7 +81,7 @@ def pkpo(scores: Scores, rollout: Rollout, *, k: int) -> Tensor:
 def pkpo_centred(scores: Scores, rollout: Rollout, *, k: int) -> Tensor:
     """`pkpo` with max(S) - max(S without this sample) in place of max(S).
 
-    A sample gets its margin in the sets that it is the best of, so a tie is exactly 0.
+    A sample gets its margin in the sets of `k` that it is the best of, so a tie is exactly 0.
     Source: PKPO's leave-one-out baseline, arXiv:2505.15201. Raises if k < 2. Shape: [B, T].
     """
     if k < 2:

@@ -22,7 +22,7 @@ from tandem.types import Rollout, Scores
 class Critic:
     """The loss, targets and warm-up of the values."""
 
-    coef: Annotated[float, at_least(0)]
+    coef: Annotated[float, at_least(0)]  # factor of the critic's loss in the sum, above 0
     loss: Callable[..., Tensor]
     returns: Callable[[Scores, Rollout], Tensor]  # targets of the values, [B, T]
     lr: Annotated[float, at_least(0)]

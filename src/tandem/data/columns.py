@@ -26,7 +26,7 @@ class Columns:
     prompt: str  # text, or a list of messages
     answer: str | None = None
     chosen: str | None = None  # text, a list of messages that ends with the answer, or a picture
-    rejected: str | None = None
+    rejected: str | None = None  # the worse answer of a preference, like `chosen`
     picture: str | None = None  # picture to imitate
     images: str | None = None  # pictures that the question shows, one or a list
     answer_pattern: str | None = None  # the answer is the first group of its last match

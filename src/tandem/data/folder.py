@@ -20,14 +20,14 @@ READERS = {".jsonl": parse, ".txt": as_row}
 @register_dataset
 def folder(
     *,
-    path: str,
+    path: str,  # the folder with the files train, test and eval
     held_out: float = 0.05,
     negative_prompt: str | None = None,
     pictures: bool = False,
     resize: Resize = None,
     max_size: int | None = None,
     curriculum: StreamMaker = PromptStream,
-    seed: int,
+    seed: int,  # of the part that is held out, and of the rows that `max_size` keeps
 ) -> Data:
     """Rows of `jsonl`, or lines of `text`, whose source is the name of the folder.
 

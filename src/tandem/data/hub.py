@@ -31,24 +31,24 @@ class Split:
     """The splits of a dataset by their use."""
 
     subset: str | None = None  # the configuration, if a dataset has several
-    train: str = "train"
+    train: str = "train"  # the split that is trained on
     eval: str | None = None  # None: `held_out` of the train split
     test: str | None = None  # None: no test split
-    held_out: float = 0.05
+    held_out: float = 0.05  # share of `train` kept for evaluation without `eval`
 
 
 @register_dataset(downloads=True)
 def hub(
     *,
-    name: str,
+    name: str,  # on the hub, or a folder of parquet or JSON lines
     split: Split,
     columns: Columns,
     wording: Wording = AS_CHAT,
     unique: bool = False,
     resize: Resize = None,
-    max_size: int | None = None,
+    max_size: int | None = None,  # largest number of training prompts; null: no limit
     curriculum: StreamMaker = PromptStream,
-    seed: int,
+    seed: int,  # of the part that is held out, and of the rows that `max_size` keeps
 ) -> Data:
     """Rows are checked, split and limited like those of `jsonl`.
 

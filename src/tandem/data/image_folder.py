@@ -24,14 +24,14 @@ TEXT_AND_PICTURE = Columns(prompt="text", picture="image")
 @register_dataset
 def image_folder(
     *,
-    path: str,
+    path: str,  # the folder, or a .tar file
     columns: Columns = TEXT_AND_PICTURE,
     held_out: float = 0.05,
     negative_prompt: str | None = None,
     resize: Resize = None,
     max_size: int | None = None,
     curriculum: StreamMaker = PromptStream,
-    seed: int,
+    seed: int,  # of the part that is held out, and of the rows that `max_size` keeps
 ) -> Data:
     """A picture with its text (x.png, x.txt) and the object in x.json is a row with the columns
     image, text and the keys of the object. So is a line of metadata.jsonl or metadata.csv that

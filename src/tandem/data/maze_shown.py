@@ -33,12 +33,12 @@ EDGES = {"+": (0, ...), "-": (-1, ...), "(": (..., 0, slice(None)), ")": (..., -
 def maze_shown(
     *,
     side: int = 3,
-    moves: int = 8,
+    moves: int = 8,  # most moves of an episode and of a demonstrated walk
     mazes: int = 2000,
     held_out: int = 64,
     demonstrations: int = 4096,
     curriculum: StreamMaker = PromptStream,
-    seed: int,
+    seed: int,  # of the mazes and of the demonstrated walks
 ) -> Data:
     """`held_out` mazes for evaluation, as many for the test, and `mazes` for training, without the
     held-out ones. Demonstrations are random walks through open doors."""

@@ -40,7 +40,11 @@ class Dataset:
 
 
 @register_dataset(mixes=True)
-def mixture(*, of: Mapping[str, Dataset], seed: int) -> Data:
+def mixture(
+    *,
+    of: Mapping[str, Dataset],
+    seed: int,  # of the prompts that `max_size` keeps of a dataset
+) -> Data:
     """The datasets `of`, by name: every source becomes NAME/source, and ids of different datasets
     never collide.
 

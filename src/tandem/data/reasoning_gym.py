@@ -23,13 +23,13 @@ SCRIPT = Path(__file__).with_name("puzzles.py")
 @register_dataset(pairs_in="sort_pairs", judges="texts")
 def reasoning_gym(
     *,
-    task: str,
+    task: str,  # the name of a task of reasoning-gym, such as chain_sum
     size: int = 2000,
     held_out: int = 100,
     difficulty: Mapping[str, Any] | None = None,
     wording: Wording = AS_CHAT,
     curriculum: StreamMaker = PromptStream,
-    seed: int,
+    seed: int,  # of the questions
 ) -> Data:
     """`size` questions to train on, `held_out` to evaluate and as many to test.
 

@@ -32,15 +32,15 @@ Line = TypeVar("Line")  # a row as it was stored
 @register_dataset
 def jsonl(
     *,
-    path: str,
+    path: str,  # the file of JSON lines that is trained on
     eval_path: str | None = None,
-    test_path: str | None = None,
+    test_path: str | None = None,  # a file for the third split; null: there is none
     held_out: float = 0.05,
     pictures: bool = False,
     resize: Resize = None,
     max_size: int | None = None,
-    curriculum: StreamMaker = PromptStream,
-    seed: int,
+    curriculum: StreamMaker = PromptStream,  # draws the prompts of each iteration
+    seed: int,  # of the part that is held out, and of the rows that `max_size` keeps
 ) -> Data:
     """Rows with `prompt` (text, sent unchanged) or `messages` (a chat), and optionally an `answer`,
     or a `chosen` and a `rejected` answer.
@@ -76,14 +76,14 @@ def jsonl(
 @register_dataset(prompts_alone=True)
 def text(
     *,
-    path: str,
+    path: str,  # the text file that is trained on, one prompt per line
     eval_path: str | None = None,
     test_path: str | None = None,
-    held_out: float = 0.05,
+    held_out: float = 0.05,  # share of the lines kept for evaluation without `eval_path`
     negative_prompt: str | None = None,
     max_size: int | None = None,
     curriculum: StreamMaker = PromptStream,
-    seed: int,
+    seed: int,  # of the part that is held out, and of the lines that `max_size` keeps
 ) -> Data:
     """Each line is a prompt, stripped of surrounding white space, and all share one
     `negative_prompt`; lines are split and limited like the rows of `jsonl`."""

@@ -90,7 +90,7 @@ def cosine(
 def warmup_cosine(
     count: int,
     *,
-    decay: Fraction = 0.995,
+    decay: Fraction = 0.995,  # the largest, reached after `length` updates
     start: Fraction = 0.0,
     warmup: Annotated[int, positive] = 100,  # updates
     length: Annotated[int, positive] = 1000,  # updates, with the warm-up

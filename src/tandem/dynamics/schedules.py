@@ -72,9 +72,9 @@ def exponential_dynamic_shift(
     tokens: int,
     *,
     base_tokens: int = 256,  # of a picture whose mu is base_shift
-    base_shift: float = 0.5,
+    base_shift: float = 0.5,  # mu of a picture of `base_tokens`
     max_tokens: int = 4096,  # and of one whose mu is max_shift
-    max_shift: float = 1.15,
+    max_shift: float = 1.15,  # mu of a picture of `max_tokens`
     terminal: float | None = None,  # the start of the last step; null: as the shift gives it
 ) -> Tensor:
     """linear_shift by e^mu, mu on the line through (base_tokens, base_shift) and the same of max.
@@ -95,9 +95,9 @@ def linear_dynamic_shift(
     tokens: int,
     *,
     base_tokens: int = 256,  # of a picture whose mu is base_shift
-    base_shift: float = 0.5,
+    base_shift: float = 0.5,  # mu of a picture of `base_tokens`
     max_tokens: int = 4096,  # and of one whose mu is max_shift
-    max_shift: float = 1.15,
+    max_shift: float = 1.15,  # mu of a picture of `max_tokens`
 ) -> Tensor:
     """linear_shift by mu itself: diffusers' time_shift_type="linear".
 

@@ -49,9 +49,10 @@ def ranking_metrics(batch: CoupledBatch, statistics: Tensor) -> dict[str, Metric
 def group_preference(batch: CoupledBatch, statistics: Tensor, *, beta: Temperature = 0.2) -> Tensor:
     """softplus(S) = -log sigmoid(-S), S of the row's group: a preference among all its samples.
 
-    With advantages +1 and -1 and groups of two it is DPO with half the beta; on velocity errors, at
-    one noise level, it has beta times the gradient of DGPO (arXiv:2510.08425) without a clip. Every
-    row with an advantage has the value of the group, and its own part of the gradient.
+    beta: factor of the log ratios in S, per nat of a row. With advantages +1 and -1 and groups of
+    two it is DPO with half the beta; on velocity errors, at one noise level, it has beta times the
+    gradient of DGPO (arXiv:2510.08425) without a clip. Every row with an advantage has the value of
+    the group, and its own part of the gradient.
     Shape: [B, T].
     """
     own = -beta * statistics.sigmoid() * weighted_log_ratio(batch)

@@ -199,7 +199,7 @@ def exo(
 ) -> Tensor:
     """KL(policy's preference || the label's, smoothed), the reverse of DPO's (arXiv:2402.00856).
 
-    Shape: [B, T].
+    label_smoothing: the probability that a label is wrong. Shape: [B, T].
     """
     chosen, rejected = of_pairs(by_reference(batch, beta=beta), batch)
     right, turned = logsigmoid(chosen - rejected), logsigmoid(rejected - chosen)
@@ -224,7 +224,8 @@ def sppo_hard(batch: CoupledBatch, *, beta: Temperature = 0.1) -> Tensor:
 def apo_zero(batch: CoupledBatch, *, beta: Temperature = 0.1) -> Tensor:
     """1 - sigmoid(r_w) + sigmoid(r_l): chosen up and rejected down, independently.
 
-    For chosen answers that are better than the policy's own (arXiv:2408.06266). Shape: [B, T].
+    r is `beta` times the log ratio of a row. For chosen answers that are better than the policy's
+    own (arXiv:2408.06266). Shape: [B, T].
     """
     chosen, rejected = of_pairs(by_reference(batch, beta=beta), batch)
     return on_pairs((-chosen).sigmoid() + rejected.sigmoid(), batch)

@@ -33,10 +33,10 @@ class Segment:
     lr: Annotated[float, positive] | None = None  # learning rate of its weights; None: optimizer.lr
     # The comparison group of a picture if a text has several.
     within: Literal["prompt", "text"] = "prompt"
-    # Factors for numbers with these units, like those of dynamics.
-    clip_scale: Annotated[float, positive] = 1.0
-    sequence_scale: Annotated[float, positive] = 1.0
-    preference_scale: Annotated[float, positive] = 1.0
+    # For numbers with these units, like the factors of dynamics.
+    clip_scale: Annotated[float, positive] = 1.0  # factor of clip numbers of one step
+    sequence_scale: Annotated[float, positive] = 1.0  # factor of clip numbers of a whole sample
+    preference_scale: Annotated[float, positive] = 1.0  # factor of preference temperatures
 
     @property
     def frozen(self) -> bool:

@@ -31,8 +31,8 @@ def divergence(
     """D_t times the ratio of the token sampled at this state, capped and without gradient.
 
     The states are constant, so effects on later states are ignored. On fresh samples every ratio is
-    1; `ratio_max=None` uses 1 for older ones too. algorithm.teachers.divergence chooses the
-    divergence. Shape: [B, T] nats. Source: GKD, arXiv:2306.13649; the ratio is SDPO's,
+    1. `ratio_max`: the cap; null replaces every ratio by 1. algorithm.teachers.divergence chooses
+    the divergence. Shape: [B, T] nats. Source: GKD, arXiv:2306.13649; the ratio is SDPO's,
     arXiv:2601.20802.
     """
     return batch.divergence * capped_ratio(batch, ratio_max)
@@ -50,6 +50,7 @@ def sampled_divergence(
 ) -> Tensor:
     """-(log teacher - log student) log student, the bracket constant, times the capped ratio:
     `reinforce` with the advantage `from_teacher`, recomputed for the student in every update.
+    `ratio_max`: the cap; null replaces every ratio by 1.
 
     Shape: [B, T]. Source: SDPO, arXiv:2601.20802.
     """
@@ -80,7 +81,7 @@ class WithDivergence(LossWrapper):
 
     says: ClassVar[str] = "with_divergence"
 
-    coef: float = 1.0
+    coef: float = 1.0  # factor of the divergence
 
     def own_facts(self, declared: Facts) -> Facts:
         return replace(super().own_facts(declared), zero_at_zero_advantage=False)

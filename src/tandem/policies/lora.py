@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Lora:
     """Size and place of adapters (arXiv:2106.09685)."""
 
-    r: Annotated[int, positive]
-    alpha: Annotated[float, positive]
+    r: Annotated[int, positive]  # rank of an adapter
+    alpha: Annotated[float, positive]  # an adapter's output is multiplied by alpha / r
     target_modules: str | Sequence[str] = "all-linear"  # layer names; or all but the head
 
 

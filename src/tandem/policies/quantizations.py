@@ -24,7 +24,8 @@ class BitsAndBytes4(Quantization):
     def __init__(
         self, *, quant_type: Literal["nf4", "fp4"] = "nf4", double_quant: bool = True
     ) -> None:
-        """double_quant: scales take 8 bits instead of 32."""
+        """double_quant: scales take 8 bits instead of 32. quant_type: the 16 values of a weight,
+        those of a normal distribution (nf4) or floats (fp4)."""
         self.quant_type, self.double_quant = quant_type, double_quant
 
     def pack(self, weight: Tensor) -> Packed:
@@ -94,7 +95,8 @@ class BitsAndBytes8(Quantization):
 # 8 bits of torchao: integers (int8) or floats (float8), one scale per row
 @register_quantization("torchao_8bit")
 class TorchAO8(Quantization):
-    """Weights as torchao's `Int8WeightOnlyConfig` and `Float8WeightOnlyConfig` round them."""
+    """Weights as torchao's `Int8WeightOnlyConfig` and `Float8WeightOnlyConfig` round them.
+    dtype: of a stored weight."""
 
     package, extra = "torchao", "torchao"
 

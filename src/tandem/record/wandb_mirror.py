@@ -47,7 +47,7 @@ class Wandb:
     def __init__(
         self,
         *,
-        project: str,
+        project: str,  # the project of W&B that the run belongs to
         entity: str | None = None,
         group: str | None = None,
         tags: Sequence[str] = (),

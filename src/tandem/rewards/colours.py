@@ -23,12 +23,12 @@ class ColourNamer:
 
     def __init__(
         self,
-        path: str,
+        path: str,  # of a CLIP model: a folder, or a name on the hub
         *,
         processor: str | None = None,
-        batch_size: int = 16,
-        dtype: Literal["float32", "bfloat16", "float16"] = "float32",
-        device: str = "auto",
+        batch_size: int = 16,  # pictures per pass of the model; affects memory only
+        dtype: Literal["float32", "bfloat16", "float16"] = "float32",  # of the model's weights
+        device: str = "auto",  # auto: the one that this rank trains on
     ) -> None:
         hosting = Hosting(batch_size=batch_size, dtype=dtype, device=device)
         self.clip = Clip(path, processor, hosting, key=f"{HERE}function.colours")

@@ -37,9 +37,9 @@ class NearestDistance:
         path: str | None = None,
         *,
         side: int = 224,
-        batch_size: int = 16,
-        dtype: Literal["float32", "bfloat16", "float16"] = "float32",
-        device: str = "auto",
+        batch_size: int = 16,  # pictures per pass of the model; affects memory only
+        dtype: Literal["float32", "bfloat16", "float16"] = "float32",  # of the model's weights
+        device: str = "auto",  # auto: the one that this rank trains on
     ) -> None:
         """`path`: a folder, or a name on the hub, of a transformers model; None: pixels. `side`:
         pixels that the model reads along one."""

@@ -25,7 +25,8 @@ from tandem.types import Prompt, is_film
 def jpeg_compressibility(output: Tensor, prompt: Prompt, *, quality: int = 95) -> float:
     """Minus the size as a JPEG, in kB (1000 bytes): smooth pictures score high.
 
-    Source: DDPO, arXiv:2305.13301. `output`: uint8 [H, W, 3].
+    Source: DDPO, arXiv:2305.13301. `output`: uint8 [H, W, 3]. `quality`: of the
+    JPEG, from 1 to 95.
     """
     return -jpeg_size(output, quality)
 
@@ -34,7 +35,8 @@ def jpeg_compressibility(output: Tensor, prompt: Prompt, *, quality: int = 95) -
 def jpeg_incompressibility(output: Tensor, prompt: Prompt, *, quality: int = 95) -> float:
     """The size as a JPEG, in kB (1000 bytes): rich pictures score high.
 
-    Source: DDPO, arXiv:2305.13301. `output`: uint8 [H, W, 3].
+    Source: DDPO, arXiv:2305.13301. `output`: uint8 [H, W, 3]. `quality`: of the
+    JPEG, from 1 to 95.
     """
     return jpeg_size(output, quality)
 

@@ -49,8 +49,8 @@ class Guarded(Protocol):
 class Limits:
     """Limits of the difference between sampler and trainer, in nats per step of one segment."""
 
-    first_update_ratio: Annotated[float, at_least(0)]
-    max_mismatch: Annotated[float, at_least(0)]
+    first_update_ratio: Annotated[float, at_least(0)]  # largest |logp - old_logp| before an update
+    max_mismatch: Annotated[float, at_least(0)]  # mean |logp of the trainer - logp of the sampler|
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,9 +49,9 @@ class Dynamics:
     name: str  # of the option
     clip_scale: float  # clip numbers of one step are multiplied by it
     sequence_scale: float  # and those of a whole sample
-    preference_scale: float
-    entropy_scale: float
-    horizon: int
+    preference_scale: float  # nats of a whole sample per unit of a preference temperature
+    entropy_scale: float  # factor of the coefficient of an entropy bonus
+    horizon: int  # largest number of steps of a sample
     kl: Callable
     # Only for flow models.
     latent_size: int | None = None  # dimensions of a state

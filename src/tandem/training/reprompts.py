@@ -96,7 +96,7 @@ def successful_peer(
     scores: Sequence[float],
     *,
     success: float = 0.5,
-    template: str = SHOWN,
+    template: str = SHOWN,  # with {prompt} and {solution}
 ) -> list[Prompt | None]:
     """The next answer of the group, cyclically, that scored `success` or more, excluding the
     sample itself; None if there is none.
@@ -117,7 +117,8 @@ def successful_peer(
 def demonstration(
     prompt: Prompt, outputs: Sequence[str], scores: Sequence[float], *, template: str = EXAMPLE
 ) -> list[Prompt | None]:
-    """The prompt with the answer in the data; None for a prompt without one.
+    """The prompt with the answer in the data, put together by `template`, which holds {prompt} and
+    {solution}; None for a prompt without an answer.
 
     Source: SDFT, arXiv:2601.19897; OPSD, arXiv:2601.18734.
     """

@@ -58,7 +58,7 @@ class ChainSampling:
 
     staleness = 0
     iterations_ahead = 0
-    order: Literal["exact"] = "exact"
+    order: Literal["exact"] = "exact"  # an iteration trains on its own rows
     engine = None
 
     @property

@@ -62,7 +62,7 @@ class FlowSampling:
     logp: LogProbability | None = gaussian_logp  # of the stochastic steps
     schedule: Schedule = linear_shift
     solver: Callable[[Tensor], Solver] | None = None  # of the ODE, in place of Euler
-    stochastic: Choose | None = every_step
+    stochastic: Choose | None = every_step  # which steps are random; null with `ode`
     guidance_scale: float = 1.0  # classifier-free; above 1 it takes two forward passes
     # Pixels along a side, or height and width; None: the prompt's size, or that of training
     resolution: int | tuple[int, int] | None = None

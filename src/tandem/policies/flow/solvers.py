@@ -35,7 +35,7 @@ def dpm_solver(
     levels: Tensor,
     *,
     shift: Shift | None = None,  # null: the levels of dynamics/schedule; a number: its own levels
-    order: int = 2,
+    order: int = 2,  # of the method: network outputs that a step combines
 ) -> Solver:
     """Multistep DPM-Solver++, arXiv:2211.01095: one call per step.
 
@@ -52,7 +52,7 @@ def unipc(
     levels: Tensor,
     *,
     shift: Shift | None = None,  # null: the levels of dynamics/schedule; a number: its own levels
-    order: int = 2,
+    order: int = 2,  # of the method: network outputs that a step combines
 ) -> Solver:
     """UniPC, arXiv:2302.04867: one call per step, which also corrects the previous step.
 

@@ -43,9 +43,9 @@ class TokenTeachers(Teachers):
     average: Annotated[float, fraction] | None = None
     # Per state, if a loss reads it: over all tokens, or over the most likely ones.
     divergence: Divergence | None = None
-    top_k: Annotated[int, positive] | None = None
-    tail: bool = True
-    support: Side | None = None
+    top_k: Annotated[int, positive] | None = None  # tokens that the divergence compares; null: all
+    tail: bool = True  # all other tokens are one more entry; else the top k are renormalised
+    support: Side | None = None  # whose top k; null: the side that the divergence weights most
     server: TeacherServer = field(default_factory=TeacherServer)  # for teachers at an address
 
     def __post_init__(self) -> None:

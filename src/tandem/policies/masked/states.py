@@ -27,7 +27,8 @@ inner_share = between(0, 1, open_low=True, open_high=True)
 # The step that wrote each token, replayed exactly
 @register_answer_likelihood(reads={"when"}, replays=True)
 def path(rows: HiddenRows, *, trailing: OfSteps = "shown") -> States:
-    """ℓ_i in the state in which position i was written: log p of the sampler's steps."""
+    """ℓ_i in the state in which position i was written: log p of the sampler's steps.
+    `trailing`: counted scores positions after the end as well; shown only shows them."""
     return replay_states(rows, rows.when)
 
 
@@ -36,7 +37,8 @@ def path(rows: HiddenRows, *, trailing: OfSteps = "shown") -> States:
 def merged_path(
     rows: HiddenRows, *, shrink: Annotated[int, positive] = 8, trailing: OfSteps = "shown"
 ) -> States:
-    """`shrink` successive steps are one pass (TraceRL, arXiv:2509.06949)."""
+    """`shrink` successive steps are one pass (TraceRL, arXiv:2509.06949).
+    `trailing`: counted scores positions after the end as well; shown only shows them."""
     return replay_states(rows, merge_steps(rows.when, shrink))
 
 
@@ -79,7 +81,7 @@ def elbo(
     weighted: bool = True,  # false: the plain mean over states; coupled masks only
     least: Annotated[float, positive_share]
     | None = None,  # smallest level of independent masks; None: 1 / L
-    trailing: Trailing = "hidden",
+    trailing: Trailing = "hidden",  # positions after the end; counted: scored as well
     p_mask_prompt: Annotated[float, fraction] = 0.0,  # share of prompt tokens that are hidden
     beta: Annotated[float, above(0)] = 1.5,  # exponent of the upper bound, for losses that read it
 ) -> States:
@@ -105,7 +107,7 @@ def elbo(
 def one_step(
     rows: HiddenRows,
     *,
-    trailing: Trailing = "hidden",
+    trailing: Trailing = "hidden",  # positions after the end; counted: scored as well
     p_mask_prompt: Annotated[float, fraction] = 0.15,  # share of prompt tokens that are hidden
 ) -> States:
     """ℓ_i with the whole answer hidden: a token value, arXiv:2504.12216."""
@@ -121,7 +123,7 @@ def coupled_tokens(
     *,
     low: Annotated[float, inner_share] = 0.2,
     high: Annotated[float, inner_share] = 0.8,
-    trailing: Trailing = "hidden",
+    trailing: Trailing = "hidden",  # positions after the end; counted: scored as well
     p_mask_prompt: Annotated[float, fraction] = 0.0,  # share of prompt tokens that are hidden
 ) -> States:
     """(ℓ_i with all hidden + ℓ_i of its own pass / its level) / 2, the level between `low` and

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 def tiny_masked(
     *,
     seed: int,
-    hidden_size: int = 96,
-    num_layers: int = 3,
-    num_heads: int = 4,
-    num_key_value_heads: int = 2,
-    head_dim: int = 24,
-    intermediate_size: int = 256,
-    max_positions: int = 64,
+    hidden_size: int = 96,  # width of the residual stream
+    num_layers: int = 3,  # blocks
+    num_heads: int = 4,  # of attention
+    num_key_value_heads: int = 2,  # shared by several query heads
+    head_dim: int = 24,  # width of a head
+    intermediate_size: int = 256,  # width of the feed-forward layers
+    max_positions: int = 64,  # longest prompt and answer together, in tokens
 ) -> tuple[EuroBertForMaskedLM, PreTrainedTokenizerFast]:
     """A new model, its weights a function of the seed, and its tokenizer."""
     from transformers import EuroBertConfig, EuroBertForMaskedLM

@@ -23,11 +23,11 @@ PATCH, MERGED = 4, 2  # pixels along a patch, and patches along a token
 def tiny_vlm(
     *,
     seed: int,
-    hidden_size: int = 96,
-    num_layers: int = 3,
-    tower_size: int = 48,
-    tower_layers: int = 2,
-    max_positions: int = 64,
+    hidden_size: int = 96,  # width of the language layers
+    num_layers: int = 3,  # blocks of the language model
+    tower_size: int = 48,  # width of the vision tower
+    tower_layers: int = 2,  # blocks of the vision tower
+    max_positions: int = 64,  # longest prompt and answer together, in tokens
 ) -> tuple[Qwen3VLForConditionalGeneration, ProcessorMixin]:
     """A new model, its weights a function of the seed, and its processor: an image of 16 x 16
     pixels is 4 tokens.
