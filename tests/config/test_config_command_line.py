@@ -271,6 +271,26 @@ def test_help_of_a_key_says_what_it_means_who_set_it_and_who_reads_it():
             "optimizer.eps",
             "meaning     term added to the denominator to improve numerical stability",
         ),
+        # Of a file that the model's file includes at another place.
+        (
+            "model.picture.negative_prompt model=tiny_chain",
+            "meaning     used by guidance if a prompt has none; may be empty",
+        ),
+        # Of a record in a mapping, and of a name that the user gave.
+        (
+            "algorithm.segments.picture.preference_scale model=tiny_chain",
+            "meaning     factor of preference temperatures",
+        ),
+        (
+            "algorithm.segments.picture.lr model=tiny_chain",
+            "takes       float or null, must be positive",
+        ),
+        (
+            "reward.judge.function.chat.body.max_tokens reward=judge "
+            "reward.judge.function.chat.url=http://127.0.0.1:8000/v1 "
+            "reward.judge.function.chat.model=judge",
+            "meaning     one of body: sent with the messages",
+        ),
     ],
 )
 def test_a_row_of_the_help_of_a_key(asked, row):

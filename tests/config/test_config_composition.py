@@ -6,13 +6,18 @@ from pathlib import Path
 import matrix
 import pytest
 from gate import each
+from omegaconf import OmegaConf
 
 from tandem.config import ConfigError, build, check, compose
+from tandem.config.arguments import list_left_out_keys
 from tandem.config.composition import conf_folder, make_loader
 from tandem.config.help import places
+from tandem.config.help_topics import find_key
+from tandem.config.options_in_use import list_options_in_use
 from tandem.config.overrides import list_options
-from tandem.config.plain import to_plain
+from tandem.config.plain import FILLED_IN, target_of, to_plain
 from tandem.config.plugins import ADMITTED
+from tandem.config.values import list_keys
 from tandem.settings.settings import COMPONENTS, Settings
 
 # The overrides that an option requires from the user, or that its error message
@@ -243,6 +248,34 @@ def test_every_option_composes_and_binds(option):
     if "quantization" in option:
         pytest.importorskip({"bnb": "bitsandbytes"}.get(option.split("=")[1][:3], "torchao"))
     check(compose([option, "~recipe", *company(option)]))
+
+
+@pytest.fixture(scope="module")
+def seen():
+    """Keys that an earlier option has, with the functions that read them."""
+    return set()
+
+
+@pytest.mark.parametrize("option", each(4, OPTIONS))
+def test_help_has_a_meaning_for_every_key_of_every_option(option, seen):
+    words = [option, "~recipe", *company(option)]
+    cfg = compose(words)
+    chosen, tree = list_options_in_use(words, cfg), OmegaConf.to_container(cfg, resolve=True)
+    names = (*list_keys(cfg), *list_left_out_keys(cfg))
+    read_by = {name: (name, reader_of(name, cfg)) for name in names}
+    new = {name for name, both in read_by.items() if both not in seen}
+    seen.update(read_by.values())
+    keys = [
+        find_key(name, tree, chosen, conf_folder())
+        for name in sorted(new)
+        if name.partition(".")[0] not in FILLED_IN
+    ]
+    assert [key.name for key in keys if not (key.said or isinstance(key.value, dict))] == []
+
+
+def reader_of(key, cfg):
+    """The function that reads a key, if it has one."""
+    return target_of(OmegaConf.select(cfg, key.rpartition(".")[0], default=cfg))
 
 
 @pytest.mark.slow
