@@ -41,3 +41,12 @@ def test_the_words_to_type_are_named(tmp_path, monkeypatch, word):
 def test_a_misspelt_option_is_still_one(word):
     with pytest.raises(ConfigError, match="did you mean"):
         compose([word])
+
+
+def test_presets_that_begin_like_the_name_come_before_a_model_of_the_hub():
+    with pytest.raises(ConfigError) as refused:
+        compose(["model=SD3"])
+    assert str(refused.value) == (
+        "model=SD3 is not an option; there are sd3_5_large, sd3_5_medium, or write model=hf "
+        "model.path=SD3"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")  # of a model or a dataset of the hub
@@ -11,11 +12,13 @@ READERS = {".jsonl": "jsonl", ".txt": "text"}
 TABLES = (".csv", ".parquet")  # read through their folder
 
 
-def suggest(group: str, name: str) -> str | None:
-    """The message that suggests other words; None: there is no suggestion."""
+def suggest(group: str, name: str, alike: Sequence[str] = ()) -> str | None:
+    """The message that suggests other words, after options that are spelt alike; None: there is no
+    suggestion."""
     find = {"model": _model, "data": _data, "reward": _reward}.get(group)
     words = None if find is None else find(name)
-    return None if words is None else f"{group}={name} is not an option; write {words}"
+    options = f"there are {', '.join(alike)}, or " if alike else ""
+    return None if words is None else f"{group}={name} is not an option; {options}write {words}"
 
 
 def is_path(name: str) -> bool:

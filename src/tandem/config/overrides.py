@@ -147,7 +147,8 @@ def refuse_wrong_options(group: str, chosen: object, menu: Menu) -> None:
 
 def _unknown_option(group: str, name: str, options: Sequence[str]) -> str:
     """The message about an unknown option, which may be a value that some option takes."""
-    thing = suggest(group, name)
+    alike = [one for one in options if one.startswith(name.lower().replace("-", "_"))]
+    thing = suggest(group, name, alike)
     if thing is None or not (is_path(name) or nearest(name, options) is None):
         return unknown(f"option of {group}", name, options)
     return thing
