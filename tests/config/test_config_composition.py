@@ -256,7 +256,7 @@ def seen():
     return set()
 
 
-@pytest.mark.parametrize("option", each(4, OPTIONS))
+@pytest.mark.parametrize("option", each(16, OPTIONS))
 def test_help_has_a_meaning_for_every_key_of_every_option(option, seen):
     words = [option, "~recipe", *company(option)]
     cfg = compose(words)
