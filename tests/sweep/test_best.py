@@ -87,3 +87,10 @@ def test_runs_that_nobody_planned_are_chosen_from_as_they_are(tmp_path):
     write_run(tmp_path / "a", [0.0, 0.5], overrides=["algorithm=grpo"])
     assert list_whole_runs(tmp_path) == []
     assert choose_best(tmp_path).count == 1
+
+
+def test_one_run_is_no_sweep_and_trains_nothing(tmp_path):
+    for name in ("config.yaml", "manifest.json"):
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(ValueError, match=r"is one run, .* evaluate=true evaluation.split=test res"):
+        select(tmp_path, None, 5, program=tmp_path / "train.py")

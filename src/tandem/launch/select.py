@@ -14,6 +14,7 @@ success; 1: a fresh seed failed or has no test score; 75: stopped.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -75,6 +76,7 @@ def plugins_in(arguments: Sequence[str]) -> list[str]:
 
 def select(sweep: Path, metric: str | None, count: int, *, program: Path) -> Selection:
     """Select and retrain. Raises ValueError first if there is nothing to choose or to test."""
+    refuse_run(sweep)
     jobs = list_whole_runs(sweep)
     every = [runs.read(folder) for folder in runs.find([sweep])]
     now = choose(sweep, jobs, every, choose_metric(every, metric))
@@ -85,6 +87,17 @@ def select(sweep: Path, metric: str | None, count: int, *, program: Path) -> Sel
     keep(found, sweep)
     print(f"{selection.table(found).title}; {len(seeds)} fresh seeds", flush=True)
     return carry_out(found, sweep, seeds, program)
+
+
+def refuse_run(folder: Path) -> None:
+    """Raise ValueError for the directory of one run, in which there is nothing to choose."""
+    if (folder / runs.MANIFEST).is_file():
+        raise ValueError(
+            f"{folder} is one run, and select chooses among the runs of a sweep, then trains "
+            f"{SEEDS} fresh seeds of the best; give the folder of a sweep, or measure this run: "
+            f"python -m tandem train evaluate=true evaluation.split=test "
+            f"resume={shlex.quote(str(folder))}"
+        )
 
 
 if __name__ == "__main__":
