@@ -335,6 +335,9 @@ REFUSED = {
         "unknown key 'seed': there are reward, plugins, host, port, max_request_bytes, "
         "max_requests, max_connections, request_timeout"
     ),
+    "reward=aesthetic head=x": "unknown key 'head': write reward.aesthetic.function.head=...",
+    "reward=exact_match --port 70": "cannot read '--port': it has no value; write port=..., or "
+    "--help for help",
     "reward=exact_match port=70000": "port=70000: must be between 0 and 65535; 0 picks a free port",
     "reward=exact_match port=abc": "port: expected int, got 'abc'",
     "reward=exact_match max_requests=0": (

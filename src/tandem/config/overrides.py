@@ -47,7 +47,7 @@ def parse(overrides: Sequence[str]) -> list[Override]:
             "e.g. 'data.path=\"~/my prompts\"'"
         )
         if re.fullmatch(r"[\w./-]+", error.override):
-            form = f"it has no value; write {error.override}=..., or --help for help"
+            form = f"it has no value; write {error.override.lstrip('-')}=..., or --help for help"
         if re.search(r"=\[.*=", error.override):
             form = "quote the elements of a list that hold =, e.g. \"warm_start=['algorithm=sft']\""
         raise ConfigError(f"cannot read {error.override!r}: {form}") from error

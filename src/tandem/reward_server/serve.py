@@ -15,6 +15,7 @@ from tandem.config.building import make
 from tandem.config.names import unknown
 from tandem.config.overrides import parse
 from tandem.config.refusals import refusals, refusing
+from tandem.config.values import list_keys
 from tandem.remote.serving import Capacity
 from tandem.stop import end_when_told, until_told
 
@@ -109,7 +110,7 @@ def read(words: Sequence[str]) -> tuple[Place, Capacity, list[str]]:
     Raises ConfigError for a key that does not exist.
     """
     own: dict[str, object] = {}
-    overrides = []
+    overrides, others = [], []
     for part in parse(words):
         first = part.key_or_group.partition(".")[0].partition("/")[0]
         if first in COMPOSED:
@@ -117,8 +118,18 @@ def read(words: Sequence[str]) -> tuple[Place, Capacity, list[str]]:
         elif part.key_or_group in KEYS:
             own[part.key_or_group] = part.value()
         else:
-            raise ConfigError(unknown("key", part.key_or_group, (*COMPOSED, *KEYS)))
+            others.append(part.key_or_group)
+    for key in others:
+        raise ConfigError(_unknown(key, overrides))
     return *(_record(kind, own) for kind in (Place, Capacity)), overrides
+
+
+def _unknown(key: str, overrides: Sequence[str]) -> str:
+    """The message about an unknown key, which may be a number of a chosen reward."""
+    of_rewards = list_keys(compose_rewards(overrides), "reward.")
+    meant = next((own for own in of_rewards if own.endswith(f".{key}")), None)
+    listed = unknown("key", key, (*COMPOSED, *KEYS))
+    return listed if meant is None else f"unknown key {key!r}: write {meant}=..."
 
 
 def _record(kind: type, given: Mapping[str, object]) -> Any:
