@@ -167,6 +167,7 @@ MISSPELT = {
         "evaluation.pass_at=1,2: several values need -m (a sweep), or evaluation.pass_at=[a,b]"
     ),
     "seed": "cannot read 'seed': it has no value; write seed=..., or --help for help",
+    "dapo": "cannot read 'dapo': it has no value; write algorithm=dapo, or --help for help",
     "warm_start=[algorithm=sft]": (
         "cannot read 'warm_start=[algorithm=sft]': quote the elements of a list that hold =, "
         "e.g. \"warm_start=['algorithm=sft']\""

@@ -23,6 +23,7 @@ from hydra.plugins.config_source import ConfigSource
 from tandem.config.files import Read
 from tandem.config.meant import is_path, suggest
 from tandem.config.names import ConfigError, nearest, unknown
+from tandem.config.own_targets import conf_folder
 from tandem.settings.renamed import present_override
 
 # Groups that take several options.
@@ -46,8 +47,10 @@ def parse(overrides: Sequence[str]) -> list[Override]:
             "write key=value, e.g. seed=3; quote values that hold spaces, commas, brackets or ~, "
             "e.g. 'data.path=\"~/my prompts\"'"
         )
-        if re.fullmatch(r"[\w./-]+", error.override):
-            form = f"it has no value; write {error.override.lstrip('-')}=..., or --help for help"
+        if re.fullmatch(r"[\w./-]+", word := error.override.lstrip("-")):
+            groups = sorted(path.parent.name for path in conf_folder().glob(f"*/{word}.yaml"))
+            words = " or ".join(f"{group}={word}" for group in groups) or f"{word}=..."
+            form = f"it has no value; write {words}, or --help for help"
         if re.search(r"=\[.*=", error.override):
             form = "quote the elements of a list that hold =, e.g. \"warm_start=['algorithm=sft']\""
         raise ConfigError(f"cannot read {error.override!r}: {form}") from error
