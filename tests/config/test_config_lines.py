@@ -166,6 +166,8 @@ MISSPELT = {
     "evaluation.pass_at=1,2": (
         "evaluation.pass_at=1,2: several values need -m (a sweep), or evaluation.pass_at=[a,b]"
     ),
+    "gpus=2": "unknown key 'gpus': here it is trainer.devices",
+    "wandb=true": "unknown key 'wandb': here it is logger=wandb",
     "seed": "cannot read 'seed': it has no value; write seed=..., or --help for help",
     "dapo": "cannot read 'dapo': it has no value; write algorithm=dapo, or --help for help",
     "warm_start=[algorithm=sft]": (

@@ -85,6 +85,19 @@ ALIASES: Mapping[str, str] = {
     "mixed_precision": "trainer.precision",
     "bf16": "trainer.precision",
     "cfg_scale": "rollout.guidance_scale",
+    "batch": "prompts_per_step",
+    "num_steps": "iterations",
+    "train_steps": "iterations",
+    "model_name_or_path": "model.path",
+    "dataset": "data",
+    "gpus": "trainer.devices",
+    "device": "trainer.accelerator",
+    "fp16": "trainer.precision",
+    "output": "run_dir",
+    "ckpt_path": "resume or continue_from",
+    "load": "resume or continue_from",
+    "wandb": "logger=wandb",
+    "tensorboard": "logger=tensorboard",
 }
 
 TRAINER = "trainer=auto takes a GPU if there is one, trainer=ddp or fsdp2 all of them"
