@@ -77,6 +77,7 @@ def test_a_server_is_started_with_what_the_run_needs_and_nothing_is_typed_twice(
 
 REFUSED = {
     ("model=hf",): "gpus is missing",
+    ("--gpus", "0"): "^--gpus: write gpus=..., without dashes$",
     ("gpus=4-x",): "gpus=4-x: expected distinct GPU numbers such as 4-7",
     ("gpus=0,1,1",): "distinct GPU numbers",
     ("gpus=0-2", "tensor_parallel=2"): "multiple of tensor_parallel=2",

@@ -193,4 +193,7 @@ def test_steps_that_a_schedule_of_fixed_levels_lacks_are_refused():
 
 
 def test_a_missing_prompt_is_named_alone(finished, capsys):
-    assert refusal_of(capsys, finished).endswith("the following arguments are required: prompt")
+    assert refusal_of(capsys, finished) == (
+        "the following arguments are required: prompt; for example: python -m tandem sample "
+        "runs/latest 'dbca>'"
+    )

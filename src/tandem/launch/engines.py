@@ -91,6 +91,9 @@ def read(words: Sequence[str]) -> tuple[Servers, list[str]]:
     kinds = {field.name: field.type for field in fields(Servers)}
     for word in words:
         name, given, value = word.partition("=")
+        if name[:1] == "-":
+            name = name.lstrip("-")
+            raise ConfigError(f"{word}: write {name}={value or '...'}, without dashes")
         if name not in kinds or not given:
             overrides.append(word)
             continue

@@ -5,18 +5,27 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
+from tandem.config.names import ConfigError
 from tandem.config.refusals import refusals
 from tandem.stop import end_when_told
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    given = _parser().parse_args(arguments)
+    parser = _parser()
+    parser.error = _refuse
+    with refusals():
+        given = parser.parse_args(arguments)
     from tandem.launch.answers import answer, show  # imports torch: not for --help
 
     with refusals():
         outputs, prompts = answer(given.run, given.overrides, given.prompt, vars(given))
     print("\n".join(show(outputs, prompts, given.out)))
+
+
+def _refuse(message: str) -> NoReturn:
+    raise ConfigError(f"{message}; for example: python -m tandem sample runs/latest 'dbca>'")
 
 
 def _parser() -> argparse.ArgumentParser:
