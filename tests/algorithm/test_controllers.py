@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from tandem.algorithm.controllers import EntropyController, KLController, ScheduledCoefficient
+from tandem.contracts.outputs import WrongOutput
+from tandem.contracts.stateful import StatefulComponent, metrics_of_state
 
 
 def test_the_kl_controller_is_the_reference_one(vectors):
@@ -98,3 +100,27 @@ def test_a_kl_controller_refuses_numbers_without_a_meaning(numbers):
 def test_an_entropy_controller_refuses_numbers_without_a_meaning(numbers):
     with pytest.raises(ValueError, match="0 <= start <= most and step > 0"):
         EntropyController(**{"start": 0.1, "target": 1.0} | numbers)
+
+
+class Reporting(StatefulComponent):
+    def __init__(self, reports):
+        super().__init__()
+        self.reports = reports
+
+    def report(self):
+        return self.reports
+
+
+def test_what_a_component_reports_are_floats_by_names_with_a_group():
+    assert metrics_of_state(Reporting({"optim/x": 1, "optim/y": nan})).keys() == {
+        *("optim/x", "optim/y")
+    }
+    for reports, says in (
+        (None, r"^Reporting\.report at .* returned a NoneType; return a dict of names to floats$"),
+        ({"optim/x": torch.ones(3)}, r"torch\.float32 \[3\]; return optim/x as a float, such as x"),
+        ({"optim/x": "high"}, r"returned a str; return optim/x as a float"),
+        ({"iteration": 7}, r"^Reporting at .* reports the metric 'iteration'; give its name a gro"),
+        ({3: 1.0}, "reports the metric 3; give its name a group, as in optim/x$"),
+    ):
+        with pytest.raises(WrongOutput, match=says):
+            metrics_of_state(Reporting(reports))

@@ -1,5 +1,6 @@
 """Return values of components: plugins and built-in ones go through the same code."""
 
+import re
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -120,6 +121,23 @@ def test_an_advantage_that_writes_on_its_scores_is_refused_before_they_are_logge
         plugged(tmp_path, advantage=zeroes).go()
 
 
+FOUND = {
+    "returned a NoneType; return [B, T], here [": lambda batch: None,
+    "returned a float; return [B, T], here [": lambda batch: 1.0,
+    "writes on its rows, which others read": lambda batch: batch.advantages.mul_(2),
+}
+
+
+@pytest.mark.parametrize("says", FOUND)
+def test_statistics_of_an_update_are_one_tensor_and_leave_the_rows_as_they_are(tmp_path, says):
+    def loss(batch, statistics):
+        return reinforce(batch)
+
+    declared = declare(batch_statistics=FOUND[says])(loss)
+    with pytest.raises(WrongOutput, match=re.escape(says)):
+        plugged(tmp_path, loss=declared).go()
+
+
 @dataclass(frozen=True)
 class Nested:
     mask: torch.Tensor
@@ -169,7 +187,7 @@ def test_an_infinite_derivative_outside_the_mask_leaves_the_weights_as_they_were
 WRONG = {
     "advantage": (
         lambda scores, rollout: scores.total - scores.total.mean(),
-        r"^advantage <lambda> returned \[B\]",
+        r"^advantage <lambda> returned \[B\], here \[\d+\]; return x\[:, None\] \* rollout\.mask",
     ),
     "weights": (lambda mask: torch.tensor(1 / 24), r"^weights <lambda> returned one number"),
     "importance_sampling": (

@@ -72,3 +72,15 @@ def test_a_rank_that_lost_another_one_does_not_print_a_traceback_of_its_own(run_
 def test_an_error_of_other_code_keeps_its_traceback(run_dir):
     with pytest.raises(RuntimeError, match="by peer"), stops(run_dir):
         failing("my_rewards")()
+
+
+def test_exit_in_the_code_of_a_user_is_no_finished_run(run_dir, tmp_path, capsys):
+    file = tmp_path / "my_loss.py"
+    scope = {}
+    exec(compile("def leave():\n    raise SystemExit(0)", file, "exec"), scope)
+    with pytest.raises(SystemExit) as ended, stops(run_dir):
+        scope["leave"]()
+    said = capsys.readouterr()
+    assert ended.value.code == 1 and "go on" in said.out
+    assert said.err.startswith("stopped: exit(0) was called at ")
+    assert said.err.endswith("my_loss.py:2; raise tandem.stop.Stop(REASON) there\n")

@@ -20,7 +20,7 @@ from tandem.algorithm.regularizers import EmaKL, EntropyBonus, KLInLoss, KLInRew
 from tandem.algorithm.segments import Segmented, compare_texts
 from tandem.contracts import at_least, facts_of, iterate_innermost, positive
 from tandem.contracts.outputs import ADVANTAGE
-from tandem.contracts.stateful import StatefulComponent, modules_in
+from tandem.contracts.stateful import StatefulComponent, metrics_of_state, modules_in
 from tandem.dynamics.decays import EmaSchedule
 from tandem.dynamics.matching import Query
 from tandem.dynamics.regression import Regression
@@ -245,5 +245,5 @@ class Algorithm:
             metrics |= self.critic.report(experience, trained)
         for part in self.memory.values():
             if isinstance(part, StatefulComponent):  # other stateful parts have no metrics
-                metrics |= part.report()
+                metrics |= metrics_of_state(part)
         return metrics

@@ -20,9 +20,10 @@ from tandem.algorithm.part_checks import (
     is_unproven,
     refuse_other_metrics,
     refuse_pull,
+    statistics_by,
 )
 from tandem.contracts import batch_statistics_of, facts_of, metrics_of, summary_of, unwrap_partial
-from tandem.contracts.outputs import CLOSE, CORRECTION, LOSS, WEIGHTS, Output, wrong_value
+from tandem.contracts.outputs import CLOSE, CORRECTION, LOSS, WEIGHTS, Output
 from tandem.experience import Budget, Experience, select_rows, statistics_of
 from tandem.losses import importance
 from tandem.losses.adapted import refuse_part
@@ -147,9 +148,7 @@ class Objective(ABC):
         for name, find in self.statistics.items():
             own = take(concat(seen[name]), order)
             with torch.no_grad():
-                found = distributed.with_all_rows(find, own)
-            if found.shape[:2] != own.mask.shape:
-                raise wrong_value(find, found, f"[B, T], here {[*own.mask.shape]}")
+                found = distributed.with_all_rows(partial(statistics_by, find), own)
             statistics[name] = pad_steps(found, width)
         return replace(rows, statistics=statistics, record=take(record, order) if alone else None)
 

@@ -1,4 +1,4 @@
-"""Checks of losses, corrections and metrics, made on the rows that a run computes with them."""
+"""Checks of losses, corrections, metrics and batch statistics, made on the rows of a run."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from tandem.contracts import facts_of, is_foreign, iterate_innermost, unwrap_partial
-from tandem.contracts.outputs import WrongOutput, callable_name, place_of, wrong_value
+from tandem.contracts.outputs import WrongOutput, callable_name, place_of, versions_of, wrong_value
 from tandem.metrics import Metric
-from tandem.types import CoupledBatch, DecoupledBatch, MatchingBatch
+from tandem.types import CoupledBatch, DecoupledBatch, MatchingBatch, Summary
 
 Record = CoupledBatch | DecoupledBatch | MatchingBatch
 
@@ -67,3 +67,20 @@ def refuse_other_metrics(measure: Callable | None, *records: object) -> None:
         if not isinstance(value, Metric):
             want = f"{name} as a record of tandem.metrics, such as masked_mean(x, batch.mask)"
             raise wrong_value(measure, value, want)
+
+
+def statistics_by(find: Callable, rows: Record | Summary) -> Tensor:
+    """The statistics that a function finds in all rows of an update: [B, T], or [B, T, ...].
+
+    Raises WrongOutput for anything else, and for a function that writes on the rows.
+    """
+    before = versions_of([rows])
+    found = find(rows)
+    if not isinstance(found, Tensor) or found.shape[:2] != rows.mask.shape:
+        raise wrong_value(find, found, f"[B, T], here {[*rows.mask.shape]}")
+    if versions_of([rows]) != before:
+        raise WrongOutput(
+            f"{callable_name(find)} at {place_of(find)} writes on its rows, which others read; "
+            "compute a tensor of its own"
+        )
+    return found

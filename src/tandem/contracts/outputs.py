@@ -43,6 +43,7 @@ class Output:
     of_samples: bool = False  # or [B, 1], the same number for all steps of a sample
     learns: bool = False  # has a gradient if one is available; else none
     finite: bool = False
+    record: str = "batch"  # the name of the record whose mask it has
     instead: str = ""  # advice for a statistic over the rows of a micro-batch
 
     def ask(
@@ -98,7 +99,9 @@ class Output:
                 f".mean() or .sum() at the end and return {wanted}: algorithm.weights add it up"
             )
         if shape == (want[0],):
-            return f"returned [B], here {[*shape]}; return x[:, None] * batch.mask, {wanted}"
+            return (
+                f"returned [B], here {[*shape]}; return x[:, None] * {self.record}.mask, {wanted}"
+            )
         if shape == (want[0], 1):
             return (
                 f"returned [B, 1], one number for each sample; declare per='sample', or return "
@@ -239,6 +242,6 @@ CORRECTION = Output(
     instead="leave it out: a correction judges each row by itself",
 )
 OLD_POLICY = Output(kind="old policy")
-ADVANTAGE = Output(kind="advantage", finite=True)
+ADVANTAGE = Output(kind="advantage", finite=True, record="rollout")
 RETURNS = Output(kind="returns", finite=True)
 WEIGHTS = Output(kind="weights", finite=True)

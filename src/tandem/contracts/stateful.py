@@ -9,7 +9,7 @@ from typing import Any, Self
 from numpy import ndarray
 from torch import Tensor, nn
 
-from tandem.contracts.outputs import WrongOutput, place_of
+from tandem.contracts.outputs import WrongOutput, place_of, wrong_value
 from tandem.contracts.parts import unwrap_partial
 
 OF_TORCH = vars(nn.Module()).keys()
@@ -47,6 +47,23 @@ class StatefulComponent(nn.Module):
     def _apply(self, fn: Callable, recurse: bool = True) -> Self:
         # It stays in float64 on the CPU when the module around it is moved or cast.
         return self
+
+
+def metrics_of_state(part: StatefulComponent) -> dict[str, float]:
+    """The metrics that a component reports. Raises WrongOutput for anything else than floats by
+    names such as optim/x: a log of other values could not be resumed or compared."""
+    found = part.report()
+    if not isinstance(found, Mapping):
+        raise wrong_value(part.report, found, "a dict of names to floats")
+    for name, value in found.items():
+        if not isinstance(name, str) or "/" not in name:
+            raise WrongOutput(
+                f"{type(part).__name__} at {place_of(type(part))} reports the metric {name!r}; "
+                "give its name a group, as in optim/x"
+            )
+        if type(value) not in (int, float):
+            raise wrong_value(part.report, value, f"{name} as a float, such as x.item()")
+    return dict(found)
 
 
 def modules_in(name: str, part: Any) -> Iterator[tuple[str, nn.Module]]:

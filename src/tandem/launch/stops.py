@@ -12,6 +12,7 @@ from traceback import walk_tb
 from tandem.config.refusals import refusals
 from tandem.launch.people import say
 from tandem.record.stopped import describe_stop
+from tandem.rewards.result import place_of
 from tandem.stop import INTERRUPTED, STOPPED, Stop
 
 FAILED = 1  # exit code of a run that an exception ended
@@ -37,9 +38,20 @@ def stops(run_dir: Path) -> Iterator[None]:
             _tell(describe_stop(run_dir, Stop(LOST, page="docs/several_gpus.md")))
             sys.exit(FAILED)
         except SystemExit as ended:
-            if ended.code == INTERRUPTED:
-                _tell(describe_stop(run_dir))
+            _explain_exit(ended, run_dir)
             raise
+
+
+def _explain_exit(ended: SystemExit, run_dir: Path) -> None:
+    """The lines of a run that was interrupted. Ends a run in which the code of a user called
+    exit(): its code 0 would tell a sweep that the run is complete."""
+    if ended.code == INTERRUPTED:
+        _tell(describe_stop(run_dir))
+    elif by := place_of(ended):
+        left = f"exit({ended.code!r}) was called{by}; raise tandem.stop.Stop(REASON) there"
+        print(f"stopped: {left}", file=sys.stderr, flush=True)
+        _tell(describe_stop(run_dir, Stop(left)))
+        sys.exit(FAILED)
 
 
 def _lost_a_rank(error: RuntimeError) -> bool:
