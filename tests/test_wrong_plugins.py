@@ -338,3 +338,53 @@ def test_an_environment_that_does_not_describe_itself_is_named(plugin):
     words = [*plugin(REPROMPTS), "environment=Silent"]
     with pytest.raises(ConfigError, match=r"Silent\.describe\(\) returned a NoneType; return"):
         check(compose(words))
+
+
+INNER = """
+import torch
+from tandem.contracts import (
+    register_centre, register_error_weighting, register_fit, register_step_distance,
+    register_step_weight, register_tilt,
+)
+
+@register_step_weight
+def for_rows(transition):
+    return transition.std[:, 0]
+
+@register_step_distance
+def constant(transition):
+    return 0.0
+
+@register_centre
+def no_pool(rows):
+    return None
+
+@register_tilt
+def one_tilt(rewards):
+    return torch.zeros_like(rewards)
+
+@register_fit
+def averaged(implied, given):
+    return (implied - given).square().mean()
+
+@register_error_weighting
+def of_a_batch(sigma, energy):
+    return energy.mean()
+"""
+STEPS_AND_ROWS = "a tensor [B, T], whose last axes are here ["
+WRONG_INNER = {
+    "algorithm=grpo_guard algorithm/loss/weight=for_rows": STEPS_AND_ROWS,
+    "algorithm=flow_dppo algorithm/loss/distance=constant": STEPS_AND_ROWS,
+    "algorithm=crd algorithm/loss/centre=no_pool": "a tensor [B], whose last axes",
+    "algorithm=crd algorithm/loss/tilt=one_tilt": "a tensor [N, B, T], whose last axes",
+    "algorithm=crd algorithm/loss/fit=averaged": "a tensor [B, T, N], whose last axes",
+    "algorithm=awm algorithm/timestep_sampling/weighting=of_a_batch": "a tensor [B, T], whose",
+}
+
+
+@pytest.mark.parametrize(("words", "fault"), WRONG_INNER.items())
+def test_a_part_inside_a_loss_returns_the_shape_that_the_loss_takes(plugin, words, fault):
+    given = plugin(INNER, reward="model=tiny_flow")
+    said = words_of([word for word in given if not word.startswith("data.")], *words.split())
+    name = words.rpartition("=")[2]
+    assert said.startswith(f"{name} at wrong.py:") and f"; return {fault}" in said

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tandem.algorithm.coupled import policy_metrics
 from tandem.algorithm.objective import KL, POLICY, Objective, Term
+from tandem.contracts.inner_parts import of_shape
 from tandem.dynamics.regression import Weighting, energy
 from tandem.experience import Experience, statistics_of
 from tandem.metrics import Metric, masked_mean
@@ -78,7 +79,10 @@ def likelihoods(record: DecoupledBatch, weighting: Weighting) -> CoupledBatch:
     """The same rows with logp = -weighting(sigma, mean of error^2) of every policy."""
 
     def logp(error: Tensor | None) -> Tensor | None:
-        return None if error is None else -weighting(record.sigma, energy(error))
+        if error is None:
+            return None
+        weighted = weighting(record.sigma, energy(error))
+        return -of_shape(weighting, weighted, record.sigma.shape, axes="[B, T]")
 
     own, old = logp(record.error), logp(record.old_error)
     return CoupledBatch(

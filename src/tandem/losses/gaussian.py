@@ -21,6 +21,7 @@ from tandem.contracts import (
     register_step_distance,
     register_step_weight,
 )
+from tandem.contracts.inner_parts import of_shape
 from tandem.dynamics.likelihood import velocity_distance
 from tandem.losses.policy import clip_metrics, ppo, ratio_of
 from tandem.metrics import Metric, masked_mean
@@ -80,6 +81,11 @@ def equal_steps(transition: Transition) -> Tensor:
     return weight * _inverse(weight.sum(1, keepdim=True) / steps)
 
 
+def per_step(part: StepWeight | Distance, batch: CoupledBatch) -> Tensor:
+    """The weight or the distance of each step: [B, T]. Raises WrongOutput for another shape."""
+    return of_shape(part, part(batch.transition), batch.mask.shape, axes="[B, T]")
+
+
 def _inverse(x: Tensor) -> Tensor:
     """1 / x, and 0 where x is 0, as it is outside the mask."""
     return torch.where(x == 0, 0, 1 / torch.where(x == 0, 1, x))
@@ -90,7 +96,7 @@ def weighted_ppo_metrics(
 ) -> dict[str, Metric]:
     """PPO's metrics of the weighted steps: the clipped share, and the mean weight."""
     clipped = clip_metrics(batch, clip_low=clip_low, clip_high=clip_high, ratio_max=None)
-    return clipped | {"actor/step_weight": masked_mean(weight(batch.transition), batch.mask)}
+    return clipped | {"actor/step_weight": masked_mean(per_step(weight, batch), batch.mask)}
 
 
 @register_policy_loss(
@@ -114,7 +120,7 @@ def weighted_ppo(
 
     Shape: [B, T]. Tandem's own: PPO under the step weights of this module.
     """
-    return weight(batch.transition) * ppo(batch, clip_low=clip_low, clip_high=clip_high)
+    return per_step(weight, batch) * ppo(batch, clip_low=clip_low, clip_high=clip_high)
 
 
 def guard_ratio(batch: CoupledBatch) -> CoupledBatch:
@@ -158,7 +164,7 @@ def grpo_guard(
     Shape: [B, T].
     """
     loss = ppo(guard_ratio(batch), clip_low=clip_low, clip_high=clip_high)
-    return loss if weight is None else weight(batch.transition) * loss
+    return loss if weight is None else per_step(weight, batch) * loss
 
 
 # Between the means of a step, by its noise: the KL in nats per latent dimension
@@ -182,7 +188,7 @@ def velocity_moved(transition: Transition) -> Tensor:
 def is_too_far(batch: CoupledBatch, *, distance: Distance, most: float) -> Tensor:
     """[B, T] bool, True where the policy is too far off and the advantage pulls it further."""
     away = (batch.logp - batch.old_logp) * batch.advantages > 0
-    return away & (distance(batch.transition) >= most)
+    return away & (per_step(distance, batch) >= most)
 
 
 def flow_dppo_metrics(batch: CoupledBatch, *, distance: Distance, most: float) -> dict[str, Metric]:
@@ -190,7 +196,7 @@ def flow_dppo_metrics(batch: CoupledBatch, *, distance: Distance, most: float) -
     dropped = is_too_far(batch, distance=distance, most=most)
     return {
         "actor/dppo_masked": masked_mean(dropped, batch.mask),
-        "actor/dppo_distance": masked_mean(distance(batch.transition), batch.mask),
+        "actor/dppo_distance": masked_mean(per_step(distance, batch), batch.mask),
     }
 
 
