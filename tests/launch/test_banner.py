@@ -1,7 +1,11 @@
 """The banner of a run and its choices."""
 
+from pathlib import Path
+
 from tandem.config import check, compose
 from tandem.launch.banner import banner
+
+QUICKSTART = Path(__file__).parents[2] / "docs" / "quickstart.md"
 
 
 def test_the_parts_that_a_command_line_chose_stand_beside_the_presets():
@@ -22,3 +26,8 @@ def test_updates_of_different_sizes_are_said():
 def test_several_rewards_stand_among_the_choices():
     cfg = compose(["reward=[exact_match,length]"])
     assert "reward=exact_match+length, data=" in banner(check(cfg), cfg.reward)
+
+
+def test_the_quickstart_shows_the_plan_of_the_default_run():
+    cfg = compose([])
+    assert f"\n{banner(check(cfg), cfg.reward)}\n" in QUICKSTART.read_text()
