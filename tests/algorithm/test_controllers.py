@@ -124,3 +124,20 @@ def test_what_a_component_reports_are_floats_by_names_with_a_group():
     ):
         with pytest.raises(WrongOutput, match=says):
             metrics_of_state(Reporting(reports))
+
+
+class Growing(StatefulComponent):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(1, dtype=torch.float64))
+
+    def forward(self, times):
+        self.seen = self.seen.repeat(times) + 1
+        return times
+
+
+def test_a_buffer_that_grows_is_refused_before_a_checkpoint_holds_it():
+    growing = Growing()
+    assert growing(1) == 1
+    with pytest.raises(WrongOutput, match=r"^Growing at .* changes the shape of its buffer 'seen'"):
+        growing(2)

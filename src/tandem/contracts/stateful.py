@@ -24,9 +24,15 @@ class StatefulComponent(nn.Module):
 
     def __call__(self, *records: object) -> Any:
         """Raises WrongOutput if a plain attribute changes: no checkpoint holds it, so a resumed run
-        would be another one."""
-        before = self._plain_attributes()
+        would be another one. A buffer keeps its shape, as a resumed run loads it into a new one."""
+        before, shapes = self._plain_attributes(), self._shapes()
         value = super().__call__(*records)
+        if changed := sorted({name for name, _ in shapes ^ self._shapes()}):
+            raise WrongOutput(
+                f"{type(self).__name__} at {place_of(type(self))} changes the shape of its buffer "
+                f"{changed[0]!r} in a call, and no checkpoint of it could be loaded; register it "
+                "in __init__, with a fixed shape"
+            )
         changed = sorted(name for name, _ in before - self._plain_attributes())
         if changed:
             raise WrongOutput(
@@ -35,6 +41,9 @@ class StatefulComponent(nn.Module):
                 f"self.register_buffer({changed[0]!r}, torch.zeros((), dtype=torch.float64))"
             )
         return value
+
+    def _shapes(self) -> set[tuple[str, tuple[int, ...]]]:
+        return {(name, tuple(buffer.shape)) for name, buffer in self.named_buffers()}
 
     def _plain_attributes(self) -> set[tuple[str, str]]:
         """(name, repr) of each plain attribute. One that a call adds, such as a cache, is in no set
