@@ -225,11 +225,13 @@ def cuts(num_prompts: int, group_size: int, *, max_rows: int) -> Iterator[tuple[
             yield slice(p, p + prompts), slice(s, s + samples)
 
 
-def right_padded(rows: Sequence[list], device: torch.device, *, least: int = 0) -> Tensor:
-    """[B, T] int64, padded with zeros to the longest or to `least`."""
+def right_padded(
+    rows: Sequence[list], device: torch.device, dtype: torch.dtype = torch.int64, *, least: int = 0
+) -> Tensor:
+    """[B, T], padded with zeros to the longest or to `least`."""
     width = max(least, *(len(row) for row in rows))
     filled = [[*row, *[0] * (width - len(row))] for row in rows]
-    return torch.tensor(filled, dtype=torch.int64, device=device)
+    return torch.tensor(filled, dtype=dtype, device=device)
 
 
 def before(length: Tensor, width: int) -> Tensor:
