@@ -7,8 +7,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import time
 
 import pytest
@@ -18,27 +16,29 @@ from tandem.config import ConfigError, compose
 from tandem.launch.run import train
 from tandem.record.writer import LOCK, claim_folder, read_start_ticks
 
-HOLD = """
-import os, sys, time
-from pathlib import Path
-from tandem.record.writer import claim_folder
-with claim_folder(Path(sys.argv[1])):
-    child = os.fork()  # as workers are, and this one outlives its parent
-    if child:
-        print(child, flush=True)
-    time.sleep(60)
-"""
+
+def hold(folder, pipe):
+    """Hold the lock with a child of one's own, as workers are, that outlives its parent."""
+    with claim_folder(folder):
+        child = os.fork()
+        if child:
+            pipe.send(child)
+        time.sleep(60)
 
 
 @pytest.fixture
 def holder(tmp_path):
     """Another process that holds the lock, with a child of its own."""
-    command = [sys.executable, "-c", HOLD, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        child = int(process.stdout.readline())
-        yield process
-        process.kill()
-        os.kill(child, signal.SIGKILL)
+    forked = multiprocessing.get_context("fork")
+    here, there = forked.Pipe()
+    process = forked.Process(target=hold, args=(tmp_path, there))
+    process.start()
+    there.close()
+    child = here.recv()
+    yield process
+    process.kill()
+    process.join()
+    os.kill(child, signal.SIGKILL)
 
 
 def left_behind(folder, **changed):
@@ -53,7 +53,7 @@ def test_a_second_writer_is_refused_and_the_next_one_after_kill_9_is_not(tmp_pat
         pass
     assert json.loads((tmp_path / LOCK).read_text())["pid"] == holder.pid
     holder.kill()
-    holder.wait()
+    holder.join()
     with caplog.at_level(logging.WARNING), claim_folder(tmp_path):
         assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
     assert f"process {holder.pid} on" in caplog.text and "is dead; its lock is" in caplog.text
