@@ -62,6 +62,13 @@ def test_a_file_that_is_torn_is_one_line(folder):
     assert "cannot be loaded" in refusal(folder)
 
 
+def test_layers_without_end_are_refused_before_one_is_built(folder):
+    file = folder / "config.json"
+    said = json.loads(file.read_text()) | {"num_hidden_layers": 10**5, "layer_types": None}
+    file.write_text(json.dumps(said))
+    assert refusal(folder).endswith("its config.json has 100000 layers; the most are 1000")
+
+
 def test_missing_weights_are_not_made_up(folder):
     weights = load_file(folder / "model.safetensors")
     weights.pop("lm_head.weight")

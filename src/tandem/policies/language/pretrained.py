@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 Packing = bool | Literal["auto"]
+MOST_LAYERS = 1000  # the deepest models have about 130
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,10 +157,17 @@ def read_from(
 
 
 def read_config(place: str) -> PretrainedConfig:
-    """The configuration of a model with code in transformers."""
+    """The configuration of a model with code in transformers.
+
+    Raises ValueError for more layers than any model has: building them would not end.
+    """
     from transformers import AutoConfig
 
-    return AutoConfig.from_pretrained(place, trust_remote_code=False)
+    config = AutoConfig.from_pretrained(place, trust_remote_code=False)
+    layers = getattr(config.get_text_config(), "num_hidden_layers", 0)
+    if layers > MOST_LAYERS:
+        raise ValueError(f"its config.json has {layers} layers; the most are {MOST_LAYERS}")
+    return config
 
 
 def check_memory(model: nn.Module, key: str) -> None:
