@@ -185,6 +185,13 @@ def test_a_run_trains_on_the_samples_of_a_real_vllm(server, folder, tmp_path, ki
     assert max(apart) < (BFLOAT16 if "bfloat16" in kind else EXACT)
 
 
+def sampled_tokens(server):
+    """The tokens that the server has sampled since it was started."""
+    lines = httpx.get(f"{server}/metrics").text.splitlines()
+    counts = (line for line in lines if line.startswith("vllm:generation_tokens_total{"))
+    return sum(float(line.rpartition(" ")[2]) for line in counts)
+
+
 @pytest.mark.parametrize("transfer", ["files", "broadcast"])
 @pytest.mark.parametrize("handover", ["drain", "in_flight"])
 def test_weights_that_are_published_arrive_while_rows_are_under_way(
@@ -210,8 +217,10 @@ def test_weights_that_are_published_arrive_while_rows_are_under_way(
     supply.publish()
     supply.journey.end()
     with ThreadPoolExecutor(1) as pool, torch.no_grad():
+        before_it = sampled_tokens(server)
         rows = pool.submit(begun)
-        time.sleep(0.3)
+        while sampled_tokens(server) == before_it and not rows.done():
+            time.sleep(0.02)
         older = {name: p.clone() for name, p in policy.trainable().items()}
         for parameter in policy.trainable().values():
             parameter.add_(0.01 * torch.randn_like(parameter))
