@@ -21,7 +21,7 @@ from hydra.core.config_store import ConfigStore
 
 from tandem.config.registered import list_own_options
 from tandem.contracts import REGISTERED
-from tandem.record import jsonl, plots
+from tandem.record import jsonl, manifest, plots
 
 pytest_plugins = ["reference_values", "durations", "written_plugin"]
 
@@ -58,14 +58,17 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _parsed_once() -> Iterator[None]:
-    """Thousands of compositions parse the same versions and interpolations: a third of their time.
+# A version and an interpolation, parsed; the checkout, of which git is asked three times.
+SAME_IN_ALL_TESTS = (
+    (hydra.version, "base_at_least"), (omegaconf.base, "parse"), (manifest, "_code"),
+)  # fmt: skip
 
-    What is parsed is only read.
-    """
+
+@pytest.fixture(scope="session", autouse=True)
+def _found_once() -> Iterator[None]:
+    """What thousands of compositions and a thousand records ask for, and only read."""
     with pytest.MonkeyPatch.context() as patched:
-        for module, name in ((hydra.version, "base_at_least"), (omegaconf.base, "parse")):
+        for module, name in SAME_IN_ALL_TESTS:
             patched.setattr(module, name, functools.cache(vars(module)[name]))
         yield
 
