@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
-from torch.overrides import TorchFunctionMode
 
 from tandem.policies.flow.families import texts
 from tandem.policies.flow.families.films import Films
+from tandem.policies.flow.families.masks import with_masks_of_ones
 from tandem.policies.flow.families.pipelines import Family, Geometry
 from tandem.policies.flow.records import Condition, PromptInput
 
@@ -71,7 +69,7 @@ class HunyuanVideo(Films):
         dtype = network.x_embedder.proj.weight.dtype
         empty = network.config.in_channels - network.config.out_channels
         picture = torch.zeros(len(x), 1, network.config.image_embed_dim, device=x.device)
-        with MasksOfOnes() if x.is_meta else nullcontext():
+        with with_masks_of_ones(x.is_meta):
             return network(
                 hidden_states=pad(x, (0, 0) * 3 + (0, empty)).to(dtype),
                 timestep=(1000 * sigma).to(dtype),
@@ -89,30 +87,3 @@ class HunyuanVideo(Films):
 
     def encode_raw(self, pixels: Tensor) -> Tensor:
         return torch.cat([super(HunyuanVideo, self).encode_raw(one) for one in pixels.split(1)])
-
-
-class MasksOfOnes(TorchFunctionMode):
-    """Masks on the meta device, which have no values, as if all True: a mask selects all rows, its
-    complement none, and `torch.all` is True."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.opposites: list[Tensor] = []
-
-    def __torch_function__(
-        self, function: Callable, types: Sequence, args: Sequence = (), given: Mapping | None = None
-    ) -> object:
-        if function is torch.all:
-            return True
-        if function is Tensor.__getitem__ and is_mask(args[1]):
-            none = any(args[1] is one for one in self.opposites)
-            return args[0][:0] if none else args[0]
-        said = function(*args, **(given or {}))
-        if function is Tensor.__invert__:
-            self.opposites.append(said)
-        return said
-
-
-def is_mask(index: object) -> bool:
-    """Whether the index is a boolean mask."""
-    return isinstance(index, Tensor) and index.dtype == torch.bool
