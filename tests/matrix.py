@@ -39,15 +39,16 @@ YES = "✓"
 
 INTRODUCTION = """# Compatible algorithms and models
 
-A tick marks a composition that trains. `tests/test_matrix.py` runs two iterations, a checkpoint,
-and a third iteration of the resumed run: one tick per column in the quick tests, all of them in
-the slow ones. A number gives the reason why the composition is refused, in the words of the error
-message, before any weight is trained; "it" is the algorithm. Every preset has its published
-numbers and every model its default data, except for preference algorithms (`data=sort_pairs`,
-`data=shapes_pairs`) and algorithms on episodes (`data=hilo`); distillation has a teacher. Stable
-Diffusion is a random checkpoint of a few thousand weights in these tests; the table applies to
-any folder. Dynamics for the other kind of model are always refused. `tiny_unified`, whose parts
-share a transformer, has the same table as `tiny_chain`.
+A tick marks a composition that trains. `tests/test_matrix.py` runs two iterations, a
+checkpoint, and a third iteration of the resumed run: some ticks of each model and of each
+column in the quick tests, all of them in the slow ones. A number gives the reason why the
+composition is refused, in the words of the error message, before any weight is trained; "it" is
+the algorithm. Every preset has its published numbers and every model its default data, except
+for preference algorithms (`data=sort_pairs`, `data=shapes_pairs`) and algorithms on episodes
+(`data=hilo`); distillation has a teacher. Stable Diffusion is a random checkpoint of a few
+thousand weights in these tests; the table applies to any folder. Dynamics for the other kind of
+model are always refused. `tiny_unified`, whose parts share a transformer, has the same table as
+`tiny_chain`.
 
 `make matrix` writes this page, and a test compares it with the code.
 """
