@@ -5,8 +5,10 @@ import sys
 import types
 from dataclasses import fields, replace
 from functools import partial
+from itertools import product
 
 import pytest
+from gate import each
 from legality import GROUPS as OF_PAGE
 
 from tandem.advantages.group import unbiased_std
@@ -91,33 +93,35 @@ def cases():
     return {line: make_case(compose([*shlex.split(line), "~recipe"])) for line in COMPOSITIONS}
 
 
-def outcomes(group, cases, put):
-    """(complaint about a built-in component, that about its twin under the former's name)."""
-    for name, pair in register(group).items():
-        for line, case in cases.items():
+def outcomes(group, cases, put, half):
+    """(complaint about a built-in component, that about its twin under the former's name), of each
+    component in one half of the cases, and of its neighbour in the other."""
+    for place, (name, pair) in enumerate(register(group).items(), half):
+        for line, case in [*cases.items()][place % 2 :: 2]:
             said, of_twin = (first(put(case, part)) for part in pair)
             own = None if of_twin is None else of_twin.replace(f"my_{name}", name)
             yield (name, line, said), (name, line, own)
 
 
-@pytest.mark.parametrize("group", GROUPS)
-def test_the_parts_of_an_algorithm_are(group, cases):
+@pytest.mark.parametrize(("group", "half"), each(2, product(GROUPS, (0, 1))))
+def test_the_parts_of_an_algorithm_are(group, half, cases):
     def put(case, part):
         return replace(case, algorithm=replace(case.algorithm, **{group: bind_required(part)}))
 
-    said = list(outcomes(f"algorithm/{group}", cases, put))
+    said = list(outcomes(f"algorithm/{group}", cases, put, half))
     assert [own for own, _ in said] == [own for _, own in said]
     assert len({own[2] for own, _ in said}) > 5, "hardly anything was refused"
 
 
-def test_distances_are(cases):
+@pytest.mark.parametrize("half", each(2, (0, 1)))
+def test_distances_are(half, cases):
     def put(case, part):
         kl = case.algorithm.kl
         own = part(coef=0.1) if isinstance(part, type) else None
         own = own or type(cases[COMPOSITIONS[0]].algorithm.kl)(coef=0.1, loss=bind_required(part))
         return replace(case, algorithm=replace(case.algorithm, kl=own)) if kl else case
 
-    said = list(outcomes("algorithm/kl", cases, put))
+    said = list(outcomes("algorithm/kl", cases, put, half))
     assert [own for own, _ in said] == [own for _, own in said]
 
 
