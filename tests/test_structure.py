@@ -20,6 +20,11 @@ PARTICIPLES = {"batched", "relaxed", "shifted", "trained"}
 DEEPEST = 3  # blocks around a statement of a function; an `elif` counts as one inside its `if`
 
 
+@pytest.fixture(scope="module")
+def trees():
+    return {path: ast.parse(path.read_text()) for path in SRC.rglob("*.py")}
+
+
 def test_no_file_is_too_long_to_read_at_once():
     lengths = {
         str(path.relative_to(SRC)): len(path.read_text().splitlines()) for path in SRC.rglob("*.py")
@@ -27,18 +32,18 @@ def test_no_file_is_too_long_to_read_at_once():
     assert {name: length for name, length in lengths.items() if length > LONGEST} == {}
 
 
-def test_no_function_is_nested_too_deeply_to_follow():
+def test_no_function_is_nested_too_deeply_to_follow(trees):
     deep = {
         f"{path.relative_to(SRC)}:{node.lineno} {node.name}": depth
-        for path in SRC.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for path, tree in trees.items()
+        for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef) and (depth := nesting(node)) > DEEPEST
     }
     assert deep == {}
 
 
-def test_no_function_is_named_by_a_participle():
-    found = {name for path in SRC.rglob("*.py") for name in flags(ast.parse(path.read_text()))}
+def test_no_function_is_named_by_a_participle(trees):
+    found = {name for tree in trees.values() for name in flags(tree)}
     assert found == PARTICIPLES, "a verb for what acts, a noun for what is returned"
 
 
