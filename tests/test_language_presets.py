@@ -1,9 +1,11 @@
 """Each language preset on a tiny checkpoint in the hub's format: sampled, trained, read by peft."""
 
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
+from gate import each
 from hub_language_models import write_llama3, write_qwen3, write_rows
 from loaded import load_configured
 from omegaconf import OmegaConf
@@ -13,6 +15,7 @@ from tandem.config import compose
 from tandem.training.callbacks import newest_policy
 from tandem.types import Prompt
 
+TRAINED = product(["grpo", "dpo"], ["qwen3_8b", "qwen3_0_6b", "llama3_8b"])
 CONF = Path(__file__).parents[1] / "conf" / "model"
 ADAPTED = ("llama3_8b", "qwen3_14b", "qwen3_32b", "qwen3_4b", "qwen3_8b")
 RUN = (
@@ -42,8 +45,7 @@ def words_of(preset, algorithm, hub):
     return [*words, *RUN, *own, *groups]
 
 
-@pytest.mark.parametrize("algorithm", ["grpo", "dpo"])
-@pytest.mark.parametrize("preset", ["qwen3_8b", "qwen3_0_6b", "llama3_8b"])
+@pytest.mark.parametrize(("algorithm", "preset"), each(2, TRAINED))
 def test_a_preset_trains_and_plain_peft_reads_what_it_saved(preset, algorithm, hub, tmp_path):
     words = words_of(preset, algorithm, hub)
     result = tandem.train(*words, f"run_dir={tmp_path}/run")

@@ -2,6 +2,7 @@
 return is checked in the first iteration, as that of engines with a copy of the weights."""
 
 import pytest
+from gate import each
 from written_plugin import words_of
 
 pytestmark = pytest.mark.usefixtures("unregistered")
@@ -62,14 +63,14 @@ STEPS = {
 FLOW = ["rollout.steps=3", "num_minibatches=1", "prompts_per_step=2", "iterations=1"]
 
 
-@pytest.mark.parametrize("fault", TOKENS)
+@pytest.mark.parametrize("fault", each(2, TOKENS))
 def test_answers_of_an_engine_that_shares_the_weights_are_checked(plugin, fault):
     words = plugin(ENGINES.replace("CHANGED", fault, 1).replace("CHANGED", ""))
     said = words_of(words, "rollout=answering")
     assert said.startswith("Answering.answer at wrong.py:") and TOKENS[fault] in said
 
 
-@pytest.mark.parametrize("fault", STEPS)
+@pytest.mark.parametrize("fault", each(3, STEPS))
 def test_steps_of_an_engine_that_shares_the_weights_are_checked(plugin, fault):
     first, _, rest = ENGINES.partition("CHANGED")
     text = first + rest.replace("CHANGED", fault, 1).replace("CHANGED", "")

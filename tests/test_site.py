@@ -49,7 +49,7 @@ def typed_overrides(page: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("page", "override"), each(3, [(page, one) for page in BEFORE for one in typed_overrides(page)])
+    ("page", "override"), each(6, [(page, one) for page in BEFORE for one in typed_overrides(page)])
 )
 def test_an_override_of_a_page_composes_and_binds(page, override):
     refused = []

@@ -241,7 +241,7 @@ def company(option):
     return BESIDE.get(option, FITTING.get(option.split("=")[0], []))
 
 
-@pytest.mark.parametrize("option", each(4, OPTIONS))
+@pytest.mark.parametrize("option", each(6, OPTIONS))
 def test_every_option_composes_and_binds(option):
     if option in PACKAGES:
         pytest.importorskip(PACKAGES[option])
@@ -305,7 +305,7 @@ def beside(algorithm, model):
     return [part for part in asked if not part.startswith("model=")]
 
 
-@pytest.mark.parametrize("recipe", each(4, RECIPES), ids=str)
+@pytest.mark.parametrize("recipe", each(6, RECIPES), ids=str)
 def test_every_recipe_binds_and_is_used(recipe):
     model, algorithm = recipe.parent.name, recipe.stem
     chosen, above = f"algorithm={algorithm}", recipe.parts[:-2]  # for some data only

@@ -18,7 +18,7 @@ from tandem.policies.memory.flow_outline import FlowOutline
 from tandem.types import Prompt
 
 ROWS = 64
-QUICK = ("tiny_flow", "sd3_5_medium", "flux1_dev", "qwen_image")
+QUICK = ("tiny_flow", "sd3_5_medium", "flux1_dev")
 MODELS = [
     pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow)
     for name in ("tiny_flow", *FAMILIES)

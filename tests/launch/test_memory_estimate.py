@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 import torch
+from gate import each
 from hub_language_models import write_qwen3
 from loaded import request_of
 from omegaconf import OmegaConf
@@ -39,17 +40,17 @@ def medium(*, hidden=128, layers=3, vocabulary=2048):
     return Qwen3ForCausalLM(config), character_tokenizer()
 
 
-SHAPES = {
-    "whole": ({}, {}),
-    "recomputed": ({}, {"model.gradient_checkpointing": True, "model.logit_budget": 2**20}),
+SHAPES = {  # the gate takes every second, which together have all options
     "tiled": ({}, {"model.mlp_tile": 64}),
-    "adapters": ({"hidden": 192}, {"model.lora": {"r": 8, "alpha": 16}}),
-    "packed": ({"layers": 2}, {"model.packing": True}),
+    "whole": ({}, {}),
     "packed and recomputed": (
         {"layers": 4}, {"model.packing": True, "model.gradient_checkpointing": True}
     ),
+    "recomputed": ({}, {"model.gradient_checkpointing": True, "model.logit_budget": 2**20}),
     "many logits": ({"layers": 1, "vocabulary": 8192}, {"model.logit_budget": 2**21}),
+    "packed": ({"layers": 2}, {"model.packing": True}),
     "bfloat16": ({"layers": 1}, {"model.dtype": "bfloat16", "model.lora": {"r": 8, "alpha": 16}}),
+    "adapters": ({"hidden": 192}, {"model.lora": {"r": 8, "alpha": 16}}),
 }  # fmt: skip
 
 
@@ -91,7 +92,7 @@ def step(policy, sample, mask, needs=NOTHING):
     evidence.logp.sum().backward()
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", each(2, SHAPES))
 def test_a_micro_batch_holds_what_was_estimated(shape):
     sizes, options = SHAPES[shape]
     cfg = compose_line(options)

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from gate import each
 from ladder import FEW, few_of
 from loaded import load_configured
 from omegaconf import OmegaConf
@@ -201,6 +202,7 @@ def test_dapo_trains_a_saved_chat_model_from_rows_of_a_file(tmp_path, chat_folde
     assert bad["line"] == 41
 
 
+@pytest.mark.slow  # in the gate preflight prints it, and another command does
 @pytest.mark.system
 def test_the_whole_configuration_of_dapo_on_qwen3_8b_is_printed():
     asked = ("algorithm=dapo", "model=qwen3_8b", "--cfg", "job", "--resolve")
@@ -328,7 +330,7 @@ REMEMBERING = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("algorithm", REMEMBERING)
+@pytest.mark.parametrize("algorithm", each(2, REMEMBERING))
 def test_what_an_algorithm_remembers_is_resumed_bit_for_bit(tmp_path, algorithm):
     asked = (
         f"algorithm={algorithm}", "~recipe", "schedule=constant", "evaluation.every=null",

@@ -81,7 +81,13 @@ def test_an_unreachable_server_costs_no_line_and_no_time(tmp_path, client, caplo
     assert len(store(tmp_path / "with")) == 3
 
 
-@pytest.mark.parametrize("first", [[], [says({"ok": True})]], ids=["at once", "after an answer"])
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param([], id="at once", marks=pytest.mark.slow),
+        pytest.param([says({"ok": True})], id="after an answer"),
+    ],
+)
 def test_a_proxy_that_drips_headers_delays_the_start_by_ten_seconds_at_most(
     tmp_path, client, caplog, first
 ):

@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
+from gate import each
 from policies.masked.small_masked import NOTHING, POSITIONS, make_rollout, sampling, small_masked
 from policies.small_language import questions
 from torch.testing import assert_close
@@ -15,6 +17,7 @@ from tandem.policies.masked.states import coupled_tokens, elbo, merged_path, one
 from tandem.types import Scores, concat, take
 
 ORDERS = ("random", "confidence", "entropy", "margin")
+STEPS = ({}, {"steps": 4}, {"block_length": 3, "steps": 2}, {"steps": 1})
 OWN_STATES = [elbo, partial(elbo, masks="independent", states=3), one_step, coupled_tokens]
 
 
@@ -26,8 +29,7 @@ def test_it_is_the_model_of_the_published_numbers():
     assert model.config.mask_token_id == tokenizer.mask_token_id == 39
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("steps", [{}, {"steps": 4}, {"block_length": 3, "steps": 2}, {"steps": 1}])
+@pytest.mark.parametrize(("order", "steps"), each(3, product(ORDERS, STEPS)))
 def test_a_path_is_replayed_exactly(order, steps):
     policy = small_masked()
     rollout = make_rollout(policy, unmask_order=order, **steps)

@@ -2,9 +2,11 @@
 
 import gc
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
+from gate import each
 from small_flow import (
     KERNELS,
     KEY,
@@ -77,8 +79,7 @@ def with_diffusers(folder, rollout, scale, *, lora=None, output_type="latent"):
     ).images
 
 
-@pytest.mark.parametrize("storage", ["float32", "bfloat16"])
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(("kernel", "storage"), each(2, product(KERNELS, ["float32", "bfloat16"])))
 def test_it_replays_what_it_sampled(make, kernel, storage):
     policy = make(sampling={"kernel": KERNELS[kernel], "storage": storage, "guidance_scale": 3.0})
     rollout = sample_rows(policy)
