@@ -112,10 +112,12 @@ def test_a_number_that_a_reward_divides_by_is_not_0(name, key):
         check(compose([f"reward={name}", f"{number}=0"]))
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-def test_every_option_may_be_given_a_range(name):
-    node = compose([f"reward={name}", f"reward.{name}.range=[0,1]"]).reward[name]
-    assert (node.range, "range" in node.function) == ([0, 1], False)
+def test_every_option_may_be_given_a_range():
+    ranges = [f"reward.{name}.range=[0,1]" for name in OPTIONS]
+    nodes = compose([f"reward=[{','.join(OPTIONS)}]", *ranges]).reward
+    assert list(nodes) == OPTIONS
+    for name, node in nodes.items():
+        assert (node.range, "range" in node.function) == ([0, 1], False), name
 
 
 def test_a_range_is_set_on_the_command_line():
