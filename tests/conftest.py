@@ -19,6 +19,7 @@ import pytest
 import torch
 from hydra.core.config_store import ConfigStore
 
+from tandem.config import help_topics
 from tandem.config.registered import list_own_options
 from tandem.contracts import REGISTERED
 from tandem.record import jsonl, manifest, plots
@@ -58,9 +59,11 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-# A version and an interpolation, parsed; the checkout, of which git is asked three times.
+# A version and an interpolation, parsed; the comments in the source of a function; the checkout,
+# of which git is asked three times.
 SAME_IN_ALL_TESTS = (
-    (hydra.version, "base_at_least"), (omegaconf.base, "parse"), (manifest, "_code"),
+    (hydra.version, "base_at_least"), (omegaconf.base, "parse"), (help_topics, "read_meanings"),
+    (manifest, "_code"),
 )  # fmt: skip
 
 

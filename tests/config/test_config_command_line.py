@@ -1,6 +1,5 @@
 """What Tandem reads of a command line before Hydra does."""
 
-import functools
 import re
 import subprocess
 import sys
@@ -12,12 +11,11 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from tandem.config import ConfigError, compose, configuration, help_topics, loading
+from tandem.config import ConfigError, compose, configuration, loading
 from tandem.config.arguments import list_left_out_keys
 from tandem.config.composition import conf_folder
 from tandem.config.help import everything, page
 from tandem.config.help_topics import find_key
-from tandem.config.meanings import read_meanings
 from tandem.config.options_in_use import list_options_in_use
 from tandem.config.plain import FILLED_IN
 from tandem.config.refusals import refusals
@@ -304,9 +302,7 @@ def test_a_number_of_a_replaced_part_has_no_file_that_set_it():
 
 
 @pytest.mark.parametrize("asked", [[], ["model=tiny_flow", "algorithm=flow_grpo"]])
-def test_every_key_of_the_embedded_runs_has_a_meaning(asked, monkeypatch):
-    # One command asks of one key; the test of all keys reads each source once.
-    monkeypatch.setattr(help_topics, "read_meanings", functools.cache(read_meanings))
+def test_every_key_of_the_embedded_runs_has_a_meaning(asked):
     cfg = configuration(asked)
     options, conf = list_options_in_use(asked, cfg), conf_folder()
     tree = OmegaConf.to_container(cfg, resolve=True)
