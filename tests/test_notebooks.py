@@ -1,6 +1,7 @@
 """The notebooks run cell by cell with fewer iterations, and are stored with the outputs of a full
 run."""
 
+import ast
 import json
 import re
 import subprocess
@@ -113,6 +114,13 @@ def test_a_sweep_is_compared_and_a_committed_experiment_after_it(run):
     assert [len(one.scores) for one in names["small"].variants] == [1, 1]
     assert len(names["large"].pairs) == 6
     assert len(shown) == 3
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_what_a_notebook_imports_is_there(name):
+    trees = [ast.parse("".join(cell["source"])) for cell in code_cells(NOTEBOOKS[name])]
+    found = [x for tree in trees for x in tree.body if isinstance(x, (ast.Import, ast.ImportFrom))]
+    exec(compile(ast.Module(found, type_ignores=[]), name, "exec"), {})
 
 
 PRIVATE = re.compile(r"/(work|root|home|tmp|Users)/")  # a folder of a user's machine

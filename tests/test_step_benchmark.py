@@ -18,7 +18,7 @@ def test_one_cell_of_the_grid_is_measured_and_the_bare_steps_do_its_work(tmp_pat
         "import json, sys; from pathlib import Path; import language_step as b\n"
         "if __name__ == '__main__':\n"
         "    folder = Path(sys.argv[1])\n"
-        f"    found = b.measured(b.workload({CELL!r}, folder, 2), folder)\n"
+        f"    found = b.measure(b.workload({CELL!r}, folder, 2), folder)\n"
         "    (folder / 'found.json').write_text(json.dumps(found))\n"
     )
     (tmp_path / "one.py").write_text(script)
