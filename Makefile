@@ -111,7 +111,7 @@ $(VENV)/ready: pyproject.toml constraints.txt
 
 $(VENV)/bench: $(VENV)/ready
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  --constraint constraints.txt --editable ".[dev,bench,openenv,gymnasium,ocr]"
+	  --constraint constraints.txt --editable ".[dev,bench,openenv,gymnasium,ocr,torchao,reasoning-gym]"
 	touch $@
 
 $(VENV)/docs: $(VENV)/ready
