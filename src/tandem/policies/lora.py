@@ -37,6 +37,8 @@ def add_adapters(
     """
     from peft import LoraConfig, get_peft_model
 
+    from tandem.policies.low_rank import fuse_adapters
+
     places = lora.target_modules if within is None else targets_within(within, model, lora)
     config = LoraConfig(
         r=lora.r,
@@ -53,6 +55,7 @@ def add_adapters(
         except ValueError as error:
             raise ValueError(f"model.lora does not fit this model: {error}") from None
     check_ties(network.get_base_model())
+    fuse_adapters(network)
     return network.eval()
 
 

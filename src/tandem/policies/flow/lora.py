@@ -46,6 +46,8 @@ def adapt(network: nn.Module, lora: Lora, *, own: Sequence[str], seed: int) -> N
     """Add the adapters of `add_adapters` to one component."""
     from peft import LoraConfig
 
+    from tandem.policies.low_rank import fuse_adapters
+
     places = lora.target_modules
     if places == OWN:
         places = own
@@ -65,6 +67,7 @@ def adapt(network: nn.Module, lora: Lora, *, own: Sequence[str], seed: int) -> N
             network.add_adapter(config)
         except ValueError as error:
             raise ValueError(f"model.lora does not fit this model: {error}") from None
+    fuse_adapters(network)
     for name, parameter in network.named_parameters():
         if not is_base(name):
             parameter.data = parameter.data.float()
