@@ -57,6 +57,23 @@ def test_a_recorded_step_writes_into_a_cache_of_the_precision_of_training(record
     assert recorded
 
 
+def test_a_recorded_step_keeps_one_copy_of_the_keys_and_values(recorded, monkeypatch):
+    shared, init = [], RecordedStep.__init__
+
+    def noting(self, cache, *given):
+        init(self, cache, *given)
+        pairs = [(layer.rooms, (layer.keys, layer.values)) for layer in cache.layers]
+        shared.extend(
+            room.untyped_storage().data_ptr() == written.untyped_storage().data_ptr()
+            for rooms, both in pairs
+            for room, written in zip(rooms, both, strict=True)
+        )
+
+    monkeypatch.setattr(RecordedStep, "__init__", noting)
+    check_equal("qwen3", "cpu")
+    assert shared and all(shared)
+
+
 def test_a_step_that_cannot_be_recorded_names_the_flag(monkeypatch):
     def refuse(*_, **__):
         raise RuntimeError("operation not permitted when stream is capturing")

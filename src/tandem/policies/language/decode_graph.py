@@ -89,6 +89,8 @@ class RecordedStep:
         for layer in cache.layers:
             more = max(width - layer.rooms[0].shape[2], 0)
             layer.rooms = tuple(pad(room, (0, 0, 0, more))[:, :, :width] for room in layer.rooms)
+            # They would keep the memory of the shorter rooms until the next stop.
+            layer.keys, layer.values = (room[:, :, : self.known] for room in layer.rooms)
             layer.column = self.column
         self.replay: Callable[[], None] | None = None
         self.logits: Tensor | None = None
