@@ -6,6 +6,7 @@ from itertools import chain
 
 import pytest
 import torch
+from diffusers import AutoencoderKL
 from launch.test_memory_estimate import SHARE, most_allocated
 from loaded import request_of
 from policies.flow.tiny_families import FAMILIES
@@ -15,6 +16,7 @@ from tandem.config import build, check, compose
 from tandem.data.images import show
 from tandem.launch.memory_estimate import footprint, work_of
 from tandem.policies.memory.flow_outline import FlowOutline
+from tandem.policies.memory.tracker import Peak, fuse_torch_attention
 from tandem.types import Prompt
 
 ROWS = 64
@@ -82,6 +84,36 @@ def test_an_update_holds_what_was_estimated(model, folders):
     activations, measured = bytes_in_an_update(model, folders)
     assert activations.size == pytest.approx(measured, rel=SHARE)
     assert activations.says.startswith(f"forward and backward of {ROWS} points")
+
+
+def test_a_pass_has_as_many_points_as_training_cuts_a_row_into(folders):
+    """A row of nine points exceeds a budget of eight: training takes five and four."""
+    words = [*words_of("tiny_flow", folders), "algorithm=flow_grpo", "rollout.steps=10"]
+    cfg = compose([*words, "max_tokens_per_microbatch=1", "model.row_budget=8"])
+    policy, _, parts = estimate(cfg)
+    assert parts["activations"].says == "forward and backward of 5 points"
+    asked, predict = [], policy.model.field.predict
+    policy.model.field.predict = lambda x, *rest: (asked.append(len(x)), predict(x, *rest))[1]
+    x = torch.randn(9, *policy.adapter.latent_shape)
+    prompts = [Prompt(id=0, source="t", text="a red square")] * 9
+    policy.forward_pass(policy.model.field, prompts, x, torch.rand(9), scale=1.0)
+    assert max(asked) == 5
+
+
+def test_decoding_holds_what_a_gpu_needs_for_convolutions():
+    """An H100 took 2.03, 4.02 and 8.0 GiB to decode 2, 4 and 8 images of 512 x 512 with the VAE of
+    Stable Diffusion 3.5, its output included."""
+    with torch.device("meta"):
+        vae = AutoencoderKL(
+            block_out_channels=(128, 256, 512, 512), layers_per_block=2,
+            down_block_types=("DownEncoderBlock2D",) * 4, up_block_types=("UpDecoderBlock2D",) * 4,
+            latent_channels=16, use_quant_conv=False, use_post_quant_conv=False,
+        ).requires_grad_(False)  # fmt: skip
+    for images, gib in {2: 2.03, 4: 4.02, 8: 8.0}.items():
+        latents = torch.empty(images, 16, 64, 64, device="meta")
+        with fuse_torch_attention(), torch.no_grad(), Peak([*vae.parameters(), latents]) as peak:
+            vae.decode(latents)
+        assert peak.most / 2**30 == pytest.approx(gib, rel=0.08)
 
 
 @pytest.mark.parametrize("algorithm", ["flow_grpo", "nft"])

@@ -10,6 +10,8 @@ SEAMS, WITHIN = 8.0, 6  # levels of 255, on average, and in the median
 
 
 class Own(Autoencoded):
+    image_shape = (64, 64, 3)
+
     def __init__(self, decoding, offload=frozenset()):
         torch.manual_seed(0)
         self.vae = vae(4, (8, 16), shift=0.06, scale=1.5).eval()
