@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from tandem.contracts import positive
+from tandem.policies.weights import layers_of
 
 if TYPE_CHECKING:
-    from peft import PeftModel
+    from peft import LoraConfig, PeftModel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,25 @@ class Lora:
     alpha: Annotated[float, positive]  # an adapter's output is multiplied by alpha / r
     target_modules: str | Sequence[str] = "all-linear"  # layer names; or all but the head
 
+    def as_peft(
+        self,
+        places: str | Sequence[str],
+        *,
+        exclude: Sequence[str] = (),
+        task_type: str | None = None,
+    ) -> LoraConfig:
+        """Adapters without dropout. places: names of layers, or a pattern of them."""
+        from peft import LoraConfig
+
+        return LoraConfig(
+            r=self.r,
+            lora_alpha=self.alpha,
+            lora_dropout=0.0,
+            target_modules=places if isinstance(places, str) else list(places),
+            exclude_modules=list(exclude) or None,
+            task_type=task_type,
+        )
+
 
 def add_adapters(
     model: nn.Module, lora: Lora, *, seed: int, within: nn.Module | None = None
@@ -35,18 +55,12 @@ def add_adapters(
     within: the submodule that gets adapters; None: all of it. Raises ValueError for a target that
     does not exist.
     """
-    from peft import LoraConfig, get_peft_model
+    from peft import get_peft_model
 
     from tandem.policies.low_rank import fuse_adapters
 
     places = lora.target_modules if within is None else targets_within(within, model, lora)
-    config = LoraConfig(
-        r=lora.r,
-        lora_alpha=lora.alpha,
-        lora_dropout=0.0,
-        target_modules=places if isinstance(places, str) else list(places),
-        task_type="CAUSAL_LM",
-    )
+    config = lora.as_peft(places, task_type="CAUSAL_LM")
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of peft's use of transformers
         torch.manual_seed(seed)
@@ -64,8 +78,7 @@ def targets_within(part: nn.Module, model: nn.Module, lora: Lora) -> str:
     (prefix,) = (name for name, module in model.named_modules() if module is part)
     wanted = lora.target_modules
     if wanted == "all-linear":
-        linear = (n for n, module in part.named_modules() if isinstance(module, nn.Linear))
-        wanted = sorted({name.rpartition(".")[2] for name in linear})
+        wanted = sorted({name.rpartition(".")[2] for name in layers_of(part, nn.Linear)})
     names = "|".join(map(re.escape, [wanted] if isinstance(wanted, str) else wanted))
     return rf"{re.escape(prefix)}\.(.*\.)?({names})"
 

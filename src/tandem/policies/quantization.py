@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
 from tandem.policies.sharding import blocks_of
+from tandem.policies.weights import layers_of
 
 PREFIX = "packed_"  # of the names of packed parameters
 MEASURED = 2**18  # elements of the weight on which the packed size is measured
@@ -101,8 +102,8 @@ def layers_to_pack(network: nn.Module) -> dict[str, nn.Linear]:
     inside = {m for block in blocks_of(network) for m in block.modules()}
     return {
         name: layer
-        for name, layer in network.named_modules()
-        if isinstance(layer, nn.Linear) and layer in inside and not layer.weight.requires_grad
+        for name, layer in layers_of(network, nn.Linear).items()
+        if layer in inside and not layer.weight.requires_grad
     }
 
 

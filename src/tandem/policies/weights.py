@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from tandem import distributed
 
 Answer = TypeVar("Answer")
+Layer = TypeVar("Layer", bound=nn.Module)
 WIDE = (torch.float32, torch.float64)
 
 
@@ -57,6 +58,17 @@ def named_parameters(network: nn.Module, critic: nn.Module | None) -> dict[str, 
         for name, p in part.named_parameters()
         if p.requires_grad
     }
+
+
+def layers_of(network: nn.Module, kind: type[Layer]) -> dict[str, Layer]:
+    """All layers of a kind, by name."""
+    return {name: layer for name, layer in network.named_modules() if isinstance(layer, kind)}
+
+
+def disable_dropout(network: nn.Module) -> None:
+    """Set the probability of every dropout layer to 0."""
+    for layer in layers_of(network, nn.Dropout).values():
+        layer.p = 0.0
 
 
 def parameter_groups(network: nn.Module, critic: nn.Module | None) -> dict[str, list[nn.Parameter]]:

@@ -36,6 +36,11 @@ def components(network: nn.Module) -> dict[str, nn.Module]:
     return dict(network.items()) if isinstance(network, Components) else {TRANSFORMER: network}
 
 
+def readers_of(network: nn.Module) -> tuple[str, ...]:
+    """The names of the trained encoders of a policy; a single transformer has none."""
+    return network.readers if isinstance(network, Components) else ()
+
+
 @runtime_checkable
 class HasReaders(Protocol):
     """An adapter whose prompt encoders can be trained with the transformer."""

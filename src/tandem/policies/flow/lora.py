@@ -12,6 +12,7 @@ from torch import nn
 
 from tandem.policies.flow.components import Components, components, learns
 from tandem.policies.lora import Lora, is_adapted, is_base, merged_weights
+from tandem.policies.weights import layers_of
 
 if TYPE_CHECKING:
     from diffusers.loaders.lora_base import LoraBaseMixin
@@ -44,8 +45,6 @@ def add_adapters(network: nn.Module, lora: Lora, *, own: Sequence[str], seed: in
 
 def adapt(network: nn.Module, lora: Lora, *, own: Sequence[str], seed: int) -> None:
     """Add the adapters of `add_adapters` to one component."""
-    from peft import LoraConfig
-
     from tandem.policies.low_rank import fuse_adapters
 
     places = lora.target_modules
@@ -53,13 +52,7 @@ def adapt(network: nn.Module, lora: Lora, *, own: Sequence[str], seed: int) -> N
         places = own
     elif places == EVERY_LINEAR:
         places = linear_layers(network)
-    config = LoraConfig(
-        r=lora.r,
-        lora_alpha=lora.alpha,
-        lora_dropout=0.0,
-        target_modules=places if isinstance(places, str) else list(places),
-        exclude_modules=frozen_layers(network) or None,
-    )
+    config = lora.as_peft(places, exclude=frozen_layers(network))
     network.requires_grad_(False)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -76,17 +69,13 @@ def adapt(network: nn.Module, lora: Lora, *, own: Sequence[str], seed: int) -> N
 
 def frozen_layers(network: nn.Module) -> list[str]:
     """The names of frozen linear layers."""
-    linear = [(n, x) for n, x in network.named_modules() if isinstance(x, nn.Linear)]
-    return [name for name, layer in linear if not layer.weight.requires_grad]
+    linear = layers_of(network, nn.Linear)
+    return [name for name, layer in linear.items() if not layer.weight.requires_grad]
 
 
 def linear_layers(network: nn.Module) -> list[str]:
     """The linear layers of all blocks, without embeddings of time, text or patches and the head."""
-    return [
-        name
-        for name, layer in network.named_modules()
-        if isinstance(layer, nn.Linear) and "blocks." in name
-    ]
+    return [name for name in layers_of(network, nn.Linear) if "blocks." in name]
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from tandem.contracts.outputs import wrong_value
 from tandem.hub import align
 from tandem.policies.activations import tile_feed_forward
 from tandem.policies.flow.adapter import Adapter
-from tandem.policies.flow.components import Components, choose_trained, components, learns
+from tandem.policies.flow.components import choose_trained, components, learns, readers_of
 from tandem.policies.flow.critic import FlowCritic, new_critic
 from tandem.policies.flow.lora import add_adapters, plain_copy, without_adapters
 from tandem.policies.flow.records import REFERENCE
@@ -30,6 +30,7 @@ from tandem.policies.sharding import Sharded, assemble
 from tandem.policies.weights import (
     Precision,
     Replicated,
+    disable_dropout,
     gather_all,
     lend,
     named_parameters,
@@ -115,7 +116,7 @@ class FlowModel(nn.Module):
         if not isinstance(network, nn.Module):
             raise wrong_value(self.adapter.load, network, "the transformer, an nn.Module")
         network = choose_trained(network, self.targets, self.adapter, dtype)
-        self.readers = network.readers if isinstance(network, Components) else ()
+        self.readers = readers_of(network)
         keys = {"model.lora": self.lora, "algorithm.teachers": teachers}
         given = [key for key, value in keys.items() if value is not None]
         if self.readers and given:
@@ -223,11 +224,9 @@ def prepare(network: nn.Module, numerics: Numerics) -> nn.Module:
     """Turn off dropout and set eval mode; turn on activation checkpointing and feed-forward tiling
     if configured."""
     align(network)
-    for module in network.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
+    disable_dropout(network)
     if numerics.gradient_checkpointing:
-        readers = network.readers if isinstance(network, Components) else ()
+        readers = readers_of(network)
         for name, part in components(network).items():
             if name not in readers:
                 part.enable_gradient_checkpointing()

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from tandem.contracts.outputs import wrong_value
 from tandem.dynamics.guidance import guide
 from tandem.policies.flow.adapter import Adapter
-from tandem.policies.flow.components import TRANSFORMER, Components, components
+from tandem.policies.flow.components import TRANSFORMER, Components, components, readers_of
 from tandem.policies.flow.embeddings import PromptEmbedding, PromptEmbeddingCache
 from tandem.policies.flow.records import Condition
 from tandem.policies.request import Request
@@ -36,7 +36,7 @@ class VelocityModel:
         self.network, self.adapter, self.precision = network, adapter, precision
         painter = network.painter() if isinstance(network, Components) else network
         self.run = compile_parts(painter) if compiled else painter
-        self.reads = isinstance(network, Components) and bool(network.readers)
+        self.reads = bool(readers_of(network))
         self.weights = Replicated()
 
     def __call__(

@@ -20,6 +20,7 @@ from tandem.policies.language.checkpoint import (
     without_dropout,
     without_weights,
 )
+from tandem.policies.weights import disable_dropout
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -180,9 +181,7 @@ def check_memory(model: nn.Module, key: str) -> None:
 
 def ready(model: nn.Module, numerics: Numerics) -> nn.Module:
     """Without dropout, in eval mode, with recomputed activations if configured."""
-    for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
+    disable_dropout(model)
     save_activations(model, numerics)
     return model.eval()
 
