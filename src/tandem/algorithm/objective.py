@@ -22,8 +22,9 @@ from tandem.algorithm.part_checks import (
     refuse_pull,
     statistics_by,
 )
-from tandem.contracts import batch_statistics_of, facts_of, metrics_of, summary_of, unwrap_partial
+from tandem.contracts import batch_statistics_of, facts_of, metrics_of, summary_of
 from tandem.contracts.outputs import CLOSE, CORRECTION, LOSS, WEIGHTS, Output
+from tandem.contracts.stateful import has_state
 from tandem.experience import Budget, Experience, select_rows, statistics_of
 from tandem.losses import importance
 from tandem.losses.adapted import refuse_part
@@ -211,8 +212,8 @@ def refuse_statistics(
     whole: [B, T], its values for all rows, if known. The split sorts by these values, so that the
     means of both halves differ; groups stay whole if a loss declares to compare them.
     """
-    own, stateful = facts_of(part), isinstance(unwrap_partial(part)[0], nn.Module)
-    if own.batch_statistics is not None or own.averages or stateful:
+    own = facts_of(part)
+    if own.batch_statistics is not None or own.averages or has_state(part):
         return  # it declares them, or must not be called twice
     whole = torch.where(batch.mask, part(batch) if whole is None else whole, 0)
     size = whole.sum(1)

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from tandem.contracts import facts_of, is_foreign, iterate_innermost, unwrap_partial
-from tandem.contracts.outputs import WrongOutput, callable_name, place_of, versions_of, wrong_value
+from tandem.contracts import callable_name, facts_of, is_foreign, iterate_innermost
+from tandem.contracts.outputs import WrongOutput, place_of, versions_of, wrong_value
+from tandem.contracts.stateful import has_state
 from tandem.metrics import Metric
 from tandem.types import CoupledBatch, DecoupledBatch, MatchingBatch, Summary
 
@@ -28,8 +29,7 @@ def is_unproven(loss: Callable) -> bool:
     """Whether a loss from outside the package declares `zero_at_zero_advantage`; those of the
     package are tested. A loss with state must not be called twice."""
     outside = any(is_foreign(part) for _, part in iterate_innermost(loss, ""))
-    stateful = isinstance(unwrap_partial(loss)[0], nn.Module)
-    return facts_of(loss).zero_at_zero_advantage and outside and not stateful
+    return facts_of(loss).zero_at_zero_advantage and outside and not has_state(loss)
 
 
 @torch.enable_grad()

@@ -19,8 +19,16 @@ from tandem.algorithm.controllers import (
 )
 from tandem.algorithm.coupled import entropy_bonus
 from tandem.algorithm.objective import Term, Weigh
-from tandem.contracts import Switch, at_least, declare, facts_of, positive, register_kl
-from tandem.contracts.outputs import callable_name, wrong_value
+from tandem.contracts import (
+    Switch,
+    at_least,
+    callable_name,
+    declare,
+    facts_of,
+    positive,
+    register_kl,
+)
+from tandem.contracts.outputs import wrong_value
 from tandem.losses.reduction import token_mean
 from tandem.types import CoupledBatch, Rollout, Scores
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from tandem.contracts import Facts, Wrapper, facts_of
-from tandem.contracts.outputs import WIDE, WrongOutput, callable_name, place_of, versions_of
+from tandem.contracts import Facts, Wrapper, callable_name, facts_of
+from tandem.contracts.outputs import WIDE, WrongOutput, place_of, versions_of
 from tandem.types import Rollout, Scores
 
 

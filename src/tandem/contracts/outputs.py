@@ -20,7 +20,8 @@ from traceback import walk_tb
 import torch
 from torch import Tensor
 
-from tandem.contracts import facts_of, unwrap_partial
+from tandem.contracts import callable_name, facts_of, unwrap_partial
+from tandem.contracts.parts import fields_of
 from tandem.stop import Stop
 
 WIDE = (torch.float32, torch.float64)
@@ -150,11 +151,11 @@ def refuse_undeclared(
 ) -> None:
     """Raise WrongOutput for a part that reads a field that it did not declare, which is None."""
     absent = {
-        field.name
+        name
         for record in records
         if is_dataclass(record)
-        for field in fields(record)
-        if getattr(record, field.name) is None
+        for name, value in fields_of(record).items()
+        if value is None
     }
     if "NoneType" not in str(error) or not absent:
         return
@@ -206,12 +207,6 @@ def wrong_value(part: Callable, value: object, want: str) -> WrongOutput:
         kind = f"{value.dtype} {[*value.shape]}"
     name = getattr(part, "__qualname__", callable_name(part))
     return WrongOutput(f"{name} at {place_of(part)} returned {kind}; return {want}")
-
-
-def callable_name(part: Callable) -> str:
-    """The name of the function or class of a part."""
-    owner = unwrap_partial(part)[0]
-    return getattr(owner, "__name__", type(owner).__name__)
 
 
 def place_of(part: Callable) -> str:

@@ -53,8 +53,13 @@ def facts_of(component: Callable | None) -> Facts:
 
 def name_of(component: Callable) -> str:
     """The option of a component, else the name of its function or class."""
+    return facts_of(component).option or callable_name(component)
+
+
+def callable_name(component: Callable) -> str:
+    """The name of the function or class of a component."""
     owner, _ = unwrap_partial(component)
-    return facts_of(component).option or getattr(owner, "__name__", type(owner).__name__)
+    return getattr(owner, "__name__", type(owner).__name__)
 
 
 def iterate_innermost(component: Callable, where: str) -> Iterator[tuple[str, Callable]]:
@@ -101,8 +106,13 @@ def numbers_of(component: Callable | None) -> dict[str, Any]:
     """The keywords of a component, bound values over defaults; of a record, its fields."""
     owner, bound = unwrap_partial(component)
     if is_dataclass(owner) and not isinstance(owner, type):
-        return {one.name: getattr(owner, one.name) for one in fields(owner)}
+        return fields_of(owner)
     return defaults_of(owner) | bound
+
+
+def fields_of(record: Any) -> dict[str, Any]:
+    """The fields of a dataclass by name; records in it stay records."""
+    return {field.name: getattr(record, field.name) for field in fields(record)}
 
 
 def parts_of(component: Any, segment: str | None = None) -> Iterator[Callable]:

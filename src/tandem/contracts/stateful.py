@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from typing import Any, Self
 
 from numpy import ndarray
 from torch import Tensor, nn
 
 from tandem.contracts.outputs import WrongOutput, place_of, wrong_value
-from tandem.contracts.parts import unwrap_partial
+from tandem.contracts.parts import fields_of, unwrap_partial
 
 OF_TORCH = vars(nn.Module()).keys()
 
@@ -75,6 +75,11 @@ def metrics_of_state(part: StatefulComponent) -> dict[str, float]:
     return dict(found)
 
 
+def has_state(part: Callable) -> bool:
+    """Whether a part remembers earlier calls, so that it must not be called twice."""
+    return isinstance(unwrap_partial(part)[0], nn.Module)
+
+
 def modules_in(name: str, part: Any) -> Iterator[tuple[str, nn.Module]]:
     """(name, module) of the modules in a component, including those inside wrappers."""
     function, numbers = unwrap_partial(part)
@@ -82,6 +87,6 @@ def modules_in(name: str, part: Any) -> Iterator[tuple[str, nn.Module]]:
         yield name, function
     inside = dict(function) if isinstance(function, Mapping) else numbers
     if is_dataclass(function):
-        inside = {own.name: getattr(function, own.name) for own in fields(function)}
+        inside = fields_of(function)
     for key, value in inside.items():
         yield from modules_in(f"{name}.{key}", value)

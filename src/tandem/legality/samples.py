@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from itertools import product
 from typing import Any
 
-from tandem.contracts import facts_of
+from tandem.contracts import facts_of, numbers_of
 from tandem.data.mixture import complaint
 from tandem.evaluation.settings import Pictures
 from tandem.legality.case import Case, Part, unknown
@@ -91,11 +90,11 @@ def _functions(case: Case) -> dict[str, Callable]:
 
 def metrics_name_a_reward(case: Case) -> Iterator[str]:
     """The rewards that evaluation and dynamic sampling read exist."""
-    collect = case.algorithm.sampling_strategy
-    numbers = collect.keywords if isinstance(collect, partial) else {}
     named = {
         "evaluation.metric": case.plan.evaluation.metric,
-        "algorithm.sampling_strategy.metric": numbers.get("metric"),
+        "algorithm.sampling_strategy.metric": numbers_of(case.algorithm.sampling_strategy).get(
+            "metric"
+        ),
     }
     for key, name in named.items():
         if name is not None and name not in case.rewards:

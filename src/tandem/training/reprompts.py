@@ -14,11 +14,12 @@ import torch
 from tandem.contracts import (
     Facts,
     Wrapper,
+    callable_name,
     facts_of,
     register_reprompt,
     register_sampling_strategy,
 )
-from tandem.contracts.outputs import WrongOutput, callable_name, place_of
+from tandem.contracts.outputs import WrongOutput, place_of
 from tandem.training.collect import RolloutSource, Slots
 from tandem.types import Prompt, Rollout, Scores
 
