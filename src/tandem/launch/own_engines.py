@@ -18,7 +18,7 @@ from tandem.launch.engine_options import Servers
 from tandem.launch.engine_plan import plan
 from tandem.launch.engine_processes import POLL, Watcher
 from tandem.policies.engines.addresses import AddressFile
-from tandem.policies.engines.serving import CPU, ServerOption
+from tandem.policies.engines.serving import CPU
 from tandem.record.terminal import line, say
 from tandem.settings.settings import Devices
 from tandem.stop import EngineUnavailable
@@ -32,7 +32,7 @@ STARTUP, RESTARTS = 1200.0, 3  # the defaults of `tandem engines`
 def own_engines(cfg: DictConfig, trainer: Devices) -> Iterator[None]:
     """Run engines during the block, if the run starts its own. The first rank starts them all."""
     option = build(cfg.rollout).engine
-    if not isinstance(option, ServerOption) or not option.starts or not distributed.is_first():
+    if option is None or not option.starts or not distributed.is_first():
         yield
         return
     if trainer.num_nodes > 1:

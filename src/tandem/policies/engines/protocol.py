@@ -77,6 +77,7 @@ class EngineOption(ABC):
     reports_entropy: ClassVar[bool] = False  # of the distribution that each token was sampled from
     # Reads images: its prompts are `PromptIds`, with `images` among their tokens.
     sees: ClassVar[bool] = False
+    starts: ClassVar[bool] = False  # whether the run starts its servers, on its own devices
     samples_mixed: ClassVar[bool] = True  # under autocast if the trainer computes under autocast
 
     def check(self, sampling: Sampling, lora: Lora | None) -> None:  # noqa: B027, optional

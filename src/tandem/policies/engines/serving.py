@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from tandem.policies.engines.protocol import EngineOption
 from tandem.policies.language.records import Sampling
@@ -40,7 +39,6 @@ class Command:
 class ServerOption(EngineOption):
     """An engine whose servers `tandem engines` can start; a plugin can be one."""
 
-    starts: ClassVar[bool] = False  # whether the run starts the servers, on its own devices
     program: str  # the executable, such as vllm
     folder: str  # where the addresses of its servers are written for `rollout.engine.url=auto`
     url: str | Sequence[str]
