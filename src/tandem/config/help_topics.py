@@ -19,7 +19,7 @@ from tandem.config.meanings import read_file_comments, read_meanings
 from tandem.config.names import ConfigError, unknown
 from tandem.config.options_in_use import find_setter
 from tandem.config.overrides import parse
-from tandem.config.plain import FILLED_IN
+from tandem.config.plain import FILLED_IN, target_of
 from tandem.config.signatures import options, signature
 from tandem.config.targets import resolve
 from tandem.config.values import refuse_unknown_key
@@ -167,7 +167,7 @@ def _annotation(dotted: str, tree: Mapping) -> object:
     for part in dotted.split("."):
         arguments = _arguments(node, kind)
         kind = arguments[part][0] if part in arguments else typing.Any
-        node = node.get(part, ABSENT) if isinstance(node, Mapping) else ABSENT
+        node = _at(node, part)
     return kind
 
 
@@ -202,11 +202,12 @@ def _function_keys(function: Callable, node: Mapping) -> dict[str, tuple[object,
 
 def _docstring(node: object) -> list[str]:
     """The docstring of the function of a node, if it has any."""
-    if not isinstance(node, Mapping) or "_target_" not in node:
+    target = target_of(node)
+    if target is None:
         return []
-    said = inspect.getdoc(resolve(node["_target_"], "--help")) or ""
+    said = inspect.getdoc(resolve(target, "--help")) or ""
     said = ELSEWHERE.split(said)[0].strip()
-    return [f"{node['_target_']}:\n" + _indent(said)] if said else []
+    return [f"{target}:\n" + _indent(said)] if said else []
 
 
 def _indent(text: str) -> str:

@@ -12,6 +12,8 @@ import tokenize
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+from tandem.registry.declared import init_of
+
 Comments = Mapping[int, tuple[str, bool]]  # line -> comment, whether it has the line to itself
 Places = list[tuple[str, int]]  # names with their lines, in order
 # An entry of a defaults list that includes a file of the same folder.
@@ -41,7 +43,7 @@ def _read(owner: Callable) -> dict[str, str]:
         name: " ".join(comments_at(line, starts[number + 1], comments))
         for number, (name, line) in enumerate(places)
     }
-    docs = [inspect.getdoc(owner) or "", *(ast.get_docstring(x) or "" for x in _inits(definition))]
+    docs = [inspect.getdoc(owner) or "", *(ast.get_docstring(x) or "" for x in init_of(definition))]
     return {
         name: meaning for name in said if (meaning := said[name] or _find("\n".join(docs), name))
     }
@@ -68,18 +70,13 @@ def comments_at(line: int, until: int, comments: Comments) -> Iterator[str]:
             yield comments[at][0]
 
 
-def _inits(node: ast.AST) -> list[ast.FunctionDef]:
-    body = node.body if isinstance(node, ast.ClassDef) else []
-    return [x for x in body if isinstance(x, ast.FunctionDef) and x.name == "__init__"]
-
-
 def _places(node: ast.AST) -> tuple[Places, int]:
     """The parameters or fields of a definition, and the line where the last one ends."""
-    if isinstance(node, ast.ClassDef) and not _inits(node):
+    if isinstance(node, ast.ClassDef) and not init_of(node):
         fields = [x for x in node.body if isinstance(x, ast.AnnAssign)]
         places = [(x.target.id, x.lineno) for x in fields]
         return places, fields[-1].end_lineno if fields else 0
-    own = next(iter(_inits(node)), node)
+    own = next(iter(init_of(node)), node)
     given = [*own.args.posonlyargs, *own.args.args, *own.args.kwonlyargs]
     return [(x.arg, x.lineno) for x in given], own.body[0].lineno - 1
 

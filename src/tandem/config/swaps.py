@@ -187,7 +187,7 @@ def select_node(content: Plain, place: str) -> Any:
     """The node at a dotted place; None where there is none."""
     node: Any = content
     for name in place.split("."):
-        node = node.get(name) if isinstance(node, dict) else None
+        node = _as_mapping(node).get(name)
     return node
 
 

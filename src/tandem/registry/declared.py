@@ -78,9 +78,12 @@ def options() -> Mapping[tuple[str, str], Option]:
     return found
 
 
-def init_of(node: ast.ClassDef) -> list[ast.FunctionDef]:
+def init_of(node: Definition) -> list[ast.FunctionDef]:
     """The `__init__` of a class, if it defines one. A dataclass has none: its option is a file."""
-    return [x for x in node.body if isinstance(x, ast.FunctionDef) and x.name == "__init__"]
+    match node:
+        case ast.ClassDef(body=body):
+            return [x for x in body if isinstance(x, ast.FunctionDef) and x.name == "__init__"]
+    return []
 
 
 def _facts(call: ast.Call, module: Module) -> dict[str, ast.expr]:
@@ -103,7 +106,7 @@ def _expand_facts(
 
 def _options_in(module: Module) -> Iterator[tuple[tuple[str, str], Option]]:
     for node in module.tree.body:
-        if isinstance(node, ast.FunctionDef) or (isinstance(node, ast.ClassDef) and init_of(node)):
+        if isinstance(node, ast.FunctionDef) or init_of(node):
             for decorator in node.decorator_list:
                 yield from _option_of(node, decorator, module)
 

@@ -79,7 +79,7 @@ class Checkpoints(Callback):
             self.settle()
             if self.in_user_callbacks:
                 log.warning(CALLBACK_RAISED, module.iteration)
-            if not isinstance(exception, Stop):  # the command line names the command for these
+            if stop is None:  # the command line names the command for these
                 log.warning(self.record.how_to_go_on)
 
     def publish(self, trainer: Trainer, module: PostTraining) -> None:
