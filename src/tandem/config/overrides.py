@@ -24,6 +24,7 @@ from tandem.config.files import Read
 from tandem.config.meant import is_path, suggest
 from tandem.config.names import ConfigError, nearest, unknown
 from tandem.config.own_targets import conf_folder
+from tandem.contracts.bounds import values_of
 from tandem.settings.renamed import present_override
 
 # Groups that take several options.
@@ -140,7 +141,7 @@ def refuse_wrong_options(group: str, chosen: object, menu: Menu) -> None:
         options += menu["algorithm/loss"]
     if isinstance(chosen, list) and group not in TOGETHER:
         raise ConfigError(f"{group}=[{','.join(map(str, chosen))}]: {group} takes one option")
-    names = [str(name) for name in chosen] if isinstance(chosen, list) else [str(chosen)]
+    names = [str(name) for name in values_of(chosen)]
     for name, count in Counter(names).items():
         if name not in options:
             raise ConfigError(_unknown_option(group, name, options))

@@ -11,6 +11,9 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from tandem.contracts.bounds import values_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,14 +29,21 @@ class Given:
 
 def list_programs(node: object, where: str = "") -> Iterator[Given]:
     """The words of each program that parts of a configuration start."""
-    if isinstance(node, list):
-        node = dict(enumerate(node))
-    if not isinstance(node, Mapping):
-        return
-    if is_program(node):
-        yield from _words_of(node, where)
-    for key, item in node.items():
+    entries = entries_of(node)
+    if is_program(entries):
+        yield from _words_of(entries, where)
+    for key, item in entries.items():
         yield from list_programs(item, f"{where}{key}.")
+
+
+def entries_of(node: object) -> Mapping[Any, object]:
+    """What a part of a configuration holds by key, or by place in a list; a value holds nothing."""
+    match node:
+        case Mapping():
+            return node
+        case list():
+            return dict(enumerate(node))
+    return {}
 
 
 def is_program(node: Mapping[str, object]) -> bool:
@@ -56,7 +66,7 @@ def variables_of(node: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     for key, names in node.items():
         if not str(key).endswith("_env"):
             continue
-        for name in names if isinstance(names, list) else [names]:
+        for name in values_of(names):
             if name and os.environ.get(str(name)):
                 yield str(key), str(name)
 
@@ -68,9 +78,7 @@ def spell(command: Sequence[object]) -> str:
 
 def list_engines(config: Mapping[str, object]) -> Iterator[str]:
     """The engine that a run starts, with the model that it serves."""
-    rollout, model = config.get("rollout"), config.get("model")
-    engine = rollout.get("engine") if isinstance(rollout, Mapping) else None
-    if isinstance(engine, Mapping) and engine.get("starts") not in (None, False):
-        path = model.get("path") if isinstance(model, Mapping) else None
-        served = config.get("continue_from") or path
+    engine = entries_of(entries_of(config.get("rollout")).get("engine"))
+    if engine.get("starts") not in (None, False):
+        served = config.get("continue_from") or entries_of(config.get("model")).get("path")
         yield f"{engine.get('_target_')} of {served}"

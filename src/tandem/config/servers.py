@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from tandem.config.programs import is_program, variables_of
+from tandem.config.programs import entries_of, is_program, variables_of
+from tandem.contracts.bounds import values_of
 from tandem.remote import is_address
 from tandem.remote.transport import LOOPBACK
 
@@ -32,19 +33,15 @@ def list_elsewhere(config: Mapping[str, object]) -> Iterator[Asked]:
 
 def _list_asked(node: object, where: str, *, placed: bool = False) -> Iterator[Asked]:
     """placed: the addresses of this part are given beside it."""
-    if isinstance(node, list):
-        for place, item in enumerate(node):
-            yield from _list_asked(item, f"{where}{place}.")
-    if not isinstance(node, Mapping):
-        return
-    hosts, sent = hosts_of(node.get("url")), list(variables_of(node))
-    for host in hosts or ([] if placed or is_program(node) else [""]):
+    entries = entries_of(node)
+    hosts, sent = hosts_of(entries.get("url")), list(variables_of(entries))
+    for host in hosts or ([] if placed or is_program(entries) else [""]):
         for key, name in sent:
             yield Asked(key=f"{where}{key}", host=host, variable=name)
         if host and not sent:
             yield Asked(key=f"{where}url", host=host, variable=None)
-    yield from (teachers := list(_list_teachers(node, where)))
-    for key, item in node.items():
+    yield from (teachers := list(_list_teachers(entries, where)))
+    for key, item in entries.items():
         inner = f"{where}{key}."
         yield from _list_asked(item, inner, placed=bool(teachers) and key == "server")
 
@@ -54,7 +51,7 @@ def _list_teachers(node: Mapping[str, object], where: str) -> Iterator[Asked]:
     folders, server = node.get("folders"), node.get("server")
     if not isinstance(folders, Mapping):
         return
-    options = server.items() if isinstance(server, Mapping) else ()
+    options = entries_of(server).items()
     for source, address in folders.items():
         own = {key: x.get(source) if isinstance(x, Mapping) else x for key, x in options}
         sent = list(variables_of(own))
@@ -67,7 +64,7 @@ def _list_teachers(node: Mapping[str, object], where: str) -> Iterator[Asked]:
 
 def hosts_of(url: object) -> list[str]:
     """The hosts of one address or of a list."""
-    named = [_host(one) for one in (url if isinstance(url, list) else [url])]
+    named = map(_host, values_of(url))
     return [host for host in named if host]
 
 

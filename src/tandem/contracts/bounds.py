@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 INF = float("inf")
 
@@ -15,6 +15,12 @@ class Limit(Protocol):
 
     def violation(self, value: object) -> str | None:
         """The condition that the value violates, in words; None: it violates none."""
+
+
+def values_of(given: object) -> list[Any]:
+    """The values of a list or tuple; anything else, such as a text, is one value."""
+    several = isinstance(given, Sequence) and not isinstance(given, str | bytes)
+    return [*given] if several else [given]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +39,7 @@ class Bound:
 
     def violation(self, value: object) -> str | None:
         """The violated bound, in words; None: the value is inside, or not a number."""
-        numbers = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
-        judged = [n for n in numbers if type(n) in (int, float)]
+        judged = [n for n in values_of(value) if type(n) in (int, float)]
         return None if all(map(self.admits, judged)) else f"must {self}"
 
     def __str__(self) -> str:

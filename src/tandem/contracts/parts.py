@@ -10,6 +10,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from tandem.contracts.admitted import refuse_missing_numbers
+from tandem.contracts.bounds import values_of
 from tandem.contracts.facts import NOTHING, Facts
 
 
@@ -147,8 +148,7 @@ def rewards_read_by(component: Any) -> set[str]:
 def named_rewards_of(part: Callable) -> Iterator[tuple[str, str]]:
     """(number, reward) of the rewards that a part names in its own numbers."""
     for number in facts_of(part).named_rewards:
-        given = numbers_of(part)[number] or ()
-        for name in (given,) if isinstance(given, str) else given:
+        for name in values_of(numbers_of(part)[number] or ()):
             yield number, name
 
 

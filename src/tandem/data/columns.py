@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from functools import reduce
 from pathlib import Path
 
+from tandem.contracts.bounds import values_of
 from tandem.data.checks import OWN_KEYS
 from tandem.data.decoding import SHOWN, Decoding
 from tandem.data.images import KEY, show_stored, with_images
@@ -66,7 +67,7 @@ def to_row(row: Mapping, columns: Columns, answers: Decoding) -> dict:
     question, used = read.pop("prompt"), (*OWN_KEYS, *named.values())
     read["answer"] = _answer(read.get("answer"), columns)
     if "images" in read:
-        read["images"] = _as_list(read["images"])
+        read["images"] = [] if read["images"] is None else values_of(read["images"])
     for side in {"chosen", "rejected"} & read.keys():
         read[side] = _last_turn(read[side])
     # A column read in part also becomes a field; unnamed files do not.
@@ -107,11 +108,6 @@ def _show(name: str, said: object, decode: Decoding) -> object:
             except ValueError as problem:
                 raise ValueError(f"`{name}`: {file} {problem}") from None
     return said
-
-
-def _as_list(said: object) -> list[Picture]:
-    """The pictures of a row, which may be one, a list, or none."""
-    return said if isinstance(said, list) else [] if said is None else [said]
 
 
 def _last_turn(answer: object) -> object:

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import NoReturn
 
 from tandem.contracts import declare, register_environment
+from tandem.contracts.bounds import values_of
 from tandem.contracts.extras import need_extra
 from tandem.environments.protocol import About, Move, Said
 from tandem.remote import Breaker, RemoteError, Session, SessionLimits, Sessions
@@ -57,7 +58,7 @@ class OpenEnv:
     ) -> None:
         if find_spec("websockets") is None:
             raise ValueError(need_extra(f"url={url}", "openenv"))
-        urls = [url] if isinstance(url, str) else list(url)
+        urls = values_of(url)
         if not urls:
             raise ValueError("url=[]: give the address of a server, or a list of addresses")
         breaker = breaker or Breaker()

@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tandem.contracts.bounds import values_of
+
 Call = tuple[str, Mapping[str, Any]]  # the name of a tool, and its arguments
 DEEPEST = 32  # levels of lists and objects that are read
 TYPES = {
@@ -99,8 +101,7 @@ def fits(value: Any, schema: Mapping) -> bool:
 
 def kinds_of(schema: Mapping) -> list[str]:
     """The types that a schema names; none: any."""
-    kinds = schema.get("type", [])
-    return [kinds] if isinstance(kinds, str) else kinds
+    return values_of(schema.get("type", []))
 
 
 def is_of(value: Any, kind: str) -> bool:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tandem.contracts import positive
+from tandem.contracts.bounds import values_of
 from tandem.policies.weights import layers_of
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def targets_within(part: nn.Module, model: nn.Module, lora: Lora) -> str:
     wanted = lora.target_modules
     if wanted == "all-linear":
         wanted = sorted({name.rpartition(".")[2] for name in layers_of(part, nn.Linear)})
-    names = "|".join(map(re.escape, [wanted] if isinstance(wanted, str) else wanted))
+    names = "|".join(map(re.escape, values_of(wanted)))
     return rf"{re.escape(prefix)}\.(.*\.)?({names})"
 
 

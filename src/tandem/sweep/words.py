@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 from tandem.config.composition import compose_with_hydra, make_loader, read_option
 from tandem.config.names import ConfigError
 from tandem.config.overrides import list_options, parse
+from tandem.contracts.bounds import values_of
 from tandem.sweep.swept_numbers import replace_words
 
 LONGEST = 100  # characters of a readable folder name
@@ -205,7 +206,7 @@ def _sets(one: Override, other: Override) -> bool:
 def _refuse_more_than_a_sweep(overrides: Sequence[str]) -> None:
     """Raise ConfigError for an option of `sweep` that sets anything but swept values."""
     chosen = [part.value() for part in parse(overrides) if part.key_or_group == "sweep"]
-    names = [name for value in chosen for name in (value if isinstance(value, list) else [value])]
+    names = [name for value in chosen for name in values_of(value)]
     for name in names:
         node = read_option("sweep", name, overrides)
         others = [key for key in node if key != "hydra"]

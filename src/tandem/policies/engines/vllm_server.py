@@ -12,6 +12,7 @@ from typing import Annotated, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from tandem.contracts import positive
+from tandem.contracts.bounds import values_of
 from tandem.policies.engines.addresses import AUTO, find_urls
 from tandem.policies.engines.fleet import Fleet
 from tandem.policies.engines.protocol import Hostable, RolloutEngine
@@ -87,7 +88,7 @@ class VllmServer(ServerOption):
         if self.url == AUTO:
             folder = Path(self.folder).expanduser()
             return find_urls(folder, patience=self.patience, own=self.starts)
-        return (self.url,) if isinstance(self.url, str) else tuple(self.url)
+        return values_of(self.url)
 
     def command(self, served: Served, sampling: Sampling, lora: Lora | None) -> Command:
         """The command by which `tandem engines` starts a server; vLLM 0.32 or later."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tandem.contracts.bounds import values_of
 from tandem.types import Picture, Prompt
 
 
@@ -192,7 +193,7 @@ class Chat:
 
 def list_ends(tokenizer: Any, configured: int | Sequence[int] | None) -> tuple[int, ...]:
     """All end tokens: those of the generation configuration, and the tokenizer's own."""
-    several = [configured] if isinstance(configured, int) else list(configured or ())
+    several = [] if configured is None else values_of(configured)
     own = tokenizer.eos_token_id
     return tuple(dict.fromkeys(several if own is None else [*several, own]))
 
