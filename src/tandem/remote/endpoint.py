@@ -12,7 +12,7 @@ from typing import TypeVar
 from tandem.contracts import declare
 from tandem.remote.breaker import Breaker
 from tandem.remote.exchange import JSON, Limits, Reply, Wire, check_address
-from tandem.remote.faults import BadReply, LeftAlone, RemoteError, Unwell
+from tandem.remote.faults import BadReply, LeftAlone, RemoteError
 from tandem.remote.transport import Request, transport_to
 
 Answer = TypeVar("Answer")
@@ -155,8 +155,7 @@ class Endpoint:
             raise BadReply(f"{request.url}: {error}; see {self.wire.keys['url']}") from None
 
     def _wait(self, error: RemoteError, attempt: int, request: Request) -> float:
-        asked = error.retry_after if isinstance(error, Unwell) else None
-        return max(self.retries.pause(attempt, request.body), asked or 0.0)
+        return max(self.retries.pause(attempt, request.body), error.retry_after or 0.0)
 
 
 def admit(breaker: Breaker, url: str, where: str) -> int:

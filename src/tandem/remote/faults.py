@@ -8,6 +8,8 @@ class RemoteError(RuntimeError):
 
     passing = False  # whether a retry of the same request may succeed
     ill = True  # whether the endpoint is at fault, not the request
+    status: int | None = None  # of the reply; None: it has none, or an unexpected one
+    retry_after: float | None = None  # seconds that the endpoint asks for; None: not given
 
 
 class Unreachable(RemoteError):
@@ -31,7 +33,7 @@ class Unwell(RemoteError):
         super().__init__(text)
         self.status = status
         self.ill = status != 429  # a server that limits its load is healthy
-        self.retry_after = retry_after  # seconds that the endpoint asks for; None: not given
+        self.retry_after = retry_after
 
 
 class Rejected(RemoteError):

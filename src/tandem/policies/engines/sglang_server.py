@@ -15,7 +15,7 @@ from tandem.policies.engines.vllm_client import VllmClient
 from tandem.policies.engines.vllm_server import VllmServer
 from tandem.policies.language.records import Sampling
 from tandem.policies.lora import Lora
-from tandem.remote import Endpoint, Rejected
+from tandem.remote import Endpoint, RemoteError
 
 
 class SglangClient(VllmClient):
@@ -31,7 +31,7 @@ class SglangClient(VllmClient):
         if tag == "kv_cache" or not self.adapter:  # the base weights of adapters stayed
             super().wake(tag)
 
-    def _lacks_adapter(self, error: Rejected, question: Question) -> bool:
+    def _lacks_adapter(self, error: RemoteError, question: Question) -> bool:
         """Whether a restarted server refused an adapter that it no longer has."""
         wanted = self.adapter and error.status == REFUSED
         return wanted and question.model not in self.api.models()

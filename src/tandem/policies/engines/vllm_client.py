@@ -30,7 +30,7 @@ from tandem.policies.engines.transfer import Broadcast
 from tandem.policies.engines.vllm_api import UNKNOWN, VllmApi, ignore_body, unavailable
 from tandem.policies.engines.weight_store import WeightStore
 from tandem.policies.language.records import Answers, Endings, Sampling
-from tandem.remote import Endpoint, Rejected, RemoteError, Reply, as_body, as_json, ask_again
+from tandem.remote import Endpoint, RemoteError, Reply, as_body, as_json, ask_again
 
 SEEDS = 2**63 - 1
 
@@ -136,7 +136,7 @@ class VllmClient(RolloutEngine):
         try:
             return ask_again(partial(ask, read=partial(self._read, question)))
         except RemoteError as error:
-            if isinstance(error, Rejected) and self._lacks_adapter(error, question):
+            if self._lacks_adapter(error, question):
                 raise Forgotten(str(error)) from None
             raise unavailable(error) from None
 
@@ -153,7 +153,7 @@ class VllmClient(RolloutEngine):
                 raise Forgotten(f"the server sampled with {span.version}, not {question.version}")
         return row
 
-    def _lacks_adapter(self, error: Rejected, question: Question) -> bool:
+    def _lacks_adapter(self, error: RemoteError, question: Question) -> bool:
         """Whether the server lacks the requested adapter."""
         return error.status == UNKNOWN and self.adapter
 
