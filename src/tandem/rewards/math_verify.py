@@ -28,9 +28,10 @@ class MathVerify:
         self.workers = Workers("math_verify", count=workers, timeout=timeout)
 
     def __call__(self, outputs: Sequence[str], prompts: Sequence[Prompt]) -> list[Verdict]:
-        known = [place for place, prompt in enumerate(prompts) if prompt.answer is not None]
-        verdicts: list[Verdict] = [None] * len(outputs)
-        requests = [{"output": outputs[i], "answer": prompts[i].answer} for i in known]
-        for place, verdict in zip(known, self.workers(requests), strict=True):
-            verdicts[place] = verdict
-        return verdicts
+        answers = [prompt.answer for prompt in prompts]
+        return self.workers(
+            [
+                None if answer is None else {"output": output, "answer": answer}
+                for output, answer in zip(outputs, answers, strict=True)
+            ]
+        )

@@ -32,14 +32,13 @@ class ReasoningGym:
         self.workers = Workers("reasoning_gym", count=workers, timeout=timeout)
 
     def __call__(self, outputs: Sequence[str], prompts: Sequence[Prompt]) -> list[Verdict]:
-        known = [i for i, prompt in enumerate(prompts) if "reasoning_gym" in prompt.fields]
-        verdicts: list[Verdict] = [None] * len(outputs)
-        requests = [
-            {**prompts[i].fields["reasoning_gym"], "output": answer_of(outputs[i])} for i in known
-        ]
-        for place, verdict in zip(known, self.workers(requests), strict=True):
-            verdicts[place] = verdict
-        return verdicts
+        tasks = [prompt.fields.get("reasoning_gym") for prompt in prompts]
+        return self.workers(
+            [
+                None if task is None else {**task, "output": answer_of(output)}
+                for output, task in zip(outputs, tasks, strict=True)
+            ]
+        )
 
 
 def answer_of(output: str) -> str:

@@ -33,12 +33,14 @@ class Workers:
         for worker in self.workers:
             self.idle.put(worker)
 
-    def __call__(self, requests: Sequence[Mapping]) -> list[Verdict]:
-        """One verdict per request, in their order."""
+    def __call__(self, requests: Sequence[Mapping | None]) -> list[Verdict]:
+        """One verdict per request, in their order; None where there is nothing to judge."""
         with ThreadPoolExecutor(len(self.workers)) as threads:
             return list(threads.map(self._judge, requests))
 
-    def _judge(self, request: Mapping) -> Verdict:
+    def _judge(self, request: Mapping | None) -> Verdict:
+        if request is None:
+            return None
         worker = self.idle.get()
         try:
             return worker.ask(request)
