@@ -25,11 +25,6 @@ class Components(nn.ModuleDict):
         super().__init__({**transformers, **readers})
         self.readers = tuple(readers)
 
-    def painter(self) -> nn.Module:
-        """The network that predicts velocities: one or several transformers."""
-        parts = {name: part for name, part in self.items() if name not in self.readers}
-        return Components(parts) if len(parts) > 1 else next(iter(parts.values()))
-
 
 def components(network: nn.Module) -> dict[str, nn.Module]:
     """The networks of a policy by name: a single transformer, or several networks."""
@@ -39,6 +34,17 @@ def components(network: nn.Module) -> dict[str, nn.Module]:
 def readers_of(network: nn.Module) -> tuple[str, ...]:
     """The names of the trained encoders of a policy; a single transformer has none."""
     return network.readers if isinstance(network, Components) else ()
+
+
+def painter_of(network: nn.Module) -> nn.Module:
+    """The network that predicts velocities: one or several transformers."""
+    readers = readers_of(network)
+    return join({name: x for name, x in components(network).items() if name not in readers})
+
+
+def join(parts: Mapping[str, nn.Module]) -> nn.Module:
+    """Several networks as one; a single one stays as it is."""
+    return Components(parts) if len(parts) > 1 else next(iter(parts.values()))
 
 
 @runtime_checkable

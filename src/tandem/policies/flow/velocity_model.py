@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from tandem.contracts.outputs import wrong_value
 from tandem.dynamics.guidance import guide
 from tandem.policies.flow.adapter import Adapter
-from tandem.policies.flow.components import TRANSFORMER, Components, components, readers_of
+from tandem.policies.flow.components import components, join, painter_of, readers_of
 from tandem.policies.flow.embeddings import PromptEmbedding, PromptEmbeddingCache
 from tandem.policies.flow.records import Condition
 from tandem.policies.request import Request
@@ -34,7 +34,7 @@ class VelocityModel:
         compiled: bool = False,
     ) -> None:
         self.network, self.adapter, self.precision = network, adapter, precision
-        painter = network.painter() if isinstance(network, Components) else network
+        painter = painter_of(network)
         self.run = compile_parts(painter) if compiled else painter
         self.reads = bool(readers_of(network))
         self.weights = Replicated()
@@ -103,8 +103,8 @@ class VelocityModel:
 
 def compile_parts(network: nn.Module) -> nn.Module:
     """The same network, with each component compiled separately."""
-    parts = {name: torch.compile(x, dynamic=True) for name, x in components(network).items()}
-    return Components(parts) if isinstance(network, Components) else parts[TRANSFORMER]
+    parts = components(network).items()
+    return join({name: torch.compile(part, dynamic=True) for name, part in parts})
 
 
 class ChunkedForward:
