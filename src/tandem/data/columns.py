@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 
 from tandem.contracts.bounds import values_of
+from tandem.contracts.parts import fields_of
 from tandem.data.checks import OWN_KEYS
 from tandem.data.decoding import SHOWN, Decoding
 from tandem.data.images import KEY, show_stored, with_images
@@ -35,8 +36,8 @@ class Columns:
     @property
     def by_field(self) -> dict[str, str]:
         """Field -> its column."""
-        known = {x.name: getattr(self, x.name) for x in fields(self) if x.name != "answer_pattern"}
-        return {name: column for name, column in known.items() if column is not None}
+        known = fields_of(self).items()
+        return {n: x for n, x in known if n != "answer_pattern" and x is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -189,9 +189,10 @@ def _check_columns(name: str, columns: Columns, features: Mapping) -> None:
     for option, column in columns.by_field.items():
         within = features
         for part in column.split("."):
-            if not isinstance(within, Mapping) or part not in within:
-                there = sorted(within) if isinstance(within, Mapping) else "no parts"
+            parts = within if isinstance(within, Mapping) else {}
+            if part not in parts:
+                there = sorted(parts) or "no parts"
                 raise ValueError(
                     f"data.columns.{option}={column}: {name} has no such column, only {there}"
                 )
-            within = within[part]
+            within = parts[part]

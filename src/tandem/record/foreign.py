@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ def _is_of_wandb(place: Path, folder: Path) -> bool:
 
 def _raise(error: OSError) -> None:
     """A folder that cannot be read may hold links; one that is gone holds none."""
-    if not isinstance(error, FileNotFoundError):
+    with suppress(FileNotFoundError):
         raise error
 
 
