@@ -55,6 +55,8 @@ class Stop(RuntimeError):
     save a checkpoint.
     """
 
+    may_save = True  # whether a checkpoint may be written at the end
+
     def __init__(
         self, message: str, *, change: str = "", page: str = "", together: bool = False
     ) -> None:

@@ -48,6 +48,8 @@ Entries = dict[str, dict[str, int | str]]  # file -> bytes and sha256
 class CheckpointError(Stop):
     """A checkpoint could not be written; earlier ones are unchanged."""
 
+    may_save = False
+
 
 def publish(folder: Path, step: int, tensors: Groups, state: Mapping, *, keep: int) -> Path:
     """Make checkpoint `step` appear whole, then drop all but the `keep` newest up to it."""

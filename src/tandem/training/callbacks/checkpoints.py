@@ -16,7 +16,7 @@ from tandem import distributed
 from tandem.policies.weights import select_prefix
 from tandem.record.checkpoint import find_newest_whole, read, to_json
 from tandem.record.optimizer_state import load_optimizer_state, optimizer_state
-from tandem.record.publishing import CheckpointError, Writing
+from tandem.record.publishing import Writing
 from tandem.record.run_record import CHECKPOINTS as FOLDER
 from tandem.record.run_record import RunRecord
 from tandem.record.tensor_files import part_name
@@ -71,7 +71,7 @@ class Checkpoints(Callback):
         if self.writing is not None:
             self.writing.join(None if meet else LAST_SECONDS)
         # A guard in the first iteration has nothing to keep; an engine may have sampled ahead.
-        ended = stop is not None and module.iteration > 0 and not isinstance(stop, CheckpointError)
+        ended = stop is not None and stop.may_save and module.iteration > 0
         waited = isinstance(exception, EngineUnavailable | Abandoned)
         expected = waited or ended or self.in_user_callbacks
         if meet and expected and module.return_to_boundary():
