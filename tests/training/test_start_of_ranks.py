@@ -1,5 +1,8 @@
 """Ranks start from the same prompts and weights."""
 
+from dataclasses import replace
+
+import pytest
 import torch
 from records import rollout
 from torch import distributed
@@ -12,6 +15,7 @@ from tandem.training.inputs import (
     list_changed,
     refuse_unlike_ranks,
 )
+from tandem.types import Picture, Prompt
 
 
 def compare_ranks():
@@ -41,6 +45,27 @@ def test_a_checksum_depends_on_order_and_on_every_tensor():
     moved = {**weights, "b": torch.tensor([1.0, 1.0, 2.0])}
     assert checksum_of_weights(weights) == checksum_of_weights(dict(reversed(weights.items())))
     assert checksum_of_weights(weights) != checksum_of_weights(moved)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"answer": "b"},
+        {"chosen": "c"},
+        {"rejected": "d"},
+        {"fields": {"tests": ["assert f(1) == 2"]}},
+        {"images": (Picture(name="p", height=1, width=1, load=lambda: torch.zeros(1, 1, 3)),)},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_a_checksum_depends_on_what_policies_and_rewards_read_of_a_prompt(changes):
+    plain = Prompt(id=0, source="words", text="a")
+    assert checksum_of_prompts([plain]) != checksum_of_prompts([replace(plain, **changes)])
+
+
+def test_a_checksum_depends_on_no_address():
+    made = [Prompt(id=0, source="words", text="a", fields={"any": object()}) for _ in range(2)]
+    assert checksum_of_prompts(made[:1]) == checksum_of_prompts(made[1:])
 
 
 def test_a_checkpoint_without_checksums_changes_nothing():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +17,8 @@ from tandem import distributed
 from tandem.algorithm.algorithm import Algorithm
 from tandem.algorithm.truncation import CheckedStrategy, CheckedTruncation
 from tandem.config import ConfigError, build
+from tandem.config.plain import iterate_leaves
+from tandem.config.plugins import list_sources
 from tandem.contracts import facts_of, is_foreign
 from tandem.data import Data, InvalidRow, split_overlap
 from tandem.data.images import find_unseen
@@ -29,7 +32,7 @@ from tandem.policies.weights import Precision
 from tandem.rewards import Reward, Rewards
 from tandem.settings.settings import Settings
 from tandem.training.batches import BatchPlan
-from tandem.training.inputs import checksum_of_prompts, checksum_of_weights
+from tandem.training.inputs import checksum_of_code, checksum_of_prompts, checksum_of_weights
 from tandem.training.module import PostTraining
 from tandem.training.offload import OPTIMIZER, with_offloading
 from tandem.types import Prompt
@@ -70,7 +73,7 @@ def assemble(
         guards=settings.guards,
         folder=run_dir,
         make_stream=make_stream,
-        inputs=checksums(policy, prompts, settings),
+        inputs=checksums(policy, prompts, data, cfg),
     )
     return module, data
 
@@ -84,12 +87,20 @@ def full_scores(rewards: Mapping[str, Reward], evaluation: Evaluation) -> dict[s
     return {name: score for name, score in found.items() if rewards[name].weight > 0}
 
 
-def checksums(policy: Policy, prompts: Sequence[Prompt], settings: Settings) -> dict[str, int]:
-    """Of the prompts, and of the weights if there are any yet."""
-    found = {f"data={settings.choices['data']}": checksum_of_prompts(prompts)}
+def checksums(
+    policy: Policy, prompts: Sequence[Prompt], data: Data, cfg: DictConfig
+) -> dict[str, int]:
+    """Of the prompts, the user's code, the precision, and the weights if there are any yet."""
+    targets = [str(value) for key, value in iterate_leaves(cfg) if key.endswith("_target_")]
+    found = {
+        f"data={cfg.choices.data}": checksum_of_prompts(prompts),
+        f"data={cfg.choices.data} of the evaluation": checksum_of_prompts(data.eval),
+        "trainer.precision": zlib.crc32(cfg.trainer.precision.encode()),
+        **checksum_of_code(list_sources(targets)),
+    }
     weights = policy.weights()
     if not any(x.is_meta for x in weights.values()):
-        found[f"model={settings.choices['model']}"] = checksum_of_weights(weights)
+        found[f"model={cfg.choices.model}"] = checksum_of_weights(weights)
     return found
 
 

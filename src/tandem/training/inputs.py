@@ -2,24 +2,47 @@
 
 from __future__ import annotations
 
+import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from torch import Tensor
 
 from tandem import distributed
 from tandem.stop import Stop
-from tandem.types import Prompt
+from tandem.types import Picture, Prompt
 
 Checksums = Mapping[str, int]  # such as data=sort_letters -> of its prompts
 
 
 def checksum_of_prompts(prompts: Sequence[Prompt]) -> int:
-    """Of their ids, questions and answers, in order."""
+    """Of what a policy and a reward read of them, in order."""
     found = 0
     for prompt in prompts:
-        said = f"{prompt.id}\0{prompt.text or prompt.messages}\0{prompt.answer}\0"
-        found = zlib.crc32(said.encode(errors="surrogatepass"), found)
+        read = (prompt.id, prompt.text, prompt.messages, prompt.images, prompt.answer)
+        read += (prompt.chosen, prompt.rejected, prompt.fields)
+        said = json.dumps(read, default=_to_json, skipkeys=True)
+        found = zlib.crc32(said.encode(), found)
+    return found
+
+
+def _to_json(value: object) -> object:
+    """The content of a record; the type of any other object, whose repr may hold its address."""
+    match value:
+        case Picture():
+            return value.name
+        case Mapping():
+            return dict(value)
+    return type(value).__name__
+
+
+def checksum_of_code(places: Iterable[Path]) -> dict[str, int]:
+    """Of the bytes of each file, or of all modules of each folder, by its name."""
+    found = {}
+    for place in places:
+        files = sorted(place.rglob("*.py")) if place.is_dir() else [place]
+        found[f"plugins: {place.name}"] = zlib.crc32(b"".join(file.read_bytes() for file in files))
     return found
 
 
@@ -39,15 +62,15 @@ def refuse_unlike_ranks(own: Checksums) -> None:
     unlike = [name for name in names if len({one.get(name, names[name]) for one in of_ranks}) > 1]
     if unlike:
         raise Stop(
-            f"{unlike[0]} differs between ranks; let it depend on its arguments alone, and draw "
-            "by tandem.rng from its seed"
+            f"{unlike[0]} differs between ranks; let it depend on its arguments alone, draw by "
+            "tandem.rng from its seed, and give all ranks the same files"
         )
 
 
 def list_changed(own: Checksums, before: Checksums) -> list[str]:
     """A line for each input that a checkpoint was not written with."""
     return [
-        f"{name} has changed: the resumed run differs from one without a break"
+        f"{name} has changed: the resumed run may differ from one without a break"
         for name in own
         if before.get(name, own[name]) != own[name]
     ]
