@@ -13,7 +13,8 @@ from written_runs import wordy, write_run, write_sweep
 from tandem.compare import expected_bands
 from tandem.compare.__main__ import main
 from tandem.compare.comparison import Request, compare
-from tandem.compare.report.write import write_report
+from tandem.compare.report.payload import make_empty_payload
+from tandem.compare.report.write import write_page, write_report
 from tandem.record import durable
 from tandem.record.reading.runs import find, read
 from tandem.record.reading.variants import group_runs
@@ -174,6 +175,12 @@ def test_what_a_model_wrote_stays_text(sweep):
     page = page_of(sweep)
     assert EVIL not in page and "a &lt;title&gt;" in page
     assert page.count("</script>") == 2
+
+
+def test_a_title_is_text_also_where_it_reads_like_a_mark_of_the_page():
+    page = write_page(make_empty_payload("nothing yet"), "{{script}} {{data}} {{connect}}")
+    assert page.count("<h1>{{script}} {{data}} {{connect}}</h1>") == 1
+    assert page.count('"nothing yet"') == 1
 
 
 def test_nothing_is_fetched(sweep):

@@ -41,10 +41,10 @@ def write_page(data: Mapping[str, object], title: str, *, live: bool = False) ->
         # A closing script tag ends the element even inside a string.
         "data": json.dumps(data).replace("<", "\\u003c"),
     }
-    text = (files / "report.html").read_text()
-    for name in ("title", "connect", "style", "script", "data"):
-        text = text.replace(f"{{{{{name}}}}}", parts[name])
-    return text
+    # In one pass, as a title may hold the mark of another part.
+    return re.sub(
+        r"\{\{(\w+)\}\}", lambda mark: parts[mark[1]], (files / "report.html").read_text()
+    )
 
 
 def list_written(folder: Path) -> set[str]:
