@@ -25,6 +25,7 @@ STRIPS = TEMPLATE.replace(
 COUNTS = TEMPLATE.replace(
     "<|im_start|>{{ message.role }}", "<|im_start|>{{ message.role }} {{ loop.length }}"
 )
+SHORT = "{% if messages | length > 1 %}{{ raise_exception('one turn') }}{% endif %}" + TEMPLATE
 ENDLESS = TEMPLATE.replace("<|im_end|>\n", "\n")
 USER = {"role": "user", "content": "higher"}
 
@@ -60,6 +61,7 @@ def test_a_history_is_what_the_template_writes_and_the_move_as_it_was_sampled(te
     [
         (COUNTS, "a second turn of the assistant is followed by a different text"),
         (ENDLESS, "not followed by an end token"),
+        (SHORT, r"a turn of the assistant is refused \(one turn\)"),
     ],
 )
 def test_a_template_that_cannot_be_continued_exactly_is_refused_with_the_fix(template, why):

@@ -112,6 +112,29 @@ def test_what_cannot_be_answered_is_left_out_with_its_reason():
     assert sorted(dropped, key=lambda pair: pair[0].id) == sorted(bad, key=lambda p: p[0].id)
 
 
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{{ 'a' + 1 }}", 'TypeError: can only concatenate str (not "int") to str'),
+        ("{% for i in range(10 ** 9) %}{% endfor %}", "OverflowError: Range too big."),
+        ("{{ raise_exception('no\ntools') }}", "no tools"),
+    ],
+)
+def test_whatever_a_template_raises_is_the_reason_in_one_line(tmp_path, template, said):
+    (file := tmp_path / "template.jinja").write_text(template)
+    kept, [(_, reason)] = Chat(byte_tokenizer(), ChatOptions(template=str(file))).admit(
+        [talk("hi")], None
+    )
+    assert not kept
+    assert reason.startswith(f"is refused by the chat template: {said}")
+
+
+def test_a_template_that_is_no_text_is_refused_by_its_key(tmp_path):
+    (file := tmp_path / "template.jinja").write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match=r"^model.chat_template=.*jinja is not a text in UTF-8"):
+        Chat(byte_tokenizer(), ChatOptions(template=str(file)))
+
+
 def test_a_function_of_a_model_gives_its_tokenizer_too():
     with pytest.raises(
         ValueError, match="returned a Qwen3ForCausalLM; it must return the model and"

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from tandem.policies.language import message_frames
-from tandem.policies.language.chat import Chat
+from tandem.policies.language.chat import Chat, TemplateFault
 from tandem.policies.language.message_frames import Unreadable, cut, pieces_of, split, with_marks
 from tandem.policies.language.shortening import Shortener, plain_ids
 from tandem.types import IMAGE, Picture, Prompt
@@ -62,7 +62,10 @@ class Bridge:
         self.special = {*self.tokenizer.all_special_ids, *self.ends} - {chat.unknown}
         self.end = [] if self.tokenizer.eos_token_id is None else [self.tokenizer.eos_token_id]
         if self.has_template:
-            self.end = self.check_template()
+            try:
+                self.end = self.check_template()
+            except TemplateFault as error:
+                raise ValueError(self.refusal("a", f"is refused ({error})")) from error
 
     def turn_ids(
         self, messages: Sequence[Message], move: Sequence[int], images: Sequence[Picture] = ()
@@ -193,13 +196,11 @@ class Bridge:
 
     def check_tools(self) -> None:
         """Raise ValueError if the template renders no tools, or no replies of tools."""
-        from jinja2 import TemplateError
-
         told = self.render([ASKED])
         name = self.tools[0]["function"]["name"]
         try:
             answered = name in told and ANSWERED["content"] in self.tail([FROM_TOOL])
-        except TemplateError:
+        except TemplateFault:
             answered = False
         if not answered:
             raise ValueError(

@@ -20,6 +20,10 @@ class ChatOptions:
     template: str | None = None  # a Jinja file, instead of the model's own template
 
 
+class TemplateFault(ValueError):
+    """Why a chat template cannot render messages."""
+
+
 class Chat:
     """A tokenizer with its chat template."""
 
@@ -49,18 +53,24 @@ class Chat:
     def render(
         self, messages: Sequence[Mapping[str, object]], tools: Sequence[Mapping] = ()
     ) -> str:
-        """The template's text of messages and tool schemas, up to the beginning of the answer."""
+        """The template's text of messages and tool schemas, up to the beginning of the answer.
+
+        Raises TemplateFault.
+        """
         thinking = self.talk.enable_thinking
-        options = {} if thinking is None else {"enable_thinking": thinking}
+        options: dict[str, Any] = {} if thinking is None else {"enable_thinking": thinking}
         if tools:
             options["tools"] = [dict(tool) for tool in tools]
-        return self.tokenizer.apply_chat_template(
-            list(messages),
-            chat_template=self.template,
-            tokenize=False,
-            add_generation_prompt=True,
-            **options,
-        )
+        try:
+            return self.tokenizer.apply_chat_template(
+                list(messages),
+                chat_template=self.template,
+                tokenize=False,
+                add_generation_prompt=True,
+                **options,
+            )
+        except Exception as error:  # a template is a program of others and may raise anything
+            raise TemplateFault(describe_fault(error)) from error
 
     def images(self, prompts: Sequence[Prompt]) -> tuple[tuple[Picture, ...], ...] | None:
         """The images of each; None: the model reads text alone."""
@@ -172,11 +182,9 @@ class Chat:
         """Why the chat template rejects the messages; None: accepted."""
         if prompt.text is not None:
             return None
-        from jinja2 import TemplateError
-
         try:
             self.text(prompt)
-        except TemplateError as error:  # raised by templates: wrong roles, no system prompt
+        except TemplateFault as error:  # wrong roles, no system prompt
             return f"is refused by the chat template: {error}"
         return None
 
@@ -198,13 +206,27 @@ def list_ends(tokenizer: Any, configured: int | Sequence[int] | None) -> tuple[i
     return tuple(dict.fromkeys(several if own is None else [*several, own]))
 
 
+def describe_fault(error: Exception) -> str:
+    """One line; of what a template does not raise on purpose, with its type."""
+    from jinja2 import TemplateError
+
+    said = " ".join(str(error).split())
+    return said if isinstance(error, TemplateError) else f"{type(error).__name__}: {said}"
+
+
 def read_template(path: Path) -> str:
-    """The text of a chat template. Raises ValueError if the file does not exist."""
+    """The text of a chat template. Raises ValueError for a file that cannot be read."""
     if not path.is_file():
         raise ValueError(
             f"model.chat_template={path} does not exist; set it to a Jinja file or null"
         )
-    return path.read_text(encoding="utf-8")
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"model.chat_template={path} is not a text in UTF-8 ({error.reason}); "
+            "set it to a Jinja file or null"
+        ) from error
 
 
 def fault(ids: Sequence[int], limit: int | None) -> str | None:
