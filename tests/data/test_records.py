@@ -39,6 +39,11 @@ def test_prompts_in_a_list_and_ids_of_numpy_are_as_good():
             "its answer is of list; give str or None",
         ),
         ((make_prompt(text=5),), "its text is of int; give str or None"),
+        ((make_prompt(text=None, messages=()),), "its messages are empty; give at least one"),
+        *(
+            ((make_prompt(text=None, messages=(message,)),), "; give texts as role and content")
+            for message in ("cab", {"content": "cab"}, {"role": "user", "content": None})
+        ),
         ((make_prompt(source=None),), "its source is of NoneType; give str"),
         ((make_prompt(fields=None),), "its fields is of NoneType; give Mapping"),
         ((make_prompt(rewards=()),), "rewards=.. of a prompt names none; None is all of them"),

@@ -148,7 +148,19 @@ def refuse_unlike(split: str, prompts: object) -> None:
             raise ValueError(
                 f"Data.{split}: rewards=() of a prompt names none; None is all of them"
             )
+        if prompt.messages is not None:
+            _refuse_messages(f"a prompt of Data.{split} (id {prompt.id})", prompt.messages)
         groups_to_report(prompt)
+
+
+def _refuse_messages(which: str, messages: Sequence[object]) -> None:
+    if not messages:
+        raise ValueError(f"{which}: its messages are empty; give at least one")
+    for message in messages:
+        match message:
+            case {"role": str(), "content": str()}:
+                continue
+        raise ValueError(f"{which}: a message is {message!r:.60}; give texts as role and content")
 
 
 def _refuse_kinds(which: str, own: tuple[type, ...]) -> None:

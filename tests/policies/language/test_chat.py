@@ -112,6 +112,11 @@ def test_what_cannot_be_answered_is_left_out_with_its_reason():
     assert sorted(dropped, key=lambda pair: pair[0].id) == sorted(bad, key=lambda p: p[0].id)
 
 
+def test_a_demonstration_without_a_question_has_the_system_prompt_alone():
+    shown = Prompt(id=0, source="chat", messages=({"role": "assistant", "content": "a"},))
+    assert [one["role"] for one in chat(system_prompt="be brief").question(shown)] == ["system"]
+
+
 @pytest.mark.parametrize(
     ("template", "said"),
     [

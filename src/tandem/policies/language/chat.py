@@ -90,7 +90,7 @@ class Chat:
         if messages[-1]["role"] == "assistant":
             messages.pop()
         system = self.talk.system_prompt
-        if system is None or messages[0]["role"] == "system":
+        if system is None or any(first["role"] == "system" for first in messages[:1]):
             return messages
         return [{"role": "system", "content": system}, *messages]
 
