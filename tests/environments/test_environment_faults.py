@@ -1,6 +1,7 @@
 """A fault of an environment costs only its own episodes, with a reason that is counted."""
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 from worlds import (
@@ -126,7 +127,8 @@ def test_an_episode_whose_opening_raises_is_closed():
 
     class Broken(Counting):
         def begin(self, prompt, key):
-            return type("E", (), {"opening": property(raises), "close": close})()
+            own = {"opening": property(raises), "act": lambda self, move: Said(), "close": close}
+            return type("E", (), own)()
 
     some = plays(1)
     make_environment(Broken(), attempts=1).begin(some)
@@ -144,7 +146,8 @@ def test_an_episode_that_begins_too_late_is_closed(waits):
             own = {"opening": opens} if waits == "opening" else {"opening": Said()}
             if waits == "begin":
                 late.wait(20)
-            return type("E", (), {**own, "close": lambda self: closed.set()})()
+            own |= {"act": lambda self, move: Said(), "close": lambda self: closed.set()}
+            return type("E", (), own)()
 
     some = plays(1)
     make_environment(Slow(), timeout=0.05, attempts=1).begin(some)
@@ -175,6 +178,21 @@ def test_one_episode_that_is_given_to_two_rows_answers_for_another_session():
     some = plays(2)
     make_environment(Single(), attempts=1).begin(some)
     assert [one.lost for one in some] == [None, "begin gave an episode that is already running"]
+
+
+@pytest.mark.parametrize("lacking", ["act", "close"])
+def test_an_episode_without_a_method_is_lost_by_its_name(lacking):
+    class Lacking(Counting):
+        def begin(self, prompt, key):
+            members = {"opening": Said(), "act": lambda move: Said(), "close": lambda: None}
+            del members[lacking]
+            return SimpleNamespace(**members)
+
+    environment, some = make_environment(Lacking(), attempts=1), plays(1)
+    environment.begin(some)
+    environment.close(some)
+    assert some[0].lost.startswith("begin raised AttributeError")
+    assert f"no attribute '{lacking}'" in some[0].lost
 
 
 def test_what_a_world_writes_on_its_prompt_stays_with_it():

@@ -24,6 +24,8 @@ class Beginning:
 
     def __call__(self) -> tuple[Episode, Said]:
         episode = self.world.begin(self.prompt, self.key)
+        if not (callable(episode.act) and callable(episode.close)):  # without one: AttributeError
+            raise Missing("begin gave an episode whose act or close is no method")
         with self.lock:
             self.episode, nobody_waits = episode, self.is_given_up
         try:
