@@ -147,6 +147,25 @@ def test_a_function_of_a_model_gives_its_tokenizer_too():
         small(build=lambda: chat_model()[0])
 
 
+def with_few_tokens(model):
+    model.resize_token_embeddings(5)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (with_few_tokens, r"embeddings of 5 tokens and a tokenizer of \d+; give"),
+        (lambda model: model.requires_grad_(False), "a model without a trainable parameter"),
+    ],
+    ids=["few tokens", "frozen"],
+)
+def test_a_function_of_a_model_gives_what_can_read_and_learn(spoil, said):
+    model, tokenizer = chat_model()
+    spoil(model)
+    with pytest.raises(ValueError, match=f"the function of this model returned {said}"):
+        small(build=lambda: (model, tokenizer))
+
+
 def test_answers_that_leave_a_prompt_no_room_are_refused_by_their_own_key():
     policy = small(build=chat_model, sampling=Sampling(max_new_tokens=128))
     with pytest.raises(

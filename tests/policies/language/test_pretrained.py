@@ -95,7 +95,7 @@ def test_no_path_and_no_function_is_one_line():
 def test_a_model_without_a_cache_is_refused():
     from transformers import MambaConfig, MambaForCausalLM
 
-    config = MambaConfig(vocab_size=40, hidden_size=8, num_hidden_layers=1, state_size=2)
+    config = MambaConfig(vocab_size=264, hidden_size=8, num_hidden_layers=1, state_size=2)
     with pytest.raises(ValueError, match="MambaForCausalLM has no past_key_values"):
         small(build=lambda: (MambaForCausalLM(config), chat_model()[1]))
 

@@ -104,6 +104,17 @@ def build_pretrained(build: Build, numerics: Numerics) -> Pretrained:
             "tokenizer"
         )
     model, tokenizer = made
+    rows = model.get_input_embeddings().weight.shape[0]
+    if rows < len(tokenizer):
+        raise ValueError(
+            f"the function of this model returned embeddings of {rows} tokens and a tokenizer of "
+            f"{len(tokenizer)}; give the model a vocab_size of at least that"
+        )
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ValueError(
+            "the function of this model returned a model without a trainable parameter; leave out "
+            "requires_grad_(False), which model.lora does for itself"
+        )
     if numerics.dtype != "auto":
         model = model.to(DTYPES[numerics.dtype])
     if numerics.attn_implementation is not None:
