@@ -114,14 +114,14 @@ def test_few_steps_come_to_paint_what_fifty_do(tmp_path, algorithm, steps, left)
     assert after < left * before
 
 
+@torch.no_grad()
 def paint(folder: Path, steps: int, key: int) -> torch.Tensor:
     """Images from that many steps of the ODE, 48 per prompt: [prompts, 48, D]."""
     cfg = configuration(folder)
     policy, prompts = load_policy(folder, cfg), build(cfg.data).eval
     schedule = policy.sampling.schedule
     sampling = FlowSampling(steps=steps, kernel=ode, schedule=schedule)
-    with torch.no_grad():
-        rows = policy.sample(prompts, 48, key=key, slots=range(len(prompts)), sampling=sampling)
+    rows = policy.sample(prompts, 48, key=key, slots=range(len(prompts)), sampling=sampling)
     return rows.sample.x0.view(len(prompts), 48, -1)
 
 

@@ -3,6 +3,7 @@
 import shlex
 
 import pytest
+import torch
 
 from tandem.config import ConfigError, check, compose
 
@@ -219,3 +220,9 @@ def test_only_where_a_model_or_reward_says_so_is_a_picture_right():
     assert flow().evaluation.threshold == 0.5
     stable = compose(["model=sd3_5_medium", "data.path=a.txt"])
     assert check(stable).evaluation.threshold is None
+
+
+def test_a_configuration_is_checked_alike_where_a_caller_computes_no_gradients():
+    with torch.no_grad():
+        assert check(flow("dynamics=flow_sde")).dynamics.name == "flow_sde"
+        assert not torch.is_grad_enabled()

@@ -91,6 +91,7 @@ def _find_fault_of_levels(levels: object, again: object, steps: int) -> str | No
     return find_fault(levels, steps)
 
 
+@torch.enable_grad()  # a caller may load a policy without gradients
 def _wrong_steps(dynamics: Dynamics, levels: Tensor, chosen: Sequence[int]) -> Iterator[str]:
     """The fault of the random steps between these levels, [steps + 1]."""
     sigma, after = levels[list(chosen)], levels[[step + 1 for step in chosen]]
