@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.config import ConfigError, compose
+from tandem.config import ConfigError, build, compose
 from tandem.launch.inputs import check_places, read_inputs
 from tandem.launch.preview import preview
 
@@ -95,3 +95,11 @@ def test_a_warm_start_without_a_row_to_imitate_is_refused_in_a_dry_run(rows, tmp
     words = [*ROWS, rows(10, answered=0), "reward=length", "warm_start=['algorithm=sft']"]
     with pytest.raises(ConfigError, match=r"^warm_start: algorithm=sft imitates answers, but no"):
         preview(compose(words), tmp_path / "run", words)
+
+
+def test_the_algorithm_is_built_once_for_all_checks_of_the_data(monkeypatch, rows):
+    built = []
+    monkeypatch.setattr("tandem.launch.inputs.build", lambda x: built.append(x) or build(x))
+    cfg = compose([*ROWS, rows(10, answered=10)])
+    read_inputs(cfg)
+    assert built.count(cfg.algorithm) == 1

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from tandem.algorithm.algorithm import Algorithm
 from tandem.config import ConfigError, build
 from tandem.config.plain import iterate_leaves, to_plain
 from tandem.config.refusals import refusing
@@ -42,9 +43,10 @@ def read_inputs(cfg: DictConfig) -> Data | None:
         with starting(f"data={cfg.choices.data}"):
             data = read_data(cfg)
     check_judges(data, cfg)
-    check_split(data, cfg)
+    algorithm = build(cfg.algorithm)
+    check_split(data, algorithm, cfg)
     reading = {name for name, one in rewards.items() if "answer" in facts_of(one.function).reads}
-    check_answers(data, reading, cfg)
+    check_answers(data, reading, algorithm, cfg)
     return data
 
 
@@ -87,9 +89,9 @@ def check_judges(data: Data, cfg: DictConfig) -> None:
         )
 
 
-def check_split(data: Data, cfg: DictConfig) -> None:
+def check_split(data: Data, algorithm: Algorithm, cfg: DictConfig) -> None:
     """Raise ConfigError for data without a row that the algorithm trains on."""
-    source = training_split(build(cfg.algorithm).needs)
+    source = training_split(algorithm.needs)
     if not data.splits[source]:
         raise ConfigError(
             f"algorithm={cfg.choices.algorithm} {WANTS[source]} of data={cfg.choices.data} has "
@@ -97,10 +99,9 @@ def check_split(data: Data, cfg: DictConfig) -> None:
         )
 
 
-def check_answers(data: Data, reading: Set[str], cfg: DictConfig) -> None:
+def check_answers(data: Data, reading: Set[str], algorithm: Algorithm, cfg: DictConfig) -> None:
     """Raise ConfigError if so many prompts lack an answer that the run would stop for missing
     scores: those whose trained rewards are all among `reading`, the ones that read it."""
-    algorithm = build(cfg.algorithm)
     if not algorithm.learns_from_scores or training_split(algorithm.needs) != "train":
         return
     trained = [name for name, node in cfg.reward.items() if node.get("weight", 1.0)]

@@ -66,7 +66,7 @@ def preview(
     data = read_inputs(cfg) if data is None else data
     if data is not None and start is not None and start.data == cfg.data:
         with naming_warm_start():
-            check_split(data, start)
+            check_split(data, build(start.algorithm), start)
     if job == "train":
         say(prompts_read(data, training_split(build(cfg.algorithm).needs)))
     return settings, data
