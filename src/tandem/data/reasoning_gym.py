@@ -66,7 +66,7 @@ def _select(prompts: Mapping[int, Prompt], start: int, stop: int) -> tuple[Promp
 def _questions(recipe: Mapping[str, Any]) -> list[tuple[str, str | None]]:
     """Question and answer of each index; the answer is None where many are right."""
     if find_spec("reasoning_gym") is None:
-        raise ValueError(need_extra("data=reasoning_gym", "reasoning_gym"))
+        raise ValueError(need_extra("data=reasoning_gym", "reasoning-gym"))
     done = subprocess.run(
         [sys.executable, "-P", str(SCRIPT)],
         input=json.dumps(recipe),

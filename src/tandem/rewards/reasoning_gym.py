@@ -28,7 +28,7 @@ class ReasoningGym:
 
     def __init__(self, *, timeout: float = 5.0, workers: int = 2) -> None:
         if find_spec("reasoning_gym") is None:
-            raise ValueError(need_extra("reward=reasoning_gym", "reasoning_gym"))
+            raise ValueError(need_extra("reward=reasoning_gym", "reasoning-gym"))
         self.workers = Workers("reasoning_gym", count=workers, timeout=timeout)
 
     def __call__(self, outputs: Sequence[str], prompts: Sequence[Prompt]) -> list[Verdict]:

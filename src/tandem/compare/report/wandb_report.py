@@ -74,7 +74,7 @@ def save(found: Comparison, option: str) -> str:
     try:
         import wandb_workspaces  # noqa: F401
     except ImportError:
-        raise ValueError(need_extra("wandb=", "wandb_report")) from None
+        raise ValueError(need_extra("wandb=", "wandb-report")) from None
     from tandem.record import wandb_account
 
     if not wandb_account.is_logged_in():
