@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -85,13 +86,21 @@ def refuse_pickles(path: str | Path, *, key: str, kind: str, part: str = "") -> 
     if not found:
         return
     library, _, name = kind.rpartition(".")
-    inside = f", subfolder='{part}'" if part else ""
+    inside = f", subfolder={_quote(part)}" if part else ""
+    convert = (
+        f"from {library} import {name} as M; M.from_pretrained({_quote(path)}{inside}, "
+        f"use_safetensors=False).save_pretrained({_quote(folder)})"
+    )
     raise ValueError(
         f"{key}={path} has its weights in {found[0]}, a pickle, which runs code when it is read; "
-        f'where you trust who made it, convert it once: python -c "from {library} import {name} '
-        f"as M; M.from_pretrained('{path}'{inside}, use_safetensors=False)"
-        f".save_pretrained('{folder}')\""
+        f"where you trust who made it, convert it once: python -c {shlex.quote(convert)}"
     )
+
+
+def _quote(text: str | Path) -> str:
+    """A literal of Python in double quotes, which stay as they are within the single ones of a
+    shell."""
+    return json.dumps(str(text), ensure_ascii=False)
 
 
 def name_of(kind: type) -> str:

@@ -1,4 +1,6 @@
+import ast
 import json
+import shlex
 
 import pytest
 import torch
@@ -6,6 +8,7 @@ from safetensors.torch import load_file, save_file
 from small_language import NOTHING, chat_model, questions, small
 from torch.testing import assert_close
 
+from tandem.hub import refuse_pickles
 from tandem.policies.language.checkpoint import without_dropout
 from tandem.policies.language.policy import LanguagePolicy, Sampling
 from tandem.policies.request import Request
@@ -163,10 +166,25 @@ def test_weights_in_a_pickle_are_refused_with_the_command_that_converts_them(fol
     with pytest.raises(ValueError, match=r"^model\.path=\S+ has its weights in pyt\S+, a pi") as no:
         load(folder)
     assert "\n" not in str(no.value)
-    exec(str(no.value).partition('python -c "')[2].removesuffix('"'))
+    *_, program, flag, script = shlex.split(str(no.value))
+    assert (program, flag) == ("python", "-c")
+    exec(script)
     load(folder)
     got = load_file(folder / "model.safetensors")
     assert all(torch.equal(got[name], want[name]) for name in got)
+
+
+def test_the_command_that_converts_a_pickle_survives_quotes_in_a_path(tmp_path):
+    folder = tmp_path / """Tom's "own" $HOME"""
+    folder.mkdir()
+    (folder / "pytorch_model.bin").touch()
+    with pytest.raises(ValueError, match="a pickle, which runs code") as no:
+        refuse_pickles(folder, key="model.path", kind="transformers.AutoModel")
+    command = str(no.value).partition("convert it once: ")[2]
+    calls = [
+        one for one in ast.walk(ast.parse(shlex.split(command)[2])) if isinstance(one, ast.Call)
+    ]
+    assert [one.args[0].value for one in calls] == [str(folder)] * 2
 
 
 def test_an_index_of_safetensors_that_names_a_pickle_is_refused(folder):
