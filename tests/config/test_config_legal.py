@@ -251,6 +251,16 @@ def test_an_algorithm_of_another_kind_of_model_is_named_before_its_parts(words, 
         check(cfg)
 
 
+def test_an_algorithm_whose_reward_reads_pictures_asks_for_a_model_of_them():
+    with pytest.raises(ConfigError) as refused:
+        check(compose(["algorithm=gardo"]))
+    assert str(refused.value) == (
+        "reward.nearest_distance reads pictures, but model=tiny_lm makes texts; "
+        "the advantage of algorithm=gardo reads it: set a model of pictures, such as "
+        "model=tiny_flow, or another algorithm"
+    )
+
+
 def test_a_part_that_the_command_line_chose_is_named_itself():
     cfg = compose(words := ["algorithm=flow_grpo", "algorithm/kl=gaussian"])
     cfg.overrides = words

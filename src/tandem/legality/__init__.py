@@ -33,6 +33,7 @@ RULES = (
     *masked.RULES,
     *chains.RULES,
     *domains.RULES,
+    *samples.KINDS,
     *matching.RULES,
     *pictures.RULES,
     *teachers.RULES,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from typing import Any
 
-from tandem.contracts import facts_of, numbers_of
+from tandem.contracts import facts_of, numbers_of, rewards_read_by
 from tandem.data.mixture import complaint
 from tandem.evaluation.settings import Pictures
 from tandem.legality.case import Case, Part, unknown
@@ -48,13 +48,19 @@ def samples_of_a_group_differ(case: Case) -> Iterator[str]:
 
 def rewards_read_what_is_made(case: Case) -> Iterator[str]:
     """A reward of texts needs a language model, one of pictures a flow model."""
-    made = "texts" if case.is_of_texts else "pictures"
+    made, chosen = "texts" if case.is_of_texts else "pictures", case.plan.choices
+    named = rewards_read_by(case.algorithm.advantage)
     for name, function in _functions(case).items():
-        if (read := facts_of(function).judges) not in (None, made):
-            yield (
-                f"reward.{name} reads {read}, but model={case.plan.choices['model']} makes {made}; "
-                f"choose a reward of {made}"
+        if (read := facts_of(function).judges) in (None, made):
+            continue
+        advice = f"choose a reward of {made}"
+        if name in named:  # the algorithm cannot do without it
+            such = "tiny_flow" if case.is_of_texts else "tiny_lm"
+            advice = (
+                f"the advantage of algorithm={chosen['algorithm']} reads it: set a model of "
+                f"{read}, such as model={such}, or another algorithm"
             )
+        yield f"reward.{name} reads {read}, but model={chosen['model']} makes {made}; {advice}"
 
 
 def data_ask_for_what_is_made(case: Case) -> Iterator[str]:
@@ -191,13 +197,10 @@ RULES = (
     training_samples_are_whole,
     training_samples_are_random,
     samples_of_a_group_differ,
-    data_ask_for_what_is_made,
-    rewards_read_what_is_made,
     rewards_that_compare_see_a_group,
     metrics_name_a_reward,
     an_average_is_kept,
     pictures_can_have_that_size,
-    rewards_of_films_see_films,
     frames_are_of_films,
     ranges_rise,
     datasets_have_their_numbers,
