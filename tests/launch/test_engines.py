@@ -102,6 +102,8 @@ def test_a_missing_engine_is_told_with_the_key_that_names_one(tmp_path, monkeypa
     monkeypatch.delenv("VLLM_HOME", raising=False)
     with pytest.raises(ConfigError, match="vllm is not installed here; set VLLM_HOME to its"):
         make_plan(tmp_path, "gpus=0")
+    with pytest.raises(ConfigError, match="gpus=x: expected distinct GPU numbers"):
+        plan(Servers(gpus="x"), compose_run(RUN))
 
 
 def test_help_explains_every_key_and_the_address_auto():

@@ -37,10 +37,11 @@ def plan(servers: Servers, cfg: DictConfig) -> tuple[list[EngineProcess], Path]:
     if not isinstance(option, ServerOption):
         raise ConfigError("this rollout uses no server; set rollout=vllm_server")
     lora = None if cfg.model.get("lora") is None else Lora(**cfg.model.lora)
-    program, folder = find_program(servers, option), Path(option.folder).expanduser()
+    devices_of_servers, folder = servers.devices, Path(option.folder).expanduser()
     path, dtype = model_of(cfg, lora), str(cfg.model.dtype)
+    program = find_program(servers, option)  # last, after all that the command line says
     processes = []
-    for place, devices in enumerate(servers.devices):
+    for place, devices in enumerate(devices_of_servers):
         served = Served(
             path=path,
             dtype="bfloat16" if cfg.trainer.precision == "bf16-mixed" else dtype,
