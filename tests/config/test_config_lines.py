@@ -70,6 +70,11 @@ MISSPELT = {
     "algoritm=dapo": "unknown key 'algoritm': did you mean 'algorithm'?",
     "algorithm=grop": "unknown option of algorithm 'grop': did you mean 'grpo'?",
     "model=qwen_8b": "unknown option of model 'qwen_8b': did you mean 'qwen3_8b'?",
+    "reward=accuracy": (
+        "reward=accuracy: a right answer scores 1 by reward=exact_match (the same text), "
+        "reward=regex_answer (the last match of a pattern) or reward=math_verify (mathematically "
+        "equal)"
+    ),
     "reward=[exact_match,lenght]": "unknown option of reward 'lenght': did you mean 'length'?",
     "algorithm/los=ppo": "unknown group 'algorithm/los': did you mean 'algorithm/loss'?",
     "algorithm/loss=gspq": "unknown option of algorithm/loss 'gspq': did you mean 'gspo'?",

@@ -23,6 +23,7 @@ ANSWERS = {
     "data=own/rows.csv": "data=hub data.name=own data.split.subset=null data.columns.prompt=COLUMN "
     "data.columns.answer=COLUMN",
     "data=own": "data=folder data.path=own",
+    "data=gsm8k": "data=hub data.name=OWNER/gsm8k",
     "data=openai/gsm8k": "data=hub data.name=openai/gsm8k",
 }
 

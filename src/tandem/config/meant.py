@@ -40,7 +40,9 @@ def _data(name: str) -> str | None:
         return f"data=hub {folder} data.columns.prompt=COLUMN data.columns.answer=COLUMN"
     if path.is_dir():
         return f"data=folder data.path={name}"
-    return f"data=hub data.name={name}" if "/" in name and NAME.fullmatch(name) else None
+    if not NAME.fullmatch(name):
+        return None
+    return f"data=hub data.name={name if '/' in name else f'OWNER/{name}'}"
 
 
 def _reward(name: str) -> str | None:

@@ -100,11 +100,18 @@ ALIASES: Mapping[str, str] = {
     "tensorboard": "logger=tensorboard",
 }
 
+RIGHT = (
+    "a right answer scores 1 by reward=exact_match (the same text), reward=regex_answer (the last "
+    "match of a pattern) or reward=math_verify (mathematically equal)"
+)
 TRAINER = "trainer=auto takes a GPU if there is one, trainer=ddp or fsdp2 all of them"
 # Options that are deliberately missing -> the reason, and what to set.
 NOT_OFFERED: Mapping[str, str] = {
     "trainer=gpu": TRAINER,
     "trainer=cuda": TRAINER,
+    "reward=accuracy": RIGHT,
+    "reward=correctness": RIGHT,
+    "reward=math": RIGHT,
     "algorithm/kl=k1": (
         "as a term of the loss k1 has a gradient of mean 0, so it is noise; set "
         "algorithm/kl=auto, or algorithm/kl=in_reward, which takes k1 from the reward"
