@@ -230,8 +230,8 @@ def test_help_of_a_group_lists_its_options_and_of_a_key_what_it_takes():
 
 def test_help_knows_a_key_that_is_at_its_default_and_a_group_that_nothing_is_chosen_of():
     assert help_of(["reward.exact_match.weight"]).startswith(
-        "reward.exact_match.weight=1.0\n\nmeaning     in the sum of rewards; 0: measured, never "
-        "trained on\ntakes       float\ndefault     1.0\nread by     tandem.rewards.Reward\n"
+        "reward.exact_match.weight=1.0\n\nmeaning     factor in the sum of rewards; 0: measured, "
+        "never trained on\ntakes       float\ndefault     1.0\nread by     tandem.rewards.Reward\n"
     )
     assert "--help recipe/tiny_lm\n" in help_of(["recipe"])
     assert help_of(["experiment"]).startswith("experiment=... has 0 options")
@@ -301,8 +301,13 @@ def test_a_number_of_a_replaced_part_has_no_file_that_set_it():
     assert "set by" not in help_of(["algorithm.loss.clip_low", "algorithm/loss=gspo"])
 
 
-@pytest.mark.parametrize("asked", [[], ["model=tiny_flow", "algorithm=flow_grpo"]])
-def test_every_key_of_the_embedded_runs_has_a_meaning(asked):
+# What only goes on from another key, or leaves out what the key is.
+PART = re.compile(r"(of|or|and|likewise|to|from|for|with|its|at)\b", re.IGNORECASE)
+SERVED = ["model=hf", "model.path=x", "data=jsonl", "data.path=x", "rollout=vllm_server"]
+
+
+@pytest.mark.parametrize("asked", [[], ["model=tiny_flow", "algorithm=flow_grpo"], SERVED])
+def test_every_key_of_the_embedded_runs_and_of_a_served_one_has_a_meaning_of_its_own(asked):
     cfg = configuration(asked)
     options, conf = list_options_in_use(asked, cfg), conf_folder()
     tree = OmegaConf.to_container(cfg, resolve=True)
@@ -311,6 +316,7 @@ def test_every_key_of_the_embedded_runs_has_a_meaning(asked):
     keys = [find_key(name, tree, options, conf) for name in places]
     assert len(keys) > 150
     assert [key.name for key in keys if not (key.said or isinstance(key.value, dict))] == []
+    assert {key.name: key.said for key in keys if PART.match(key.said)} == {}
 
 
 def test_help_of_a_key_of_another_option_names_the_options_that_have_it():

@@ -57,28 +57,28 @@ class Algorithm:
     sampling_strategy: Callable[..., tuple[Rollout, Scores]]
     truncation_handling: Callable[[Scores, Rollout], tuple[Scores, Rollout]]
     advantage: Compare
-    normalize_advantages: bool  # to mean 0 and variance 1 over all trained steps
+    normalize_advantages: bool  # scales them to mean 0 and variance 1 over all trained steps
     loss: Loss
     weights: Weigh
-    importance_sampling: importance.Correction  # for rows sampled by other weights
+    importance_sampling: importance.Correction  # correction of rows sampled by other weights
     old_logprobs: Callable[[CoupledBatch], Tensor]  # the denominator of the ratio
-    kl: KLInLoss | KLInReward  # to the frozen reference
+    kl: KLInLoss | KLInReward  # KL to the frozen reference
     entropy: EntropyBonus
-    critic: Critic | None = None  # of the values of states, as PPO needs
+    critic: Critic | None = None  # estimates the values of states, as PPO needs
     # Nats per step; the updates of an iteration end at 1.5 times it.
     target_kl: Annotated[float, positive] | None = None
     ema_kl: EmaKL | None = None  # to a moving average of the policy
-    likelihood: Callable | None = None  # of masked texts: states at which an answer is judged
-    # For flow models; read mostly by the policy.
-    timestep_sampling: Regression | None = None  # noise levels for whole pictures
+    likelihood: Callable | None = None  # likelihood of masked texts, by states of an answer
+    # Noise levels at which a flow model is trained
+    timestep_sampling: Regression | None = None  # on whole pictures; read by the policy
     ema: Mapping[str, EmaSchedule] = field(default_factory=dict)  # older weights, by name
-    rollout_weights: str = "live"  # or the snapshot used for sampling
+    rollout_weights: str = "live"  # live, or the name of the snapshot that samples
     rollout_weights_start: Annotated[int, at_least(0)] = 0  # before: the live weights
     # Segments of text-then-image samples by name; none: samples are of one kind.
     segments: Mapping[str, Segment] = field(default_factory=dict)
-    teachers: Teachers | None = None  # of distillation: evaluated on the student's states
-    query: Query | None = None  # of matching: noise levels of predicted pictures
-    every_state: bool = False  # of a path, instead of one drawn by the row's key
+    teachers: Teachers | None = None  # those that a distillation asks
+    query: Query | None = None  # noise levels of matching: those of predicted pictures
+    every_state: bool = False  # trains every state of a path, instead of one drawn by the row's key
     # Networks trained beside the policy, by name; None: off.
     networks: Mapping[str, Network | None] = field(default_factory=dict)
     policy_every: Annotated[int, at_least(1)] = 1  # iterations per update of the policy

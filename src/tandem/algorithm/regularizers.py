@@ -79,7 +79,7 @@ class KLInLoss(KL):
     """A term of the objective, recomputed in every update."""
 
     loss: Callable[[CoupledBatch], Tensor]
-    weights: Weigh | None = None  # of each step; None: those of the policy loss, as published
+    weights: Weigh | None = None  # weight of each step; None: that of the policy loss, as published
     gate: Gate | None = None  # the samples it applies to; None: all
     # The reference is reset to the policy once actor/ref_kl is above `renew_above`, or after
     # `renew_every` iterations; None and None: the reference is never changed.

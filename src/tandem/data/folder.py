@@ -27,7 +27,7 @@ def folder(
     resize: Resize = None,
     max_size: int | None = None,
     curriculum: StreamMaker = PromptStream,
-    seed: int,  # of the part that is held out, and of the rows that `max_size` keeps
+    seed: int,  # seed of the part that is held out, and of the rows that `max_size` keeps
 ) -> Data:
     """Rows of `jsonl`, or lines of `text`, whose source is the name of the folder.
 

@@ -29,7 +29,7 @@ def hilo(
     guesses: int = 4,  # guesses per game, at least 1
     demonstrations: int = 4096,
     curriculum: StreamMaker = PromptStream,
-    seed: int,  # of the games in the demonstrations
+    seed: int,  # seed of the games in the demonstrations
 ) -> Data:
     """Every secret is trained on and evaluated, under noise of its own; the demonstrations are
     games in which each guess is drawn from the numbers that are still possible."""

@@ -48,7 +48,7 @@ def hub(
     resize: Resize = None,
     max_size: int | None = None,  # largest number of training prompts; null: no limit
     curriculum: StreamMaker = PromptStream,
-    seed: int,  # of the part that is held out, and of the rows that `max_size` keeps
+    seed: int,  # seed of the part that is held out, and of the rows that `max_size` keeps
 ) -> Data:
     """Rows are checked, split and limited like those of `jsonl`.
 

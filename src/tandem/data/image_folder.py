@@ -31,7 +31,7 @@ def image_folder(
     resize: Resize = None,
     max_size: int | None = None,
     curriculum: StreamMaker = PromptStream,
-    seed: int,  # of the part that is held out, and of the rows that `max_size` keeps
+    seed: int,  # seed of the part that is held out, and of the rows that `max_size` keeps
 ) -> Data:
     """A picture with its text (x.png, x.txt) and the object in x.json is a row with the columns
     image, text and the keys of the object. So is a line of metadata.jsonl or metadata.csv that

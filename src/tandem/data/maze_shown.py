@@ -38,7 +38,7 @@ def maze_shown(
     held_out: int = 64,
     demonstrations: int = 4096,
     curriculum: StreamMaker = PromptStream,
-    seed: int,  # of the mazes and of the demonstrated walks
+    seed: int,  # seed of the mazes and of the demonstrated walks
 ) -> Data:
     """`held_out` mazes for evaluation, as many for the test, and `mazes` for training, without the
     held-out ones. Demonstrations are random walks through open doors."""

@@ -43,7 +43,7 @@ class Dataset:
 def mixture(
     *,
     of: Mapping[str, Dataset],
-    seed: int,  # of the prompts that `max_size` keeps of a dataset
+    seed: int,  # seed of the prompts that `max_size` keeps of a dataset
 ) -> Data:
     """The datasets `of`, by name: every source becomes NAME/source, and ids of different datasets
     never collide.

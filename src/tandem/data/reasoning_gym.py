@@ -29,7 +29,7 @@ def reasoning_gym(
     difficulty: Mapping[str, Any] | None = None,
     wording: Wording = AS_CHAT,
     curriculum: StreamMaker = PromptStream,
-    seed: int,  # of the questions
+    seed: int,  # seed of the questions
 ) -> Data:
     """`size` questions to train on, `held_out` to evaluate and as many to test.
 

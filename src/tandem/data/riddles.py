@@ -49,7 +49,7 @@ def riddles(
     demonstrations: Pictures,
     misread: float = 0.7,
     curriculum: StreamMaker = PromptStream,
-    seed: int,  # of the riddles that are held out, and of the errors in demonstrations
+    seed: int,  # seed of the riddles that are held out, and of the errors in demonstrations
 ) -> Data:
     """Twelve pairs of a colour and a shape, each in eight riddles: two clues for either, in either
     order. One combination of clues of each pair is kept for evaluation.

@@ -40,7 +40,7 @@ def jsonl(
     resize: Resize = None,
     max_size: int | None = None,
     curriculum: StreamMaker = PromptStream,  # draws the prompts of each iteration
-    seed: int,  # of the part that is held out, and of the rows that `max_size` keeps
+    seed: int,  # seed of the part that is held out, and of the rows that `max_size` keeps
 ) -> Data:
     """Rows with `prompt` (text, sent unchanged) or `messages` (a chat), and optionally an `answer`,
     or a `chosen` and a `rejected` answer.
@@ -83,7 +83,7 @@ def text(
     negative_prompt: str | None = None,
     max_size: int | None = None,
     curriculum: StreamMaker = PromptStream,
-    seed: int,  # of the part that is held out, and of the lines that `max_size` keeps
+    seed: int,  # seed of the part that is held out, and of the lines that `max_size` keeps
 ) -> Data:
     """Each line is a prompt, stripped of surrounding white space, and all share one
     `negative_prompt`; lines are split and limited like the rows of `jsonl`."""

@@ -46,7 +46,7 @@ def shapes_asked(
     held_out_renderings: int = 4,
     mosaics: int = 256,
     curriculum: StreamMaker = PromptStream,
-    seed: int,  # of held-out renderings, mosaics and the errors in demonstrations
+    seed: int,  # seed of held-out renderings, mosaics and the errors in demonstrations
 ) -> Data:
     """Questions for the colour of a picture, its shape, or both, and for the number of pictures of
     one colour in a mosaic of four.

@@ -27,7 +27,7 @@ def shapes_pairs(
     pairs: int = 4096,
     held_out: Sequence[str] = (),
     curriculum: StreamMaker = PromptStream,
-    seed: int,  # of the rejected pictures and of the errors in demonstrations
+    seed: int,  # seed of the rejected pictures and of the errors in demonstrations
 ) -> Data:
     """The data of `shapes`, and `pairs` prompts of it with a chosen and a rejected picture.
 

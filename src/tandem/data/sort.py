@@ -90,7 +90,7 @@ def sort_letters(
     corrupted: float = 0.6,
     held_out: int = 100,
     curriculum: StreamMaker = PromptStream,
-    seed: int,  # of the split of strings, and of the errors in demonstrations
+    seed: int,  # seed of the split of strings, and of the errors in demonstrations
 ) -> Data:
     """The smoke test: demonstrations show every length, but a `corrupted` share of them swaps two
     different letters of the answer. `held_out` strings of each length are kept for evaluation and
@@ -118,7 +118,7 @@ def sort_pairs(
     held_out: int = 80,
     tries: int = 16,
     curriculum: StreamMaker = PromptStream,
-    seed: int,  # of the split of strings, the errors in demonstrations, and the pairs
+    seed: int,  # seed of the split of strings, the errors in demonstrations, and the pairs
 ) -> Data:
     """The prompts of `sort_letters`, `pairs` of them with two answers: the right one, and the first
     wrong one among `tries` samples of the model that the run starts from."""

@@ -48,7 +48,7 @@ def linear(
     *,
     decay: Fraction = 0.995,
     start: Fraction = 0.0,
-    warmup: Annotated[int, positive] = 100,  # updates
+    warmup: Annotated[int, positive] = 100,  # updates in which it rises
 ) -> float:
     """Linear from `start` to `decay` in `warmup` updates."""
     return start + (decay - start) * min(count / warmup, 1)
@@ -92,7 +92,7 @@ def warmup_cosine(
     *,
     decay: Fraction = 0.995,  # the largest, reached after `length` updates
     start: Fraction = 0.0,
-    warmup: Annotated[int, positive] = 100,  # updates
+    warmup: Annotated[int, positive] = 100,  # updates in which it rises
     length: Annotated[int, positive] = 1000,  # updates, with the warm-up
 ) -> float:
     """Linear from 0 to `start` in `warmup` updates, then `cosine` in the rest of `length`."""

@@ -44,13 +44,13 @@ class Regression:
     same points, because ratios compare log-probabilities at equal points.
     """
 
-    levels: Levels  # of the noise
+    levels: Levels  # distribution of the noise levels
     weighting: Weighting  # mean squared error -> minus the log-probability
     count: Annotated[int, at_least(1)] = 1  # noise levels per picture
     stratified: bool = False  # one level in each of `count` equal parts, in random order
     shared: bool = True  # all samples of a group get the same levels and noise
-    guidance_scale: Annotated[float, at_least(1)] = 1.0  # of the trained velocity
-    ref_guidance_scale: Annotated[float, at_least(1)] = 1.0  # of the reference's
+    guidance_scale: Annotated[float, at_least(1)] = 1.0  # guidance of the trained velocity
+    ref_guidance_scale: Annotated[float, at_least(1)] = 1.0  # guidance of the reference's velocity
 
     def sigma(self, keys: Tensor, schedule: Tensor) -> Tensor:
         """The noise levels of each row, [N, count]; schedule: sigma of the sampler, from 1 to 0."""
@@ -94,7 +94,7 @@ def logit_normal(
     schedule: Tensor,
     *,
     mean: float = 0.0,
-    std: Annotated[float, positive] = 1.0,  # of z
+    std: Annotated[float, positive] = 1.0,  # standard deviation of z
     low: Annotated[float, fraction] = 0.0,
     high: Annotated[float, fraction] = 1.0,
     shift: Annotated[float, positive] = 1.0,

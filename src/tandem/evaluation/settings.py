@@ -44,12 +44,12 @@ class EvalMode:
 class Evaluation(ABC):
     """The metrics on held-out prompts, and how often they are measured."""
 
-    every: Size | None  # iterations; None: never
+    every: Size | None  # iterations between two evaluations; None: never
     prompts: Size | None  # None: all
     samples: Size  # of each prompt
     pass_at: Annotated[tuple[int, ...], positive]  # at the start and the end of a run
     metric: str | None = None  # the reward that defines correctness; None: the first one
-    threshold: float | None = 1.0  # of that reward, unweighted; None: no notion of correctness
+    threshold: float | None = 1.0  # reward of a right answer, unweighted; None: none is defined
     rows: Size = 16  # prompts in the sample table
     split: Literal["eval", "test"] = "eval"  # test: for evaluate=true, otherwise unused
 
@@ -83,7 +83,7 @@ class Answers(Evaluation):
     """Texts: greedily, then at each temperature."""
 
     temperatures: tuple[float, ...]  # the first one is used for pass@k, lengths and tables
-    top_p: float = 1.0  # of the sampled answers; training samples are never truncated
+    top_p: float = 1.0  # mass kept of the sampled answers; training samples are never truncated
     top_k: int = 0  # 0: all tokens
     drift: Drift = field(default_factory=Drift)
 
@@ -145,13 +145,13 @@ class UnmaskedAnswers(Answers):
 class Pictures(Evaluation):
     """Pictures: by the ODE, as a model is normally used, and by the sampling of training."""
 
-    steps: Annotated[int, at_least(1)]  # of the ODE
+    steps: Annotated[int, at_least(1)]  # denoising steps of the ODE
     guidance_scale: float  # under the ODE
     # Pixels along a side under the ODE; None: as in training
     resolution: Annotated[int, at_least(1)] | None = None
     # Of a film under the ODE; None: as in training
     frames: Annotated[int, at_least(1)] | None = None
-    solver: Callable[[Tensor], Solver] | None = None  # of the ODE; None: Euler
+    solver: Callable[[Tensor], Solver] | None = None  # solver of the ODE; None: Euler
     weights: Literal["live", "ema"] = "live"  # ema: the average that model.ema keeps
     columns: Annotated[int, at_least(1)] = 8  # pictures of each prompt in the grid
     collapse: Collapse = field(default_factory=Collapse)

@@ -27,7 +27,7 @@ class ColourNamer:
         *,
         processor: str | None = None,
         batch_size: int = 16,  # pictures per pass of the model; affects memory only
-        dtype: Literal["float32", "bfloat16", "float16"] = "float32",  # of the model's weights
+        dtype: Literal["float32", "bfloat16", "float16"] = "float32",  # type of the model's weights
         device: str = "auto",  # auto: the one that this rank trains on
     ) -> None:
         hosting = Hosting(batch_size=batch_size, dtype=dtype, device=device)

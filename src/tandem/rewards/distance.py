@@ -38,7 +38,7 @@ class NearestDistance:
         *,
         side: int = 224,
         batch_size: int = 16,  # pictures per pass of the model; affects memory only
-        dtype: Literal["float32", "bfloat16", "float16"] = "float32",  # of the model's weights
+        dtype: Literal["float32", "bfloat16", "float16"] = "float32",  # type of the model's weights
         device: str = "auto",  # auto: the one that this rank trains on
     ) -> None:
         """`path`: a folder, or a name on the hub, of a transformers model; None: pixels. `side`:

@@ -160,7 +160,7 @@ class Reward:
         self,
         function: Callable,
         *,
-        weight: float = 1.0,  # in the sum of rewards; 0: measured, never trained on
+        weight: float = 1.0,  # factor in the sum of rewards; 0: measured, never trained on
         range: tuple[float, float] | None = None,
         batch_size: int | None = None,
         timeout: float | None = None,

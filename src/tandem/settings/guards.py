@@ -61,7 +61,7 @@ class Guards:
     first_update_ratio: Annotated[float, at_least(0)] = 1e-4
     # Mean |logp of the trainer - logp of the sampler|, nats.
     max_mismatch: Annotated[float, at_least(0)] = 0.05
-    non_finite: str = "stop"  # or skip:k, which tolerates k in a row
+    non_finite: str = "stop"  # stop: end the run; skip:k: tolerate k in a row
     no_signal: Annotated[int, positive] = 5  # iterations in a row whose advantages are all 0
     max_missing_rewards: Annotated[float, fraction] = 0.1  # of an iteration's samples
     # What happens if the trained reward rises and a judge falls, for this many evaluations in a row

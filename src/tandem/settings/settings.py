@@ -38,7 +38,7 @@ COMPONENTS = {
 class Checkpoints:
     """How often a checkpoint is written, in iterations, and how many of them are kept."""
 
-    every: Size  # iterations
+    every: Size  # iterations between two checkpoints
     keep: Size
 
 
@@ -46,9 +46,9 @@ class Checkpoints:
 class Dynamics:
     """How a policy takes a step, for `rollout` and the algorithm."""
 
-    name: str  # of the option
+    name: str  # name of the chosen option of dynamics
     clip_scale: float  # clip numbers of one step are multiplied by it
-    sequence_scale: float  # and those of a whole sample
+    sequence_scale: float  # clip numbers of a whole sample are multiplied by it
     preference_scale: float  # nats of a whole sample per unit of a preference temperature
     entropy_scale: float  # factor of the coefficient of an entropy bonus
     horizon: int  # largest number of steps of a sample
@@ -59,9 +59,9 @@ class Dynamics:
     step_clip_scale: float | None = None
     step_kl: Callable | None = None
     kernel: Callable | None = None  # the random step
-    logp: Callable | None = None  # its log-probability
-    schedule: Callable | None = None  # noise levels
-    solver: Callable | None = None  # of steps without noise; null: Euler's
+    logp: Callable | None = None  # log-probability of a random step
+    schedule: Callable | None = None  # noise levels of the steps
+    solver: Callable | None = None  # solver of steps without noise; null: Euler's
     stochastic: Callable | None = None  # which steps are random
 
 
@@ -70,7 +70,7 @@ class Devices:
     """The arguments of Lightning's Trainer that a user may choose."""
 
     accelerator: Literal["auto", "cpu", "gpu", "mps"]
-    devices: int | list[int] | Literal["auto"]  # of each node
+    devices: int | list[int] | Literal["auto"]  # devices of each node
     num_nodes: Size
     strategy: Literal["auto", "ddp", "fsdp2"]
     # Of the forward passes; losses and statistics have their own.

@@ -17,7 +17,7 @@ class BatchPlan:
 
     seed: int
     iterations: int
-    prompts_per_step: int  # of all ranks together
+    prompts_per_step: int  # prompts of an iteration, of all ranks together
     group_size: int
     num_minibatches: int
     epochs: int

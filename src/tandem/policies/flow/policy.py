@@ -67,7 +67,7 @@ class FlowPolicy(PicturePolicy):
         mlp_tile: Annotated[int, positive] | None = None,
         torch_compile: bool = False,
         lora: Lora | None = None,
-        quantization: Quantization | None = None,  # of the frozen base below lora
+        quantization: Quantization | None = None,  # storage of the frozen base below lora
         target_components: Sequence[str] | None = None,
         ema: Decay | None = None,
         negative_prompt: str | None = None,

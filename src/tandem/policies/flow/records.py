@@ -58,18 +58,18 @@ class FlowSampling:
     """How pictures are sampled."""
 
     steps: int  # denoising steps, each a forward pass
-    kernel: Kernel = flow_sde  # of the stochastic steps; `ode`: none is stochastic
-    logp: LogProbability | None = gaussian_logp  # of the stochastic steps
+    kernel: Kernel = flow_sde  # form of the stochastic steps; `ode`: none is stochastic
+    logp: LogProbability | None = gaussian_logp  # log-probability of the stochastic steps
     schedule: Schedule = linear_shift
-    solver: Callable[[Tensor], Solver] | None = None  # of the ODE, in place of Euler
+    solver: Callable[[Tensor], Solver] | None = None  # solver of the ODE; None: Euler
     stochastic: Choose | None = every_step  # which steps are random; null with `ode`
     guidance_scale: float = 1.0  # classifier-free; above 1 it takes two forward passes
     # Pixels along a side, or height and width; None: the prompt's size, or that of training
     resolution: int | tuple[int, int] | None = None
-    frames: int | None = None  # of a film; None: as in training
+    frames: int | None = None  # frames of a film; None: as in training
     shared_noise: bool = False  # all samples of a group start from the same noise
     storage: Storage = "float32"  # dtype of the states recorded for training
-    weights: str = LIVE  # or the name of a snapshot
+    weights: str = LIVE  # live, or the name of a snapshot that samples
     weights_from: int = 0  # updates until which the live weights sample instead
     max_rows: int = 64  # of one forward pass; affects memory only
     staleness: Annotated[int, at_least(0)] = 0  # iterations that samples may be ahead of training

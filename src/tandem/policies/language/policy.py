@@ -55,7 +55,7 @@ class LanguagePolicy(TokenPolicy):
         path: str | None = None,
         build: Build | None = None,
         dtype: Literal["float32", "bfloat16", "auto"] = "float32",
-        # Of transformers, such as sdpa or flash_attention_2; null: its own choice.
+        # A kind of transformers, such as sdpa or flash_attention_2; null: its own choice.
         attn_implementation: str | None = None,
         gradient_checkpointing: bool = False,
         mlp_tile: Annotated[int, positive] | None = None,

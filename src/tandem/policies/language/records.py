@@ -22,21 +22,21 @@ class Sampling:
     dynamics: ClassVar[str] = "autoregressive"  # kind of its steps
     in_time: ClassVar[bool] = True  # a step depends on earlier ones
 
-    max_new_tokens: int  # of an answer; a longer one is truncated
-    temperature: float = 1.0  # of the logits; 0 takes the most likely token
+    max_new_tokens: int  # tokens of an answer; a longer one is truncated
+    temperature: float = 1.0  # temperature of the logits; 0 takes the most likely token
     top_p: float = 1.0  # below 1: the most likely tokens with this mass; not for training
     top_k: int = 0  # above 0: the k most likely tokens; not for training
     stop: Sequence[str] = ()  # a text that ends with one of these is finished
     max_prompt_tokens: int | None = None  # longer prompts are left out; None: the model's limit
     max_rows: int = 512  # per forward pass; affects memory alone
-    # Of the local engine on a GPU: record a decoding step once and replay it. Without it, launching
+    # The local engine on a GPU records a decoding step and replays it. Without it, launching
     # kernels takes most of the time.
     cuda_graphs: bool = True
     engine: EngineOption | None = None  # None: local, with the live weights
     staleness: Annotated[int, at_least(0)] = 0  # iterations that samples may be ahead of training
-    order: Literal["exact", "ready"] = "exact"  # rows of each iteration; ready: as they finish
-    handover: Handover | None = None  # of weights to an engine; None: chosen by weights and order
-    # For order=ready: iterations requested beyond the current one; None: half of staleness.
+    order: Literal["exact", "ready"] = "exact"  # exact: its own rows; ready: complete groups
+    handover: Handover | None = None  # how an engine gets weights; None: by weights and order
+    # Iterations requested beyond the current one with order=ready; None: half of staleness.
     ahead: Annotated[int, at_least(0)] | None = None
 
     def __post_init__(self) -> None:

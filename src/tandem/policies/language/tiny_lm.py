@@ -25,10 +25,10 @@ VOCABULARY = 40  # of the character tokenizer
 
 def tiny_lm(
     *,
-    seed: int,  # of the new weights
+    seed: int,  # seed of the new weights
     hidden_size: int = 96,  # width of the residual stream
-    num_layers: int = 3,  # blocks
-    num_heads: int = 4,  # of attention
+    num_layers: int = 3,  # number of transformer blocks
+    num_heads: int = 4,  # heads of attention
     num_key_value_heads: int = 2,  # shared by several query heads
     head_dim: int = 24,  # width of a head
     intermediate_size: int = 256,  # width of the feed-forward layers

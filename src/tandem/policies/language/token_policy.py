@@ -70,8 +70,8 @@ class TokenPolicy(EngineMixin):
         quantization: Quantization | None = None,
         critic: Kind = "head",
     ) -> None:
-        """`path` (folder or hub name) wins over `build`; `quantization`: of the frozen base of
-        adapters; None: not quantised."""
+        """`path` (folder or hub name) wins over `build`; `quantization`: storage of the frozen
+        base of adapters; None: not quantised."""
         super().__init__()
         self.path, self.build = path, build
         self.numerics, self.talk, self.memory = numerics, talk, memory

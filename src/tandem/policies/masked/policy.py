@@ -60,7 +60,7 @@ class MaskedPolicy(TokenPolicy):
         # Whether position i predicts token i + 1; null: as the model says.
         shift_logits: bool | None = None,
         dtype: Literal["float32", "bfloat16", "auto"] = "float32",
-        # Of transformers, such as sdpa or flash_attention_2; null: its own choice.
+        # A kind of transformers, such as sdpa or flash_attention_2; null: its own choice.
         attn_implementation: str | None = None,
         gradient_checkpointing: bool = False,
         mlp_tile: Annotated[int, positive] | None = None,

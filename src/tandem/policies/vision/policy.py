@@ -51,7 +51,7 @@ class VisionLanguagePolicy(LanguagePolicy):
         build: Build | None = None,
         target_components: Sequence[Component] = ("language",),
         dtype: Literal["float32", "bfloat16", "auto"] = "float32",
-        # Of transformers, such as sdpa or flash_attention_2; null: its own choice.
+        # A kind of transformers, such as sdpa or flash_attention_2; null: its own choice.
         attn_implementation: str | None = None,
         gradient_checkpointing: bool = False,
         mlp_tile: Annotated[int, positive] | None = None,

@@ -38,7 +38,7 @@ class TinyFlow:
     image_shape = (SIZE, SIZE, CHANNELS)
 
     def __init__(self, *, seed: int = 0, num_layers: int = 3, num_heads: int = 2) -> None:
-        """`seed`: of the initial weights; the word vectors do not depend on it.
+        """`seed`: that of the initial weights; the word vectors do not depend on it.
         `num_layers`: blocks. `num_heads`: heads of attention, each 32 wide."""
         self.seed, self.num_layers, self.num_heads = seed, num_layers, num_heads
 
@@ -143,7 +143,7 @@ class TinyUNetFlow(TinyFlow):
     lora_targets = ("modulate", "read_words")
 
     def __init__(self, *, seed: int = 0, channels: Sequence[int] = (32, 64)) -> None:
-        """`seed`: of the initial weights. The word vectors do not depend on it.
+        """`seed`: that of the initial weights. The word vectors do not depend on it.
 
         channels: per level of the U-Net, outermost first; each level halves height and width.
         """
