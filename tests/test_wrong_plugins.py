@@ -388,3 +388,147 @@ def test_a_part_inside_a_loss_returns_the_shape_that_the_loss_takes(plugin, word
     said = words_of([word for word in given if not word.startswith("data.")], *words.split())
     name = words.rpartition("=")[2]
     assert said.startswith(f"{name} at wrong.py:") and f"; return {fault}" in said
+
+
+TRIED = """
+import torch
+from tandem.contracts import (
+    register_ema_decay, register_error_weighting, register_level_candidates, register_query,
+    register_solver, register_stochastic_steps, register_window_pace,
+)
+
+def values(value):
+    return {"none": None, "shape": torch.ones(3, 3), "holes": float("nan"), "raising": None}[value]
+
+@register_window_pace
+def pace(start, steps, *, gives):
+    return -3 if gives == "low" else raised(gives)
+
+@register_query
+def query(u, sigma, next_sigma, *, gives):
+    if gives == "low":
+        return 1 + u, torch.zeros_like(u)
+    if gives == "holes":
+        return u * float("nan"), torch.zeros_like(u)
+    if gives == "writing":
+        u.numpy()[:] = 0.5
+        return u, torch.zeros_like(u)
+    return raised(gives)
+
+@register_level_candidates
+def among(schedule, *, gives):
+    return torch.tensor([999]) if gives == "low" else raised(gives)
+
+@register_solver
+def solver(levels, *, gives):
+    return raised(gives)
+
+@register_ema_decay
+def decay(count, *, gives):
+    return 1.5 if gives == "low" else raised(gives)
+
+@register_error_weighting
+def weighting(sigma, energy, *, gives):
+    if gives == "writing":
+        sigma.numpy()[:] = 0.5
+        return energy
+    return energy * float("nan") if gives == "low" else raised(gives)
+
+def raised(gives):
+    if gives == "raising":
+        raise KeyError("absent")
+    return values(gives)
+"""
+AMONG = "algorithm.timestep_sampling.levels.among"
+PLACES = {
+    "pace": (
+        "algorithm=flow_grpo dynamics/stochastic=sliding_window dynamics/stochastic/stay=pace",
+        "dynamics.stochastic.stay",
+    ),
+    "query": ("algorithm=dmd2 algorithm/query=query", "algorithm.query"),
+    "among": (f"algorithm=awm algorithm/timestep_sampling/among@{AMONG}=among", AMONG),
+    "solver": ("algorithm=nft dynamics/solver=solver", "dynamics.solver"),
+    "decay": ("algorithm=nft model/ema=decay", "model.ema"),
+    "weighting": (
+        "algorithm=awm algorithm/timestep_sampling/weighting=weighting",
+        "algorithm.timestep_sampling.weighting",
+    ),
+}
+WRONG_NUMBERS = {
+    ("pace", "none"): "returned a NoneType for start=0; return iterations, an int above 0",
+    ("pace", "low"): "returned -3 for start=0; return iterations, an int above 0",
+    ("pace", "raising"): "raises KeyError: 'absent'",
+    ("query", "none"): "returned a NoneType; return two float tensors [N], here [10]",
+    ("query", "shape"): "returned torch.float32 [3, 3]; return two float tensors [N]",
+    ("query", "low"): "returned the level 1.05 and 0 for noise that goes on; the level lies above",
+    ("query", "holes"): "returned the level nan and 0 for noise that goes on",
+    ("query", "writing"): "writes on an argument, which others read",
+    ("query", "raising"): "raises KeyError: 'absent'",
+    ("among", "none"): "returned a NoneType; return an int64 tensor [n] of steps from 0 to 9",
+    ("among", "shape"): "returned torch.float32 [3, 3]; return an int64 tensor [n]",
+    ("among", "low"): "returned the steps [999]; return an int64 tensor [n] of steps from 0 to 9",
+    ("solver", "none"): "returned a NoneType without sigmas, step, timesteps; return a diffusers",
+    ("solver", "raising"): "raises KeyError: 'absent'",
+    ("decay", "none"): "returned a NoneType for count=0; return a float from 0 to 1",
+    ("decay", "low"): "returned 1.5 for count=0; return a float from 0 to 1",
+    ("decay", "holes"): "returned a float for count=0; return a float from 0 to 1",
+    ("weighting", "none"): "returned a NoneType; return a tensor [B, T], whose last axes are",
+    ("weighting", "low"): "returned values that are not finite",
+    ("weighting", "writing"): "writes on an argument, which others read",
+}
+
+
+@pytest.mark.parametrize(("case", "fault"), WRONG_NUMBERS.items())
+def test_a_part_that_gives_numbers_is_tried_before_anything_is_loaded(plugin, case, fault):
+    (name, gives), (words, key) = case, PLACES[case[0]]
+    plugin(TRIED)
+    words = [
+        "plugins=[wrong]",
+        "model=tiny_flow",
+        "~recipe",
+        *words.split(),
+        f"{key}.gives={gives}",
+    ]
+    with pytest.raises(ConfigError) as refused:
+        check(compose(words))
+    said = str(refused.value)
+    assert f"={name} at wrong.py:" in said and fault in said and "\n" not in said
+
+
+READ = """
+import torch
+from tandem import register_adv_estimator, register_weights
+
+def plain(rewards, mask):
+    return rewards - rewards.mean(), rewards
+
+register_adv_estimator(plain)
+
+@register_adv_estimator
+def nothing(rewards, mask):
+    return None
+
+@register_adv_estimator
+def through_numpy(scores, rollout):
+    scores.total.numpy()[:] = 1
+    return (scores.total[:, None] * rollout.mask).float()
+
+@register_weights(adds_to_one=True)
+def negative(mask):
+    return -mask.float() / mask.sum()
+"""
+READ_WRONGLY = {
+    "advantage=nothing": "nothing(rewards, mask) gives (advantages, returns), two tensors",
+    "advantage=through_numpy": "advantage through_numpy writes on total, which others read",
+    "weights=negative": "values below 0; return 0 for what does not count",
+}
+
+
+@pytest.mark.parametrize(("word", "fault"), READ_WRONGLY.items())
+def test_what_version_counters_and_shapes_do_not_show_is_refused(plugin, word, fault):
+    assert fault in words_of(plugin(READ), f"algorithm/{word}")
+
+
+def test_a_decorator_may_be_called_plainly(plugin):
+    result = tandem.train(*plugin(READ), "algorithm/advantage=plain")
+    assert result.metrics["optim/updates"] == 1

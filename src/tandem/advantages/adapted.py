@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tandem.advantages.temporal import scored_steps, step_rewards
+from tandem.contracts.outputs import WrongOutput
 from tandem.types import Rollout, Scores, check_shapes
 
 OfRewards = Callable[..., tuple[Tensor, Tensor]]
@@ -31,9 +32,12 @@ def from_rewards(function: OfRewards) -> Estimator:
         match answer:
             case (Tensor() as advantages, Tensor() as returns):
                 named = {"advantages": advantages, "returns": returns}
-                check_shapes(function.__name__, named, tuple(mask.shape))
+                try:
+                    check_shapes(function.__name__, named, tuple(mask.shape))
+                except ValueError as error:
+                    raise WrongOutput(str(error)) from None
                 return torch.where(mask, advantages, 0)
-        raise ValueError(
+        raise WrongOutput(
             f"{function.__name__}(rewards, mask) gives (advantages, returns), two tensors "
             f"{list(mask.shape)}, but it gave {type(answer).__name__}"
         )

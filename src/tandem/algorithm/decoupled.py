@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tandem.algorithm.coupled import policy_metrics
 from tandem.algorithm.objective import KL, POLICY, Objective, Term
-from tandem.contracts.inner_parts import of_shape
+from tandem.contracts.inner_parts import ask_inner
 from tandem.dynamics.regression import Weighting, energy
 from tandem.experience import Experience, statistics_of
 from tandem.metrics import Metric, masked_mean
@@ -81,8 +81,8 @@ def likelihoods(record: DecoupledBatch, weighting: Weighting) -> CoupledBatch:
     def logp(error: Tensor | None) -> Tensor | None:
         if error is None:
             return None
-        weighted = weighting(record.sigma, energy(error))
-        return -of_shape(weighting, weighted, record.sigma.shape, axes="[B, T]")
+        sigma, shape = record.sigma, record.sigma.shape
+        return -ask_inner(weighting, sigma, energy(error), shape=shape, axes="[B, T]")
 
     own, old = logp(record.error), logp(record.old_error)
     return CoupledBatch(

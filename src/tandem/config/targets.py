@@ -81,7 +81,14 @@ def resolve(path: str, where: str) -> Callable:
         raise ConfigError(f"{where}: {path} is not a function or class defined in {module_name}")
     if not _is_part(found, path):
         _refuse(path, where)
-    return found
+    return _as_registered(found)
+
+
+def _as_registered(found: Callable) -> Callable:
+    """What a decorator made of a function. It is another one if the function was adapted by a plain
+    call, register_adv_estimator(mine), whose result the module does not keep under its name."""
+    made = (one for one in REGISTERED.values() if vars(one).get("__wrapped__") is found)
+    return next(made, found)
 
 
 def _refuse(path: str, where: str) -> NoReturn:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import linecache
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from traceback import walk_tb
@@ -22,6 +22,7 @@ from torch import Tensor
 
 from tandem.contracts import callable_name, facts_of, unwrap_partial
 from tandem.contracts.parts import fields_of
+from tandem.contracts.writes import Given
 from tandem.stop import Stop
 
 WIDE = (torch.float32, torch.float64)
@@ -44,6 +45,7 @@ class Output:
     of_samples: bool = False  # or [B, 1], the same number for all steps of a sample
     learns: bool = False  # has a gradient if one is available; else none
     finite: bool = False
+    positive: bool = False  # or 0
     record: str = "batch"  # the name of the record whose mask it has
     instead: str = ""  # advice for a statistic over the rows of a micro-batch
 
@@ -55,7 +57,7 @@ class Output:
         mask: [B, T], None: the first record. `learns`: a gradient is available.
         Raises WrongOutput for an invalid result.
         """
-        before = versions_of(records)
+        given = Given(part, records)
         try:
             value = part(*records)
         except (TypeError, AttributeError) as error:
@@ -65,11 +67,8 @@ class Output:
             refuse_absent_field(self.kind, part, records, error)
             raise
         mask = records[0] if mask is None else mask
-        fault = None
-        if written := before.items() - versions_of(records).items():
-            names = sorted({place.partition(".")[2] or "an argument" for place, _ in written})
-            fault = f"writes on {', '.join(names)}, which others read; compute a tensor of its own"
-        elif not isinstance(value, Tensor) or value.shape != mask.shape:
+        fault = given.fault()
+        if fault is None and (not isinstance(value, Tensor) or value.shape != mask.shape):
             fault = self._of_shape(part, value, mask)
         if fault := fault or self._of_values(value, mask, learns):
             raise WrongOutput(f"{self.kind} {callable_name(part)} {fault}")
@@ -122,28 +121,14 @@ class Output:
             return "has no gradient; leave out .detach(), .item() and torch.no_grad() on batch.logp"
         if not self.learns and value.requires_grad:
             return "has a gradient, which it must not have; add .detach()"
-        broken = int((mask & ~value.isfinite()).sum()) if self.finite else 0
-        return f"returned {broken} values that are not finite" if broken else None
-
-
-def versions_of(records: Sequence[object]) -> dict[str, int]:
-    """The place of each tensor, "NUMBER_OF_RECORD.NAME" -> how often it was written on.
-
-    Records and mappings in a record are walked, as by `map_fields`. Tensors of any shape [...].
-    """
-    found: dict[str, int] = {}
-    held: list[tuple[object, object]] = list(enumerate(records))
-    while held:
-        place, x = held.pop()
-        if isinstance(x, Tensor):
-            if not x.is_inference():  # inference tensors have no version
-                found[str(place)] = x._version
-            continue
-        if is_dataclass(x):
-            x = {field.name: getattr(x, field.name) for field in fields(x)}
-        if isinstance(x, Mapping):
-            held += [(f"{place}.{name}", part) for name, part in x.items()]
-    return found
+        if not self.finite:
+            return None
+        right = value.isfinite() & (value >= 0) if self.positive else value.isfinite()
+        if not (broken := int((mask & ~right).sum())):  # one wait for a GPU
+            return None
+        if below := int((mask & (value < 0)).sum()) if self.positive else 0:
+            return f"returned {below} values below 0; return 0 for what does not count"
+        return f"returned {broken} values that are not finite"
 
 
 def refuse_undeclared(
@@ -234,9 +219,10 @@ CORRECTION = Output(
     kind="correction",
     of_samples=True,
     finite=True,
+    positive=True,
     instead="leave it out: a correction judges each row by itself",
 )
 OLD_POLICY = Output(kind="old policy")
 ADVANTAGE = Output(kind="advantage", finite=True, record="rollout")
 RETURNS = Output(kind="returns", finite=True)
-WEIGHTS = Output(kind="weights", finite=True)
+WEIGHTS = Output(kind="weights", finite=True, positive=True)

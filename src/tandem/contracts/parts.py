@@ -121,10 +121,11 @@ def parts_of(component: Any, segment: str | None = None) -> Iterator[Callable]:
 
     `segment`: only those for the steps of this segment; None: for all.
     """
-    return (unwrap_partial(part)[0] for part in _with_inner(component, segment))
+    return (unwrap_partial(part)[0] for part in bound_parts_of(component, segment))
 
 
-def _with_inner(component: Any, segment: str | None = None) -> Iterator[Any]:
+def bound_parts_of(component: Any, segment: str | None = None) -> Iterator[Any]:
+    """The parts of `parts_of`, with the numbers that are bound to them."""
     inside: Iterable[Any] = ()
     match component:
         case Switch() if component.is_off:
@@ -137,12 +138,12 @@ def _with_inner(component: Any, segment: str | None = None) -> Iterator[Any]:
             numbers = numbers_of(component)
             inside = [item for name, item in numbers.items() if name not in others]
     for item in inside:
-        yield from _with_inner(item, segment)
+        yield from bound_parts_of(item, segment)
 
 
 def rewards_read_by(component: Any) -> set[str]:
     """The names of the rewards that a component, or a part in its numbers, reads."""
-    return {name for part in _with_inner(component) for _, name in named_rewards_of(part)}
+    return {name for part in bound_parts_of(component) for _, name in named_rewards_of(part)}
 
 
 def named_rewards_of(part: Callable) -> Iterator[tuple[str, str]]:

@@ -25,11 +25,13 @@ from tandem.legality import (
     staleness,
     steps,
     teachers,
+    trials,
     updates,
 )
 from tandem.legality.case import Case, Part
 
 RULES = (
+    *trials.RULES,  # before those that call these parts
     *masked.RULES,
     *chains.RULES,
     *domains.RULES,

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tandem.contracts import declare, facts_of, unwrap_partial
+from tandem.contracts.outputs import WrongOutput
 from tandem.metrics import Metric, Sum
 from tandem.types import CoupledBatch
 
@@ -50,7 +51,7 @@ def refuse_part(loss: Callable, weights: Tensor) -> None:
     share = float(weights.sum())
     if abs(share - 1) > 1e-3:
         cut = "max_tokens_per_microbatch, micro_batch_size and trainer.devices cut it"
-        raise ValueError(by_steps(loss, f"one forward pass has {share:.0%} of its weight ({cut})"))
+        raise WrongOutput(by_steps(loss, f"one forward pass has {share:.0%} of its weight ({cut})"))
 
 
 def by_steps(loss: Callable, reason: str) -> str:
@@ -70,7 +71,7 @@ def _ask(
     match answer:
         case (Tensor(ndim=0) as loss, Mapping() as metrics):
             return loss, metrics
-    raise ValueError(
+    raise WrongOutput(
         f"{function.__name__}(old_logp, logp, advantages, mask) gives (loss, metrics), a tensor of "
         f"no dimensions and a mapping, but it gave {_describe(answer)}"
     )
@@ -83,7 +84,7 @@ def _metric(name: str) -> str:
 def _as_metric(function: Reducing, name: str, value: object) -> Metric:
     number = torch.as_tensor(value).detach()
     if number.numel() != 1:
-        raise ValueError(
+        raise WrongOutput(
             f"{function.__name__}: its metric {name} is {_describe(value)}, not a number"
         )
     return Sum(number.reshape(()), torch.ones((), device=number.device))

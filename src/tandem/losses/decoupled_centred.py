@@ -20,7 +20,7 @@ from tandem.contracts import (
     register_policy_loss,
     register_tilt,
 )
-from tandem.contracts.inner_parts import of_shape
+from tandem.contracts.inner_parts import ask_inner
 from tandem.dynamics.regression import energy
 from tandem.losses.decoupled import old_deviation, size
 from tandem.losses.kl import optimality
@@ -112,8 +112,8 @@ def implicit_reward(batch: DecoupledBatch, *, adaptive: bool) -> Tensor:
 def centres(rows: Summary, *, advantage_clip: float, centre: Pool, tilt: Tilt) -> Tensor:
     """The centres of implicit and of given rewards, for N weightings: [B, T, N, 2]"""
     given = optimality(rows.advantages, advantage_clip=advantage_clip)
-    pool = of_shape(centre, centre(rows), rows.group.shape, axes="[B]")
-    tilts = of_shape(tilt, tilt(given), given.shape, axes="[N, B, T]", lead=1)
+    pool = ask_inner(centre, rows, shape=rows.group.shape, axes="[B]")
+    tilts = ask_inner(tilt, given, shape=given.shape, axes="[N, B, T]", lead=1)
     by_weight = [
         [group_mean(x, pool, weight) for x in (rows.value, given)]
         for weight in (exp_below_largest(logits, pool, rows.mask) for logits in tilts)
@@ -174,6 +174,6 @@ def crd(
     """
     implied = implicit_reward(batch, adaptive=adaptive)[..., None] - statistics[..., 0]
     given = optimality(batch.advantages, advantage_clip=advantage_clip)[..., None]
-    apart = fit(beta * implied, given - statistics[..., 1])
-    value = of_shape(fit, apart, implied.shape, axes="[B, T, N]").mean(-1)
+    sides = beta * implied, given - statistics[..., 1]
+    value = ask_inner(fit, *sides, shape=implied.shape, axes="[B, T, N]").mean(-1)
     return torch.where(batch.mask, advantage_clip / beta * value, 0)

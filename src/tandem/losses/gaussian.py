@@ -21,7 +21,7 @@ from tandem.contracts import (
     register_step_distance,
     register_step_weight,
 )
-from tandem.contracts.inner_parts import of_shape
+from tandem.contracts.inner_parts import ask_inner
 from tandem.dynamics.likelihood import velocity_distance
 from tandem.losses.policy import clip_metrics, ppo, ratio_of
 from tandem.metrics import Metric, masked_mean
@@ -83,7 +83,7 @@ def equal_steps(transition: Transition) -> Tensor:
 
 def per_step(part: StepWeight | Distance, batch: CoupledBatch) -> Tensor:
     """The weight or the distance of each step: [B, T]. Raises WrongOutput for another shape."""
-    return of_shape(part, part(batch.transition), batch.mask.shape, axes="[B, T]")
+    return ask_inner(part, batch.transition, shape=batch.mask.shape, axes="[B, T]")
 
 
 def _inverse(x: Tensor) -> Tensor:
