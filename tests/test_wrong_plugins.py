@@ -532,3 +532,48 @@ def test_what_version_counters_and_shapes_do_not_show_is_refused(plugin, word, f
 def test_a_decorator_may_be_called_plainly(plugin):
     result = tandem.train(*plugin(READ), "algorithm/advantage=plain")
     assert result.metrics["optim/updates"] == 1
+
+
+STATEFUL = """
+import torch
+from tandem import register_adv_estimator
+from tandem.contracts.stateful import StatefulComponent
+
+class Plain(StatefulComponent):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros((), dtype=torch.float64))
+
+    def forward(self, scores, rollout):
+        return (scores.total - scores.total.mean())[:, None] * rollout.mask
+
+@register_adv_estimator
+class Emptied(Plain):
+    def __init__(self):
+        super().__init__()
+
+    def forward(self, scores, rollout):
+        self.seen += float("nan")
+        return super().forward(scores, rollout)
+
+@register_adv_estimator
+class Replacing(Plain):
+    def __init__(self):
+        super().__init__()
+
+    def report(self):
+        return {"NAME": 1.0}
+"""
+IN_STATE = {
+    ("Emptied", ""): "Emptied at wrong.py:14 sets its buffer 'seen' to NaN in a call",
+    ("Replacing", "actor/entropy"): "Replacing at wrong.py:23 reports actor/entropy, which is",
+    ("Replacing", "actor/adv_mean"): "Replacing at wrong.py:23 reports actor/adv_mean, which is",
+    ("Replacing", "optim/lr"): "Replacing at wrong.py:23 reports optim/lr, which is another",
+}
+
+
+@pytest.mark.parametrize(("case", "fault"), IN_STATE.items())
+def test_a_part_with_state_keeps_numbers_and_names_of_its_own(plugin, case, fault):
+    name, metric = case
+    said = words_of(plugin(STATEFUL.replace("NAME", metric)), f"algorithm/advantage={name}")
+    assert said.startswith(fault)

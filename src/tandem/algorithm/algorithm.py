@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Annotated, Literal
@@ -237,13 +237,14 @@ class Algorithm:
         if "entropy" in self.memory and "actor/entropy" in report:
             self.memory["entropy"].observe(report["actor/entropy"])
 
-    def report(self, experience: Experience) -> dict[str, float]:
-        """Metrics of an iteration over all ranks: advantages, values, changing coefficients."""
+    def report(self, experience: Experience, known: Collection[str] = ()) -> dict[str, float]:
+        """Metrics of an iteration over all ranks: advantages, values, changing coefficients; no
+        part may report one of the `known`."""
         trained = distributed.gather(experience.rollout.trained)
         metrics = advantage_metrics(distributed.gather(experience.advantages), trained)
         if self.critic is not None:
             metrics |= self.critic.report(experience, trained)
         for part in self.memory.values():
             if isinstance(part, StatefulComponent):  # other stateful parts have no metrics
-                metrics |= metrics_of_state(part)
+                metrics |= metrics_of_state(part, {*known, *metrics})
         return metrics

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import is_dataclass
 from typing import Any, Self
 
@@ -24,14 +24,20 @@ class StatefulComponent(nn.Module):
 
     def __call__(self, *records: object) -> Any:
         """Raises WrongOutput if a plain attribute changes: no checkpoint holds it, so a resumed run
-        would be another one. A buffer keeps its shape, as a resumed run loads it into a new one."""
-        before, shapes = self._plain_attributes(), self._shapes()
+        would be another one. A buffer keeps its shape, as a resumed run loads it into a new one,
+        and no number in it becomes NaN."""
+        before, shapes, absent = self._plain_attributes(), self._shapes(), self._list_nan()
         value = super().__call__(*records)
         if changed := sorted({name for name, _ in shapes ^ self._shapes()}):
             raise WrongOutput(
                 f"{type(self).__name__} at {place_of(type(self))} changes the shape of its buffer "
                 f"{changed[0]!r} in a call, and no checkpoint of it could be loaded; register it "
                 "in __init__, with a fixed shape"
+            )
+        if new := sorted(self._list_nan() - absent):
+            raise WrongOutput(
+                f"{type(self).__name__} at {place_of(type(self))} sets its buffer {new[0]!r} to "
+                "NaN in a call, which later calls would read; leave out samples without a number"
             )
         changed = sorted(name for name, _ in before - self._plain_attributes())
         if changed:
@@ -44,6 +50,9 @@ class StatefulComponent(nn.Module):
 
     def _shapes(self) -> set[tuple[str, tuple[int, ...]]]:
         return {(name, tuple(buffer.shape)) for name, buffer in self.named_buffers()}
+
+    def _list_nan(self) -> set[str]:
+        return {name for name, buffer in self.named_buffers() if buffer.isnan().any()}
 
     def _plain_attributes(self) -> set[tuple[str, str]]:
         """(name, repr) of each plain attribute. One that a call adds, such as a cache, is in no set
@@ -58,9 +67,11 @@ class StatefulComponent(nn.Module):
         return self
 
 
-def metrics_of_state(part: StatefulComponent) -> dict[str, float]:
+def metrics_of_state(part: StatefulComponent, known: Collection[str] = ()) -> dict[str, float]:
     """The metrics that a component reports. Raises WrongOutput for anything else than floats by
-    names such as optim/x: a log of other values could not be resumed or compared."""
+    names such as optim/x: a log of other values could not be resumed or compared.
+
+    known: the names of other metrics, which it may not replace."""
     found = part.report()
     if not isinstance(found, Mapping):
         raise wrong_value(part.report, found, "a dict of names to floats")
@@ -69,6 +80,11 @@ def metrics_of_state(part: StatefulComponent) -> dict[str, float]:
             raise WrongOutput(
                 f"{type(part).__name__} at {place_of(type(part))} reports the metric {name!r}; "
                 "give its name a group, as in optim/x"
+            )
+        if name in known:
+            raise WrongOutput(
+                f"{type(part).__name__} at {place_of(type(part))} reports {name}, which is another "
+                "metric's name; choose one of its own"
             )
         if type(value) not in (int, float):
             raise wrong_value(part.report, value, f"{name} as a float, such as x.item()")

@@ -205,9 +205,9 @@ class PostTraining(LightningHooks):
         if rollout.feedback is not None:  # demonstrations have no feedback
             measured |= episode_metrics(self.rollout)
         self.report = reduce_metrics(measured) | response_metrics(rollout)
-        self.report |= self.algorithm.report(experience)
         self.report |= {"optim/updates": self.updates_done, "optim/skipped": self.skipped}
         self.report["optim/lr"] = self.optimizers().param_groups[0]["lr"]
+        self.report |= self.algorithm.report(experience, self.report)
         if scores.all_parts:
             self.learn_from(prompts, rollout, scores)
         if not self.policy_rests:
