@@ -65,7 +65,7 @@ def test_a_truncation_handling_may_leave_out_rows(plugin):
 
 MEASURED = """
 from tandem import register_correction, register_policy_loss
-
+from tandem.metrics import masked_mean
 def measured(batch):
     return VALUE
 
@@ -83,6 +83,11 @@ AS_RECORD = "return actor/x as a record of tandem.metrics, such as masked_mean(x
 @pytest.mark.parametrize(
     ("word", "value", "fault"),
     [
+        (
+            "loss=loss",
+            '{"actor/nll": masked_mean(batch.logp, batch.mask)}',
+            "returned actor/nll, which is another metric's name; choose one of its own",
+        ),
         ("loss=loss", '{"actor/x": 1.0}', f"returned a float; {AS_RECORD}"),
         ("loss=loss", '{"actor/x": batch.logp.mean()}', f"returned torch.float32 []; {AS_RECORD}"),
         ("loss=loss", "None", "returned a NoneType; return a dict of names to records of tandem.m"),
@@ -161,6 +166,14 @@ def none_at_all(steps, iteration, seed):
 def counting(steps, iteration, seed):
     return (next(calls) % (steps - 1),)
 
+@register_stochastic_steps
+def nowhere(steps, iteration, seed):
+    return None
+
+@register_dynamics(of_sde=True)
+def failing(x, velocity, sigma, next_sigma):
+    return x @ sigma[:, None, None, None]
+
 @register_dynamics(of_sde=True)
 def pair(x, velocity, sigma, next_sigma):
     return x, sigma
@@ -204,6 +217,8 @@ WRONG_STEPS = {
     "dynamics/stochastic=unsorted": "chose the steps (2, 0) of 10; choose at least one",
     "dynamics/stochastic=none_at_all": "chose the steps () of 10; choose at least one",
     "dynamics/stochastic=counting": "chose other steps when called again; keep no state",
+    "dynamics/stochastic=nowhere": "chose the steps None of 10; choose at least one",
+    "dynamics=failing": "raises RuntimeError: ",
     "dynamics=pair": "returned a tuple; return a Step(mean=, std=, velocity_gain=)",
     "dynamics=writing": "writes on x or velocity, which others read",
     "dynamics=flat": "returned a mean [9, 4] for x [9, 2, 2]; return [9, 2, 2]",
@@ -223,6 +238,13 @@ def test_the_steps_of_a_flow_are_tried_before_anything_is_loaded(plugin, word, f
         check(compose(words))
     said = str(refused.value)
     assert word in said and fault in said and "\n" not in said
+
+
+def test_a_schedule_that_raises_is_told_with_its_error(plugin):
+    plugin(STEPS.replace("torch.linspace(1, 0, steps)", "steps + None"))
+    words = ["plugins=[wrong]", "model=tiny_flow", "algorithm=flow_grpo", "~recipe"]
+    with pytest.raises(ConfigError, match=r"^dynamics\.schedule of rollout\.steps=10: TypeError: "):
+        check(compose([*words, "dynamics/schedule=short"]))
 
 
 @pytest.mark.parametrize("name", ["of_ten", "tabled"])
@@ -387,7 +409,7 @@ def test_a_part_inside_a_loss_returns_the_shape_that_the_loss_takes(plugin, word
     given = plugin(INNER, reward="model=tiny_flow")
     said = words_of([word for word in given if not word.startswith("data.")], *words.split())
     name = words.rpartition("=")[2]
-    assert said.startswith(f"{name} at wrong.py:") and f"; return {fault}" in said
+    assert f"{name} at wrong.py:" in said and f"; return {fault}" in said
 
 
 TRIED = """
@@ -577,3 +599,28 @@ def test_a_part_with_state_keeps_numbers_and_names_of_its_own(plugin, case, faul
     name, metric = case
     said = words_of(plugin(STATEFUL.replace("NAME", metric)), f"algorithm/advantage={name}")
     assert said.startswith(fault)
+
+
+AVERAGING = """
+from tandem import register_policy_loss
+
+@register_policy_loss
+def averaging(old_logp, logp, advantages, mask):
+    return -((logp - old_logp).exp() * advantages)[mask].mean(), {}
+
+@register_policy_loss
+def unaveraged(old_logp, logp, advantages, mask):
+    return None
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (["algorithm/loss=averaging", "max_tokens_per_microbatch=64"], "one forward pass has"),
+        (["algorithm/loss=unaveraged"], "gives (loss, metrics), a tensor of no dimensions"),
+    ],
+)
+def test_a_loss_that_averages_itself_ends_in_one_line(plugin, words, fault):
+    said = words_of(plugin(AVERAGING), "algorithm/importance_sampling=none", *words)
+    assert fault in said

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tandem.algorithm.objective import KL, POLICY, Objective, Term
+from tandem.algorithm.part_checks import ask_metrics
 from tandem.contracts import declare, facts_of
 from tandem.contracts.outputs import OLD_POLICY
 from tandem.experience import Experience, statistics_of
@@ -115,11 +116,12 @@ class Coupled(Objective):
                 metrics |= fresh_mismatch(batch_of_trainer)
         for name, term in self.terms.items():
             if self.metrics[name] is not None:
-                metrics |= self.metrics[name](batch, *statistics_of(rows, name))
+                read = batch, *statistics_of(rows, name)
+                metrics |= ask_metrics(self.metrics[name], *read, known=metrics)
             if name in self.corrected:
                 metrics |= importance.effect(batch, term.correction(batch))
                 own = self.metrics_of_corrections[name]
-                metrics |= {} if own is None else own(batch)
+                metrics |= {} if own is None else ask_metrics(own, batch, known=metrics)
         return metrics
 
 

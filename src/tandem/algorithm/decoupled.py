@@ -11,6 +11,7 @@ from torch import Tensor
 
 from tandem.algorithm.coupled import policy_metrics
 from tandem.algorithm.objective import KL, POLICY, Objective, Term
+from tandem.algorithm.part_checks import ask_metrics
 from tandem.contracts.inner_parts import ask_inner
 from tandem.dynamics.regression import Weighting, energy
 from tandem.experience import Experience, statistics_of
@@ -71,7 +72,7 @@ class Decoupled(Objective):
             metrics |= policy_metrics(seen[POLICY])
         for name, own in self.metrics.items():
             if own is not None:
-                metrics |= own(seen[name], *statistics_of(rows, name))
+                metrics |= ask_metrics(own, seen[name], *statistics_of(rows, name), known=metrics)
         return metrics
 
 

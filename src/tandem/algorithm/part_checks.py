@@ -58,6 +58,21 @@ def refuse_pull(loss: Callable, batch: Record, *statistics: Tensor) -> None:
             )
 
 
+def ask_metrics(
+    measure: Callable, *records: object, known: Mapping[str, Metric]
+) -> Mapping[str, Metric]:
+    """The metrics of a part for these records. Raises WrongOutput for one from outside the package
+    that measures a `known` one, which it would replace."""
+    found = measure(*records)
+    replaced = [name for name in known if name in found] if is_foreign(measure) else []
+    if replaced:
+        raise WrongOutput(
+            f"{callable_name(measure)} at {place_of(measure)} returned {replaced[0]}, which is "
+            "another metric's name; choose one of its own"
+        )
+    return found
+
+
 def refuse_other_metrics(measure: Callable | None, *records: object) -> None:
     """Raise WrongOutput if the metrics of a part for these records are no records of
     `tandem.metrics`; None: it declares none."""

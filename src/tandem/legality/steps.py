@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from tandem.contracts import name_of, numbers_of
-from tandem.contracts.outputs import CLOSE, place_of
+from tandem.contracts.inner_parts import naming
+from tandem.contracts.outputs import CLOSE, WrongOutput, place_of
 from tandem.dynamics.kernels import Step
 from tandem.dynamics.schedules import find_fault
 from tandem.evaluation.settings import Pictures
@@ -70,7 +71,7 @@ def read_levels(schedule: Callable[..., Tensor], key: str, steps: int) -> Tensor
         levels, again = (schedule(steps, TOKENS_OF_A_PICTURE) for _ in range(2))
     except (ValueError, ArithmeticError) as error:
         raise ValueError(f"dynamics.schedule of {key}={steps}: {error}") from error
-    except LookupError as error:  # a table without this number of steps
+    except (LookupError, TypeError, AttributeError, RuntimeError) as error:  # such as a table
         reason = f"{type(error).__name__}: {error}"
         raise ValueError(f"dynamics.schedule of {key}={steps}: {reason}") from error
     if (fault := _find_fault_of_levels(levels, again, steps)) is not None:
@@ -97,7 +98,12 @@ def _wrong_steps(dynamics: Dynamics, levels: Tensor, chosen: Sequence[int]) -> I
     sigma, after = levels[list(chosen)], levels[[step + 1 for step in chosen]]
     leaf = torch.ones(len(chosen), 2, 2, requires_grad=True)
     x, velocity = torch.ones_like(leaf), leaf.clone()
-    taken = dynamics.kernel(x, velocity, sigma, after)
+    try:
+        with naming(dynamics.kernel):
+            taken = dynamics.kernel(x, velocity, sigma, after)
+    except WrongOutput as error:
+        yield f"dynamics={error}"
+        return
     if x._version or velocity._version:
         fault = "writes on x or velocity, which others read; compute a tensor of its own"
     else:

@@ -100,12 +100,13 @@ class FlowSampling:
         """
         if self.deterministic:
             return ()
-        chosen = tuple(self.stochastic(self.steps, iteration, seed))
+        found = self.stochastic(self.steps, iteration, seed)
+        chosen = tuple(found) if isinstance(found, Sequence) else ()
         if not chosen or chosen != tuple(sorted({*chosen} & {*range(self.steps - 1)})):
             raise WrongOutput(
-                f"dynamics/stochastic={name_of(self.stochastic)} chose the steps {chosen} of "
-                f"{self.steps}; choose at least one, each once and in order, of 0 to "
-                f"{self.steps - 2}: the last one follows the ODE"
+                f"dynamics/stochastic={name_of(self.stochastic)} chose the steps "
+                f"{chosen or found} of {self.steps}; choose at least one, each once and in "
+                f"order, of 0 to {self.steps - 2}: the last one follows the ODE"
             )
         return chosen
 
