@@ -94,7 +94,7 @@ def statistics_by(find: Callable, rows: Record | Summary) -> Tensor:
     found = find(rows)
     if not isinstance(found, Tensor) or found.shape[:2] != rows.mask.shape:
         raise wrong_value(find, found, f"[B, T], here {[*rows.mask.shape]}")
-    if given.list_written():
+    if given.fault():
         raise WrongOutput(
             f"{callable_name(find)} at {place_of(find)} writes on its rows, which others read; "
             "compute a tensor of its own"

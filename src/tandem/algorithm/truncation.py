@@ -34,7 +34,7 @@ class CheckedTruncation(Checked):
         given = Given(self.of, (scores, rollout))
         made = self.of(scores, rollout)
         fault = _find_fault(made, (Scores, Rollout))
-        if given.list_written():
+        if given.fault():
             fault = "writes on its arguments, which others read; return dataclasses.replace(...)"
         if fault is not None:
             place = f"{callable_name(self.of)} at {place_of(self.of)}"

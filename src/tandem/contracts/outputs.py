@@ -124,11 +124,11 @@ class Output:
         if not self.finite:
             return None
         right = value.isfinite() & (value >= 0) if self.positive else value.isfinite()
-        if not (broken := int((mask & ~right).sum())):  # one wait for a GPU
+        if not (wrong := int((mask & ~right).sum())):  # one wait for a GPU
             return None
-        if below := int((mask & (value < 0)).sum()) if self.positive else 0:
-            return f"returned {below} values below 0; return 0 for what does not count"
-        return f"returned {broken} values that are not finite"
+        if broken := int((mask & ~value.isfinite()).sum()):
+            return f"returned {broken} values that are not finite"
+        return f"returned {wrong} values below 0; return 0 for what does not count"
 
 
 def refuse_undeclared(

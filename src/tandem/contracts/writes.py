@@ -24,60 +24,44 @@ class Given:
     """The tensors of records before a part is called with them. Of any shape [...]."""
 
     def __init__(self, part: Callable, records: Sequence[object]) -> None:
-        self.records, self.contents = records, None
-        self.versions = versions_of(records)
-        owners = {_owner(one) for _, one in iterate_innermost(part, "") if is_foreign(one)}
-        if not owners <= set(COMPARED):
-            COMPARED.update(owners)
-            self.contents = _contents_of(records)
-
-    def list_written(self) -> list[str]:
-        """The names of the tensors that were written on since."""
-        changed = self.versions.items() - versions_of(self.records).items()
-        if self.contents is not None:
-            changed |= self.contents.items() - _contents_of(self.records).items()
-        return sorted({place.partition(".")[2] or "an argument" for place, _ in changed})
+        kinds: set[Callable] = set()
+        for _, one in iterate_innermost(part, ""):
+            if is_foreign(one):
+                owner = unwrap_partial(one)[0]
+                kinds.add(owner if inspect.isfunction(owner) else type(owner))
+        self.records, self.by_content = records, not COMPARED.issuperset(kinds)
+        COMPARED.update(kinds)
+        self.before = read_states(records, self.by_content)
 
     def fault(self) -> str | None:
         """What is wrong with a call that wrote on them; None: it did not."""
-        if not (names := self.list_written()):
+        written = self.before.items() - read_states(self.records, self.by_content).items()
+        if not written:
             return None
+        names = sorted({place.partition(".")[2] or "an argument" for place, _ in written})
         return f"writes on {', '.join(names)}, which others read; compute a tensor of its own"
 
 
-def versions_of(records: Sequence[object]) -> dict[str, int]:
-    """The place of each tensor, "NUMBER_OF_RECORD.NAME" -> how often it was written on.
+def read_states(records: Sequence[object], by_content: bool) -> dict[str, tuple[int, int]]:
+    """The place of each tensor, "NUMBER_OF_RECORD.NAME" -> how often it was written on, and a hash
+    of its bytes if asked for.
 
     Records and mappings in a record are walked, as by `map_fields`. Tensors of any shape [...].
     """
-    # Inference tensors have no version.
-    return {place: x._version for place, x in _tensors(records) if not x.is_inference()}
-
-
-def _contents_of(records: Sequence[object]) -> dict[str, int]:
-    """The place of each tensor -> a hash of its bytes. Tensors of any shape [...]."""
-    found = {}
-    for place, x in _tensors(records):
-        flat = x.detach().to("cpu", copy=False).contiguous().view(-1)
-        found[place] = hash(flat.view(torch.uint8).numpy().tobytes())
-    return found
-
-
-def _tensors(records: Sequence[object]) -> list[tuple[str, Tensor]]:
-    found: list[tuple[str, Tensor]] = []
+    found: dict[str, tuple[int, int]] = {}
     held: list[tuple[object, object]] = list(enumerate(records))
     while held:
         place, x = held.pop()
         if isinstance(x, Tensor):
-            found.append((str(place), x))
+            content = 0
+            if by_content:
+                flat = x.detach().cpu().contiguous().view(-1)
+                content = hash(flat.view(torch.uint8).numpy().tobytes())
+            version = 0 if x.is_inference() else x._version  # inference tensors have none
+            found[str(place)] = version, content
             continue
         if is_dataclass(x):
             x = fields_of(x)
         if isinstance(x, Mapping):
             held += [(f"{place}.{name}", part) for name, part in x.items()]
     return found
-
-
-def _owner(part: Callable) -> Callable:
-    owner = unwrap_partial(part)[0]
-    return owner if inspect.isfunction(owner) else type(owner)
