@@ -86,5 +86,5 @@ def test_a_wrong_task_or_setting_is_one_line_with_the_flag(task, difficulty, sai
 
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setattr(module, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r'pip install -e "\.\[reasoning_gym\]"'):
+    with pytest.raises(ValueError, match=r'pip install -e "\.\[reasoning-gym\]"'):
         reasoning_gym(task="chain_sum", seed=0)

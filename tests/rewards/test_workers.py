@@ -127,7 +127,7 @@ def test_the_last_tagged_answer_counts():
 
 @pytest.mark.parametrize(
     ("module", "make", "extra"),
-    [(math_module, MathVerify, "math"), (gym_module, ReasoningGym, "reasoning_gym")],
+    [(math_module, MathVerify, "math"), (gym_module, ReasoningGym, "reasoning-gym")],
 )
 def test_a_missing_package_is_one_line_with_its_extra(monkeypatch, module, make, extra):
     monkeypatch.setattr(module, "find_spec", lambda name: None)

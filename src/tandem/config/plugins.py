@@ -146,9 +146,10 @@ def list_sources(targets: Iterable[str]) -> list[Path]:
     waiting = [target.rpartition(".")[0] for target in targets]
     while waiting:
         module = sys.modules.get(waiting.pop())
-        if module is None or _is_library(module.__name__) or module.__file__ is None:
+        written = module and vars(module).get("__file__")  # a notebook has none
+        if not written or _is_library(module.__name__):
             continue
-        file = Path(module.__file__)
+        file = Path(written)
         place = file.parent if file.name == "__init__.py" else file
         if place not in found:
             found[place] = None
@@ -172,6 +173,8 @@ def _list_imports(path: Path, module: ModuleType) -> Iterator[str]:
 
 def _is_library(name: str) -> bool:
     top = name.partition(".")[0]
+    if top == "__main__":  # the script that calls tandem.train
+        return False
     return top == "tandem" or top in sys.stdlib_module_names or _is_installed(top)
 
 

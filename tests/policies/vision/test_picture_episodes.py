@@ -155,7 +155,7 @@ def test_what_a_world_shows_must_be_marked_and_said():
 
             def begin(self, prompt, key):
                 close = lambda self: None  # noqa: E731
-                return type("E", (), {"opening": said, "close": close})()
+                return type("E", (), {"opening": said, "act": close, "close": close})()
 
         rows = play(seeing(Environment(World(), attempts=1, timeout=None, max_tokens=None)))
         return rows.prompts[0].episode["lost"]

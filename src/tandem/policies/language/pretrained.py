@@ -105,10 +105,11 @@ def build_pretrained(build: Build, numerics: Numerics) -> Pretrained:
         )
     model, tokenizer = made
     rows = model.get_input_embeddings().weight.shape[0]
-    if rows < len(tokenizer):
+    known = len(getattr(tokenizer, "tokenizer", tokenizer))  # a processor of images holds one
+    if rows < known:
         raise ValueError(
             f"the function of this model returned embeddings of {rows} tokens and a tokenizer of "
-            f"{len(tokenizer)}; give the model a vocab_size of at least that"
+            f"{known}; give the model a vocab_size of at least that"
         )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError(

@@ -256,7 +256,7 @@ def test_a_part_in_a_pickle_is_refused_when_the_pipeline_is_loaded(world, tmp_pa
     for weights in (folder / part).glob("*.safetensors"):
         torch.save(load_file(weights), weights.with_suffix(".bin"))
         weights.unlink()
-    with pytest.raises(ValueError, match=rf"in \w+\.bin, a pickle.*, subfolder='{part}', use_saf"):
+    with pytest.raises(ValueError, match=rf'in \w+\.bin, a pickle.*, subfolder="{part}", use_saf'):
         QwenImage(resolution=32).load(str(folder), None)
 
 
