@@ -192,6 +192,14 @@ def test_what_is_remembered_is_reported(tmp_path):
     assert loop.report["optim/entropy_coef"] == 0
 
 
+def test_two_parts_of_one_class_both_report(tmp_path):
+    slow, shared = MovingAverage(decay=0.99), MovingAverage(decay=0.9)
+    shares = {"a": Share(shared), "b": Share(slow), "c": Share(shared)}
+    loop = Loop(algorithm=replace(GRPO, advantage=Combined(shares)), folder=tmp_path).go()
+    assert loop.report["optim/baseline"] == shared.baseline
+    assert loop.report["optim/baseline.advantage.shares.b.of"] == slow.baseline
+
+
 def test_a_module_that_says_nothing_is_remembered_all_the_same(tmp_path):
     counting = Counting()
     loop = Loop(algorithm=replace(GRPO, advantage=counting), folder=tmp_path).go(2)

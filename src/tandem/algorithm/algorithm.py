@@ -239,12 +239,18 @@ class Algorithm:
 
     def report(self, experience: Experience, known: Collection[str] = ()) -> dict[str, float]:
         """Metrics of an iteration over all ranks: advantages, values, changing coefficients; no
-        part may report one of the `known`."""
+        part may report one of the `known`. Of two parts that report one name, the second says
+        where it is."""
         trained = distributed.gather(experience.rollout.trained)
         metrics = advantage_metrics(distributed.gather(experience.advantages), trained)
         if self.critic is not None:
             metrics |= self.critic.report(experience, trained)
-        for part in self.memory.values():
+        own: dict[str, float] = {}
+        places = {
+            part: place for place, part in self.memory.items()
+        }  # of a part in two places: one
+        for part, place in places.items():
             if isinstance(part, StatefulComponent):  # other stateful parts have no metrics
-                metrics |= metrics_of_state(part, {*known, *metrics})
-        return metrics
+                found = metrics_of_state(part, {*known, *metrics})
+                own |= {f"{x}.{place}" if x in own else x: value for x, value in found.items()}
+        return metrics | own
