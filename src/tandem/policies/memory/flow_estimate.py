@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tandem.policies.flow.families.autoencoders import samples_at_once
 from tandem.policies.flow.sampling import SamplingPlan, queried_steps
-from tandem.policies.flow.velocity_model import cost_of_points, split_evenly
+from tandem.policies.flow.velocity_model import cost_of_points
 from tandem.policies.memory.estimate import (
     FLOAT32,
     Part,
@@ -125,7 +125,8 @@ def of_sampling(outline: FlowOutline, work: Workload) -> list[Part]:
     """A step of the sampler or the decoding, whichever needs more."""
     sampling = outline.sampling
     rows = min(sampling.max_rows, work.samples)
-    painted = min(rows, samples_at_once(outline.adapter.image_shape, outline.policy.decoding))
+    pixels = math.prod(outline.adapter.image_shape[:-1])
+    painted = min(rows, samples_at_once(pixels, outline.policy.decoding))
     peaks = {
         f"a step of {rows} pictures": outline.peak_of_denoising(
             rows, scale=sampling.guidance_scale
@@ -167,5 +168,6 @@ def points_of(outline: FlowOutline, work: Workload) -> tuple[float, int]:
     cost = cost_of_points(request, sum(outline.adapter.tokens), int(scale > 1), of_row)
     most = work.per_update if work.rows is None else min(work.rows, work.per_update)
     fit = most if work.max_tokens is None else max(work.max_tokens // cost, 1)
-    rows = range(1, min(most, fit) + 1)
-    return scale, max(len(split_evenly(n * of_row, policy.row_budget)[0]) for n in rows)
+    points = (rows * of_row for rows in range(1, min(most, fit) + 1))
+    # As `split_evenly` cuts them: fewer rows may make a larger pass.
+    return scale, max(math.ceil(n / math.ceil(n / policy.row_budget)) for n in points)

@@ -4,13 +4,14 @@ import pytest
 import torch
 from policies.flow.tiny_sd3 import vae
 
+from tandem.policies.flow.families import autoencoders
 from tandem.policies.flow.families.autoencoders import Autoencoded
 
 SEAMS, WITHIN = 8.0, 6  # levels of 255, on average, and in the median
 
 
 class Own(Autoencoded):
-    image_shape = (64, 64, 3)
+    image_shape, latent_shape = (64, 64, 3), (4, 32, 32)
 
     def __init__(self, decoding, offload=frozenset()):
         torch.manual_seed(0)
@@ -40,6 +41,18 @@ def test_a_tiled_picture_differs_at_its_seams_by_a_few_levels(latents):
     apart = (whole.int() - tiled.int()).abs().float()
     assert 0 < apart.mean() < SEAMS and apart.median() <= WITHIN
     assert whole.shape == tiled.shape
+
+
+def test_larger_pictures_than_in_training_are_decoded_fewer_at_once(latents, monkeypatch):
+    monkeypatch.setattr(autoencoders, "PIXELS_AT_ONCE", 4 * 64 * 64)
+    sizes, decode = [], Own.decode_raw
+    monkeypatch.setattr(
+        Own, "decode_raw", lambda self, x: (sizes.append(len(x)), decode(self, x))[1]
+    )
+    own = Own("batched")
+    for larger in (latents, latents.repeat(1, 1, 2, 2)):
+        own.decode(larger)
+    assert sizes == [4, 4, 2] + 10 * [1]
 
 
 def test_a_vae_that_returns_says_the_same(latents):

@@ -17,11 +17,9 @@ from tandem.policies.weights import lend
 PIXELS_AT_ONCE = 1024 * 1024
 
 
-def samples_at_once(image_shape: tuple[int, ...], decoding: Decoding) -> int:
-    """Images or films [..., H, W, 3] per pass of a VAE."""
-    if decoding != "batched":
-        return 1
-    return max(1, PIXELS_AT_ONCE // math.prod(image_shape[:-1]))
+def samples_at_once(pixels: int, decoding: Decoding) -> int:
+    """Images or films of so many pixels per pass of a VAE."""
+    return max(1, PIXELS_AT_ONCE // pixels) if decoding == "batched" else 1
 
 
 class Autoencoded:
@@ -29,6 +27,7 @@ class Autoencoded:
 
     vae: nn.Module
     image_shape: tuple[int, ...]
+    latent_shape: tuple[int, ...]
     offload: frozenset[str] = frozenset()  # frozen networks kept on the CPU between uses
     decoding: Decoding = "batched"
 
@@ -38,10 +37,6 @@ class Autoencoded:
     def vae_on(self, device: torch.device) -> AbstractContextManager[None]:
         """The VAE on `device` for the duration of a call."""
         return lend(self.vae, device, returns="vae" in self.offload)
-
-    @property
-    def at_once(self) -> int:
-        return samples_at_once(self.image_shape, self.decoding)
 
     def statistics(self, like: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and std of each channel of the VAE's output: [C, 1, 1] for images, [C, 1, 1, 1]
@@ -69,9 +64,12 @@ class Autoencoded:
     @torch.no_grad()
     def pixels(self, x0: Tensor) -> Tensor:
         """[N, *latent_shape] -> uint8 [N, ..., H, W, 3], on the device of the latents."""
+        # Some are painted larger than in training.
+        area = math.prod(x0.shape[2:]) / math.prod(self.latent_shape[1:])
+        at_once = samples_at_once(int(area * math.prod(self.image_shape[:-1])), self.decoding)
         with self.vae_on(x0.device):
             mean, std = self.statistics(x0.float())
-            raw = (x0.float() * std + mean).split(self.at_once)
+            raw = (x0.float() * std + mean).split(at_once)
             parts = [self.decode_raw(part) for part in raw]
         pixels = ((torch.cat(parts).clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
         return pixels.movedim(1, -1).contiguous()
@@ -80,8 +78,9 @@ class Autoencoded:
     def latents(self, images: Tensor, device: torch.device) -> Tensor:
         """uint8 [N, ..., H, W, 3] -> float32 [N, *latent_shape]."""
         pixels = images.to(device).movedim(-1, 1).float() / 127.5 - 1
+        at_once = samples_at_once(math.prod(images.shape[1:-1]), self.decoding)
         with self.vae_on(device):
-            raw = torch.cat([self.encode_raw(part) for part in pixels.split(self.at_once)])
+            raw = torch.cat([self.encode_raw(part) for part in pixels.split(at_once)])
             mean, std = self.statistics(raw)
         return (raw - mean) / std
 
