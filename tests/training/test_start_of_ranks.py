@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from records import rollout
@@ -10,6 +11,7 @@ from two_ranks import on_both
 
 from tandem.stop import Stop
 from tandem.training.inputs import (
+    checksum_of_code,
     checksum_of_prompts,
     checksum_of_weights,
     list_changed,
@@ -61,6 +63,29 @@ def test_a_checksum_depends_on_order_and_on_every_tensor():
 def test_a_checksum_depends_on_what_policies_and_rewards_read_of_a_prompt(changes):
     plain = Prompt(id=0, source="words", text="a")
     assert checksum_of_prompts([plain]) != checksum_of_prompts([replace(plain, **changes)])
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(b"a", b"b"), ({1}, {2}), (np.int64(1), np.int64(2)), (np.zeros(2), np.ones(2))],
+    ids=["bytes", "set", "number", "array"],
+)
+def test_a_checksum_depends_on_the_values_of_fields(one, other):
+    made = [Prompt(id=0, source="words", text="a", fields={"x": x}) for x in (one, other)]
+    assert checksum_of_prompts(made[:1]) != checksum_of_prompts(made[1:])
+
+
+def test_a_checksum_of_code_covers_all_files_of_one_name(tmp_path):
+    files = [tmp_path / folder / "rewards.py" for folder in "ab"]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text("x = 1\n")
+    before = checksum_of_code(files)
+    assert before == checksum_of_code(files[::-1])
+    for file in files:
+        file.write_text("x = 2\n")
+        assert checksum_of_code(files) != before
+        file.write_text("x = 1\n")
 
 
 def test_a_checksum_depends_on_no_address():

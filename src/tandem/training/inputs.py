@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 from torch import Tensor
 
 from tandem import distributed
@@ -28,21 +29,30 @@ def checksum_of_prompts(prompts: Sequence[Prompt]) -> int:
 
 
 def _to_json(value: object) -> object:
-    """The content of a record; the type of any other object, whose repr may hold its address."""
+    """What JSON can hold of a field's value; the type alone of an object of the user's own, whose
+    repr may hold its address."""
     match value:
         case Picture():
             return value.name
         case Mapping():
             return dict(value)
+        case set() | frozenset():
+            return sorted(map(repr, value))
+        case bytes():
+            return value.hex()
+        case np.generic() | np.ndarray() | Tensor():
+            return value.tolist()
     return type(value).__name__
 
 
 def checksum_of_code(places: Iterable[Path]) -> dict[str, int]:
-    """Of the bytes of each file, or of all modules of each folder, by its name."""
-    found = {}
-    for place in places:
-        files = sorted(place.rglob("*.py")) if place.is_dir() else [place]
-        found[f"plugins: {place.name}"] = zlib.crc32(b"".join(file.read_bytes() for file in files))
+    """Of the bytes of all files and of all modules in folders, by the name of the file or folder,
+    which several may share."""
+    found: dict[str, int] = {}
+    for place in sorted(places):
+        name = f"plugins: {place.name}"
+        for file in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
+            found[name] = zlib.crc32(file.read_bytes(), found.get(name, 0))
     return found
 
 
