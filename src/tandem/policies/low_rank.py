@@ -31,11 +31,12 @@ class LowRankLinear(Linear):
             return super().forward(x)
         (name,) = self.active_adapters
         down, up = self.lora_A[name].weight, self.lora_B[name].weight
-        return _Changed.apply(self.base_layer(x), x, down, up, self.scaling[name])
+        return _LowRankSum.apply(self.base_layer(x), x, down, up, self.scaling[name])
 
 
-class _Changed(torch.autograd.Function):
+class _LowRankSum(torch.autograd.Function):
     """base + scale x A^T B^T in the dtype of base, computed in that of the adapter or of autocast.
+    It has no second derivative.
 
     base: [..., out]; x: [..., in]; down, A: [r, in]; up, B: [out, r]. (arXiv:2106.09685, 4.1)
     """
@@ -69,4 +70,4 @@ class _Changed(torch.autograd.Function):
 
 def _outer(left: Tensor, right: Tensor) -> Tensor:
     """The sum over rows of their outer products: [..., n], [..., m] -> [n, m]."""
-    return left.flatten(0, -2).T @ right.flatten(0, -2)
+    return left.reshape(-1, left.shape[-1]).T @ right.reshape(-1, right.shape[-1])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +85,7 @@ def _is_of_wandb(place: Path, folder: Path) -> bool:
 
 def _raise(error: OSError) -> None:
     """A folder that cannot be read may hold links; one that is gone holds none."""
-    with suppress(FileNotFoundError):
+    if not isinstance(error, FileNotFoundError):
         raise error
 
 

@@ -61,12 +61,11 @@ class RewardModel:
         return scores
 
     def _tokens(self, output: str, prompt: Prompt) -> list[int] | Missing:
-        from jinja2 import TemplateError
-
         try:
             tokens = self._encode(output, prompt)
-        except TemplateError as error:  # templates raise it: wrong roles, no system prompt
-            return Missing(f"is refused by the chat template: {str(error)[:80]}")
+        except Exception as error:  # a template is a program of others and may raise anything
+            said = " ".join(str(error).split())
+            return Missing(f"is refused by the chat template: {said[:80]}")
         if not tokens:
             return Missing("is empty")
         if self.limit is not None and len(tokens) > self.limit:

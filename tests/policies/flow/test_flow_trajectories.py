@@ -3,6 +3,7 @@
 import math
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from small_flow import (
@@ -106,6 +107,12 @@ def test_nothing_is_kept_of_deterministic_steps(storage):
     assert taken.place[0].tolist() == [0, 1, 3]
     assert torch.equal(taken.sigma[0], linear_shift(6, 16)[[1, 2, 4]])
     assert gap_to_sampler(policy, rollout) < SAME
+
+
+@pytest.mark.parametrize("found", [np.array([1, 2]), range(1, 3), {1, 2}], ids=str)
+def test_chosen_steps_may_be_any_collection(found):
+    policy = small(steps=6, sampling={"stochastic": lambda *_: found})
+    assert sample_rows(policy, 2).mask.shape == (8, 2)
 
 
 @EACH_KERNEL

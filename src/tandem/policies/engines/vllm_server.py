@@ -88,7 +88,7 @@ class VllmServer(ServerOption):
         if self.url == AUTO:
             folder = Path(self.folder).expanduser()
             return find_urls(folder, patience=self.patience, own=self.starts)
-        return values_of(self.url)
+        return tuple(values_of(self.url))
 
     def command(self, served: Served, sampling: Sampling, lora: Lora | None) -> Command:
         """The command by which `tandem engines` starts a server; vLLM 0.32 or later."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Literal
@@ -101,7 +101,7 @@ class FlowSampling:
         if self.deterministic:
             return ()
         found = self.stochastic(self.steps, iteration, seed)
-        chosen = tuple(found) if isinstance(found, Sequence) else ()
+        chosen = tuple(found) if isinstance(found, Iterable) else ()
         if not chosen or chosen != tuple(sorted({*chosen} & {*range(self.steps - 1)})):
             raise WrongOutput(
                 f"dynamics/stochastic={name_of(self.stochastic)} chose the steps "

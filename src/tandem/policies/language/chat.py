@@ -69,6 +69,8 @@ class Chat:
                 add_generation_prompt=True,
                 **options,
             )
+        except ImportError:  # of jinja2
+            raise
         except Exception as error:  # a template is a program of others and may raise anything
             raise TemplateFault(describe_fault(error)) from error
 
@@ -90,7 +92,7 @@ class Chat:
         if messages[-1]["role"] == "assistant":
             messages.pop()
         system = self.talk.system_prompt
-        if system is None or any(first["role"] == "system" for first in messages[:1]):
+        if system is None or (messages and messages[0]["role"] == "system"):
             return messages
         return [{"role": "system", "content": system}, *messages]
 

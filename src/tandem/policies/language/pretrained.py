@@ -103,18 +103,15 @@ def build_pretrained(build: Build, numerics: Numerics) -> Pretrained:
             f"the function of this model returned a {kinds}; it must return the model and its "
             "tokenizer"
         )
+    from transformers import ProcessorMixin
+
     model, tokenizer = made
     rows = model.get_input_embeddings().weight.shape[0]
-    known = len(getattr(tokenizer, "tokenizer", tokenizer))  # a processor of images holds one
+    known = len(tokenizer.tokenizer if isinstance(tokenizer, ProcessorMixin) else tokenizer)
     if rows < known:
         raise ValueError(
             f"the function of this model returned embeddings of {rows} tokens and a tokenizer of "
             f"{known}; give the model a vocab_size of at least that"
-        )
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise ValueError(
-            "the function of this model returned a model without a trainable parameter; leave out "
-            "requires_grad_(False), which model.lora does for itself"
         )
     if numerics.dtype != "auto":
         model = model.to(DTYPES[numerics.dtype])

@@ -96,6 +96,11 @@ class TokenPolicy(EngineMixin):
             self.critic = critic_of(model, self.kind_of_critic, splits=splits)
         if self.lora is not None:
             self.network = self.adapt(model, self.lora, seed=request.seed)
+        if not any(parameter.requires_grad for parameter in self.network.parameters()):
+            raise ValueError(
+                f"{type(model).__name__} has no trainable parameter; leave out "
+                "requires_grad_(False), or set model.lora"
+            )
         if self.quantization is not None:
             quantize(self.network, self.quantization)
         self.scorer = self.scorer_of(model, self.critic)
