@@ -20,7 +20,7 @@ from tandem.algorithm.regularizers import EmaKL, EntropyBonus, KLInLoss, KLInRew
 from tandem.algorithm.segments import Segmented, compare_texts
 from tandem.contracts import at_least, facts_of, iterate_innermost, positive
 from tandem.contracts.outputs import ADVANTAGE
-from tandem.contracts.stateful import StatefulComponent, metrics_of_state, modules_in
+from tandem.contracts.stateful import metrics_of_memory, modules_in
 from tandem.dynamics.decays import EmaSchedule
 from tandem.dynamics.matching import Query
 from tandem.dynamics.regression import Regression
@@ -239,18 +239,11 @@ class Algorithm:
 
     def report(self, experience: Experience, known: Collection[str] = ()) -> dict[str, float]:
         """Metrics of an iteration over all ranks: advantages, values, changing coefficients; no
-        part may report one of the `known`. Of two parts that report one name, the second says
-        where it is."""
+        part may report one of the `known`."""
         trained = distributed.gather(experience.rollout.trained)
         metrics = advantage_metrics(distributed.gather(experience.advantages), trained)
         if self.critic is not None:
             metrics |= self.critic.report(experience, trained)
-        own: dict[str, float] = {}
-        places = {
-            part: place for place, part in self.memory.items()
-        }  # of a part in two places: one
-        for part, place in places.items():
-            if isinstance(part, StatefulComponent):  # other stateful parts have no metrics
-                found = metrics_of_state(part, {*known, *metrics})
-                own |= {f"{x}.{place}" if x in own else x: value for x, value in found.items()}
-        return metrics | own
+        if self.memory:
+            metrics |= metrics_of_memory(self.memory, {*known, *metrics})
+        return metrics

@@ -91,6 +91,20 @@ def metrics_of_state(part: StatefulComponent, known: Collection[str] = ()) -> di
     return dict(found)
 
 
+def metrics_of_memory(
+    memory: Mapping[str, nn.Module], known: Collection[str] = ()
+) -> dict[str, float]:
+    """The metrics of all parts with state, by their places. Of two that report one name, the second
+    adds its place to it."""
+    metrics: dict[str, float] = {}
+    places = {part: place for place, part in memory.items()}  # of a part in two places: one
+    for part, place in places.items():
+        if isinstance(part, StatefulComponent):  # other modules have no metrics
+            found = metrics_of_state(part, known)
+            metrics |= {f"{x}.{place}" if x in metrics else x: value for x, value in found.items()}
+    return metrics
+
+
 def has_state(part: Callable) -> bool:
     """Whether a part remembers earlier calls, so that it must not be called twice."""
     return isinstance(unwrap_partial(part)[0], nn.Module)

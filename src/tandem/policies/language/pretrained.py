@@ -188,6 +188,15 @@ def check_memory(model: nn.Module, key: str) -> None:
         )
 
 
+def refuse_frozen(network: nn.Module) -> None:
+    """Raise ValueError for a network, with its adapters, of which no weight is trained."""
+    if not any(weight.requires_grad for weight in network.parameters()):
+        raise ValueError(
+            f"{type(network).__name__} has no trainable parameter; leave out "
+            "requires_grad_(False), or set model.lora"
+        )
+
+
 def ready(model: nn.Module, numerics: Numerics) -> nn.Module:
     """Without dropout, in eval mode, with recomputed activations if configured."""
     disable_dropout(model)

@@ -29,6 +29,7 @@ from tandem.policies.language.pretrained import (
     end_tokens,
     positions,
     read_config,
+    refuse_frozen,
 )
 from tandem.policies.language.records import RowPasses, Sampling
 from tandem.policies.lora import Lora, add_adapters, save_adapted
@@ -81,8 +82,7 @@ class TokenPolicy(EngineMixin):
         self.teachers: LoadedTokenTeachers | None = None
 
     def load(self, request: Request) -> None:
-        """Load weights and tokenizer; a frozen copy only if a reference is needed without adapters,
-        and a critic only if "values" are needed."""
+        """Load weights and tokenizer, and the frozen copy and the critic that are needed."""
         self.sampling, self.precision = request.sampling, request.precision
         self.offload, self.lagged.staleness = request.offload, self.sampling.staleness
         check_kernels(self.numerics.attn_implementation, liger=self.numerics.liger)
@@ -96,11 +96,7 @@ class TokenPolicy(EngineMixin):
             self.critic = critic_of(model, self.kind_of_critic, splits=splits)
         if self.lora is not None:
             self.network = self.adapt(model, self.lora, seed=request.seed)
-        if not any(parameter.requires_grad for parameter in self.network.parameters()):
-            raise ValueError(
-                f"{type(model).__name__} has no trainable parameter; leave out "
-                "requires_grad_(False), or set model.lora"
-            )
+        refuse_frozen(self.network)
         if self.quantization is not None:
             quantize(self.network, self.quantization)
         self.scorer = self.scorer_of(model, self.critic)
