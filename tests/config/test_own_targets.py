@@ -11,8 +11,10 @@ import yaml
 import tandem
 from tandem.config import ConfigError, build, compose, trust
 from tandem.config.own_targets import FOREIGN, NAMED, conf_folder, own_targets
+from tandem.config.plugins import load_plugins
 from tandem.config.targets import HOMES, resolve
 from tandem.contracts import REGISTERED, place
+from tandem.losses.policy import ppo
 from tandem.registry import declared
 from tandem.reward_server import serve
 
@@ -122,6 +124,46 @@ def test_a_borrowed_function_is_no_plugins_own(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"lender\.publish is not among the targets"):
         resolve("lender.publish", "here")
     sys.modules.pop("lender")
+
+
+ADAPTED = """
+import functools
+from tandem import register_adv_estimator, register_policy_loss, register_reward
+from tandem.losses.policy import ppo
+
+@register_policy_loss("own_ppo")
+@functools.wraps(ppo)
+def own_ppo(batch, **numbers):
+    return 2 * ppo(batch, **numbers)
+
+def both(rewards, mask, *, completions=None):
+    return rewards, rewards
+
+made = register_reward(both), register_adv_estimator(both)
+"""
+
+
+@pytest.fixture
+def adapted(tmp_path, monkeypatch, unregistered):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "adapting.py").write_text(ADAPTED)
+    load_plugins(["adapting"])
+    yield sys.modules["adapting"]
+    sys.modules.pop("adapting")
+
+
+def test_a_plugin_that_wraps_a_built_in_function_does_not_replace_it(adapted):
+    path = "tandem.losses.policy.ppo"
+    assert resolve(path, "algorithm.loss") is ppo
+
+
+def test_a_function_adapted_for_two_groups_is_the_one_of_its_key(adapted):
+    reward, advantage = adapted.made
+    assert resolve("adapting.both", "reward.both.function") is reward
+    assert resolve("adapting.both", "algorithm.advantage") is advantage
+    with pytest.raises(ConfigError, match=r"^--help: .* in reward and in algorithm/advantage; "):
+        resolve("adapting.both", "--help")
 
 
 def test_the_list_is_made_without_torch():

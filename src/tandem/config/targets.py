@@ -17,6 +17,7 @@ from tandem.config.own_targets import own_targets
 from tandem.config.plugins import ADMITTED
 from tandem.contracts import REGISTERED, place
 from tandem.contracts.extras import need_extra
+from tandem.contracts.registration import ADAPTED
 
 # Modules of components: no other module is imported for a `_target_`. The shell (config, run,
 # record, checkpoints) is excluded: it imports modules and writes files.
@@ -81,14 +82,25 @@ def resolve(path: str, where: str) -> Callable:
         raise ConfigError(f"{where}: {path} is not a function or class defined in {module_name}")
     if not _is_part(found, path):
         _refuse(path, where)
-    return _as_registered(found)
+    return _as_adapted(found, path, where)
 
 
-def _as_registered(found: Callable) -> Callable:
+def _as_adapted(found: Callable, path: str, where: str) -> Callable:
     """What a decorator made of a function. It is another one if the function was adapted by a plain
     call, register_adv_estimator(mine), whose result the module does not keep under its name."""
-    made = (one for one in REGISTERED.values() if vars(one).get("__wrapped__") is found)
-    return next(made, found)
+    made = ADAPTED.get(found, {})
+    if len(made) > 1:  # the group whose keys `where` is among
+        made = {group: one for group, one in made.items() if _lies_in([_key_of(group)], where)}
+        if not made:
+            raise ConfigError(
+                f"{where}: {path} is registered in {' and in '.join(ADAPTED[found])}; write a "
+                "function of its own for each"
+            )
+    return next(iter(made.values()), found)
+
+
+def _key_of(group: str) -> str:
+    return group.replace("/", ".")
 
 
 def _refuse(path: str, where: str) -> NoReturn:

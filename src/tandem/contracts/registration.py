@@ -34,6 +34,8 @@ OPTION = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 # (group, option) -> the registered component, in order.
 REGISTERED: dict[tuple[str, str], Callable] = {}
+# A function in another form -> group -> what its decorator made of it.
+ADAPTED: dict[Callable, dict[str, Callable]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ class Registrar:
             )
         if missing := sorted(getattr(component, "__abstractmethods__", ())):
             raise ValueError(f"{self.group}={name}: its class has no {' and no '.join(missing)}")
+        written = component
         if self.spellings and not inspect.isclass(component):
             component = adapt_to_group(component, self.spellings)
         if self.foreign and not inspect.isclass(component):
@@ -73,6 +76,8 @@ class Registrar:
                 f"{self.group}={name} is {place(before)} already, not {place(component)}"
             )
         REGISTERED[self.group, name] = declare(option=name, **facts)(component)
+        if component is not written:
+            ADAPTED.setdefault(written, {})[self.group] = component
         return component
 
     def refuse_uncallable(self, component: Callable) -> None:
