@@ -579,6 +579,17 @@ class Emptied(Plain):
         return super().forward(scores, rollout)
 
 @register_adv_estimator
+class Ring(Plain):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("last", torch.full((2,), float("nan"), dtype=torch.float64))
+
+    def forward(self, scores, rollout):
+        self.seen += 1
+        self.last[int(self.seen) % 2] = float("nan") if self.seen % 4 == 3 else 1.0
+        return super().forward(scores, rollout) * self.last.nanmean().nan_to_num()
+
+@register_adv_estimator
 class Replacing(Plain):
     def __init__(self):
         super().__init__()
@@ -588,9 +599,9 @@ class Replacing(Plain):
 """
 IN_STATE = {
     ("Emptied", ""): "Emptied at wrong.py:14 sets its buffer 'seen' to NaN in a call",
-    ("Replacing", "actor/entropy"): "Replacing at wrong.py:23 reports actor/entropy, which is",
-    ("Replacing", "actor/adv_mean"): "Replacing at wrong.py:23 reports actor/adv_mean, which is",
-    ("Replacing", "optim/lr"): "Replacing at wrong.py:23 reports optim/lr, which is another",
+    ("Replacing", "actor/entropy"): "Replacing at wrong.py:34 reports actor/entropy, which is",
+    ("Replacing", "actor/adv_mean"): "Replacing at wrong.py:34 reports actor/adv_mean, which is",
+    ("Replacing", "optim/lr"): "Replacing at wrong.py:34 reports optim/lr, which is another",
 }
 
 
@@ -599,6 +610,11 @@ def test_a_part_with_state_keeps_numbers_and_names_of_its_own(plugin, case, faul
     name, metric = case
     said = words_of(plugin(STATEFUL.replace("NAME", metric)), f"algorithm/advantage={name}")
     assert said.startswith(fault)
+
+
+def test_a_buffer_that_is_registered_with_nan_may_be_full_and_hold_nan_again(plugin):
+    result = tandem.train(*plugin(STATEFUL), "algorithm/advantage=Ring", "iterations=4")
+    assert result.metrics["optim/updates"] == 1
 
 
 AVERAGING = """

@@ -18,14 +18,24 @@ OF_TORCH = vars(nn.Module()).keys()
 class StatefulComponent(nn.Module):
     """A module of float64 buffers on the CPU, which may report metrics."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun_with_nan: tuple[str, ...] = ()  # names of buffers
+
+    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
+        # An assignment to a buffer registers it again.
+        if name not in self._buffers and tensor is not None and tensor.isnan().any():
+            self.begun_with_nan += (name,)
+        super().register_buffer(name, tensor, persistent)
+
     def report(self) -> dict[str, float]:
         """The metrics after the updates of each iteration; none by default."""
         return {}
 
     def __call__(self, *records: object) -> Any:
         """Raises WrongOutput if a plain attribute changes: no checkpoint holds it, so a resumed run
-        would be another one. A buffer keeps its shape, as a resumed run loads it into a new one,
-        and no number in it becomes NaN."""
+        would be another one. A buffer keeps its shape, as a resumed run loads it into a new one.
+        One without NaN before the call has none after it, unless it is registered with NaN."""
         before, shapes, absent = self._plain_attributes(), self._shapes(), self._list_nan()
         value = super().__call__(*records)
         if changed := sorted({name for name, _ in shapes ^ self._shapes()}):
@@ -34,10 +44,11 @@ class StatefulComponent(nn.Module):
                 f"{changed[0]!r} in a call, and no checkpoint of it could be loaded; register it "
                 "in __init__, with a fixed shape"
             )
-        if new := sorted(self._list_nan() - absent):
+        if new := sorted(self._list_nan() - absent - {*self.begun_with_nan}):
             raise WrongOutput(
                 f"{type(self).__name__} at {place_of(type(self))} sets its buffer {new[0]!r} to "
-                "NaN in a call, which later calls would read; leave out samples without a number"
+                "NaN in a call, and it had none before; leave out samples without a number, or "
+                "register it with NaN in __init__ if NaN marks them"
             )
         changed = sorted(name for name, _ in before - self._plain_attributes())
         if changed:
