@@ -542,7 +542,7 @@ def negative(mask):
 READ_WRONGLY = {
     "advantage=nothing": "nothing(rewards, mask) gives (advantages, returns), two tensors",
     "advantage=through_numpy": "advantage through_numpy writes on total, which others read",
-    "weights=negative": "values below 0; return 0 for what does not count",
+    "weights=negative": "return 0 for what does not count, and put a minus sign into the advantage",
 }
 
 

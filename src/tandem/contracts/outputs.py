@@ -45,7 +45,7 @@ class Output:
     of_samples: bool = False  # or [B, 1], the same number for all steps of a sample
     learns: bool = False  # has a gradient if one is available; else none
     finite: bool = False
-    positive: bool = False  # or 0
+    non_negative: bool = False
     record: str = "batch"  # the name of the record whose mask it has
     instead: str = ""  # advice for a statistic over the rows of a micro-batch
 
@@ -123,12 +123,15 @@ class Output:
             return "has a gradient, which it must not have; add .detach()"
         if not self.finite:
             return None
-        right = value.isfinite() & (value >= 0) if self.positive else value.isfinite()
+        right = value.isfinite() & (value >= 0) if self.non_negative else value.isfinite()
         if not (wrong := int((mask & ~right).sum())):  # one wait for a GPU
             return None
         if broken := int((mask & ~value.isfinite()).sum()):
             return f"returned {broken} values that are not finite"
-        return f"returned {wrong} values below 0; return 0 for what does not count"
+        return (
+            f"returned {wrong} values below 0; return 0 for what does not count, and put a minus "
+            "sign into the advantage or the loss"
+        )
 
 
 def refuse_undeclared(
@@ -219,10 +222,10 @@ CORRECTION = Output(
     kind="correction",
     of_samples=True,
     finite=True,
-    positive=True,
+    non_negative=True,
     instead="leave it out: a correction judges each row by itself",
 )
 OLD_POLICY = Output(kind="old policy")
 ADVANTAGE = Output(kind="advantage", finite=True, record="rollout")
 RETURNS = Output(kind="returns", finite=True)
-WEIGHTS = Output(kind="weights", finite=True, positive=True)
+WEIGHTS = Output(kind="weights", finite=True, non_negative=True)
