@@ -2,7 +2,7 @@
 
 A write in place raises the version of a tensor. One through `.numpy()` or `.data` does not, so the
 first call of a part from outside the package also compares contents. Parts of the package are
-tested, and later calls cost nothing.
+tested. Each other call costs two walks over the records, which read the versions of their tensors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tandem.contracts.parts import fields_of, is_foreign, iterate_innermost, unwrap_partial
 
-COMPARED: WeakSet = WeakSet()  # functions and classes of parts whose first call was compared
+COMPARED: WeakSet = WeakSet()  # kinds of parts whose first call was compared
 
 
 class Given:
@@ -27,8 +27,7 @@ class Given:
         kinds: set[Callable] = set()
         for _, one in iterate_innermost(part, ""):
             if is_foreign(one):
-                owner = unwrap_partial(one)[0]
-                kinds.add(owner if inspect.isfunction(owner) else type(owner))
+                kinds.add(kind_of(one))
         self.records, self.by_content = records, not COMPARED.issuperset(kinds)
         COMPARED.update(kinds)
         self.before = read_states(records, self.by_content)
@@ -42,9 +41,22 @@ class Given:
         return f"writes on {', '.join(names)}, which others read; compute a tensor of its own"
 
 
+def kind_of(part: Callable) -> Callable:
+    """The function, or the class, that a part is or is made of; of a bound method, its function."""
+    owner = unwrap_partial(part)[0]
+    if inspect.ismethod(owner):
+        return owner.__func__
+    return owner if inspect.isfunction(owner) or inspect.isclass(owner) else type(owner)
+
+
+def forget_comparison(part: Callable) -> None:
+    """Compare contents at the next call of a part again: the last one was a trial."""
+    COMPARED.difference_update([kind_of(one) for _, one in iterate_innermost(part, "")])
+
+
 def read_states(records: Sequence[object], by_content: bool) -> dict[str, tuple[int, int]]:
     """The place of each tensor, "NUMBER_OF_RECORD.NAME" -> how often it was written on, and a hash
-    of its bytes if asked for.
+    of its bytes if asked for; one on the meta device has none.
 
     Records and mappings in a record are walked, as by `map_fields`. Tensors of any shape [...].
     """
@@ -54,7 +66,7 @@ def read_states(records: Sequence[object], by_content: bool) -> dict[str, tuple[
         place, x = held.pop()
         if isinstance(x, Tensor):
             content = 0
-            if by_content:
+            if by_content and not x.is_meta:
                 flat = x.detach().cpu().contiguous().view(-1)
                 content = hash(flat.view(torch.uint8).numpy().tobytes())
             version = 0 if x.is_inference() else x._version  # inference tensors have none

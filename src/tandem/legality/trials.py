@@ -6,7 +6,6 @@ they must be. Parts of the package are tested.
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -16,9 +15,10 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from tandem.contracts import REGISTERED, bound_parts_of, is_foreign, name_of, place, unwrap_partial
+from tandem.contracts import REGISTERED, bound_parts_of, is_foreign, name_of, place
 from tandem.contracts.inner_parts import ask_inner, ask_unwritten, naming
 from tandem.contracts.outputs import WrongOutput, place_of
+from tandem.contracts.writes import forget_comparison, kind_of
 from tandem.legality.case import Case
 from tandem.policies.flow.solvers import solve
 
@@ -34,9 +34,7 @@ def own_parts_return_what_is_read(case: Case) -> Iterator[str]:
     decay = None if average is None else partial(average.target, **average.arguments)
     holders = case.algorithm, case.plan.dynamics, decay
     for part in chain.from_iterable(map(bound_parts_of, holders)):
-        owner = unwrap_partial(part)[0]
-        kind = owner if inspect.isfunction(owner) or inspect.isclass(owner) else type(owner)
-        group = groups.get(place(kind))
+        group = groups.get(place(kind_of(part)))
         if group not in TRIALS or not is_foreign(part):
             continue
         try:
@@ -45,6 +43,8 @@ def own_parts_return_what_is_read(case: Case) -> Iterator[str]:
         except WrongOutput as error:
             yield f"{group}={error}"
             return
+        finally:
+            forget_comparison(part)
         if fault is not None:
             yield f"{group}={name_of(part)} at {place_of(part)} {fault}"
             return
