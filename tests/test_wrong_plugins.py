@@ -1,10 +1,14 @@
 """Parts from outside the package that are wrong end the run in one line that names them."""
 
+import sys
+
 import pytest
+import torch
 from written_plugin import words_of
 
 import tandem
 from tandem.config import ConfigError, check, compose
+from tandem.contracts.writes import COMPARED
 
 pytestmark = pytest.mark.usefixtures("unregistered")
 
@@ -424,7 +428,8 @@ def values(value):
 
 @register_window_pace
 def pace(start, steps, *, gives):
-    return -3 if gives == "low" else raised(gives)
+    known = {"low": -3, "half": 2.5, "never": 0}
+    return known[gives] if gives in known else raised(gives)
 
 @register_query
 def query(u, sigma, next_sigma, *, gives):
@@ -477,8 +482,10 @@ PLACES = {
     ),
 }
 WRONG_NUMBERS = {
-    ("pace", "none"): "returned a NoneType for start=0; return iterations, an int above 0",
-    ("pace", "low"): "returned -3 for start=0; return iterations, an int above 0",
+    ("pace", "none"): "returned a NoneType for start=0; return iterations, an int from 0",
+    ("pace", "low"): "returned -3 for start=0; return iterations, an int from 0",
+    ("pace", "half"): "returned 2.5 for start=0; return iterations, an int from 0",
+    ("pace", "never"): "returned 0 for every start; return iterations, above 0 for at least one",
     ("pace", "raising"): "raises KeyError: 'absent'",
     ("query", "none"): "returned a NoneType; return two float tensors [N], here [10]",
     ("query", "shape"): "returned torch.float32 [3, 3]; return two float tensors [N]",
@@ -515,6 +522,48 @@ def test_a_part_that_gives_numbers_is_tried_before_anything_is_loaded(plugin, ca
         check(compose(words))
     said = str(refused.value)
     assert f"={name} at wrong.py:" in said and fault in said and "\n" not in said
+
+
+RIGHT = """
+import numpy as np
+import torch
+from tandem.contracts import register_ema_decay, register_error_weighting, register_window_pace
+
+@register_window_pace
+def table(start, steps):  # a window of 4 of 10 steps starts at 0 to 5
+    return [2, 0, np.int64(1), 2.0, torch.tensor(1), 0][start]
+
+@register_ema_decay
+def half(count):
+    return np.float64(0.5)
+
+@register_error_weighting
+def linear(sigma, energy):
+    return sigma * energy
+"""
+AS_READ = (
+    "algorithm=flow_grpo dynamics/stochastic=sliding_window dynamics/stochastic/stay=table",
+    "algorithm=nft model/ema=half",
+    "algorithm=awm algorithm/timestep_sampling/weighting=linear",
+)
+
+
+@pytest.mark.parametrize("words", AS_READ)
+def test_a_part_that_a_run_can_read_is_accepted_with_and_without_gradients(plugin, words):
+    plugin(RIGHT)
+    composed = compose(["plugins=[wrong]", "model=tiny_flow", "~recipe", *words.split()])
+    with torch.no_grad():
+        check(composed)
+    tried = vars(sys.modules["wrong"])[words.rpartition("=")[2]]
+    assert tried not in COMPARED, "the first call of the run is compared as well"
+
+
+@pytest.mark.parametrize("words", AS_READ[:2])
+def test_numbers_of_numpy_and_torch_train(plugin, words):
+    given = plugin(RIGHT, reward="reward=colour_share model=tiny_flow rollout.steps=10")
+    given = [word for word in given if not word.startswith("data.")]
+    result = tandem.train(*given, *words.split(), "iterations=4")
+    assert result.metrics["optim/updates"] > 0
 
 
 READ = """

@@ -10,12 +10,14 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import chain
+from numbers import Real
+from operator import index
 from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
-from tandem.contracts import REGISTERED, bound_parts_of, is_foreign, name_of, place
+from tandem.contracts import REGISTERED, bound_parts_of, is_foreign, name_of, place, unwrap_partial
 from tandem.contracts.inner_parts import ask_inner, ask_unwritten, naming
 from tandem.contracts.outputs import WrongOutput, place_of
 from tandem.contracts.writes import forget_comparison, kind_of
@@ -33,13 +35,14 @@ def own_parts_return_what_is_read(case: Case) -> Iterator[str]:
     average = case.model.arguments.get("ema")
     decay = None if average is None else partial(average.target, **average.arguments)
     holders = case.algorithm, case.plan.dynamics, decay
+    trials = TRIALS | {STAY: partial(_try_pace, case.plan.dynamics.stochastic)}
     for part in chain.from_iterable(map(bound_parts_of, holders)):
         group = groups.get(place(kind_of(part)))
-        if group not in TRIALS or not is_foreign(part):
+        if group not in trials or not is_foreign(part):
             continue
         try:
             with naming(part):
-                fault = TRIALS[group](part, torch.linspace(1, 0, steps + 1))
+                fault = trials[group](part, torch.linspace(1, 0, steps + 1))
         except WrongOutput as error:
             yield f"{group}={error}"
             return
@@ -50,18 +53,42 @@ def own_parts_return_what_is_read(case: Case) -> Iterator[str]:
             return
 
 
-def _try_pace(pace: Callable, levels: Tensor) -> str | None:
-    for start in range(len(levels) - 2):
-        stays = ask_unwritten(pace, start, len(levels) - 1)
-        if type(stays) is not int or stays < 1:
-            return f"returned {_show(stays)} for start={start}; return iterations, an int above 0"
+def _try_pace(choose: Callable, pace: Callable, levels: Tensor) -> str | None:
+    """choose: the random steps of each iteration, which ask the pace for the starts that occur."""
+    asked: list[tuple[int, int]] = []
+
+    def note(start: int, steps: int) -> int:
+        asked.append((start, steps))
+        return 1
+
+    held = {name: note for name, part in unwrap_partial(choose)[1].items() if part is pace}
+    try:
+        choose(len(levels) - 1, 0, 0, **held)
+    except ValueError:  # it does not fit the steps, whatever the pace is: a later rule's message
+        return None
+    total = 0
+    for start, steps in asked:
+        stays = ask_unwritten(pace, start, steps)
+        if (count := _read_count(stays)) is None or count < 0:
+            return f"returned {_show(stays)} for start={start}; return iterations, an int from 0"
+        total += count
+    if asked and not total:
+        return "returned 0 for every start; return iterations, above 0 for at least one"
     return None
+
+
+def _read_count(value: object) -> int | None:
+    """A whole number of any library, such as np.int64(2) or 2.0; None: it is none."""
+    try:
+        return index(int(value) if isinstance(value, Real) and value % 1 == 0 else value)
+    except TypeError:
+        return None
 
 
 def _try_decay(decay: Callable, levels: Tensor) -> str | None:
     for count in COUNTS:
         kept = ask_unwritten(decay, count)
-        if type(kept) not in (int, float) or not 0 <= kept <= 1:
+        if not isinstance(kept, Real) or isinstance(kept, bool) or not 0 <= kept <= 1:
             return f"returned {_show(kept)} for count={count}; return a float from 0 to 1"
     return None
 
@@ -108,6 +135,7 @@ def _try_solver(build: Callable, levels: Tensor) -> str | None:
     return None
 
 
+@torch.enable_grad()  # a caller may load a policy without gradients
 def _try_weighting(weighting: Callable, levels: Tensor) -> str | None:
     sigma = levels[:-1].expand(2, -1).clone()
     energy = 0.5 * torch.ones_like(sigma).requires_grad_()
@@ -120,14 +148,14 @@ def _try_weighting(weighting: Callable, levels: Tensor) -> str | None:
 def _show(value: object) -> str:
     if isinstance(value, Tensor):
         return f"{value.dtype} {[*value.shape]}"
-    known = type(value) in (int, float) and math.isfinite(value)
+    known = isinstance(value, Real) and math.isfinite(value)
     return f"{value}" if known else f"a {type(value).__name__}"
 
 
+STAY = "dynamics/stochastic/stay"  # its parts are tried by what holds them
 # Group -> what tries a part of it, given noise levels [steps + 1]: its fault in words, or None.
 TRIALS: Mapping[str, Callable[[Callable, Tensor], str | None]] = MappingProxyType(
     {
-        "dynamics/stochastic/stay": _try_pace,
         "dynamics/solver": _try_solver,
         "model/ema": _try_decay,
         "algorithm/query": _try_query,
