@@ -566,6 +566,12 @@ def test_numbers_of_numpy_and_torch_train(plugin, words):
     assert result.metrics["optim/updates"] > 0
 
 
+def test_an_error_inside_torch_is_placed_in_the_file_of_the_part(plugin):
+    plugin(RIGHT.replace("sigma * energy", "torch.nn.functional.pad(\n        energy, None)"))
+    with pytest.raises(ConfigError, match=r"=linear at wrong\.py:1[67] raises \w+Error: "):
+        check(compose(["plugins=[wrong]", "model=tiny_flow", "~recipe", *AS_READ[2].split()]))
+
+
 READ = """
 import torch
 from tandem import register_adv_estimator, register_weights

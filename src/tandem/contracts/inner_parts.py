@@ -10,20 +10,22 @@ from torch import Tensor
 
 from tandem.contracts import callable_name
 from tandem.contracts.outputs import WrongOutput, place_of, relative_path, wrong_value
-from tandem.contracts.writes import Given
+from tandem.contracts.writes import Given, kind_of
 from tandem.stop import Stop
 
 
 @contextmanager
-def naming(part: Callable) -> Iterator[None]:
+def report_errors(part: Callable) -> Iterator[None]:
     """A block in which an exception of a part becomes WrongOutput, one line with its place."""
     try:
         yield
     except Stop:
         raise
     except Exception as error:  # of the user's code, which may raise anything
-        frame, line = list(walk_tb(error.__traceback__))[-1]
-        where = f"{relative_path(frame.f_code.co_filename)}:{line}"
+        where, home = place_of(part), kind_of(part).__module__
+        for frame, line in walk_tb(error.__traceback__):  # the last of its own, not a line of torch
+            if frame.f_globals.get("__name__") == home:
+                where = f"{relative_path(frame.f_code.co_filename)}:{line}"
         said = " ".join(f"{type(error).__name__}: {error}".split())
         raise WrongOutput(f"{callable_name(part)} at {where} raises {said}") from error
 

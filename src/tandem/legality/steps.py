@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tandem.contracts import name_of, numbers_of
-from tandem.contracts.inner_parts import naming
+from tandem.contracts.inner_parts import report_errors
 from tandem.contracts.outputs import CLOSE, WrongOutput, place_of
 from tandem.dynamics.kernels import Step
 from tandem.dynamics.schedules import find_fault
@@ -99,7 +99,7 @@ def _wrong_steps(dynamics: Dynamics, levels: Tensor, chosen: Sequence[int]) -> I
     leaf = torch.ones(len(chosen), 2, 2, requires_grad=True)
     x, velocity = torch.ones_like(leaf), leaf.clone()
     try:
-        with naming(dynamics.kernel):
+        with report_errors(dynamics.kernel):
             taken = dynamics.kernel(x, velocity, sigma, after)
     except WrongOutput as error:
         yield f"dynamics={error}"

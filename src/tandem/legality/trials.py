@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from tandem.contracts import REGISTERED, bound_parts_of, is_foreign, name_of, place, unwrap_partial
-from tandem.contracts.inner_parts import ask_inner, ask_unwritten, naming
+from tandem.contracts.inner_parts import ask_inner, ask_unwritten, report_errors
 from tandem.contracts.outputs import WrongOutput, place_of
 from tandem.contracts.writes import forget_comparison, kind_of
 from tandem.legality.case import Case
@@ -41,7 +41,7 @@ def own_parts_return_what_is_read(case: Case) -> Iterator[str]:
         if group not in trials or not is_foreign(part):
             continue
         try:
-            with naming(part):
+            with report_errors(part):
                 fault = trials[group](part, torch.linspace(1, 0, steps + 1))
         except WrongOutput as error:
             yield f"{group}={error}"
