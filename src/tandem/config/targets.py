@@ -90,17 +90,15 @@ def _as_adapted(found: Callable, path: str, where: str) -> Callable:
     call, register_adv_estimator(mine), whose result the module does not keep under its name."""
     made = ADAPTED.get(found, {})
     if len(made) > 1:  # the group whose keys `where` is among
-        made = {group: one for group, one in made.items() if _lies_in([_key_of(group)], where)}
+        made = {
+            group: one for group, one in made.items() if _lies_in([group.replace("/", ".")], where)
+        }
         if not made:
             raise ConfigError(
                 f"{where}: {path} is registered in {' and in '.join(ADAPTED[found])}; write a "
                 "function of its own for each"
             )
     return next(iter(made.values()), found)
-
-
-def _key_of(group: str) -> str:
-    return group.replace("/", ".")
 
 
 def _refuse(path: str, where: str) -> NoReturn:
