@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tandem.config.composition import LAUNCHERS
 from tandem.config.targets import EXTRAS
-from tandem.contracts.extras import need_extra
+from tandem.contracts import need_extra
 from tandem.policies.quantizations import BitsAndBytes4, BitsAndBytes8, TorchAO8
 
 ROOT = Path(__file__).parents[2]
@@ -16,7 +16,7 @@ WORDING = re.compile(r"pip install (?:-e )?[\"'](?:tandem|\.)\[")
 def test_the_command_installs_from_the_clone_as_the_pages_do():
     assert need_extra("reward=x", "math").endswith('needs a package: pip install -e ".[math]"')
     wording = {p.stem for p in (ROOT / "src").rglob("*.py") if WORDING.search(p.read_text())}
-    assert wording == {"extras"}
+    assert wording == {"parts"}
 
 
 def test_every_extra_that_a_part_names_exists():

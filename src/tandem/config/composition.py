@@ -45,7 +45,7 @@ from tandem.config.resolvers import register_resolvers
 from tandem.config.shared_recipes import choose_shared_recipe, is_shared
 from tandem.config.swaps import Numbers
 from tandem.config.values import as_argument, of_reward, refuse_deleted_key, refuse_unknown_key
-from tandem.contracts.extras import need_extra
+from tandem.contracts import need_extra
 
 Compose = Callable[[Loader, Sequence[str]], Composition]
 

@@ -15,8 +15,7 @@ from typing import NoReturn
 from tandem.config.names import ConfigError, nearest
 from tandem.config.own_targets import own_targets
 from tandem.config.plugins import ADMITTED
-from tandem.contracts import REGISTERED, place
-from tandem.contracts.extras import need_extra
+from tandem.contracts import REGISTERED, need_extra, place
 from tandem.contracts.registration import ADAPTED
 
 # Modules of components: no other module is imported for a `_target_`. The shell (config, run,

@@ -171,3 +171,8 @@ def unwrap_partial(component: Callable | None) -> tuple[Callable | None, dict[st
         numbers = {**component.keywords, **numbers}
         component = component.func
     return component, numbers
+
+
+def need_extra(part: str, extra: str) -> str:
+    """The message of a part whose package, an extra of pyproject.toml, is missing."""
+    return f'{part} needs a package: pip install -e ".[{extra}]"'

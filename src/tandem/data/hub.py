@@ -9,8 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tandem.contracts import register_dataset
-from tandem.contracts.extras import need_extra
+from tandem.contracts import need_extra, register_dataset
 from tandem.data.columns import ANSWERS, Columns, Stored, cell, to_row, with_own_pictures
 from tandem.data.decoding import Decoding, read_file
 from tandem.data.images import KEY, holds_pictures

@@ -11,8 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from tandem.contracts import register_dataset
-from tandem.contracts.extras import need_extra
+from tandem.contracts import need_extra, register_dataset
 from tandem.data.records import AS_CHAT, Data, StreamMaker, Wording, prompt_id
 from tandem.data.stream import PromptStream
 from tandem.types import Prompt

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tandem.contracts import declare, register_environment
-from tandem.contracts.extras import need_extra
+from tandem.contracts import declare, need_extra, register_environment
 from tandem.environments.protocol import About, Move, Said
 from tandem.types import Prompt
 

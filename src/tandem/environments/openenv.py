@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import NoReturn
 
-from tandem.contracts import declare, register_environment
+from tandem.contracts import declare, need_extra, register_environment
 from tandem.contracts.bounds import values_of
-from tandem.contracts.extras import need_extra
 from tandem.environments.protocol import About, Move, Said
 from tandem.remote import Breaker, RemoteError, Session, SessionLimits, Sessions
 from tandem.rewards.result import Missing

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib.util import find_spec
 
-from tandem.contracts import name_of
-from tandem.contracts.extras import need_extra
+from tandem.contracts import name_of, need_extra
 from tandem.legality.case import Case, Part
 from tandem.types import SEGMENTS
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-from tandem.contracts.extras import need_extra
+from tandem.contracts import need_extra
 from tandem.record import durable, galleries, jsonl
 
 log = logging.getLogger(__name__)

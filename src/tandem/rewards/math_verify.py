@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-from tandem.contracts import declare
-from tandem.contracts.extras import need_extra
+from tandem.contracts import declare, need_extra
 from tandem.rewards.signature import batched, waits
 from tandem.rewards.workers import Verdict, Workers
 from tandem.types import Prompt

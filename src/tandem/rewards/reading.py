@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 from torch import Tensor
 
-from tandem.contracts.extras import need_extra
+from tandem.contracts import need_extra
 from tandem.rewards.images import pixels
 
 LONGEST = 960  # largest side in pixels for detection, as in PaddleOCR

@@ -24,7 +24,7 @@ from hydra.core.object_type import ObjectType
 from omegaconf import DictConfig, OmegaConf
 
 from tandem.config import ConfigError, check, compose
-from tandem.contracts.extras import need_extra
+from tandem.contracts import need_extra
 from tandem.record import durable
 from tandem.record.latest import point_latest
 from tandem.record.secrets import scrub_words

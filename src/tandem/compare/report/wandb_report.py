@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tandem.compare.comparison import Comparison
 from tandem.compare.headline import write_headline
 from tandem.compare.report.payload import choose_metrics
-from tandem.contracts.extras import need_extra
+from tandem.contracts import need_extra
 from tandem.record.reading.provenance import provenance
 from tandem.record.reading.runs import AXES, MANIFEST, Run
 from tandem.record.reading.variants import Variant

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import torch
 from torch import nn
 
-from tandem.contracts.extras import need_extra
+from tandem.contracts import need_extra
 
 # Packages of flash attention; transformers accepts any of them, and loads hub kernels by the last.
 PACKAGES = {"flash_attention_2": ("flash_attn", "kernels")}
