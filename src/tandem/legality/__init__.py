@@ -22,16 +22,16 @@ from tandem.legality import (
     pictures,
     preferences,
     samples,
+    smoke_tests,
     staleness,
     steps,
     teachers,
-    trials,
     updates,
 )
 from tandem.legality.case import Case, Part
 
 RULES = (
-    *trials.RULES,  # before those that call these parts
+    *smoke_tests.RULES,  # before those that call these parts
     *masked.RULES,
     *chains.RULES,
     *domains.RULES,

@@ -1,4 +1,4 @@
-"""Parts from outside the package, tried on a few numbers before weights are loaded.
+"""Smoke tests of parts from outside the package, on a few numbers before weights are loaded.
 
 A part returns numbers that the loop reads without a further check, so each group says here what
 they must be. Parts of the package are tested.
@@ -35,14 +35,14 @@ def own_parts_return_what_is_read(case: Case) -> Iterator[str]:
     average = case.model.arguments.get("ema")
     decay = None if average is None else partial(average.target, **average.arguments)
     holders = case.algorithm, case.plan.dynamics, decay
-    trials = TRIALS | {STAY: partial(_try_pace, case.plan.dynamics.stochastic)}
+    tests = SMOKE_TESTS | {STAY: partial(_try_pace, case.plan.dynamics.stochastic)}
     for part in chain.from_iterable(map(bound_parts_of, holders)):
         group = groups.get(place(kind_of(part)))
-        if group not in trials or not is_foreign(part):
+        if group not in tests or not is_foreign(part):
             continue
         try:
             with report_errors(part):
-                fault = trials[group](part, torch.linspace(1, 0, steps + 1))
+                fault = tests[group](part, torch.linspace(1, 0, steps + 1))
         except WrongOutput as error:
             yield f"{group}={error}"
             return
@@ -154,7 +154,7 @@ def _show(value: object) -> str:
 
 STAY = "dynamics/stochastic/stay"  # its parts are tried by what holds them
 # Group -> what tries a part of it, given noise levels [steps + 1]: its fault in words, or None.
-TRIALS: Mapping[str, Callable[[Callable, Tensor], str | None]] = MappingProxyType(
+SMOKE_TESTS: Mapping[str, Callable[[Callable, Tensor], str | None]] = MappingProxyType(
     {
         "dynamics/solver": _try_solver,
         "model/ema": _try_decay,
