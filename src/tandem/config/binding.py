@@ -118,12 +118,9 @@ def convert(value: object, annotation: object, where: str) -> Any:
         raise ConfigError(f"{where}=nan: set a number")
     for limit in limits(annotation):
         if (said := limit.violation(converted)) is not None:
-            raise ConfigError(f"{where}={_as_list(converted)}: {said}")
+            shown = list(converted) if isinstance(converted, tuple) else converted
+            raise ConfigError(f"{where}={shown}: {said}")
     return converted
-
-
-def _as_list(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _convert(value: object, annotation: object, where: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -32,7 +32,8 @@ def add_rejected(
     for turn in range(tries):
         left = [prompt for prompt in prompts if prompt.id not in wrong]
         key = rng.key(seed, "rejected", turn)
-        for asked in _split(left, speaker.sampling.max_rows):
+        size = speaker.sampling.max_rows
+        for asked in (left[start : start + size] for start in range(0, len(left), size)):
             said = speaker.sample(asked, 1, key=key, slots=[prompt.id for prompt in asked])
             whole = zip(asked, said.outputs, said.truncated.tolist(), strict=True)
             wrong |= {p.id: o for p, o, cut in whole if not cut and o.strip() and o != p.answer}
@@ -40,7 +41,3 @@ def add_rejected(
         [replace(p, chosen=p.answer, rejected=wrong[p.id]) for p in prompts if p.id in wrong],
         [prompt for prompt in prompts if prompt.id not in wrong],
     )
-
-
-def _split(prompts: Sequence[Prompt], size: int) -> Iterator[Sequence[Prompt]]:
-    return (prompts[start : start + size] for start in range(0, len(prompts), size))

@@ -65,7 +65,9 @@ def with_images(prompt: Prompt, folder: Path) -> Prompt:
     if KEY not in prompt.fields:
         return prompt
     names = prompt.fields[KEY]
-    if not isinstance(names, list) or not all(isinstance(n, Picture) or _is_name(n) for n in names):
+    if not isinstance(names, list) or not all(
+        isinstance(n, Picture) or (isinstance(n, str) and n.strip()) for n in names
+    ):
         raise ValueError(f"`{KEY}` must be a list of file names, not {names!r}")
     images = tuple(n if isinstance(n, Picture) else _find(n, folder) for n in names)
     fields = {name: value for name, value in prompt.fields.items() if name != KEY}
@@ -81,10 +83,6 @@ def holds_pictures(value: object) -> bool:
     """Whether a field of a row is a picture, or a list of them."""
     first = value[0] if isinstance(value, list) and value else value
     return isinstance(first, Picture) or type(first).__module__.startswith("PIL.")
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and bool(value.strip())
 
 
 def _find(name: str, folder: Path) -> Picture:

@@ -116,16 +116,11 @@ def _splits(name: str, one: Dataset, *, seed: int) -> Splits:
     """The prompts of a dataset, renamed for the mixture."""
     asked = None if one.eval is True else int(one.eval)
     sizes = dict.fromkeys(TRAINED, one.max_size) | dict.fromkeys(HELD_OUT, asked)
-    return {
-        split: tuple(
-            _with_unique_ids(name, one.rewards, _some(one.data.splits[split], size, seed=seed))
-        )
+    chosen = {
+        split: () if size == 0 else choose(one.data.splits[split], max_size=size, seed=seed)
         for split, size in sizes.items()
     }
-
-
-def _some(prompts: tuple[Prompt, ...], size: int | None, *, seed: int) -> tuple[Prompt, ...]:
-    return () if size == 0 else choose(prompts, max_size=size, seed=seed)
+    return {split: tuple(_with_unique_ids(name, one.rewards, own)) for split, own in chosen.items()}
 
 
 def _with_unique_ids(

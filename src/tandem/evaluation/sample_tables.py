@@ -76,14 +76,11 @@ def _make_row(rollout: Rollout, scores: Scores, i: int, *, kind: Kind, describe:
         "answer": prompt.answer,
         "reward": scores.total[i].item() if scores.scored[i] else None,
         "parts": {
-            name: _none_if_missing(part[i].item()) for name, part in scores.all_parts.items()
+            name: x if math.isfinite(x := part[i].item()) else None
+            for name, part in scores.all_parts.items()
         },
         "length": int(rollout.own_length[i]),
         "truncated": bool(rollout.truncated[i]),
         **written,  # the text from which a picture was generated
         **({} if told is None else {"episode": told["turns"], "lost": told["lost"]}),
     }
-
-
-def _none_if_missing(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -96,7 +96,7 @@ def preflight(argv: Sequence[str]) -> Run | Sweep | list[str]:
         terminal.say(told)
         sys.exit(0)
     sweep = parse_sweep(words.overrides, multirun=words.multirun)
-    run = _run(words.overrides) if sweep is None else _first_run(sweep)
+    run = _run(words.overrides if sweep is None else find_one_that_runs(sweep, check))
     if words.cfg:
         _print(run, words)
         sys.exit(0)
@@ -183,11 +183,6 @@ def _refuse_place(run_dir: Path) -> None:
 
     with refusing():
         check_place(run_dir)
-
-
-def _first_run(sweep: Sweep) -> Run:
-    """The first run of a sweep. Raises for a value that no run of the sweep could have."""
-    return _run(find_one_that_runs(sweep, check))
 
 
 def _print(run: Run, words: argparse.Namespace) -> None:

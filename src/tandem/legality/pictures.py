@@ -172,15 +172,13 @@ def _unread(case: Case, name: str, inner: str) -> str | None:
     if name == "timestep_sampling" and case.algorithm.query is not None and not of_query:
         return "algorithm.query sets the noise levels"
     if name == "timestep_sampling" and inner.startswith("weighting"):
-        return f"{name_of(case.loss)} reads unweighted errors" if _only_errors(case) else None
+        return (
+            f"{name_of(case.loss)} reads unweighted errors" if case.loss_facts.on_errors else None
+        )
     snapshot = inner.partition(".")[0]
     if name == "ema" and snapshot and snapshot not in _snapshots_read(case) | {_source(case)}:
         return f"nothing reads algorithm.ema.{snapshot}"
     return None
-
-
-def _only_errors(case: Case) -> bool:
-    return case.loss_facts.on_errors
 
 
 def _source(case: Case) -> str:

@@ -36,7 +36,10 @@ def from_scalar(function: Reducing) -> Loss:
         if not batch.mask.any():
             return {}
         named = _ask(function, batch, numbers)[1]
-        return {_metric(name): _as_metric(function, name, value) for name, value in named.items()}
+        return {
+            name if "/" in name else f"actor/{name}": _as_metric(function, name, value)
+            for name, value in named.items()
+        }
 
     return declare(reads={"old_logp"}, averages=True, metrics=metrics)(loss)
 
@@ -75,10 +78,6 @@ def _ask(
         f"{function.__name__}(old_logp, logp, advantages, mask) gives (loss, metrics), a tensor of "
         f"no dimensions and a mapping, but it gave {_describe(answer)}"
     )
-
-
-def _metric(name: str) -> str:
-    return name if "/" in name else f"actor/{name}"
 
 
 def _as_metric(function: Reducing, name: str, value: object) -> Metric:

@@ -77,7 +77,8 @@ def load_optimizer_state(
     for key, value in tensors.items():
         field, _, name = key.partition("/")
         if field == GROUP:
-            _load_number(optimizer, name, value)
+            index, _, number = name.partition("/")
+            optimizer.param_groups[int(index)][number].copy_(value)
         else:
             optimizer.state[names[name]][field] = _copy_aligned(
                 names[name], field, value, optimizer
@@ -109,11 +110,6 @@ def _same_groups(optimizer: Optimizer, name_of: Mapping, saved: list[dict]) -> N
 def _restore_type(present: object, value: object) -> object:
     """The value, as a tuple where the optimiser has one: JSON has no tuples."""
     return tuple(value) if isinstance(present, tuple) else value
-
-
-def _load_number(optimizer: Optimizer, key: str, value: Tensor) -> None:
-    index, _, field = key.partition("/")
-    optimizer.param_groups[int(index)][field].copy_(value)
 
 
 def _copy_aligned(parameter: Parameter, field: str, value: Tensor, optimizer: Optimizer) -> Tensor:

@@ -86,7 +86,10 @@ def scrub_tree(value: Any, environment: Mapping[str, str]) -> Any:
     """Mappings and lists without secrets; call it before YAML folds long values into lines."""
     match value:
         case Mapping():
-            return {key: _scrub_item(str(key), item, environment) for key, item in value.items()}
+            return {
+                key: _scrub_all(x) if KEY.fullmatch(str(key)) else scrub_tree(x, environment)
+                for key, x in value.items()
+            }
         case list():
             return [scrub_tree(item, environment) for item in value]
         case str():
@@ -101,10 +104,6 @@ def scrub_config(text: str, environment: Mapping[str, str]) -> str:
     if clean == tree:
         return text
     return yaml.dump(clean, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
-
-
-def _scrub_item(key: str, item: Any, environment: Mapping[str, str]) -> Any:
-    return _scrub_all(item) if KEY.fullmatch(key) else scrub_tree(item, environment)
 
 
 def _scrub_all(item: Any) -> Any:

@@ -164,11 +164,12 @@ class Wandb:
             disable_git=True,
             quiet=True,
         )
+        tags = [scrub(tag, os.environ) for tag in self.tags]
         return wandb.init(
             project=self.project,
             entity=self.entity,
             group=self.group or labels.group(run.config),
-            tags=list(dict.fromkeys((*labels.tags(run.config), *map(_clean, self.tags)))),
+            tags=list(dict.fromkeys((*labels.tags(run.config), *tags))),
             job_type=self.job_type or run.job,
             mode=mode,
             dir=run.folder,
@@ -179,10 +180,6 @@ class Wandb:
             resume="allow" if mode == "online" else None,
             settings=settings,
         )
-
-
-def _clean(text: str) -> str:
-    return scrub(text, os.environ)
 
 
 def _answers(server: str) -> bool:

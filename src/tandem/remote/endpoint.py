@@ -126,11 +126,13 @@ class Endpoint:
         while True:
             attempt += 1
             try:
-                answer = self._attempt(request, read, end - time.monotonic())
+                left = min(self.limits.timeout, end - time.monotonic())
+                answer = self._read(request, read, self.wire.send(request, left))
             except RemoteError as error:
                 again = repeatable and error.passing and attempt <= self.retries.count
+                least = error.retry_after or 0.0
                 if not again or not self._wait_before_retry(
-                    self._wait(error, attempt, request), end
+                    max(self.retries.pause(attempt, request.body), least), end
                 ):
                     report(self.breaker, error, admission)
                     raise
@@ -145,17 +147,11 @@ class Endpoint:
         time.sleep(pause)
         return time.monotonic() < end
 
-    def _attempt(self, request: Request, read: Callable[[Reply], Answer], left: float) -> Answer:
-        return self._read(request, read, self.wire.send(request, min(self.limits.timeout, left)))
-
     def _read(self, request: Request, read: Callable[[Reply], Answer], reply: Reply) -> Answer:
         try:
             return read(reply)
         except ValueError as error:
             raise BadReply(f"{request.url}: {error}; see {self.wire.keys['url']}") from None
-
-    def _wait(self, error: RemoteError, attempt: int, request: Request) -> float:
-        return max(self.retries.pause(attempt, request.body), error.retry_after or 0.0)
 
 
 def admit(breaker: Breaker, url: str, where: str) -> int:

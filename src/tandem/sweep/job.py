@@ -161,7 +161,8 @@ def start_run(task: Task, lock: IO, before: Start | None) -> None:
     try:
         wait_for(process, task)
     finally:
-        code = _read_code(process)
+        # A run that was stopped before it could handle signals was interrupted too.
+        code = INTERRUPTED if process.returncode == -signal.SIGTERM else process.returncode
         said = log.read_bytes()[said_before:].decode(errors="replace")
         seconds = start.seconds + time.monotonic() - began
         end = replace(start, seconds=seconds, code=code, reason=reason_of(code, said))
@@ -242,8 +243,3 @@ def pass_signals_on(process: subprocess.Popen, launch: Launch) -> Iterator[None]
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _read_code(process: subprocess.Popen) -> int:
-    """The exit code; INTERRUPTED also for a run that was stopped before it could handle signals."""
-    return INTERRUPTED if process.returncode == -signal.SIGTERM else process.returncode

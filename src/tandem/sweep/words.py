@@ -126,7 +126,10 @@ def _list_chosen(overrides: Sequence[str]) -> set[str]:
 
 def _list_first(overrides: Sequence[str]) -> list[str]:
     """The command line of the first run, without values that files sweep."""
-    return [_lines(part)[0] for part in parse(overrides)]
+    return [
+        f"{p.get_key_element()}={_values(p)[0]}" if p.is_sweep_override() else p.input_line
+        for p in parse(overrides)
+    ]
 
 
 def _expand(overrides: Sequence[str], hydra: DictConfig) -> list[str]:
@@ -135,23 +138,14 @@ def _expand(overrides: Sequence[str], hydra: DictConfig) -> list[str]:
     params = OmegaConf.to_container(hydra.sweeper).get("params") or {}
     if "experiment" in given and given["experiment"].is_sweep_override():
         params = {}  # each experiment may sweep other keys
-    by_files = [f"{key}={values}" for key, values in params.items() if _strip_key(key) not in given]
+    keys = {key: key.lstrip("+~").partition("@")[0] for key in params}
+    by_files = [f"{key}={values}" for key, values in params.items() if keys[key] not in given]
     return [*by_files, *overrides]
-
-
-def _strip_key(key: str) -> str:
-    return key.lstrip("+~").partition("@")[0]
 
 
 def _is_aside(part: Override) -> bool:
     """Whether an override concerns only how runs are started."""
     return part.key_or_group in ("sweep", "sweep_dir", "dry_run") or part.is_hydra_override()
-
-
-def _lines(part: Override) -> list[str]:
-    if not part.is_sweep_override():
-        return [part.input_line]
-    return [f"{part.get_key_element()}={value}" for value in _values(part)]
 
 
 def _values(part: Override) -> list[str]:

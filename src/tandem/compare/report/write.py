@@ -61,10 +61,7 @@ def list_written(folder: Path) -> set[str]:
         return set()
     plots = ["curves.pdf", "scores.pdf", *(["profiles.pdf"] if data.get("profiles") else [])]
     tables = [folder / f"{n}.{end}" for n in names if re.fullmatch(r"\w+", n) for end in TABLE]
-    ours = [path.name for path in tables if path.is_file() and _is_signed(path)]
+    tables = [path for path in tables if path.is_file()]
+    # Written by Tandem: they have the provenance line.
+    ours = [path.name for path in tables if SIGNED.search(path.read_text(errors="replace"))]
     return {*ours, *plots}
-
-
-def _is_signed(path: Path) -> bool:
-    """Whether a file has the provenance line, hence was written by Tandem."""
-    return SIGNED.search(path.read_text(errors="replace")) is not None

@@ -28,7 +28,8 @@ def first_difference(own: Chat, other: Chat) -> str | None:
 
 def differences(own: Chat, other: Chat) -> Iterator[str]:
     """The differences, the most informative first."""
-    mine, its = (_by_id(chat) for chat in (own, other))
+    vocabularies = (chat.tokenizer.get_vocab() for chat in (own, other))
+    mine, its = ({number: token for token, number in v.items()} for v in vocabularies)
     for token_id in sorted({*mine} | {*its}):
         if (here := mine.get(token_id)) != (there := its.get(token_id)):
             said = f"{_describe(there)} there and {_describe(here)} in the policy's"
@@ -46,10 +47,6 @@ def differences(own: Chat, other: Chat) -> Iterator[str]:
         for place, (here, there) in enumerate(pairs):
             if here != there:
                 yield f"token {place} of {what} has id {there} there and {here} in the policy's"
-
-
-def _by_id(chat: Chat) -> dict[int, str]:
-    return {token_id: token for token, token_id in chat.tokenizer.get_vocab().items()}
 
 
 def _describe(token: str | None) -> str:
