@@ -157,11 +157,6 @@ def key_of(name: str) -> bytes:
     return json.dumps(name).encode() + b": "
 
 
-def whole_lines(path: Path) -> list[bytes]:
-    """The lines of a file without a torn last one; [] if there is no file."""
-    return whole_text(path).split(b"\n")[:-1]
-
-
 def whole_text(path: Path) -> bytes:
     """The bytes of a file without a torn last line; empty if there is no file."""
     raw = read_bytes(path, LOG_BYTES) if path.exists() else b""
