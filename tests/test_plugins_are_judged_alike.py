@@ -57,7 +57,7 @@ def twin(name, component):
         copy = type(own, (component,), {"__module__": "twins"})
         copy.__qualname__ = own
     else:
-        code, scope = component.__code__, component.__globals__
+        code, scope = component.__code__.replace(co_filename="twins.py"), component.__globals__
         copy = types.FunctionType(code, scope, own, component.__defaults__, component.__closure__)
         copy.__kwdefaults__, copy.__annotations__ = component.__kwdefaults__, {}
         copy.__module__, copy.__qualname__ = "twins", own

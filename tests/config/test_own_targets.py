@@ -151,13 +151,13 @@ def adapted(tmp_path, monkeypatch, unregistered):
     load_plugins(["adapting"])
     yield sys.modules["adapting"]
     sys.modules.pop("adapting")
-    # functools.wraps copies the module, so it counts as one of the package.
-    del REGISTERED["algorithm/loss", "own_ppo"]
 
 
 def test_a_plugin_that_wraps_a_built_in_function_does_not_replace_it(adapted):
     path = "tandem.losses.policy.ppo"
     assert resolve(path, "algorithm.loss") is ppo
+    chosen = compose(["algorithm/loss=own_ppo", "plugins=[adapting]"]).algorithm.loss
+    assert resolve(chosen._target_, "algorithm.loss") is adapted.own_ppo
 
 
 def test_a_function_adapted_for_two_groups_is_the_one_of_its_key(adapted):

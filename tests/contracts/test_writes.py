@@ -1,11 +1,15 @@
 """What a part writes on the tensors that it is given."""
 
+import functools
+
 import pytest
 import torch
 
-from tandem.contracts.inner_parts import ask_unwritten
+from tandem.contracts import register_policy_loss
+from tandem.contracts.inner_parts import ask_unwritten, report_errors
 from tandem.contracts.outputs import WrongOutput
 from tandem.contracts.writes import Given, forget_comparison
+from tandem.losses import policy
 
 
 class Scale:
@@ -34,6 +38,30 @@ def test_each_method_and_class_is_compared_at_its_own_first_call(first, then):
     ask_unwritten(first, torch.ones(2))
     with pytest.raises(WrongOutput, match="writes on an argument"):
         ask_unwritten(then, torch.ones(2))
+
+
+@functools.wraps(policy.ppo)
+def clear(x, **numbers):
+    x.numpy()[:] = 0
+
+
+def test_a_function_that_wraps_a_built_in_is_judged_by_its_own_code():
+    line = clear.__code__.co_firstlineno
+    with pytest.raises(WrongOutput, match=rf"at .*test_writes\.py:{line} writes on an argument"):
+        ask_unwritten(clear, torch.ones(2))
+    with (
+        pytest.raises(WrongOutput, match=rf"at .*test_writes\.py:{line + 2} raises"),
+        report_errors(clear),
+    ):
+        clear(None)
+
+
+def test_a_wrapper_of_a_built_in_without_a_name_of_its_own_is_no_option():
+    def double(function):
+        return functools.wraps(function)(lambda batch, **numbers: 2 * function(batch, **numbers))
+
+    with pytest.raises(ValueError, match=r"double.*only a function at the top of a module"):
+        register_policy_loss("doubled")(double(policy.ppo))
 
 
 def test_a_call_after_a_trial_is_compared_again():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from omegaconf.errors import UnsupportedValueType
 from tandem.config.names import ConfigError
 from tandem.config.plugins import ADMITTED
 from tandem.contracts import REGISTERED, Registrar, is_foreign, place, registration
+from tandem.contracts.parts import locate_source
 from tandem.registry import declared
 from tandem.registry.nodes import GLOBAL, OFFERED_AS, Node, dynamics_of, node_of
 
@@ -76,5 +76,5 @@ def _refuse_uncallable(group: str, component: Callable) -> None:
 
 def _line(component: Callable) -> str:
     """The file and line of a component."""
-    written = inspect.unwrap(component)
-    return f"{inspect.getsourcefile(written)}, line {inspect.getsourcelines(written)[1]}"
+    file, line = locate_source(component)
+    return f"{file}, line {line}"

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from tandem.contracts import callable_name
 from tandem.contracts.outputs import WrongOutput, place_of, relative_path, wrong_value
-from tandem.contracts.writes import Given, kind_of
+from tandem.contracts.parts import module_of
+from tandem.contracts.writes import Given
 from tandem.stop import Stop
 
 
@@ -22,7 +23,7 @@ def report_errors(part: Callable) -> Iterator[None]:
     except Stop:
         raise
     except Exception as error:  # of the user's code, which may raise anything
-        where, home = place_of(part), kind_of(part).__module__
+        where, home = place_of(part), module_of(part)
         for frame, line in walk_tb(error.__traceback__):  # the last of its own, not a line of torch
             if frame.f_globals.get("__name__") == home:
                 where = f"{relative_path(frame.f_code.co_filename)}:{line}"

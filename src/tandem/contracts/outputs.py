@@ -9,7 +9,6 @@ an update is split for memory. All checks but `finite` are free.
 
 from __future__ import annotations
 
-import inspect
 import linecache
 import re
 from collections.abc import Callable, Sequence
@@ -20,8 +19,8 @@ from traceback import walk_tb
 import torch
 from torch import Tensor
 
-from tandem.contracts import callable_name, facts_of, unwrap_partial
-from tandem.contracts.parts import fields_of
+from tandem.contracts import callable_name, facts_of
+from tandem.contracts.parts import fields_of, locate_source
 from tandem.contracts.writes import Given
 from tandem.stop import Stop
 
@@ -199,9 +198,9 @@ def wrong_value(part: Callable, value: object, want: str) -> WrongOutput:
 
 def place_of(part: Callable) -> str:
     """FILE:LINE where the component is written; its name where there is no file."""
-    owner = inspect.unwrap(unwrap_partial(part)[0])
     try:
-        return f"{relative_path(inspect.getsourcefile(owner))}:{inspect.getsourcelines(owner)[1]}"
+        file, line = locate_source(part)
+        return f"{relative_path(file)}:{line}"
     except (TypeError, OSError):
         return callable_name(part)
 

@@ -7,11 +7,14 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any
 
 from tandem.contracts.admitted import refuse_missing_numbers
 from tandem.contracts.bounds import values_of
 from tandem.contracts.facts import NOTHING, Facts
+
+PACKAGE = Path(__file__).parents[1]
 
 
 class Wrapper(ABC):
@@ -160,8 +163,46 @@ def defaults_of(function: Callable | None) -> dict[str, Any]:
 
 def is_foreign(component: Callable) -> bool:
     """Whether a component, inside any partial, is from outside the package."""
-    owner, _ = unwrap_partial(component)
-    return not f"{owner.__module__}.".startswith("tandem.")
+    return _is_outside(source_of(component))
+
+
+def source_of(component: Callable) -> Callable:
+    """The function or class that a component was written as: of functions that wrap one another the
+    innermost from outside the package, else the innermost."""
+    wrapper, kinds = component, []
+    while wrapper is not None:
+        wrapper, _ = unwrap_partial(wrapper)
+        kinds.insert(0, kind_of(wrapper))
+        wrapper = getattr(wrapper, "__wrapped__", None)
+    return next(filter(_is_outside, kinds), kinds[0])
+
+
+def locate_source(component: Callable) -> tuple[str | None, int]:
+    """File and line of a component. Raises TypeError or OSError where there is no file."""
+    source = source_of(component)  # `inspect` would go on to what a function wraps
+    written = source.__code__ if inspect.isfunction(source) else source
+    return inspect.getsourcefile(written), inspect.getsourcelines(written)[1]
+
+
+def module_of(component: Callable) -> str:
+    """The name of the module that a component was written in."""
+    source = source_of(component)
+    return source.__globals__["__name__"] if inspect.isfunction(source) else source.__module__
+
+
+def kind_of(part: Callable) -> Callable:
+    """The function, or the class, that a part is or is made of; of a bound method, its function."""
+    owner, _ = unwrap_partial(part)
+    if inspect.ismethod(owner):
+        return owner.__func__
+    return owner if inspect.isfunction(owner) or inspect.isclass(owner) else type(owner)
+
+
+def _is_outside(kind: Callable) -> bool:
+    """By the file of a function: `functools.wraps` copies the module of what it wraps."""
+    if inspect.isfunction(kind):
+        return not Path(kind.__code__.co_filename).is_relative_to(PACKAGE)
+    return not f"{kind.__module__}.".startswith("tandem.")
 
 
 def unwrap_partial(component: Callable | None) -> tuple[Callable | None, dict[str, Any]]:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, is_dataclass
 from typing import Any
 
-from tandem.contracts.parts import declare, facts_of
+from tandem.contracts.parts import declare, facts_of, is_foreign, module_of, source_of
 from tandem.contracts.spellings import (
     ADVANTAGES,
     LOSSES,
@@ -56,6 +56,7 @@ class Registrar:
         return lambda component: self._register(component, named, facts)
 
     def _register(self, component: Callable, named: str | None, facts: dict[str, Any]) -> Callable:
+        _restore_name(component)
         _refuse_nameless(component)
         name = named or component.__name__
         if OPTION.fullmatch(name) is None:
@@ -120,6 +121,16 @@ def _refuse_unbound(component: Callable, takes: Sequence[str]) -> None:
     for fact, given in declared.items():
         if (function := getattr(own, fact)) is not None:
             refuse_unbound(function, fact, given, numbers)
+
+
+def _restore_name(component: Callable) -> None:
+    """Name a function of a plugin by its own code where it bears the name of a built-in one, which
+    `functools.wraps` copied: a `_target_` would call that one."""
+    source = source_of(component)
+    if is_foreign(component) and f"{source.__module__}.".startswith("tandem."):
+        code = source.__code__
+        component.__module__ = module_of(component)
+        component.__name__, component.__qualname__ = code.co_name, code.co_qualname
 
 
 def _refuse_nameless(component: Callable) -> None:

@@ -7,7 +7,6 @@ tested. Each other call costs two walks over the records, which read the version
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import is_dataclass
 from weakref import WeakSet
@@ -15,7 +14,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-from tandem.contracts.parts import fields_of, is_foreign, iterate_innermost, unwrap_partial
+from tandem.contracts.parts import fields_of, is_foreign, iterate_innermost, kind_of
 
 COMPARED: WeakSet = WeakSet()  # kinds of parts whose first call was compared
 
@@ -39,14 +38,6 @@ class Given:
             return None
         names = sorted({place.partition(".")[2] or "an argument" for place, _ in written})
         return f"writes on {', '.join(names)}, which others read; compute a tensor of its own"
-
-
-def kind_of(part: Callable) -> Callable:
-    """The function, or the class, that a part is or is made of; of a bound method, its function."""
-    owner = unwrap_partial(part)[0]
-    if inspect.ismethod(owner):
-        return owner.__func__
-    return owner if inspect.isfunction(owner) or inspect.isclass(owner) else type(owner)
 
 
 def forget_comparison(part: Callable) -> None:
