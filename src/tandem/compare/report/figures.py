@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from io import BytesIO
 from itertools import pairwise
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,6 +26,8 @@ COLOURS = (
 )
 DASHES = ("-", "--", ":")
 MANY_SEEDS = 5  # from here on single seeds are not drawn, as in the report
+NAME = 30  # characters per line of a variant's name
+LINE = 0.17  # inches per line of a name
 
 
 def draw_plots(found: Comparison, line: str) -> dict[str, bytes]:
@@ -37,9 +40,10 @@ def draw_plots(found: Comparison, line: str) -> dict[str, bytes]:
     draw |= {"profiles": _draw_profiles} if found.over_tasks else {}
     files = {}
     for name, onto in draw.items():
-        figure = Figure(figsize=(5.5, 3.4), layout="constrained")
+        figure = Figure(layout="constrained")
         FigureCanvasPdf(figure)
-        onto(figure.add_subplot(), found)
+        names = onto(figure.add_subplot(), found)
+        figure.set_size_inches(5.5, 3 + LINE * sum(1 + name.count("\n") for name in names))
         # No date, so that the same runs give the same file.
         about = {"Subject": line, "CreationDate": None}
         drawn = BytesIO()
@@ -56,12 +60,18 @@ def _literal(text: str) -> str:
     return plain(text).replace("$", r"\$")
 
 
+def _label(name: str, count: int) -> str:
+    """A variant and its number of scores, in lines."""
+    return fill(_literal(f"{name} (n = {count})"), NAME)
+
+
 def choose_style(place: int) -> dict[str, str]:
     dash = DASHES[place // len(COLOURS) % len(DASHES)]
     return {"color": COLOURS[place % len(COLOURS)], "linestyle": dash}
 
 
-def _draw_curves(axes: Axes, found: Comparison) -> None:
+def _draw_curves(axes: Axes, found: Comparison) -> list[str]:
+    """Each `_draw_` returns the labels it has drawn, for which the figure needs space."""
     few = all(len(one.scores) < MANY_SEEDS for one in found.variants)
     for place, one in enumerate(rank(found.variants)):
         curves = align_curves(one.variant.runs, found.metric, found.axis)
@@ -72,26 +82,34 @@ def _draw_curves(axes: Axes, found: Comparison) -> None:
             axes.plot(x[lived], seed[lived], alpha=0.3, linewidth=0.6, **own)
         # Without an interval low and high are None, which becomes NaN and leaves a gap.
         x, mean, low, high = np.array(draw_mean(curves), dtype=np.float64).T
-        name = _literal(f"{one.variant.name} (n = {len(curves.y)})")
-        axes.plot(x, mean, linewidth=1.6, label=name, **own)
+        axes.plot(x, mean, linewidth=1.6, label=_label(one.variant.name, len(curves.y)), **own)
         axes.fill_between(x, low, high, alpha=0.15, color=own["color"], linewidth=0)
     axes.set(xlabel=found.axis.replace("_", " "), ylabel=_literal(found.metric))
-    if axes.lines:
-        axes.legend(frameon=False, fontsize="small")
+    return _add_legend(axes)
 
 
-def _draw_profiles(axes: Axes, found: Comparison) -> None:
+def _add_legend(axes: Axes) -> list[str]:
+    """Below the plot, where it hides no curve."""
+    curves, names = axes.get_legend_handles_labels()
+    if names:
+        axes.figure.legend(
+            curves, names, loc="outside lower center", ncols=2, frameon=False, fontsize="small"
+        )
+    return names
+
+
+def _draw_profiles(axes: Axes, found: Comparison) -> list[str]:
     for place, one in enumerate(found.over_tasks):
         own, profile = choose_style(place), one.profile
-        name = _literal(f"{one.name} (n = {one.mean.scores})")
+        name = _label(one.name, one.mean.scores)
         axes.plot(profile.thresholds, profile.share, label=name, linewidth=1.6, **own)
         edges = (profile.low, profile.high)
         axes.fill_between(profile.thresholds, *edges, alpha=0.15, color=own["color"], linewidth=0)
     axes.set(xlabel=_literal(f"threshold of {found.metric}"), ylabel="share of runs above it")
-    axes.legend(frameon=False, fontsize="small")
+    return _add_legend(axes)
 
 
-def _draw_scores(axes: Axes, found: Comparison) -> None:
+def _draw_scores(axes: Axes, found: Comparison) -> list[str]:
     ranked = rank(found.variants)
     for place, (one, other) in enumerate(pairwise(ranked)):  # lines between the dots of one seed
         for seed in choose_pairs(one, other) if one.variant.task == other.variant.task else ():
@@ -103,7 +121,8 @@ def _draw_scores(axes: Axes, found: Comparison) -> None:
         axes.plot([own.mean] * 2, [place - 0.3, place + 0.3], color="black")
         if own.low is not None:
             axes.plot([own.low, own.high], [place] * 2, color=colour, alpha=0.5, linewidth=3)
-    names = [_literal(f"{one.variant.name} (n = {one.estimate.n})") for one in ranked]
+    names = [_label(one.variant.name, one.estimate.n) for one in ranked]
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
     axes.set(xlabel=_literal(f"last {found.metric} of every seed"))
+    return names
