@@ -50,7 +50,7 @@ def shorter(scores, rollout):
 @pytest.mark.parametrize(
     ("name", "fault"),
     [
-        ("writing", "writes on its arguments, which others read; return dataclasses.replace(...)"),
+        ("writing", "which others read; compute a tensor of its own"),
         ("alone", "returned Scores; return (scores, rollout)"),
         ("misaligned", "returned 15 scores of 16 rows"),
         ("whole", "returned a Scores.total of torch.int64; return float32"),
@@ -59,7 +59,7 @@ def shorter(scores, rollout):
 )
 def test_a_truncation_handling_that_returns_something_else_than_shaped_rows(plugin, name, fault):
     said = words_of(plugin(ROWS), f"algorithm/truncation_handling={name}")
-    assert said.startswith(f"truncation handling {name} at wrong.py:") and said.endswith(fault)
+    assert f"{name} at wrong.py:" in said and said.endswith(fault)
 
 
 def test_a_truncation_handling_may_leave_out_rows(plugin):

@@ -124,7 +124,7 @@ def test_an_advantage_that_writes_on_its_scores_is_refused_before_they_are_logge
 FOUND = {
     "returned a NoneType; return [B, T], here [": lambda batch: None,
     "returned a float; return [B, T], here [": lambda batch: 1.0,
-    "writes on its rows, which others read": lambda batch: batch.advantages.mul_(2),
+    "writes on advantages, which others read": lambda batch: batch.advantages.mul_(2),
 }
 
 

@@ -89,7 +89,7 @@ def test_without_a_template_a_text_stands_before_its_answer_and_a_chat_is_refuse
         want = model(**tokenizer("cab>abc", return_tensors="pt")).logits.item()
     assert judge(["abc"], [Prompt(id=0, source="s", text="cab>")]) == pytest.approx([want])
     _, faults = Reward(judge)(["abc"], PROMPTS[:1])
-    assert "a chat needs a chat template" in next(iter(faults))
+    assert "is of a chat, but" in next(iter(faults))
 
 
 def test_what_cannot_be_judged_is_missing_with_its_reason_and_costs_nobody_else(folder):
@@ -157,3 +157,14 @@ def test_it_is_composed_beside_a_length_at_the_command_line(folder):
     assert_close(scores.total, want)
     with pytest.raises(ConfigError, match=r"reward\.reward_model\.function\.path"):
         check(compose(["reward=reward_model"]))
+
+
+def test_an_error_of_the_tokenizer_is_not_blamed_on_the_template(folder, monkeypatch):
+    judge = RewardModel(folder)
+
+    def broken(*_, **__):
+        raise OverflowError("a bug of the tokenizer")
+
+    monkeypatch.setattr(type(judge.tokenizer), "__call__", broken)
+    with pytest.raises(OverflowError, match="a bug of the tokenizer"):
+        judge(["yes"], PROMPTS[:1])

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from tandem.contracts import callable_name, facts_of, is_foreign, iterate_innermost
+from tandem.contracts.inner_parts import ask_unwritten
 from tandem.contracts.outputs import WrongOutput, place_of, wrong_value
 from tandem.contracts.stateful import has_state
-from tandem.contracts.writes import Given
 from tandem.metrics import Metric
 from tandem.types import CoupledBatch, DecoupledBatch, MatchingBatch, Summary
 
@@ -90,13 +90,7 @@ def statistics_by(find: Callable, rows: Record | Summary) -> Tensor:
 
     Raises WrongOutput for anything else, and for a function that writes on the rows.
     """
-    given = Given(find, [rows])
-    found = find(rows)
+    found = ask_unwritten(find, rows)
     if not isinstance(found, Tensor) or found.shape[:2] != rows.mask.shape:
         raise wrong_value(find, found, f"[B, T], here {[*rows.mask.shape]}")
-    if given.fault():
-        raise WrongOutput(
-            f"{callable_name(find)} at {place_of(find)} writes on its rows, which others read; "
-            "compute a tensor of its own"
-        )
     return found

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from tandem.contracts import Facts, Wrapper, callable_name, facts_of
+from tandem.contracts.inner_parts import ask_unwritten
 from tandem.contracts.outputs import WIDE, WrongOutput, place_of
-from tandem.contracts.writes import Given
 from tandem.types import Rollout, Scores
 
 
@@ -31,11 +31,8 @@ class CheckedTruncation(Checked):
 
     def __call__(self, scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
         """Raises WrongOutput for an invalid result, and for one that writes on its arguments."""
-        given = Given(self.of, (scores, rollout))
-        made = self.of(scores, rollout)
+        made = ask_unwritten(self.of, scores, rollout)
         fault = _find_fault(made, (Scores, Rollout))
-        if given.fault():
-            fault = "writes on its arguments, which others read; return dataclasses.replace(...)"
         if fault is not None:
             place = f"{callable_name(self.of)} at {place_of(self.of)}"
             raise WrongOutput(f"truncation handling {place} {fault}")

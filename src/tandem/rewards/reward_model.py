@@ -61,25 +61,29 @@ class RewardModel:
         return scores
 
     def _tokens(self, output: str, prompt: Prompt) -> list[int] | Missing:
-        try:
-            tokens = self._encode(output, prompt)
-        except Exception as error:  # a template is a program of others and may raise anything
-            said = " ".join(str(error).split())
-            return Missing(f"is refused by the chat template: {said[:80]}")
+        text = self._text(output, prompt)
+        if isinstance(text, Missing):
+            return text
+        # A template writes its own special tokens.
+        plain = self.tokenizer.chat_template is None
+        tokens = self.tokenizer(text, add_special_tokens=plain)["input_ids"]
         if not tokens:
             return Missing("is empty")
         if self.limit is not None and len(tokens) > self.limit:
             return Missing(f"is longer than {self.limit} tokens with its prompt")
         return tokens
 
-    def _encode(self, output: str, prompt: Prompt) -> list[int]:
-        if self.tokenizer.chat_template is not None:
-            turns = [*question(prompt), {"role": "assistant", "content": output}]
-            text = self.tokenizer.apply_chat_template(turns, tokenize=False)
-            return self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        if prompt.text is None:
-            raise ValueError(f"a chat needs a chat template, but {KEY} has none")
-        return self.tokenizer(prompt.text + output)["input_ids"]
+    def _text(self, output: str, prompt: Prompt) -> str | Missing:
+        if self.tokenizer.chat_template is None:
+            if prompt.text is None:
+                return Missing(f"is of a chat, but {KEY} has no chat template")
+            return prompt.text + output
+        turns = [*question(prompt), {"role": "assistant", "content": output}]
+        try:
+            return self.tokenizer.apply_chat_template(turns, tokenize=False)
+        except Exception as error:  # a template is a program of others and may raise anything
+            said = " ".join(str(error).split())
+            return Missing(f"is refused by the chat template: {said[:80]}")
 
     @torch.no_grad()
     def _scores(self, rows: Sequence[Sequence[int]]) -> list[float]:
