@@ -17,30 +17,32 @@ from toy_run import run, share_of_threes
 FORK = multiprocessing.get_context("fork")
 
 
-def in_python() -> None:
+def in_python(hanging: Path) -> None:
+    hanging.touch()
     threading.Event().wait()
 
 
-def in_c() -> None:
+def in_c(hanging: Path) -> None:
     """Lock a mutex twice: no signal ends that, and Python's lock is free meanwhile."""
     library, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
+    hanging.touch()
     library.pthread_mutex_lock(mutex)
     library.pthread_mutex_lock(mutex)
 
 
-def in_c_with_the_lock() -> None:
+def in_c_with_the_lock(hanging: Path) -> None:
     """Match a backtracking pattern: it takes practically forever, and no Python thread runs."""
+    hanging.touch()
     re.match("(a+)+$", "a" * 60 + "b")
 
 
-def hangs_at(call: int, how: Callable[[], None], hanging: Path | None = None) -> Callable:
+def hangs_at(call: int, how: Callable[[Path], None], hanging: Path) -> Callable:
+    """A reward of a share, whose n-th call makes the file `hanging` and does not return."""
     calls = iter(range(10**6))
 
     def reward(output, prompt) -> float:
         if next(calls) == call:
-            if hanging is not None:
-                hanging.touch()
-            how()
+            how(hanging)
         return share_of_threes(output, prompt)
 
     return reward

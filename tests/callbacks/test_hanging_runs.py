@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,7 +18,9 @@ from tandem.training.callbacks import INTERRUPTED
 from tandem.training.callbacks.interrupt import REPEATED
 
 FOURTH = 160  # a call of the reward in iteration 3, after the checkpoint of iteration 2
-SOON = 60.0  # seconds until a process ends that would otherwise hang for ever
+HOUR = 3600.0  # seconds
+# Seconds for a process that would otherwise hang for ever, on a machine with other work.
+SOON = 600.0
 
 
 @pytest.mark.parametrize("how", [in_python, in_c])
@@ -57,22 +60,30 @@ def test_one_signal_does_not_wait_for_the_time_outs_of_a_reward(tmp_path, monkey
 
 
 @pytest.mark.parametrize("how", [in_python, in_c])
-def test_a_run_without_progress_shows_its_stacks_and_ends_with_a_code_of_its_own(tmp_path, how):
-    folder = tmp_path / "run"
-    child = start(folder, reward=hangs_at(FOURTH, how), guards=Guards(stalled_after=0.5))
+def test_a_run_without_progress_shows_its_stacks_and_ends_with_a_code_of_its_own(
+    tmp_path, monkeypatch, how
+):
+    """The watchdog's clock goes an hour ahead when the reward hangs: before, no pause is too long,
+    however much else the machine does."""
+    folder, hanging = tmp_path / "run", tmp_path / "hanging"
+    ahead = SimpleNamespace(monotonic=lambda: time.monotonic() + HOUR * hanging.exists())
+    monkeypatch.setattr("tandem.training.callbacks.watchdog.time", ahead)
+    monkeypatch.setattr("tandem.training.callbacks.watchdog.LONGEST_PAUSE", 0.1)
+    reward = hangs_at(FOURTH, how, hanging)
+    child = start(folder, reward=reward, guards=Guards(stalled_after=HOUR))
     child.join(SOON)
     assert child.exitcode == STALLED == 4
     said = log_path(folder).read_text()
     assert f"in {how.__name__}\n" in said  # the stack of the thread that hangs
     assert "in _watch\n" in said  # and of the others
-    assert "stalled: no progress in 0.5 s in iteration 3 on rank 0 (guards.stalled_after=" in said
+    assert "stalled: no progress in 3600 s in iteration 3 on rank 0 (guards.stalled_after=" in said
     assert find_newest_whole(folder / "checkpoints").step == 2
-    assert f"{command_to_resume(folder)} guards.stalled_after=1\n" in said
+    assert f"{command_to_resume(folder)} guards.stalled_after=7200\n" in said
 
 
 def test_code_that_keeps_the_lock_of_the_interpreter_is_ended_with_its_stack(tmp_path):
     folder = tmp_path / "run"
-    reward = hangs_at(FOURTH, in_c_with_the_lock)
+    reward = hangs_at(FOURTH, in_c_with_the_lock, tmp_path / "hanging")
     child = start(folder, reward=reward, guards=Guards(stalled_after=0.5))
     child.join(SOON)
     assert child.exitcode == 1
@@ -82,9 +93,9 @@ def test_code_that_keeps_the_lock_of_the_interpreter_is_ended_with_its_stack(tmp
 @pytest.mark.system
 def test_every_rank_has_a_watchdog(tmp_path):
     folder = tmp_path / "run"
-    reward = hangs_at(FOURTH // 2, in_python)
+    reward = hangs_at(FOURTH // 2, in_python, tmp_path / "hanging")
     child = start(folder, reward=reward, guards=Guards(stalled_after=0.5), devices=2)
-    child.join(60.0)
+    child.join(SOON)
     assert child.exitcode
     assert "stalled: no progress in 0.5 s in iteration" in log_path(folder).read_text()
 
