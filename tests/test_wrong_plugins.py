@@ -90,7 +90,17 @@ AS_RECORD = "return actor/x as a record of tandem.metrics, such as masked_mean(x
         (
             "loss=loss",
             '{"actor/nll": masked_mean(batch.logp, batch.mask)}',
-            "returned actor/nll, which is another metric's name; choose one of its own",
+            "returned the metric 'actor/nll', which is the name of another; choose one of its own",
+        ),
+        (
+            "loss=loss",
+            '{"iteration": masked_mean(batch.logp, batch.mask)}',
+            "returned the metric 'iteration'; give its name a group other than eval, as in actor/x",
+        ),
+        (
+            "loss=loss",
+            '{"eval/accuracy": masked_mean(batch.logp, batch.mask)}',
+            "returned the metric 'eval/accuracy'; give its name a group other than eval, as in a",
         ),
         ("loss=loss", '{"actor/x": 1.0}', f"returned a float; {AS_RECORD}"),
         ("loss=loss", '{"actor/x": batch.logp.mean()}', f"returned torch.float32 []; {AS_RECORD}"),

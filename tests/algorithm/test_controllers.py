@@ -120,7 +120,11 @@ def test_what_a_component_reports_are_floats_by_names_with_a_group():
         ({"optim/x": torch.ones(3)}, r"torch\.float32 \[3\]; return optim/x as a float, such as x"),
         ({"optim/x": "high"}, r"returned a str; return optim/x as a float"),
         ({"iteration": 7}, r"^Reporting at .* reports the metric 'iteration'; give its name a gro"),
-        ({3: 1.0}, "reports the metric 3; give its name a group, as in optim/x$"),
+        (
+            {"eval/accuracy": 1.0},
+            "reports the metric 'eval/accuracy'; give its name a group other ",
+        ),
+        ({3: 1.0}, "reports the metric 3; give its name a group other than eval, as in optim/x$"),
     ):
         with pytest.raises(WrongOutput, match=says):
             metrics_of_state(Reporting(reports))

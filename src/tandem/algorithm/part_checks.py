@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tandem.contracts import callable_name, facts_of, is_foreign, iterate_innermost
 from tandem.contracts.inner_parts import ask_unwritten
-from tandem.contracts.outputs import WrongOutput, place_of, wrong_value
+from tandem.contracts.outputs import WrongOutput, is_metric_name, place_of, wrong_value
 from tandem.contracts.stateful import has_state
 from tandem.metrics import Metric
 from tandem.types import CoupledBatch, DecoupledBatch, MatchingBatch, Summary
@@ -62,14 +62,14 @@ def ask_metrics(
     measure: Callable, *records: object, known: Mapping[str, Metric]
 ) -> Mapping[str, Metric]:
     """The metrics of a part for these records. Raises WrongOutput for one from outside the package
-    that measures a `known` one, which it would replace."""
+    that measures a `known` one, which it would replace, or a column of the run's record."""
     found = measure(*records)
-    replaced = [name for name in known if name in found] if is_foreign(measure) else []
-    if replaced:
-        raise WrongOutput(
-            f"{callable_name(measure)} at {place_of(measure)} returned {replaced[0]}, which is "
-            "another metric's name; choose one of its own"
-        )
+    for name in found if is_foreign(measure) else ():
+        where = f"{callable_name(measure)} at {place_of(measure)} returned the metric {name!r}"
+        if not is_metric_name(name):
+            raise WrongOutput(f"{where}; give its name a group other than eval, as in actor/x")
+        if name in known:
+            raise WrongOutput(f"{where}, which is the name of another; choose one of its own")
     return found
 
 

@@ -196,6 +196,12 @@ def wrong_value(part: Callable, value: object, want: str) -> WrongOutput:
     return WrongOutput(f"{name} at {place_of(part)} returned {kind}; return {want}")
 
 
+def is_metric_name(name: object) -> bool:
+    """Whether a part may report a metric by this name: one in a group, which is not that of
+    evaluations. Others are columns that the record of a run fills itself, such as `iteration`."""
+    return isinstance(name, str) and "/" in name and not name.startswith("eval/")
+
+
 def place_of(part: Callable) -> str:
     """FILE:LINE where the component is written; its name where there is no file."""
     try:

@@ -9,7 +9,7 @@ from typing import Any, Self
 from numpy import ndarray
 from torch import Tensor, nn
 
-from tandem.contracts.outputs import WrongOutput, place_of, wrong_value
+from tandem.contracts.outputs import WrongOutput, is_metric_name, place_of, wrong_value
 from tandem.contracts.parts import fields_of, unwrap_partial
 
 OF_TORCH = vars(nn.Module()).keys()
@@ -87,10 +87,10 @@ def metrics_of_state(part: StatefulComponent, known: Collection[str] = ()) -> di
     if not isinstance(found, Mapping):
         raise wrong_value(part.report, found, "a dict of names to floats")
     for name, value in found.items():
-        if not isinstance(name, str) or "/" not in name:
+        if not is_metric_name(name):
             raise WrongOutput(
                 f"{type(part).__name__} at {place_of(type(part))} reports the metric {name!r}; "
-                "give its name a group, as in optim/x"
+                "give its name a group other than eval, as in optim/x"
             )
         if name in known:
             raise WrongOutput(
