@@ -38,6 +38,10 @@ def test_hilo_chooses_its_environment_its_reward_and_its_recipe():
             ("environment=hilo", "model=tiny_chain"),
             "tiny_chain makes only one move; set environment=",
         ),
+        (  # the preset of the algorithm has no part in it
+            ("algorithm=grpo", "algorithm/advantage=turn_to_go", "data=sort_letters"),
+            "^turn_to_go, of algorithm=grpo, needs the turn of each move, and environment=none",
+        ),
     ],
 )
 def test_what_makes_no_sense_together_is_refused_in_one_line(words, said):

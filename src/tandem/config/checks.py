@@ -27,7 +27,7 @@ from tandem.config.refusals import refusing
 from tandem.config.remotes import remotes_can_be_asked
 from tandem.config.targets import resolve
 from tandem.config.values import refuse_empty
-from tandem.contracts import name_of, options_of
+from tandem.contracts import bound_parts_of, facts_of, name_of, options_of
 from tandem.legality import Case, check, check_kinds
 from tandem.registry import declared
 from tandem.settings.settings import COMPONENTS, Settings
@@ -174,10 +174,13 @@ def _explain_missing(case: Case, missing: Sequence[str], provided: frozenset[str
             "that samples"
         )
     if OF_EPISODES.issuperset(missing):
+        parts = bound_parts_of(case.algorithm)
+        readers = dict.fromkeys(name_of(x) for x in parts if facts_of(x).reads & {*missing})
         return (
-            f"algorithm={chosen['algorithm']} reads the {' and the '.join(missing)} of each move, "
-            f"and environment={chosen['environment']} has none; set data=hilo, another "
-            "environment with states, or algorithm=grpo"
+            f"{' and '.join(readers)}, of algorithm={chosen['algorithm']}, needs the "
+            f"{' and the '.join(missing)} of each move, and environment={chosen['environment']} "
+            "has none; set data=hilo, another environment with states, or parts that do not need "
+            "it, as algorithm=grpo has"
         )
     for name in missing:
         _refuse_unknown_field(name, provided)
