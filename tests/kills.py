@@ -11,10 +11,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
+import psutil
 from ladder import FEW
 from processes import start_training
 from safetensors import safe_open
@@ -74,11 +76,12 @@ class Kill:
 
 
 def whole_run(world: str, folder: Path) -> float:
-    """An uninterrupted run, and its training time in seconds."""
+    """An uninterrupted run, and the CPU-seconds of its training."""
     process = start_training(*RUNS[world], f"run_dir={folder}", output=log_path(folder))
-    began = wait_for(folder / "manifest.json", process)
+    wait_for(folder / "manifest.json", process)
+    began, *_, ended = spend(process)
     finish(process, folder)
-    return time.monotonic() - began
+    return ended - began
 
 
 def kills(world: str, count: int, whole: Path, seconds: float, places: Path) -> Iterator[Kill]:
@@ -93,16 +96,27 @@ def kills(world: str, count: int, whole: Path, seconds: float, places: Path) -> 
 def kill_and_resume(
     world: str, folder: Path, moment: float, *, after: str = "manifest.json"
 ) -> bool:
-    """`moment`: seconds after the file `after` of the run is there. Returns whether the kill came
-    before the end."""
+    """`moment`: CPU-seconds of the process after the file `after` of the run is there, so that it
+    is the same on a busy machine. Returns whether the kill came before the end."""
     process = start_training(*RUNS[world], f"run_dir={folder}", output=log_path(folder))
     wait_for(folder / after, process)
-    time.sleep(moment)
-    alive = process.is_alive()
+    spent = spend(process)
+    until = next(spent, 0) + moment
+    alive = any(now >= until for now in spent)
     process.kill()  # SIGKILL
     process.join()
     finish(start_training(f"resume={folder}", output=log_path(folder)), folder)
     return alive
+
+
+def spend(process: BaseProcess) -> Iterator[float]:
+    """The CPU-seconds of a process, again and again until it ends."""
+    with suppress(psutil.NoSuchProcess):
+        watched = psutil.Process(process.pid)
+        while process.is_alive():
+            times = watched.cpu_times()
+            yield times.user + times.system
+            time.sleep(0.005)
 
 
 def differences(folder: Path, whole: Path) -> tuple[str, ...]:
@@ -125,10 +139,9 @@ def samples(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-def wait_for(path: Path, process: BaseProcess) -> float:
+def wait_for(path: Path, process: BaseProcess) -> None:
     while not path.exists() and process.is_alive():
         time.sleep(0.02)
-    return time.monotonic()
 
 
 def finish(process: BaseProcess, folder: Path) -> None:

@@ -10,7 +10,7 @@ from kills import RUNS, differences, kill_and_resume, kills, whole_run
 
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory) -> Callable[[str], tuple[Path, float]]:
-    """An uninterrupted run, and its training time."""
+    """An uninterrupted run, and the CPU-seconds of its training."""
 
     @functools.cache
     def of(world: str) -> tuple[Path, float]:
