@@ -11,14 +11,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-import psutil
 from ladder import FEW
-from processes import start_training
+from processes import spend, start_training
 from safetensors import safe_open
 
 # A non-default seed, a reference and a warm start: resuming must restore all of them.
@@ -107,16 +105,6 @@ def kill_and_resume(
     process.join()
     finish(start_training(f"resume={folder}", output=log_path(folder)), folder)
     return alive
-
-
-def spend(process: BaseProcess) -> Iterator[float]:
-    """The CPU-seconds of a process, again and again until it ends."""
-    with suppress(psutil.NoSuchProcess):
-        watched = psutil.Process(process.pid)
-        while process.is_alive():
-            times = watched.cpu_times()
-            yield times.user + times.system
-            time.sleep(0.005)
 
 
 def differences(folder: Path, whole: Path) -> tuple[str, ...]:

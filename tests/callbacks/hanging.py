@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import ctypes
-import functools
-import multiprocessing
-import os
 import re
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import MappingProxyType
 
+import processes
+import pytest
 from toy_run import run, share_of_threes
 
-FORK = multiprocessing.get_context("fork")
+HOUR = 3600.0  # seconds
 
 
 def in_python(hanging: Path) -> None:
@@ -48,17 +50,39 @@ def hangs_at(call: int, how: Callable[[Path], None], hanging: Path) -> Callable:
     return reward
 
 
-def start(folder: Path, **how: object) -> BaseProcess:
-    """A run in a child process, whose standard error goes to the file `said` beside the folder."""
-    child = FORK.Process(target=functools.partial(_run, folder, **how))
-    child.start()
-    return child
+@dataclass(frozen=True)
+class HourAhead:
+    """A clock that jumps by an hour when the file `hanging` appears."""
+
+    hanging: Path
+
+    def monotonic(self) -> float:
+        return time.monotonic() + HOUR * self.hanging.exists()
 
 
-def _run(folder: Path, **how: object) -> None:
-    with log_path(folder).open("wb") as said:
-        os.dup2(said.fileno(), 2)
-    run(folder, **how)
+def start(
+    folder: Path, call: int, how: Callable[[Path], None], *,
+    changed: Mapping[str, object] = MappingProxyType({}), **settings: object,
+) -> BaseProcess:  # fmt: skip
+    """A run in a process of its own whose reward hangs as `hangs_at` says.
+
+    `changed` has new values for names of the package, as `tandem.rewards.concurrency.GRACE`. The
+    output goes to `log_path`, and the file `hanging` lies beside the folder.
+    """
+    return processes.start(
+        _run, folder, call, how, dict(changed), settings, output=log_path(folder)
+    )
+
+
+def _run(folder: Path, call: int, how: Callable, changed: dict, settings: dict) -> None:
+    for name, value in changed.items():
+        pytest.MonkeyPatch().setattr(name, value)
+    run(folder, reward=hangs_at(call, how, hanging_path(folder)), **settings)
+
+
+def hanging_path(folder: Path) -> Path:
+    """A file that exists once the reward hangs."""
+    return folder.with_suffix(".hanging")
 
 
 def log_path(folder: Path) -> Path:

@@ -3,11 +3,19 @@
 import os
 import signal
 import time
-from types import SimpleNamespace
 
 import pytest
 import torch
-from hanging import hangs_at, in_c, in_c_with_the_lock, in_python, log_path, start
+from hanging import (
+    HOUR,
+    HourAhead,
+    hanging_path,
+    in_c,
+    in_c_with_the_lock,
+    in_python,
+    log_path,
+    start,
+)
 from toy_run import expected_table, run
 
 from tandem.record import jsonl
@@ -18,7 +26,6 @@ from tandem.training.callbacks import INTERRUPTED
 from tandem.training.callbacks.interrupt import REPEATED
 
 FOURTH = 160  # a call of the reward in iteration 3, after the checkpoint of iteration 2
-HOUR = 3600.0  # seconds
 # Seconds for a process that would otherwise hang for ever, on a machine with other work.
 SOON = 600.0
 
@@ -26,9 +33,9 @@ SOON = 600.0
 @pytest.mark.parametrize("how", [in_python, in_c])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_second_signal_ends_a_run_at_once_with_what_was_published(tmp_path, how, number):
-    folder, hanging = tmp_path / "run", tmp_path / "hanging"
-    child = start(folder, reward=hangs_at(FOURTH, how, hanging))
-    wait_for(hanging)
+    folder = tmp_path / "run"
+    child = start(folder, FOURTH, how)
+    wait_for(hanging_path(folder))
     os.kill(child.pid, number)
     time.sleep(REPEATED + 0.3)
     assert child.is_alive()  # one signal requests a checkpoint, which never comes
@@ -42,12 +49,12 @@ def test_a_second_signal_ends_a_run_at_once_with_what_was_published(tmp_path, ho
     assert [line["iteration"] for line in jsonl.read(folder / "metrics.jsonl")] == [*range(7)]
 
 
-def test_one_signal_does_not_wait_for_the_time_outs_of_a_reward(tmp_path, monkeypatch):
+def test_one_signal_does_not_wait_for_the_time_outs_of_a_reward(tmp_path):
     """Three rounds of 300 s. The iteration is abandoned and repeated later."""
-    monkeypatch.setattr("tandem.rewards.concurrency.GRACE", 0.5)
-    folder, hanging, straight = (tmp_path / name for name in ("run", "hanging", "straight"))
-    child = start(folder, reward=hangs_at(FOURTH, in_python, hanging), timeout=300.0)
-    wait_for(hanging)
+    folder, straight = tmp_path / "run", tmp_path / "straight"
+    soon = {"tandem.rewards.concurrency.GRACE": 0.5}
+    child = start(folder, FOURTH, in_python, changed=soon, timeout=300.0)
+    wait_for(hanging_path(folder))
     os.kill(child.pid, signal.SIGTERM)
     child.join(SOON)
     assert child.exitcode == INTERRUPTED
@@ -60,17 +67,13 @@ def test_one_signal_does_not_wait_for_the_time_outs_of_a_reward(tmp_path, monkey
 
 
 @pytest.mark.parametrize("how", [in_python, in_c])
-def test_a_run_without_progress_shows_its_stacks_and_ends_with_a_code_of_its_own(
-    tmp_path, monkeypatch, how
-):
+def test_a_run_without_progress_shows_its_stacks_and_ends_with_a_code_of_its_own(tmp_path, how):
     """The watchdog's clock goes an hour ahead when the reward hangs: before, no pause is too long,
     however much else the machine does."""
-    folder, hanging = tmp_path / "run", tmp_path / "hanging"
-    ahead = SimpleNamespace(monotonic=lambda: time.monotonic() + HOUR * hanging.exists())
-    monkeypatch.setattr("tandem.training.callbacks.watchdog.time", ahead)
-    monkeypatch.setattr("tandem.training.callbacks.watchdog.LONGEST_PAUSE", 0.1)
-    reward = hangs_at(FOURTH, how, hanging)
-    child = start(folder, reward=reward, guards=Guards(stalled_after=HOUR))
+    folder = tmp_path / "run"
+    watchdog = "tandem.training.callbacks.watchdog"
+    clock = {f"{watchdog}.time": HourAhead(hanging_path(folder)), f"{watchdog}.LONGEST_PAUSE": 0.1}
+    child = start(folder, FOURTH, how, changed=clock, guards=Guards(stalled_after=HOUR))
     child.join(SOON)
     assert child.exitcode == STALLED == 4
     said = log_path(folder).read_text()
@@ -83,8 +86,7 @@ def test_a_run_without_progress_shows_its_stacks_and_ends_with_a_code_of_its_own
 
 def test_code_that_keeps_the_lock_of_the_interpreter_is_ended_with_its_stack(tmp_path):
     folder = tmp_path / "run"
-    reward = hangs_at(FOURTH, in_c_with_the_lock, tmp_path / "hanging")
-    child = start(folder, reward=reward, guards=Guards(stalled_after=0.5))
+    child = start(folder, FOURTH, in_c_with_the_lock, guards=Guards(stalled_after=0.5))
     child.join(SOON)
     assert child.exitcode == 1
     assert "in in_c_with_the_lock\n" in log_path(folder).read_text()
@@ -93,8 +95,7 @@ def test_code_that_keeps_the_lock_of_the_interpreter_is_ended_with_its_stack(tmp
 @pytest.mark.system
 def test_every_rank_has_a_watchdog(tmp_path):
     folder = tmp_path / "run"
-    reward = hangs_at(FOURTH // 2, in_python, tmp_path / "hanging")
-    child = start(folder, reward=reward, guards=Guards(stalled_after=0.5), devices=2)
+    child = start(folder, FOURTH // 2, in_python, guards=Guards(stalled_after=0.5), devices=2)
     child.join(SOON)
     assert child.exitcode
     assert "stalled: no progress in 0.5 s in iteration" in log_path(folder).read_text()

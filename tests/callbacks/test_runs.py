@@ -2,17 +2,16 @@
 
 import json
 import logging
-import multiprocessing
 import os
 import random
 import shutil
 import signal
-import time
 from dataclasses import dataclass, fields, replace
 from types import SimpleNamespace
 
 import pytest
 import torch
+from processes import FORKED, spend
 from records import GRPO
 from torch.multiprocessing import ProcessExitedException
 from toy_run import ITERATIONS, SETTINGS, expected_table, often, run, share_of_threes
@@ -26,8 +25,6 @@ from tandem.rewards import concurrency
 from tandem.rewards.concurrency import ENDING
 from tandem.stop import Abandoned, command_to_resume, list_heard
 from tandem.training.callbacks import INTERRUPTED, Interrupt, Interrupted
-
-FORK = multiprocessing.get_context("fork")
 
 
 @pytest.fixture(autouse=True)
@@ -244,18 +241,16 @@ def test_evaluating_more_often_does_not_touch_the_training(tmp_path, straight):
 @pytest.mark.system
 def test_killed_at_any_moment_a_run_ends_as_if_nothing_had_happened(tmp_path, straight):
     moments = random.Random(0)
-    start = time.monotonic()
-    child_of(tmp_path / "whole").join()
-    whole = time.monotonic() - start
+    *_, whole = spend(child_of(tmp_path / "whole"))  # CPU-seconds
     kills = runs = 0
     while kills < 6:
         folder, starts, runs = tmp_path / str(runs), 0, runs + 1
         while (child := child_of(folder, resume=starts > 0)) and starts < 100:
             starts += 1
-            child.join(moments.uniform(0.2, 1.2) * whole)
-            if not child.is_alive():
+            moment = moments.uniform(0.2, 1.2) * whole
+            if not any(spent >= moment for spent in spend(child)):
                 break
-            os.kill(child.pid, signal.SIGKILL)
+            child.kill()  # SIGKILL
             child.join()
             kills += 1
         assert child.exitcode == 0
@@ -263,7 +258,7 @@ def test_killed_at_any_moment_a_run_ends_as_if_nothing_had_happened(tmp_path, st
 
 
 def child_of(folder, *, resume: bool = False):
-    child = FORK.Process(target=run, args=(folder,), kwargs={"resume": resume})
+    child = FORKED.Process(target=run, args=(folder,), kwargs={"resume": resume})
     child.start()
     return child
 
