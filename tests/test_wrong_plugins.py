@@ -87,21 +87,6 @@ AS_RECORD = "return actor/x as a record of tandem.metrics, such as masked_mean(x
 @pytest.mark.parametrize(
     ("word", "value", "fault"),
     [
-        (
-            "loss=loss",
-            '{"actor/nll": masked_mean(batch.logp, batch.mask)}',
-            "returned the metric 'actor/nll', which is the name of another; choose one of its own",
-        ),
-        (
-            "loss=loss",
-            '{"iteration": masked_mean(batch.logp, batch.mask)}',
-            "returned the metric 'iteration'; give its name a group other than eval, as in actor/x",
-        ),
-        (
-            "loss=loss",
-            '{"eval/accuracy": masked_mean(batch.logp, batch.mask)}',
-            "returned the metric 'eval/accuracy'; give its name a group other than eval, as in a",
-        ),
         ("loss=loss", '{"actor/x": 1.0}', f"returned a float; {AS_RECORD}"),
         ("loss=loss", '{"actor/x": batch.logp.mean()}', f"returned torch.float32 []; {AS_RECORD}"),
         ("loss=loss", "None", "returned a NoneType; return a dict of names to records of tandem.m"),
@@ -111,6 +96,69 @@ AS_RECORD = "return actor/x as a record of tandem.metrics, such as masked_mean(x
 def test_metrics_of_a_loss_or_a_correction_are_records(plugin, word, value, fault):
     said = words_of(plugin(MEASURED.replace("VALUE", value)), f"algorithm/{word}")
     assert said.startswith(f"measured at wrong.py:4 {fault}")
+
+
+ELSEWHERE = """
+from tandem import register_policy_loss, register_sampling_strategy
+from tandem.metrics import masked_mean
+
+@register_policy_loss(
+    reads={"old_logp"}, metrics=lambda batch: {"NAME": masked_mean(batch.logp, batch.mask)}
+)
+def loss(batch):
+    return -(batch.logp - batch.old_logp).exp() * batch.advantages
+
+@register_sampling_strategy
+def strategy(source, prompts):
+    rollout, scores = source.sample(prompts)
+    source.log({"NAME": masked_mean(scores.total, scores.scored)})
+    return rollout, scores
+"""
+MEASURED_TWICE = "is measured twice, by a component and by the run itself or another component; "
+
+
+@pytest.mark.parametrize("part", ["loss=loss", "sampling_strategy=strategy"])
+@pytest.mark.parametrize(
+    "name", ["actor/nll", "actor/adv_mean", "loss/policy", "optim/lr", "optim/grad_norm",
+             "response/length_mean", "reward/mean"],
+)  # fmt: skip
+def test_a_metric_of_a_component_replaces_none_of_the_run(plugin, part, name):
+    said = words_of(plugin(ELSEWHERE.replace("NAME", name)), f"algorithm/{part}")
+    assert said.startswith(f"metric {name!r} {MEASURED_TWICE}")
+
+
+@pytest.mark.parametrize("part", ["loss=loss", "sampling_strategy=strategy"])
+@pytest.mark.parametrize("name", ["iteration", "eval/accuracy"])
+def test_a_metric_of_a_component_has_a_group(plugin, part, name):
+    said = words_of(plugin(ELSEWHERE.replace("NAME", name)), f"algorithm/{part}")
+    assert said == f"metric {name!r}: give it a group other than eval, as actor/x"
+
+
+DISTANCE = """
+from tandem import register_kl
+from tandem.metrics import masked_mean
+
+@register_kl(
+    reads={"old_logp"}, metrics=lambda batch: {"actor/gap": masked_mean(batch.logp, batch.mask)}
+)
+def distance(batch):
+    return (batch.logp - batch.old_logp).square()
+"""
+
+
+def test_a_loss_of_two_terms_has_its_metrics_twice(plugin, tmp_path):
+    mine = (
+        "defaults: [awm, override kl: distance, _self_]\nema_kl: {loss: {_target_: wrong.distance}}"
+    )
+    plugin(DISTANCE, algorithm__mine=mine)
+    words = [
+        "plugins=[wrong]", "model=tiny_flow", "algorithm=mine", "algorithm.kl.coef=0.1",
+        "iterations=1", "prompts_per_step=2", "group_size=2", "evaluation.every=null",
+        "rollout.steps=4", "warm_start=null", "~recipe", "reward=jpeg_compressibility",
+        f"run_dir={tmp_path}/run",
+    ]  # fmt: skip
+    metrics = tandem.train(*words).metrics
+    assert metrics["actor/gap"] == metrics["actor/gap.ema_kl"]
 
 
 STEPS = """
@@ -664,9 +712,15 @@ class Replacing(Plain):
 """
 IN_STATE = {
     ("Emptied", ""): "Emptied at wrong.py:14 sets its buffer 'seen' to NaN in a call",
-    ("Replacing", "actor/entropy"): "Replacing at wrong.py:34 reports actor/entropy, which is",
-    ("Replacing", "actor/adv_mean"): "Replacing at wrong.py:34 reports actor/adv_mean, which is",
-    ("Replacing", "optim/lr"): "Replacing at wrong.py:34 reports optim/lr, which is another",
+    (
+        "Replacing",
+        "actor/entropy",
+    ): "metric 'actor/entropy' is measured twice, by a component and by",
+    (
+        "Replacing",
+        "actor/adv_mean",
+    ): "metric 'actor/adv_mean' is measured twice, by a component and by",
+    ("Replacing", "optim/lr"): "metric 'optim/lr' is measured twice, by a component and by",
 }
 
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from tandem.algorithm.objective import KL, POLICY, Objective, Term
-from tandem.algorithm.part_checks import ask_metrics
+from tandem.algorithm.part_checks import measure_losses
 from tandem.contracts import declare, facts_of
-from tandem.contracts.outputs import OLD_POLICY
+from tandem.contracts.outputs import OLD_POLICY, join_metrics
 from tandem.experience import Experience, statistics_of
 from tandem.losses import importance
 from tandem.losses.policy import k3_of
@@ -114,15 +114,11 @@ class Coupled(Objective):
             metrics |= mismatch_metrics(batch_of_trainer)
             if rows.rollout.version_gap is not None:
                 metrics |= fresh_mismatch(batch_of_trainer)
-        for name, term in self.terms.items():
-            if self.metrics[name] is not None:
-                read = batch, *statistics_of(rows, name)
-                metrics |= ask_metrics(self.metrics[name], *read, known=metrics)
-            if name in self.corrected:
-                metrics |= importance.effect(batch, term.correction(batch))
-                own = self.metrics_of_corrections[name]
-                metrics |= {} if own is None else ask_metrics(own, batch, known=metrics)
-        return metrics
+        for name in self.corrected:
+            metrics |= importance.effect(batch, self.terms[name].correction(batch))
+            if (measure := self.metrics_of_corrections[name]) is not None:
+                metrics = join_metrics(metrics, measure(batch))
+        return join_metrics(metrics, measure_losses(self.metrics, self.by_term(batch), rows))
 
 
 def policy_metrics(batch: CoupledBatch) -> dict[str, Metric]:

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from tandem.algorithm.coupled import policy_metrics
 from tandem.algorithm.objective import KL, POLICY, Objective, Term
-from tandem.algorithm.part_checks import ask_metrics
+from tandem.algorithm.part_checks import measure_losses
 from tandem.contracts.inner_parts import ask_inner
+from tandem.contracts.outputs import join_metrics
 from tandem.dynamics.regression import Weighting, energy
 from tandem.experience import Experience, statistics_of
 from tandem.metrics import Metric, masked_mean
@@ -70,10 +71,7 @@ class Decoupled(Objective):
         metrics["actor/velocity_error"] = masked_mean(energy(record.error), record.mask)
         if not self.facts[POLICY].on_errors:
             metrics |= policy_metrics(seen[POLICY])
-        for name, own in self.metrics.items():
-            if own is not None:
-                metrics |= ask_metrics(own, seen[name], *statistics_of(rows, name), known=metrics)
-        return metrics
+        return join_metrics(metrics, measure_losses(self.metrics, seen, rows))
 
 
 def likelihoods(record: DecoupledBatch, weighting: Weighting) -> CoupledBatch:

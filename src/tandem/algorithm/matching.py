@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tandem.algorithm.objective import POLICY, Objective, Term, Weigh
 from tandem.contracts import facts_of, positive
+from tandem.contracts.outputs import join_metrics
 from tandem.dynamics.decays import EmaSchedule
 from tandem.dynamics.regression import energy
 from tandem.experience import Experience, statistics_of
@@ -88,12 +89,12 @@ class Matching(Objective):
         metrics: dict[str, Metric] = {}
         for name, batch in self.by_term(record).items():
             measure = self.metrics[name]
-            own = {} if measure is None else measure(batch, *statistics_of(rows, name))
+            own = join_metrics(measure(batch, *statistics_of(rows, name)) if measure else {})
             if name != POLICY:
                 own = {said.partition("/")[2]: x for said, x in own.items()}
                 own["velocity_error"] = masked_mean(energy(batch.error), record.mask)
                 own = {f"networks/{name}/{said}": x for said, x in own.items()}
-            metrics |= own
+            metrics = join_metrics(metrics, own)
         return metrics
 
 

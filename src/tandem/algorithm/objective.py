@@ -162,7 +162,7 @@ class Objective(ABC):
                 metrics = self.measure(replace(record, mask=record.mask & counts), rows)
                 if not all(isinstance(metric, Metric) for metric in metrics.values()):
                     raise TypeError("a metric is a record of tandem.metrics")
-            except TypeError:  # also of a part that returned no mapping
+            except (TypeError, AttributeError):  # also of a part that returned no mapping
                 self.refuse_metrics(record, rows)
                 raise
         loss = sum(parts.values())

@@ -10,8 +10,10 @@ from torch import Tensor
 
 from tandem.contracts import callable_name, facts_of, is_foreign, iterate_innermost
 from tandem.contracts.inner_parts import ask_unwritten
-from tandem.contracts.outputs import WrongOutput, is_metric_name, place_of, wrong_value
+from tandem.contracts.outputs import WrongOutput, add_of_place, wrong_value
+from tandem.contracts.parts import place_of
 from tandem.contracts.stateful import has_state
+from tandem.experience import Experience, statistics_of
 from tandem.metrics import Metric
 from tandem.types import CoupledBatch, DecoupledBatch, MatchingBatch, Summary
 
@@ -58,19 +60,16 @@ def refuse_pull(loss: Callable, batch: Record, *statistics: Tensor) -> None:
             )
 
 
-def ask_metrics(
-    measure: Callable, *records: object, known: Mapping[str, Metric]
-) -> Mapping[str, Metric]:
-    """The metrics of a part for these records. Raises WrongOutput for one from outside the package
-    that measures a `known` one, which it would replace, or a column of the run's record."""
-    found = measure(*records)
-    for name in found if is_foreign(measure) else ():
-        where = f"{callable_name(measure)} at {place_of(measure)} returned the metric {name!r}"
-        if not is_metric_name(name):
-            raise WrongOutput(f"{where}; give its name a group other than eval, as in actor/x")
-        if name in known:
-            raise WrongOutput(f"{where}, which is the name of another; choose one of its own")
-    return found
+def measure_losses(
+    measures: Mapping[str, Callable | None], records: Mapping[str, Record], rows: Experience
+) -> dict[str, Metric]:
+    """What the losses of all terms measure on the record of each. Of two terms that measure one
+    name, the second adds its own to it."""
+    metrics: dict[str, Metric] = {}
+    for term, record in records.items():
+        if (measure := measures[term]) is not None:
+            add_of_place(metrics, measure(record, *statistics_of(rows, term)), term)
+    return metrics
 
 
 def refuse_other_metrics(measure: Callable | None, *records: object) -> None:

@@ -9,7 +9,8 @@ import torch
 
 from tandem.contracts import Facts, Wrapper, callable_name, facts_of
 from tandem.contracts.inner_parts import ask_unwritten
-from tandem.contracts.outputs import WIDE, WrongOutput, place_of
+from tandem.contracts.outputs import WIDE, WrongOutput
+from tandem.contracts.parts import place_of
 from tandem.types import Rollout, Scores
 
 

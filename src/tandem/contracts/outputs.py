@@ -11,20 +11,25 @@ from __future__ import annotations
 
 import linecache
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from pathlib import Path
+from itertools import chain
 from traceback import walk_tb
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from tandem.contracts import callable_name, facts_of
-from tandem.contracts.parts import fields_of, locate_source
+from tandem.contracts.parts import fields_of, place_of, relative_path
 from tandem.contracts.writes import Given
 from tandem.stop import Stop
 
+Number = TypeVar("Number")
 WIDE = (torch.float32, torch.float64)
+# A name in a group other than that of evaluations: the others are columns that the record of a run
+# fills itself, such as `iteration`.
+METRIC_NAME = re.compile("(?!eval/).+/.+")
 CLOSE = 1e-4  # of the largest value of a part, below which two of them are rounded alike
 AGAIN = (
     "called again; keep no state (an advantage may, in buffers), and draw from the keys of rows "
@@ -196,25 +201,25 @@ def wrong_value(part: Callable, value: object, want: str) -> WrongOutput:
     return WrongOutput(f"{name} at {place_of(part)} returned {kind}; return {want}")
 
 
-def is_metric_name(name: object) -> bool:
-    """Whether a part may report a metric by this name: one in a group, which is not that of
-    evaluations. Others are columns that the record of a run fills itself, such as `iteration`."""
-    return isinstance(name, str) and "/" in name and not name.startswith("eval/")
+def add_of_place(metrics: dict[str, Any], found: Mapping[str, Any], place: str) -> None:
+    """Add the metrics found at a place; a name that another place has gets `.PLACE` behind it."""
+    metrics |= {f"{x}.{place}" if x in metrics else x: value for x, value in found.items()}
 
 
-def place_of(part: Callable) -> str:
-    """FILE:LINE where the component is written; its name where there is no file."""
-    try:
-        file, line = locate_source(part)
-        return f"{relative_path(file)}:{line}"
-    except (TypeError, OSError):
-        return callable_name(part)
-
-
-def relative_path(file: str) -> str:
-    """A path as seen from the working directory."""
-    path = Path(file)
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+def join_metrics(*groups: Mapping[str, Number]) -> dict[str, Number]:
+    """The metrics of several sources. Raises WrongOutput for a name of two, one of which would be
+    lost, and for a name without a group."""
+    joined: dict[str, Number] = {}
+    for name, value in chain.from_iterable(group.items() for group in groups):
+        if not METRIC_NAME.fullmatch(str(name)):
+            raise WrongOutput(f"metric {name!r}: give it a group other than eval, as actor/x")
+        if name in joined:
+            raise WrongOutput(
+                f"metric {name!r} is measured twice, by a component and by the run itself or "
+                "another component; give that of your component another name"
+            )
+        joined[name] = value
+    return joined
 
 
 LOSS = Output(

@@ -163,7 +163,7 @@ def defaults_of(function: Callable | None) -> dict[str, Any]:
 
 def is_foreign(component: Callable) -> bool:
     """Whether a component, inside any partial, is from outside the package."""
-    return _is_outside(source_of(component))
+    return is_outside(source_of(component))
 
 
 def source_of(component: Callable) -> Callable:
@@ -174,7 +174,7 @@ def source_of(component: Callable) -> Callable:
         wrapper, _ = unwrap_partial(wrapper)
         kinds.insert(0, kind_of(wrapper))
         wrapper = getattr(wrapper, "__wrapped__", None)
-    return next(filter(_is_outside, kinds), kinds[0])
+    return next(filter(is_outside, kinds), kinds[0])
 
 
 def locate_source(component: Callable) -> tuple[str | None, int]:
@@ -198,7 +198,7 @@ def kind_of(part: Callable) -> Callable:
     return owner if inspect.isfunction(owner) or inspect.isclass(owner) else type(owner)
 
 
-def _is_outside(kind: Callable) -> bool:
+def is_outside(kind: Callable) -> bool:
     """By the file of a function: `functools.wraps` copies the module of what it wraps."""
     if inspect.isfunction(kind):
         return not Path(kind.__code__.co_filename).is_relative_to(PACKAGE)
@@ -217,3 +217,18 @@ def unwrap_partial(component: Callable | None) -> tuple[Callable | None, dict[st
 def need_extra(part: str, extra: str) -> str:
     """The message of a part whose package, an extra of pyproject.toml, is missing."""
     return f'{part} needs a package: pip install -e ".[{extra}]"'
+
+
+def place_of(part: Callable) -> str:
+    """FILE:LINE where the component is written; its name where there is no file."""
+    try:
+        file, line = locate_source(part)
+        return f"{relative_path(file)}:{line}"
+    except (TypeError, OSError):
+        return callable_name(part)
+
+
+def relative_path(file: str) -> str:
+    """A path as seen from the working directory."""
+    path = Path(file)
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

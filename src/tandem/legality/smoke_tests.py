@@ -19,8 +19,8 @@ from torch import Tensor
 
 from tandem.contracts import REGISTERED, bound_parts_of, is_foreign, name_of, place, unwrap_partial
 from tandem.contracts.inner_parts import ask_inner, ask_unwritten, report_errors
-from tandem.contracts.outputs import WrongOutput, place_of
-from tandem.contracts.parts import kind_of
+from tandem.contracts.outputs import WrongOutput
+from tandem.contracts.parts import kind_of, place_of
 from tandem.contracts.writes import forget_comparison
 from tandem.legality.case import Case
 from tandem.policies.flow.solvers import solve

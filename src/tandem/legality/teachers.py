@@ -9,7 +9,8 @@ from torch import Tensor
 
 from tandem import rng
 from tandem.contracts import facts_of, name_of, numbers_of
-from tandem.contracts.outputs import WIDE, place_of
+from tandem.contracts.outputs import WIDE
+from tandem.contracts.parts import place_of
 from tandem.legality.case import Case
 
 OF_TOKENS = {"teacher_logp", "divergence"}  # what a teacher of tokens returns

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tandem.contracts.outputs import relative_path
+from tandem.contracts.parts import relative_path
 from tandem.stop import Stop, end_process
 from tandem.types import Prompt
 

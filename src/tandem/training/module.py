@@ -15,6 +15,7 @@ from torch import Tensor
 from tandem import distributed, rng
 from tandem.algorithm.algorithm import Algorithm
 from tandem.algorithm.objective import Objective, Outcome
+from tandem.contracts.outputs import join_metrics
 from tandem.experience import Experience, even_parts, split_groups
 from tandem.metrics import (
     Metric,
@@ -131,9 +132,7 @@ class PostTraining(LightningHooks):
 
     def moved_too_far(self) -> bool:
         """Whether the drift from the old policy ends the updates of this iteration, on all ranks.
-
-        Measured before the step, so the first update of fresh samples is always made.
-        """
+        Measured before the step, so the first update of fresh samples is always made."""
         target = self.algorithm.target_kl
         if target is None or not self.updates_done:
             return False
@@ -171,7 +170,7 @@ class PostTraining(LightningHooks):
         optimizer.zero_grad()
         one, share = torch.ones_like(norm), torch.full_like(norm, 1 / distributed.world_size())
         per_update = {f"loss/{name}": Sum(loss, share) for name, loss in self.losses.items()}
-        merge_metrics(self.metrics, per_update | {"optim/grad_norm": Sum(norm, one)})
+        merge_metrics(self.of_steps, per_update | {"optim/grad_norm": Sum(norm, one)})
         self.losses, self.updates_done = {}, self.updates_done + 1
 
     # Around the loop.
@@ -187,7 +186,7 @@ class PostTraining(LightningHooks):
             algorithm.resting_objective if self.policy_rests else algorithm.training_objective
         )
         self.clock.seconds.clear()
-        self.metrics: dict[str, Metric] = {}
+        self.metrics, self.of_steps = dict[str, Metric](), dict[str, Metric]()
         self.of_update: dict[str, Metric] = {}  # not merged yet: a stopped update never counts
         self.losses: dict[str, Tensor] = {}
         self.updates_done = 0
@@ -197,17 +196,17 @@ class PostTraining(LightningHooks):
         self.rollout, self.scores = (concat(x) for x in zip(*self.source.taken, strict=True))
         rollout, scores = distributed.gather(self.rollout), distributed.gather(self.scores)
         taken = torch.tensor([self.source.samples, self.source.steps])
-        samples, steps = distributed.all_sum(taken).tolist()
-        self.samples_seen, self.steps_seen = self.samples_seen + samples, self.steps_seen + steps
-        measured, outputs = self.metrics | self.source.metrics, self.rollout.outputs
+        samples, more = distributed.all_sum(taken).tolist()
+        self.samples_seen, self.steps_seen = self.samples_seen + samples, self.steps_seen + more
+        measured, outputs = [self.metrics, self.of_steps, self.source.metrics], self.rollout.outputs
         if self.rollout.key is not None and outputs and isinstance(outputs[0], Tensor):
-            measured["response/diversity"] = diversity(outputs, self.rollout.group)
+            measured.append({"response/diversity": diversity(outputs, self.rollout.group)})
         if rollout.feedback is not None:  # demonstrations have no feedback
-            measured |= episode_metrics(self.rollout)
-        self.report = reduce_metrics(measured) | response_metrics(rollout)
-        self.report |= {"optim/updates": self.updates_done, "optim/skipped": self.skipped}
-        self.report["optim/lr"] = self.optimizers().param_groups[0]["lr"]
-        self.report |= self.algorithm.report(experience, self.report)
+            measured.append(episode_metrics(self.rollout))
+        steps = {"optim/updates": self.updates_done, "optim/skipped": self.skipped}
+        steps["optim/lr"] = self.optimizers().param_groups[0]["lr"]
+        found = reduce_metrics(join_metrics(*measured)), response_metrics(rollout), steps
+        self.report = join_metrics(*found, self.algorithm.report(experience))
         if scores.all_parts:
             self.learn_from(prompts, rollout, scores)
         if not self.policy_rests:
@@ -231,7 +230,7 @@ class PostTraining(LightningHooks):
 
     def learn_from(self, prompts: Sequence[Prompt], rollout: Rollout, scores: Scores) -> None:
         """Log reward metrics, count iterations without a signal, and update the curriculum."""
-        self.report |= self.missing | reward_metrics(scores, rollout)
+        self.report = join_metrics(self.report, self.missing, reward_metrics(scores, rollout))
         if scores.judges:
             failed = torch.tensor(warn_of_judges(failures(self.rewards.pop_faults(judges=True))))
             self.report["reward/judge_faults"] = distributed.all_sum(failed).item()

@@ -19,7 +19,8 @@ from tandem.contracts import (
     register_reprompt,
     register_sampling_strategy,
 )
-from tandem.contracts.outputs import WrongOutput, place_of
+from tandem.contracts.outputs import WrongOutput
+from tandem.contracts.parts import place_of
 from tandem.training.collect import RolloutSource, Slots
 from tandem.types import Prompt, Rollout, Scores
 
