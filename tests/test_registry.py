@@ -188,6 +188,21 @@ def test_a_name_belongs_to_one_function_but_a_cell_may_run_again():
         register_reward("plain")(batched)
 
 
+def in_other_form(old_logp, logp, advantages, mask):
+    return -((logp - old_logp).exp() * advantages)[mask].mean(), {}
+
+
+@pytest.mark.parametrize(
+    ("register", "function"), [(register_reward, plain), (register_policy_loss, in_other_form)]
+)
+def test_a_function_has_one_name_in_a_group(register, function):
+    """Its `_target_` could not say which of the two is meant, and the facts of one would go."""
+    register("one")(function)
+    register("one")(function)
+    with pytest.raises(ValueError, match=f"{function.__name__} is {register.group}=one already; w"):
+        register("two")(function)
+
+
 def test_an_option_that_is_shipped_cannot_be_registered():
     register_reward("judge")(plain)
     with pytest.raises(ValueError, match="reward=judge is an option of Tandem's"):

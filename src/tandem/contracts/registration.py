@@ -71,6 +71,12 @@ class Registrar:
             component = adapt_to_group(component, self.spellings)
         if self.foreign and not inspect.isclass(component):
             component = adapt(component, self.foreign)
+        for other, known in options_of(self.group).items():
+            if other != name and known in (component, ADAPTED.get(written, {}).get(self.group)):
+                raise ValueError(
+                    f"{place(component)} is {self.group}={other} already; write a function of its "
+                    f"own for {name}, which may call it"
+                )
         before = REGISTERED.get((self.group, name), component)
         if place(before) != place(component):  # the same place: a notebook cell ran again
             raise ValueError(
