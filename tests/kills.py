@@ -77,9 +77,9 @@ def whole_run(world: str, folder: Path) -> float:
     """An uninterrupted run, and the CPU-seconds of its training."""
     process = start_training(*RUNS[world], f"run_dir={folder}", output=log_path(folder))
     wait_for(folder / "manifest.json", process)
-    began, *_, ended = spend(process)
+    spent = [*spend(process)]
     finish(process, folder)
-    return ended - began
+    return spent[-1] - spent[0]
 
 
 def kills(world: str, count: int, whole: Path, seconds: float, places: Path) -> Iterator[Kill]:

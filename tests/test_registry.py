@@ -19,6 +19,7 @@ from tandem import (
 from tandem.config import ConfigError, build, check, compose
 from tandem.config.composition import conf_folder
 from tandem.config.registered import list_own_options, store_options
+from tandem.contracts import REGISTERED
 from tandem.rewards import Rewards, batched
 from tandem.types import Prompt
 
@@ -201,6 +202,15 @@ def test_a_function_has_one_name_in_a_group(register, function):
     register("one")(function)
     with pytest.raises(ValueError, match=f"{function.__name__} is {register.group}=one already; w"):
         register("two")(function)
+
+
+def test_a_cell_that_runs_again_under_another_name_takes_the_first_one_back():
+    for name in ("first", "second"):
+        cell = type(plain)(plain.__code__, globals(), "cell")
+        cell.__qualname__, cell.__kwdefaults__ = "cell", {"alpha": 1.0}
+        register_reward(name)(cell)
+    named = [name for (group, name), made in REGISTERED.items() if made.__name__ == "cell"]
+    assert named == ["second"]
 
 
 def test_an_option_that_is_shipped_cannot_be_registered():

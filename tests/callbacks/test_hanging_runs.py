@@ -1,5 +1,6 @@
 """Hanging runs end: at once by a second signal, and by the watchdog otherwise."""
 
+import multiprocessing
 import os
 import signal
 import time
@@ -28,6 +29,15 @@ from tandem.training.callbacks.interrupt import REPEATED
 FOURTH = 160  # a call of the reward in iteration 3, after the checkpoint of iteration 2
 # Seconds for a process that would otherwise hang for ever, on a machine with other work.
 SOON = 600.0
+
+
+@pytest.fixture(autouse=True)
+def no_child_is_left():
+    """Else the interpreter would wait at its end for one that hangs still."""
+    yield
+    for child in multiprocessing.active_children():
+        child.kill()
+        child.join()
 
 
 @pytest.mark.parametrize("how", [in_python, in_c])

@@ -249,6 +249,7 @@ def test_killed_at_any_moment_a_run_ends_as_if_nothing_had_happened(tmp_path, st
             starts += 1
             moment = moments.uniform(0.2, 1.2) * whole
             if not any(spent >= moment for spent in spend(child)):
+                child.join()
                 break
             child.kill()  # SIGKILL
             child.join()

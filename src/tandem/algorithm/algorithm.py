@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Annotated, Literal
@@ -19,7 +19,7 @@ from tandem.algorithm.objective import KL, POLICY, Objective, Term, Weigh
 from tandem.algorithm.regularizers import EmaKL, EntropyBonus, KLInLoss, KLInReward
 from tandem.algorithm.segments import Segmented, compare_texts
 from tandem.contracts import at_least, facts_of, iterate_innermost, positive
-from tandem.contracts.outputs import ADVANTAGE, join_metrics
+from tandem.contracts.outputs import ADVANTAGE
 from tandem.contracts.stateful import metrics_of_memory, modules_in
 from tandem.dynamics.decays import EmaSchedule
 from tandem.dynamics.matching import Query
@@ -237,12 +237,13 @@ class Algorithm:
         if "entropy" in self.memory and "actor/entropy" in report:
             self.memory["entropy"].observe(report["actor/entropy"])
 
-    def report(self, experience: Experience) -> dict[str, float]:
-        """Metrics of an iteration over all ranks: advantages, values, changing coefficients."""
+    def report(self, experience: Experience, known: Collection[str] = ()) -> dict[str, float]:
+        """Metrics of an iteration over all ranks: advantages, values, changing coefficients; no
+        part may report one of the `known`."""
         trained = distributed.gather(experience.rollout.trained)
         metrics = advantage_metrics(distributed.gather(experience.advantages), trained)
         if self.critic is not None:
             metrics |= self.critic.report(experience, trained)
         if self.memory:
-            metrics = join_metrics(metrics, metrics_of_memory(self.memory))
+            metrics |= metrics_of_memory(self.memory, {*known, *metrics})
         return metrics

@@ -12,7 +12,7 @@ from torch import Tensor
 from tandem.algorithm.objective import KL, POLICY, Objective, Term
 from tandem.algorithm.part_checks import measure_losses
 from tandem.contracts import declare, facts_of
-from tandem.contracts.outputs import OLD_POLICY, join_metrics
+from tandem.contracts.outputs import OLD_POLICY, add_metrics
 from tandem.experience import Experience, statistics_of
 from tandem.losses import importance
 from tandem.losses.policy import k3_of
@@ -117,8 +117,8 @@ class Coupled(Objective):
         for name in self.corrected:
             metrics |= importance.effect(batch, self.terms[name].correction(batch))
             if (measure := self.metrics_of_corrections[name]) is not None:
-                metrics = join_metrics(metrics, measure(batch))
-        return join_metrics(metrics, measure_losses(self.metrics, self.by_term(batch), rows))
+                add_metrics(metrics, measure(batch), measure)
+        return measure_losses(metrics, self.metrics, self.by_term(batch), rows)
 
 
 def policy_metrics(batch: CoupledBatch) -> dict[str, Metric]:

@@ -13,7 +13,6 @@ from tandem.algorithm.coupled import policy_metrics
 from tandem.algorithm.objective import KL, POLICY, Objective, Term
 from tandem.algorithm.part_checks import measure_losses
 from tandem.contracts.inner_parts import ask_inner
-from tandem.contracts.outputs import join_metrics
 from tandem.dynamics.regression import Weighting, energy
 from tandem.experience import Experience, statistics_of
 from tandem.metrics import Metric, masked_mean
@@ -71,7 +70,7 @@ class Decoupled(Objective):
         metrics["actor/velocity_error"] = masked_mean(energy(record.error), record.mask)
         if not self.facts[POLICY].on_errors:
             metrics |= policy_metrics(seen[POLICY])
-        return join_metrics(metrics, measure_losses(self.metrics, seen, rows))
+        return measure_losses(metrics, self.metrics, seen, rows)
 
 
 def likelihoods(record: DecoupledBatch, weighting: Weighting) -> CoupledBatch:

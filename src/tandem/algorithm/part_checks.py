@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tandem.contracts import callable_name, facts_of, is_foreign, iterate_innermost
 from tandem.contracts.inner_parts import ask_unwritten
-from tandem.contracts.outputs import WrongOutput, add_of_place, wrong_value
+from tandem.contracts.outputs import WrongOutput, add_metrics, wrong_value
 from tandem.contracts.parts import place_of
 from tandem.contracts.stateful import has_state
 from tandem.experience import Experience, statistics_of
@@ -61,14 +61,20 @@ def refuse_pull(loss: Callable, batch: Record, *statistics: Tensor) -> None:
 
 
 def measure_losses(
-    measures: Mapping[str, Callable | None], records: Mapping[str, Record], rows: Experience
+    metrics: dict[str, Metric],
+    measures: Mapping[str, Callable | None],
+    records: Mapping[str, Record],
+    rows: Experience,
 ) -> dict[str, Metric]:
-    """What the losses of all terms measure on the record of each. Of two terms that measure one
-    name, the second adds its own to it."""
-    metrics: dict[str, Metric] = {}
+    """Add what the losses of all terms measure on the record of each. Of two terms with the same
+    loss, the second adds its own name to the metrics."""
+    asked: list[Callable] = []
     for term, record in records.items():
         if (measure := measures[term]) is not None:
-            add_of_place(metrics, measure(record, *statistics_of(rows, term)), term)
+            found = measure(record, *statistics_of(rows, term))
+            suffix = f".{term}" if measure.func in asked else ""
+            add_metrics(metrics, found, measure, suffix=suffix)
+            asked.append(measure.func)
     return metrics
 
 

@@ -9,7 +9,7 @@ import torch
 
 from tandem.contracts import Facts, Wrapper, callable_name, facts_of
 from tandem.contracts.inner_parts import ask_unwritten
-from tandem.contracts.outputs import WIDE, WrongOutput
+from tandem.contracts.outputs import WIDE, WrongOutput, refuse_name
 from tandem.contracts.parts import place_of
 from tandem.types import Rollout, Scores
 
@@ -44,8 +44,11 @@ class CheckedStrategy(Checked):
     """A sampling strategy."""
 
     def __call__(self, source: object, prompts: object) -> tuple[Rollout, Scores]:
-        """Raises WrongOutput for anything but rows of the source with their scores."""
+        """Raises WrongOutput for anything but rows of the source with their scores, and for metrics
+        with names that `refuse_name` refuses."""
         made = self.of(source, prompts)
+        for name in source.metrics:
+            refuse_name(name, self.of, known=())
         fault = _find_fault(made, (Rollout, Scores))
         if fault is None and not source.taken:
             fault = "returned rows that are not of its source; take them by source.sample(prompts)"

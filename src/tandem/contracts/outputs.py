@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import linecache
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from itertools import chain
 from traceback import walk_tb
 from typing import Any, TypeVar
 
@@ -25,11 +24,10 @@ from tandem.contracts.parts import fields_of, place_of, relative_path
 from tandem.contracts.writes import Given
 from tandem.stop import Stop
 
-Number = TypeVar("Number")
+Number = TypeVar("Number")  # or a record of tandem.metrics
 WIDE = (torch.float32, torch.float64)
-# A name in a group other than that of evaluations: the others are columns that the record of a run
-# fills itself, such as `iteration`.
-METRIC_NAME = re.compile("(?!eval/).+/.+")
+# The name of a metric of a component: in a group, and in none whose metrics the run fills itself.
+METRIC_NAME = re.compile(r"(?!(?:environment|eval|loss|perf|response|reward|time)/).+/.+")
 CLOSE = 1e-4  # of the largest value of a part, below which two of them are rounded alike
 AGAIN = (
     "called again; keep no state (an advantage may, in buffers), and draw from the keys of rows "
@@ -201,24 +199,35 @@ def wrong_value(part: Callable, value: object, want: str) -> WrongOutput:
     return WrongOutput(f"{name} at {place_of(part)} returned {kind}; return {want}")
 
 
-def add_of_place(metrics: dict[str, Any], found: Mapping[str, Any], place: str) -> None:
-    """Add the metrics found at a place; a name that another place has gets `.PLACE` behind it."""
-    metrics |= {f"{x}.{place}" if x in metrics else x: value for x, value in found.items()}
+def add_metrics(
+    metrics: dict[str, Any], found: Mapping[str, Any], part: Callable, *, suffix: str = ""
+) -> None:
+    """Add what a part measures, with a suffix to its names. Raises WrongOutput as `refuse_name`."""
+    for name, value in found.items():
+        refuse_name(f"{name}{suffix}", part, metrics)
+        metrics[f"{name}{suffix}"] = value
+
+
+def refuse_name(name: str, part: Callable, known: Collection[str]) -> None:
+    """Raise WrongOutput if a part may not measure something by this name: if it is in no group, in
+    one that the run fills itself, or among the `known`, of which one would be replaced."""
+    fault = "which is another metric's name; choose one of its own" if name in known else None
+    if not METRIC_NAME.fullmatch(name):
+        fault = "but the run fills that group itself; name it GROUP/NAME, as in actor/x"
+    if fault is not None:
+        raise WrongOutput(f"{callable_name(part)} at {place_of(part)} measures {name!r}, {fault}")
 
 
 def join_metrics(*groups: Mapping[str, Number]) -> dict[str, Number]:
-    """The metrics of several sources. Raises WrongOutput for a name of two, one of which would be
-    lost, and for a name without a group."""
+    """The metrics of components and of the run. Raises WrongOutput for a name of two of them."""
     joined: dict[str, Number] = {}
-    for name, value in chain.from_iterable(group.items() for group in groups):
-        if not METRIC_NAME.fullmatch(str(name)):
-            raise WrongOutput(f"metric {name!r}: give it a group other than eval, as actor/x")
-        if name in joined:
+    for group in groups:
+        if twice := sorted(joined.keys() & group.keys()):
             raise WrongOutput(
-                f"metric {name!r} is measured twice, by a component and by the run itself or "
-                "another component; give that of your component another name"
+                f"metric {twice[0]!r} is measured by a component and by the run itself; give that "
+                "of the component another name"
             )
-        joined[name] = value
+        joined |= group
     return joined
 
 

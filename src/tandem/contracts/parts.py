@@ -173,7 +173,7 @@ def source_of(component: Callable) -> Callable:
     while wrapper is not None:
         wrapper, _ = unwrap_partial(wrapper)
         kinds.insert(0, kind_of(wrapper))
-        wrapper = getattr(wrapper, "__wrapped__", None)
+        wrapper = inspect.getattr_static(wrapper, "__wrapped__", None)
     return next(filter(is_outside, kinds), kinds[0])
 
 
@@ -187,7 +187,8 @@ def locate_source(component: Callable) -> tuple[str | None, int]:
 def module_of(component: Callable) -> str:
     """The name of the module that a component was written in."""
     source = source_of(component)
-    return source.__globals__["__name__"] if inspect.isfunction(source) else source.__module__
+    written = source.__globals__.get("__name__") if inspect.isfunction(source) else None
+    return written or source.__module__
 
 
 def kind_of(part: Callable) -> Callable:

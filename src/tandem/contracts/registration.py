@@ -72,11 +72,14 @@ class Registrar:
         if self.foreign and not inspect.isclass(component):
             component = adapt(component, self.foreign)
         for other, known in options_of(self.group).items():
-            if other != name and known in (component, ADAPTED.get(written, {}).get(self.group)):
+            if other == name or place(known) != place(component):
+                continue
+            if known in (component, ADAPTED.get(written, {}).get(self.group)):
                 raise ValueError(
                     f"{place(component)} is {self.group}={other} already; write a function of its "
                     f"own for {name}, which may call it"
                 )
+            del REGISTERED[self.group, other]  # a notebook cell ran again under another name
         before = REGISTERED.get((self.group, name), component)
         if place(before) != place(component):  # the same place: a notebook cell ran again
             raise ValueError(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import is_dataclass
 from typing import Any, Self
 
 from numpy import ndarray
 from torch import Tensor, nn
 
-from tandem.contracts.outputs import METRIC_NAME, WrongOutput, add_of_place, wrong_value
+from tandem.contracts.outputs import WrongOutput, refuse_name, wrong_value
 from tandem.contracts.parts import fields_of, place_of, unwrap_partial
 
 OF_TORCH = vars(nn.Module()).keys()
@@ -78,31 +78,32 @@ class StatefulComponent(nn.Module):
         return self
 
 
-def metrics_of_state(part: StatefulComponent) -> dict[str, float]:
+def metrics_of_state(part: StatefulComponent, known: Collection[str] = ()) -> dict[str, float]:
     """The metrics that a component reports. Raises WrongOutput for anything else than floats by
-    names such as optim/x: a log of other values could not be resumed or compared."""
+    names such as optim/x: a log of other values could not be resumed or compared.
+
+    known: the names of other metrics, which it may not replace."""
     found = part.report()
     if not isinstance(found, Mapping):
         raise wrong_value(part.report, found, "a dict of names to floats")
     for name, value in found.items():
-        if not METRIC_NAME.fullmatch(str(name)):
-            raise WrongOutput(
-                f"{type(part).__name__} at {place_of(type(part))} reports the metric {name!r}; "
-                "give its name a group other than eval, as in optim/x"
-            )
+        refuse_name(str(name), type(part), known)
         if type(value) not in (int, float):
             raise wrong_value(part.report, value, f"{name} as a float, such as x.item()")
     return dict(found)
 
 
-def metrics_of_memory(memory: Mapping[str, nn.Module]) -> dict[str, float]:
+def metrics_of_memory(
+    memory: Mapping[str, nn.Module], known: Collection[str] = ()
+) -> dict[str, float]:
     """The metrics of all parts with state, by their places. Of two that report one name, the second
     adds its place to it."""
     metrics: dict[str, float] = {}
     places = {part: place for place, part in memory.items()}  # of a part in two places: one
     for part, place in places.items():
         if isinstance(part, StatefulComponent):  # other modules have no metrics
-            add_of_place(metrics, metrics_of_state(part), place)
+            found = metrics_of_state(part, known)
+            metrics |= {f"{x}.{place}" if x in metrics else x: value for x, value in found.items()}
     return metrics
 
 

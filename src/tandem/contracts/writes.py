@@ -14,7 +14,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-from tandem.contracts.parts import fields_of, is_outside, iterate_innermost, source_of
+from tandem.contracts.parts import fields_of, is_outside, iterate_innermost, kind_of, source_of
 
 COMPARED: WeakSet = WeakSet()  # kinds of parts whose first call was compared
 
@@ -23,8 +23,10 @@ class Given:
     """The tensors of records before a part is called with them. Of any shape [...]."""
 
     def __init__(self, part: Callable, records: Sequence[object]) -> None:
-        sources = [source_of(one) for _, one in iterate_innermost(part, "")]
-        kinds = {*filter(is_outside, sources)}
+        kinds: set[Callable] = set()
+        for _, one in iterate_innermost(part, ""):
+            if is_outside(source_of(one)):
+                kinds.add(kind_of(one))
         self.records, self.by_content = records, not COMPARED.issuperset(kinds)
         COMPARED.update(kinds)
         self.before = read_states(records, self.by_content)
@@ -40,7 +42,7 @@ class Given:
 
 def forget_comparison(part: Callable) -> None:
     """Compare contents at the next call of a part again: the last one was a trial."""
-    COMPARED.difference_update([source_of(one) for _, one in iterate_innermost(part, "")])
+    COMPARED.difference_update([kind_of(one) for _, one in iterate_innermost(part, "")])
 
 
 def read_states(records: Sequence[object], by_content: bool) -> dict[str, tuple[int, int]]:

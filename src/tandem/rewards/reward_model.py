@@ -66,7 +66,10 @@ class RewardModel:
             return text
         # A template writes its own special tokens.
         plain = self.tokenizer.chat_template is None
-        tokens = self.tokenizer(text, add_special_tokens=plain)["input_ids"]
+        try:
+            tokens = self.tokenizer(text, add_special_tokens=plain)["input_ids"]
+        except Exception as error:  # of a text without UTF-8, such as half of a surrogate pair
+            return explain_refusal("the tokenizer", error)
         if not tokens:
             return Missing("is empty")
         if self.limit is not None and len(tokens) > self.limit:
@@ -82,8 +85,7 @@ class RewardModel:
         try:
             return self.tokenizer.apply_chat_template(turns, tokenize=False)
         except Exception as error:  # a template is a program of others and may raise anything
-            said = " ".join(str(error).split())
-            return Missing(f"is refused by the chat template: {said[:80]}")
+            return explain_refusal("the chat template", error)
 
     @torch.no_grad()
     def _scores(self, rows: Sequence[Sequence[int]]) -> list[float]:
@@ -103,6 +105,10 @@ class RewardModel:
         pad = next(token for token in range(len(last) + 1) if token not in last)
         self.model.config.get_text_config().pad_token_id = pad
         return pad
+
+
+def explain_refusal(part: str, error: Exception) -> Missing:
+    return Missing(f"is refused by {part}: {' '.join(str(error).split())[:80]}")
 
 
 def question(prompt: Prompt) -> list[dict[str, str]]:

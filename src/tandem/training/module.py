@@ -196,17 +196,18 @@ class PostTraining(LightningHooks):
         self.rollout, self.scores = (concat(x) for x in zip(*self.source.taken, strict=True))
         rollout, scores = distributed.gather(self.rollout), distributed.gather(self.scores)
         taken = torch.tensor([self.source.samples, self.source.steps])
-        samples, more = distributed.all_sum(taken).tolist()
-        self.samples_seen, self.steps_seen = self.samples_seen + samples, self.steps_seen + more
-        measured, outputs = [self.metrics, self.of_steps, self.source.metrics], self.rollout.outputs
+        samples, steps = distributed.all_sum(taken).tolist()
+        self.samples_seen, self.steps_seen = self.samples_seen + samples, self.steps_seen + steps
+        measured = join_metrics(self.metrics, self.of_steps, self.source.metrics)
+        outputs = self.rollout.outputs
         if self.rollout.key is not None and outputs and isinstance(outputs[0], Tensor):
-            measured.append({"response/diversity": diversity(outputs, self.rollout.group)})
+            measured["response/diversity"] = diversity(outputs, self.rollout.group)
         if rollout.feedback is not None:  # demonstrations have no feedback
-            measured.append(episode_metrics(self.rollout))
-        steps = {"optim/updates": self.updates_done, "optim/skipped": self.skipped}
-        steps["optim/lr"] = self.optimizers().param_groups[0]["lr"]
-        found = reduce_metrics(join_metrics(*measured)), response_metrics(rollout), steps
-        self.report = join_metrics(*found, self.algorithm.report(experience))
+            measured |= episode_metrics(self.rollout)
+        of_updates = {"optim/updates": self.updates_done, "optim/skipped": self.skipped}
+        of_updates["optim/lr"] = self.optimizers().param_groups[0]["lr"]
+        self.report = join_metrics(reduce_metrics(measured), response_metrics(rollout), of_updates)
+        self.report = join_metrics(self.report, self.algorithm.report(experience, self.report))
         if scores.all_parts:
             self.learn_from(prompts, rollout, scores)
         if not self.policy_rests:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from io import BytesIO
 from itertools import pairwise
-from textwrap import fill
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -62,7 +62,8 @@ def _literal(text: str) -> str:
 
 def _label(name: str, count: int) -> str:
     """A variant and its number of scores, in lines."""
-    return fill(_literal(f"{name} (n = {count})"), NAME)
+    lines = wrap(f"{name} (n = {count})", NAME, break_on_hyphens=False)
+    return "\n".join(map(_literal, lines))
 
 
 def choose_style(place: int) -> dict[str, str]:
