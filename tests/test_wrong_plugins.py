@@ -115,7 +115,10 @@ def strategy(source, prompts):
     return rollout, scores
 """
 TAKEN = "which is another metric's name; choose one of its own"
-RESERVED = "but the run fills that group itself; name it GROUP/NAME, as in actor/x"
+RESERVED = (
+    "which is no name of a component's; name it as actor/x, in none of the groups that the run "
+    "fills itself, such as loss, reward and eval"
+)
 BOTH = "by a component and by the run itself; give that of the component another name"
 
 

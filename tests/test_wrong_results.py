@@ -45,15 +45,15 @@ def test_a_sampling_strategy_returns_rows_and_their_scores(fault):
         return STRATEGIES[fault]
 
     with pytest.raises(WrongOutput, match=r"^sampling strategy own at \S*results\.py:") as seen:
-        CheckedStrategy(own)(SimpleNamespace(taken=[1]), {})
+        CheckedStrategy(own)(SimpleNamespace(taken=[1], metrics={}), {})
     assert fault in str(seen.value)
 
 
 def test_rows_of_a_sampling_strategy_are_taken_from_its_source():
     own = CheckedStrategy(lambda source, prompts: (ROWS, SCORES))
-    assert own(SimpleNamespace(taken=[1]), {}) == (ROWS, SCORES)
+    assert own(SimpleNamespace(taken=[1], metrics={}), {}) == (ROWS, SCORES)
     with pytest.raises(WrongOutput, match=r"are not of its source; take them by source\.sample"):
-        own(SimpleNamespace(taken=[]), {})
+        own(SimpleNamespace(taken=[], metrics={}), {})
 
 
 LENGTH = torch.tensor([2, 3, 1, 3])

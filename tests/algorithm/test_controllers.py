@@ -119,9 +119,9 @@ def test_what_a_component_reports_are_floats_by_names_with_a_group():
         (None, r"^Reporting\.report at .* returned a NoneType; return a dict of names to floats$"),
         ({"optim/x": torch.ones(3)}, r"torch\.float32 \[3\]; return optim/x as a float, such as x"),
         ({"optim/x": "high"}, r"returned a str; return optim/x as a float"),
-        ({"iteration": 7}, r"^Reporting at .* measures 'iteration', but the run fills that group"),
-        ({"eval/accuracy": 1.0}, "measures 'eval/accuracy', but the run fills that group itself"),
-        ({3: 1.0}, "measures '3', but the run fills that group itself; name it GROUP/NAME, as in"),
+        ({"iteration": 7}, r"^Reporting at .* measures 'iteration', which is no name of a comp"),
+        ({"eval/accuracy": 1.0}, "measures 'eval/accuracy', which is no name of a component's"),
+        ({3: 1.0}, "measures '3', which is no name of a component's; name it as actor/x, in none"),
     ):
         with pytest.raises(WrongOutput, match=says):
             metrics_of_state(Reporting(reports))

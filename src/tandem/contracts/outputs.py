@@ -209,11 +209,11 @@ def add_metrics(
 
 
 def refuse_name(name: str, part: Callable, known: Collection[str]) -> None:
-    """Raise WrongOutput if a part may not measure something by this name: if it is in no group, in
-    one that the run fills itself, or among the `known`, of which one would be replaced."""
+    """Raise WrongOutput for a name that is no METRIC_NAME, or that a `known` metric has."""
     fault = "which is another metric's name; choose one of its own" if name in known else None
     if not METRIC_NAME.fullmatch(name):
-        fault = "but the run fills that group itself; name it GROUP/NAME, as in actor/x"
+        fault = "which is no name of a component's; name it as actor/x, in none of the groups "
+        fault += "that the run fills itself, such as loss, reward and eval"
     if fault is not None:
         raise WrongOutput(f"{callable_name(part)} at {place_of(part)} measures {name!r}, {fault}")
 
