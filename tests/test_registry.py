@@ -208,6 +208,7 @@ def test_a_cell_that_runs_again_under_another_name_takes_the_first_one_back():
     for name in ("first", "second"):
         cell = type(plain)(plain.__code__, globals(), "cell")
         cell.__qualname__, cell.__kwdefaults__ = "cell", {"alpha": 1.0}
+        cell.__module__ = "__main__"
         register_reward(name)(cell)
     named = [name for (group, name), made in REGISTERED.items() if made.__name__ == "cell"]
     assert named == ["second"]

@@ -119,16 +119,23 @@ RESERVED = (
     "which is no name of a component's; name it as actor/x, in none of the groups that the run "
     "fills itself, such as loss, reward and eval"
 )
-BOTH = "by a component and by the run itself; give that of the component another name"
+BOTH = (
+    "twice, by a component and by the run itself or another component; give that of your component "
+    "another name"
+)
 
 
 @pytest.mark.parametrize(
     ("part", "name", "fault"),
     [
-        ("loss=loss", "actor/nll", f"at wrong.py:6 measures 'actor/nll', {TAKEN}"),
-        ("loss=loss", "loss/policy", f"at wrong.py:6 measures 'loss/policy', {RESERVED}"),
-        ("loss=loss", "iteration", f"at wrong.py:6 measures 'iteration', {RESERVED}"),
-        ("loss=loss", "time/iteration", f"at wrong.py:6 measures 'time/iteration', {RESERVED}"),
+        ("loss=loss", "actor/nll", f"loss at wrong.py:5 measures 'actor/nll', {TAKEN}"),
+        ("loss=loss", "loss/policy", f"loss at wrong.py:5 measures 'loss/policy', {RESERVED}"),
+        ("loss=loss", "iteration", f"loss at wrong.py:5 measures 'iteration', {RESERVED}"),
+        (
+            "loss=loss",
+            "time/iteration",
+            f"loss at wrong.py:5 measures 'time/iteration', {RESERVED}",
+        ),
         ("loss=loss", "optim/lr", f"metric 'optim/lr' is measured {BOTH}"),
         ("loss=loss", "optim/grad_norm", f"metric 'optim/grad_norm' is measured {BOTH}"),
         ("loss=loss", "actor/adv_mean", f"metric 'actor/adv_mean' is measured {BOTH}"),
@@ -144,6 +151,20 @@ BOTH = "by a component and by the run itself; give that of the component another
 def test_a_metric_of_a_component_replaces_none_of_the_run(plugin, part, name, fault):
     said = words_of(plugin(ELSEWHERE.replace("NAME", name)), f"algorithm/{part}")
     assert said.endswith(fault)
+
+
+OTHER_FORM = """
+from tandem import register_policy_loss
+
+@register_policy_loss
+def loss(old_logp, logp, advantages, mask):
+    return -((logp - old_logp).exp() * advantages)[mask].mean(), {"nll": 1.0}
+"""
+
+
+def test_a_metric_of_a_loss_in_another_form_is_told_with_its_place(plugin):
+    said = words_of(plugin(OTHER_FORM), "algorithm/loss=loss", "algorithm/importance_sampling=none")
+    assert said == f"loss at wrong.py:4 measures 'actor/nll', {TAKEN}"
 
 
 DISTANCE = """

@@ -14,6 +14,7 @@ from tandem.advantages.group import batch_relative, group_sum
 from tandem.algorithm.coupled import Coupled
 from tandem.contracts import declare
 from tandem.contracts.outputs import ADVANTAGE, WrongOutput
+from tandem.contracts.parts import place_of
 from tandem.losses import importance
 from tandem.losses.policy import reinforce
 from tandem.losses.reduction import sequence_mean, token_mean
@@ -391,3 +392,13 @@ def test_metrics_of_an_objective_of_a_plugin_are_records_too(tmp_path):
     said = rf"^OwnMetrics\.measure at \S*test_outputs.py:{line} returned torch.float64 \[\]; .* act"
     with pytest.raises(WrongOutput, match=said):
         loop.go(1)
+
+
+class Decorated:
+    @torch.no_grad()
+    def report(self):
+        return None
+
+
+def test_the_place_of_a_decorated_method_is_where_it_was_written():
+    assert "test_outputs.py:" in place_of(Decorated().report)

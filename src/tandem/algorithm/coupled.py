@@ -117,8 +117,8 @@ class Coupled(Objective):
         for name in self.corrected:
             metrics |= importance.effect(batch, self.terms[name].correction(batch))
             if (measure := self.metrics_of_corrections[name]) is not None:
-                add_metrics(metrics, measure(batch), measure)
-        return measure_losses(metrics, self.metrics, self.by_term(batch), rows)
+                add_metrics(metrics, measure(batch), self.terms[name].correction)
+        return measure_losses(metrics, self.losses, self.metrics, self.by_term(batch), rows)
 
 
 def policy_metrics(batch: CoupledBatch) -> dict[str, Metric]:

@@ -70,7 +70,7 @@ class Decoupled(Objective):
         metrics["actor/velocity_error"] = masked_mean(energy(record.error), record.mask)
         if not self.facts[POLICY].on_errors:
             metrics |= policy_metrics(seen[POLICY])
-        return measure_losses(metrics, self.metrics, seen, rows)
+        return measure_losses(metrics, self.losses, self.metrics, seen, rows)
 
 
 def likelihoods(record: DecoupledBatch, weighting: Weighting) -> CoupledBatch:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tandem.algorithm.objective import POLICY, Objective, Term, Weigh
 from tandem.contracts import facts_of, positive
-from tandem.contracts.outputs import add_metrics
+from tandem.contracts.outputs import add_metrics, join_metrics
 from tandem.dynamics.decays import EmaSchedule
 from tandem.dynamics.regression import energy
 from tandem.experience import Experience, statistics_of
@@ -90,12 +90,12 @@ class Matching(Objective):
         for name, batch in self.by_term(record).items():
             own: dict[str, Metric] = {}
             if (measure := self.metrics[name]) is not None:
-                add_metrics(own, measure(batch, *statistics_of(rows, name)), measure)
+                add_metrics(own, measure(batch, *statistics_of(rows, name)), self.losses[name])
             if name != POLICY:
                 own = {said.partition("/")[2]: x for said, x in own.items()}
                 own["velocity_error"] = masked_mean(energy(batch.error), record.mask)
                 own = {f"networks/{name}/{said}": x for said, x in own.items()}
-            metrics |= own
+            metrics = join_metrics(metrics, own)
         return metrics
 
 

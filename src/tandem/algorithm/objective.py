@@ -86,6 +86,7 @@ class Objective(ABC):
         self.weighed_by_turn = {
             name for name, term in self.terms.items() if "turn" in facts_of(term.weights).reads
         }
+        self.losses = {name: term.loss for name, term in self.terms.items()}
         self.metrics = {name: metrics_of(term.loss) for name, term in self.terms.items()}
         self.metrics_of_corrections = {n: metrics_of(t.correction) for n, t in self.terms.items()}
         declared = {name: batch_statistics_of(term.loss) for name, term in self.terms.items()}

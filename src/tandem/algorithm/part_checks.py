@@ -62,6 +62,7 @@ def refuse_pull(loss: Callable, batch: Record, *statistics: Tensor) -> None:
 
 def measure_losses(
     metrics: dict[str, Metric],
+    losses: Mapping[str, Callable],
     measures: Mapping[str, Callable | None],
     records: Mapping[str, Record],
     rows: Experience,
@@ -73,7 +74,7 @@ def measure_losses(
         if (measure := measures[term]) is not None:
             found = measure(record, *statistics_of(rows, term))
             suffix = f".{term}" if measure.func in asked else ""
-            add_metrics(metrics, found, measure, suffix=suffix)
+            add_metrics(metrics, found, losses[term], suffix=suffix)
             asked.append(measure.func)
     return metrics
 

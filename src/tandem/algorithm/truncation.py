@@ -48,7 +48,7 @@ class CheckedStrategy(Checked):
         with names that `refuse_name` refuses."""
         made = self.of(source, prompts)
         for name in source.metrics:
-            refuse_name(name, self.of, known=())
+            refuse_name(str(name), self.of, known=())
         fault = _find_fault(made, (Rollout, Scores))
         if fault is None and not source.taken:
             fault = "returned rows that are not of its source; take them by source.sample(prompts)"

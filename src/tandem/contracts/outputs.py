@@ -224,8 +224,8 @@ def join_metrics(*groups: Mapping[str, Number]) -> dict[str, Number]:
     for group in groups:
         if twice := sorted(joined.keys() & group.keys()):
             raise WrongOutput(
-                f"metric {twice[0]!r} is measured by a component and by the run itself; give that "
-                "of the component another name"
+                f"metric {twice[0]!r} is measured twice, by a component and by the run itself or "
+                "another component; give that of your component another name"
             )
         joined |= group
     return joined

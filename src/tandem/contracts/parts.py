@@ -173,7 +173,8 @@ def source_of(component: Callable) -> Callable:
     while wrapper is not None:
         wrapper, _ = unwrap_partial(wrapper)
         kinds.insert(0, kind_of(wrapper))
-        wrapper = inspect.getattr_static(wrapper, "__wrapped__", None)
+        held = wrapper.__func__ if inspect.ismethod(wrapper) else wrapper
+        wrapper = inspect.getattr_static(held, "__wrapped__", None)
     return next(filter(is_outside, kinds), kinds[0])
 
 

@@ -79,7 +79,8 @@ class Registrar:
                     f"{place(component)} is {self.group}={other} already; write a function of its "
                     f"own for {name}, which may call it"
                 )
-            del REGISTERED[self.group, other]  # a notebook cell ran again under another name
+            if component.__module__ == "__main__":  # a notebook cell ran again, under a new name
+                del REGISTERED[self.group, other]
         before = REGISTERED.get((self.group, name), component)
         if place(before) != place(component):  # the same place: a notebook cell ran again
             raise ValueError(

@@ -68,7 +68,7 @@ class RewardModel:
         plain = self.tokenizer.chat_template is None
         try:
             tokens = self.tokenizer(text, add_special_tokens=plain)["input_ids"]
-        except Exception as error:  # of a text without UTF-8, such as half of a surrogate pair
+        except (TypeError, ValueError) as error:  # a text without UTF-8: half of a surrogate pair
             return explain_refusal("the tokenizer", error)
         if not tokens:
             return Missing("is empty")
