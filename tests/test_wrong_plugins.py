@@ -117,7 +117,7 @@ def strategy(source, prompts):
 TAKEN = "which is another metric's name; choose one of its own"
 RESERVED = (
     "which is no name of a component's; name it as actor/x, in none of the groups that the run "
-    "fills itself, such as loss, reward and eval"
+    "fills itself, such as loss, reward and eval, and without spaces"
 )
 BOTH = (
     "twice, by a component and by the run itself or another component; give that of your component "
@@ -136,6 +136,8 @@ BOTH = (
             "time/iteration",
             f"loss at wrong.py:5 measures 'time/iteration', {RESERVED}",
         ),
+        ("loss=loss", " eval/x", f"loss at wrong.py:5 measures ' eval/x', {RESERVED}"),
+        ("loss=loss", "staleness/gap", f"measures 'staleness/gap', {RESERVED}"),
         ("loss=loss", "optim/lr", f"metric 'optim/lr' is measured {BOTH}"),
         ("loss=loss", "optim/grad_norm", f"metric 'optim/grad_norm' is measured {BOTH}"),
         ("loss=loss", "actor/adv_mean", f"metric 'actor/adv_mean' is measured {BOTH}"),

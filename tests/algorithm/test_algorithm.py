@@ -308,7 +308,7 @@ def test_a_decay_weighs_the_loss_of_stale_rows_and_nothing_else(tmp_path):
     fresh = Loop(algorithm=own, plan=ONCE, folder=tmp_path).go()
     stale = with_age(Loop(algorithm=own, plan=ONCE, folder=tmp_path), 2).go()
     assert stale.report["rollout_corr/weight_mean"] == pytest.approx(0.25)
-    assert stale.report["staleness/gap"] == 2
+    assert stale.report["rollout_corr/version_gap"] == 2
     assert stale.report["loss/kl"] == pytest.approx(fresh.report["loss/kl"])
     bare = Loop(algorithm=replace(BARE, kl=KLInLoss(coef=0.1, loss=k3_unbiased)),
                 plan=ONCE, folder=tmp_path).go()  # fmt: skip

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from tandem.algorithm.objective import KL, POLICY, Objective, Term
-from tandem.algorithm.part_checks import measure_losses
 from tandem.contracts import declare, facts_of
 from tandem.contracts.outputs import OLD_POLICY, add_metrics
 from tandem.experience import Experience, statistics_of
@@ -118,7 +117,7 @@ class Coupled(Objective):
             metrics |= importance.effect(batch, self.terms[name].correction(batch))
             if (measure := self.metrics_of_corrections[name]) is not None:
                 add_metrics(metrics, measure(batch), self.terms[name].correction)
-        return measure_losses(metrics, self.losses, self.metrics, self.by_term(batch), rows)
+        return self.measure_losses(metrics, self.by_term(batch), rows)
 
 
 def policy_metrics(batch: CoupledBatch) -> dict[str, Metric]:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from tandem.algorithm.coupled import policy_metrics
 from tandem.algorithm.objective import KL, POLICY, Objective, Term
-from tandem.algorithm.part_checks import measure_losses
 from tandem.contracts.inner_parts import ask_inner
 from tandem.dynamics.regression import Weighting, energy
 from tandem.experience import Experience, statistics_of
@@ -70,7 +69,7 @@ class Decoupled(Objective):
         metrics["actor/velocity_error"] = masked_mean(energy(record.error), record.mask)
         if not self.facts[POLICY].on_errors:
             metrics |= policy_metrics(seen[POLICY])
-        return measure_losses(metrics, self.losses, self.metrics, seen, rows)
+        return self.measure_losses(metrics, seen, rows)
 
 
 def likelihoods(record: DecoupledBatch, weighting: Weighting) -> CoupledBatch:

@@ -90,9 +90,8 @@ class Matching(Objective):
         for name, batch in self.by_term(record).items():
             own: dict[str, Metric] = {}
             if (measure := self.metrics[name]) is not None:
-                add_metrics(own, measure(batch, *statistics_of(rows, name)), self.losses[name])
+                add_metrics(own, measure(batch, *statistics_of(rows, name)), self.terms[name].loss)
             if name != POLICY:
-                own = {said.partition("/")[2]: x for said, x in own.items()}
                 own["velocity_error"] = masked_mean(energy(batch.error), record.mask)
                 own = {f"networks/{name}/{said}": x for said, x in own.items()}
             metrics = join_metrics(metrics, own)

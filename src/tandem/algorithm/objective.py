@@ -20,21 +20,16 @@ from tandem.algorithm.part_checks import (
     is_unproven,
     refuse_other_metrics,
     refuse_pull,
+    refuse_statistics,
     statistics_by,
 )
 from tandem.contracts import batch_statistics_of, facts_of, metrics_of, summary_of
-from tandem.contracts.outputs import CLOSE, CORRECTION, LOSS, WEIGHTS, Output
-from tandem.contracts.stateful import has_state
+from tandem.contracts.outputs import CORRECTION, LOSS, WEIGHTS, add_metrics
 from tandem.experience import Budget, Experience, select_rows, statistics_of
 from tandem.losses import importance
 from tandem.losses.adapted import refuse_part
 from tandem.metrics import Metric
-from tandem.types import (
-    Summary,
-    concat,
-    pad_steps,
-    take,
-)
+from tandem.types import Summary, concat, pad_steps, take
 
 # Mask [B, T] of an update, and the turn of each step if it is read -> weight [B, T].
 Weigh = Callable[..., Tensor]
@@ -86,7 +81,6 @@ class Objective(ABC):
         self.weighed_by_turn = {
             name for name, term in self.terms.items() if "turn" in facts_of(term.weights).reads
         }
-        self.losses = {name: term.loss for name, term in self.terms.items()}
         self.metrics = {name: metrics_of(term.loss) for name, term in self.terms.items()}
         self.metrics_of_corrections = {n: metrics_of(t.correction) for n, t in self.terms.items()}
         declared = {name: batch_statistics_of(term.loss) for name, term in self.terms.items()}
@@ -106,6 +100,20 @@ class Objective(ABC):
     def measure(self, record: Record, rows: Experience) -> dict[str, Metric]:
         """Metrics of a record, without gradient. Its mask has the steps that count in some term; an
         idle micro-batch has none, so it adds nothing."""
+
+    def measure_losses(
+        self, metrics: dict[str, Metric], records: Mapping[str, Record], rows: Experience
+    ) -> dict[str, Metric]:
+        """Add what the losses measure on the records of their terms. Of two terms with the same
+        loss, the second adds its own name to the metrics."""
+        asked: list[Callable] = []
+        for name, record in records.items():
+            if (measure := self.metrics[name]) is not None:
+                found = measure(record, *statistics_of(rows, name))
+                suffix = f".{name}" if measure.func in asked else ""
+                add_metrics(metrics, found, self.terms[name].loss, suffix=suffix)
+                asked.append(measure.func)
+        return metrics
 
     def weigh(self, rows: Experience) -> dict[str, Tensor]:
         """The weights of every term over one update, [B, T]; `rows` are those of this rank.
@@ -202,42 +210,6 @@ class Objective(ABC):
             if name in self.corrected:
                 refuse_statistics(CORRECTION, term.correction, as_if_stale(batch))
         return float(term.coef) * torch.where(counts, loss * weight, 0).sum()
-
-
-@torch.no_grad()
-def refuse_statistics(
-    kind: Output, part: Callable, batch: Record, whole: Tensor | None = None
-) -> None:
-    """Raise for a part whose values change when the rows are split in two.
-
-    whole: [B, T], its values for all rows, if known. The split sorts by these values, so that the
-    means of both halves differ; groups stay whole if a loss declares to compare them.
-    """
-    own = facts_of(part)
-    if own.batch_statistics is not None or own.averages or has_state(part):
-        return  # it declares them, or must not be called twice
-    whole = torch.where(batch.mask, part(batch) if whole is None else whole, 0)
-    size = whole.sum(1)
-    if own.whole_groups:
-        group = batch.group.unique(return_inverse=True)[1]
-        total = size.new_zeros(int(group.max()) + 1).index_add_(0, group, size)
-        rank = total.argsort(stable=True).argsort()[group]
-        low = rank < len(total) // 2
-    else:
-        low = size.argsort(stable=True).argsort() < len(size) // 2
-    if low.all() or not low.any():
-        return  # a single row, or group
-    halves = [half.nonzero()[:, 0] for half in (low, ~low)]
-    again, order = torch.cat([part(take(batch, rows)) for rows in halves]), torch.cat(halves)
-    gap = torch.where(batch.mask[order], again - whole[order], 0).abs()
-    most = CLOSE * whole.abs().max()
-    if gap.max() > most:
-        kind.refuse_unlike(part, whole, torch.where(batch.mask, part(batch), 0))
-        raise kind.unlike(
-            part,
-            f"an update is cut in two, by up to {gap.max():.2g}: it takes a statistic of the rows "
-            f"beside them, which depends on max_tokens_per_microbatch; {kind.instead}",
-        )
 
 
 def statistics_input(loss: Callable, batch: Record) -> Record | Summary:

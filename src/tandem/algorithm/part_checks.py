@@ -10,12 +10,11 @@ from torch import Tensor
 
 from tandem.contracts import callable_name, facts_of, is_foreign, iterate_innermost
 from tandem.contracts.inner_parts import ask_unwritten
-from tandem.contracts.outputs import WrongOutput, add_metrics, wrong_value
+from tandem.contracts.outputs import CLOSE, Output, WrongOutput, wrong_value
 from tandem.contracts.parts import place_of
 from tandem.contracts.stateful import has_state
-from tandem.experience import Experience, statistics_of
 from tandem.metrics import Metric
-from tandem.types import CoupledBatch, DecoupledBatch, MatchingBatch, Summary
+from tandem.types import CoupledBatch, DecoupledBatch, MatchingBatch, Summary, take
 
 Record = CoupledBatch | DecoupledBatch | MatchingBatch
 
@@ -33,6 +32,42 @@ def is_unproven(loss: Callable) -> bool:
     package are tested. A loss with state must not be called twice."""
     outside = any(is_foreign(part) for _, part in iterate_innermost(loss, ""))
     return facts_of(loss).zero_at_zero_advantage and outside and not has_state(loss)
+
+
+@torch.no_grad()
+def refuse_statistics(
+    kind: Output, part: Callable, batch: Record, whole: Tensor | None = None
+) -> None:
+    """Raise for a part whose values change when the rows are split in two.
+
+    whole: [B, T], its values for all rows, if known. The split sorts by these values, so that the
+    means of both halves differ; groups stay whole if a loss declares to compare them.
+    """
+    own = facts_of(part)
+    if own.batch_statistics is not None or own.averages or has_state(part):
+        return  # it declares them, or must not be called twice
+    whole = torch.where(batch.mask, part(batch) if whole is None else whole, 0)
+    size = whole.sum(1)
+    if own.whole_groups:
+        group = batch.group.unique(return_inverse=True)[1]
+        total = size.new_zeros(int(group.max()) + 1).index_add_(0, group, size)
+        rank = total.argsort(stable=True).argsort()[group]
+        low = rank < len(total) // 2
+    else:
+        low = size.argsort(stable=True).argsort() < len(size) // 2
+    if low.all() or not low.any():
+        return  # a single row, or group
+    halves = [half.nonzero()[:, 0] for half in (low, ~low)]
+    again, order = torch.cat([part(take(batch, rows)) for rows in halves]), torch.cat(halves)
+    gap = torch.where(batch.mask[order], again - whole[order], 0).abs()
+    most = CLOSE * whole.abs().max()
+    if gap.max() > most:
+        kind.refuse_unlike(part, whole, torch.where(batch.mask, part(batch), 0))
+        raise kind.unlike(
+            part,
+            f"an update is cut in two, by up to {gap.max():.2g}: it takes a statistic of the rows "
+            f"beside them, which depends on max_tokens_per_microbatch; {kind.instead}",
+        )
 
 
 @torch.enable_grad()
@@ -58,25 +93,6 @@ def refuse_pull(loss: Callable, batch: Record, *statistics: Tensor) -> None:
                 f"zero_at_zero_advantage=True, but its {what} is {size} where all advantages "
                 "are 0, and such rows are left out; remove the flag"
             )
-
-
-def measure_losses(
-    metrics: dict[str, Metric],
-    losses: Mapping[str, Callable],
-    measures: Mapping[str, Callable | None],
-    records: Mapping[str, Record],
-    rows: Experience,
-) -> dict[str, Metric]:
-    """Add what the losses of all terms measure on the record of each. Of two terms with the same
-    loss, the second adds its own name to the metrics."""
-    asked: list[Callable] = []
-    for term, record in records.items():
-        if (measure := measures[term]) is not None:
-            found = measure(record, *statistics_of(rows, term))
-            suffix = f".{term}" if measure.func in asked else ""
-            add_metrics(metrics, found, losses[term], suffix=suffix)
-            asked.append(measure.func)
-    return metrics
 
 
 def refuse_other_metrics(measure: Callable | None, *records: object) -> None:

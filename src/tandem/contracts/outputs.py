@@ -26,8 +26,8 @@ from tandem.stop import Stop
 
 Number = TypeVar("Number")  # or a record of tandem.metrics
 WIDE = (torch.float32, torch.float64)
-# The name of a metric of a component: in a group, and in none whose metrics the run fills itself.
-METRIC_NAME = re.compile(r"(?!(?:environment|eval|loss|perf|response|reward|time)/).+/.+")
+OF_RUN = "environment|eval|loss|perf|response|reward|staleness|time"  # metrics of the run itself
+METRIC_NAME = re.compile(rf"(?!({OF_RUN})/)[^\s/]+/\S+")  # of a component: in another group
 CLOSE = 1e-4  # of the largest value of a part, below which two of them are rounded alike
 AGAIN = (
     "called again; keep no state (an advantage may, in buffers), and draw from the keys of rows "
@@ -87,11 +87,10 @@ class Output:
         return WrongOutput(f"{self.kind} {place} gives rows other values when {when}")
 
     def _of_shape(self, part: Callable, value: Tensor, mask: Tensor) -> str | None:
-        want = tuple(mask.shape)
-        wanted = f"[B, T], here {[*want]}"
+        wanted = f"[B, T], here {[*mask.shape]}"
         if not isinstance(value, Tensor):
             return f"returned {type(value).__name__}; return a tensor {wanted}"
-        shape = tuple(value.shape)
+        shape, want = tuple(value.shape), tuple(mask.shape)
         of_samples = self.of_samples or facts_of(part).per != "step"
         if shape == want or (shape == (want[0], 1) and of_samples):
             return None
@@ -213,7 +212,7 @@ def refuse_name(name: str, part: Callable, known: Collection[str]) -> None:
     fault = "which is another metric's name; choose one of its own" if name in known else None
     if not METRIC_NAME.fullmatch(name):
         fault = "which is no name of a component's; name it as actor/x, in none of the groups "
-        fault += "that the run fills itself, such as loss, reward and eval"
+        fault += "that the run fills itself, such as loss, reward and eval, and without spaces"
     if fault is not None:
         raise WrongOutput(f"{callable_name(part)} at {place_of(part)} measures {name!r}, {fault}")
 

@@ -14,7 +14,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-from tandem.contracts.parts import fields_of, is_outside, iterate_innermost, kind_of, source_of
+from tandem.contracts.parts import fields_of, is_foreign, iterate_innermost, kind_of
 
 COMPARED: WeakSet = WeakSet()  # kinds of parts whose first call was compared
 
@@ -23,10 +23,7 @@ class Given:
     """The tensors of records before a part is called with them. Of any shape [...]."""
 
     def __init__(self, part: Callable, records: Sequence[object]) -> None:
-        kinds: set[Callable] = set()
-        for _, one in iterate_innermost(part, ""):
-            if is_outside(source_of(one)):
-                kinds.add(kind_of(one))
+        kinds = {kind_of(one) for _, one in iterate_innermost(part, "") if is_foreign(one)}
         self.records, self.by_content = records, not COMPARED.issuperset(kinds)
         COMPARED.update(kinds)
         self.before = read_states(records, self.by_content)

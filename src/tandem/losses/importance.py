@@ -175,7 +175,7 @@ def _staleness(batch: CoupledBatch, *, low: float, high: float, decay: float) ->
     ratio = step_ratio(batch)
     return {
         "rollout_corr/capped": masked_mean(~_within(ratio, low, high), batch.mask),
-        "staleness/gap": masked_mean(batch.version_gap, batch.mask),
+        "rollout_corr/version_gap": masked_mean(batch.version_gap, batch.mask),
     }
 
 

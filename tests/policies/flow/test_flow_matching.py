@@ -20,6 +20,7 @@ from tandem.dynamics.kernels import ode
 from tandem.dynamics.regression import energy
 from tandem.experience import Budget
 from tandem.losses.matching import tdm
+from tandem.metrics import masked_mean
 from tandem.policies.flow.families.tiny_flow import TinyFlow
 from tandem.policies.flow.teachers import VelocityTeachers
 from tandem.policies.memory.estimate import Workload
@@ -338,7 +339,12 @@ def led_by_taste(batch):
     return tdm(batch) + energy(batch.x0 - batch.networks["taste"].x0)
 
 
-@declare(reads={"fast_error"}, on_errors=True, taught=True)
+def step_sizes(batch):
+    gap = energy(batch.error - batch.fast_error)
+    return {"actor/gap": masked_mean(gap, batch.mask), "optim/gap": masked_mean(gap, batch.mask)}
+
+
+@declare(reads={"fast_error"}, on_errors=True, taught=True, metrics=step_sizes)
 def steady(batch):
     """The custom loss of that network: the policy's images, near its own average."""
     return energy(batch.error) + energy(batch.error - batch.fast_error)
@@ -353,7 +359,8 @@ def test_a_third_network_of_ones_own_learns_and_leads_the_policy_without_a_line_
     assert loop.only.param_groups[-1]["lr"] == 2e-3
     loop.go()
     assert move(before, loop.networks()) == {"policy", "fake", "taste"}
-    assert "networks/taste/velocity_error" in loop.report
+    own = {name for name in loop.report if name.startswith("networks/taste/")}
+    assert own == {f"networks/taste/{x}" for x in ("velocity_error", "actor/gap", "optim/gap")}
     averages = loop.policy.model.averages
     assert [*averages["taste"].following] == ["fast"]
     assert not averages["fake"].following  # its loss reads none
