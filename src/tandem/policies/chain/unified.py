@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from torch import Tensor, nn
+from torch import nn
 
 from tandem.policies.base import Policy
 from tandem.policies.chain.policy import ChainPolicy
@@ -13,7 +11,6 @@ from tandem.policies.flow.adapter import SharesLayers
 from tandem.policies.flow.policy import FlowPolicy
 from tandem.policies.language.policy import LanguagePolicy
 from tandem.policies.request import Request
-from tandem.policies.weights import copy_into
 from tandem.types import PICTURE, SEGMENTS, TEXT
 
 SHARED = "shared"  # the group of weights that both segments train
@@ -80,8 +77,5 @@ class UnifiedPolicy(ChainPolicy):
         both = [p for p in self.layers.parameters() if p.requires_grad]
         return {name: group for name, group in ({SHARED: both} | apart).items() if group}
 
-    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Copy weights into the trained parameters. Of any shape [...]."""
-        copy_into(self.trainable(), weights)
-
+    load_weights = Policy.load_weights
     shard = Policy.shard  # raises: either segment would gather the shared blocks
