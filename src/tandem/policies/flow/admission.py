@@ -33,16 +33,6 @@ def split(prompts: Sequence[Prompt], refuse: Callable[[Prompt], str | None]) -> 
     return kept, [(prompt, reason) for prompt, reason in judged if reason is not None]
 
 
-def paintable(
-    prompts: Sequence[Prompt], library: PromptEmbeddingCache, *, guided_by: str | None
-) -> Split:
-    return split(prompts, lambda prompt: refuse(prompt, library, guided_by=guided_by))
-
-
-def admit_pictures(examples: Sequence[Prompt], adapter: Adapter) -> Split:
-    return split(examples, lambda example: refuse_picture(example, adapter))
-
-
 def guidance_setting(
     own: FlowSampling, others: Sequence[FlowSampling], regression: Regression
 ) -> str | None:

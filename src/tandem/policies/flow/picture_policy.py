@@ -118,14 +118,16 @@ class PicturePolicy(Policy):
         admission.warn_of_evaluation(self.adapter, self.sampling, samplings, path=self.path)
         setting = admission.guidance_setting(self.sampling, samplings, self.request.timesteps)
         admission.check_guidance(self.adapter, setting, path=self.path)
-        kept, dropped = admission.paintable(prompts, self.library, guided_by=setting)
+        refuse = partial(admission.refuse, library=self.library, guided_by=setting)
+        kept, dropped = admission.split(prompts, refuse)
         self.asks_sizes |= any(prompt.size is not None for prompt in kept)
         self.library.prepare(self.library.inputs(kept, guided=setting is not None), self.device)
         return kept, dropped
 
     def admit_answered(self, examples: Sequence[Prompt]) -> Split:
         """The demonstrations with a picture of the right size, and the others with the reason."""
-        shown, without = admission.admit_pictures(examples, self.adapter)
+        refuse = partial(admission.refuse_picture, adapter=self.adapter)
+        shown, without = admission.split(examples, refuse)
         kept, dropped = self.admit(shown)
         return kept, without + dropped
 
