@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,7 +11,7 @@ from torch.nn.functional import pad
 
 from tandem.policies.flow.families import texts
 from tandem.policies.flow.families.films import Films
-from tandem.policies.flow.families.masks import with_masks_of_ones
+from tandem.policies.flow.families.masks import MasksOfOnes
 from tandem.policies.flow.families.pipelines import Family, Geometry
 from tandem.policies.flow.records import Condition, PromptInput
 
@@ -69,7 +70,7 @@ class HunyuanVideo(Films):
         dtype = network.x_embedder.proj.weight.dtype
         empty = network.config.in_channels - network.config.out_channels
         picture = torch.zeros(len(x), 1, network.config.image_embed_dim, device=x.device)
-        with with_masks_of_ones(x.is_meta):
+        with MasksOfOnes() if x.is_meta else nullcontext():
             return network(
                 hidden_states=pad(x, (0, 0) * 3 + (0, empty)).to(dtype),
                 timestep=(1000 * sigma).to(dtype),

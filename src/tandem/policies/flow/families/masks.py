@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-
-
-def with_masks_of_ones(meta: bool) -> AbstractContextManager:
-    """Treat masks as all True in a pass on the meta device; elsewhere do nothing."""
-    return MasksOfOnes() if meta else nullcontext()
 
 
 class MasksOfOnes(TorchFunctionMode):
