@@ -16,9 +16,9 @@ from typing import Any
 
 from hydra.core.default_element import ResultDefault
 
+from tandem.config.files import Plain
 from tandem.config.plain import target_of
 
-Plain = dict[str, Any]
 Choices = Mapping[str, str | None]
 
 # Groups whose options choose parts of other groups, or have no numbers.

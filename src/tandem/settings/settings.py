@@ -11,11 +11,10 @@ from functools import cache
 from typing import Annotated, Literal, get_type_hints
 
 from tandem.contracts import at_least, at_most, positive, waiting
-from tandem.evaluation.settings import Answers, Pictures
+from tandem.evaluation.settings import Answers, Pictures, Size
 from tandem.settings.guards import Guards
 from tandem.settings.keys import AT_HOME, Key, key
 
-Size = Annotated[int, positive]
 Precision = Literal["32-true", "bf16-mixed"]
 
 

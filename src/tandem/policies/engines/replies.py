@@ -17,11 +17,11 @@ from types import UnionType
 from typing import ClassVar
 
 from tandem.data.decoding import as_png
+from tandem.policies.engines.answer_checks import POSITIVE
 from tandem.policies.engines.reply_rows import Row, Span
 from tandem.policies.language.records import PromptIds, Sampling
 from tandem.types import Picture
 
-POSITIVE = 1e-4  # nats: no log-probability is above it, whatever its rounding
 NO_CHANCE = -100.0  # the lowest valid logit_bias
 SHOWN = 64  # encoded pictures that are cached: the rows of a group have the same ones
 NEVER = -9999.0  # vLLM's number for minus infinity, which JSON does not have

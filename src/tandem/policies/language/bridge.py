@@ -15,13 +15,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 
+from tandem.environments.protocol import Message
 from tandem.policies.language import message_frames
 from tandem.policies.language.chat import Chat, TemplateFault
 from tandem.policies.language.message_frames import Unreadable, cut, pieces_of, split, with_marks
 from tandem.policies.language.shortening import Shortener, plain_ids
 from tandem.types import IMAGE, Picture, Prompt
 
-Message = Mapping[str, str]
 STUB = "stub of a move"
 ASKED = {"role": "user", "content": "stub of a question"}
 # Earlier assistant turns that some templates rewrite; the text after the last turn must not depend

@@ -6,15 +6,15 @@ template does with them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from tandem.environments.protocol import Message
 from tandem.types import IMAGE, Picture
 
 if TYPE_CHECKING:
     from tandem.policies.language.bridge import Bridge
 
-Message = Mapping[str, str]
 MARK = "stub {} of what is said"
 
 
