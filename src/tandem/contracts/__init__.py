@@ -34,7 +34,6 @@ from tandem.contracts.parts import (
     numbers_of,
     parts_of,
     rewards_read_by,
-    select_numbers,
     summary_of,
     unwrap_partial,
 )
@@ -147,7 +146,6 @@ __all__ = [
     "register_window_pace",
     "rewards_read_by",
     "rising",
-    "select_numbers",
     "summary_of",
     "unwrap_partial",
     "waiting",

@@ -29,7 +29,6 @@ from tandem.types.record import (
 )
 from tandem.types.sample import (
     IMAGE,
-    PER_SAMPLE,
     PER_STEP,
     PICTURE,
     SEGMENTS,
@@ -45,7 +44,6 @@ from tandem.types.sample import (
 __all__ = [
     "IMAGE",
     "OF_SNAPSHOTS",
-    "PER_SAMPLE",
     "PER_STEP",
     "PICTURE",
     "SEGMENTS",
