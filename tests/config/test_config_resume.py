@@ -183,6 +183,21 @@ def test_a_configuration_that_was_tampered_with_is_checked_like_any_other(run_di
         resume_config(run_dir, [])
 
 
+def test_a_recorded_keyword_that_its_function_no_longer_takes_comes_with_the_next_step(run_dir):
+    path = run_dir / "config.yaml"
+    cfg = OmegaConf.load(path)
+    cfg.algorithm.loss.margin = 0.1  # as a loss took it when the run was recorded
+    path.write_text(OmegaConf.to_yaml(cfg))
+    with pytest.raises(ConfigError) as refused:
+        check(resume_config(run_dir, []))
+    said = str(refused.value)
+    assert said.startswith("unknown key 'algorithm.loss.margin': ") and "\n" not in said
+    assert f"rename it in {path} too; if not, continue_from={run_dir} starts a new run" in said
+    del cfg.algorithm.loss.margin
+    path.write_text(OmegaConf.to_yaml(cfg))
+    check(resume_config(run_dir, []))  # what it says to do
+
+
 def test_the_command_line_decides_which_it_is(run_dir):
     assert configuration([f"resume='{run_dir}'"]).seed == 3
     assert configuration(["resume=null"]).seed == 0

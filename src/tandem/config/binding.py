@@ -17,7 +17,7 @@ from inspect import Parameter
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tandem.config.names import ConfigError, unknown
+from tandem.config.names import ConfigError, UnknownKeyError, unknown
 from tandem.config.signatures import ROWS, describe, is_callable, limits, options, signature
 from tandem.config.targets import resolve
 from tandem.contracts import defaults_of, facts_of
@@ -86,7 +86,7 @@ def _refuse_unknown(
     keys = [_key(where, name) for name, p in accepted.items() if not (partial and comes_later(p))]
     for name in given:
         if name not in accepted:
-            raise ConfigError(unknown("key", _key(where, name), keys))
+            raise UnknownKeyError(unknown("key", _key(where, name), keys))
 
 
 def _list_unfilled(

@@ -14,7 +14,7 @@ from tandem.config import trust
 from tandem.config.binding import Call, bind, bind_call
 from tandem.config.building import make
 from tandem.config.kinds import refuse_foreign_evaluation, refuse_foreign_steps
-from tandem.config.names import ConfigError, nearest
+from tandem.config.names import ConfigError, UnknownKeyError, nearest
 from tandem.config.overrides import TOGETHER
 from tandem.config.plain import (
     iterate_leaves,
@@ -51,12 +51,26 @@ def check_config(cfg: DictConfig) -> Settings:
     Raises ConfigError for the first rule that is broken.
     """
     _refuse_foreign_parts(cfg)
-    case = make_case(cfg)
+    case = _make_case_of_run(cfg)
     remote = remotes_can_be_asked({"reward": case.rewards, "rollout": case.rollout})
     for broken in chain(remote, check(case)):
         raise ConfigError(broken)
     _refuse_unmet_needs(case)
     return case.plan
+
+
+def _make_case_of_run(cfg: DictConfig) -> Case:
+    """The case of a new run, or of a recorded one, whose functions may have changed since."""
+    try:
+        return make_case(cfg)
+    except UnknownKeyError as error:
+        if cfg.resume is None:
+            raise
+        raise ConfigError(
+            f"{error}; the run was recorded with it: if the code renamed it, rename it in "
+            f"{cfg.resume}/config.yaml too; if not, continue_from={cfg.resume} starts a new run "
+            "from its weights"
+        ) from error
 
 
 def _refuse_foreign_parts(cfg: DictConfig) -> None:

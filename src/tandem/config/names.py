@@ -13,6 +13,10 @@ class ConfigError(ValueError):
     """A configuration that cannot run. The message is one line and names what to change."""
 
 
+class UnknownKeyError(ConfigError):
+    """A key that its function does not take."""
+
+
 # Last part of a key in other libraries -> the keys and choices here, joined by `and` if all are
 # needed, by `or` if one of them is meant.
 ALIASES: Mapping[str, str] = {
