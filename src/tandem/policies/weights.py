@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from tandem import distributed
+from tandem.contracts.outputs import WIDE
 
 Answer = TypeVar("Answer")
 Layer = TypeVar("Layer", bound=nn.Module)
-WIDE = (torch.float32, torch.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

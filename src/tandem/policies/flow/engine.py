@@ -67,8 +67,6 @@ class PictureEngine(WeightHolder, PictureOption):
     `sync` receives the live weights in the layout of diffusers, with LoRA adapters merged.
     """
 
-    samples = "flow"
-
     def host(self, policy: Painting) -> Generator:
         return self
 

@@ -21,7 +21,6 @@ from tandem.policies.language.pretrained import (
     Pretrained,
     build_pretrained,
     check_memory,
-    read_config,
     read_from,
     ready,
 )
@@ -148,8 +147,6 @@ class VisionLanguagePolicy(LanguagePolicy):
         if event == "iteration":
             for scorer in filter(None, (self.scorer, self.reference)):
                 scorer.inputs.forget()
-
-    read_config = staticmethod(read_config)
 
     @staticmethod
     def choose_class(config: Any) -> type:
