@@ -361,6 +361,27 @@ def test_a_refusal_names_the_value_that_no_run_of_the_sweep_can_have():
         find_one_that_runs(sweep, check)
 
 
+def test_a_number_that_only_one_of_two_swept_losses_has_is_refused_with_the_two_sweeps_that_run():
+    own, number = "algorithm/loss=ppo,reinforce", "algorithm.loss.clip_high=0.2,0.3"
+    first, second = f"algorithm/loss=ppo {number}", "algorithm/loss=reinforce"
+    with pytest.raises(ConfigError) as refused:
+        find_one_that_runs(parse_sweep([own, number, "seed=0,1"], multirun=True), check)
+    assert str(refused.value).startswith(
+        "algorithm/loss=reinforce runs only without algorithm.loss.clip_high: write two sweeps "
+        f"with one sweep_dir=FOLDER, `{first}` and `{second}` (unknown key "
+    )
+    for words in (first, second):
+        sweep = parse_sweep([*words.split(), "num_minibatches=1", "seed=0,1"], multirun=True)
+        find_one_that_runs(sweep, check)
+
+
+def test_a_number_that_no_swept_loss_has_is_not_split():
+    words = ["algorithm/loss=reinforce,cispo", "algorithm.loss.none=1,2"]
+    with pytest.raises(ConfigError, match=r"unknown key 'algorithm\.loss\.none'") as refused:
+        find_one_that_runs(parse_sweep(words, multirun=True), check)
+    assert "two sweeps" not in str(refused.value)
+
+
 def test_a_misspelt_value_is_refused_before_any_other_is_checked():
     def check(cfg):
         raise AssertionError("checking imports heavy libraries")

@@ -10,6 +10,7 @@ import functools
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from omegaconf import DictConfig
 
@@ -41,8 +42,32 @@ def _run_with(value: str, sweep: Sweep, judge: Judge) -> Lines | None:
     rows = [(*sweep.shared, *row) for row in combine(sweep.swept, value)]
     run = next((row for row in rows if judge(row) is None), None)
     if run is None and judge(_drop_words(rows[0], value, sweep)) is not None:
-        raise ConfigError(explain_no_number(rows[0]) or _name_run(value, judge(rows[0])))
+        reason = explain_no_number(rows[0]) or _name_run(value, judge(rows[0]))
+        split = _suggest_two_sweeps(value, sweep, judge)
+        raise ConfigError(f"{split} ({judge(rows[0])})" if split else reason)
     return run
+
+
+def _suggest_two_sweeps(value: str, sweep: Sweep, judge: Judge) -> str | None:
+    """The two sweeps that run if another swept key fits only other values of this key; else None.
+    A search has its folder to itself, so it is not split."""
+    own = value.partition("=")[0]
+    lines = [f"{own}={x}" for x in sweep.swept.get(own, ())]
+    for key in [x for x in sweep.swept if x != own and not sweep.searches]:
+        without = replace(sweep, swept={k: x for k, x in sweep.swept.items() if k != key})
+        having = [line for line in lines if _runs(line, sweep, judge)]
+        others = [line for line in lines if line not in having and _runs(line, without, judge)]
+        if having and value in others:
+            first, second = (",".join(x.partition("=")[2] for x in y) for y in (having, others))
+            return (
+                f"{value} runs only without {key}: write two sweeps with one sweep_dir=FOLDER, "
+                f"`{own}={first} {key}={','.join(sweep.swept[key])}` and `{own}={second}`"
+            )
+    return None
+
+
+def _runs(value: str, sweep: Sweep, judge: Judge) -> bool:
+    return any(judge((*sweep.shared, *row)) is None for row in combine(sweep.swept, value))
 
 
 def _name_run(value: str, reason: str | None) -> str:
