@@ -175,6 +175,29 @@ def test_an_algorithm_without_a_recipe_beside_one_with_is_said_so(tmp_path):
     )
 
 
+def write_losses(folder, *targets):
+    for target in targets:
+        own = {"loss": {"_target_": target, "_partial_": True, "power": 1}}
+        write_run(folder / target, [0.1], algorithm="grpo")
+        config = folder / target / "config.yaml"
+        written = yaml.safe_load(config.read_text()) | {"overrides": ["algorithm/loss=x"]}
+        config.write_text(yaml.safe_dump(written | {"algorithm": own}))
+    found = compare_runs(folder)
+    table = next(t for t in found.tables if t.name == "configuration")
+    return sorted(one.name for one in found.variants), sorted(table.rows)
+
+
+def test_a_function_of_a_plugin_is_named_without_its_modules(tmp_path):
+    names, rows = write_losses(tmp_path, "mine.parts.mild", "tandem.losses.policy.ppo")
+    assert names == ["loss=mild", "loss=ppo"]
+    assert rows == [("loss=mild", "mild"), ("loss=ppo", "ppo")]
+
+
+def test_functions_of_one_name_keep_the_modules_that_tell_them_apart(tmp_path):
+    names, _ = write_losses(tmp_path, "mine.ppo", "other.ppo", "tandem.losses.policy.ppo")
+    assert names == ["loss=mine.ppo", "loss=other.ppo", "loss=ppo"]
+
+
 def test_differences_are_short_and_leave_out_what_has_no_effect(tmp_path):
     def part(name, **numbers):
         return {"_target_": f"tandem.losses.policy.{name}", "_partial_": True, **numbers}

@@ -17,6 +17,7 @@ from tandem.record.reading.variants import (
     find_shared_names,
     recipe_of,
     shorten,
+    shorten_functions,
     show_value,
 )
 from tandem.settings.settings import Settings
@@ -28,7 +29,8 @@ Facts = Mapping[str, object]
 
 def table_differences(variants: Sequence[Scored]) -> Table:
     """The keys in which the configurations differ; a part and its numbers share one cell."""
-    facts = [find_effective(facts_of(one.variant.runs[0])) for one in variants]
+    every = shorten_functions([facts_of(one.variant.runs[0]) for one in variants])
+    facts = [find_effective(fact) for fact in every]
     apart = find_differing_keys(facts)
     parts = [key.removesuffix(f".{TARGET}") for key in apart if key.endswith(f".{TARGET}")]
     folded = [part for part in parts if not any(is_below(part, other) for other in parts)]

@@ -39,7 +39,7 @@ def group_runs(
     distinguish tasks. Raises ValueError if a variant has a seed twice, if `by` puts different
     configurations into one variant, or if no configuration has a key.
     """
-    facts = facts_to_name(runs)
+    facts = shorten_functions(facts_to_name(runs))
     for option, keys in (("by", by), ("task", task)):
         for key in keys:
             if not any(key in fact for fact in facts):
@@ -71,6 +71,23 @@ def facts_to_name(runs: Sequence[Run]) -> list[dict[str, object]]:
     return [fact | {RECIPE: said[has]} for fact, has in zip(facts, has_recipe, strict=True)]
 
 
+def shorten_functions(facts: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:
+    """The facts with functions of parts by name alone, without modules. One that another function
+    at its key shares, or that repeats the key, as in loss=my_idea.loss, keeps them."""
+    pairs = {(key, str(x)) for fact in facts for key, x in fact.items() if key.endswith(TARGET)}
+    count = Counter((key, _last(path)) for key, path in pairs)
+    short = {
+        (key, path): _last(path)
+        for key, path in pairs
+        if count[key, _last(path)] == 1 and not key.endswith(f".{_last(path)}.{TARGET}")
+    }
+    return [{key: short.get((key, str(x)), x) for key, x in fact.items()} for fact in facts]
+
+
+def _last(path: str) -> str:
+    return path.rpartition(".")[2]
+
+
 def recipe_of(run: Run) -> str | None:
     """The recipe that the run used; None: it used none."""
     return run.config.get("choices", {}).get(RECIPE)
@@ -78,7 +95,7 @@ def recipe_of(run: Run) -> str | None:
 
 def _refuse_mixed(name: str, runs: Sequence[Run], by: Sequence[str]) -> None:
     """Raise for a variant of several configurations: its spread would not be that of seeds."""
-    facts = [facts_of(run) for run in runs]
+    facts = shorten_functions([facts_of(run) for run in runs])
     if not find_differing_keys(facts):
         return
     shared = find_shared_names(run.config for run in runs)
@@ -112,7 +129,7 @@ def name_variant(fact: Mapping[str, object], keys: Sequence[str], shared: Collec
 def show_value(value: object) -> str:
     """The value as text; a function of Tandem without its modules."""
     text = str(value)
-    return text.rpartition(".")[2] if text.startswith("tandem.") else text
+    return _last(text) if text.startswith("tandem.") else text
 
 
 def shorten(key: str, shared: Collection[str]) -> str:
