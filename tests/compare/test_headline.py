@@ -11,7 +11,7 @@ from tandem.compare.comparison import Request, compare
 from tandem.compare.headline import write_headline, write_next, write_warnings
 from tandem.compare.report.payload import make_payload
 from tandem.compare.table import Table
-from tandem.compare.terminal import show_comparison
+from tandem.compare.terminal import cut, show_comparison
 from tandem.compare.text_table import fit_table
 from tandem.record.reading.runs import find, read
 
@@ -196,6 +196,28 @@ def test_a_function_of_a_plugin_is_named_without_its_modules(tmp_path):
 def test_functions_of_one_name_keep_the_modules_that_tell_them_apart(tmp_path):
     names, _ = write_losses(tmp_path, "mine.ppo", "other.ppo", "tandem.losses.policy.ppo")
     assert names == ["loss=mine.ppo", "loss=other.ppo", "loss=ppo"]
+
+
+def test_many_differences_are_cut_in_the_terminal_alone(tmp_path):
+    common = {f"a{i}": i for i in range(10)} | {f"c{i}": i for i in range(20)}
+    for name, shift, lone in (("grpo", 0, {f"b{i}": i for i in range(10)}), ("rloo", 1, {})):
+        own = {"model": {key: i + shift for key, i in common.items()} | lone}
+        write_run(tmp_path / name, [0.1], algorithm=name, **own)
+    found = compare_runs(tmp_path)
+    (table,) = [t for t in found.tables if t.name == "configuration"]
+    said = cut(table)
+    assert len(table.rows) == 41 and len(said.rows) == 24  # the algorithm, and 40 keys
+    assert not any("-" in row for row in said.rows)  # keys of both come first
+    assert said.notes == ["17 more keys differ; out=FOLDER writes all of them."]
+    assert said.notes[0] in show_comparison(found) and cut(said) == said
+
+
+def test_many_values_beside_what_is_compared_are_counted(tmp_path):
+    for i in range(5):
+        lr = {"lr": 10.0**-i}
+        write_run(tmp_path / f"{i}", [0.1], algorithm=f"a{i}", optimizer=lr)
+    said = write_warnings(compare_runs(tmp_path))
+    assert said == ["The variants also differ in: learning rate (5 values)."]
 
 
 def test_differences_are_short_and_leave_out_what_has_no_effect(tmp_path):

@@ -8,7 +8,7 @@ from dataclasses import fields
 
 from tandem.compare.scores import Scored
 from tandem.compare.table import Table
-from tandem.compare.texts import list_names
+from tandem.compare.texts import NAMED, list_names
 from tandem.record.reading.runs import Run
 from tandem.record.reading.variants import (
     TARGET,
@@ -23,6 +23,7 @@ from tandem.record.reading.variants import (
 from tandem.settings.settings import Settings
 
 PARTIAL, COEF = "_partial_", "coef"
+KEY, ABSENT = "key", "-"  # in the table of differences: head of its keys, cell of no value
 OF_THE_RUN = {key.name for key in fields(Settings)}
 Facts = Mapping[str, object]
 
@@ -43,7 +44,7 @@ def table_differences(variants: Sequence[Scored]) -> Table:
     if len(own) > len(keys):  # the longer side goes down
         head, cells, names, own = "variant", list(zip(*cells, strict=True)), own, names
     else:
-        head = "key"
+        head = KEY
     return Table(
         name="configuration",
         title="Differences between the configurations",
@@ -83,7 +84,7 @@ def describe(facts: Facts, key: str, apart: Sequence[str]) -> str:
     if key in facts:
         return show_value(facts[key])
     if f"{key}.{TARGET}" not in facts:
-        return "-"
+        return ABSENT
     name = show_value(facts[f"{key}.{TARGET}"])
     inside = [own for own in apart if is_below(own, key) and own in facts]
     names = {own: own.removeprefix(f"{key}.").removesuffix(f".{TARGET}") for own in inside}
@@ -134,11 +135,14 @@ def find_confounds(variants: Sequence[Scored]) -> list[str]:
 
 
 def list_values(names: Sequence[str], values: Sequence[str]) -> str:
-    """Names and values, for example "rloo 1, others 2", the most common value last."""
+    """Names and values, for example "rloo 1, others 2", the most common value last; the number of
+    more than four values, which the table of differences lists."""
     names = list(dict.fromkeys(zip(names, values, strict=True)))
     by_value: dict[str, list[str]] = {}
     for name, value in names:
         by_value.setdefault(value, []).append(name)
+    if len(by_value) > NAMED:
+        return f"{len(by_value)} values"
     *few, (most, _) = sorted(by_value.items(), key=lambda item: len(item[1]))
     last = (
         [f"others {most}"] if few and len(by_value[most]) > 1 else [f"{by_value[most][0]} {most}"]

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
 from tandem.compare.comparison import Comparison
+from tandem.compare.configuration import ABSENT, KEY
 from tandem.compare.headline import write_headline, write_meta, write_next, write_warnings
+from tandem.compare.table import Table
 from tandem.compare.text_table import fill, fit_table
 from tandem.record.foreign import plain
+
+MOST_KEYS = 24  # of a table of differences in the terminal
 
 
 def split_options(
@@ -31,10 +36,22 @@ def split_options(
 
 
 def show_comparison(found: Comparison) -> str:
-    """Headline, other differences, what to run next, and every table."""
+    """Headline, other differences, what to run next, and every table, that of many differences
+    cut."""
     width = shutil.get_terminal_size().columns
     lines = [*show_summary(found, width)]
-    return "\n\n".join([*lines, *(fit_table(table, width) for table in found.tables)])
+    return "\n\n".join([*lines, *(fit_table(cut(table), width) for table in found.tables)])
+
+
+def cut(table: Table) -> Table:
+    """A long table of keys, cut to those that most variants have."""
+    more = len(table.rows) - MOST_KEYS
+    if table.columns[0] != KEY or more <= 0:
+        return table
+    ranked = sorted(range(len(table.rows)), key=lambda i: table.rows[i].count(ABSENT))
+    rows = [table.rows[i] for i in sorted(ranked[:MOST_KEYS])]
+    note = f"{more} more keys differ; out=FOLDER writes all of them."
+    return replace(table, rows=rows, notes=[*table.notes, note])
 
 
 def show_summary(found: Comparison, width: int) -> Iterator[str]:

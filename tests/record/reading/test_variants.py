@@ -96,6 +96,17 @@ def test_by_groups_by_what_is_named(tmp_path):
         group_runs(runs_of(tmp_path), ["algoritm"])
 
 
+def test_of_many_keys_that_by_leaves_together_some_are_named_and_the_rest_counted(tmp_path):
+    for shift in (0, 1):
+        own = {f"k{i}": i + shift for i in range(9)}
+        typed = [f"model.{key}={x}" for key, x in own.items()]
+        write_run(tmp_path / str(shift), [0, 1], seed=shift, model=own, overrides=typed)
+    said = r"model\.k0 \(0 and 1\), model\.k1, model\.k2, model\.k3 and 5 more; leave by= out"
+    with pytest.raises(ValueError, match=said):
+        group_runs(runs_of(tmp_path), ["algorithm"])
+    assert len(group_runs(runs_of(tmp_path))) == 2  # without by, as it says
+
+
 def test_what_by_leaves_together_is_one_configuration(tmp_path):
     """Three seeds at one rate and three at another are not six seeds of one algorithm."""
     for seed in range(6):

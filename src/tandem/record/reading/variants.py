@@ -14,6 +14,7 @@ from tandem.settings.settings import KEYS, key_of
 ALGORITHM, RECIPE = "algorithm", "recipe"  # choices
 TARGET = "_target_"  # of a part: its function
 NAME = "name"  # of a group, as in dynamics.name: says nothing without it
+SHOWN = 3  # keys in a sentence beside the first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,9 +102,11 @@ def _refuse_mixed(name: str, runs: Sequence[Run], by: Sequence[str]) -> None:
     shared = find_shared_names(run.config for run in runs)
     first, *more = choose_naming_keys(runs, facts, shared)
     values = " and ".join(dict.fromkeys(str(fact.get(first, "-")) for fact in facts))
+    cut = f" and {len(more) - SHOWN} more" if len(more) > SHOWN else ""
+    way = "leave by= out" if cut else f"set by={','.join([*by, first, *more])}"
     raise ValueError(
         f"by={','.join(by)}: runs of {name} differ in more than the seed: "
-        f"{', '.join([f'{first} ({values})', *more])}; set by={','.join([*by, first, *more])}"
+        f"{', '.join([f'{first} ({values})', *more[:SHOWN]])}{cut}; {way}"
     )
 
 
