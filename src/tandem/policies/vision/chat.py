@@ -32,7 +32,7 @@ class VisionChat(Chat):
     def text(self, prompt: Prompt) -> str:
         """The text of any chat; an image is the processor's own mark in it."""
         if prompt.text is None and self.template is not None:
-            turns = [in_parts(turn) for turn in self.question(prompt)]
+            turns = [self.as_parts(turn) for turn in self.question(prompt)]
             return self.render(turns, self.tools_of(prompt))
         return super().text(prompt).replace(IMAGE, self.mark)
 
@@ -89,17 +89,13 @@ class VisionChat(Chat):
         """The text with the processor's marks in place of ours."""
         return content.replace(IMAGE, self.mark)
 
-    def as_parts(self, message: Mapping[str, str]) -> dict[str, object]:
-        """A message in the form that templates of vision-language models read."""
-        return in_parts(message)
+    @staticmethod
+    def as_parts(turn: Mapping[str, str]) -> dict[str, object]:
+        """A message in the form that templates of vision-language models read: its texts and images
+        in order."""
+        pieces = (piece for piece in re.split(f"({re.escape(IMAGE)})", turn["content"]) if piece)
+        parts = [{"type": "image"} if p == IMAGE else {"type": "text", "text": p} for p in pieces]
+        return {**turn, "content": parts}
 
     def save(self, folder: str | Path) -> None:
         self.processor.save_pretrained(folder)
-
-
-def in_parts(turn: Mapping[str, str]) -> dict[str, object]:
-    """A message in the form that templates of vision-language models read: its texts and images in
-    order."""
-    pieces = (piece for piece in re.split(f"({re.escape(IMAGE)})", turn["content"]) if piece)
-    parts = [{"type": "image"} if p == IMAGE else {"type": "text", "text": p} for p in pieces]
-    return {**turn, "content": parts}

@@ -122,7 +122,7 @@ class VisionLanguagePolicy(LanguagePolicy):
         """The model, with only its target components trained, and its tokenizer."""
         hide_bars()
         if self.path is not None:
-            model, _ = read_from(self.path, self.numerics, image_text)
+            model, _ = read_from(self.path, self.numerics, self.choose_class)
             place = locate(self.path, key="model.path")
             processor, self.films = read_processor(place, model.config), films_of(place)
         elif self.build is not None:
@@ -150,7 +150,10 @@ class VisionLanguagePolicy(LanguagePolicy):
 
     @staticmethod
     def choose_class(config: Any) -> type:
-        return image_text(config)
+        """The class that loads an image-text-to-text model."""
+        from transformers import AutoModelForImageTextToText
+
+        return AutoModelForImageTextToText
 
     def choose_trained(self, model: nn.Module) -> None:
         """Train the target components, and no other."""
@@ -169,10 +172,3 @@ class VisionLanguagePolicy(LanguagePolicy):
         network = add_adapters(model, lora, seed=seed, within=model.get_decoder())
         log.warning("model.lora: adapters in %s", ", ".join(places_of(network)))
         return network
-
-
-def image_text(config: Any) -> type:
-    """The class that loads an image-text-to-text model."""
-    from transformers import AutoModelForImageTextToText
-
-    return AutoModelForImageTextToText
