@@ -29,11 +29,9 @@ HOMES = (
     "tandem.training.collect",
     "tandem.training.reprompts",
     "tandem.training.strategies",
-    "tandem.losses.importance",
     "tandem.data",
     "tandem.dynamics",
     "tandem.environments",
-    "tandem.losses.kl",
     "tandem.losses",
     "tandem.record.mirrors",
     "tandem.objectives",
@@ -44,7 +42,6 @@ HOMES = (
     "tandem.rewards",
     "tandem.training.lr_schedules",
     "tandem.record.wandb_mirror",
-    "tandem.losses.reduction",
 )
 
 # Library classes, each by the only name that may be used for it.
