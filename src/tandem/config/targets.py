@@ -34,7 +34,6 @@ HOMES = (
     "tandem.environments",
     "tandem.losses",
     "tandem.record.mirrors",
-    "tandem.objectives",
     "tandem.evaluation.settings",
     "tandem.evaluation.text_drift",
     "tandem.algorithm.regularizers",
