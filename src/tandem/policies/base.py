@@ -19,6 +19,8 @@ from tandem.types import Evidence, Rollout, take
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
+    from tandem.policies.engines.weight_sync import WeightSync
+
 UNKNOWN, DIFFERENT, REUSED = -1, 0, 1
 FEW = 16  # rows on which sampler and trainer are compared
 PROBED = 4  # the same for rows of older weights, in every iteration
@@ -42,6 +44,7 @@ class Policy(nn.Module, ABC):
     iteration = 0  # of the next samples; part of the key of their noise
     samples_ahead = False  # whether an engine samples for later iterations during training
     packs = False  # whether a row costs its own steps, not those of the longest row of its pass
+    supply: WeightSync | None = None  # of an engine with a copy of the weights; None: no copy
     exact: bool  # whether log-probabilities are the same in any batch, to 1e-4
     same = 1e-4  # nats: a smaller gap between sampler and training forward counts as equal
 
@@ -66,6 +69,8 @@ class Policy(nn.Module, ABC):
 
     def ready(self) -> None:
         """All ranks are about to sample with the newest weights."""
+        if self.supply is not None:
+            self.supply.refresh()
 
     def notify(self, event: Literal["update", "iteration"]) -> None:
         """An optimiser step was made, or an iteration has ended."""
@@ -175,6 +180,8 @@ class Policy(nn.Module, ABC):
         Of any shape [...].
         """
         copy_into(self.trainable(), weights)
+        if self.supply is not None:
+            self.supply.mark_outdated()
 
 
 def is_fresh(rollout: Rollout) -> bool:

@@ -36,7 +36,6 @@ class EngineMixin(Policy):
     scorer: TokenLogProbComputer
     precision: Precision
     lora: Lora | None
-    supply: WeightSync | None = None  # of an engine with a copy of the weights; None: it has none
     suspect: Rollout | None = None  # some rows of the last rollout of such an engine
     explained = ""  # cause of a difference on rows of older weights, found while these were loaded
     measured = False
@@ -76,15 +75,6 @@ class EngineMixin(Policy):
         return WeightFiles(self.network, adapter=self.lora is not None)
 
     # The weights of the engine.
-
-    def ready(self) -> None:
-        if self.supply is not None:
-            self.supply.refresh()
-
-    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        super().load_weights(weights)
-        if self.supply is not None:
-            self.supply.mark_outdated()
 
     def sampled_weights(self) -> dict[str, Tensor]:
         """All trained parameters except the critic's. Of any shape [...]."""

@@ -59,7 +59,6 @@ class PicturePolicy(Policy):
     library: PromptEmbeddingCache
     paints = True
     asks_sizes = False  # whether some prompt asks for another size than the model's
-    supply: WeightSync | None = None  # of an engine with a copy of the weights; None: no copy
 
     # Sampling: engine and weights.
 
@@ -83,10 +82,6 @@ class PicturePolicy(Policy):
             )
         self.supply = WeightSync(engine, FlowFiles(model=self.model), sleeps=option.sleeps)
         return SyncedPictures(engine, self.supply, own)
-
-    def ready(self) -> None:
-        if self.supply is not None:
-            self.supply.refresh()
 
     def own_sampling(self) -> FlowSampling:
         """The sampling for training, with the live weights until `weights_from` updates."""
@@ -213,11 +208,6 @@ class PicturePolicy(Policy):
     def groups(self) -> dict[str, list[nn.Parameter]]:
         """The trained parameters by optimiser group: the policy first, then other networks."""
         return self.model.groups()
-
-    def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        super().load_weights(weights)
-        if self.supply is not None:
-            self.supply.mark_outdated()
 
     def state(self) -> dict[str, Tensor]:
         """The policy's state other than its weights; snapshots as snapshot/weight.
