@@ -32,9 +32,6 @@ class Clipped(Wrapper):
     def own_facts(self, declared: Facts) -> Facts:
         return replace(facts_of(self.of), option=declared.option, gives=declared.gives)
 
-    def components(self) -> dict[str, Callable]:
-        return {"of": self.of}
-
     def __call__(self, scores: Scores, rollout: Rollout) -> Tensor:
         kept = self.of(scores, rollout).clamp(-self.bound, self.bound)
         return kept if self.largest is None else kept * (self.largest / self.bound)

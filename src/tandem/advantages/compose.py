@@ -39,9 +39,6 @@ class Standardised(Wrapper):
     def own_facts(self, declared: Facts) -> Facts:
         return replace(facts_of(self.of), option=declared.option, gives=declared.gives)
 
-    def components(self) -> dict[str, Estimator]:
-        return {"of": self.of}
-
     def __call__(self, scores: Scores, rollout: Rollout) -> Tensor:
         advantages = self.of(scores, rollout)
         steps = rollout.trained.sum(1)
@@ -61,10 +58,6 @@ class Share(Switch):
 
     of: Estimator
     coef: float = 1.0  # factor of this term in the sum; 0 disables it
-
-    @property
-    def is_off(self) -> bool:
-        return self.coef == 0
 
 
 @register_adv_estimator("combined")

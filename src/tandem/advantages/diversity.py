@@ -30,9 +30,6 @@ class ByDistance(Wrapper):
         own = {"option": declared.option, "gives": declared.gives}
         return replace(of, **own, named_rewards=declared.named_rewards)
 
-    def components(self) -> dict[str, Callable]:
-        return {"of": self.of}
-
     def __call__(self, scores: Scores, rollout: Rollout) -> Tensor:
         advantages = self.of(scores, rollout)
         far = relative_distance(scores.reward(self.distance), rollout.group)

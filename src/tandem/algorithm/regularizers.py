@@ -61,10 +61,6 @@ class KL(Switch):
                 f"coef={self.coef} with kl_target={self.kl_target}; set algorithm.kl.{wrong}"
             )
 
-    @property
-    def is_off(self) -> bool:
-        return self.coef == 0
-
     @cached_property
     def coefficient(self) -> float | KLController | ScheduledCoefficient:
         if self.schedule is not None:
@@ -160,10 +156,6 @@ class EmaKL(Switch):
         return self.loss
 
     @property
-    def is_off(self) -> bool:
-        return self.coef == 0
-
-    @property
     def term(self) -> Term:
         return Term(loss=self.loss, coef=self.coef, weights=token_mean)
 
@@ -183,7 +175,6 @@ class EntropyBonus(Switch):
 
     @property
     def is_off(self) -> bool:
-        """Whether the coefficient is 0 and stays 0."""
         return self.coef == 0 and self.target is None
 
     @cached_property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -22,9 +22,6 @@ class Checked(Wrapper):
 
     def own_facts(self, declared: Facts) -> Facts:
         return facts_of(self.of)
-
-    def components(self) -> Mapping[str, Callable]:
-        return {"of": self.of}
 
 
 class CheckedTruncation(Checked):

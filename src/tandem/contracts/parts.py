@@ -20,21 +20,26 @@ PACKAGE = Path(__file__).parents[1]
 class Wrapper(ABC):
     """A component made of others of its kind, whose facts depend on theirs."""
 
+    of: Any  # the only one, unless `components` says otherwise
+
     @abstractmethod
     def own_facts(self, declared: Facts) -> Facts:
         """The facts of this object; `declared`: those of its class."""
 
-    @abstractmethod
     def components(self) -> Mapping[str, Callable]:
         """Key below its own -> the component that it calls."""
+        return {"of": self.of}
 
 
-class Switch(ABC):
+class Switch:
     """A part that a coefficient of 0 disables: its components are not called then."""
 
+    coef: float
+
     @property
-    @abstractmethod
-    def is_off(self) -> bool: ...
+    def is_off(self) -> bool:
+        """Whether the coefficient is 0 and stays 0."""
+        return self.coef == 0
 
 
 def declare(**facts: Any) -> Callable:

@@ -52,9 +52,6 @@ class Reprompted(Wrapper):
         gives = inner.gives | declared.gives
         return replace(inner, option=declared.option, gives=gives, refused=refused)
 
-    def components(self) -> dict[str, Callable]:
-        return {"of": self.of}
-
     def __call__(self, source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
         rollout, scores = self.of(source, prompts)
         return replace(rollout, **self.reprompt_fields(rollout, scores)), scores
