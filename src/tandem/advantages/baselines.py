@@ -30,7 +30,7 @@ class MovingAverage(StatefulComponent):
     def __init__(
         self,
         *,
-        decay: float = 0.99,  # per iteration
+        decay: float = 0.99,  # share of the moving average that an iteration keeps
     ) -> None:
         super().__init__()
         if not 0 <= decay < 1:
@@ -82,7 +82,12 @@ def remax(scores: Scores, rollout: Rollout) -> Tensor:
 # R minus a constant (TOPR); with a floor of 0 only good samples (RAFT++)
 @register_adv_estimator
 def raw_reward(
-    scores: Scores, rollout: Rollout, *, baseline: float = 0.0, floor: float | None = None
+    scores: Scores,
+    rollout: Rollout,
+    *,
+    baseline: float = 0.0,  # constant that is subtracted from every return
+    # Smallest advantage; 0: bad samples are not trained on; null: no limit.
+    floor: float | None = None,
 ) -> Tensor:
     """max(G_t - baseline, floor), the same baseline for every sample.
 

@@ -18,9 +18,9 @@ class Clipped(Wrapper):
     `largest` rescales the result so that the bound becomes this; None: no rescaling.
     """
 
-    of: Callable[[Scores, Rollout], Tensor]
-    bound: float = 5.0
-    largest: float | None = None
+    of: Callable[[Scores, Rollout], Tensor]  # the advantage that is clipped
+    bound: float = 5.0  # largest absolute value of an advantage
+    largest: float | None = None  # value that the bound is rescaled to; null: no rescaling
 
     def __post_init__(self) -> None:
         for name, value in {"bound": self.bound, "largest": self.largest}.items():

@@ -33,8 +33,8 @@ class Standardised(Wrapper):
     Source: TRL's normalize_advantages.
     """
 
-    of: Estimator
-    eps: Annotated[float, at_least(0)] = 1e-4
+    of: Estimator  # the advantage that is standardised
+    eps: Annotated[float, at_least(0)] = 1e-4  # added to the standard deviation
 
     def own_facts(self, declared: Facts) -> Facts:
         return replace(facts_of(self.of), option=declared.option, gives=declared.gives)
@@ -56,7 +56,7 @@ class Standardised(Wrapper):
 class Share(Switch):
     """One term of a sum of advantages."""
 
-    of: Estimator
+    of: Estimator  # the advantage of this term
     coef: float = 1.0  # factor of this term in the sum; 0 disables it
 
 
@@ -68,7 +68,7 @@ class Combined(Wrapper):
     Tandem's own.
     """
 
-    shares: Mapping[str, Share]
+    shares: Mapping[str, Share]  # the terms of the sum, by name
 
     def own_facts(self, declared: Facts) -> Facts:
         """The union of the fields they read; other facts belong to each share."""

@@ -22,8 +22,8 @@ class ByDistance(Wrapper):
     arXiv:2512.24138; divided by the group's mean as in its code, so that the distance has no unit.
     """
 
-    of: Callable[[Scores, Rollout], Tensor]
-    distance: str = "nearest_distance"  # the reward that measures it
+    of: Callable[[Scores, Rollout], Tensor]  # the advantage that is multiplied by the distance
+    distance: str = "nearest_distance"  # name of the reward whose value is the distance
 
     def own_facts(self, declared: Facts) -> Facts:
         of = facts_of(self.of)

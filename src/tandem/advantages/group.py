@@ -31,8 +31,8 @@ def group_relative(
     scores: Scores,
     rollout: Rollout,
     *,
-    scale: Scale | None,  # spread that scores are divided by; null: no division
-    eps: Annotated[float, at_least(0)] = 1e-6,  # added to the spread
+    scale: Scale | None,  # spread of a group that scores are divided by; null: no division
+    eps: Annotated[float, at_least(0)] = 1e-6,  # added to the spread that scores are divided by
 ) -> Tensor:
     """The score relative to the group: (R - mean) / (scale + eps).
 

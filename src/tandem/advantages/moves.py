@@ -30,9 +30,10 @@ def group_in_group(
     rollout: Rollout,
     *,
     scale: Scale | None,  # spread of a group that scores are divided by; null: no division
+    # Factor of the moves' advantages, beside that of the episode.
     weight: Annotated[float, at_least(0)] = 1.0,
-    gamma: Annotated[float, fraction] = 0.95,
-    eps: Annotated[float, at_least(0)] = 1e-6,  # added to the spread
+    gamma: Annotated[float, fraction] = 0.95,  # discount per turn of the rewards of later moves
+    eps: Annotated[float, at_least(0)] = 1e-6,  # added to the spread that scores are divided by
 ) -> Tensor:
     """GRPO's advantage of the episode plus `weight` times that of the move among all moves of its
     group that start in the same state.
@@ -52,8 +53,8 @@ def turn_to_go(
     rollout: Rollout,
     *,
     scale: Scale | None,  # spread of a group that scores are divided by; null: no division
-    gamma: Annotated[float, fraction] = 1.0,
-    eps: Annotated[float, at_least(0)] = 1e-6,  # added to the spread
+    gamma: Annotated[float, fraction] = 1.0,  # discount per turn of the rewards of later moves
+    eps: Annotated[float, at_least(0)] = 1e-6,  # added to the spread that returns are divided by
 ) -> Tensor:
     """The return of a move among the moves of its group in the same turn.
 

@@ -23,9 +23,9 @@ def by_part(
     scores: Scores,
     rollout: Rollout,
     *,
-    weights: Mapping[str, float] | None = None,  # of each reward by name; null is 1 for all
-    scale: Scale = unbiased_std,
-    eps: Annotated[float, at_least(0)] = 1e-4,
+    weights: Mapping[str, float] | None = None,  # weight of each reward, by name; null: 1 for all
+    scale: Scale = unbiased_std,  # spread of a group that each reward is divided by
+    eps: Annotated[float, at_least(0)] = 1e-4,  # added to the spread
 ) -> Tensor:
     """sum_k w_k (R_k - mean) / (scale + eps), each reward k within the group.
 
@@ -42,9 +42,10 @@ def gdpo(
     scores: Scores,
     rollout: Rollout,
     *,
-    weights: Mapping[str, float] | None = None,  # of each reward by name; null is 1 for all
+    weights: Mapping[str, float] | None = None,  # weight of each reward, by name; null: 1 for all
+    # Spread of each reward in its group, then of the sum over all samples.
     scale: Scale = unbiased_std,
-    eps: Annotated[float, at_least(0)] = 1e-4,
+    eps: Annotated[float, at_least(0)] = 1e-4,  # added to each spread
 ) -> Tensor:
     """`by_part` over its standard deviation among all scored samples, + eps.
 

@@ -24,8 +24,8 @@ def best_gap(
     scores: Scores,
     rollout: Rollout,
     *,
-    scale: Scale | None,
-    eps: Annotated[float, at_least(0)] = 1e-6,
+    scale: Scale | None,  # spread of a group that the lead is divided by; null: no division
+    eps: Annotated[float, at_least(0)] = 1e-6,  # added to the spread
 ) -> Tensor:
     """The best sample of a group gets its lead over the second, / (scale + eps); the others 0.
 
@@ -44,7 +44,12 @@ def best_gap(
 @register_adv_estimator(
     compares="group", rewards=at_least(0), set_size="k", whole_group_is_no_set=True
 )
-def pass_at_k(scores: Scores, rollout: Rollout, *, k: int) -> Tensor:
+def pass_at_k(
+    scores: Scores,
+    rollout: Rollout,
+    *,
+    k: int,  # samples of a set: the gain is that of pass@k; at most group_size - 1
+) -> Tensor:
     """Gain of a sample for passing within k samples, over all sets of k of its group at once.
 
     With mu = pass@k of the group and sd = sqrt(mu (1 - mu)): a correct sample gets (1 - mu) / sd, a
@@ -63,7 +68,12 @@ def pass_at_k(scores: Scores, rollout: Rollout, *, k: int) -> Tensor:
 
 
 @register_adv_estimator(set_size="k")
-def pkpo(scores: Scores, rollout: Rollout, *, k: int) -> Tensor:
+def pkpo(
+    scores: Scores,
+    rollout: Rollout,
+    *,
+    k: int,  # samples of a set, of which the best counts; at most group_size
+) -> Tensor:
     """sum of max(S) over the sets S of k samples that hold this one, over the number of all sets.
 
     Unbiased for the gradient of the expected best of k, without a baseline: ties are not 0.
@@ -78,7 +88,12 @@ def pkpo(scores: Scores, rollout: Rollout, *, k: int) -> Tensor:
 
 
 @register_adv_estimator(compares="group", set_size="k")
-def pkpo_centred(scores: Scores, rollout: Rollout, *, k: int) -> Tensor:
+def pkpo_centred(
+    scores: Scores,
+    rollout: Rollout,
+    *,
+    k: int,  # samples of a set, of which the best counts; 2 to group_size
+) -> Tensor:
     """`pkpo` with max(S) - max(S without this sample) in place of max(S).
 
     A sample gets its margin in the sets of `k` that it is the best of, so a tie is exactly 0.

@@ -33,7 +33,7 @@ def win_rate(
     *,
     # Spread of a group that win rates are divided by; null: no division.
     scale: Scale | None = unbiased_std,
-    eps: Annotated[float, at_least(0)] = 1e-6,  # added to the spread
+    eps: Annotated[float, at_least(0)] = 1e-6,  # added to the spread that win rates are divided by
 ) -> Tensor:
     """`group_relative` of win rates, which depend only on the ranking within a group.
 

@@ -43,14 +43,24 @@ def mask(scores: Scores, rollout: Rollout) -> Shaped:
 # Truncated answers lose a constant
 @register_truncation(lowers_scores=True, refused=OF_ANSWERS, where_it_can=True)
 def penalise(
-    scores: Scores, rollout: Rollout, *, penalty: Annotated[float, at_least(0)] = 1.0
+    scores: Scores,
+    rollout: Rollout,
+    *,
+    # Amount that the score of a truncated answer loses.
+    penalty: Annotated[float, at_least(0)] = 1.0,
 ) -> Shaped:
     """A truncated answer loses `penalty`."""
     return minus(scores, rollout, penalty * rollout.truncated), rollout
 
 
 @register_truncation(lowers_scores=True, refused=OF_ANSWERS, where_it_can=True, horizon="limit")
-def overlong(scores: Scores, rollout: Rollout, *, limit: int, buffer: int) -> Shaped:
+def overlong(
+    scores: Scores,
+    rollout: Rollout,
+    *,
+    limit: int,  # longest answer, in steps of the policy
+    buffer: int,  # steps before the limit in which the penalty rises from 0 to 1
+) -> Shaped:
     """Within `buffer` steps of `limit` an answer loses up to 1 (DAPO, arXiv:2503.14476).
 
     Only steps of the policy count, not messages of an environment.

@@ -40,7 +40,8 @@ def from_teacher(
     scores: Scores,
     rollout: Rollout,
     *,
-    coef: Annotated[float, positive] = 1.0,
+    coef: Annotated[float, positive] = 1.0,  # factor of the advantage
+    # Discount per step of later log-ratios; 0: only the step's own.
     gamma: Annotated[float, fraction] = 0.0,
 ) -> Tensor:
     """coef times the sum of gamma^i (log teacher - log student) over a step and later ones.
@@ -58,7 +59,8 @@ def g_opd(
     scores: Scores,
     rollout: Rollout,
     *,
-    coef: Annotated[float, positive] = 1.0,
+    coef: Annotated[float, positive] = 1.0,  # factor of the advantage
+    # Extrapolation away from the reference; 1: to the teacher, above 1: beyond it.
     scale: Annotated[float, positive] = 1.25,
 ) -> Tensor:
     """coef ((log teacher - log student) + (scale - 1) (log teacher - log reference)).
@@ -77,7 +79,8 @@ def minillm_long(
     scores: Scores,
     rollout: Rollout,
     *,
-    coef: Annotated[float, positive] = 1.0,
+    coef: Annotated[float, positive] = 1.0,  # factor of the advantage
+    # Discount per step of later log-ratios.
     gamma: Annotated[float, between(0, 1, open_low=True)] = 1.0,
 ) -> Tensor:
     """coef sum gamma^i R_i / sum gamma^i over a step and later ones, R = log teacher - log student:

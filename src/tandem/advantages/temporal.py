@@ -20,7 +20,10 @@ from tandem.types import Rollout, Scores
 # The return of a step, without a baseline (REINFORCE++ normalises it)
 @register_adv_estimator(in_time=True)
 def reward_to_go(
-    scores: Scores, rollout: Rollout, *, gamma: Annotated[float, fraction] = 1.0
+    scores: Scores,
+    rollout: Rollout,
+    *,
+    gamma: Annotated[float, fraction] = 1.0,  # discount per step of later rewards
 ) -> Tensor:
     """G_t = r_t + gamma G_t+, without a baseline; whitened it is REINFORCE++ (arXiv:2501.03262).
 
@@ -35,8 +38,9 @@ def generalised(
     scores: Scores,
     rollout: Rollout,
     *,
-    gamma: Annotated[float, fraction] = 1.0,  # discount of a step
-    lam: Annotated[float, fraction] = 0.95,  # published for short answers; 1 for long ones
+    gamma: Annotated[float, fraction] = 1.0,  # discount per step
+    # Lambda of GAE: 0.95 as published for short answers, 1 for long ones.
+    lam: Annotated[float, fraction] = 0.95,
 ) -> Tensor:
     """The advantages of `gae` from the values before the update; not whitened.
 
@@ -50,8 +54,8 @@ def gae_returns(
     scores: Scores,
     rollout: Rollout,
     *,
-    gamma: Annotated[float, fraction] = 1.0,  # discount of a step
-    # 1: the score minus the value; 0: one step ahead by the values.
+    gamma: Annotated[float, fraction] = 1.0,  # discount per step
+    # Lambda of GAE; 1: the score itself; 0: one step ahead by the values.
     lam: Annotated[float, fraction] = 0.95,
 ) -> Tensor:
     """The returns of `gae`, the targets of a critic; for a sample without a score its own values.

@@ -18,7 +18,8 @@ def wd1(
     scores: Scores,
     rollout: Rollout,
     *,
-    psi: Annotated[float, positive] = 1.0,  # larger: more weight on the best and the worst
+    # Sharpness of the softmax; larger: more weight on the best and the worst.
+    psi: Annotated[float, positive] = 1.0,
 ) -> Tensor:
     """G [softmax(psi A) - softmax(-psi A)] over the G scored samples of a group, A = R - mean.
 

@@ -22,9 +22,11 @@ def most_uncertain(
     scores: Scores,
     rollout: Rollout,
     *,
-    proxy: str | None = None,  # the reward that may be hacked; null: the weighted sum
-    auxiliary: Sequence[str] = (),  # other rewards of the same quality, for example of weight 0
-    share: Annotated[float, between(0, 1, open_low=True)] = 0.1,  # of all samples
+    proxy: str | None = None,  # name of the reward that may be hacked; null: the weighted sum
+    # Names of other rewards of the same quality, for example of weight 0.
+    auxiliary: Sequence[str] = (),
+    # Share of all samples that the KL applies to.
+    share: Annotated[float, between(0, 1, open_low=True)] = 0.1,
 ) -> Tensor:
     """[B] bool: the `share` of all samples, rounded up, that is most uncertain and not below 0.
 

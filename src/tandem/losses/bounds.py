@@ -25,7 +25,12 @@ ONE_BOUND = (
     zero_at_zero_advantage=True,
     refused={"tokens": ONE_BOUND, "steps": ONE_BOUND, "pictures": ONE_BOUND},
 )
-def spg(batch: CoupledBatch, *, omega: Annotated[float, fraction] = 0.5) -> Tensor:
+def spg(
+    batch: CoupledBatch,
+    *,
+    # Share of the upper bound for bad answers; 0: the lower bound alone.
+    omega: Annotated[float, fraction] = 0.5,
+) -> Tensor:
     """-A lower where A > 0, else -A (omega upper + (1 - omega) lower), both means over positions.
 
     A lower bound raises the likelihood of good answers; an upper bound, in part, lowers that of bad

@@ -46,7 +46,12 @@ def real_metrics(batch: CoupledBatch) -> dict[str, Metric]:
     whole_groups=True,
     metrics=real_metrics,
 )
-def real(batch: CoupledBatch, *, tau: Annotated[float, positive] = 0.5) -> Tensor:
+def real(
+    batch: CoupledBatch,
+    *,
+    # Temperature that a sample's mean log ratio is divided by, nats.
+    tau: Annotated[float, positive] = 0.5,
+) -> Tensor:
     """log(1 + sum over wrong of e^(s / tau)) + log(1 + sum over right of e^(-s / tau)), s the mean
     log ratio of a sample's steps, over its group; 0 in a group of right or of wrong ones alone.
 

@@ -31,7 +31,12 @@ def value_clipping(batch: CoupledBatch, *, clip: float | None) -> dict[str, Metr
 
 
 @declare(reads={"values", "old_values", "returns"}, metrics=value_clipping)
-def value_loss(batch: CoupledBatch, *, clip: Annotated[float, at_least(0)] | None = 0.2) -> Tensor:
+def value_loss(
+    batch: CoupledBatch,
+    *,
+    # Largest change of a value from the one before the update; null: no clip.
+    clip: Annotated[float, at_least(0)] | None = 0.2,
+) -> Tensor:
     """max((V - G)^2, (V_clipped - G)^2) / 2, in squared units of the reward.
 
     V_clipped stays within `clip` of the value before the update; None leaves it out.

@@ -56,9 +56,8 @@ def nft(
     beta: Annotated[
         float, positive
     ] = 1.0,  # extrapolation from the old policy; published: 1, or 0.1 for OCR
-    advantage_clip: Annotated[
-        float, positive
-    ] = 5.0,  # an advantage at which a picture counts as perfect, or as worthless
+    # Advantage at which an image counts as perfect, or as worthless.
+    advantage_clip: Annotated[float, positive] = 5.0,
 ) -> Tensor:
     """c [r l+ + (1 - r) l-] / beta, c the advantage clip (DiffusionNFT, arXiv:2509.16117).
 
@@ -135,13 +134,12 @@ def dgpo(
     batch: DecoupledBatch,
     statistics: Tensor,
     *,
-    beta: Annotated[
-        float, positive
-    ] = 100.0,  # per unit of a mean squared velocity error; published: 100, PickScore 10
-    clip_low: Annotated[
-        float, between(0, 1)
-    ] = 0.01,  # of exp(error of the fast average - own error)
-    clip_high: Annotated[float, at_least(0)] = 0.01,  # the same, above 1
+    # Factor of the preference, per mean squared velocity error; published: 100, PickScore 10.
+    beta: Annotated[float, positive] = 100.0,
+    # A bad image with exp(fast average's error - own error) < 1 - clip_low has no gradient.
+    clip_low: Annotated[float, between(0, 1)] = 0.01,
+    # A good image with exp(fast average's error - own error) > 1 + clip_high has no gradient.
+    clip_high: Annotated[float, at_least(0)] = 0.01,
 ) -> Tensor:
     """sigmoid(S) A <e^2>, S of the row's group a constant (DGPO, arXiv:2510.08425).
 
@@ -169,11 +167,12 @@ def dgpo_fast(
     batch: DecoupledBatch,
     statistics: Tensor,
     *,
-    beta: Annotated[float, positive] = 2000.0,  # per unit of a mean squared velocity error
-    clip_low: Annotated[
-        float, between(0, 1)
-    ] = 1e-5,  # of exp(error of the fast average - own error)
-    clip_high: Annotated[float, at_least(0)] = 1e-5,  # the same, above 1
+    # Factor of the preference, per unit of a mean squared velocity error.
+    beta: Annotated[float, positive] = 2000.0,
+    # A bad image with exp(fast average's error - own error) < 1 - clip_low has no gradient.
+    clip_low: Annotated[float, between(0, 1)] = 1e-5,
+    # A good image with exp(fast average's error - own error) > 1 + clip_high has no gradient.
+    clip_high: Annotated[float, at_least(0)] = 1e-5,
 ) -> Tensor:
     """`dgpo` against the fast average instead of the reference, which saves its forward pass.
 

@@ -70,7 +70,8 @@ def uniform(rewards: Tensor) -> Tensor:
 def two_sided(
     rewards: Tensor,
     *,
-    temperature: Annotated[float, positive] = 0.5,  # of rewards in [0, 1]
+    # Temperature of the softmax of rewards in [0, 1].
+    temperature: Annotated[float, positive] = 0.5,
 ) -> Tensor:
     """A centre among the best, weights softmax(R / temperature), and one among the worst.
 
@@ -158,12 +159,14 @@ def crd(
     batch: DecoupledBatch,
     statistics: Tensor,
     *,
+    # Factor of the implicit reward, a difference of velocity errors.
     beta: Annotated[float, positive] = 1.0,
+    # Advantage at which an image counts as perfect, or as worthless.
     advantage_clip: Annotated[float, positive] = 5.0,
-    adaptive: bool = True,
-    centre: Pool = of_prompt,
-    tilt: Tilt = uniform,
-    fit: Fit = squared,
+    adaptive: bool = True,  # true: divides the mean squared error by its mean magnitude
+    centre: Pool = of_prompt,  # samples whose mean is subtracted: those of a prompt, or all
+    tilt: Tilt = uniform,  # weights of the samples in that mean
+    fit: Fit = squared,  # distance between implicit and given rewards
 ) -> Tensor:
     """c / beta fit(beta (r - its centre), R - its centre), c the advantage clip; the mean over
     centres.

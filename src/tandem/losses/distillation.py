@@ -64,7 +64,11 @@ def teacher_metrics(batch: DecoupledBatch) -> dict[str, Metric]:
     metrics=teacher_metrics,
 )
 def distillation(
-    batch: DecoupledBatch, *, target: Target = xt, self_normalize: bool = False
+    batch: DecoupledBatch,
+    *,
+    target: Target = xt,  # what student and teacher are compared by
+    # true: divides by the mean magnitude, so a distance instead of its square.
+    self_normalize: bool = False,
 ) -> Tensor:
     """<d^2>, d = student - teacher of the target, < > the mean over latent dimensions.
 

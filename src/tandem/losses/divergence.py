@@ -49,6 +49,7 @@ def jsd(
     student: Tensor,
     teacher: Tensor,
     *,
+    # Weight of KL(teacher || mixture), and the teacher's share of the mixture.
     beta: Annotated[float, between(0, 1, open_low=True, open_high=True)] = 0.5,
 ) -> Tensor:
     """beta KL(t | m) + (1 - beta) KL(s | m), m = beta t + (1 - beta) s.

@@ -113,11 +113,10 @@ def clip_cov(
     clip_low: Annotated[float, within(0, 1)] = 0.2,
     # A good step whose ratio is above 1 + clip_high has no gradient.
     clip_high: Annotated[float, at_least(0)] = 0.2,
-    part: Annotated[float, fraction] = 2e-4,  # of all steps of an update
-    between: Annotated[tuple[float, float], rising] = (
-        1.0,
-        5.0,
-    ),  # covariance of advantage and log p from which a step may be drawn
+    # Share of the steps of an update that lose their gradient.
+    part: Annotated[float, fraction] = 2e-4,
+    # Lowest and highest covariance of advantage and log p of a step that may be drawn.
+    between: Annotated[tuple[float, float], rising] = (1.0, 5.0),
 ) -> Tensor:
     """PPO's loss, but 0 for a random `part` of all steps with a covariance within `between`.
 
@@ -158,8 +157,9 @@ def kl_cov(
     batch: CoupledBatch,
     statistics: Tensor,
     *,
-    part: Annotated[float, fraction] = 2e-4,  # of all steps of an update; published: 2e-4 to 2e-3
-    coef: Annotated[float, at_least(0)] = 1.0,  # of |log p - log p_old|
+    # Share of the steps of an update that are penalised; published: 2e-4 to 2e-3.
+    part: Annotated[float, fraction] = 2e-4,
+    coef: Annotated[float, at_least(0)] = 1.0,  # coefficient of the penalty |log p - log p_old|
 ) -> Tensor:
     """-r A without a clip, plus coef |log p - log p_old| on the steps of the highest covariance.
 
@@ -189,7 +189,7 @@ class TopEntropy(LossWrapper):
 
     says: ClassVar[str] = "top entropy"
 
-    part: float = 0.2
+    part: float = 0.2  # share of the steps of an update that keep their loss
 
     def __post_init__(self) -> None:
         if not 0 < self.part <= 1:

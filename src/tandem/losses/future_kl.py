@@ -101,11 +101,14 @@ def fipo(
     clip_low: Annotated[float, between(0, 1)] = 0.2,
     # A good step whose ratio is above 1 + clip_high has no gradient.
     clip_high: Annotated[float, at_least(0)] = 0.28,
-    half_life: Annotated[float, positive] = 32.0,  # steps in which the discount halves
-    weight_low: Annotated[float, between(0, 1)] = 0.0,  # 0.2 for small models
-    weight_high: Annotated[float, between(0, 1)] = 0.2,  # the largest weight is 1 + weight_high
+    # Steps in which the discount of later changes halves.
+    half_life: Annotated[float, positive] = 32.0,
+    # 1 minus the smallest weight of a step; 0.2 for small models.
+    weight_low: Annotated[float, between(0, 1)] = 0.0,
+    weight_high: Annotated[float, between(0, 1)] = 0.2,  # the largest weight of a step minus 1
+    # Cap of a bad step's ratio; a sample with two or more bad steps past it is excluded.
     ratio_max: Annotated[float, positive] = 3.0,
-    # The weight of a bad step whose ratio is above it is at most 1.
+    # Ratio of a bad step above which its weight is at most 1.
     safety: Annotated[float, positive] = 10.0,
 ) -> Tensor:
     """PPO with a dual clip on A w, w = exp(F) in [1 - weight_low, 1 + weight_high], F the sum of

@@ -62,7 +62,7 @@ def inverse_gain(transition: Transition) -> Tensor:
 def noise(
     transition: Transition,
     *,
-    scale: Annotated[float, positive] = 2.25,  # times std
+    scale: Annotated[float, positive] = 2.25,  # factor of the standard deviation of a step
 ) -> Tensor:
     """scale x std: largest for the noisiest steps (TempFlow-GRPO, arXiv:2508.04324): [B, T]."""
     return scale * transition.std
@@ -114,7 +114,7 @@ def weighted_ppo(
     clip_low: Annotated[float, between(0, 1)] = 0.2,
     # A good step whose ratio is above 1 + clip_high has no gradient.
     clip_high: Annotated[float, at_least(0)] = 0.2,
-    weight: StepWeight = noise,
+    weight: StepWeight = noise,  # weight of each step, by its noise levels
 ) -> Tensor:
     """PPO's loss, each step times a weight that depends only on noise levels.
 
@@ -155,9 +155,11 @@ def grpo_guard_metrics(
 def grpo_guard(
     batch: CoupledBatch,
     *,
-    clip_low: Annotated[float, between(0, 1)] = 2e-6,  # as in PPO, of the guarded ratio
-    clip_high: Annotated[float, at_least(0)] = 2e-6,  # as in PPO, of the guarded ratio
-    weight: StepWeight | None = inverse_time,
+    # A bad step whose guarded ratio is below 1 - clip_low has no gradient.
+    clip_low: Annotated[float, between(0, 1)] = 2e-6,
+    # A good step whose guarded ratio is above 1 + clip_high has no gradient.
+    clip_high: Annotated[float, at_least(0)] = 2e-6,
+    weight: StepWeight | None = inverse_time,  # weight of each step, by its noise levels; null: 1
 ) -> Tensor:
     """PPO's loss of the guarded ratio, each step times a weight (GRPO-Guard, arXiv:2510.22319).
 
@@ -210,7 +212,8 @@ def flow_dppo_metrics(batch: CoupledBatch, *, distance: Distance, most: float) -
 def flow_dppo(
     batch: CoupledBatch,
     *,
-    distance: Distance = exact_kl,
+    distance: Distance = exact_kl,  # distance of a step from the sampling policy's
+    # Largest distance; a step beyond it that is pulled further has no gradient.
     most: Annotated[float, positive] = 1e-5,
 ) -> Tensor:
     """-r A, but 0 where the policy is beyond `most` and pulled further; no ratio is clipped.

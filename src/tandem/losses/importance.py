@@ -97,7 +97,8 @@ def none(batch: CoupledBatch) -> Tensor:
 def token_tis(batch: CoupledBatch, *, ratio_max: Annotated[float, positive] = 2.0) -> Tensor:
     """min(r, ratio_max) of each step: truncated importance sampling.
 
-    Shape: [B, T]. Source: truncated importance sampling, https://fengyao.notion.site/off-policy-rl.
+    ratio_max: cap of a step's ratio. Shape: [B, T]. Source: truncated importance sampling,
+    https://fengyao.notion.site/off-policy-rl.
     """
     return step_ratio(batch).clamp(max=ratio_max) * batch.mask
 
@@ -107,7 +108,8 @@ def token_tis(batch: CoupledBatch, *, ratio_max: Annotated[float, positive] = 2.
 def sequence_tis(batch: CoupledBatch, *, ratio_max: Annotated[float, positive] = 2.0) -> Tensor:
     """min(R, ratio_max), R the product over the sample's steps.
 
-    Shape: [B, T]. Source: verl's rollout correction at the level of samples.
+    ratio_max: cap of a sample's ratio. Shape: [B, T]. Source: verl's rollout correction at the
+    level of samples.
     """
     return product_ratio(batch).clamp(max=ratio_max) * batch.mask
 
@@ -117,8 +119,8 @@ def sequence_tis(batch: CoupledBatch, *, ratio_max: Annotated[float, positive] =
 def icepop(
     batch: CoupledBatch,
     *,
-    low: Annotated[float, at_least(0)] = 0.5,
-    high: Annotated[float, positive] = 5.0,
+    low: Annotated[float, at_least(0)] = 0.5,  # smallest ratio of a step that is trained on
+    high: Annotated[float, positive] = 5.0,  # largest ratio of a step that is trained on
 ) -> Tensor:
     """r of each step, 0 where it is outside [low, high].
 
@@ -133,8 +135,8 @@ def icepop(
 def sequence_mask(
     batch: CoupledBatch,
     *,
-    low: Annotated[float, at_least(0)] = 0.0,
-    high: Annotated[float, positive] = 3.0,
+    low: Annotated[float, at_least(0)] = 0.0,  # smallest ratio of a sample that is trained on
+    high: Annotated[float, positive] = 3.0,  # largest ratio of a sample that is trained on
 ) -> Tensor:
     """R of the sample, 0 where it is outside [low, high]: [B, T]. Source: TRL's sequence_mask."""
     ratio = product_ratio(batch)
@@ -146,8 +148,8 @@ def sequence_mask(
 def sequence_rejection(
     batch: CoupledBatch,
     *,
-    low: Annotated[float, at_least(0)] = 0.5,
-    high: Annotated[float, positive] = 2.0,
+    low: Annotated[float, at_least(0)] = 0.5,  # smallest ratio of a sample that is trained on
+    high: Annotated[float, positive] = 2.0,  # largest ratio of a sample that is trained on
 ) -> Tensor:
     """1, but 0 for samples whose R is outside [low, high].
 
@@ -161,7 +163,9 @@ def sequence_rejection(
 def geometric_rejection(
     batch: CoupledBatch,
     *,
+    # Smallest geometric mean ratio of a sample that is trained on.
     low: Annotated[float, at_least(0)] = 0.999,
+    # Largest geometric mean ratio of a sample that is trained on.
     high: Annotated[float, positive] = 1.001,
 ) -> Tensor:
     """1, but 0 for samples whose geometric mean ratio is outside [low, high].
@@ -184,9 +188,11 @@ def _staleness(batch: CoupledBatch, *, low: float, high: float, decay: float) ->
 def staleness_decay(
     batch: CoupledBatch,
     *,
+    # Smallest ratio of a step; smaller ones are raised to it.
     low: Annotated[float, at_least(0)] = 0.5,
+    # Largest ratio of a step; larger ones are lowered to it.
     high: Annotated[float, positive] = 2.0,
-    decay: Annotated[float, fraction] = 0.9,  # per version; 1: no decay
+    decay: Annotated[float, fraction] = 0.9,  # factor of the weight per version of age; 1: no decay
 ) -> Tensor:
     """clip(r, low, high) decay^gap, gap being the age of the sampling weights in versions.
 

@@ -177,12 +177,10 @@ def regressed_elbo(batch: DecoupledBatch) -> Tensor:
 def reward_adaptive(
     batch: DecoupledBatch,
     *,
-    least: Annotated[
-        float, fraction
-    ] = 1e-3,  # share of the coefficient for the worst pictures; published: 1e-4 / coef
-    advantage_clip: Annotated[
-        float, positive
-    ] = 5.0,  # an advantage at which a picture counts as perfect, or as worthless
+    # Share of the coefficient for the worst images; published: 1e-4 / coef.
+    least: Annotated[float, fraction] = 1e-3,
+    # Advantage at which an image counts as perfect, or as worthless.
+    advantage_clip: Annotated[float, positive] = 5.0,
 ) -> Tensor:
     """[least + (1 - least) R] (velocity - velocity_ref)^2, R in [0, 1] how good the picture is.
 

@@ -62,13 +62,12 @@ def kto(
     batch: CoupledBatch,
     statistics: Tensor,
     *,
+    # temperature: factor of the log ratio, per nat of a row.
     beta: Annotated[float, positive] = 0.1,
-    desirable: Annotated[
-        float, at_least(0)
-    ] = 1.0,  # weight of good rows; pairs have as many good as bad ones, so 1 and 1 is balanced
-    undesirable: Annotated[
-        float, at_least(0)
-    ] = 1.0,  # of bad rows; larger if a bad answer harms more than a good one helps
+    # Weight of good rows; 1 and 1 is balanced, as pairs have as many good as bad rows.
+    desirable: Annotated[float, at_least(0)] = 1.0,
+    # Weight of bad rows; larger if a bad answer harms more than a good one helps.
+    undesirable: Annotated[float, at_least(0)] = 1.0,
 ) -> Tensor:
     """1 - sigmoid(beta (log ratio - z)) for good rows, 1 - sigmoid(beta (z - log ratio)) for bad.
 

@@ -64,7 +64,8 @@ def dmd2(batch: MatchingBatch) -> Tensor:
 def tdm(
     batch: MatchingBatch,
     *,
-    huber: Annotated[float, at_least(0)] = 1e-3,  # smaller differences count squared
+    # Size below which a difference counts squared; 0: always squared.
+    huber: Annotated[float, at_least(0)] = 1e-3,
 ) -> Tensor:
     """<sqrt(d^2 + c^2) - c> / n, d = x0 - target, target = x0 + real - fake, detached, c = `huber`;
     with c = 0 it is 1/2 <d^2> / n.
@@ -92,9 +93,12 @@ def tdm(
 def tdm_r1(
     batch: MatchingBatch,
     *,
-    huber: Annotated[float, at_least(0)] = 1e-3,  # of the TDM part
+    # Size below which a difference of the TDM part counts squared; 0: always squared.
+    huber: Annotated[float, at_least(0)] = 1e-3,
+    # Coefficient of the pull along the guidance direction of the prompt.
     prompt_coef: Annotated[float, at_least(0)] = 0.3,
-    prompt_scale: Annotated[float, at_least(0)] = 3.5,  # factor of of_prompt
+    prompt_scale: Annotated[float, at_least(0)] = 3.5,  # factor of that direction
+    # Coefficient of the pull to the surrogate's prediction.
     reward_coef: Annotated[float, at_least(0)] = 0.7,
 ) -> Tensor:
     """tdm + `prompt_coef` drawn(`prompt_scale` of_prompt) / <|x0 - real|>
@@ -130,7 +134,12 @@ def fake_velocity(batch: DecoupledBatch) -> Tensor:
 
 
 @declare(on_errors=True, taught=True, units={"snr_max": "none"})
-def fake_x0(batch: DecoupledBatch, *, snr_max: Annotated[float, positive] = 5.0) -> Tensor:
+def fake_x0(
+    batch: DecoupledBatch,
+    *,
+    # Largest signal-to-noise ratio that weights an error.
+    snr_max: Annotated[float, positive] = 5.0,
+) -> Tensor:
     """w min(SNR, `snr_max`) <(x0_fake - x0)^2>, w the importance of the query's noise (TDM).
 
     SNR = (1 - sigma)^2 / sigma^2. Shape: [B, T]. Source: TDM, arXiv:2503.06674.
@@ -159,11 +168,15 @@ def surrogate(
     batch: DecoupledBatch,
     statistics: Tensor,
     *,
-    beta: Annotated[float, positive] = 10.0,  # per unit of a mean squared velocity error
-    clip_low: Annotated[float, between(0, 1)] = 1e-3,  # as of `dgpo`
-    clip_high: Annotated[float, at_least(0)] = 1e-3,  # the same, above 1
+    # Factor of the preference, per unit of a mean squared velocity error.
+    beta: Annotated[float, positive] = 10.0,
+    # A bad image with exp(fast average's error - own error) < 1 - clip_low has no gradient.
+    clip_low: Annotated[float, between(0, 1)] = 1e-3,
+    # A good image with exp(fast average's error - own error) > 1 + clip_high has no gradient.
+    clip_high: Annotated[float, at_least(0)] = 1e-3,
     pull: Annotated[float, at_least(0)] = 1e-3,  # weight of the distance to the reference
-    farthest: Annotated[float, at_least(0)] = 0.05,  # limit of (<e^2> - <e_ref^2>)^2
+    # Squared difference from the reference's squared error beyond which an error has no gradient.
+    farthest: Annotated[float, at_least(0)] = 0.05,
 ) -> Tensor:
     """(t / T) [sigmoid(S) A <e^2> + `pull` (<e^2> - <e_ref^2>)^2]: the preference of `dgpo` at the
     queries of the generator's T predicted pictures, of which the last was scored.

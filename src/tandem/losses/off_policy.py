@@ -72,7 +72,8 @@ def m2po(
     batch: CoupledBatch,
     statistics: Tensor,
     *,
-    spread: Annotated[float, positive] = 0.2,  # tau = 0.04 is its square
+    # Largest root mean square of the log ratios that are kept, nats: 0.2 for tau = 0.04.
+    spread: Annotated[float, positive] = 0.2,
 ) -> Tensor:
     """-r A without a clip, 0 on the steps whose log ratio is largest, dropped until the root mean
     square of the others is at most `spread`, over the update.

@@ -62,9 +62,9 @@ SMOOTHED = {**AGAINST_REFERENCE, "units": {"beta": "preference", "label_smoothin
 def dpo(
     batch: CoupledBatch,
     *,
-    beta: Temperature = 0.1,
+    beta: Temperature = 0.1,  # temperature: factor of the difference of log ratios, per nat
     label_smoothing: LabelNoise = 0.0,  # the share of labels assumed wrong
-    length_norm: bool = False,  # true: means over steps instead of sums
+    length_norm: bool = False,  # true: means over steps; false: sums
 ) -> Tensor:
     """-log sigmoid(beta D), D the difference of log ratios (arXiv:2305.18290).
 
@@ -80,7 +80,7 @@ def dpo(
 def robust(
     batch: CoupledBatch,
     *,
-    beta: Temperature = 0.1,
+    beta: Temperature = 0.1,  # temperature: factor of the difference of log ratios, per nat
     label_smoothing: LabelNoise = 0.1,  # the share of labels assumed wrong
 ) -> Tensor:
     """DPO's loss, unbiased if a share `label_smoothing` of the labels is wrong (arXiv:2403.00409).
@@ -95,7 +95,11 @@ def robust(
 
 # max(0, 1 - margin) of chosen and rejected (SLiC)
 @register_policy_loss("dpo_hinge", **AGAINST_REFERENCE)
-def hinge(batch: CoupledBatch, *, beta: Temperature = 0.1) -> Tensor:
+def hinge(
+    batch: CoupledBatch,
+    *,
+    beta: Temperature = 0.1,  # temperature: factor of the difference of log ratios, per nat
+) -> Tensor:
     """max(0, 1 - beta D) (SLiC, arXiv:2305.10425): [B, T]."""
     chosen, rejected = of_pairs(log_ratio(batch), batch)
     return on_pairs((1 - beta * (chosen - rejected)).clamp(min=0), batch)
@@ -106,8 +110,8 @@ def hinge(batch: CoupledBatch, *, beta: Temperature = 0.1) -> Tensor:
 def ipo(
     batch: CoupledBatch,
     *,
-    beta: Temperature = 0.1,
-    length_norm: bool = True,  # false: sums, as published
+    beta: Temperature = 0.1,  # the margin to reach is 1 / (2 beta), in nats
+    length_norm: bool = True,  # true: means over steps; false: sums, as published
 ) -> Tensor:
     """(D - 1 / (2 beta))^2: a margin to reach, not to pass (arXiv:2310.12036).
 
@@ -134,8 +138,9 @@ def ipo(
 def simpo(
     batch: CoupledBatch,
     *,
-    beta: Temperature = 2.0,
-    gamma: Annotated[float, at_least(0)] = 0.5,  # published: 0.5 to 1.4
+    beta: Temperature = 2.0,  # temperature: factor of the difference of log p, per nat of a step
+    # Margin between chosen and rejected; published: 0.5 to 1.4.
+    gamma: Annotated[float, at_least(0)] = 0.5,
     length_norm: bool = True,  # mean instead of summed log p of a row
     label_smoothing: LabelNoise = 0.0,  # share of labels taken to be flipped
 ) -> Tensor:
@@ -160,7 +165,11 @@ def simpo(
     },
     **PAIRS,
 )
-def orpo(batch: CoupledBatch, *, odds: Annotated[float, at_least(0)] = 0.1) -> Tensor:
+def orpo(
+    batch: CoupledBatch,
+    *,
+    odds: Annotated[float, at_least(0)] = 0.1,  # weight of the odds against the rejected answer
+) -> Tensor:
     """-a_w - odds log sigmoid(log odds(a_w) - log odds(a_l)), a the mean log p of a row's steps.
 
     The first part imitates the chosen answer; length does not matter (arXiv:2403.07691,
@@ -178,7 +187,11 @@ def log_odds(logp: Tensor) -> Tensor:
 
 # Chosen and rejected separately: the chosen one cannot fall with the rejected (NCA)
 @register_policy_loss(**AGAINST_REFERENCE)
-def nca(batch: CoupledBatch, *, beta: Temperature = 0.1) -> Tensor:
+def nca(
+    batch: CoupledBatch,
+    *,
+    beta: Temperature = 0.1,  # temperature: factor of the log ratio, per nat of a row
+) -> Tensor:
     """-ls(r_w) - ls(-r_w) / 2 - ls(-r_l) / 2, r = beta (log p - log p_ref), ls = log sigmoid.
 
     Absolute rewards, not differences: the chosen row may not fall with the rejected one
@@ -194,7 +207,7 @@ def nca(batch: CoupledBatch, *, beta: Temperature = 0.1) -> Tensor:
 def exo(
     batch: CoupledBatch,
     *,
-    beta: Temperature = 0.1,  # per nat of a row's log ratio
+    beta: Temperature = 0.1,  # temperature: factor of the log ratio, per nat of a row
     label_smoothing: Annotated[float, between(0, 0.5, open_low=True, open_high=True)] = 1e-3,
 ) -> Tensor:
     """KL(policy's preference || the label's, smoothed), the reverse of DPO's (arXiv:2402.00856).
@@ -209,7 +222,11 @@ def exo(
 
 # Chosen up and rejected down to 1 / (2 beta) each (SPPO)
 @register_policy_loss(**AGAINST_REFERENCE)
-def sppo_hard(batch: CoupledBatch, *, beta: Temperature = 0.1) -> Tensor:
+def sppo_hard(
+    batch: CoupledBatch,
+    *,
+    beta: Temperature = 0.1,  # each log ratio is pulled to 1 / (2 beta) or its negative, in nats
+) -> Tensor:
     """(log ratio of chosen - 1 / (2 beta))^2 + (that of rejected + 1 / (2 beta))^2.
 
     Self-play with a judge that is certain (arXiv:2405.00675). Shape: [B, T].
@@ -224,8 +241,8 @@ def sppo_hard(batch: CoupledBatch, *, beta: Temperature = 0.1) -> Tensor:
 def apo_zero(batch: CoupledBatch, *, beta: Temperature = 0.1) -> Tensor:
     """1 - sigmoid(r_w) + sigmoid(r_l): chosen up and rejected down, independently.
 
-    r is `beta` times the log ratio of a row. For chosen answers that are better than the policy's
-    own (arXiv:2408.06266). Shape: [B, T].
+    r is `beta` times the log ratio of a row. beta: temperature, per nat of a row. For chosen
+    answers that are better than the policy's own (arXiv:2408.06266). Shape: [B, T].
     """
     chosen, rejected = of_pairs(by_reference(batch, beta=beta), batch)
     return on_pairs((-chosen).sigmoid() + rejected.sigmoid(), batch)

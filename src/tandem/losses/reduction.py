@@ -57,7 +57,11 @@ def sequence_sum(mask: Tensor) -> Tensor:
 
 
 @register_weights(horizon="length")
-def constant_length(mask: Tensor, *, length: Annotated[int, positive]) -> Tensor:
+def constant_length(
+    mask: Tensor,
+    *,
+    length: Annotated[int, positive],  # number of steps that every sample's sum is divided by
+) -> Tensor:
     """1 / (S L), L constant over the run: no length bias (Dr. GRPO, arXiv:2503.20783): [B, T]."""
     return mask / (_samples(mask) * length)
 

@@ -28,13 +28,13 @@ Loss = Callable[[CoupledBatch], Tensor]
 class Segment:
     """The weight of a segment, and the scale of an algorithm's numbers in it."""
 
-    # Of its mean relative to other segments; 0: sampled, not trained.
+    # Weight of its mean relative to other segments; 0: sampled, not trained.
     weight: Annotated[float, at_least(0)] = 1.0
-    lr: Annotated[float, positive] | None = None  # learning rate of its weights; None: optimizer.lr
-    # The comparison group of a picture if a text has several.
+    lr: Annotated[float, positive] | None = None  # learning rate of its weights; null: optimizer.lr
+    # Group that an image is compared in if a text has several: prompt or text.
     within: Literal["prompt", "text"] = "prompt"
-    # For numbers with these units, like the factors of dynamics.
-    clip_scale: Annotated[float, positive] = 1.0  # factor of clip numbers of one step
+    # Factor of clip numbers of one step, like that of dynamics.
+    clip_scale: Annotated[float, positive] = 1.0
     sequence_scale: Annotated[float, positive] = 1.0  # factor of clip numbers of a whole sample
     preference_scale: Annotated[float, positive] = 1.0  # factor of preference temperatures
 
@@ -61,8 +61,8 @@ class BySegment(Wrapper):
     None: the segment has no loss. Source: UniGRPO, arXiv:2603.23500, has two.
     """
 
-    text: Loss | None
-    picture: Loss | None
+    text: Loss | None  # loss of the text
+    picture: Loss | None  # loss of the image
 
     def own_facts(self, declared: Facts) -> Facts:
         """The union of what both read, and the facts that hold for both."""

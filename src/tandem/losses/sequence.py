@@ -135,8 +135,10 @@ def gmpo_metrics(batch: CoupledBatch, *, clip_low: float, clip_high: float) -> d
 def gmpo(
     batch: CoupledBatch,
     *,
-    clip_low: Annotated[float, at_least(0)] = 0.4,  # nats
-    clip_high: Annotated[float, at_least(0)] = 0.4,  # nats
+    # The log ratio of a bad step is limited to -clip_low nats.
+    clip_low: Annotated[float, at_least(0)] = 0.4,
+    # The log ratio of a good step is limited to clip_high nats.
+    clip_high: Annotated[float, at_least(0)] = 0.4,
 ) -> Tensor:
     """The geometric mean of a sample's clipped step ratios (arXiv:2507.20673).
 
@@ -182,8 +184,9 @@ def vespo_metrics(
 def vespo(
     batch: CoupledBatch,
     *,
-    # Power and rate for advantages of 0 or more.
+    # Power and rate of the weight for advantages of 0 or more.
     good: Annotated[tuple[float, float], at_least(0)] = (2.0, 3.0),
+    # Power and rate of the weight for advantages below 0.
     bad: Annotated[tuple[float, float], at_least(0)] = (3.0, 2.0),
 ) -> Tensor:
     """-phi A log p: a smooth weight of the whole sample instead of a clip (arXiv:2602.10693).

@@ -29,7 +29,8 @@ def cispo_metrics(batch: CoupledBatch, *, ratio_max: float) -> dict[str, Metric]
 def cispo(
     batch: CoupledBatch,
     *,
-    ratio_max: Annotated[float, positive] = 5.0,  # absolute: 5 of tokens
+    # Cap of the ratio itself, not of its distance from 1: 5 for tokens.
+    ratio_max: Annotated[float, positive] = 5.0,
 ) -> Tensor:
     """-min(r, ratio_max) A log p, the capped ratio detached: no step loses its gradient.
 
@@ -67,9 +68,8 @@ def sapo(
 def dro(
     batch: CoupledBatch,
     *,
-    beta: Annotated[
-        float, at_least(0)
-    ] = 0.1,  # a pull is of second order in a log ratio, as a temperature is
+    # Coefficient of the quadratic penalty, in units of a preference temperature.
+    beta: Annotated[float, at_least(0)] = 0.1,
 ) -> Tensor:
     """-A log p + beta / 2 (log p - log p_old)^2: a penalty instead of a clip.
 
@@ -103,7 +103,12 @@ def cfpo_metrics(batch: CoupledBatch, *, width: float) -> dict[str, Metric]:
     zero_at_zero_advantage=True,
     metrics=cfpo_metrics,
 )
-def cfpo(batch: CoupledBatch, *, width: Annotated[float, positive] = 0.2) -> Tensor:
+def cfpo(
+    batch: CoupledBatch,
+    *,
+    # |ratio - 1| at which the gradient is 0, and reverses beyond: the clip of PPO.
+    width: Annotated[float, positive] = 0.2,
+) -> Tensor:
     """-A r + |A| (r - 1)^2 / (2 width): clipping without a clip, smooth everywhere.
 
     `width` corresponds to the clip of PPO. Shape: [B, T]. Source: CFPO, arXiv:2601.22801, which
@@ -136,7 +141,12 @@ def drpo_metrics(batch: CoupledBatch, *, delta: float) -> dict[str, Metric]:
     },
     metrics=drpo_metrics,
 )
-def drpo(batch: CoupledBatch, *, delta: Annotated[float, positive] = 12.5) -> Tensor:
+def drpo(
+    batch: CoupledBatch,
+    *,
+    # Change of a token's probability at which the gradient is 0, and reverses beyond.
+    delta: Annotated[float, positive] = 12.5,
+) -> Tensor:
     """-A r + |A| q (r - 1)^2 / (2 delta), r = p / q, q the probability that the sampler gave.
 
     The gradient is -A r (1 - sign(A (r - 1)) |p - q| / delta): a rare token may change its ratio

@@ -26,7 +26,10 @@ OF_TOKENS = {"steps": OF_FLOWS, "pictures": OF_FLOWS}
     refused=OF_TOKENS,
 )
 def divergence(
-    batch: CoupledBatch, *, ratio_max: Annotated[float, positive] | None = 2.0
+    batch: CoupledBatch,
+    *,
+    # Cap of the ratio that corrects older rows; null: every ratio counts as 1.
+    ratio_max: Annotated[float, positive] | None = 2.0,
 ) -> Tensor:
     """D_t times the ratio of the token sampled at this state, capped and without gradient.
 
@@ -46,7 +49,10 @@ def divergence(
     refused=OF_TOKENS,
 )
 def sampled_divergence(
-    batch: CoupledBatch, *, ratio_max: Annotated[float, positive] | None = 2.0
+    batch: CoupledBatch,
+    *,
+    # Cap of the ratio that corrects older rows; null: every ratio counts as 1.
+    ratio_max: Annotated[float, positive] | None = 2.0,
 ) -> Tensor:
     """-(log teacher - log student) log student, the bracket constant, times the capped ratio:
     `reinforce` with the advantage `from_teacher`, recomputed for the student in every update.

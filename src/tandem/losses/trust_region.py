@@ -32,8 +32,8 @@ of_probabilities = declare(
 def total_variation(
     batch: CoupledBatch,
     *,
-    low: Annotated[float, at_least(0)] = 0.15,  # difference of probability, for bad steps
-    high: Annotated[float, at_least(0)] = 0.15,  # the same, for good steps
+    low: Annotated[float, at_least(0)] = 0.15,  # largest fall of a bad step's probability
+    high: Annotated[float, at_least(0)] = 0.15,  # largest rise of a good step's probability
 ) -> Tensor:
     """Steps whose probability moved past its bound in the direction of the advantage.
 
@@ -48,8 +48,8 @@ def total_variation(
 def binary_kl(
     batch: CoupledBatch,
     *,
-    low: Annotated[float, at_least(0)] = 0.05,  # nats, for bad steps
-    high: Annotated[float, at_least(0)] = 0.05,  # nats, for good steps
+    low: Annotated[float, at_least(0)] = 0.05,  # largest binary KL of a bad step, nats
+    high: Annotated[float, at_least(0)] = 0.05,  # largest binary KL of a good step, nats
 ) -> Tensor:
     """Steps whose KL(sampler || policy) of "this token or any other" exceeds its bound in nats.
 
@@ -81,8 +81,8 @@ def dppo_metrics(batch: CoupledBatch, *, too_far: Bound, ratio_max: float) -> di
 def dppo(
     batch: CoupledBatch,
     *,
-    too_far: Bound = total_variation,
-    ratio_max: Annotated[float, positive] = 20.0,
+    too_far: Bound = total_variation,  # test for steps that moved too far from the sampler
+    ratio_max: Annotated[float, positive] = 20.0,  # cap of the ratio to the sampler
 ) -> Tensor:
     """-min(r, ratio_max) A log p, r = p / q detached, 0 where a divergence went `too_far`.
 
@@ -107,7 +107,8 @@ def pull_metrics(batch: CoupledBatch, *, too_far: Bound, pull: float) -> dict[st
 def dppo_pulled(
     batch: CoupledBatch,
     *,
-    too_far: Bound = total_variation,
+    too_far: Bound = total_variation,  # test for steps that moved too far from the sampler
+    # Coefficient of the squared log ratio to the sampler, on every step.
     pull: Annotated[float, at_least(0)] = 1e-3,
 ) -> Tensor:
     """-r A, 0 where a divergence went `too_far`, plus pull (log p - log q)^2 on every step.
@@ -141,6 +142,7 @@ class OffPolicyMask(LossWrapper):
 
     says: ClassVar[str] = "the off-policy mask"
 
+    # Largest mean of log q - log p over a bad sample's steps, nats; q is the sampler.
     delta: Annotated[float, at_least(0)]
 
     def __call__(self, batch: CoupledBatch) -> Tensor:

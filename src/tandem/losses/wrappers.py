@@ -20,7 +20,7 @@ class LossWrapper(Wrapper):
 
     says: ClassVar[str]  # its name in refusals
 
-    loss: Callable[[CoupledBatch], Tensor]
+    loss: Callable[[CoupledBatch], Tensor]  # the loss that is wrapped
 
     def __post_init__(self) -> None:
         if facts_of(self.loss).batch_statistics is not None:  # needs the whole update
