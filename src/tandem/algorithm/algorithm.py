@@ -53,32 +53,33 @@ class Algorithm:
     objective: Literal["policy_gradient", "denoising", "any", "distillation", "matching"] = (
         "policy_gradient"
     )
-    # Source of the rows of an iteration.
-    sampling_strategy: Callable[..., tuple[Rollout, Scores]]
+    sampling_strategy: Callable[..., tuple[Rollout, Scores]]  # source of the rows of an iteration
+    # Treatment of answers that a limit cut off.
     truncation_handling: Callable[[Scores, Rollout], tuple[Scores, Rollout]]
-    advantage: Compare
-    normalize_advantages: bool  # scales them to mean 0 and variance 1 over all trained steps
-    loss: Loss
-    weights: Weigh
+    advantage: Compare  # how much better a sample is than others
+    normalize_advantages: bool  # true: advantages get mean 0 and variance 1 over all trained steps
+    loss: Loss  # loss of each step
+    weights: Weigh  # weight of each step in the mean of the loss
     importance_sampling: importance.Correction  # correction of rows sampled by other weights
-    old_logprobs: Callable[[CoupledBatch], Tensor]  # the denominator of the ratio
+    old_logprobs: Callable[[CoupledBatch], Tensor]  # log-probabilities that ratios compare with
     kl: KLInLoss | KLInReward  # KL to the frozen reference
-    entropy: EntropyBonus
+    entropy: EntropyBonus  # bonus on the entropy of each step
     critic: Critic | None = None  # estimates the values of states, as PPO needs
-    # Nats per step; the updates of an iteration end at 1.5 times it.
+    # KL to the old policy, nats per step, at 1.5 times which an iteration's updates end; null:
+    # none.
     target_kl: Annotated[float, positive] | None = None
-    ema_kl: EmaKL | None = None  # to a moving average of the policy
+    ema_kl: EmaKL | None = None  # distance to a fast average of the weights
     likelihood: Callable | None = None  # likelihood of masked texts, by states of an answer
-    # Noise levels at which a flow model is trained
-    timestep_sampling: Regression | None = None  # on whole pictures; read by the policy
-    ema: Mapping[str, EmaSchedule] = field(default_factory=dict)  # older weights, by name
+    timestep_sampling: Regression | None = None  # noise levels at which whole images train a flow
+    # Older weights and averages, by name.
+    ema: Mapping[str, EmaSchedule] = field(default_factory=dict)
     rollout_weights: str = "live"  # live, or the name of the snapshot that samples
-    rollout_weights_start: Annotated[int, at_least(0)] = 0  # before: the live weights
+    rollout_weights_start: Annotated[int, at_least(0)] = 0  # updates before the snapshot samples
     # Segments of text-then-image samples by name; none: samples are of one kind.
     segments: Mapping[str, Segment] = field(default_factory=dict)
-    teachers: Teachers | None = None  # those that a distillation asks
-    query: Query | None = None  # noise levels of matching: those of predicted pictures
-    every_state: bool = False  # trains every state of a path, instead of one drawn by the row's key
+    teachers: Teachers | None = None  # teachers of a distillation
+    query: Query | None = None  # noise levels at which predicted images are compared
+    every_state: bool = False  # true: trains all states of a path; false: one, drawn by row
     # Networks trained beside the policy, by name; None: off.
     networks: Mapping[str, Network | None] = field(default_factory=dict)
     policy_every: Annotated[int, at_least(1)] = 1  # iterations per update of the policy

@@ -23,9 +23,9 @@ class Critic:
     """The loss, targets and warm-up of the values."""
 
     coef: Annotated[float, at_least(0)]  # factor of the critic's loss in the sum, above 0
-    loss: Callable[..., Tensor]
-    returns: Callable[[Scores, Rollout], Tensor]  # targets of the values, [B, T]
-    lr: Annotated[float, at_least(0)]
+    loss: Callable[..., Tensor]  # loss of a value, for each step
+    returns: Callable[[Scores, Rollout], Tensor]  # targets of the values
+    lr: Annotated[float, at_least(0)]  # learning rate of the critic
     warmup: Annotated[int, at_least(0)]  # first iterations, in which only the critic is trained
 
     def __post_init__(self) -> None:

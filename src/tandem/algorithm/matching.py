@@ -32,8 +32,8 @@ from tandem.types import (
 class Network:
     """The training of a network that starts as a copy of the policy and is trained beside it."""
 
-    loss: Callable[..., Tensor]
-    lr: Annotated[float, positive]  # the schedule of optimizer.lr also applies
+    loss: Callable[..., Tensor]  # loss of the network, for each step
+    lr: Annotated[float, positive]  # learning rate; the schedule of optimizer.lr also applies
     # Whether its prediction uses the guidance of the reference; its own errors never use guidance.
     guided: bool = False
 

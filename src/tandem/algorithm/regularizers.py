@@ -42,10 +42,13 @@ class KL(Switch):
 
     gate = renewal = renew_above = renew_every = None  # of a KL in the loss only
 
-    coef: Annotated[float, at_least(0)]  # 0: no KL, and no reference model
+    coef: Annotated[float, at_least(0)]  # coefficient of the KL; 0: no KL, and no reference model
+    # KL, nats per step, that a controller keeps by changing the coefficient; null: constant.
     kl_target: float | None = None
-    horizon: Annotated[int, positive] = 10_000  # samples per change by up to a fifth
-    schedule: Callable[[int], float] | None = None  # iteration -> factor on `coef`; None: 1
+    # Samples in which the controller changes the coefficient by at most a fifth.
+    horizon: Annotated[int, positive] = 10_000
+    # Factor of the coefficient by iteration; null: 1.
+    schedule: Callable[[int], float] | None = None
 
     def __post_init__(self) -> None:
         if self.kl_target is not None and not (self.coef > 0 and self.kl_target > 0):
@@ -74,13 +77,14 @@ class KL(Switch):
 class KLInLoss(KL):
     """A term of the objective, recomputed in every update."""
 
-    loss: Callable[[CoupledBatch], Tensor]
-    weights: Weigh | None = None  # weight of each step; None: that of the policy loss, as published
-    gate: Gate | None = None  # the samples it applies to; None: all
+    loss: Callable[[CoupledBatch], Tensor]  # distance of a step to the reference
+    weights: Weigh | None = None  # weight of each step; null: that of the policy loss
+    gate: Gate | None = None  # samples that the KL applies to; null: all
     # The reference is reset to the policy once actor/ref_kl is above `renew_above`, or after
     # `renew_every` iterations; None and None: the reference is never changed.
     renew_above: Annotated[float, positive] | None = None
-    renew_every: Annotated[int, positive] | None = None  # iterations; null: never
+    # Iterations between two resets; null: never.
+    renew_every: Annotated[int, positive] | None = None
     reads_before = frozenset()  # before the first update
 
     @property
@@ -148,8 +152,8 @@ class KLInReward(KL):
 class EmaKL(Switch):
     """The distance to a fast moving average of the weights: a trust region."""
 
-    coef: Annotated[float, at_least(0)]  # 0: off
-    loss: Callable[..., Tensor]
+    coef: Annotated[float, at_least(0)]  # coefficient of the distance; 0: off
+    loss: Callable[..., Tensor]  # distance of a step to the average
 
     @property
     def distance(self) -> Callable[..., Tensor]:
@@ -168,10 +172,10 @@ class EntropyBonus(Switch):
     The coefficient then starts at `coef` and changes by `step` per iteration, up to `most`.
     """
 
-    coef: float
-    target: float | None = None  # nats per step
-    step: float = 0.005
-    most: float = 1.0
+    coef: float  # coefficient of the bonus; with a target, the first one
+    target: float | None = None  # entropy below which it applies, nats per step; null: always
+    step: float = 0.005  # change of the coefficient per iteration, with a target
+    most: float = 1.0  # largest coefficient, with a target
 
     @property
     def is_off(self) -> bool:

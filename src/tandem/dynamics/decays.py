@@ -21,22 +21,31 @@ Fraction = Annotated[float, fraction]
 class EmaSchedule:
     """The schedule of a moving average of the live weights."""
 
-    decay: Decay
-    # An update is a step of the optimiser; "never": only explicit renewals.
+    decay: Decay  # share of the average that an update keeps, by count
+    # What renews the average: an update of the optimizer, an iteration, or never by itself.
     every: Literal["update", "iteration", "never"] = "update"
-    counts: Literal["update", "iteration"] = "update"  # what the decay counts
+    counts: Literal["update", "iteration"] = "update"  # unit that the decay counts
 
 
 # A weight average with a constant decay
 @register_ema_decay
-def constant(count: int, *, decay: Fraction = 0.995) -> float:
+def constant(
+    count: int,
+    *,
+    decay: Fraction = 0.995,  # share of the average that an update keeps
+) -> float:
     """`decay` at every count: the share of the average that an update keeps."""
     return decay
 
 
 # A weight average with decay (1 + n) / (warmup + n) at update n, at most decay
 @register_ema_decay
-def power(count: int, *, decay: Fraction = 0.995, warmup: Annotated[float, positive] = 10) -> float:
+def power(
+    count: int,
+    *,
+    decay: Fraction = 0.995,  # largest share of the average that an update keeps
+    warmup: Annotated[float, positive] = 10,  # the decay at update n is (1 + n) / (warmup + n)
+) -> float:
     """(1 + count) / (warmup + count), at most `decay`."""
     return min(decay, (1 + count) / (warmup + count))
 
@@ -46,9 +55,9 @@ def power(count: int, *, decay: Fraction = 0.995, warmup: Annotated[float, posit
 def linear(
     count: int,
     *,
-    decay: Fraction = 0.995,
-    start: Fraction = 0.0,
-    warmup: Annotated[int, positive] = 100,  # updates in which it rises
+    decay: Fraction = 0.995,  # last and largest share of the average that an update keeps
+    start: Fraction = 0.0,  # first share of the average that an update keeps
+    warmup: Annotated[int, positive] = 100,  # updates in which the decay rises
 ) -> float:
     """Linear from `start` to `decay` in `warmup` updates."""
     return start + (decay - start) * min(count / warmup, 1)
@@ -59,10 +68,10 @@ def linear(
 def piecewise_linear(
     count: int,
     *,
-    decay: Fraction = 0.995,
-    start: Fraction = 0.0,
-    flat: Annotated[int, at_least(0)] = 50,  # updates
-    slope: Annotated[float, at_least(0)] = 0.001,
+    decay: Fraction = 0.995,  # largest share of the average that an update keeps
+    start: Fraction = 0.0,  # share that the first updates keep
+    flat: Annotated[int, at_least(0)] = 50,  # updates before the decay rises
+    slope: Annotated[float, at_least(0)] = 0.001,  # rise of the decay per update after that
 ) -> float:
     """`start` up to count = flat, then `slope` more per update, at most `decay`.
 
@@ -77,9 +86,9 @@ def piecewise_linear(
 def cosine(
     count: int,
     *,
-    decay: Fraction = 0.995,
-    start: Fraction = 0.0,
-    length: Annotated[int, positive] = 1000,  # updates
+    decay: Fraction = 0.995,  # last and largest share of the average that an update keeps
+    start: Fraction = 0.0,  # first share of the average that an update keeps
+    length: Annotated[int, positive] = 1000,  # updates in which the decay rises
 ) -> float:
     """From `start` to `decay` along half a cosine in `length` updates."""
     return start + (decay - start) * (1 - math.cos(math.pi * min(count / length, 1))) / 2
@@ -90,10 +99,10 @@ def cosine(
 def warmup_cosine(
     count: int,
     *,
-    decay: Fraction = 0.995,  # the largest, reached after `length` updates
-    start: Fraction = 0.0,
-    warmup: Annotated[int, positive] = 100,  # updates in which it rises
-    length: Annotated[int, positive] = 1000,  # updates, with the warm-up
+    decay: Fraction = 0.995,  # last and largest share, reached after `length` updates
+    start: Fraction = 0.0,  # share at the end of the warm-up, which begins at 0
+    warmup: Annotated[int, positive] = 100,  # updates in which the decay rises to `start`
+    length: Annotated[int, positive] = 1000,  # updates in which the decay rises, with the warm-up
 ) -> float:
     """Linear from 0 to `start` in `warmup` updates, then `cosine` in the rest of `length`."""
     if count < warmup:

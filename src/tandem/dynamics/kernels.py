@@ -52,6 +52,7 @@ def flow_sde(
     sigma: Tensor,
     next_sigma: Tensor,
     *,
+    # Strength of the noise, which sqrt(sigma / (1 - sigma)) multiplies.
     noise_level: Annotated[float, positive] = 0.7,
 ) -> Step:
     """The SDE with s = noise_level sqrt(sigma / (1 - sigma)) (Flow-GRPO, arXiv:2505.05470).
@@ -72,7 +73,9 @@ def dance_sde(
     sigma: Tensor,
     next_sigma: Tensor,
     *,
+    # Strength of the noise, which sigma^power multiplies.
     noise_level: Annotated[float, positive] = 0.3,
+    # Exponent of sigma in the strength of the noise; 0: the same at all steps.
     power: Annotated[float, at_least(0)] = 0.0,
 ) -> Step:
     """The SDE with s = noise_level sigma^power.
@@ -91,6 +94,7 @@ def cps(
     sigma: Tensor,
     next_sigma: Tensor,
     *,
+    # Strength of the noise, up to 1: the noise is turned by noise_level x 90 degrees.
     noise_level: Annotated[float, between(0, 1, open_low=True)] = 0.8,
 ) -> Step:
     """(1 - sigma') x0 + sigma' (cos(e) noise + sin(e) fresh noise), e = noise_level pi / 2.

@@ -42,8 +42,8 @@ def anywhere(
     sigma: Tensor,
     next_sigma: Tensor,
     *,
-    low: Annotated[float, fraction] = 0.02,
-    high: Annotated[float, fraction] = 0.98,
+    low: Annotated[float, fraction] = 0.02,  # lowest noise level, 0 = data
+    high: Annotated[float, fraction] = 0.98,  # highest noise level, 1 = noise
 ) -> tuple[Tensor, Tensor]:
     """low + (high - low) u, with fresh noise.
 
@@ -55,7 +55,12 @@ def anywhere(
 # A level between the ends of the step, with the noise of the path (TDM)
 @register_query
 def trajectory(
-    u: Tensor, sigma: Tensor, next_sigma: Tensor, *, shift: Annotated[float, positive] = 1.0
+    u: Tensor,
+    sigma: Tensor,
+    next_sigma: Tensor,
+    *,
+    # Above 1 moves the levels toward noise, below 1 toward data.
+    shift: Annotated[float, positive] = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """Uniform between next_sigma and sigma before the shift, with the noise left at next_sigma.
 
@@ -67,7 +72,12 @@ def trajectory(
 # A level between the end of the step and 1, with the noise of the path (TDM, TDM-R1)
 @register_query
 def reverse(
-    u: Tensor, sigma: Tensor, next_sigma: Tensor, *, shift: Annotated[float, positive] = 1.0
+    u: Tensor,
+    sigma: Tensor,
+    next_sigma: Tensor,
+    *,
+    # Above 1 moves the levels toward noise, below 1 toward data.
+    shift: Annotated[float, positive] = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """Uniform between next_sigma and 1 before the shift, with the noise left at next_sigma.
 

@@ -80,8 +80,9 @@ def uniform(
     u: Tensor,
     schedule: Tensor,
     *,
-    low: Annotated[float, fraction] = 0.0,
-    high: Annotated[float, fraction] = 1.0,
+    low: Annotated[float, fraction] = 0.0,  # lowest noise level, 0 = data
+    high: Annotated[float, fraction] = 1.0,  # highest noise level, 1 = noise
+    # Shift of the levels; above 1: toward noise, below 1: toward data.
     shift: Annotated[float, positive] = 1.0,
 ) -> Tensor:
     """low + (high - low) u, then shifted. u and the result are [N, T] in (0, 1)."""
@@ -93,10 +94,11 @@ def logit_normal(
     u: Tensor,
     schedule: Tensor,
     *,
-    mean: float = 0.0,
-    std: Annotated[float, positive] = 1.0,  # standard deviation of z
-    low: Annotated[float, fraction] = 0.0,
-    high: Annotated[float, fraction] = 1.0,
+    mean: float = 0.0,  # mean of the normal variable; above 0: toward noise
+    std: Annotated[float, positive] = 1.0,  # standard deviation of the normal variable
+    low: Annotated[float, fraction] = 0.0,  # lowest noise level, 0 = data
+    high: Annotated[float, fraction] = 1.0,  # highest noise level, 1 = noise
+    # Shift of the levels; above 1: toward noise, below 1: toward data.
     shift: Annotated[float, positive] = 1.0,
 ) -> Tensor:
     """sigmoid(mean + std z), shifted, then between low and high; a mean above 0 is toward noise.
@@ -128,8 +130,10 @@ def between(x: Tensor, *, low: float, high: float) -> Tensor:
 def by_index(
     schedule: Tensor,
     *,
-    start: Annotated[float, fraction] = 0.0,  # share of the steps to skip, from noise
-    end: Annotated[float, fraction] = 0.99,  # share of the steps to stop at; the first 9 of 10
+    # Share of the steps that are left out at the start, from noise.
+    start: Annotated[float, fraction] = 0.0,
+    # Share of the steps at which to stop; 0.99: the first 9 of 10.
+    end: Annotated[float, fraction] = 0.99,
 ) -> Tensor:
     """The sampler's steps from floor(S start) to below floor(S end), of S.
 
@@ -149,8 +153,8 @@ def part_of(steps: int, part: float) -> int:
 def by_time(
     schedule: Tensor,
     *,
-    low: Annotated[float, fraction] = 0.0,
-    high: Annotated[float, fraction] = 1.0,
+    low: Annotated[float, fraction] = 0.0,  # lowest noise level, 0 = data
+    high: Annotated[float, fraction] = 1.0,  # highest noise level, 1 = noise
 ) -> Tensor:
     """The steps of the sampler that start at a level from low to high, inclusive.
 
@@ -161,7 +165,12 @@ def by_time(
     return ((start >= low - ROUNDING) & (start <= high + ROUNDING)).nonzero()[:, 0]
 
 
-def discrete(u: Tensor, schedule: Tensor, *, among: Candidates = by_index) -> Tensor:
+def discrete(
+    u: Tensor,
+    schedule: Tensor,
+    *,
+    among: Candidates = by_index,  # steps of the sampler whose levels may be drawn
+) -> Tensor:
     """Levels of the sampler: one from each of T equal parts of the candidates, noise first.
 
     u and the result are [N, T].
@@ -169,7 +178,12 @@ def discrete(u: Tensor, schedule: Tensor, *, among: Candidates = by_index) -> Te
     return schedule[one_of_each_part(u, among(schedule))]
 
 
-def discrete_with_init(u: Tensor, schedule: Tensor, *, among: Candidates = by_index) -> Tensor:
+def discrete_with_init(
+    u: Tensor,
+    schedule: Tensor,
+    *,
+    among: Candidates = by_index,  # steps of the sampler whose levels may be drawn
+) -> Tensor:
     """The first candidate, and one from each of T - 1 parts of the others.
 
     u and the result are [N, T].
@@ -180,7 +194,12 @@ def discrete_with_init(u: Tensor, schedule: Tensor, *, among: Candidates = by_in
     return schedule[torch.cat([first, rest], 1)]
 
 
-def discrete_without_init(u: Tensor, schedule: Tensor, *, among: Candidates = by_index) -> Tensor:
+def discrete_without_init(
+    u: Tensor,
+    schedule: Tensor,
+    *,
+    among: Candidates = by_index,  # steps of the sampler whose levels may be drawn
+) -> Tensor:
     """One from each of T parts of the candidates without the first, which is pure noise.
 
     u and the result are [N, T].

@@ -31,7 +31,7 @@ def linear_shift(
     steps: int,
     tokens: int,
     *,
-    shift: Annotated[float, positive] = 3.0,  # above 1 moves the levels toward noise, 1 leaves them
+    shift: Annotated[float, positive] = 3.0,  # shift of the levels; above 1: toward noise, 1: none
 ) -> Tensor:
     """Evenly spaced levels, shifted once: DanceGRPO, MixGRPO, Flow-Factory.
 
@@ -46,8 +46,9 @@ def diffusers_default(
     steps: int,
     tokens: int,
     *,
-    shift: Annotated[float, positive] = 3.0,  # above 1 moves the levels toward noise
-    train_steps: Annotated[int, positive] = 1000,  # of the schedule that sets the lowest level
+    shift: Annotated[float, positive] = 3.0,  # shift of the levels; above 1: toward noise, 1: none
+    # Steps of the training schedule, whose lowest level is the last one here.
+    train_steps: Annotated[int, positive] = 1000,
 ) -> Tensor:
     """diffusers' FlowMatchEulerDiscreteScheduler without given sigmas: Flow-GRPO on SD3.
 
@@ -71,11 +72,12 @@ def exponential_dynamic_shift(
     steps: int,
     tokens: int,
     *,
-    base_tokens: int = 256,  # of a picture whose mu is base_shift
-    base_shift: float = 0.5,  # mu of a picture of `base_tokens`
-    max_tokens: int = 4096,  # and of one whose mu is max_shift
-    max_shift: float = 1.15,  # mu of a picture of `max_tokens`
-    terminal: float | None = None,  # the start of the last step; null: as the shift gives it
+    base_tokens: int = 256,  # tokens of an image whose mu is base_shift
+    base_shift: float = 0.5,  # mu of an image of base_tokens; the shift is e^mu
+    max_tokens: int = 4096,  # tokens of an image whose mu is max_shift
+    max_shift: float = 1.15,  # mu of an image of max_tokens
+    # Level at which the last step starts; null: as the shift gives it.
+    terminal: float | None = None,
 ) -> Tensor:
     """linear_shift by e^mu, mu on the line through (base_tokens, base_shift) and the same of max.
 
@@ -94,10 +96,10 @@ def linear_dynamic_shift(
     steps: int,
     tokens: int,
     *,
-    base_tokens: int = 256,  # of a picture whose mu is base_shift
-    base_shift: float = 0.5,  # mu of a picture of `base_tokens`
-    max_tokens: int = 4096,  # and of one whose mu is max_shift
-    max_shift: float = 1.15,  # mu of a picture of `max_tokens`
+    base_tokens: int = 256,  # tokens of an image whose mu is base_shift
+    base_shift: float = 0.5,  # mu of an image of base_tokens; the shift is mu itself
+    max_tokens: int = 4096,  # tokens of an image whose mu is max_shift
+    max_shift: float = 1.15,  # mu of an image of max_tokens
 ) -> Tensor:
     """linear_shift by mu itself: diffusers' time_shift_type="linear".
 

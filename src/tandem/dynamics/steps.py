@@ -26,7 +26,13 @@ def every_step(steps: int, iteration: int, seed: int) -> Indices:
 
 
 @register_stochastic_steps
-def one_step(steps: int, iteration: int, seed: int, *, step: int) -> Indices:
+def one_step(
+    steps: int,
+    iteration: int,
+    seed: int,
+    *,
+    step: int,  # number of the stochastic step, from 0
+) -> Indices:
     """Only the step `step`, in every iteration.
 
     Raises ValueError for a step that the rollout does not have. Tandem's own.
@@ -43,8 +49,9 @@ def random_steps(
     iteration: int,
     seed: int,
     *,
-    sde_steps: Sequence[int] | None = None,  # such as [1, 2, 3]; null: all but the last
-    num_sde_steps: int = 1,
+    # Steps that may be stochastic, such as [1, 2, 3]; null: all but the last.
+    sde_steps: Sequence[int] | None = None,
+    num_sde_steps: int = 1,  # stochastic steps of an iteration
 ) -> Indices:
     """num_sde_steps of the candidates sde_steps (None: all but the last), drawn per iteration.
 
@@ -72,8 +79,8 @@ def random_window(
     iteration: int,
     seed: int,
     *,
-    length: int = 4,  # Flow-GRPO-fast: 3 in the first half
-    share: float = 1.0,  # of the rollout, in which a window may start
+    length: int = 4,  # stochastic steps of a window; Flow-GRPO-fast: 3, in the first half
+    share: float = 1.0,  # share of the rollout, from its start, in which a window may start
 ) -> Indices:
     """`length` consecutive steps, starting in the first `share` of the rollout, per iteration.
 
@@ -89,7 +96,12 @@ def random_window(
 
 # A window stays equally long everywhere
 @register_window_pace
-def even(start: int, steps: int, *, iterations: Annotated[int, positive] = 25) -> int:
+def even(
+    start: int,
+    steps: int,
+    *,
+    iterations: Annotated[int, positive] = 25,  # iterations that a window stays
+) -> int:
     """How many iterations a window stays at `start`: the same everywhere.
 
     Source: MixGRPO, arXiv:2507.21802.
@@ -103,8 +115,8 @@ def linearly_fewer(
     start: int,
     steps: int,
     *,
-    iterations: Annotated[int, positive] = 25,
-    least: Annotated[int, positive] = 6,
+    iterations: Annotated[int, positive] = 25,  # iterations that a window stays at the first step
+    least: Annotated[int, positive] = 6,  # iterations that a window stays at the last step
 ) -> int:
     """Linear from `iterations` at the first step to `least` at the last stochastic one.
 
@@ -119,9 +131,9 @@ def exponentially_fewer(
     start: int,
     steps: int,
     *,
-    iterations: Annotated[int, positive] = 25,
-    after: int = 13,
-    rate: float = 0.1,
+    iterations: Annotated[int, positive] = 25,  # iterations that a window stays at first
+    after: int = 13,  # step from which a window stays shorter
+    rate: float = 0.1,  # rate of the decay per step: a factor e^-rate
 ) -> int:
     """`iterations` up to the step `after`, then a factor e^-rate per step, at least 1.
 
@@ -136,10 +148,10 @@ def sliding_window(
     iteration: int,
     seed: int,
     *,
-    stay: Stay = even,
-    length: int = 4,
-    stride: Annotated[int, positive] = 1,
-    roll_back: bool = True,
+    stay: Stay = even,  # iterations that a window stays at a step
+    length: int = 4,  # stochastic steps of a window
+    stride: Annotated[int, positive] = 1,  # steps by which the window moves
+    roll_back: bool = True,  # true: starts again at the end; false: stays there
 ) -> Indices:
     """`length` consecutive steps that move by `stride` after each stay (arXiv:2507.21802).
 

@@ -50,7 +50,7 @@ def ghuber(
     sigma: Tensor,
     energy: Tensor,
     *,
-    p: Annotated[float, positive] = 0.25,  # 1/2 is twice huber
+    p: Annotated[float, positive] = 0.25,  # exponent of the squared error; 1/2 is twice huber
 ) -> Tensor:
     """sigma / p ((energy + 1e-10)^p - 1e-10^p): below p = 1/2 large errors count less.
 
