@@ -100,7 +100,11 @@ class TorchAO8(Quantization):
 
     package, extra = "torchao", "torchao"
 
-    def __init__(self, *, dtype: Literal["int8", "float8"] = "int8") -> None:
+    def __init__(
+        self,
+        *,
+        dtype: Literal["int8", "float8"] = "int8",  # type of a stored weight
+    ) -> None:
         self.dtype = dtype
 
     def pack(self, weight: Tensor) -> Packed:

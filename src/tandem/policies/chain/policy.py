@@ -45,8 +45,8 @@ class ChainPolicy(PairedPolicy):
     def __init__(
         self,
         *,
-        text: LanguagePolicy,
-        picture: FlowPolicy,
+        text: LanguagePolicy,  # the language model
+        picture: FlowPolicy,  # the flow model
         path: str | None = None,
         instruction: str | None = None,
     ) -> None:

@@ -39,8 +39,9 @@ OF_COLUMNS = ("behaviour_logp", "entropy", *FILLED)  # fields with one value per
 class ChainSampling:
     """Sampling options of texts, and of the pictures that are painted for them."""
 
-    text: Sampling
-    picture: FlowSampling
+    text: Sampling  # sampling of the texts
+    picture: FlowSampling  # sampling of the images
+    # Images of each text; group_size counts images.
     pictures_per_text: Annotated[int, at_least(1)] = 1
 
     def __post_init__(self) -> None:

@@ -39,11 +39,14 @@ MASKED_PAGE, MASKED_TOKENS = 16, 256  # without it a pass has a mask of tokens x
 class Paged(EngineOption):
     """Continuous batching by transformers; `rollout.max_rows` is the number of rows in flight."""
 
-    page_size: int | None = None  # tokens; None: 256 with flash attention, 16 without
-    batch_tokens: int | None = None  # read by one pass; None: 8192 with flash attention
+    # Tokens per page of the cache; null: 256 with flash attention, 16 without.
+    page_size: int | None = None
+    # Largest number of tokens per pass; null: 8192 with flash attention, 256 without.
+    batch_tokens: int | None = None
     share_prompts: bool = True  # the rows of a group share the pages of their prompt
     memory: float = 0.8  # largest share of the free memory that the cache may take
-    cuda_graphs: bool | None = None  # None: if attention takes no mask
+    # true: records passes and replays them; null: if attention takes no mask.
+    cuda_graphs: bool | None = None
 
     shares_weights = True
     reports_entropy = True

@@ -52,9 +52,11 @@ class VllmServer(ServerOption):
     sees: ClassVar[bool] = True
     client: ClassVar[type[VllmClient]] = VllmClient
 
-    url: str | Sequence[str]  # http://127.0.0.1:8000; [http://...,...]; auto: from `tandem engines`
-    folder: str  # for addresses and weights: servers see it under the same path
-    transfer: Literal["files", "broadcast"] = "files"  # of whole weights; broadcast: vLLM's own
+    # Addresses such as http://127.0.0.1:8000; auto: those of `tandem engines`.
+    url: str | Sequence[str]
+    folder: str  # folder of addresses and weights; servers see it under the same path
+    # How whole weights are passed: as files, or by vLLM's broadcast.
+    transfer: Literal["files", "broadcast"] = "files"
     in_memory: bool = False  # pass weights through /dev/shm, if servers are local and it has room
     api_key_env: str | None = None  # name of the environment variable with the server's --api-key
     model: str | None = None  # name that the weights are served under; None: the server's first

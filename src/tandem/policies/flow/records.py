@@ -60,10 +60,11 @@ class FlowSampling:
     steps: int  # denoising steps, each a forward pass
     kernel: Kernel = flow_sde  # form of the stochastic steps; `ode`: none is stochastic
     logp: LogProbability | None = gaussian_logp  # log-probability of the stochastic steps
-    schedule: Schedule = linear_shift
+    schedule: Schedule = linear_shift  # noise levels of the steps
     solver: Callable[[Tensor], Solver] | None = None  # solver of the ODE; None: Euler
     stochastic: Choose | None = every_step  # which steps are random; null with `ode`
-    guidance_scale: float = 1.0  # classifier-free; above 1 it takes two forward passes
+    # Scale of classifier-free guidance; above 1 it takes two forward passes.
+    guidance_scale: float = 1.0
     # Pixels along a side, or height and width; None: the prompt's size, or that of training
     resolution: int | tuple[int, int] | None = None
     frames: int | None = None  # frames of a film; None: as in training
@@ -71,9 +72,10 @@ class FlowSampling:
     storage: Storage = "float32"  # dtype of the states recorded for training
     weights: str = LIVE  # live, or the name of a snapshot that samples
     weights_from: int = 0  # updates until which the live weights sample instead
-    max_rows: int = 64  # of one forward pass; affects memory only
+    max_rows: int = 64  # rows of one forward pass; affects only memory
     staleness: Annotated[int, at_least(0)] = 0  # iterations that samples may be ahead of training
-    order: Literal["exact", "ready"] = "exact"  # the iteration's own rows, or any complete rows
+    # exact: the iteration's own rows; ready: any complete rows.
+    order: Literal["exact", "ready"] = "exact"
     engine: EngineOption | None = None  # generates the pictures; None: the policy itself
     deterministic: bool = field(init=False)  # whether no step is random
     dtype: torch.dtype = field(init=False)  # of the recorded states

@@ -34,8 +34,9 @@ class Solver(Protocol):
 def dpm_solver(
     levels: Tensor,
     *,
-    shift: Shift | None = None,  # null: the levels of dynamics/schedule; a number: its own levels
-    order: int = 2,  # of the method: network outputs that a step combines
+    # Shift of the solver's own levels; null: those of dynamics/schedule.
+    shift: Shift | None = None,
+    order: int = 2,  # order of the method: network outputs that a step combines
 ) -> Solver:
     """Multistep DPM-Solver++, arXiv:2211.01095: one call per step.
 
@@ -51,8 +52,9 @@ def dpm_solver(
 def unipc(
     levels: Tensor,
     *,
-    shift: Shift | None = None,  # null: the levels of dynamics/schedule; a number: its own levels
-    order: int = 2,  # of the method: network outputs that a step combines
+    # Shift of the solver's own levels; null: those of dynamics/schedule.
+    shift: Shift | None = None,
+    order: int = 2,  # order of the method: network outputs that a step combines
 ) -> Solver:
     """UniPC, arXiv:2302.04867: one call per step, which also corrects the previous step.
 
@@ -78,7 +80,8 @@ def _multistep(kind: type, levels: Tensor, shift: float | None, order: int) -> S
 def heun(
     levels: Tensor,
     *,
-    shift: Shift | None = 3.0,  # of its own levels, whose last step is tiny; null: the schedule's
+    # Shift of the solver's own levels, whose last step is tiny; null: those of dynamics/schedule.
+    shift: Shift | None = 3.0,
 ) -> Solver:
     """Heun's method: two calls per step, and one for the last, which is tiny with its own levels.
 

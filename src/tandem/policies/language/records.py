@@ -24,18 +24,19 @@ class Sampling:
 
     max_new_tokens: int  # tokens of an answer; a longer one is truncated
     temperature: float = 1.0  # temperature of the logits; 0 takes the most likely token
-    top_p: float = 1.0  # below 1: the most likely tokens with this mass; not for training
-    top_k: int = 0  # above 0: the k most likely tokens; not for training
+    top_p: float = 1.0  # mass of the most likely tokens to sample from; 1: all; training needs 1
+    top_k: int = 0  # the most likely tokens to sample from; 0: all; training needs 0
     stop: Sequence[str] = ()  # a text that ends with one of these is finished
-    max_prompt_tokens: int | None = None  # longer prompts are left out; None: the model's limit
-    max_rows: int = 512  # per forward pass; affects memory alone
+    max_prompt_tokens: int | None = None  # longer prompts are left out; null: the model's limit
+    max_rows: int = 512  # rows of a forward pass; affects only memory
     # The local engine on a GPU records a decoding step and replays it. Without it, launching
     # kernels takes most of the time.
     cuda_graphs: bool = True
-    engine: EngineOption | None = None  # None: local, with the live weights
+    # Engine that samples; null: the policy itself, with live weights.
+    engine: EngineOption | None = None
     staleness: Annotated[int, at_least(0)] = 0  # iterations that samples may be ahead of training
     order: Literal["exact", "ready"] = "exact"  # exact: its own rows; ready: complete groups
-    handover: Handover | None = None  # how an engine gets weights; None: by weights and order
+    handover: Handover | None = None  # how an engine gets weights; null: by weights and order
     # Iterations requested beyond the current one with order=ready; None: half of staleness.
     ahead: Annotated[int, at_least(0)] | None = None
 

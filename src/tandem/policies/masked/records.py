@@ -24,8 +24,9 @@ class MaskedSampling(Sampling):
     dynamics: ClassVar[str] = "masked"
     in_time: ClassVar[bool] = False
 
-    steps: Annotated[int, positive] | None = None  # per answer; None: one per position
-    block_length: Annotated[int, positive] | None = None  # left to right; None: one block
+    steps: Annotated[int, positive] | None = None  # passes per answer; null: one per position
+    # Positions that are filled before the next block; null: all.
+    block_length: Annotated[int, positive] | None = None
     unmask_order: Order = "entropy"  # which hidden positions are unmasked first
     # Instead of `steps`: the positions of lowest entropy, as long as the sum of their entropies
     # minus the largest one is at most this many nats; at least one position.

@@ -35,7 +35,10 @@ def path(rows: HiddenRows, *, trailing: OfSteps = "shown") -> States:
 # Successive steps in one pass, each token from the state that the first of them began with
 @register_answer_likelihood(reads={"when"}, noiseless=True, essential=True)
 def merged_path(
-    rows: HiddenRows, *, shrink: Annotated[int, positive] = 8, trailing: OfSteps = "shown"
+    rows: HiddenRows,
+    *,
+    shrink: Annotated[int, positive] = 8,  # successive steps of the sampler that are one pass
+    trailing: OfSteps = "shown",  # positions after the end; counted: scored as well
 ) -> States:
     """`shrink` successive steps are one pass (TraceRL, arXiv:2509.06949).
     `trailing`: counted scores positions after the end as well; shown only shows them."""
@@ -75,10 +78,12 @@ def replay_states(rows: HiddenRows, read: Tensor) -> States:
 def elbo(
     rows: HiddenRows,
     *,
-    masks: Masks = "coupled",  # coupled: each with its complement, in a second pass
+    # Independent, counted, or coupled: each with its complement, in a second pass.
+    masks: Masks = "coupled",
     states: Annotated[int, positive] = 1,  # levels of a row, each with one mask
     levels: Literal["stratified", "gauss"] = "stratified",  # gauss: fixed nodes, counted masks
-    weighted: bool = True,  # false: the plain mean over states; coupled masks only
+    # true: the bound's weights; false: the plain mean over states, with coupled masks only.
+    weighted: bool = True,
     least: Annotated[float, positive_share]
     | None = None,  # smallest level of independent masks; None: 1 / L
     trailing: Trailing = "hidden",  # positions after the end; counted: scored as well
@@ -121,7 +126,9 @@ def one_step(
 def coupled_tokens(
     rows: HiddenRows,
     *,
+    # Smallest share of the answer that the drawn mask hides.
     low: Annotated[float, inner_share] = 0.2,
+    # Largest share of the answer that the drawn mask hides.
     high: Annotated[float, inner_share] = 0.8,
     trailing: Trailing = "hidden",  # positions after the end; counted: scored as well
     p_mask_prompt: Annotated[float, fraction] = 0.0,  # share of prompt tokens that are hidden

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def tiny_masked(
     *,
-    seed: int,
+    seed: int,  # seed of the new weights
     hidden_size: int = 96,  # width of the residual stream
     num_layers: int = 3,  # number of transformer blocks
     num_heads: int = 4,  # heads of attention

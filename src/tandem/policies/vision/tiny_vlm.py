@@ -22,7 +22,7 @@ PATCH, MERGED = 4, 2  # pixels along a patch, and patches along a token
 
 def tiny_vlm(
     *,
-    seed: int,
+    seed: int,  # seed of the new weights
     hidden_size: int = 96,  # width of the language layers
     num_layers: int = 3,  # blocks of the language model
     tower_size: int = 48,  # width of the vision tower

@@ -28,8 +28,8 @@ class Experts(Films):
         encoder_dtype: Literal["float32", "bfloat16"] = "float32",
         guidance_scale_2: float | None = None,
     ) -> None:
-        """`guidance_scale_2`: of the second transformer, wherever the first is guided. None: the
-        same scale."""
+        """`guidance_scale_2`: guidance scale of the second transformer, wherever the first is
+        guided. None: the same scale."""
         super().__init__(
             resolution=resolution,
             width=width,

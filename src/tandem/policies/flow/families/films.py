@@ -20,7 +20,7 @@ class Films(Pipeline):
         width: int | None = None,
         frames: int = 81,
         max_sequence_length: int = 512,
-        encoder_dtype: Literal["float32", "bfloat16"] = "float32",  # of the text encoders
+        encoder_dtype: Literal["float32", "bfloat16"] = "float32",  # dtype of the text encoders
     ) -> None:
         super().__init__(
             resolution=resolution,

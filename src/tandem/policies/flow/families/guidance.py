@@ -45,7 +45,7 @@ class EmbeddedGuidance(GuidanceInput):
         resolution: int = 512,
         width: int | None = None,
         max_sequence_length: int = 512,
-        encoder_dtype: Literal["float32", "bfloat16"] = "float32",  # of the text encoders
+        encoder_dtype: Literal["float32", "bfloat16"] = "float32",  # dtype of the text encoders
         images: int | None = None,
         embedded_guidance: float | None = usual_guidance,
     ) -> None:

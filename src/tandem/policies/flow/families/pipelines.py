@@ -68,7 +68,7 @@ class Pipeline(ImageConditions, FolderSchedule, TrainedReaders):
         resolution: int = 512,
         width: int | None = None,
         max_sequence_length: int = 256,
-        encoder_dtype: Literal["float32", "bfloat16"] = "float32",  # of the text encoders
+        encoder_dtype: Literal["float32", "bfloat16"] = "float32",  # dtype of the text encoders
         images: int | None = None,
     ) -> None:
         """`max_sequence_length`: tokens after which a text is truncated. `width`: pixels, if

@@ -37,7 +37,13 @@ class TinyFlow:
     latent_shape = (CHANNELS, SIZE, SIZE)
     image_shape = (SIZE, SIZE, CHANNELS)
 
-    def __init__(self, *, seed: int = 0, num_layers: int = 3, num_heads: int = 2) -> None:
+    def __init__(
+        self,
+        *,
+        seed: int = 0,  # seed of the initial weights
+        num_layers: int = 3,
+        num_heads: int = 2,
+    ) -> None:
         """`seed`: that of the initial weights; the word vectors do not depend on it.
         `num_layers`: blocks. `num_heads`: heads of attention, each 32 wide."""
         self.seed, self.num_layers, self.num_heads = seed, num_layers, num_heads
@@ -142,7 +148,12 @@ class TinyUNetFlow(TinyFlow):
 
     lora_targets = ("modulate", "read_words")
 
-    def __init__(self, *, seed: int = 0, channels: Sequence[int] = (32, 64)) -> None:
+    def __init__(
+        self,
+        *,
+        seed: int = 0,  # seed of the initial weights
+        channels: Sequence[int] = (32, 64),  # channels of each level of the U-Net, outermost first
+    ) -> None:
         """`seed`: that of the initial weights. The word vectors do not depend on it.
 
         channels: per level of the U-Net, outermost first; each level halves height and width.

@@ -90,7 +90,11 @@ class TinyUnified(TinyFlow):
 
     patch = PATCH
 
-    def __init__(self, *, seed: int = 0) -> None:
+    def __init__(
+        self,
+        *,
+        seed: int = 0,  # seed of the heads' initial weights
+    ) -> None:
         """`seed`: of the heads' initial weights."""
         super().__init__(seed=seed)
         self.layers: nn.Module | None = None
