@@ -25,13 +25,14 @@ class Columns:
     """Columns of question and answer; `reward_model.ground_truth` is a part of a column. All other
     columns but `id` and `source` become fields."""
 
-    prompt: str  # text, or a list of messages
-    answer: str | None = None
-    chosen: str | None = None  # text, a list of messages that ends with the answer, or a picture
-    rejected: str | None = None  # the worse answer of a preference, like `chosen`
-    picture: str | None = None  # picture to imitate
-    images: str | None = None  # pictures that the question shows, one or a list
-    answer_pattern: str | None = None  # the answer is the first group of its last match
+    prompt: str  # column of the question: a text, or a list of messages
+    answer: str | None = None  # column of the right answer; a.b is field b of column a; null: none
+    # Column of the better answer: a text, messages that end with it, or an image.
+    chosen: str | None = None
+    rejected: str | None = None  # column of the worse answer of a preference, like `chosen`
+    picture: str | None = None  # column of the image to imitate; null: none
+    images: str | None = None  # column of the images that the question shows, one or a list
+    answer_pattern: str | None = None  # pattern whose last match has the answer in its first group
 
     @property
     def by_field(self) -> dict[str, str]:

@@ -26,7 +26,7 @@ def folder(
     pictures: bool = False,
     resize: Resize = None,
     max_size: int | None = None,
-    curriculum: StreamMaker = PromptStream,
+    curriculum: StreamMaker = PromptStream,  # draws the prompts of each iteration
     seed: int,  # seed of the part that is held out, and of the rows that `max_size` keeps
 ) -> Data:
     """Rows of `jsonl`, or lines of `text`, whose source is the name of the folder.

@@ -28,7 +28,7 @@ def hilo(
     width: int = 16,
     guesses: int = 4,  # guesses per game, at least 1
     demonstrations: int = 4096,
-    curriculum: StreamMaker = PromptStream,
+    curriculum: StreamMaker = PromptStream,  # draws the prompts of each iteration
     seed: int,  # seed of the games in the demonstrations
 ) -> Data:
     """Every secret is trained on and evaluated, under noise of its own; the demonstrations are

@@ -31,22 +31,22 @@ class Split:
 
     subset: str | None = None  # the configuration, if a dataset has several
     train: str = "train"  # the split that is trained on
-    eval: str | None = None  # None: `held_out` of the train split
-    test: str | None = None  # None: no test split
+    eval: str | None = None  # split for evaluation; null: `held_out` of the train split
+    test: str | None = None  # split for the final test; null: none
     held_out: float = 0.05  # share of `train` kept for evaluation without `eval`
 
 
 @register_dataset(downloads=True)
 def hub(
     *,
-    name: str,  # on the hub, or a folder of parquet or JSON lines
-    split: Split,
-    columns: Columns,
-    wording: Wording = AS_CHAT,
+    name: str,  # name on the hub, or a folder of parquet or JSON-lines files
+    split: Split,  # splits that are trained on, evaluated and tested
+    columns: Columns,  # columns of the question, the answer and images
+    wording: Wording = AS_CHAT,  # how a question becomes a prompt
     unique: bool = False,
     resize: Resize = None,
     max_size: int | None = None,  # largest number of training prompts; null: no limit
-    curriculum: StreamMaker = PromptStream,
+    curriculum: StreamMaker = PromptStream,  # draws the prompts of each iteration
     seed: int,  # seed of the part that is held out, and of the rows that `max_size` keeps
 ) -> Data:
     """Rows are checked, split and limited like those of `jsonl`.

@@ -25,12 +25,12 @@ TEXT_AND_PICTURE = Columns(prompt="text", picture="image")
 def image_folder(
     *,
     path: str,  # the folder, or a .tar file
-    columns: Columns = TEXT_AND_PICTURE,
+    columns: Columns = TEXT_AND_PICTURE,  # columns of the text, the answer and images
     held_out: float = 0.05,
     negative_prompt: str | None = None,
     resize: Resize = None,
     max_size: int | None = None,
-    curriculum: StreamMaker = PromptStream,
+    curriculum: StreamMaker = PromptStream,  # draws the prompts of each iteration
     seed: int,  # seed of the part that is held out, and of the rows that `max_size` keeps
 ) -> Data:
     """A picture with its text (x.png, x.txt) and the object in x.json is a row with the columns

@@ -24,7 +24,7 @@ def letters(
     *,
     alphabet: str = "ABDEFHKMRSTX",
     demonstrations: int = 2048,
-    curriculum: StreamMaker = PromptStream,
+    curriculum: StreamMaker = PromptStream,  # draws the prompts of each iteration
     seed: int,  # unused: letters and places are listed, not drawn
 ) -> Data:
     """Prompts `letter "A"` for each letter of `alphabet`, which is also the source.

@@ -28,7 +28,7 @@ def maze(
     mazes: int = 2000,
     held_out: int = 64,
     demonstrations: int = 4096,
-    curriculum: StreamMaker = PromptStream,
+    curriculum: StreamMaker = PromptStream,  # draws the prompts of each iteration
     seed: int,  # seed of the mazes and of the demonstrated walks
 ) -> Data:
     """`held_out` mazes for evaluation, as many for the test, and `mazes` for training, without the

@@ -34,15 +34,16 @@ class Dataset:
 
     data: Data
     weight: float = 1.0  # chance per slot: this over the sum of all weights
-    max_size: int | None = None  # of each split that is trained on; None: all
-    rewards: tuple[str, ...] | None = None  # that judge its samples; None: all
+    # Largest number of prompts of each split that is trained on; null: all.
+    max_size: int | None = None
+    rewards: tuple[str, ...] | None = None  # names of the rewards that score its samples; null: all
     eval: bool | int = True  # whether to evaluate it, or on how many prompts at most
 
 
 @register_dataset(mixes=True)
 def mixture(
     *,
-    of: Mapping[str, Dataset],
+    of: Mapping[str, Dataset],  # the datasets, by name
     seed: int,  # seed of the prompts that `max_size` keeps of a dataset
 ) -> Data:
     """The datasets `of`, by name: every source becomes NAME/source, and ids of different datasets

@@ -23,11 +23,11 @@ SCRIPT = Path(__file__).with_name("puzzles.py")
 def reasoning_gym(
     *,
     task: str,  # the name of a task of reasoning-gym, such as chain_sum
-    size: int = 2000,
+    size: int = 2000,  # questions to train on
     held_out: int = 100,
     difficulty: Mapping[str, Any] | None = None,
-    wording: Wording = AS_CHAT,
-    curriculum: StreamMaker = PromptStream,
+    wording: Wording = AS_CHAT,  # how a question becomes a prompt
+    curriculum: StreamMaker = PromptStream,  # draws the prompts of each iteration
     seed: int,  # seed of the questions
 ) -> Data:
     """`size` questions to train on, `held_out` to evaluate and as many to test.

@@ -92,8 +92,8 @@ class Data:
 class Wording:
     """The format of a question for the policy."""
 
-    chat: bool = True  # as a user's message, through the chat template; else as bare text
-    instruction: str | None = None  # added below the question after an empty line
+    chat: bool = True  # true: a user's message, through the chat template; false: bare text
+    instruction: str | None = None  # text added below the question, after an empty line; null: none
 
     def put(self, prompt: Prompt) -> Prompt:
         """The same question in this wording; a prompt that already is a chat stays as it is."""

@@ -46,9 +46,9 @@ class Riddle:
 @register_dataset
 def riddles(
     *,
-    demonstrations: Pictures,
+    demonstrations: Pictures,  # the riddles with an answer and an image, for a warm start
     misread: float = 0.7,
-    curriculum: StreamMaker = PromptStream,
+    curriculum: StreamMaker = PromptStream,  # draws the prompts of each iteration
     seed: int,  # seed of the riddles that are held out, and of the errors in demonstrations
 ) -> Data:
     """Twelve pairs of a colour and a shape, each in eight riddles: two clues for either, in either

@@ -35,7 +35,7 @@ def jsonl(
     path: str,  # the file of JSON lines that is trained on
     eval_path: str | None = None,
     test_path: str | None = None,  # a file for the third split; null: there is none
-    held_out: float = 0.05,
+    held_out: float = 0.05,  # share of the rows kept for evaluation without `eval_path`
     pictures: bool = False,
     resize: Resize = None,
     max_size: int | None = None,
@@ -82,7 +82,7 @@ def text(
     held_out: float = 0.05,  # share of the lines kept for evaluation without `eval_path`
     negative_prompt: str | None = None,
     max_size: int | None = None,
-    curriculum: StreamMaker = PromptStream,
+    curriculum: StreamMaker = PromptStream,  # draws the prompts of each iteration
     seed: int,  # seed of the part that is held out, and of the lines that `max_size` keeps
 ) -> Data:
     """Each line is a prompt, stripped of surrounding white space, and all share one

@@ -34,9 +34,9 @@ class Pictures:
 @register_dataset(pairs_in="shapes_pairs", judges="pictures")
 def shapes(
     *,
-    demonstrations: Pictures,
+    demonstrations: Pictures,  # the images with prompts, for a warm start
     held_out: Sequence[str] = (),
-    curriculum: StreamMaker = PromptStream,
+    curriculum: StreamMaker = PromptStream,  # draws the prompts of each iteration
     seed: int,
 ) -> Data:
     """Prompts for all twelve colour-shape pairs; no demonstration shows a `held_out` pair.

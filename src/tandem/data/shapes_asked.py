@@ -41,11 +41,11 @@ class Answers:
 @register_dataset(judges="texts")
 def shapes_asked(
     *,
-    demonstrations: Answers,
+    demonstrations: Answers,  # the questions with answers, for a warm start
     held_out: Sequence[str] = (),
     held_out_renderings: int = 4,
     mosaics: int = 256,
-    curriculum: StreamMaker = PromptStream,
+    curriculum: StreamMaker = PromptStream,  # draws the prompts of each iteration
     seed: int,  # seed of held-out renderings, mosaics and the errors in demonstrations
 ) -> Data:
     """Questions for the colour of a picture, its shape, or both, and for the number of pictures of

@@ -23,10 +23,10 @@ Pair = tuple[str, str]  # colour and shape
 @register_dataset(judges="pictures")
 def shapes_pairs(
     *,
-    demonstrations: Pictures,
+    demonstrations: Pictures,  # the images with prompts, for a warm start
     pairs: int = 4096,
     held_out: Sequence[str] = (),
-    curriculum: StreamMaker = PromptStream,
+    curriculum: StreamMaker = PromptStream,  # draws the prompts of each iteration
     seed: int,  # seed of the rejected pictures and of the errors in demonstrations
 ) -> Data:
     """The data of `shapes`, and `pairs` prompts of it with a chosen and a rejected picture.

@@ -25,9 +25,9 @@ PERMUTED = 1 << 17  # sets up to this size are permuted as a whole; larger ones 
 class Lengths:
     """Strings of `shortest` to `longest` letters, `count` of each length."""
 
-    shortest: int
-    longest: int
-    count: int
+    shortest: int  # letters of the shortest strings
+    longest: int  # letters of the longest strings
+    count: int  # strings of each length
 
     def __post_init__(self) -> None:
         if not 1 <= self.shortest <= self.longest <= 18 or self.count < 1:
@@ -55,7 +55,7 @@ def sort_ladder(
     demonstrations: Lengths,
     prompts: Lengths,
     held_out: int = 32,
-    curriculum: StreamMaker = PromptStream,
+    curriculum: StreamMaker = PromptStream,  # draws the prompts of each iteration
     seed: int,
 ) -> Data:
     """Demonstrations show short strings; longer ones must be learned by RL. A source is a length:
@@ -89,7 +89,7 @@ def sort_letters(
     lengths: Lengths,
     corrupted: float = 0.6,
     held_out: int = 100,
-    curriculum: StreamMaker = PromptStream,
+    curriculum: StreamMaker = PromptStream,  # draws the prompts of each iteration
     seed: int,  # seed of the split of strings, and of the errors in demonstrations
 ) -> Data:
     """The smoke test: demonstrations show every length, but a `corrupted` share of them swaps two
@@ -112,12 +112,12 @@ def sort_letters(
 @register_dataset(judges="texts")
 def sort_pairs(
     *,
-    lengths: Lengths,
+    lengths: Lengths,  # lengths of the strings, and how many of each
     pairs: int = 4000,
     corrupted: float = 0.6,
     held_out: int = 80,
     tries: int = 16,
-    curriculum: StreamMaker = PromptStream,
+    curriculum: StreamMaker = PromptStream,  # draws the prompts of each iteration
     seed: int,  # seed of the split of strings, the errors in demonstrations, and the pairs
 ) -> Data:
     """The prompts of `sort_letters`, `pairs` of them with two answers: the right one, and the first

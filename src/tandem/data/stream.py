@@ -112,7 +112,13 @@ class Curriculum(PromptStream):
     """
 
     def __init__(
-        self, prompts: Sequence[Prompt], *, seed: int, floor: float = 0.03, decay: float = 0.8
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        seed: int,
+        # Added to p (1 - p), p the success rate of a source, so that every source is drawn.
+        floor: float = 0.03,
+        decay: float = 0.8,
     ) -> None:
         super().__init__(prompts, seed=seed)
         if floor <= 0 or not 0 <= decay < 1:

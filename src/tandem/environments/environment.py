@@ -46,15 +46,19 @@ class Environment:
 
     def __init__(
         self,
-        world: World | Callable[..., Said],
+        world: World | Callable[..., Said],  # what the policy acts in: it answers each move
         *,
+        # Largest number of moves of an episode, which is then truncated.
         max_turns: Annotated[int, positive] = 8,
+        # Largest number of tokens of an episode, with the world's messages; null: the model's.
         max_tokens: Annotated[int, positive] | None = 8192,
+        # Largest number of tokens of a message; the middle of longer ones is removed.
         max_observation_tokens: Annotated[int, at_least(8)] = 1024,
+        # Seconds of one call of the world; null: no limit, in the training thread.
         timeout: Annotated[float, positive] | None = 30.0,
-        attempts: Annotated[int, positive] = 2,
-        at_once: Annotated[int, positive] = 64,
-        shared_noise: bool = False,
+        attempts: Annotated[int, positive] = 2,  # how often an episode is begun before it is lost
+        at_once: Annotated[int, positive] = 64,  # largest number of concurrent calls of the world
+        shared_noise: bool = False,  # true: the world answers equal moves of a group alike
     ) -> None:
         self.world = OfMoves(world) if callable(world) else world
         self.about = self.world.describe()

@@ -52,7 +52,7 @@ class OpenEnv:
         token_env: str | None = None,
         fields: Fields | None = None,
         reset: Mapping[str, object] | None = None,
-        limits: SessionLimits | None = None,
+        limits: SessionLimits | None = None,  # seconds and bytes of a session
         breaker: Breaker | None = None,
     ) -> None:
         if find_spec("websockets") is None:

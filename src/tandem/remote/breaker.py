@@ -19,8 +19,9 @@ class Breaker:
     Threads may share it: concurrent calls that fail count as one failure.
     """
 
-    failures: int = 5
-    pause: float = 30.0  # seconds
+    failures: int = 5  # failures in a row that open it: no calls are made
+    pause: float = 30.0  # seconds between the probes that may close it
+    # Function of the current time in seconds, for tests.
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
     _in_a_row: int = field(default=0, init=False, repr=False)
     _counted: int = field(default=0, init=False, repr=False)  # failures in total

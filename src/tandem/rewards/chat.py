@@ -25,12 +25,13 @@ Question = Sequence[str | Tensor]  # texts and pictures, uint8 [H, W, 3], in rea
 class Chat:
     """The address of a model, its name, and the limits of a request."""
 
-    url: str  # with the /v1 that most servers have
-    model: str
+    url: str  # address of the server, with the /v1 that most have
+    model: str  # name of the model on the server
     api_key_env: str | None = "OPENAI_API_KEY"  # environment variable of the key, never the key
-    body: Mapping[str, Any] = field(default_factory=dict)  # sent beside the messages
-    concurrency: int = 16  # questions at a time
-    limits: Limits = field(default_factory=Limits)
+    # Further fields of the request, such as temperature.
+    body: Mapping[str, Any] = field(default_factory=dict)
+    concurrency: int = 16  # concurrent questions
+    limits: Limits = field(default_factory=Limits)  # seconds and bytes of a request
     retries: Retries = field(default_factory=Retries)
     breaker: Breaker = field(default_factory=Breaker)
     endpoint: Endpoint = field(init=False, repr=False)

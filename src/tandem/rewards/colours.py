@@ -23,7 +23,7 @@ class ColourNamer:
 
     def __init__(
         self,
-        path: str,  # of a CLIP model: a folder, or a name on the hub
+        path: str,  # a CLIP model: a folder, or a name on the hub
         *,
         processor: str | None = None,
         batch_size: int = 16,  # pictures per pass of the model; affects memory only

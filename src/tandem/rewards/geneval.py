@@ -28,9 +28,9 @@ ColourNamer = Callable[
 class Limits:
     """Thresholds for detections. GenEval's numbers."""
 
-    threshold: float = 0.3  # least score of a detection
-    counting_threshold: float = 0.9  # the same for rows whose `tag` is counting
-    max_objects: int = 16  # of one name, those of the highest score
+    threshold: float = 0.3  # lowest score of a detection that counts
+    counting_threshold: float = 0.9  # lowest score for rows whose `tag` is counting
+    max_objects: int = 16  # most objects of one name: those of the highest score
     max_overlap: float = 1.0  # intersection over union from which the lower score is dropped
 
 
@@ -49,7 +49,12 @@ class GenEval:
     """
 
     def __init__(
-        self, detector: Detector, colours: ColourNamer, *, rule: Rule, limits: Limits | None = None
+        self,
+        detector: Detector,  # model that finds objects in an image
+        colours: ColourNamer,  # model that names the colour of an object
+        *,
+        rule: Rule,  # score of the objects found
+        limits: Limits | None = None,  # which detections count
     ) -> None:
         self.detector, self.colours = detector, colours
         self.rule, self.limits = rule, limits or Limits()

@@ -45,7 +45,8 @@ class GenEval2(Asked):
         self,
         path: str,
         *,
-        rule: Rule = geometric,
+        rule: Rule = geometric,  # score of the probabilities that the answers are right
+        # The question to the model; {text} is one of the row's.
         question: str = "{text} Answer in one word.",
         batch_size: int = 16,
         dtype: Literal["float32", "bfloat16", "float16"] = "float32",

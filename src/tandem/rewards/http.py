@@ -32,7 +32,7 @@ class HttpReward:
         *,
         url: str,
         token_env: str | None = "TANDEM_REWARD_TOKEN",
-        limits: Limits | None = None,
+        limits: Limits | None = None,  # seconds and bytes of a request
         retries: Retries | None = None,
         breaker: Breaker | None = None,
     ) -> None:

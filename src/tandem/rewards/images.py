@@ -22,7 +22,12 @@ from tandem.types import Prompt, is_film
 
 
 @register_reward(judges="pictures")
-def jpeg_compressibility(output: Tensor, prompt: Prompt, *, quality: int = 95) -> float:
+def jpeg_compressibility(
+    output: Tensor,
+    prompt: Prompt,
+    *,
+    quality: int = 95,  # quality of the JPEG, 1 to 95
+) -> float:
     """Minus the size as a JPEG, in kB (1000 bytes): smooth pictures score high.
 
     Source: DDPO, arXiv:2305.13301. `output`: uint8 [H, W, 3]. `quality`: of the
@@ -32,7 +37,12 @@ def jpeg_compressibility(output: Tensor, prompt: Prompt, *, quality: int = 95) -
 
 
 @register_reward(judges="pictures")
-def jpeg_incompressibility(output: Tensor, prompt: Prompt, *, quality: int = 95) -> float:
+def jpeg_incompressibility(
+    output: Tensor,
+    prompt: Prompt,
+    *,
+    quality: int = 95,  # quality of the JPEG, 1 to 95
+) -> float:
     """The size as a JPEG, in kB (1000 bytes): rich pictures score high.
 
     Source: DDPO, arXiv:2305.13301. `output`: uint8 [H, W, 3]. `quality`: of the
@@ -52,7 +62,11 @@ def jpeg_size(picture: Tensor, quality: int) -> float:
 
 @register_reward(judges="pictures")
 def colour_share(
-    output: Tensor, prompt: Prompt, *, palette: Mapping[str, tuple[int, int, int]]
+    output: Tensor,
+    prompt: Prompt,
+    *,
+    # Red, green and blue of each colour, 0 to 255, by name.
+    palette: Mapping[str, tuple[int, int, int]],
 ) -> float | None:
     """Share of the pixels that are nearer to a colour the prompt names than to any other.
 
@@ -120,7 +134,7 @@ def nearest_rendering(
     outputs: Sequence[Tensor],
     prompts: Sequence[Prompt],
     *,
-    renderings: Mapping[str, Tensor],
+    renderings: Mapping[str, Tensor],  # images that show a prompt, by its answer, else its text
     smooth: float = 0.5,
     width: Annotated[float, positive] = 0.1,
     limit: float = 0.12,
@@ -145,7 +159,7 @@ def crisp_rendering(
     outputs: Sequence[Tensor],
     prompts: Sequence[Prompt],
     *,
-    renderings: Mapping[str, Tensor],
+    renderings: Mapping[str, Tensor],  # images that show a prompt, by its answer, else its text
     margin: Annotated[float, positive] = 0.08,
     close: float = 0.06,
     limit: Annotated[float, positive] = 0.12,

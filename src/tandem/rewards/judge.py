@@ -48,8 +48,8 @@ def single(
     outputs: Sequence[Output],
     prompts: Sequence[Prompt],
     *,
-    chat: Chat,
-    template: Template,
+    chat: Chat,  # the judge: its address, its name and limits
+    template: Template,  # the question to the judge
     scale: tuple[float, float] = (0.0, 10.0),
 ) -> list[float | Exception]:
     """The final `Score: x` of the judge for each output, on the scale from worst to best."""
@@ -72,8 +72,8 @@ def pairs(
     seconds: Sequence[Output],
     prompts: Sequence[Prompt],
     *,
-    chat: Chat,
-    template: Template,
+    chat: Chat,  # the judge: its address, its name and limits
+    template: Template,  # the question to the judge
 ) -> list[float | Exception]:
     """1 if the judge ends with `Verdict: A` (the first output), 0 with B, 0.5 for a tie."""
     questions = []
@@ -93,8 +93,8 @@ def groups(
     outputs: Sequence[Sequence[Output]],
     prompts: Sequence[Prompt],
     *,
-    chat: Chat,
-    template: Template,
+    chat: Chat,  # the judge: its address, its name and limits
+    template: Template,  # the question to the judge
 ) -> list[list[float] | list[None] | Exception]:
     """From 1 for the best of a group down to 0, by the judge's final `Ranking: 2 > 1 > 3`.
 

@@ -158,11 +158,13 @@ class Reward:
 
     def __init__(
         self,
-        function: Callable,
+        function: Callable,  # function of outputs and prompts that gives the numbers
         *,
         weight: float = 1.0,  # factor in the sum of rewards; 0: measured, never trained on
+        # Lowest and highest number, mapped to -1 to 1; null: as they are.
         range: tuple[float, float] | None = None,
-        batch_size: int | None = None,
+        batch_size: int | None = None,  # samples of a call of a batched function; null: all
+        # Seconds of a call; its rows are then missing; null: no limit.
         timeout: float | None = None,
         frames: int | None = None,
         of_frames: OfFrames = "mean",

@@ -35,8 +35,8 @@ class Template:
     """The question to a judge. A placeholder `{name}` is filled literally and once: placeholders in
     inserted text are not replaced. `file` takes precedence over `text`."""
 
-    text: str = ""
-    file: Path | None = None
+    text: str = ""  # the question, with placeholders such as {prompt}
+    file: Path | None = None  # a file with the question, instead of `text`
     parts: tuple[str, ...] = field(init=False, repr=False)  # text, name, text, name, ... text
 
     def __post_init__(self) -> None:

@@ -73,12 +73,22 @@ def max_length(output: str, prompt: Prompt, *, limit: Annotated[int, positive]) 
 
 
 @register_reward(judges="texts")
-def target_length(output: str, prompt: Prompt, *, target: Annotated[int, positive]) -> float:
+def target_length(
+    output: str,
+    prompt: Prompt,
+    *,
+    target: Annotated[int, positive],  # characters of an output that scores 1
+) -> float:
     """1 - |characters - target| / target, at least 0."""
     return max(0.0, 1 - abs(len(output) - target) / target)
 
 
 @register_reward(judges="texts")
-def format(output: str, prompt: Prompt, *, pattern: str) -> float:
+def format(
+    output: str,
+    prompt: Prompt,
+    *,
+    pattern: str,  # regular expression that the whole output must match
+) -> float:
     """1 if the whole output matches `pattern` (`.` also matches line ends), else 0."""
     return float(re.fullmatch(pattern, output, re.DOTALL) is not None)

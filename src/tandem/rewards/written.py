@@ -14,7 +14,11 @@ from tandem.types import WRITTEN, Prompt
 class Written:
     """A reward of a text by itself, of the sample of a chain: its output is the picture."""
 
-    def __init__(self, function: Callable[[str, Prompt], float | None]) -> None:
+    def __init__(
+        self,
+        # Reward of a text that scores the text behind an image.
+        function: Callable[[str, Prompt], float | None],
+    ) -> None:
         self.function = function
 
     def __call__(self, output: Tensor, prompt: Prompt) -> float | None:
