@@ -75,11 +75,13 @@ class Collapse:
     None: the measure is ignored.
     """
 
-    diversity: float | None = 0.2  # share of its first value
-    colour_entropy: float | None = 0.5  # share of its first value
-    edge_density: float | None = 0.4  # share of its first value
-    dark: float | None = 0.25  # change of the share, up or down
-    distance: float | None = 3.0  # from the start, in units of the first diversity
+    diversity: float | None = 0.2  # share of its first value below which it warns; null: never
+    colour_entropy: float | None = 0.5  # share of its first value below which it warns; null: never
+    edge_density: float | None = 0.4  # share of its first value below which it warns; null: never
+    # Change of the share of dark pixels, up or down, that warns; null: never.
+    dark: float | None = 0.25
+    # Distance from the first images, in units of their diversity, that warns.
+    distance: float | None = 3.0
 
     def __post_init__(self) -> None:
         for name, limit in asdict(self).items():

@@ -45,9 +45,9 @@ class Evaluation(ABC):
     """The metrics on held-out prompts, and how often they are measured."""
 
     every: Size | None  # iterations between two evaluations; None: never
-    prompts: Size | None  # None: all
-    samples: Size  # of each prompt
-    pass_at: Annotated[tuple[int, ...], positive]  # at the start and the end of a run
+    prompts: Size | None  # held-out prompts; null: all
+    samples: Size  # samples of each prompt
+    pass_at: Annotated[tuple[int, ...], positive]  # k of pass@k, before and after the run
     metric: str | None = None  # the reward that defines correctness; None: the first one
     threshold: float | None = 1.0  # reward of a right answer, unweighted; None: none is defined
     rows: Size = 16  # prompts in the sample table
@@ -84,8 +84,8 @@ class Answers(Evaluation):
 
     temperatures: tuple[float, ...]  # the first one is used for pass@k, lengths and tables
     top_p: float = 1.0  # mass kept of the sampled answers; training samples are never truncated
-    top_k: int = 0  # 0: all tokens
-    drift: Drift = field(default_factory=Drift)
+    top_k: int = 0  # tokens that sampled answers choose from; 0: all
+    drift: Drift = field(default_factory=Drift)  # changes of the texts that give a warning
 
     def __post_init__(self) -> None:
         if not self.temperatures or min(self.temperatures) <= GREEDY:
@@ -124,7 +124,7 @@ class Answers(Evaluation):
 class UnmaskedAnswers(Answers):
     """Masked texts: like other texts, and greedily with other numbers of steps."""
 
-    steps: Annotated[tuple[int, ...], positive] = ()
+    steps: Annotated[tuple[int, ...], positive] = ()  # numbers of steps of further greedy answers
 
     def passes(self, own: MaskedSampling, *, full: bool) -> list[EvalMode]:
         greedy = replace(own, temperature=GREEDY, top_p=1.0, top_k=0)
@@ -146,15 +146,15 @@ class Pictures(Evaluation):
     """Pictures: by the ODE, as a model is normally used, and by the sampling of training."""
 
     steps: Annotated[int, at_least(1)]  # denoising steps of the ODE
-    guidance_scale: float  # under the ODE
-    # Pixels along a side under the ODE; None: as in training
+    guidance_scale: float  # guidance scale of the ODE; 1: no guidance
+    # Pixels along a side under the ODE; null: as in training.
     resolution: Annotated[int, at_least(1)] | None = None
-    # Of a film under the ODE; None: as in training
+    # Frames of a video under the ODE; null: as in training.
     frames: Annotated[int, at_least(1)] | None = None
     solver: Callable[[Tensor], Solver] | None = None  # solver of the ODE; None: Euler
     weights: Literal["live", "ema"] = "live"  # ema: the average that model.ema keeps
     columns: Annotated[int, at_least(1)] = 8  # pictures of each prompt in the grid
-    collapse: Collapse = field(default_factory=Collapse)
+    collapse: Collapse = field(default_factory=Collapse)  # changes of images that warn
 
     def __post_init__(self) -> None:
         if self.guidance_scale < 1:
@@ -227,7 +227,7 @@ class Pictures(Evaluation):
 class WrittenPictures(Pictures):
     """Pictures of a chain, each with its own text."""
 
-    temperature: Annotated[float, at_least(0)] = 1.0  # of the texts under the ODE; 0: greedy
+    temperature: Annotated[float, at_least(0)] = 1.0  # temperature of the texts; 0: greedy
 
     def passes(self, own: ChainSampling, *, full: bool) -> list[EvalMode]:
         modes = Pictures.passes(self, own.picture, full=full)

@@ -30,10 +30,14 @@ class Drift:
     None: the measure is ignored.
     """
 
-    repetition: Annotated[float, at_least(0)] | None = 0.2  # increase of the share of n-grams
-    other_script: Annotated[float, at_least(0)] | None = 0.1  # increase of the share of letters
-    format_share: Annotated[float, at_least(0)] | None = 0.3  # increase of the share of characters
-    length: Annotated[float, at_least(1)] | None = 4.0  # factor of change, longer or shorter
+    # Increase of the share of repeated n-grams that warns; null: never.
+    repetition: Annotated[float, at_least(0)] | None = 0.2
+    # Increase of the share of letters of other scripts that warns; null: never.
+    other_script: Annotated[float, at_least(0)] | None = 0.1
+    # Increase of the share of format characters that warns; null: never.
+    format_share: Annotated[float, at_least(0)] | None = 0.3
+    # Factor of the length, longer or shorter, that warns; null: never.
+    length: Annotated[float, at_least(1)] | None = 4.0
     n: Annotated[int, positive] = 4  # words of an n-gram
     # Markers of the template around an answer.
     markers: tuple[str, ...] = ("<think>", "</think>", "<answer>", "</answer>", "\\boxed{")

@@ -63,7 +63,8 @@ class Guards:
     max_mismatch: Annotated[float, at_least(0)] = 0.05
     non_finite: str = "stop"  # stop: end the run; skip:k: tolerate k in a row
     no_signal: Annotated[int, positive] = 5  # iterations in a row whose advantages are all 0
-    max_missing_rewards: Annotated[float, fraction] = 0.1  # of an iteration's samples
+    # Largest share of an iteration's samples without a score.
+    max_missing_rewards: Annotated[float, fraction] = 0.1
     # What happens if the trained reward rises and a judge falls, for this many evaluations in a row
     # (warn is warn:2); None: no check.
     hacking: str | None = "warn"

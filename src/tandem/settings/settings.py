@@ -38,7 +38,7 @@ class Checkpoints:
     """How often a checkpoint is written, in iterations, and how many of them are kept."""
 
     every: Size  # iterations between two checkpoints
-    keep: Size
+    keep: Size  # the newest checkpoints that are kept; older ones are removed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +51,11 @@ class Dynamics:
     preference_scale: float  # nats of a whole sample per unit of a preference temperature
     entropy_scale: float  # factor of the coefficient of an entropy bonus
     horizon: int  # largest number of steps of a sample
-    kl: Callable
-    # Only for flow models.
-    latent_size: int | None = None  # dimensions of a state
-    # Scales of denoising steps, also in a chain with a text.
+    kl: Callable  # distance to the reference that algorithm.kl uses
+    latent_size: int | None = None  # dimensions of a state of a flow model
+    # Factor of clip numbers of a denoising step, also in a chain with a text.
     step_clip_scale: float | None = None
-    step_kl: Callable | None = None
+    step_kl: Callable | None = None  # distance of denoising steps to the reference
     kernel: Callable | None = None  # the random step
     logp: Callable | None = None  # log-probability of a random step
     schedule: Callable | None = None  # noise levels of the steps
@@ -68,17 +67,19 @@ class Dynamics:
 class Devices:
     """The arguments of Lightning's Trainer that a user may choose."""
 
-    accelerator: Literal["auto", "cpu", "gpu", "mps"]
+    accelerator: Literal["auto", "cpu", "gpu", "mps"]  # kind of device
     devices: int | list[int] | Literal["auto"]  # devices of each node
-    num_nodes: Size
+    num_nodes: Size  # number of machines
+    # How ranks share a model: ddp copies it, fsdp2 shards it.
     strategy: Literal["auto", "ddp", "fsdp2"]
-    # Of the forward passes; losses and statistics have their own.
+    # Precision of the forward passes; losses and statistics have their own.
     precision: Precision = field(metadata=key(resumable=True))
-    # Of all float32 matrix products and convolutions in the process.
+    # Precision of all float32 matrix products and convolutions in the process.
     float32_matmul_precision: Literal["highest", "high"] = field(
         default="highest", metadata=key(resumable=True)
     )
-    timeout: Annotated[float, waiting] = 1800.0  # seconds
+    # Seconds that a rank waits for the others in one collective.
+    timeout: Annotated[float, waiting] = 1800.0
     # Parts kept in host memory between uses: those of `Description.offloads`, and "optimizer".
     offload: list[str] = field(default_factory=list, metadata=key(resumable=True))
 
@@ -117,12 +118,16 @@ class Settings:
     max_tokens_per_microbatch: Size | None = field(metadata=key(resumable=True, compared=False))
     micro_batch_size: Size | None = field(metadata=key(resumable=True, compared=False))
     max_grad_norm: Annotated[float, positive]
-    parameters: Annotated[float, positive] | None = field(metadata=key(shared=True))  # of the model
+    # Number of the model's parameters.
+    parameters: Annotated[float, positive] | None = field(metadata=key(shared=True))
     threads: Size | None = field(metadata=key(compared=False))
+    # How, and how often, held-out prompts are measured.
     evaluation: Answers | Pictures = field(metadata=key(weights=False, resumable=True))
+    # How often checkpoints are written, and how many are kept.
     checkpoints: Checkpoints = field(metadata=key(weights=False, resumable=True, compared=False))
     guards: Guards = field(metadata=key(resumable=True))
-    dynamics: Dynamics
+    dynamics: Dynamics  # how a policy takes a step
+    # Devices, and how they share a model.
     trainer: Devices = field(metadata=key(resumable=True, compared=False))
     warm_start: list[str] | None = field(metadata=key(start=True))  # overrides of a run to train
     continue_from: str | None = field(metadata=key(start=True))  # a run directory
@@ -130,11 +135,13 @@ class Settings:
     evaluate: bool = field(metadata=key(resumable=True, compared=False, mirrored=False))
     estimate: bool = field(metadata=key(compared=False, mirrored=False))
     dry_run: bool = field(metadata=key(resumable=True, compared=False, mirrored=False))
-    # The code that a warm start uses is part of its name.
+    # Modules of the user that are imported first; a warm start's name depends on their code.
     plugins: list[str] = field(metadata=key(**AT_HOME, shared=True))
     run_dir: str = field(metadata=key(**AT_HOME))
-    sweep_dir: str | None = field(metadata=key(**AT_HOME))  # of the sweep that the run belongs to
-    overrides: list[str] = field(metadata=key(**AT_HOME))  # of the command line that started it
+    # Folder of the sweep that the run belongs to.
+    sweep_dir: str | None = field(metadata=key(**AT_HOME))
+    # Words of the command line that started it.
+    overrides: list[str] = field(metadata=key(**AT_HOME))
     cache_dir: str = field(metadata=key(**AT_HOME, shared=True, resumable=True))
     choices: Mapping[str, str | None] = field(metadata=key(**AT_HOME))  # group -> its option
     replaced: Mapping[str, list[str]] = field(metadata=key(**AT_HOME))  # numbers of replaced parts

@@ -43,8 +43,8 @@ class Reprompted(Wrapper):
     Source: SDPO, arXiv:2601.20802; SDFT, arXiv:2601.19897.
     """
 
-    of: Strategy
-    reprompt: Reprompt
+    of: Strategy  # the strategy that samples
+    reprompt: Reprompt  # makes the prompt that a teacher reads
 
     def own_facts(self, declared: Facts) -> Facts:
         inner = facts_of(self.of)
@@ -94,8 +94,8 @@ def successful_peer(
     outputs: Sequence[str],
     scores: Sequence[float],
     *,
-    success: float = 0.5,
-    template: str = SHOWN,  # with {prompt} and {solution}
+    success: float = 0.5,  # lowest score of an answer that is shown
+    template: str = SHOWN,  # text with {prompt} and {solution}
 ) -> list[Prompt | None]:
     """The next answer of the group, cyclically, that scored `success` or more, excluding the
     sample itself; None if there is none.
@@ -114,7 +114,11 @@ def successful_peer(
 # The demonstration that comes with the prompt (SDFT, OPSD)
 @register_reprompt
 def demonstration(
-    prompt: Prompt, outputs: Sequence[str], scores: Sequence[float], *, template: str = EXAMPLE
+    prompt: Prompt,
+    outputs: Sequence[str],
+    scores: Sequence[float],
+    *,
+    template: str = EXAMPLE,  # text with {prompt} and {solution}
 ) -> list[Prompt | None]:
     """The prompt with the answer in the data, put together by `template`, which holds {prompt} and
     {solution}; None for a prompt without an answer.

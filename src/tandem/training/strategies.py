@@ -102,7 +102,8 @@ def mixed(
     source: RolloutSource,
     prompts: Slots,
     *,
-    sampled: Annotated[float, fraction] = 0.5,  # share of iterations; published
+    # Share of iterations that sample, the others imitate; published: 0.5.
+    sampled: Annotated[float, fraction] = 0.5,
 ) -> tuple[Rollout, Scores]:
     """Samples with probability `sampled`, else demonstrations, for a whole iteration.
 
@@ -139,9 +140,9 @@ def dynamic_sampling(
     source: RolloutSource,
     prompts: Slots,
     *,
-    metric: str | None = None,
-    max_rounds: Annotated[int, positive],
-    tolerance: Annotated[float, at_least(0)] = 1e-6,  # scores that differ by less tie
+    metric: str | None = None,  # name of the reward part that must differ; null: the first one
+    max_rounds: Annotated[int, positive],  # largest number of draws in an iteration
+    tolerance: Annotated[float, at_least(0)] = 1e-6,  # difference of scores below which they tie
 ) -> tuple[Rollout, Scores]:
     """Groups whose scores differ, as many as there were prompts (DAPO, arXiv:2503.14476).
 
