@@ -224,7 +224,7 @@ def test_help_of_a_group_lists_its_options_and_of_a_key_what_it_takes():
     assert text == help_of(["algorithm=dapo", "algorithm/loss"])
     (own,) = (row for row in help_of(["guards"]).splitlines() if ".no_signal=" in row)
     assert own.split(maxsplit=1)[1] == (
-        "int, must be positive; iterations in a row whose advantages are all 0"
+        "int, must be positive; iterations in a row with all advantages 0 after which the run ends"
     )
 
 
@@ -259,7 +259,10 @@ def test_help_of_a_key_says_what_it_means_who_set_it_and_who_reads_it():
 @pytest.mark.parametrize(
     ("asked", "row"),
     [
-        ("guards.no_signal", "meaning     iterations in a row whose advantages are all 0"),
+        (
+            "guards.no_signal",
+            "meaning     iterations in a row with all advantages 0 after which the run ends",
+        ),
         ("guards.no_signal", "on resume   may change"),
         ("seed seed=3", "set by      the command line: 3"),
         ("seed", "on resume   keeps its value"),
@@ -274,7 +277,8 @@ def test_help_of_a_key_says_what_it_means_who_set_it_and_who_reads_it():
         # Of a file that the model's file includes at another place.
         (
             "model.picture.negative_prompt model=tiny_chain",
-            "meaning     used by guidance if a prompt has none; may be empty",
+            "meaning     negative prompt of guidance for prompts without one; may be empty; "
+            "null: none",
         ),
         # Of a record in a mapping, and of a name that the user gave.
         (
@@ -289,7 +293,7 @@ def test_help_of_a_key_says_what_it_means_who_set_it_and_who_reads_it():
             "reward.judge.function.chat.body.max_tokens reward=judge "
             "reward.judge.function.chat.url=http://127.0.0.1:8000/v1 "
             "reward.judge.function.chat.model=judge",
-            "meaning     one of body: sent with the messages",
+            "meaning     one of body: further fields of a request",
         ),
     ],
 )
