@@ -127,7 +127,7 @@ class Algorithm:
 
     @cached_property
     def resting_objective(self) -> Objective:
-        """The objective of iterations in which the policy is not trained."""
+        """The objective of iterations that train only the critic, or networks beside the policy."""
         if self.networks:
             return Matching(self.terms_beside)
         return Coupled({"value": self.critic.term}, old_policy=self.old_logprobs)
@@ -144,7 +144,7 @@ class Algorithm:
 
     @property
     def rates(self) -> dict[str, float]:
-        """Learning rates of the parts of a policy with their own, by name."""
+        """Learning rates by the name of the part that has its own: segments, networks, critic."""
         learning = {name: part for name, part in self.segments.items() if not part.frozen}
         own = {name: part.lr for name, part in learning.items() if part.lr is not None}
         own |= {name: network.lr for name, network in self.networks.items()}
@@ -193,7 +193,7 @@ class Algorithm:
         return any("behaviour_logp" in facts_of(part).reads for part in parts)
 
     def experience(self, scores: Scores, rollout: Rollout) -> Experience:
-        """Shape the scores, then compare them over the rows of all ranks."""
+        """Rows ready for training: scores are shaped, then compared over the rows of all ranks."""
         if self.shapes_scores:
             scores, rollout = self.truncation_handling(scores, rollout)
         if self.objective == "denoising":

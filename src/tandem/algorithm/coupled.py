@@ -40,7 +40,7 @@ def entropy_bonus(batch: CoupledBatch) -> Tensor:
 
 
 class Coupled(Objective):
-    """Terms over the log-probabilities of sampled steps."""
+    """The sum of terms whose losses read log-probabilities of sampled steps."""
 
     def __init__(
         self,
@@ -92,8 +92,8 @@ class Coupled(Objective):
         return replace(batch, old_logp=torch.where(batch.mask, old_logp, 0))
 
     def measure(self, batch: CoupledBatch, rows: Experience) -> dict[str, Metric]:
-        """Metrics. Rows without advantage count only in the KL to the reference, whether they were
-        skipped or ran for another term: metrics must not depend on which.
+        """The metrics of a batch. Rows without advantage count only in the KL to the reference, so
+        that metrics do not depend on whether they were skipped or ran for another term.
         """
         metrics = reference_metrics(batch, rows.rollout.old_kl_to_ref)
         if batch.teacher_logp is not None or batch.divergence is not None:

@@ -20,7 +20,7 @@ from tandem.types import Rollout, Scores
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Critic:
-    """The loss, targets and warm-up of the values."""
+    """The training of a critic: the loss and the targets of its values, and its warm-up."""
 
     coef: Annotated[float, at_least(0)]  # factor of the critic's loss in the sum, above 0
     loss: Callable[..., Tensor]  # loss of a value, for each step

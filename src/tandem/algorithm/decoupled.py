@@ -26,7 +26,7 @@ class DecoupledPolicy(Protocol):
 
 
 class Decoupled(Objective):
-    """Terms over velocity errors, or over log-probabilities derived from them.
+    """The sum of terms whose losses read velocity errors, or log-probabilities derived from them.
 
     Losses of log-probabilities read logp = -weighting(sigma, mean of error^2), a bound on the
     picture's up to a constant: with it, Advantage Weighted Matching is PPO.
@@ -53,8 +53,8 @@ class Decoupled(Objective):
         return {name: record if name in of_errors else likely for name in self.terms}
 
     def measure(self, record: DecoupledBatch, rows: Experience) -> dict[str, Metric]:
-        """Metrics, as for log-probabilities: rows without advantage count only in the KL, whether
-        they were skipped or ran for another term."""
+        """The metrics of a batch. Rows without advantage count only in the KL to the reference, so
+        that metrics do not depend on whether they were skipped or ran for another term."""
         seen, metrics = self.by_term(record), {}
         if record.ref_error is not None:
             distance = energy(record.error - record.ref_error)

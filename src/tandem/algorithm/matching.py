@@ -38,7 +38,8 @@ class Network:
     guided: bool = False
 
     def request(self, kept: Mapping[str, EmaSchedule]) -> LearnedCopy:
-        """The request to the policy; `kept`: algorithm.ema, from which it gets what it reads."""
+        """The copy of itself that the policy makes, with the averages that the loss reads of `kept`
+        (algorithm.ema)."""
         read = {OF_SNAPSHOTS[x] for x in facts_of(self.loss).reads & OF_SNAPSHOTS.keys()}
         snapshots = {name: schedule for name, schedule in kept.items() if name in read}
         return LearnedCopy(guided=self.guided, snapshots=snapshots)

@@ -66,7 +66,7 @@ class Outcome:
 
 
 class Objective(ABC):
-    """Terms over a record of a policy. Terms with coefficient 0 are dropped."""
+    """A sum of terms over the outputs of a policy. Terms with coefficient 0 are dropped."""
 
     needs: frozenset[str]  # fields requested from the policy
 

@@ -20,7 +20,7 @@ Record = CoupledBatch | DecoupledBatch | MatchingBatch
 
 
 def as_if_stale(batch: Record) -> Record:
-    """Rows as if sampled by other weights: for fresh rows every correction is 1."""
+    """The same rows as if other weights had sampled them; for fresh rows a correction is 1."""
     if batch.behaviour_logp is None:
         return batch
     gap = torch.linspace(-0.5, 0.5, len(batch.mask), device=batch.mask.device)[:, None]

@@ -75,7 +75,7 @@ class KL(Switch):
 
 @dataclass(frozen=True, kw_only=True)
 class KLInLoss(KL):
-    """A term of the objective, recomputed in every update."""
+    """A KL to the reference as a term of the loss, recomputed in every update."""
 
     loss: Callable[[CoupledBatch], Tensor]  # distance of a step to the reference
     weights: Weigh | None = None  # weight of each step; null: that of the policy loss

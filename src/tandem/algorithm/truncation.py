@@ -16,7 +16,8 @@ from tandem.types import Rollout, Scores
 
 @dataclass(frozen=True)
 class Checked(Wrapper):
-    """Its facts are those of the part. The checks read no number, so they never wait for a GPU."""
+    """A part whose results are checked; its facts are those of the part. The checks read shapes and
+    types alone, so they never wait for a GPU."""
 
     of: Callable
 
@@ -25,10 +26,10 @@ class Checked(Wrapper):
 
 
 class CheckedTruncation(Checked):
-    """A truncation handling."""
+    """A truncation handling whose scores and rows are checked."""
 
     def __call__(self, scores: Scores, rollout: Rollout) -> tuple[Scores, Rollout]:
-        """Raises WrongOutput for an invalid result, and for one that writes on its arguments."""
+        """Its result. Raises WrongOutput for an invalid one, and if it writes on its arguments."""
         made = ask_unwritten(self.of, scores, rollout)
         fault = _find_fault(made, (Scores, Rollout))
         if fault is not None:
@@ -38,11 +39,11 @@ class CheckedTruncation(Checked):
 
 
 class CheckedStrategy(Checked):
-    """A sampling strategy."""
+    """A sampling strategy whose rows and metrics are checked."""
 
     def __call__(self, source: object, prompts: object) -> tuple[Rollout, Scores]:
-        """Raises WrongOutput for anything but rows of the source with their scores, and for metrics
-        with names that `refuse_name` refuses."""
+        """Its rows with their scores. Raises WrongOutput for rows that are not of the source, and
+        for metrics with names that `refuse_name` refuses."""
         made = self.of(source, prompts)
         for name in source.metrics:
             refuse_name(str(name), self.of, known=())

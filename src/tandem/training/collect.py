@@ -53,7 +53,7 @@ class Clock:
 
 
 def slots_of_this_rank(prompts: Sequence[Prompt], first: int = 0) -> dict[int, Prompt]:
-    """Every world-size-th prompt, by slot; slots start at `first`."""
+    """The prompts of this rank, every world-size-th one, by slot; slots count from `first`."""
     own = range(distributed.rank(), len(prompts), distributed.world_size())
     return {first + i: prompts[i] for i in own}
 
@@ -96,11 +96,11 @@ class RolloutSource:
         return None
 
     def state(self, iteration: int) -> dict[str, Tensor]:
-        """Rows drawn for this iteration and later ones, tensors of any shape [...]."""
+        """The rows drawn for this iteration and later ones: tensors of any shape [...]."""
         return self.stream.state() if self.policy.lagged.staleness else {}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restore the result of `state`. Of any shape [...]."""
+        """Restore the result of `state`: tensors of any shape [...]."""
         if self.policy.lagged.staleness:
             self.stream.load_state(state)
         if dropped := tickets_in(state):
@@ -212,7 +212,7 @@ class RolloutSource:
         return rollout, map_fields(concat(scores), lambda x: x.to(home))
 
     def _weights(self, prompts: Slots) -> AbstractContextManager[int]:
-        """The weights for these slots: refills are sampled on demand with the newest weights."""
+        """A context with the weights for these slots, newest for refills; yields their age."""
         refill = min(prompts, default=0) >= self.plan.prompts_per_step
         return nullcontext(0) if refill else self.policy.lagging()
 
@@ -246,5 +246,5 @@ class RolloutSource:
 # One group of fresh samples for each prompt
 @register_sampling_strategy
 def on_policy(source: RolloutSource, prompts: Slots) -> tuple[Rollout, Scores]:
-    """One group for each prompt."""
+    """A group of samples for each prompt."""
     return source.sample(prompts)

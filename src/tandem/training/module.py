@@ -42,7 +42,7 @@ PATIENCE = 1.5  # updates end at 1.5 times target_kl, as in Stable Baselines3
 
 
 class PostTraining(LightningHooks):
-    """The only loop: collect, complete, compare, update. It never learns which algorithm."""
+    """The training step: collect, complete, compare, update. It is the same for every algorithm."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class PostTraining(LightningHooks):
     # The split into mini-batches and micro-batches.
 
     def minibatches(self, experience: Experience) -> Iterator[Experience]:
-        """The mini-batches, one optimiser step each: weighed whole groups, as many on all ranks."""
+        """Whole groups with their weights, one optimiser step each; equally many on all ranks."""
         if self.source.taken[0][1].all_parts:  # not of demonstrations
             self.check_rewards()
         rows, plan = experience, self.plan
@@ -107,7 +107,7 @@ class PostTraining(LightningHooks):
                 yield replace(minibatch, weights=self.objective.weigh(minibatch))
 
     def microbatches(self, minibatch: Experience) -> Iterator[Experience]:
-        """Any split: it affects memory only. Ranks run equally many, with padding at weight 0."""
+        """Parts of a mini-batch, equally many on all ranks (padded at weight 0), to save memory."""
         parts = even_parts(
             minibatch,
             self.policy.row_cost(minibatch.rollout),
@@ -131,8 +131,8 @@ class PostTraining(LightningHooks):
         merge_metrics(self.of_update, outcome.metrics)
 
     def moved_too_far(self) -> bool:
-        """Whether the drift from the old policy ends the updates of this iteration, on all ranks.
-        Measured before the step, so the first update of fresh samples is always made."""
+        """Whether the KL to the old policy ends the updates of this iteration, on all ranks. It is
+        measured before the step, so the first update is always made."""
         target = self.algorithm.target_kl
         if target is None or not self.updates_done:
             return False
@@ -143,7 +143,7 @@ class PostTraining(LightningHooks):
         return too_far
 
     def update(self, minibatch: Experience) -> None:
-        """Clip and step, unless something is not finite."""
+        """Clip the gradient and make an optimiser step, unless a loss or the norm is not finite."""
         merge_metrics(self.metrics, self.of_update)
         self.of_update = {}
         optimizer = self.optimizers()
