@@ -27,7 +27,8 @@ PROBED = 4  # the same for rows of older weights, in every iteration
 
 
 class Policy(nn.Module, ABC):
-    """Has no weights before `load`. A subclass defines in `trainable` which are trained."""
+    """A model that samples and is trained. It has no weights before `load`; a subclass defines in
+    `trainable` which of them are trained."""
 
     sees = False  # whether it reads the images of a prompt
     paints = False  # whether a prompt may ask for an image of some size
@@ -68,15 +69,16 @@ class Policy(nn.Module, ABC):
         return f"usual causes, in this order: {self.disagrees_by}"
 
     def ready(self) -> None:
-        """All ranks are about to sample with the newest weights."""
+        """Prepare for sampling: all ranks are about to sample with the newest weights."""
         if self.supply is not None:
             self.supply.refresh()
 
     def notify(self, event: Literal["update", "iteration"]) -> None:
-        """An optimiser step was made, or an iteration has ended."""
+        """Tell the policy that an optimiser step was made, or that an iteration has ended."""
 
     def renew_reference(self) -> None:
-        """Make the current weights the reference; for a policy that provides "new_reference"."""
+        """Make the current weights the reference. Raises NotImplementedError for a policy that does
+        not provide "new_reference"."""
         raise NotImplementedError(f"the reference of {type(self).__name__} cannot be renewed")
 
     def describe_steps(self, rollout: Rollout, row: int) -> Sequence[str]:
@@ -103,7 +105,8 @@ class Policy(nn.Module, ABC):
 
     @abstractmethod
     def evidence(self, rollout: Rollout, needs: frozenset[str]) -> Evidence:
-        """Values of the steps of these rows under the current weights, with gradient."""
+        """Log-probabilities and other values of the steps of these rows under the current weights,
+        [B, T], with gradient. `needs`: the fields of `Evidence` that are read."""
 
     @torch.no_grad()
     def logp(self, rows: Rollout) -> Tensor:
@@ -129,7 +132,7 @@ class Policy(nn.Module, ABC):
     # Samples of older weights
 
     def sampled_weights(self) -> dict[str, Tensor]:
-        """Trained weights that are sampled from. Of any shape [...]."""
+        """The trained weights that the next samples are drawn with: of any shape [...]."""
         return dict(self.trainable())
 
     @contextmanager
@@ -175,7 +178,7 @@ class Policy(nn.Module, ABC):
         return {name: parameter.detach() for name, parameter in self.trainable().items()}
 
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
-        """Copy into the existing tensors, so that an optimiser keeps its references.
+        """Copy weights into the existing tensors, so that an optimiser keeps its references.
 
         Of any shape [...].
         """
@@ -192,7 +195,7 @@ def is_fresh(rollout: Rollout) -> bool:
 
 
 def take_few(rollout: Rollout, count: int = FEW) -> Rollout:
-    """Some rows with a step; the first row if none has one, because all episodes were lost."""
+    """At most `count` rows with a step; the first row if none has one: all episodes were lost."""
     rows = rollout.mask.any(1).nonzero()[:count, 0]
     return take(rollout, rows if len(rows) else torch.zeros_like(rollout.group[:1]))
 

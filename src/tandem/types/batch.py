@@ -137,7 +137,7 @@ class MatchingBatch(LossBatch):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """The input of statistics of velocity errors, rows of an update: one number per level."""
+    """The input of batch statistics over the rows of an update: one number per noise level."""
 
     value: Tensor  # [B, T] of each row
     advantages: Tensor  # [B, T]

@@ -68,7 +68,7 @@ class Prompt:
 
     @property
     def shown_answer(self) -> str | None:
-        """The final turn of the assistant, or the answer; None: no demonstration."""
+        """The last turn of the assistant, else the answer; None: the prompt has neither."""
         if self.messages is not None and self.messages[-1]["role"] == "assistant":
             return self.messages[-1]["content"]
         return self.answer
@@ -169,7 +169,7 @@ def is_film(output: str | Tensor) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores(Shaped):
-    """The rewards of samples. A sample without a score leaves its group's statistics."""
+    """The rewards of samples. A sample without a score is left out of its group's statistics."""
 
     axes: ClassVar = {"total": "B", "scored": "B", "parts": "B", "judges": "B", "per_step": "BT"}
 
@@ -183,11 +183,11 @@ class Scores(Shaped):
 
     @property
     def all_parts(self) -> dict[str, Tensor]:
-        """The parts, then those of weight 0: [B] of each."""
+        """All rewards by name, those of weight 0 last: [B] of each."""
         return {**self.parts, **self.judges}
 
     def reward(self, name: str) -> Tensor:
-        """One reward of each sample, of whatever weight, [B], NaN where it gave none.
+        """The values of one reward, whatever its weight: [B], NaN where it gave none.
 
         Raises ValueError for a name that is no reward.
         """
@@ -197,7 +197,7 @@ class Scores(Shaped):
         return self.all_parts[name]
 
     def part(self, name: str | None, prompts: Sequence[Prompt]) -> Tensor:
-        """One reward of each sample, [B]; None: the first trained one, if there is any.
+        """The values of one reward, [B]; None: of the first trained one, if there is any.
 
         For a prompt without this reward, the first of its rewards is used, preferring trained ones.
         So the prompts of all rows are needed, which rows of other ranks lack.

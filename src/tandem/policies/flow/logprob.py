@@ -86,7 +86,7 @@ class LogProbComputer:
         return replace(rollout, sample=sample, old_logp=old_logp)
 
     def logp(self, field: VelocityModel, rollout: Rollout, *, of_reference: bool = False) -> Tensor:
-        """[B, T] nats; per latent dimension for Gaussian steps."""
+        """Log-probabilities of the rows: [B, T] nats, per latent dimension for Gaussian steps."""
         if rollout.sample.trajectory is None:
             return self.denoising.logp(field, rollout, of_reference=of_reference)
         return self.of_steps(field, rollout)["logp"]
@@ -98,7 +98,7 @@ class LogProbComputer:
         needs: frozenset[str] = NOTHING,
         model: FlowModel | None = None,
     ) -> dict[str, Tensor]:
-        """name -> [B, T], "mean" -> [B, T, ...]; 0 outside the mask.
+        """Values of the recorded steps by name: [B, T], "mean" [B, T, ...]; 0 outside the mask.
 
         `model`: has the reference, for "kl_to_ref", and the critic, for "values".
         """

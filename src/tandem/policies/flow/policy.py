@@ -213,7 +213,7 @@ class FlowPolicy(PicturePolicy):
         return renew_noise(rollout, epoch) if fresh else rollout
 
     def evidence(self, rollout: Rollout, needs: frozenset[str]) -> Evidence:
-        """The training forward, with gradient."""
+        """Log-probabilities and other values by the training forward, [B, T], with gradient."""
         if len({prompt.size for prompt in rollout.prompts}) > 1:
             return in_parts(rollout, lambda part: self.evidence(part, needs))
         return self.logprobs.evidence(self.model, self.crop_to_size(rollout), needs)

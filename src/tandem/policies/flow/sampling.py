@@ -36,7 +36,7 @@ class SamplingPlan:
     def of(
         cls, sampling: FlowSampling, request: Request, *, tokens: int, iteration: int
     ) -> SamplingPlan:
-        """tokens: of one picture."""
+        """The plan of an iteration. tokens: those of one picture, as the transformer sees it."""
         steps, random = sampling.steps, sampling.random_steps(iteration, request.seed)
         return cls(
             sigmas=sampling.schedule(steps, tokens),
@@ -103,8 +103,9 @@ def denoise(
     conditioning: PromptEmbedding,
     plan: SamplingPlan,
 ) -> SamplerOutput:
-    """start: noise [N, *latent_shape]; keys: [N], the noise of step i is a function of key and i.
+    """The latents that the steps of a plan make of noise, with the steps that are trained.
 
+    start: noise [N, *latent_shape]; keys: [N], the noise of step i is a function of key and i.
     Every state but the last is rounded to the storage dtype before it is used.
     """
     sampling = plan.sampling
@@ -149,7 +150,7 @@ class TrajectoryRecorder:
         step: Step,
         logp: Tensor | None,
     ) -> None:
-        """ends: states before and after the step, [N, ...]; levels: their noise levels."""
+        """Add a step. ends: states before and after it, [N, ...]; levels: their noise levels."""
         before, after = (x.to(self.storage) for x in ends)
         if self.previous is None or number != self.previous + 1:
             self.states.append(before)

@@ -77,7 +77,7 @@ class Rows:
         sampling: Sampling,
         inputs: Inputs = TEXTS,
     ) -> None:
-        """One forward pass over each prompt, for the answers of keys [P, G]."""
+        """Reads each prompt in one forward pass, for the answers of keys [P, G]."""
         self.model, self.inputs, self.cache = model, inputs, None
         self.banned = torch.tensor(inputs.banned, dtype=torch.int64, device=keys.device)
         self.keys = keys.flatten()
@@ -108,7 +108,7 @@ class Rows:
     def forward(
         self, tokens: Tensor, position: Tensor, mask: Tensor | None, **more: object
     ) -> Tensor:
-        """Logits after the last column, [N, V]; the cache grows by the columns of tokens."""
+        """The logits after the last column, [N, V]; the cache grows by the columns of `tokens`."""
         given = {"position_ids": position, "logits_to_keep": 1}
         known = {name: given[name] for name in given if name in arguments(type(self.model))}
         out = self.model(

@@ -100,8 +100,8 @@ class TokenLogProbComputer(RowScorer[TokenSample]):
         needs: frozenset[str] = frozenset(),
         compared: Sequence[Compared] = (),
     ) -> Evidence:
-        """Rows may hold anything after their last masked token, since attention is causal.
-        Identical rows are read once.
+        """The log-probability of each masked token, [B, T] nats, and what else is in `needs`.
+        Rows may hold anything after their last masked token; identical rows are read once.
 
         compared: teachers' values of these steps, if a "divergence" is needed.
         """

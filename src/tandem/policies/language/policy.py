@@ -103,7 +103,7 @@ class LanguagePolicy(TokenPolicy):
         return Description(kind="tokens", provides=PROVIDES | given, offloads=self.copies(request))
 
     def load(self, request: Request) -> None:
-        """Also load teachers and fused kernels."""
+        """Load the weights, teachers and fused kernels."""
         # A teacher made of the policy's own weights copies them here.
         own = request.teachers is not None and request.teachers.teaches_itself
         self.empty = request.awaits_weights and not own
@@ -193,14 +193,14 @@ class LanguagePolicy(TokenPolicy):
         )
 
     def encode(self, examples: Sequence[Prompt], *, key: int, slots: Sequence[int]) -> Rollout:
-        """Demonstrations: every answer token and the end token are trained. `key` is unused."""
+        """Demonstrations as rows; all answer tokens and the end are trained. `key` is unused."""
         group = torch.tensor(slots, device=self.device)
         if self.episodes is not None:
             return self.episodes.encode(examples, group=group)
         return encode_examples(examples, chat=self.chat, group=group, positions=self.positions)
 
     def evidence(self, rollout: Rollout, needs: frozenset[str]) -> Evidence:
-        """The training forward, with gradient."""
+        """Log-probabilities and other values by the training forward, [B, T], with gradient."""
         compared = self.teachers.compare(rollout) if "divergence" in needs else ()
         return self.scorer(rollout.sample, rollout.mask, needs, compared)
 

@@ -23,7 +23,7 @@ ONE_BY_ONE = 512  # the largest vocabulary in which every token gets noise in ev
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
-    """One token per row."""
+    """The tokens drawn, one per row, with what is known of their distribution."""
 
     token: Tensor  # [N] int64
     logp: Tensor  # [N] nats under the distribution it was drawn from
@@ -156,7 +156,7 @@ def check_length(sample: TokenSample, positions: int | None) -> None:
 
 
 def as_rollout(asked: Questions, answers: Answers, chat: Chat) -> Rollout:
-    """One row per answer, prompt by prompt, on the device of the answers."""
+    """The answers as a rollout: a row for each, prompt by prompt, on their device."""
     each = range(asked.keys.shape[1])
     prompts = tuple(prompt for prompt in asked.prompts for _ in each)
     encoded = [ids for ids in asked.encoded for _ in each]
@@ -204,7 +204,7 @@ def encode_examples(
 def pack(
     prompts: Sequence[list[int]], answers: Tensor, length: Tensor, temperature: float
 ) -> TokenSample:
-    """Each prompt and, right after it, its answer. answers: [B, T], 0 from `length` on."""
+    """Rows of a prompt and, right after it, its answer. answers: [B, T], 0 from `length` on."""
     prompt_length = torch.tensor([len(prompt) for prompt in prompts], device=answers.device)
     tokens = right_padded(prompts, answers.device)
     tokens = torch.nn.functional.pad(tokens, (0, answers.shape[1]))
@@ -218,7 +218,7 @@ def pack(
 
 
 def cuts(num_prompts: int, group_size: int, *, max_rows: int) -> Iterator[tuple[slice, slice]]:
-    """Prompts and samples of each pass: whole groups, or pieces of a group that is too large."""
+    """The prompts and samples of each pass: whole groups, or pieces of one that is too large."""
     prompts, samples = max(max_rows // group_size, 1), min(group_size, max_rows)
     for p in range(0, num_prompts, prompts):
         for s in range(0, group_size, samples):
@@ -228,12 +228,12 @@ def cuts(num_prompts: int, group_size: int, *, max_rows: int) -> Iterator[tuple[
 def right_padded(
     rows: Sequence[list], device: torch.device, dtype: torch.dtype = torch.int64, *, least: int = 0
 ) -> Tensor:
-    """[B, T], padded with zeros to the longest or to `least`."""
+    """The rows as a tensor [B, T], padded with zeros to the longest one or to `least`."""
     width = max(least, *(len(row) for row in rows))
     filled = [[*row, *[0] * (width - len(row))] for row in rows]
     return torch.tensor(filled, dtype=dtype, device=device)
 
 
 def before(length: Tensor, width: int) -> Tensor:
-    """True for t < length: [B, width] bool."""
+    """A mask, True for t < length: [B, width] bool."""
     return torch.arange(width, device=length.device) < length[:, None]
