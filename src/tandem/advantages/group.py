@@ -36,10 +36,9 @@ def group_relative(
 ) -> Tensor:
     """The score relative to the group: (R - mean) / (scale + eps).
 
-    Exactly 0 in a group whose scores tie or that has a single scored sample.
-    Source: GRPO, arXiv:2402.03300; `scale=None` is Dr. GRPO, arXiv:2503.20783; `scale=batch_std` is
-    Lite PPO, arXiv:2508.08221; `scale=batch_population_std` is Flow-GRPO, arXiv:2505.05470. Shape:
-    [B, T].
+    Exactly 0 in a group whose scores tie or that has a single scored sample. Source: GRPO,
+    arXiv:2402.03300; `scale=None` is Dr. GRPO, arXiv:2503.20783; `scale=batch_std` is Lite PPO,
+    arXiv:2508.08221; `scale=batch_population_std` is Flow-GRPO, arXiv:2505.05470. Shape: [B, T].
     """
     centred = centre(scores, rollout.group)
     if scale is not None:
@@ -110,8 +109,8 @@ def gpg(scores: Scores, rollout: Rollout) -> Tensor:
 def batch_relative(scores: Scores, rollout: Rollout) -> Tensor:
     """R minus the mean score of all samples: REINFORCE with a baseline.
 
-    The mean is over samples; one over steps would depend on answer lengths. Shape:
-    [B, T]. Source: Williams 1992, https://doi.org/10.1007/BF00992696.
+    The mean is over samples; one over steps would depend on answer lengths. Source: Williams 1992,
+    https://doi.org/10.1007/BF00992696. Shape: [B, T].
     """
     return spread_over_steps(centre(scores, torch.zeros_like(rollout.group)), rollout.mask)
 

@@ -29,8 +29,8 @@ def by_part(
 ) -> Tensor:
     """sum_k w_k (R_k - mean) / (scale + eps), each reward k within the group.
 
-    A sample without reward k is excluded from k's statistics and gets nothing from k. Shape:
-    [B, T]. Source: GDPO without its last step, arXiv:2601.05242.
+    A sample without reward k is excluded from k's statistics and gets nothing from k. Source: GDPO
+    without its last step, arXiv:2601.05242. Shape: [B, T].
     """
     of_sample = sum_parts(scores, rollout.group, weights, scale=scale, eps=eps)
     return spread_over_steps(of_sample, rollout.mask)
@@ -50,9 +50,8 @@ def gdpo(
     """`by_part` over its standard deviation among all scored samples, + eps.
 
     Their mean is 0 already, so groups that tie in every part stay exactly 0. `scale` is per group
-    for the parts, and over all samples for their sum.
-    Source: GDPO, arXiv:2601.05242; over samples as in TRL, not over steps as in verl. Shape:
-    [B, T].
+    for the parts, and over all samples for their sum. Source: GDPO, arXiv:2601.05242; over samples
+    as in TRL, not over steps as in verl. Shape: [B, T].
     """
     of_sample = sum_parts(scores, rollout.group, weights, scale=scale, eps=eps)
     std = scale(replace(scores, total=of_sample), torch.zeros_like(rollout.group))

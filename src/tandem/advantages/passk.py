@@ -29,8 +29,8 @@ def best_gap(
 ) -> Tensor:
     """The best sample of a group gets its lead over the second, / (scale + eps); the others 0.
 
-    0 if two samples are best, or if only one was scored. Source: `grpo_passk` of verl. Shape:
-    [B, T].
+    0 if two samples are best, or if only one was scored. Source: `grpo_passk` of verl.
+    Shape: [B, T].
     """
     order = ascending(scores.total, scores, rollout.group)
     last = (order.place == order.count - 1) & (order.count > 1)

@@ -206,7 +206,7 @@ def kind_of(part: Callable) -> Callable:
 
 
 def is_outside(kind: Callable) -> bool:
-    """By the file of a function: `functools.wraps` copies the module of what it wraps."""
+    """Whether a function is from outside the package, by its file: `wraps` copies the module."""
     if inspect.isfunction(kind):
         return not Path(kind.__code__.co_filename).is_relative_to(PACKAGE)
     return not f"{kind.__module__}.".startswith("tandem.")

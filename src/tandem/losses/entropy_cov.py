@@ -31,8 +31,8 @@ SPARES_ENTROPY = {
 def covariance(batch: CoupledBatch) -> Tensor:
     """c = (A - mean A) (log p - mean log p) over the steps of an update, detached; 0 outside.
 
-    A policy gradient lowers the entropy fastest where it is large (arXiv:2505.22617). Shape:
-    [B, T], nats times the unit of the advantage.
+    A policy gradient lowers the entropy fastest where it is large (arXiv:2505.22617).
+    Shape: [B, T], nats times the unit of the advantage.
     """
     mask = batch.trained
     return _centre(batch.advantages, mask) * _centre(batch.logp.detach(), mask)

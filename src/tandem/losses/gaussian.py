@@ -51,8 +51,8 @@ def inverse_gain(transition: Transition) -> Tensor:
 
     For Flow-SDE below sigma = 1 it is `inverse_time` times a constant; for Dance-SDE and CPS it
     balances the steps. The delta of GRPO-Guard's code for Dance-SDE, (1 + eta^2 (1 - sigma) /
-    (2 sigma)) / -dt, multiplies by the imbalance again, which squares it. Shape:
-    [B, T]. Tandem's own.
+    (2 sigma)) / -dt, multiplies by the imbalance again, which squares it. Tandem's own.
+    Shape: [B, T].
     """
     return _inverse(-transition.velocity_gain)
 

@@ -197,8 +197,8 @@ def staleness_decay(
     """clip(r, low, high) decay^gap, gap being the age of the sampling weights in versions.
 
     It is not normalised by its mean, which would undo the decay and depend on the split. With
-    algorithm/old_logprobs=current it weights the current policy, for losses without a ratio. Shape:
-    [B, T]. Tandem's own.
+    algorithm/old_logprobs=current it weights the current policy, for losses without a ratio.
+    Tandem's own. Shape: [B, T].
     """
     shrink = torch.as_tensor(decay).to(batch.old_logp) ** batch.version_gap
     return step_ratio(batch).clamp(low, high) * shrink * batch.mask
@@ -230,8 +230,8 @@ def rollout(batch: CoupledBatch) -> Tensor:
 def interpolate(batch: CoupledBatch) -> Tensor:
     """Interpolation between sampler and current policy by versions: no forward pass (AReaL).
 
-    It estimates the previous version as (gap - 1) / gap of the way from sampler to policy. Shape:
-    [B, T] nats. Source: AReaL's code (arXiv:2505.24298).
+    It estimates the previous version as (gap - 1) / gap of the way from sampler to policy.
+    Shape: [B, T] nats. Source: AReaL's code (arXiv:2505.24298).
     """
     gap = batch.version_gap
     share = ((gap - 1) / gap.clamp(min=1)).clamp(min=0)

@@ -107,8 +107,8 @@ def ppo(
     """PPO, GRPO, Dr. GRPO and DAPO, which differ only in advantage, clip numbers and weights.
 
     `ratio_max` > 1 + clip_high is both the c of dual clip and the delta of the two-sided clip,
-    which coincide there: a bad step beyond it has no gradient. Shape:
-    [B, T]. Source: PPO, arXiv:1707.06347; dual clip, arXiv:1912.09729.
+    which coincide there: a bad step beyond it has no gradient. Shape: [B, T].
+    Source: PPO, arXiv:1707.06347; dual clip, arXiv:1912.09729.
     """
     ratio = ratio_of(batch.logp, batch.old_logp)
     return -clipped_surrogate(ratio, batch.advantages, low=clip_low, high=clip_high, most=ratio_max)

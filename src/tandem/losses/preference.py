@@ -68,8 +68,8 @@ def dpo(
 ) -> Tensor:
     """-log sigmoid(beta D), D the difference of log ratios (arXiv:2305.18290).
 
-    `label_smoothing` is conservative DPO; `length_norm` takes mean steps in place of sums. Shape:
-    [B, T].
+    `label_smoothing` is conservative DPO; `length_norm` takes mean steps in place of sums.
+    Shape: [B, T].
     """
     chosen, rejected = of_pairs(log_ratio(batch, length_norm=length_norm), batch)
     return on_pairs(logistic(beta * (chosen - rejected), label_smoothing), batch)

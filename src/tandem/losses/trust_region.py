@@ -113,8 +113,8 @@ def dppo_pulled(
 ) -> Tensor:
     """-r A, 0 where a divergence went `too_far`, plus pull (log p - log q)^2 on every step.
 
-    The gradient of its first part is that of DPPO without a cap. Source: prime-rl's default. Shape:
-    [B, T].
+    The gradient of its first part is that of DPPO without a cap. Source: prime-rl's default.
+    Shape: [B, T].
     """
     drift = (batch.logp - batch.behaviour_logp).square()
     gain = ratio_of(batch.logp, batch.behaviour_logp) * batch.advantages
