@@ -40,7 +40,7 @@ def linear_shift(
     return _shift([1 - step / steps for step in range(steps)], shift)
 
 
-# As diffusers and Flow-GRPO on Stable Diffusion 3: shifted twice, a tiny last step
+# Levels shifted twice, with a tiny last step: diffusers, Flow-GRPO on Stable Diffusion 3
 @register_noise_schedule
 def diffusers_default(
     steps: int,
@@ -66,7 +66,7 @@ def diffusers_default(
     return _shift([time / train_steps for time in times], shift)
 
 
-# Shifted by the size of the picture: e^mu, as in FLUX.1 and Qwen-Image
+# Levels shifted by the size of the image: e^mu, as in FLUX.1 and Qwen-Image
 @register_noise_schedule
 def exponential_dynamic_shift(
     steps: int,
@@ -90,7 +90,7 @@ def exponential_dynamic_shift(
     return levels if terminal is None else _stretch(levels, terminal)
 
 
-# Shifted by the size of the picture: mu itself, diffusers' time_shift_type=linear
+# Levels shifted by the size of the image: mu itself, diffusers' time_shift_type=linear
 @register_noise_schedule
 def linear_dynamic_shift(
     steps: int,
@@ -109,7 +109,7 @@ def linear_dynamic_shift(
     return linear_shift(steps, tokens, shift=mu)
 
 
-# Shifted by the size of the picture and the number of steps: FLUX.2 and its distillations
+# Levels shifted by the size of the image and the number of steps: FLUX.2, its distillations
 @register_noise_schedule
 def flux2(steps: int, tokens: int) -> Tensor:
     """linear_shift by e^mu, mu from `flux2_shift`.

@@ -43,7 +43,7 @@ def reverse_kl(student: Tensor, teacher: Tensor) -> Tensor:
     return with_gradient(student, slope.sum(-1), slope=slope)
 
 
-# Between the two: beta KL(teacher | m) + (1 - beta) KL(student | m), m their mixture (GKD)
+# Between the other two: beta KL(teacher | m) + (1 - beta) KL(student | m), m their mixture (GKD)
 @register_divergence
 def jsd(
     student: Tensor,

@@ -169,7 +169,7 @@ def grpo_guard(
     return loss if weight is None else per_step(weight, batch) * loss
 
 
-# Between the means of a step, by its noise: the KL in nats per latent dimension
+# The KL between a step's distributions, in nats per latent dimension
 @register_step_distance
 def exact_kl(transition: Transition) -> Tensor:
     """(mean - mean_old)^2 / (2 std^2): nats per latent dimension.

@@ -37,7 +37,7 @@ def matching_metrics(batch: MatchingBatch) -> dict[str, Metric]:
     return {f"actor/{name}": masked_mean(x, batch.mask) for name, x in values.items()}
 
 
-# From the fake score to the reference's, normalised by the difference (DMD2)
+# A pull along the difference of the reference's score and the fake one, normalised (DMD2)
 @register_policy_loss(
     reads={"real_x0"}, networks={"fake"}, matches=True, taught=True, metrics=matching_metrics
 )
@@ -52,7 +52,7 @@ def dmd2(batch: MatchingBatch) -> Tensor:
     return 0.5 * energy(batch.x0 - (batch.x0 - direction).detach())
 
 
-# The same over all states of the path, as a Huber distance (TDM)
+# The direction of DMD2 over all states of the path, as a Huber distance (TDM)
 @register_policy_loss(
     reads={"real_x0"},
     networks={"fake"},

@@ -128,7 +128,7 @@ def drpo_metrics(batch: CoupledBatch, *, delta: float) -> dict[str, Metric]:
     return beyond(ratio, batch, width=width_of(batch, delta=delta))
 
 
-# Like cfpo, by the change of a token's probability (DRPO)
+# A quadratic penalty instead of the clip, by the change of a token's probability (DRPO)
 @register_policy_loss(
     reads={"behaviour_logp"},
     units={"delta": "none"},

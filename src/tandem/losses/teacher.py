@@ -41,7 +41,7 @@ def divergence(
     return batch.divergence * capped_ratio(batch, ratio_max)
 
 
-# The same estimated from sampled tokens: needs only their log-probabilities from the teacher
+# The divergence from a teacher, estimated from its log-probabilities of the sampled tokens (SDPO)
 @register_policy_loss(
     reads={"teacher_logp", "old_logp"},
     taught=True,
