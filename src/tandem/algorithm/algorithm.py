@@ -80,7 +80,7 @@ class Algorithm:
     teachers: Teachers | None = None  # teachers of a distillation
     query: Query | None = None  # noise levels at which predicted images are compared
     every_state: bool = False  # true: trains all states of a path; false: one, drawn by row
-    # Networks trained beside the policy, by name; None: off.
+    # Networks trained beside the policy, by name; null: off.
     networks: Mapping[str, Network | None] = field(default_factory=dict)
     policy_every: Annotated[int, at_least(1)] = 1  # iterations per update of the policy
 

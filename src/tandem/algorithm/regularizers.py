@@ -80,8 +80,7 @@ class KLInLoss(KL):
     loss: Callable[[CoupledBatch], Tensor]  # distance of a step to the reference
     weights: Weigh | None = None  # weight of each step; null: that of the policy loss
     gate: Gate | None = None  # samples that the KL applies to; null: all
-    # The reference is reset to the policy once actor/ref_kl is above `renew_above`, or after
-    # `renew_every` iterations; None and None: the reference is never changed.
+    # actor/ref_kl above which the reference is reset to the policy; null: never.
     renew_above: Annotated[float, positive] | None = None
     # Iterations between two resets; null: never.
     renew_every: Annotated[int, positive] | None = None

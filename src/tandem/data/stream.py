@@ -116,7 +116,7 @@ class Curriculum(PromptStream):
         prompts: Sequence[Prompt],
         *,
         seed: int,
-        # Added to p (1 - p), p the success rate of a source, so that every source is drawn.
+        # Number added to p (1 - p), p the success rate of a source, so that every source is drawn.
         floor: float = 0.03,
         decay: float = 0.8,
     ) -> None:

@@ -59,7 +59,7 @@ def trajectory(
     sigma: Tensor,
     next_sigma: Tensor,
     *,
-    # Above 1 moves the levels toward noise, below 1 toward data.
+    # Shift of the levels; above 1: toward noise, below 1: toward data.
     shift: Annotated[float, positive] = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """Uniform between next_sigma and sigma before the shift, with the noise left at next_sigma.
@@ -76,7 +76,7 @@ def reverse(
     sigma: Tensor,
     next_sigma: Tensor,
     *,
-    # Above 1 moves the levels toward noise, below 1 toward data.
+    # Shift of the levels; above 1: toward noise, below 1: toward data.
     shift: Annotated[float, positive] = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """Uniform between next_sigma and 1 before the shift, with the noise left at next_sigma.

@@ -45,10 +45,10 @@ class Regression:
     """
 
     levels: Levels  # distribution of the noise levels
-    weighting: Weighting  # mean squared error -> minus the log-probability
-    count: Annotated[int, at_least(1)] = 1  # noise levels per picture
-    stratified: bool = False  # one level in each of `count` equal parts, in random order
-    shared: bool = True  # all samples of a group get the same levels and noise
+    weighting: Weighting  # function from a mean squared error to minus a log-probability
+    count: Annotated[int, at_least(1)] = 1  # noise levels per image
+    stratified: bool = False  # true: one level in each of `count` equal parts, in random order
+    shared: bool = True  # true: all samples of a group get the same levels and noise
     guidance_scale: Annotated[float, at_least(1)] = 1.0  # guidance of the trained velocity
     ref_guidance_scale: Annotated[float, at_least(1)] = 1.0  # guidance of the reference's velocity
 

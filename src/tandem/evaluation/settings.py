@@ -44,14 +44,14 @@ class EvalMode:
 class Evaluation(ABC):
     """The metrics on held-out prompts, and how often they are measured."""
 
-    every: Size | None  # iterations between two evaluations; None: never
+    every: Size | None  # iterations between two evaluations; null: never
     prompts: Size | None  # held-out prompts; null: all
     samples: Size  # samples of each prompt
     pass_at: Annotated[tuple[int, ...], positive]  # k of pass@k, before and after the run
-    metric: str | None = None  # the reward that defines correctness; None: the first one
-    threshold: float | None = 1.0  # reward of a right answer, unweighted; None: none is defined
+    metric: str | None = None  # name of the reward that defines correctness; null: the first one
+    threshold: float | None = 1.0  # lowest reward of a right answer, unweighted; null: no accuracy
     rows: Size = 16  # prompts in the sample table
-    split: Literal["eval", "test"] = "eval"  # test: for evaluate=true, otherwise unused
+    split: Literal["eval", "test"] = "eval"  # held-out prompts: eval, or test for evaluate=true
 
     @abstractmethod
     def passes(self, own: Sampling | FlowSampling, *, full: bool) -> list[EvalMode]:
@@ -82,8 +82,9 @@ class Evaluation(ABC):
 class Answers(Evaluation):
     """Texts: greedily, then at each temperature."""
 
-    temperatures: tuple[float, ...]  # the first one is used for pass@k, lengths and tables
-    top_p: float = 1.0  # mass kept of the sampled answers; training samples are never truncated
+    # Temperatures of samples; the first is used for pass@k, lengths, tables.
+    temperatures: tuple[float, ...]
+    top_p: float = 1.0  # mass of the most likely tokens that sampled answers choose from; 1: all
     top_k: int = 0  # tokens that sampled answers choose from; 0: all
     drift: Drift = field(default_factory=Drift)  # changes of the texts that give a warning
 
@@ -151,7 +152,7 @@ class Pictures(Evaluation):
     resolution: Annotated[int, at_least(1)] | None = None
     # Frames of a video under the ODE; null: as in training.
     frames: Annotated[int, at_least(1)] | None = None
-    solver: Callable[[Tensor], Solver] | None = None  # solver of the ODE; None: Euler
+    solver: Callable[[Tensor], Solver] | None = None  # solver of the ODE; null: Euler
     weights: Literal["live", "ema"] = "live"  # ema: the average that model.ema keeps
     columns: Annotated[int, at_least(1)] = 8  # pictures of each prompt in the grid
     collapse: Collapse = field(default_factory=Collapse)  # changes of images that warn

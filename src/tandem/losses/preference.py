@@ -141,7 +141,7 @@ def simpo(
     beta: Temperature = 2.0,  # temperature: factor of the difference of log p, per nat of a step
     # Margin between chosen and rejected; published: 0.5 to 1.4.
     gamma: Annotated[float, at_least(0)] = 0.5,
-    length_norm: bool = True,  # mean instead of summed log p of a row
+    length_norm: bool = True,  # true: mean log p of a row's steps; false: their sum
     label_smoothing: LabelNoise = 0.0,  # share of labels taken to be flipped
 ) -> Tensor:
     """-log sigmoid(beta (log p_w / n_w - log p_l / n_l) - gamma), no reference (arXiv:2405.14734).

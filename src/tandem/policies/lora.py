@@ -25,8 +25,9 @@ class Lora:
     """Size and place of adapters (arXiv:2106.09685)."""
 
     r: Annotated[int, positive]  # rank of an adapter
-    alpha: Annotated[float, positive]  # an adapter's output is multiplied by alpha / r
-    target_modules: str | Sequence[str] = "all-linear"  # layer names; or all but the head
+    alpha: Annotated[float, positive]  # scale of adapters: their output is multiplied by alpha / r
+    # Names of the adapted layers; all-linear: all but the head.
+    target_modules: str | Sequence[str] = "all-linear"
 
     def as_peft(
         self,

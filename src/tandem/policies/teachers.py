@@ -22,7 +22,8 @@ class Teachers(ABC):
     teaches_itself = False  # whether one of them is the policy itself
     asks_servers = False  # whether one of them is on a server
 
-    # Source, or "others" -> a run directory, or another description that the subclass accepts.
+    # Teacher of each source of prompts: {SOURCE: run directory, or what the subclass accepts,
+    # others: ...}.
     folders: Mapping[str, str]
 
     def __post_init__(self) -> None:

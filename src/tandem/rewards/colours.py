@@ -27,8 +27,9 @@ class ColourNamer:
         *,
         processor: str | None = None,
         batch_size: int = 16,  # pictures per pass of the model; affects memory only
-        dtype: Literal["float32", "bfloat16", "float16"] = "float32",  # type of the model's weights
-        device: str = "auto",  # auto: the one that this rank trains on
+        # Dtype of the model's weights.
+        dtype: Literal["float32", "bfloat16", "float16"] = "float32",
+        device: str = "auto",  # device of the model; auto: the one that this rank trains on
     ) -> None:
         hosting = Hosting(batch_size=batch_size, dtype=dtype, device=device)
         self.clip = Clip(path, processor, hosting, key=f"{HERE}function.colours")

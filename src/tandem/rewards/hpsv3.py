@@ -39,7 +39,7 @@ class HpsV3(Asked):
         path: str,
         weights: str,
         *,
-        question: str,
+        question: str,  # question to the model; contains `RATED`
         area: int = 448 * 448,
         batch_size: int = 8,
         dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16",

@@ -166,9 +166,9 @@ class Reward:
         batch_size: int | None = None,  # samples of a call of a batched function; null: all
         # Seconds of a call; its rows are then missing; null: no limit.
         timeout: float | None = None,
-        frames: int | None = None,
-        of_frames: OfFrames = "mean",
-        every: int = 1,
+        frames: int | None = None,  # frames of a video that an image reward scores; null: all
+        of_frames: OfFrames = "mean",  # how the numbers of frames make that of the video
+        every: int = 1,  # iterations between two calls, for a reward of weight 0
     ) -> None:
         """`frames`: number of evenly spread frames of a film that a picture reward scores; None:
         all. `of_frames`: how their numbers make that of the film. `every`: a reward of weight 0 is

@@ -49,7 +49,7 @@ class VideoAlign(Asked):
         weights: str,
         settings: str,
         *,
-        question: str,
+        question: str,  # question to the model; contains each token of `RATED`
         part: Literal["overall", "VQ", "MQ", "TA"] = "overall",
         frames: int = 10,
         area: int = 448 * 448,

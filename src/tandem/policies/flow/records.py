@@ -61,13 +61,13 @@ class FlowSampling:
     kernel: Kernel = flow_sde  # form of the stochastic steps; `ode`: none is stochastic
     logp: LogProbability | None = gaussian_logp  # log-probability of the stochastic steps
     schedule: Schedule = linear_shift  # noise levels of the steps
-    solver: Callable[[Tensor], Solver] | None = None  # solver of the ODE; None: Euler
+    solver: Callable[[Tensor], Solver] | None = None  # solver of the ODE; null: Euler
     stochastic: Choose | None = every_step  # which steps are random; null with `ode`
     # Scale of classifier-free guidance; above 1 it takes two forward passes.
     guidance_scale: float = 1.0
-    # Pixels along a side, or height and width; None: the prompt's size, or that of training
+    # Pixels along a side, or height and width; null: the prompt's size, or that of training.
     resolution: int | tuple[int, int] | None = None
-    frames: int | None = None  # frames of a film; None: as in training
+    frames: int | None = None  # frames of a video; null: as in training
     shared_noise: bool = False  # all samples of a group start from the same noise
     storage: Storage = "float32"  # dtype of the states recorded for training
     weights: str = LIVE  # live, or the name of a snapshot that samples
@@ -76,7 +76,7 @@ class FlowSampling:
     staleness: Annotated[int, at_least(0)] = 0  # iterations that samples may be ahead of training
     # exact: the iteration's own rows; ready: any complete rows.
     order: Literal["exact", "ready"] = "exact"
-    engine: EngineOption | None = None  # generates the pictures; None: the policy itself
+    engine: EngineOption | None = None  # engine that generates images; null: the policy itself
     deterministic: bool = field(init=False)  # whether no step is random
     dtype: torch.dtype = field(init=False)  # of the recorded states
 

@@ -55,19 +55,19 @@ class LanguagePolicy(TokenPolicy):
         path: str | None = None,
         build: Build | None = None,
         dtype: Literal["float32", "bfloat16", "auto"] = "float32",
-        # A kind of transformers, such as sdpa or flash_attention_2; null: its own choice.
+        # Attention of transformers, such as sdpa or flash_attention_2; null: its own choice.
         attn_implementation: str | None = None,
         gradient_checkpointing: bool = False,
         mlp_tile: Annotated[int, positive] | None = None,
         torch_compile: bool = False,
         packing: Packing = "auto",
         share_prompts: bool = True,
-        liger: bool = False,  # fused kernels of liger-kernel, where the model has them
+        liger: bool = False,  # true: fused kernels of liger-kernel, where the model has them
         lora: Lora | None = None,
         quantization: Quantization | None = None,
-        critic: Kind = "head",  # head: on the policy's own states; or a network of its own
-        system_prompt: str | None = None,  # put before every conversation; null: none
-        enable_thinking: bool | None = None,  # passed to the chat template; null: not passed
+        critic: Kind = "head",  # head: values from the policy's own states; or its own network
+        system_prompt: str | None = None,  # system message before every conversation; null: none
+        enable_thinking: bool | None = None,  # value for the chat template; null: not passed
         chat_template: str | None = None,  # a file that replaces the chat template of the tokenizer
         # Logits of a chunk of the head: positions times vocabulary; affects memory only.
         logit_budget: int = 2**26,

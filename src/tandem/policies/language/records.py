@@ -22,22 +22,23 @@ class Sampling:
     dynamics: ClassVar[str] = "autoregressive"  # kind of its steps
     in_time: ClassVar[bool] = True  # a step depends on earlier ones
 
-    max_new_tokens: int  # tokens of an answer; a longer one is truncated
-    temperature: float = 1.0  # temperature of the logits; 0 takes the most likely token
+    max_new_tokens: int  # largest number of tokens of an answer; longer ones are truncated
+    temperature: float = 1.0  # temperature of the logits; 0: greedy
     top_p: float = 1.0  # mass of the most likely tokens to sample from; 1: all; training needs 1
     top_k: int = 0  # the most likely tokens to sample from; 0: all; training needs 0
-    stop: Sequence[str] = ()  # a text that ends with one of these is finished
+    stop: Sequence[str] = ()  # texts after which an answer ends
     max_prompt_tokens: int | None = None  # longer prompts are left out; null: the model's limit
     max_rows: int = 512  # rows of a forward pass; affects only memory
-    # The local engine on a GPU records a decoding step and replays it. Without it, launching
-    # kernels takes most of the time.
+    # true: on a GPU the local engine records a decoding step and replays it, as launching kernels
+    # takes most of the time.
     cuda_graphs: bool = True
     # Engine that samples; null: the policy itself, with live weights.
     engine: EngineOption | None = None
     staleness: Annotated[int, at_least(0)] = 0  # iterations that samples may be ahead of training
-    order: Literal["exact", "ready"] = "exact"  # exact: its own rows; ready: complete groups
+    # exact: an iteration's own rows; ready: any complete groups.
+    order: Literal["exact", "ready"] = "exact"
     handover: Handover | None = None  # how an engine gets weights; null: by weights and order
-    # Iterations requested beyond the current one with order=ready; None: half of staleness.
+    # Iterations requested beyond the current one with order=ready; null: half of staleness.
     ahead: Annotated[int, at_least(0)] | None = None
 
     def __post_init__(self) -> None:

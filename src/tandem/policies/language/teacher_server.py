@@ -57,7 +57,7 @@ class TeacherServer:
     concurrency: Annotated[int, positive] = 64  # concurrent requests per server
     timeout: Annotated[float, positive] = 300.0  # seconds per attempt
     patience: Annotated[float, positive] = 900.0  # seconds that a server may be unreachable
-    max_reply_bytes: Annotated[int, positive] = 2**28  # a larger reply is refused
+    max_reply_bytes: Annotated[int, positive] = 2**28  # largest reply; a larger one is refused
 
     def check_sources(self, addresses: Mapping[str, str]) -> None:
         """addresses: by source. Raise ValueError for a single value that several servers would

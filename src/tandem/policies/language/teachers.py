@@ -39,9 +39,9 @@ class TokenTeachers(Teachers):
     of_texts = True
 
     dtype: Literal["float32", "bfloat16", "auto"] | None = None  # None: the policy's
-    # For `self`: the share of the live weights that the average takes in each update; 0: none.
+    # Share of the live weights that the average of `self` takes in each update; 0: none.
     average: Annotated[float, fraction] | None = None
-    # Per state, if a loss reads it: over all tokens, or over the most likely ones.
+    # Divergence from a teacher at each state, if a loss reads it.
     divergence: Divergence | None = None
     top_k: Annotated[int, positive] | None = None  # tokens that the divergence compares; null: all
     tail: bool = True  # all other tokens are one more entry; else the top k are renormalised

@@ -26,7 +26,11 @@ inner_share = between(0, 1, open_low=True, open_high=True)
 
 # The step that wrote each token, replayed exactly
 @register_answer_likelihood(reads={"when"}, replays=True)
-def path(rows: HiddenRows, *, trailing: OfSteps = "shown") -> States:
+def path(
+    rows: HiddenRows,
+    *,
+    trailing: OfSteps = "shown",  # positions after the end; counted: scored as well
+) -> States:
     """ℓ_i in the state in which position i was written: log p of the sampler's steps.
     `trailing`: counted scores positions after the end as well; shown only shows them."""
     return replay_states(rows, rows.when)
@@ -78,14 +82,16 @@ def replay_states(rows: HiddenRows, read: Tensor) -> States:
 def elbo(
     rows: HiddenRows,
     *,
-    # Independent, counted, or coupled: each with its complement, in a second pass.
+    # Masks of a state: independent, counted, or coupled: each with its complement, in a second
+    # pass.
     masks: Masks = "coupled",
     states: Annotated[int, positive] = 1,  # levels of a row, each with one mask
-    levels: Literal["stratified", "gauss"] = "stratified",  # gauss: fixed nodes, counted masks
+    # Levels of the states: stratified, or gauss: fixed nodes with counted masks.
+    levels: Literal["stratified", "gauss"] = "stratified",
     # true: the bound's weights; false: the plain mean over states, with coupled masks only.
     weighted: bool = True,
-    least: Annotated[float, positive_share]
-    | None = None,  # smallest level of independent masks; None: 1 / L
+    # Smallest level of independent masks; null: 1 / L.
+    least: Annotated[float, positive_share] | None = None,
     trailing: Trailing = "hidden",  # positions after the end; counted: scored as well
     p_mask_prompt: Annotated[float, fraction] = 0.0,  # share of prompt tokens that are hidden
     beta: Annotated[float, above(0)] = 1.5,  # exponent of the upper bound, for losses that read it

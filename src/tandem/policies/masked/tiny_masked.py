@@ -18,7 +18,7 @@ def tiny_masked(
     hidden_size: int = 96,  # width of the residual stream
     num_layers: int = 3,  # number of transformer blocks
     num_heads: int = 4,  # heads of attention
-    num_key_value_heads: int = 2,  # shared by several query heads
+    num_key_value_heads: int = 2,  # heads of keys and values, shared by several query heads
     head_dim: int = 24,  # width of a head
     intermediate_size: int = 256,  # width of the feed-forward layers
     max_positions: int = 64,  # longest prompt and answer together, in tokens

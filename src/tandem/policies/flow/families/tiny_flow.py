@@ -41,8 +41,8 @@ class TinyFlow:
         self,
         *,
         seed: int = 0,  # seed of the initial weights
-        num_layers: int = 3,
-        num_heads: int = 2,
+        num_layers: int = 3,  # number of transformer blocks
+        num_heads: int = 2,  # heads of attention, each 32 wide
     ) -> None:
         """`seed`: that of the initial weights; the word vectors do not depend on it.
         `num_layers`: blocks. `num_heads`: heads of attention, each 32 wide."""
