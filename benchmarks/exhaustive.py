@@ -85,7 +85,7 @@ FILES = {  # of long tests that have a row of their own
         ("tests/policies/engines/test_real_vllm.py",),
     ),
     "device": (
-        "every preset, family, engine and resume on a pretended device",
+        "presets, families, an engine and a resume on a pretended device",
         ("tests/test_pretend_device.py",),
     ),
     "sweeps": ("sweeps of real training that is killed", ("tests/sweep",)),
