@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -6,7 +7,8 @@ from torch.testing import assert_close
 
 from tandem import rng
 from tandem.policies.language.records import Sampling
-from tandem.policies.language.sampling import distribution, draw, entropy_of
+from tandem.policies.language.sampling import IN_CACHE, distribution, draw, entropy_of
+from tandem.types import concat
 
 PLAIN = Sampling(max_new_tokens=1)
 
@@ -61,6 +63,18 @@ def test_two_close_policies_part_on_few_tokens(scale, vocabulary, slack):
     distance = (first.softmax(-1) - second.softmax(-1)).abs().sum(-1) / 2
     bound = (2 * distance / (1 + distance)).mean().item()
     assert 0 < parted < slack * bound + 2 * math.sqrt(bound / 1000)
+
+
+@pytest.mark.parametrize("vocabulary", [IN_CACHE // 4, IN_CACHE // 4 + 1, IN_CACHE + 1])
+@pytest.mark.parametrize("temperature", [1.0, 0.0])
+def test_rows_that_share_a_draw_change_nothing(vocabulary, temperature):
+    torch.manual_seed(0)
+    logits, keys = 3 * torch.randn(6, vocabulary), rng.key(2, torch.arange(6))
+    sampling = replace(PLAIN, temperature=temperature)
+    together = draw(logits, keys, sampling)
+    alone = concat([draw(logits[[row]], keys[[row]], sampling) for row in range(6)])
+    for name in ("token", "logp", "entropy"):
+        assert torch.equal(getattr(together, name), getattr(alone, name))
 
 
 def test_the_noise_of_a_token_is_its_own():

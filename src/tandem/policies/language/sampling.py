@@ -14,10 +14,13 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from tandem import rng
 from tandem.policies.language.chat import Chat
 from tandem.policies.language.records import Answers, Questions, Sampling, TokenSample
-from tandem.types import Prompt, Rollout, widen
+from tandem.types import Prompt, Rollout, concat, widen
 
 # exp is 0 below it, and 0 times it is 0, also after a product with a gradient: 0 * -inf is NaN.
 NO_MASS = -1e4
+# Probabilities that a CPU draws from at once: more would leave its cache, and each step would take
+# their memory from the system and give it back.
+IN_CACHE = 2**18
 ONE_BY_ONE = 512  # the largest vocabulary in which every token gets noise in every draw
 
 
@@ -35,18 +38,24 @@ def draw(logits: Tensor, keys: Tensor, sampling: Sampling) -> Draw:
 
     At temperature 0, logp and entropy are those of temperature 1.
     """
-    logp = distribution(logits, sampling)
-    probability = logp.exp()
-    if sampling.temperature == 0:
-        token = logp.argmax(-1)
-    elif logp.shape[-1] <= ONE_BY_ONE:
-        token = gumbel_max(logp, keys, torch.arange(logp.shape[-1], device=logp.device))
-    else:
-        token = gumbel_max_by_block(probability, keys)
-    chosen = logp.gather(-1, token[:, None])[:, 0]
-    # `entropy_of` in place: with a large vocabulary, allocation costs as much as the sum.
-    entropy = -probability.mul_(logp.clamp_min_(NO_MASS)).sum(-1)
-    return Draw(token=token, logp=chosen, entropy=entropy)
+    rows, vocabulary = logits.shape
+    if logits.device.type == "cpu":
+        rows = max(IN_CACHE // vocabulary, 1)
+    drawn = []
+    for some, own_keys in zip(logits.split(rows), keys.split(rows), strict=True):
+        logp = distribution(some, sampling)
+        probability = logp.exp()
+        if sampling.temperature == 0:
+            token = logp.argmax(-1)
+        elif vocabulary <= ONE_BY_ONE:
+            token = gumbel_max(logp, own_keys, torch.arange(vocabulary, device=logp.device))
+        else:
+            token = gumbel_max_by_block(probability, own_keys)
+        chosen = logp.gather(-1, token[:, None])[:, 0]
+        # `entropy_of` in place: with a large vocabulary, allocation costs as much as the sum.
+        entropy = -probability.mul_(logp.clamp_min_(NO_MASS)).sum(-1)
+        drawn.append(Draw(token=token, logp=chosen, entropy=entropy))
+    return concat(drawn)
 
 
 def distribution(logits: Tensor, sampling: Sampling) -> Tensor:
@@ -101,13 +110,14 @@ def gumbel_max_by_block(probability: Tensor, keys: Tensor) -> Tensor:
     """
     rows, vocabulary = probability.shape
     size = 2 ** round(math.log2(vocabulary) / 2)
-    padded = torch.nn.functional.pad(probability, (0, -vocabulary % size))
-    blocks = padded.view(rows, -1, size)
+    if lacking := -vocabulary % size:  # else padding copies all of it
+        probability = torch.nn.functional.pad(probability, (0, lacking))
+    blocks = probability.view(rows, -1, size)
     block_ids = torch.arange(blocks.shape[1], device=probability.device)
     # Noise is keyed by token id, and for blocks by negative ids.
     block = gumbel_max(blocks.sum(-1).log(), keys, ids=-1 - block_ids)
     token_ids = block[:, None] * size + torch.arange(size, device=probability.device)
-    inside = gumbel_max(padded.gather(-1, token_ids).log(), keys, ids=token_ids)
+    inside = gumbel_max(probability.gather(-1, token_ids).log(), keys, ids=token_ids)
     return block * size + inside
 
 
