@@ -36,8 +36,7 @@ LINES = {
     ),
     "model=tiny_vlm data=shapes_asked algorithm=opd "
     "'algorithm.teachers.folders={others: \"http://127.0.0.1:1\"}'": (
-        "algorithm.teachers.folders: a server receives only token ids, and model=tiny_vlm "
-        "reads pictures; give a folder"
+        "algorithm=opd needs teacher_logp, which model=tiny_vlm does not provide"
     ),
     f"algorithm=gkd {RUN} algorithm/sampling_strategy=mixed": (
         "algorithm/importance_sampling=token_tis: some rows come from data; set "

@@ -114,18 +114,6 @@ def who_is_told_more_is_asked(case: Case) -> Iterator[str]:
         )
 
 
-def servers_read_texts(case: Case) -> Iterator[str]:
-    """A teacher on a server receives only token ids, no pictures."""
-    teachers = case.algorithm.teachers
-    if teachers is None or not (teachers.of_texts and case.model.target.sees):
-        return
-    if teachers.asks_servers:
-        yield (
-            "algorithm.teachers.folders: a server receives only token ids, and "
-            f"model={case.plan.choices['model']} reads pictures; give a folder"
-        )
-
-
 def a_teacher_of_itself_is_whole(case: Case) -> Iterator[str]:
     """A policy that teaches itself needs unsharded weights."""
     teachers = case.algorithm.teachers
@@ -187,5 +175,4 @@ RULES = (
     something_is_learnt,
     who_is_told_more_is_asked,
     a_teacher_of_itself_is_whole,
-    servers_read_texts,
 )

@@ -20,7 +20,6 @@ class Teachers(ABC):
 
     of_texts: ClassVar[bool]  # whether it judges tokens; else velocities
     teaches_itself = False  # whether one of them is the policy itself
-    asks_servers = False  # whether one of them is on a server
 
     # Teacher of each source of prompts: {SOURCE: run directory, or what the subclass accepts,
     # others: ...}.

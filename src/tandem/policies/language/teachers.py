@@ -50,7 +50,7 @@ class TokenTeachers(Teachers):
 
     def __post_init__(self) -> None:
         Teachers.__post_init__(self)
-        if self.asks_servers and self.distance is not None:
+        if self.addresses and self.distance is not None:
             self.check_likeliest()
         self.server.check_sources(self.addresses)
         if self.teaches_itself and self.average is None:
@@ -77,10 +77,6 @@ class TokenTeachers(Teachers):
     def addresses(self) -> dict[str, str]:
         """The server address of each source that has one, without a trailing slash."""
         return {name: x.rstrip("/") for name, x in self.folders.items() if is_address(x)}
-
-    @property
-    def asks_servers(self) -> bool:
-        return bool(self.addresses)
 
     def check_likeliest(self) -> None:
         """Raise ValueError for a divergence over tokens that servers do not report."""
