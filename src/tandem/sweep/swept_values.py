@@ -51,11 +51,13 @@ def _run_with(value: str, sweep: Sweep, judge: Judge) -> Lines | None:
 def _suggest_two_sweeps(value: str, sweep: Sweep, judge: Judge) -> str | None:
     """The two sweeps that run if another swept key fits only other values of this key; else None.
     A search has its folder to itself, so it is not split."""
+    if sweep.searches:
+        return None
     own = value.partition("=")[0]
     lines = [f"{own}={x}" for x in sweep.swept.get(own, ())]
-    for key in [x for x in sweep.swept if x != own and not sweep.searches]:
+    having = [line for line in lines if _runs(line, sweep, judge)]
+    for key in [x for x in sweep.swept if x != own]:
         without = replace(sweep, swept={k: x for k, x in sweep.swept.items() if k != key})
-        having = [line for line in lines if _runs(line, sweep, judge)]
         others = [line for line in lines if line not in having and _runs(line, without, judge)]
         if having and value in others:
             first, second = (",".join(x.partition("=")[2] for x in y) for y in (having, others))
