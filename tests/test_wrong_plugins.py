@@ -8,7 +8,7 @@ from written_plugin import words_of
 
 import tandem
 from tandem.config import ConfigError, check, compose
-from tandem.contracts.writes import COMPARED
+from tandem.contracts.outputs import COMPARED
 
 pytestmark = pytest.mark.usefixtures("unregistered")
 

@@ -11,7 +11,7 @@ from torch import nn
 from transformers.modeling_outputs import CausalLMOutput
 
 from tandem.algorithm.truncation import CheckedStrategy
-from tandem.contracts.outputs import WrongOutput
+from tandem.contracts.wrong_output import WrongOutput
 from tandem.policies.engines.answer_checks import check_answers, check_values
 from tandem.policies.flow.embeddings import PromptEmbeddingCache
 from tandem.policies.flow.engine import check_pictures

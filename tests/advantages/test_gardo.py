@@ -17,7 +17,7 @@ from tandem.algorithm.controllers import ReferenceRenewal
 from tandem.algorithm.coupled import Coupled
 from tandem.algorithm.objective import Term
 from tandem.algorithm.regularizers import KLInLoss
-from tandem.contracts.outputs import WrongOutput
+from tandem.contracts.wrong_output import WrongOutput
 from tandem.experience import Experience, select_rows
 from tandem.losses.kl import k2
 from tandem.losses.policy import ppo

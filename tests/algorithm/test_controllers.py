@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tandem.algorithm.controllers import EntropyController, KLController, ScheduledCoefficient
-from tandem.contracts.outputs import WrongOutput
 from tandem.contracts.stateful import StatefulComponent, metrics_of_state
+from tandem.contracts.wrong_output import WrongOutput
 
 
 def test_the_kl_controller_is_the_reference_one(vectors):

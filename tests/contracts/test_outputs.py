@@ -13,8 +13,9 @@ from records import GRPO
 from tandem.advantages.group import batch_relative, group_sum
 from tandem.algorithm.coupled import Coupled
 from tandem.contracts import declare
-from tandem.contracts.outputs import ADVANTAGE, WrongOutput
+from tandem.contracts.outputs import ADVANTAGE
 from tandem.contracts.parts import place_of
+from tandem.contracts.wrong_output import WrongOutput
 from tandem.losses import importance
 from tandem.losses.policy import reinforce
 from tandem.losses.reduction import sequence_mean, token_mean

@@ -7,8 +7,8 @@ import torch
 
 from tandem.contracts import register_policy_loss
 from tandem.contracts.inner_parts import ask_unwritten, report_errors
-from tandem.contracts.outputs import WrongOutput
-from tandem.contracts.writes import Given, forget_comparison
+from tandem.contracts.outputs import Given, forget_comparison
+from tandem.contracts.wrong_output import WrongOutput
 from tandem.losses import policy
 
 

@@ -13,7 +13,7 @@ from two_ranks import on_two_ranks
 
 from tandem.advantages.preference import preferred
 from tandem.contracts import facts_of
-from tandem.contracts.outputs import WrongOutput
+from tandem.contracts.wrong_output import WrongOutput
 from tandem.experience import Budget
 from tandem.losses import importance, reduction
 from tandem.losses.kto import kto

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tandem.advantages.temporal import scored_steps, step_rewards
-from tandem.contracts.outputs import WrongOutput
+from tandem.contracts.wrong_output import WrongOutput
 from tandem.types import Rollout, Scores, check_shapes
 
 OfRewards = Callable[..., tuple[Tensor, Tensor]]

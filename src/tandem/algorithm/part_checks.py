@@ -10,9 +10,10 @@ from torch import Tensor
 
 from tandem.contracts import callable_name, facts_of, is_foreign, iterate_innermost
 from tandem.contracts.inner_parts import ask_unwritten
-from tandem.contracts.outputs import CLOSE, Output, WrongOutput, wrong_value
+from tandem.contracts.outputs import CLOSE, Output
 from tandem.contracts.parts import place_of
 from tandem.contracts.stateful import has_state
+from tandem.contracts.wrong_output import WrongOutput, wrong_value
 from tandem.metrics import Metric
 from tandem.types import CoupledBatch, DecoupledBatch, MatchingBatch, Summary, take
 

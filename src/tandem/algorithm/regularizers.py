@@ -28,7 +28,7 @@ from tandem.contracts import (
     positive,
     register_kl,
 )
-from tandem.contracts.outputs import wrong_value
+from tandem.contracts.wrong_output import wrong_value
 from tandem.losses.reduction import token_mean
 from tandem.types import CoupledBatch, Rollout, Scores
 

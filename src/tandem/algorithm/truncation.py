@@ -9,8 +9,9 @@ import torch
 
 from tandem.contracts import Facts, Wrapper, callable_name, facts_of
 from tandem.contracts.inner_parts import ask_unwritten
-from tandem.contracts.outputs import WIDE, WrongOutput, refuse_name
+from tandem.contracts.outputs import WIDE, refuse_name
 from tandem.contracts.parts import place_of
+from tandem.contracts.wrong_output import WrongOutput
 from tandem.types import Rollout, Scores
 
 

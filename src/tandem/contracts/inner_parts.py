@@ -9,9 +9,9 @@ from traceback import walk_tb
 from torch import Tensor
 
 from tandem.contracts import callable_name
-from tandem.contracts.outputs import WrongOutput, wrong_value
+from tandem.contracts.outputs import Given
 from tandem.contracts.parts import module_of, place_of, relative_path
-from tandem.contracts.writes import Given
+from tandem.contracts.wrong_output import WrongOutput, wrong_value
 from tandem.stop import Stop
 
 

@@ -1,42 +1,38 @@
-"""Output checks of components: shape, dtype, gradient and finite values, for plugins too.
-
-Reading a field that a component did not declare, or that a row of the data lacks, also raises an
-error of one line.
+"""Output checks of components: shape, dtype, gradient, finite values and writes, for plugins too.
 
 A scalar for a whole micro-batch would broadcast over its steps, and the result would depend on how
-an update is split for memory. All checks but `finite` are free.
+an update is split for memory. A tensor that a part writes on is read by others: a write in place
+raises the version of the tensor; one through `.numpy()` or `.data` does not, so the first call of a
+part from outside the package also compares contents. Parts of the package are tested.
+
+All checks but `finite` and that first call are free: two walks over the records.
 """
 
 from __future__ import annotations
 
-import linecache
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from traceback import walk_tb
+from dataclasses import dataclass, is_dataclass
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
 
 from tandem.contracts import callable_name, facts_of
-from tandem.contracts.parts import fields_of, place_of, relative_path
-from tandem.contracts.writes import Given
-from tandem.stop import Stop
+from tandem.contracts.parts import fields_of, is_foreign, iterate_innermost, kind_of, place_of
+from tandem.contracts.wrong_output import WrongOutput, refuse_absent_field, refuse_undeclared
 
 Number = TypeVar("Number")  # or a record of tandem.metrics
 WIDE = (torch.float32, torch.float64)
 OF_RUN = "environment|eval|loss|perf|response|reward|staleness|time"  # metrics of the run itself
 METRIC_NAME = re.compile(rf"(?!({OF_RUN})/)[^\s/]+/\S+")  # of a component: in another group
+COMPARED: WeakSet = WeakSet()  # kinds of parts whose first call was compared
 CLOSE = 1e-4  # of the largest value of a part, below which two of them are rounded alike
 AGAIN = (
     "called again; keep no state (an advantage may, in buffers), and draw from the keys of rows "
     "(tandem.rng.uniform(rows.key)), not from a global generator"
 )
-
-
-class WrongOutput(Stop, ValueError):
-    """An invalid output of a component. The message is one line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,67 +131,52 @@ class Output:
         )
 
 
-def refuse_undeclared(
-    kind: str, part: Callable, records: Sequence[object], error: TypeError | AttributeError
-) -> None:
-    """Raise WrongOutput for a part that reads a field that it did not declare, which is None."""
-    absent = {
-        name
-        for record in records
-        if is_dataclass(record)
-        for name, value in fields_of(record).items()
-        if value is None
-    }
-    if "NoneType" not in str(error) or not absent:
-        return
-    for frame, line in reversed(list(walk_tb(error.__traceback__))[1:]):
-        text = linecache.getline(frame.f_code.co_filename, line)
-        # The names on the line, or, if there are none, in the function around it.
-        for words in (re.findall(r"\w+", text), frame.f_code.co_names):
-            if read := sorted(absent.intersection(words)):
-                listed = ", ".join(f'"{name}"' for name in read)
-                file = relative_path(frame.f_code.co_filename)
-                raise WrongOutput(
-                    f"{kind} {callable_name(part)} at {file}:{line} reads "
-                    f"{', '.join(read)}, which the policy was not asked for; declare "
-                    f"reads={{{listed}}} in its decorator"
-                ) from error
+class Given:
+    """The tensors of records before a part is called with them. Of any shape [...]."""
+
+    def __init__(self, part: Callable, records: Sequence[object]) -> None:
+        kinds = {kind_of(one) for _, one in iterate_innermost(part, "") if is_foreign(one)}
+        self.records, self.by_content = records, not COMPARED.issuperset(kinds)
+        COMPARED.update(kinds)
+        self.before = read_states(records, self.by_content)
+
+    def fault(self) -> str | None:
+        """What is wrong with a call that wrote on them; None: it did not."""
+        written = self.before.items() - read_states(self.records, self.by_content).items()
+        if not written:
+            return None
+        names = sorted({place.partition(".")[2] or "an argument" for place, _ in written})
+        return f"writes on {', '.join(names)}, which others read; compute a tensor of its own"
 
 
-def refuse_absent_field(
-    kind: str, part: Callable, records: Sequence[object], error: KeyError
-) -> None:
-    """Raise WrongOutput for a part that reads a field that a row of the data lacks.
+def forget_comparison(part: Callable) -> None:
+    """Compare contents at the next call of a part again: the last one was a trial."""
+    COMPARED.difference_update([kind_of(one) for _, one in iterate_innermost(part, "")])
 
-    A reward then only misses the score of that row, but an advantage needs all rows.
+
+def read_states(records: Sequence[object], by_content: bool) -> dict[str, tuple[int, int]]:
+    """The place of each tensor, "NUMBER_OF_RECORD.NAME" -> how often it was written on, and a hash
+    of its bytes if asked for; one on the meta device has none.
+
+    Records and mappings in a record are walked, as by `map_fields`. Tensors of any shape [...].
     """
-    frame, line = list(walk_tb(error.__traceback__))[-1]
-    asks = "fields" in linecache.getline(frame.f_code.co_filename, line)
-    prompts = [
-        prompt
-        for record in records
-        if is_dataclass(record) and "prompts" in {field.name for field in fields(record)}
-        for prompt in record.prompts
-    ]
-    lacking = [one for one in prompts if asks and not one.fields.keys() >= {*error.args}]
-    if lacking:
-        name, prompt = error.args[0], lacking[0]
-        file = relative_path(frame.f_code.co_filename)
-        raise WrongOutput(
-            f"{kind} {callable_name(part)} at {file}:{line} reads the field "
-            f"{name!r}, and prompt {prompt.id} of {prompt.source} has none: "
-            f"{str(prompt.text or prompt.messages)[:60]!r}; give it to every row of the data, "
-            f"or read it by .get({name!r}, NUMBER)"
-        ) from error
-
-
-def wrong_value(part: Callable, value: object, want: str) -> WrongOutput:
-    """The error of a function or method that returned something else than `want`."""
-    kind = f"a {type(value).__name__}"
-    if isinstance(value, Tensor):
-        kind = f"{value.dtype} {[*value.shape]}"
-    name = getattr(part, "__qualname__", callable_name(part))
-    return WrongOutput(f"{name} at {place_of(part)} returned {kind}; return {want}")
+    found: dict[str, tuple[int, int]] = {}
+    held: list[tuple[object, object]] = list(enumerate(records))
+    while held:
+        place, x = held.pop()
+        if isinstance(x, Tensor):
+            content = 0
+            if by_content and not x.is_meta:
+                flat = x.detach().cpu().contiguous().view(-1)
+                content = hash(flat.view(torch.uint8).numpy().tobytes())
+            version = 0 if x.is_inference() else x._version  # inference tensors have none
+            found[str(place)] = version, content
+            continue
+        if is_dataclass(x):
+            x = fields_of(x)
+        if isinstance(x, Mapping):
+            held += [(f"{place}.{name}", part) for name, part in x.items()]
+    return found
 
 
 def add_metrics(

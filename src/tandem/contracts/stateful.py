@@ -9,8 +9,9 @@ from typing import Any, Self
 from numpy import ndarray
 from torch import Tensor, nn
 
-from tandem.contracts.outputs import WrongOutput, refuse_name, wrong_value
+from tandem.contracts.outputs import refuse_name
 from tandem.contracts.parts import fields_of, place_of, unwrap_partial
+from tandem.contracts.wrong_output import WrongOutput, wrong_value
 
 OF_TORCH = vars(nn.Module()).keys()
 

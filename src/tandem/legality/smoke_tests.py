@@ -19,9 +19,9 @@ from torch import Tensor
 
 from tandem.contracts import REGISTERED, bound_parts_of, is_foreign, name_of, place, unwrap_partial
 from tandem.contracts.inner_parts import ask_inner, ask_unwritten, report_errors
-from tandem.contracts.outputs import WrongOutput
+from tandem.contracts.outputs import forget_comparison
 from tandem.contracts.parts import kind_of, place_of
-from tandem.contracts.writes import forget_comparison
+from tandem.contracts.wrong_output import WrongOutput
 from tandem.legality.case import Case
 from tandem.policies.flow.solvers import solve
 

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from tandem.contracts import name_of, numbers_of
 from tandem.contracts.inner_parts import report_errors
-from tandem.contracts.outputs import CLOSE, WrongOutput
+from tandem.contracts.outputs import CLOSE
 from tandem.contracts.parts import place_of
+from tandem.contracts.wrong_output import WrongOutput
 from tandem.dynamics.kernels import Step
 from tandem.dynamics.schedules import find_fault
 from tandem.evaluation.settings import Pictures

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tandem.contracts import declare, facts_of, unwrap_partial
-from tandem.contracts.outputs import WrongOutput
+from tandem.contracts.wrong_output import WrongOutput
 from tandem.metrics import Metric, Sum
 from tandem.types import CoupledBatch
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tandem import distributed, rng
 from tandem.contracts import register_sampling_strategy
-from tandem.contracts.outputs import WrongOutput
+from tandem.contracts.wrong_output import WrongOutput
 from tandem.metrics import Metric, merge_metrics
 from tandem.policies.language.records import Sampling
 from tandem.rewards import Rewards

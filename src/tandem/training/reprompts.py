@@ -19,8 +19,8 @@ from tandem.contracts import (
     register_reprompt,
     register_sampling_strategy,
 )
-from tandem.contracts.outputs import WrongOutput
 from tandem.contracts.parts import place_of
+from tandem.contracts.wrong_output import WrongOutput
 from tandem.training.collect import RolloutSource, Slots
 from tandem.types import Prompt, Rollout, Scores
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from tandem.contracts.outputs import WIDE, WrongOutput, wrong_value
+from tandem.contracts.outputs import WIDE
 from tandem.contracts.parts import place_of
+from tandem.contracts.wrong_output import WrongOutput, wrong_value
 from tandem.policies.engines.protocol import Engine
 from tandem.policies.language.records import Answers, Endings, Sampling
 from tandem.policies.language.sampling import before

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tandem.contracts.outputs import wrong_value
+from tandem.contracts.wrong_output import wrong_value
 from tandem.policies.flow.adapter import Adapter
 from tandem.policies.flow.records import Condition, PromptInput
 from tandem.types import IMAGE, Prompt

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 import torch
 from torch import Tensor
 
-from tandem.contracts.outputs import WIDE, wrong_value
+from tandem.contracts.outputs import WIDE
+from tandem.contracts.wrong_output import wrong_value
 from tandem.policies.engines.answer_checks import check_tensors
 from tandem.policies.engines.protocol import EngineOption, WeightHolder
 from tandem.policies.engines.weight_sync import WeightSync

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tandem import distributed
-from tandem.contracts.outputs import wrong_value
+from tandem.contracts.wrong_output import wrong_value
 from tandem.hub import align
 from tandem.policies.activations import tile_feed_forward
 from tandem.policies.flow.adapter import Adapter

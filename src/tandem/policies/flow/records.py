@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tandem import rng
 from tandem.contracts import at_least, name_of, unwrap_partial
-from tandem.contracts.outputs import WrongOutput
+from tandem.contracts.wrong_output import WrongOutput
 from tandem.dynamics.kernels import Kernel, flow_sde, ode
 from tandem.dynamics.likelihood import LogProbability, gaussian_logp
 from tandem.dynamics.schedules import linear_shift

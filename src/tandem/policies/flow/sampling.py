@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tandem import rng
-from tandem.contracts.outputs import wrong_value
+from tandem.contracts.wrong_output import wrong_value
 from tandem.dynamics.kernels import Step, next_state, ode
 from tandem.dynamics.steps import Indices
 from tandem.policies.flow.embeddings import PromptEmbedding, PromptEmbeddingCache

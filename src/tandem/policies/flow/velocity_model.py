@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from tandem.contracts.outputs import wrong_value
+from tandem.contracts.wrong_output import wrong_value
 from tandem.dynamics.guidance import guide
 from tandem.policies.flow.adapter import Adapter
 from tandem.policies.flow.components import components, join, painter_of, readers_of

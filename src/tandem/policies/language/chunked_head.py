@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 from torch.nn import functional
 
-from tandem.contracts.outputs import wrong_value
+from tandem.contracts.wrong_output import wrong_value
 from tandem.policies.language.pretrained import Pretrained, vocabulary_of, without_flash_attention
 
 
