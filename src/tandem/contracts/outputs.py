@@ -27,7 +27,7 @@ Number = TypeVar("Number")  # or a record of tandem.metrics
 WIDE = (torch.float32, torch.float64)
 OF_RUN = "environment|eval|loss|perf|response|reward|staleness|time"  # metrics of the run itself
 METRIC_NAME = re.compile(rf"(?!({OF_RUN})/)[^\s/]+/\S+")  # of a component: in another group
-COMPARED: WeakSet = WeakSet()  # kinds of parts whose first call was compared
+COMPARED: WeakSet = WeakSet()  # kinds of parts that were called
 CLOSE = 1e-4  # of the largest value of a part, below which two of them are rounded alike
 AGAIN = (
     "called again; keep no state (an advantage may, in buffers), and draw from the keys of rows "
@@ -135,9 +135,9 @@ class Given:
     """The tensors of records before a part is called with them. Of any shape [...]."""
 
     def __init__(self, part: Callable, records: Sequence[object]) -> None:
-        kinds = {kind_of(one) for _, one in iterate_innermost(part, "") if is_foreign(one)}
-        self.records, self.by_content = records, not COMPARED.issuperset(kinds)
-        COMPARED.update(kinds)
+        parts = [one for _, one in iterate_innermost(part, "") if kind_of(one) not in COMPARED]
+        self.records, self.by_content = records, any(map(is_foreign, parts))
+        COMPARED.update(map(kind_of, parts))
         self.before = read_states(records, self.by_content)
 
     def fault(self) -> str | None:
