@@ -224,5 +224,5 @@ def test_only_where_a_model_or_reward_says_so_is_a_picture_right():
 
 def test_a_configuration_is_checked_alike_where_a_caller_computes_no_gradients():
     with torch.no_grad():
-        assert check(flow("dynamics=flow_sde")).dynamics.name == "flow_sde"
+        assert check(flow("dynamics=flow_sde")).choices["dynamics"] == "flow_sde"
         assert not torch.is_grad_enabled()

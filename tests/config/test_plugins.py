@@ -266,8 +266,8 @@ def test_a_file_beside_a_plugin_is_enough_to_offer_a_way_to_sample(written):
     written("", "own_plugin/__init__.py")
     written("defaults: [local]\ntemperature: 0.7\n", "own_plugin/conf/rollout/cooler.yaml")
     cfg = compose(["plugins=[own_plugin]", "rollout=cooler"])
-    assert (cfg.rollout.temperature, cfg.dynamics.name) == (0.7, "autoregressive")
-    assert compose(["model=tiny_flow", "algorithm=flow_grpo"]).dynamics.name == "flow_sde"
+    assert (cfg.rollout.temperature, cfg.choices.dynamics) == (0.7, "autoregressive")
+    assert compose(["model=tiny_flow", "algorithm=flow_grpo"]).choices.dynamics == "flow_sde"
 
 
 FOREIGN = """
@@ -299,3 +299,14 @@ def test_an_argument_that_a_plugin_s_file_leaves_out_is_a_key_in_a_package_too(w
     finally:
         sys.modules.pop("packed")
     assert cfg.algorithm.loss.most == 3.0
+
+
+def test_dynamics_that_change_one_number_of_others_have_a_name_of_their_own(written):
+    written("", "own_plugin/__init__.py")
+    faint = "defaults: [flow_sde, _self_]\nkernel: {noise_level: 0.3}\n"
+    written(faint, "own_plugin/conf/dynamics/faint_sde.yaml")
+    words = ["plugins=[own_plugin]", "model=tiny_flow", "algorithm=flow_grpo", "dynamics=faint_sde"]
+    cfg = compose(words)
+    assert (cfg.choices.dynamics, cfg.dynamics.kernel.noise_level) == ("faint_sde", 0.3)
+    with pytest.raises(ConfigError, match="dynamics=faint_sde is for pictures"):
+        check(compose([*words, "model=tiny_lm"]))

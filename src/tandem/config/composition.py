@@ -107,7 +107,7 @@ def _compose(given: Sequence[Override], compose: Compose, *, recorded: bool) -> 
             "off": list(_list_switched_off(choices, cfg)),
             "untuned": list(list_missing_recipe(made.choices, options)),
         }
-        cfg.choices.dynamics = cfg.dynamics.name  # what `auto` selected
+        cfg.choices.dynamics = find_dynamics(made)
     return cfg
 
 
@@ -198,6 +198,14 @@ def list_choices(raw: Mapping[str, str | None], options: Menu) -> dict[str, str 
     folder, _, name = (chosen.get("recipe") or "").rpartition("/")
     found = name in options.get(f"recipe/{folder}", ()) or is_shared(chosen.get("recipe"))
     return chosen | {"recipe": chosen["recipe"] if found else None}
+
+
+def find_dynamics(made: Composition) -> str:
+    """The option of dynamics: of `auto`, the last one that it stands for."""
+    chosen = made.choices["dynamics"]
+    paths = [Path(default.config_path) for default in made.listed.defaults]
+    options = [path.name for path in paths if path.parent.name == "dynamics"]
+    return [name for name in options if name != "auto"][-1] if chosen == "auto" else chosen
 
 
 def _list_left_out(made: Composition) -> Iterator[tuple[str, str]]:

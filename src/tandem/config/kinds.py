@@ -26,7 +26,7 @@ def refuse_foreign_steps(cfg: DictConfig) -> None:
                 + (
                     f"model={cfg.choices.model} also writes tokens; set algorithm=grpo"
                     if chain
-                    else f"dynamics={cfg.dynamics.name} is for tokens"
+                    else f"dynamics={cfg.choices.dynamics} is for tokens"
                 )
             )
         return
@@ -35,13 +35,13 @@ def refuse_foreign_steps(cfg: DictConfig) -> None:
     chose, typed = f"algorithm={cfg.choices.algorithm}", "".join(f" {x}" for x in cfg.overrides)
     errors = cfg.algorithm.get("objective") in ON_ERRORS
     if for_pictures and (errors or (f" {chose}" in typed and " dynamics=" not in typed)):
-        what = "finished pictures" if errors else f"steps of dynamics={cfg.dynamics.name}"
+        what = "finished pictures" if errors else f"steps of dynamics={cfg.choices.dynamics}"
         raise ConfigError(
             f"{chose} trains on {what}, but model={cfg.choices.model} makes tokens; set another "
             "algorithm, or a model of pictures, such as model=tiny_flow"
         )
     raise ConfigError(
-        f"dynamics={cfg.dynamics.name} is for {asked}, but model={cfg.choices.model} makes "
+        f"dynamics={cfg.choices.dynamics} is for {asked}, but model={cfg.choices.model} makes "
         f"{made}; set dynamics=auto, or a model of {asked}"
     )
 

@@ -64,13 +64,13 @@ def refusal(function: Callable, where: str, group: str) -> str | None:
 
 def steps_are_sampled(case: Case) -> Iterator[str]:
     """A policy gradient of a flow needs dynamics with noise."""
-    dynamics = case.plan.dynamics
     if case.is_of_texts or case.is_offline or case.algorithm.objective != "policy_gradient":
         return
-    if facts_of(dynamics.kernel).noiseless:
+    if facts_of(case.plan.dynamics.kernel).noiseless:
         yield (
             f"algorithm={case.plan.choices['algorithm']} needs log-probabilities of random steps; "
-            f"dynamics={dynamics.name} takes none; set dynamics=flow_sde, dance_sde or cps"
+            f"dynamics={case.plan.choices['dynamics']} takes none; set dynamics=flow_sde, "
+            "dance_sde or cps"
         )
 
 
@@ -134,7 +134,7 @@ def numbers_are_of_their_dynamics(case: Case) -> Iterator[str]:
     if timeless is not None and not case.is_of_texts and not facts_of(dynamics.kernel).of_sde:
         yield (
             f"algorithm/kl={name_of(timeless)} leaves out the duration of an SDE step, and steps "
-            f"of dynamics={dynamics.name} have none; set algorithm/kl=gaussian"
+            f"of dynamics={case.plan.choices['dynamics']} have none; set algorithm/kl=gaussian"
         )
     if case.loss_facts.reads_density and facts_of(dynamics.logp).unscaled:
         yield (
@@ -160,7 +160,7 @@ def _innermost_option(case: Case, group: str) -> str:
 
 
 def _place(case: Case) -> str:
-    dynamics = f"dynamics={case.plan.dynamics.name}"
+    dynamics = f"dynamics={case.plan.choices['dynamics']}"
     return f"rows of data under {dynamics}" if case.is_offline else dynamics
 
 

@@ -56,9 +56,9 @@ def samplers_are_of_their_model(case: Case) -> Iterator[str]:
 
 def dynamics_are_of_their_sampler(case: Case) -> Iterator[str]:
     """The dynamics of tokens are those of the sampler: autoregressive or masked."""
-    if case.is_of_texts and case.plan.dynamics.name != case.sampling.dynamics:
+    if case.is_of_texts and case.plan.dynamics.kind != case.sampling.dynamics:
         yield (
-            f"dynamics={case.plan.dynamics.name} does not apply to "
+            f"dynamics={case.plan.choices['dynamics']} does not apply to "
             f"model={case.plan.choices['model']}, whose dynamics are {case.sampling.dynamics}; "
             "set dynamics=auto"
         )

@@ -157,8 +157,8 @@ def paths_are_those_of_an_ode(case: Case) -> Iterator[str]:
         yield f"algorithm={name} trains only pictures; set model=tiny_flow or another flow model"
     if not facts_of(dynamics.kernel).noiseless:
         yield (
-            f"algorithm={name} on dynamics={dynamics.name}: it trains a generator along the ODE, "
-            "without random steps; set dynamics=ode"
+            f"algorithm={name} on dynamics={case.plan.choices['dynamics']}: it trains a generator "
+            "along the ODE, without random steps; set dynamics=ode"
         )
     if dynamics.solver is not None:
         yield (

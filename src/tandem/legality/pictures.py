@@ -67,9 +67,9 @@ def velocities_are_taught_without_noise(case: Case) -> Iterator[str]:
     for name, target in numbers.items():
         if facts_of(target).noiseless and not facts_of(kernel).noiseless:
             yield (
-                f"algorithm/loss/{name}={name_of(target)} on dynamics={case.plan.dynamics.name}: "
-                "a random step depends only on its mean; set "
-                f"algorithm/loss/{name}=xt, or dynamics=ode"
+                f"algorithm/loss/{name}={name_of(target)} on "
+                f"dynamics={case.plan.choices['dynamics']}: a random step depends only on "
+                f"its mean; set algorithm/loss/{name}=xt, or dynamics=ode"
             )
 
 
@@ -162,8 +162,8 @@ def _unread(case: Case, name: str, inner: str) -> str | None:
     if case.domain != PICTURES:
         return (
             "only objectives on finished pictures read it, and "
-            f"algorithm={case.plan.choices['algorithm']} on dynamics={case.plan.dynamics.name} "
-            "has none"
+            f"algorithm={case.plan.choices['algorithm']} on "
+            f"dynamics={case.plan.choices['dynamics']} has none"
         )
     taught = case.algorithm.objective == "distillation"
     if name == "timestep_sampling" and taught and not inner.endswith("guidance_scale"):

@@ -40,8 +40,8 @@ def samples_of_a_group_differ(case: Case) -> Iterator[str]:
         return
     if facts_of(dynamics.kernel).noiseless:
         yield (
-            f"rollout.shared_noise=true on dynamics={dynamics.name}: the samples of a prompt start "
-            "from the same noise and take no random step, so all are equal; set "
+            f"rollout.shared_noise=true on dynamics={case.plan.choices['dynamics']}: the samples "
+            "of a prompt start from the same noise and take no random step, so all are equal; set "
             "rollout.shared_noise=false"
         )
 

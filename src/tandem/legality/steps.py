@@ -51,7 +51,7 @@ def steps_can_be_taken(case: Case) -> Iterator[str]:
         name = name_of(dynamics.stochastic)
         yield f"dynamics/stochastic={name} chose other steps {ANEW}"
         return
-    yield from _wrong_steps(dynamics, levels, chosen[0])
+    yield from _wrong_steps(case, levels, chosen[0])
 
 
 def _length(dynamics: Dynamics) -> str:
@@ -95,14 +95,15 @@ def _find_fault_of_levels(levels: object, again: object, steps: int) -> str | No
 
 
 @torch.enable_grad()  # a caller may load a policy without gradients
-def _wrong_steps(dynamics: Dynamics, levels: Tensor, chosen: Sequence[int]) -> Iterator[str]:
+def _wrong_steps(case: Case, levels: Tensor, chosen: Sequence[int]) -> Iterator[str]:
     """The fault of the random steps between these levels, [steps + 1]."""
+    kernel, name = case.plan.dynamics.kernel, case.plan.choices["dynamics"]
     sigma, after = levels[list(chosen)], levels[[step + 1 for step in chosen]]
     leaf = torch.ones(len(chosen), 2, 2, requires_grad=True)
     x, velocity = torch.ones_like(leaf), leaf.clone()
     try:
-        with report_errors(dynamics.kernel):
-            taken = dynamics.kernel(x, velocity, sigma, after)
+        with report_errors(kernel):
+            taken = kernel(x, velocity, sigma, after)
     except WrongOutput as error:
         yield f"dynamics={error}"
         return
@@ -111,16 +112,16 @@ def _wrong_steps(dynamics: Dynamics, levels: Tensor, chosen: Sequence[int]) -> I
     else:
         fault = _find_wrong_form(taken, x)
     if fault is not None:
-        yield f"dynamics={dynamics.name} at {place_of(dynamics.kernel)} {fault}"
+        yield f"dynamics={name} at {place_of(kernel)} {fault}"
         return
     finite = taken.mean.isfinite().flatten(1).all(1) & taken.std.isfinite()
     for place in (~finite).nonzero()[:1, 0].tolist():
         yield (
-            f"dynamics={dynamics.name}: the step from the noise level {sigma[place]:g} to "
+            f"dynamics={name}: the step from the noise level {sigma[place]:g} to "
             f"{after[place]:g} is not finite; set another dynamics/schedule or dynamics.kernel"
         )
         return
-    yield from _wrong_numbers(dynamics, taken, leaf)
+    yield from _wrong_numbers(f"dynamics={name} at {place_of(kernel)}", taken, leaf)
 
 
 def _find_wrong_form(taken: object, x: Tensor) -> str | None:
@@ -138,11 +139,10 @@ def _find_wrong_form(taken: object, x: Tensor) -> str | None:
     return None
 
 
-def _wrong_numbers(dynamics: Dynamics, taken: Step, velocity: Tensor) -> Iterator[str]:
-    """velocity: [B, ...], the leaf that the means were computed from."""
+def _wrong_numbers(place: str, taken: Step, velocity: Tensor) -> Iterator[str]:
+    """place: of the kernel; velocity: [B, ...], the leaf that the means were computed from."""
     (gain,) = torch.autograd.grad(taken.mean.sum(), velocity)
     said, is_ = taken.velocity_gain.detach(), gain[:, 0, 0]
-    place = f"dynamics={dynamics.name} at {place_of(dynamics.kernel)}"
     if (taken.std <= 0).any():
         yield (
             f"{place} returned a std of {taken.std.min():g} for a random step, which then has no "

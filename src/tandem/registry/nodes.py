@@ -70,8 +70,7 @@ def kl_node(name: str, component: Callable) -> Node:
 
 def dynamics_node(name: str, kernel: Callable) -> Node:
     """An option as in conf/dynamics: the steps of a flow, some of them stochastic."""
-    defaults = ["_random", "_self_"]
-    return {"defaults": defaults, "name": name, "kernel": bound_call(name, kernel)}
+    return {"defaults": ["_random", "_self_"], "kernel": bound_call(name, kernel)}
 
 
 def engine_node(name: str, engine: Callable) -> Node:

@@ -45,7 +45,6 @@ class Checkpoints:
 class Dynamics:
     """How a policy takes a step, for `rollout` and the algorithm."""
 
-    name: str  # name of the chosen option of dynamics
     clip_scale: float  # clip numbers of one step are multiplied by it
     sequence_scale: float  # clip numbers of a whole sample are multiplied by it
     preference_scale: float  # nats of a whole sample per unit of a preference temperature
@@ -55,6 +54,7 @@ class Dynamics:
     latent_size: int | None = None  # dimensions of a state of a flow model
     # Factor of clip numbers of a denoising step, also in a chain with a text.
     step_clip_scale: float | None = None
+    kind: str = "autoregressive"  # of the steps of a text: those that its sampler takes
     step_kl: Callable | None = None  # distance of denoising steps to the reference
     kernel: Callable | None = None  # the random step
     logp: Callable | None = None  # log-probability of a random step

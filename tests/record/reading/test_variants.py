@@ -62,10 +62,10 @@ def test_a_part_is_named_by_its_function(tmp_path):
 
 
 def test_the_name_of_a_group_is_labelled_with_the_group(tmp_path):
-    for seed, name in enumerate(("flow_sde", "cps")):
-        write_run(tmp_path / name, [0, 1], seed=seed, dynamics={"name": name})
+    for seed, name in enumerate(("large", "small")):
+        write_run(tmp_path / name, [0, 1], seed=seed, critic={"name": name})
     names = [v.name for v in group_runs(runs_of(tmp_path))]
-    assert sorted(names) == ["dynamics.name=cps", "dynamics.name=flow_sde"]
+    assert sorted(names) == ["critic.name=large", "critic.name=small"]
 
 
 def test_where_a_run_lies_and_what_it_costs_is_no_difference(tmp_path):

@@ -13,7 +13,7 @@ from tandem.settings.settings import KEYS, key_of
 
 ALGORITHM, RECIPE = "algorithm", "recipe"  # choices
 TARGET = "_target_"  # of a part: its function
-NAME = "name"  # of a group, as in dynamics.name: says nothing without it
+NAME = "name"  # of a group, as in data.name: says nothing without it
 SHOWN = 3  # keys in a sentence beside the first
 
 
