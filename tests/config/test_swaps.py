@@ -30,8 +30,17 @@ def test_numbers_of_another_function_are_dropped_and_named():
 
 
 def test_a_number_of_the_same_function_stays_and_is_not_named():
-    stays, numbers = what_stays({"clip_low": 0.3}, PPO, {**PPO, "clip_low": 0.1})
+    stays, numbers = what_stays({"clip_low": 0.3}, PPO, {**PPO, "clip_high": 0.1})
     assert (stays, numbers) == ({"clip_low": 0.3}, Numbers())
+
+
+def test_a_number_that_an_option_of_the_same_function_changes_is_the_one_that_counts():
+    mine = {**PPO, "clip_low": 0.1, "floor": 0.0}
+    stays, numbers = what_stays({"clip_low": 0.3, "coef": 1.0}, PPO, mine)
+    assert (stays, numbers.dropped) == ({"coef": 1.0}, {"algorithm.loss.clip_low": 0.3})
+    # With another part inside, it is another part that was chosen, not a number.
+    stays, _ = what_stays({"clip_low": 0.3}, PPO, {**mine, "inner": {"_target_": "hinge"}})
+    assert stays == {"clip_low": 0.3}
 
 
 def test_a_number_with_the_same_default_in_both_means_the_same_and_is_kept():
@@ -50,7 +59,8 @@ def test_a_part_inside_the_same_part_is_judged_by_its_own_function():
 
 
 def test_a_number_around_a_part_that_stays_is_not_named():
-    before, after = ({"_target_": "kl", "coef": coef, "loss": PPO} for coef in (0.0, 1.0))
+    losses = PPO, {**PPO, "clip_low": 0.1}
+    before, after = ({"_target_": "kl", "coef": 0.0, "loss": loss} for loss in losses)
     assert what_stays({"coef": 0.1}, before, after) == ({"coef": 0.1}, Numbers())
 
 

@@ -4,8 +4,9 @@ Presets, recipes and models set numbers of the parts that they choose. If a comm
 experiment chooses another function, such a number stays only if the new function has a number of
 that name with the same default: then it has the same meaning and unit. All others are dropped. If
 only an inner part of a function was replaced (another KL), the numbers of the function itself (its
-coefficient) stay. Numbers that an option sets beside its part, such as the scale of a clip, are
-dropped with the function that they were set for. The run reports what it dropped and what it kept.
+coefficient) stay. An option that only changes numbers of the same function keeps those that it
+changes. Numbers that an option sets beside its part, such as the scale of a clip, are dropped with
+the function that they were set for. The run reports what it dropped and what it kept.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ class _Fit:
             if not chosen and isinstance(value, dict) and isinstance(inner, dict):
                 below = _Fit(self.numbers, f"{self.place}.{name}")
                 kept[name] = below.of(value, _as_mapping(other), inner, same=same)
-            elif chosen or self._stays(name, value, (other, inner), known=name in after, same=same):
+            elif chosen or self._stays(name, value, before, after, same=same):
                 kept[name] = value
         return kept
 
@@ -138,19 +139,23 @@ class _Fit:
         own = {name: x for name, x in said.items() if not isinstance(after.get(name), dict)}
         return _flatten(self.place, own)
 
-    def _stays(
-        self, name: str, value: Any, defaults: tuple[Any, Any], *, known: bool, same: bool
-    ) -> bool:
-        before, after = defaults
-        was_part = target_of(before) is not None
-        if same and (not was_part or isinstance(after, dict)):
+    def _stays(self, name: str, value: Any, before: Plain, after: Plain, *, same: bool) -> bool:
+        other, inner = before.get(name), after.get(name)
+        changed = name in before and other != inner and _differ_in_numbers(before, after)
+        if same and not changed and (isinstance(inner, dict) or target_of(other) is None):
             return True
         if name.startswith("_"):
             return False
-        stays = known and before == after and _is_alike(value, after)
+        stays = name in after and other == inner and _is_alike(value, inner)
         found = self.numbers.kept if stays else self.numbers.dropped
         found.update(_flatten(f"{self.place}.{name}", value))
         return stays
+
+
+def _differ_in_numbers(before: Plain, after: Plain) -> bool:
+    """Whether two nodes consist of the same parts."""
+    old, new = ({name: target_of(x) for name, x in node.items()} for node in (before, after))
+    return all(old.get(name) == new.get(name) for name in old | new)
 
 
 def _chooses_for_the_same(said: Any, before: Any, after: Any) -> bool:
