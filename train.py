@@ -2,7 +2,10 @@
 
 import sys
 
-from tandem.stop import PREVIEWS, end_when_told
+try:
+    from tandem.stop import PREVIEWS, end_when_told
+except ModuleNotFoundError as error:
+    sys.exit(f"{error} for {sys.executable}; run `make train`, then `source .venv/bin/activate`")
 
 if __name__ == "__main__":
     with end_when_told(resumable=not PREVIEWS & {*sys.argv}):

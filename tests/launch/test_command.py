@@ -200,3 +200,13 @@ def test_the_ranks_of_a_run_are_started_by_the_command_as_by_the_script(tmp_path
     assert done.returncode == 0, done.stderr
     assert "ranks" in done.stdout
     assert (tmp_path / "run" / "metrics.jsonl").read_text().count("\n") >= 1
+
+
+def test_a_python_without_the_package_is_told_how_to_install_it():
+    bare = [sys.executable, "-S", "-E", str(ROOT / "train.py")]  # without site-packages
+    done = subprocess.run(bare, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"No module named 'tandem' for {sys.executable}; run `make train`, then "
+        "`source .venv/bin/activate`\n"
+    )
