@@ -98,3 +98,11 @@ def test_titles_stand_outside_a_grid_that_is_enlarged_pixel_by_pixel(tmp_path):
         for colour in ((200, 0, 0), (0, 0, 200)):
             area = (picture == torch.tensor(colour)).all(-1).sum().item()
             assert area == pytest.approx(2 * 96 * 96, rel=0.05)
+
+
+def test_titles_that_look_like_formulas_are_drawn_as_they_are(tmp_path):
+    sheet, formula = lay_out_grid([level(200, 16, 16)] * 2, 2), r"$\frac$ and $x$"
+    said = {"columns": [formula] * 2, "rows": [formula], "captions": [formula] * 2}
+    plain = load(save_titled(sheet, tmp_path / "plain.png", size=(16, 16)))
+    drawn = load(save_titled(sheet, tmp_path / "formula.png", size=(16, 16), **said))
+    assert drawn.shape[0] > plain.shape[0] and drawn.shape[1] > plain.shape[1]

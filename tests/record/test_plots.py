@@ -76,6 +76,11 @@ def test_the_map_is_dark_where_accuracy_is_high(tmp_path):
     assert column[int(0.65 * height)] < 0.4  # length 9, below
 
 
+def test_a_source_that_looks_like_a_formula_has_its_row(tmp_path):
+    recorded(tmp_path, [{"eval/accuracy": 0.5, r"eval/accuracy/$\frac$": 1, "eval/accuracy/b": 0}])
+    assert draw_heatmap(tmp_path).exists()
+
+
 @pytest.mark.parametrize(
     ("column", "height"),
     [

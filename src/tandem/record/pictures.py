@@ -135,12 +135,13 @@ def save_titled(
     axes = figure.add_axes((0, 0, 1, 1))
     axes.imshow(shown.numpy(), interpolation="nearest", aspect="auto")
     height, width = (times * (length + GAP) for length in size)
-    axes.set_xticks(_middles(columns, width), [_shorten(t, width) for t in columns])
-    axes.set_yticks(_middles(rows, height), [_shorten(t, 3 * width) for t in rows])
+    plain = {"parse_math": False}  # a prompt may hold $: matplotlib raises for a wrong formula
+    axes.set_xticks(_middles(columns, width), [_shorten(t, width) for t in columns], **plain)
+    axes.set_yticks(_middles(rows, height), [_shorten(t, 3 * width) for t in rows], **plain)
     across = shown.shape[1] // width
     for place, caption in enumerate(captions):
         foot = ((place % across + 0.5) * width, (place // across + 1) * height)
-        style = {"ha": "center", "va": "bottom", "fontsize": 5, "color": "white"}
+        style = {"ha": "center", "va": "bottom", "fontsize": 5, "color": "white"} | plain
         axes.text(
             *foot, _shorten(caption, 3 * width // 2), bbox={"color": INK, "pad": 0.6}, **style
         )

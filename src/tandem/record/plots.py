@@ -173,7 +173,8 @@ def _draw_grid(
     every = math.ceil(len(iterations) / 12)
     shown = range(0, len(iterations), every)
     axes.set_xticks(list(shown), [str(iterations[i]) for i in shown])
-    axes.set_yticks(range(len(sources)), [source.replace("_", " ") for source in sources])
+    named = [source.replace("_", " ") for source in sources]
+    axes.set_yticks(range(len(sources)), named, parse_math=False)
     bar = figure.colorbar(picture, ax=axes, pad=0.02, aspect=24)
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=8.5, colors=INK, length=0)
@@ -190,7 +191,7 @@ def _number(value: float | None) -> float:
 
 
 def _save(figure: Figure, path: Path, title: str) -> Path:
-    figure.suptitle(title, x=0.01, ha="left", fontsize=9, color="#6b7785")
+    figure.suptitle(title, x=0.01, ha="left", fontsize=9, color="#6b7785", parse_math=False)
     drawn = BytesIO()
     figure.savefig(drawn, format="png", dpi=130, facecolor="white")
     durable.replace(path, drawn.getvalue())
