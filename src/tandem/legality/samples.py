@@ -126,6 +126,16 @@ def pictures_can_have_that_size(case: Case) -> Iterator[str]:
         )
 
 
+def training_pictures_have_the_models_size(case: Case) -> Iterator[str]:
+    """The size of training is the model's, which also sets the units of the dynamics."""
+    for (key, part), name in product(case.samplers.items(), ("resolution", "frames")):
+        if (given := part.arguments.get(name)) is not None:
+            yield (
+                f"{key}.{name}={given} is only for evaluation.{name}: training has the size of "
+                f"the model; set model.adapter.{name}, where it has one"
+            )
+
+
 def rewards_of_films_see_films(case: Case) -> Iterator[str]:
     """A reward of films needs a model of films."""
     for name, function in _functions(case).items():
@@ -201,6 +211,7 @@ RULES = (
     metrics_name_a_reward,
     an_average_is_kept,
     pictures_can_have_that_size,
+    training_pictures_have_the_models_size,
     frames_are_of_films,
     ranges_rise,
     datasets_have_their_numbers,

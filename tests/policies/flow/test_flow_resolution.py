@@ -120,6 +120,15 @@ def test_a_family_of_one_size_says_so_before_anything_is_loaded():
         small().adapter.canvas(32)
 
 
+@pytest.mark.parametrize("key", ["resolution", "frames"])
+@pytest.mark.parametrize("model", ["tiny_flow", "sd3_5_medium", "tiny_chain"])
+def test_the_size_of_training_is_not_that_of_the_rollout(model, key):
+    sampler = "rollout.picture" if model == "tiny_chain" else "rollout"
+    given = [f"model={model}", "data=shapes", f"{sampler}.{key}=8"]
+    with pytest.raises(ConfigError, match=rf"{sampler}\.{key}=8 .*; set model\.adapter\.{key}"):
+        check(compose(given))
+
+
 def test_a_row_that_asks_for_a_size_gets_the_latents_of_a_policy_of_that_size(make):
     policy = make(16)
     tall = SD3(resolution=24, width=16, max_sequence_length=16)
