@@ -106,3 +106,10 @@ def test_titles_that_look_like_formulas_are_drawn_as_they_are(tmp_path):
     plain = load(save_titled(sheet, tmp_path / "plain.png", size=(16, 16)))
     drawn = load(save_titled(sheet, tmp_path / "formula.png", size=(16, 16), **said))
     assert drawn.shape[0] > plain.shape[0] and drawn.shape[1] > plain.shape[1]
+
+
+@pytest.mark.filterwarnings("error:Glyph")
+def test_titles_in_a_script_that_the_font_lacks_give_no_warnings(tmp_path):
+    sheet, said = lay_out_grid([level(200, 16, 16)] * 2, 2), "红色的方块"
+    drawn = save_titled(sheet, tmp_path / "a.png", size=(16, 16), rows=[said], captions=[said] * 2)
+    assert drawn.exists()

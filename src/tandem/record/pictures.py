@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from tandem.record import durable
+from tandem.record.fonts import boxes_for_missing_letters
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -146,7 +147,8 @@ def save_titled(
             *foot, _shorten(caption, 3 * width // 2), bbox={"color": INK, "pad": 0.6}, **style
         )
     _hide_axes(axes)
-    figure.savefig(path, dpi=100, facecolor="white", bbox_inches="tight", pad_inches=0.06)
+    with boxes_for_missing_letters():
+        figure.savefig(path, dpi=100, facecolor="white", bbox_inches="tight", pad_inches=0.06)
     return path
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tandem.record import durable, jsonl
+from tandem.record.fonts import boxes_for_missing_letters
 from tandem.record.galleries import draw_progress
 from tandem.record.panels import PAINTED, Lines, Panel, panels_of
 
@@ -193,6 +194,7 @@ def _number(value: float | None) -> float:
 def _save(figure: Figure, path: Path, title: str) -> Path:
     figure.suptitle(title, x=0.01, ha="left", fontsize=9, color="#6b7785", parse_math=False)
     drawn = BytesIO()
-    figure.savefig(drawn, format="png", dpi=130, facecolor="white")
+    with boxes_for_missing_letters():
+        figure.savefig(drawn, format="png", dpi=130, facecolor="white")
     durable.replace(path, drawn.getvalue())
     return path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from io import BytesIO
 from itertools import pairwise
 from textwrap import wrap
@@ -14,6 +13,7 @@ from tandem.compare.comparison import Comparison
 from tandem.compare.learning_curves import align_curves, draw_mean
 from tandem.compare.pairs import choose_pairs
 from tandem.compare.scores import rank
+from tandem.record.fonts import boxes_for_missing_letters
 from tandem.record.foreign import plain
 
 if TYPE_CHECKING:
@@ -47,9 +47,7 @@ def draw_plots(found: Comparison, line: str) -> dict[str, bytes]:
         # No date, so that the same runs give the same file.
         about = {"Subject": line, "CreationDate": None}
         drawn = BytesIO()
-        with warnings.catch_warnings():
-            # A letter that the font lacks is drawn as a box.
-            warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
+        with boxes_for_missing_letters():
             figure.savefig(drawn, format="pdf", metadata=about)
         files[f"{name}.pdf"] = drawn.getvalue()
     return files
