@@ -145,6 +145,8 @@ from tandem.contracts import above, at_least, between
 from tandem.losses import policy, sequence
 from tandem.advantages import group
 from tandem import register_adv_estimator, register_policy_loss
+from tandem.contracts import register_likelihood
+from tandem.dynamics import likelihood
 
 CLIPS = {"clip_low": "clip", "clip_high": "clip", "ratio_max": "ratio"}
 
@@ -172,6 +174,16 @@ def my_relative(scores, rollout):
 @register_policy_loss
 def silent(batch, *, width: Annotated[float, above(0)] = 0.2):
     return -batch.advantages * width * batch.logp
+
+
+@register_likelihood(unscaled=True, clip_scale=0.013)
+def my_unscaled(next_x, step, *, factor: Annotated[float, above(0)] = 1.0):
+    return factor * likelihood.unscaled_logp(next_x, step)
+
+
+@register_likelihood
+def without_scale(next_x, step):
+    return likelihood.unscaled_logp(next_x, step)
 """
 
 
@@ -198,13 +210,17 @@ def refusal(plugin, line):
         ("algorithm=gspo algorithm/weights=token_mean", "algorithm/loss=my_gspo"),
         ("algorithm=rloo group_size=1", "algorithm/advantage=my_relative"),
         ("algorithm=gspo algorithm.loss.clip_low=1.5", "algorithm/loss=my_gspo"),
+        (
+            "model=tiny_flow algorithm=grpo_guard dynamics/logp=unscaled",
+            "dynamics/logp=my_unscaled",
+        ),
     ],
 )
 def test_a_command_line_with_a_plugin_s_part_is_refused_by_the_same_sentence(built_in, own, plugin):
     said = refusal(plugin, built_in)
-    names = ("gspo", "leave_one_out")
+    names = ("gspo", "leave_one_out", "unscaled")
     of_plugin = refusal(plugin, f"{built_in} {own}")
-    for name, twin_name in zip(names, ("my_gspo", "my_relative"), strict=True):
+    for name, twin_name in zip(names, ("my_gspo", "my_relative", "my_unscaled"), strict=True):
         of_plugin = of_plugin.replace(twin_name, name)
     assert said == of_plugin is not None
 
@@ -230,6 +246,22 @@ def test_a_plugin_s_numbers_come_in_the_units_of_the_dynamics(plugin):
     own = compose([plugin, "model=tiny_flow", "algorithm=grpo", "algorithm/loss=my_ppo", "~recipe"])
     built_in = compose(["model=tiny_flow", "algorithm=grpo", "~recipe"])
     assert own.algorithm.loss.clip_low == built_in.algorithm.loss.clip_low < 0.05
+
+
+def test_the_clips_of_a_plugin_s_log_probability_come_in_its_scale(plugin):
+    def of(*words):
+        words = ("model=tiny_flow", "algorithm=flow_grpo", *words)
+        return compose([plugin, *words, "~recipe"])
+
+    own, built_in = (of(f"dynamics/logp={name}") for name in ("my_unscaled", "unscaled"))
+    assert own.algorithm.loss.clip_low == built_in.algorithm.loss.clip_low
+    assert own.algorithm.loss.clip_low < of().algorithm.loss.clip_low / 5  # that of a density
+    check(of("dynamics/logp=my_unscaled", "dynamics.logp.factor=2"))
+    with pytest.raises(ConfigError, match=r"^dynamics.logp.factor=0.0: must be positive"):
+        check(of("dynamics/logp=my_unscaled", "dynamics.logp.factor=0"))
+    with pytest.raises(ConfigError, match=r"^dynamics.step_clip_scale is not set: add"):
+        check(of("dynamics/logp=without_scale"))
+    check(of("dynamics/logp=without_scale", "dynamics.step_clip_scale=0.01"))
 
 
 def test_a_number_without_a_unit_is_named_where_a_flow_is_trained(plugin):

@@ -14,6 +14,7 @@ from generate.repository import ROOT
 from generate.signatures import REQUIRED, Parameter, docstring, parameters
 
 from tandem.registry.declared import options as registered
+from tandem.registry.nodes import PLACED_IN
 
 CONF = ROOT / "conf"
 SETTINGS = "tandem.settings.settings.Settings"
@@ -154,9 +155,10 @@ def section(option: Option) -> str:
 
 def prefix_of(option: Option) -> str:
     """Where its keys stand in a configuration."""
+    place = PLACED_IN.get(option.group, option.group.replace("/", "."))
     if option.text is not None and "@package _global_" in option.text:
         return ""
-    return option.group.replace("/", ".") + "."
+    return "" if place == "_global_" else f"{place}."
 
 
 def table_rows(

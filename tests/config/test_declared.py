@@ -4,9 +4,13 @@ import importlib
 import subprocess
 import sys
 
+from tandem.config.registered import REGISTRARS
 from tandem.contracts import REGISTERED
 from tandem.registry.declared import options
-from tandem.registry.nodes import node_of
+from tandem.registry.nodes import NODES, node_of
+
+# Group -> the key of its function, if an option also sets numbers beside it.
+INSIDE = {"algorithm/kl": "loss", "dynamics/logp": "logp"}
 
 
 def as_yaml(node):
@@ -20,9 +24,13 @@ def as_yaml(node):
 def test_an_option_is_what_its_function_says_once_imported():
     """The oracle is inspect, on the imported function."""
     for (group, name), option in options().items():
-        node = option.node.get("loss", option.node) if group == "algorithm/kl" else option.node
+        node = option.node.get(INSIDE.get(group), option.node)
         importlib.import_module(node["_target_"].rpartition(".")[0])
         assert option.node == as_yaml(node_of(group, name, REGISTERED[group, name])), (group, name)
+
+
+def test_what_any_decorator_registers_is_an_option():
+    assert NODES.keys() == REGISTRARS.keys()
 
 
 def test_every_option_says_what_it_is():

@@ -15,7 +15,7 @@ from tandem.config.plugins import ADMITTED
 from tandem.contracts import REGISTERED, Registrar, is_foreign, place, registration
 from tandem.contracts.parts import locate_source
 from tandem.registry import declared
-from tandem.registry.nodes import GLOBAL, OFFERED_AS, Node, dynamics_of, node_of
+from tandem.registry.nodes import OFFERED_AS, PLACED_IN, Node, dynamics_of, node_of
 
 REGISTRARS = {one.group: one for one in vars(registration).values() if isinstance(one, Registrar)}
 NOTEBOOK = "__main__"  # or a script: it registers options of the user, like a plugin
@@ -34,8 +34,6 @@ def store_options(folder: Path) -> None:
     _store_declared(folder)
     for (group, name), component in list_own_options().items():
         node = node_of(group, name, component)
-        if node is None:
-            continue
         _refuse_uncallable(group, component)
         group = OFFERED_AS.get(group, group)
         if (folder / group / f"{name}.yaml").is_file() or (group, name) in declared.options():
@@ -43,9 +41,7 @@ def store_options(folder: Path) -> None:
             raise ConfigError(f"{_line(component)}: {taken}")
         if component.__module__ == NOTEBOOK:
             ADMITTED.add(NOTEBOOK)
-        package = "_global_" if group in GLOBAL else None
-        held = _hold(node, component)
-        ConfigStore.instance().store(group=group, name=name, node=held, package=package)
+        _store(group, name, _hold(node, component))
         if (steps := dynamics_of(group, component)) is not None:
             ConfigStore.instance().store(group="dynamics/_of", name=name, node=steps)
 
@@ -55,7 +51,12 @@ def _store_declared(folder: Path) -> None:
     """Store the built-in options, except those with a file of their own."""
     for (group, name), option in declared.options().items():
         if not (folder / group / f"{name}.yaml").is_file():
-            ConfigStore.instance().store(group=group, name=name, node=option.node)
+            _store(group, name, option.node)
+
+
+def _store(group: str, name: str, node: object) -> None:
+    package = PLACED_IN.get(group)
+    ConfigStore.instance().store(group=group, name=name, node=node, package=package)
 
 
 def _hold(node: Node, component: Callable) -> object:

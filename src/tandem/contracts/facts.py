@@ -122,9 +122,11 @@ class Facts:
     # Of parts of rewards and engines: built before the run to check its numbers, without remote
     # calls.
     judges_itself: bool = False
-    # Of kernels and KLs: steps of an SDE, with a duration. Of log-probabilities: not a log-density.
-    of_sde: bool = False
+    of_sde: bool = False  # of kernels and KLs: steps of an SDE, with a duration
+    # Of log-probabilities of steps: not a log-density. Factor of clip numbers in one latent
+    # dimension: over D it is divided by sqrt(D), like a ratio of means; None: it must be set.
     unscaled: bool = False
+    clip_scale: float | None = None
     # Of flow families: the dimensions of one latent picture; None: they must be set. Whether they
     # make films.
     latent_size: int | None = None

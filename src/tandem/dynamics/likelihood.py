@@ -21,7 +21,8 @@ from tandem.types import align_level, widen
 LogProbability = Callable[[Tensor, Step], Tensor]
 
 
-@register_likelihood("gaussian")
+# The density of a step, as a mean over latent dimensions
+@register_likelihood("gaussian", clip_scale=0.13)
 def gaussian_logp(next_x: Tensor, step: Step) -> Tensor:
     """-(x' - mean)^2 / (2 std^2) - log std - log(2 pi) / 2: a density, for every kernel with noise.
 
@@ -33,7 +34,8 @@ def gaussian_logp(next_x: Tensor, step: Step) -> Tensor:
     return -error / (2 * step.std.square()) - step.std.log() - math.log(2 * math.pi) / 2
 
 
-@register_likelihood("unscaled", unscaled=True)
+# Minus the squared distance from the mean, without its variance, as in the paper of cps
+@register_likelihood("unscaled", unscaled=True, clip_scale=0.013)
 def unscaled_logp(next_x: Tensor, step: Step) -> Tensor:
     """-(x' - mean)^2, as in the paper of `cps` (arXiv:2509.05952).
 

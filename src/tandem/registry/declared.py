@@ -124,10 +124,11 @@ def _option_of(
     if group not in IN_FILES:
         name = ast.literal_eval(call.args[0]) if call.args else node.name
         facts = _facts(call, module)
-        units = module.value(facts["units"]) if "units" in facts else {}
-        made = node_of(group, name, declare(units=units)(_stub(node, module)))
-        if made is not None:
-            yield (group, name), Option(made, _help(node, decorator, module))
+        read = {
+            fact: module.value(facts[fact]) for fact in ("units", "clip_scale") if fact in facts
+        }
+        made = node_of(group, name, declare(**read)(_stub(node, module)))
+        yield (group, name), Option(made, _help(node, decorator, module))
 
 
 def _help(node: Definition, decorator: ast.expr, module: Module) -> str:

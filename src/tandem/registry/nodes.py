@@ -22,10 +22,9 @@ IN_UNITS: Mapping[str, str] = {
 }
 
 
-def node_of(group: str, name: str, component: Callable) -> Node | None:
-    """The YAML of an option; None: options of this group are files."""
-    make = NODES.get(group)
-    return None if make is None else make(name, component)
+def node_of(group: str, name: str, component: Callable) -> Node:
+    """The YAML of an option."""
+    return NODES[group](name, component)
 
 
 def bound_call(name: str, component: Callable, *, made: bool = False) -> Node:
@@ -71,6 +70,17 @@ def kl_node(name: str, component: Callable) -> Node:
 def dynamics_node(name: str, kernel: Callable) -> Node:
     """An option as in conf/dynamics: the steps of a flow, some of them stochastic."""
     return {"defaults": ["_random", "_self_"], "kernel": bound_call(name, kernel)}
+
+
+def likelihood_node(name: str, logp: Callable) -> Node:
+    """The log-probability of a step, and the scale of clip numbers of its ratios beside it."""
+    scale = facts_of(logp).clip_scale
+    over_size = f"${{mul:{scale},${{power:${{dynamics.latent_size}},-0.5}}}}"
+    return {
+        "step_clip_scale": "???" if scale is None else over_size,
+        "clip_scale": "${dynamics.step_clip_scale}",
+        "logp": bound_call(name, logp),
+    }
 
 
 def engine_node(name: str, engine: Callable) -> Node:
@@ -157,6 +167,7 @@ NODES: Mapping[str, Callable[[str, Callable], Node]] = {
     "algorithm/kl": kl_node,
     "reward": reward_node,
     "dynamics": dynamics_node,
+    "dynamics/logp": likelihood_node,
     "rollout": engine_node,
     "data": data_node,
     "environment": environment_node,
@@ -166,5 +177,5 @@ NODES: Mapping[str, Callable[[str, Callable], Node]] = {
 }
 # Group of components -> group of its options, if the names differ.
 OFFERED_AS: Mapping[str, str] = {"model/family": "model"}
-# Groups whose options also choose options of other groups.
-GLOBAL = ("model",)
+# Group -> the place of its options, if they also set keys beside their own.
+PLACED_IN: Mapping[str, str] = {"model": "_global_", "dynamics/logp": "dynamics"}
