@@ -329,6 +329,19 @@ def test_the_policy_as_it_is_stands_for_the_old_one_where_there_is_no_ratio(tmp_
     assert loop.go().report["rollout_corr/weight_mean"] != 1
 
 
+@declare(reads={"old_logp"})
+def as_it_was(batch):
+    """The old policy of a user, who knows nothing of what is run before an update."""
+    return 1.0 * batch.old_logp
+
+
+@pytest.mark.parametrize("plan", [ONCE, PLAN])
+def test_an_old_policy_that_reads_the_trainer_s_is_given_it_whatever_the_updates(plan, tmp_path):
+    own = replace(GRPO, old_logprobs=as_it_was)
+    ours, theirs = (Loop(algorithm=a, plan=plan, folder=tmp_path).go() for a in (GRPO, own))
+    assert_close(theirs.gradients, ours.gradients, rtol=0, atol=0)
+
+
 # Losses that read more than their own rows.
 
 

@@ -61,10 +61,13 @@ class Coupled(Objective):
         if gap is None and "version_gap" in self.needs:
             gap = torch.zeros_like(rollout.mask)  # all rows are fresh
         evidence = policy.evidence(rollout, self.needs)
+        start = rollout.old_logp  # under the weights at the start of the update
+        if start is None and "old_logp" in facts_of(self.old_policy).reads:
+            start = evidence.logp.detach()  # of the only update, or unread
         fields = {
             "logp": evidence.logp,
             "advantages": rows.advantages,
-            "old_logp": rollout.old_logp,
+            "old_logp": start,
             "behaviour_logp": rollout.behaviour_logp,
             "ref_logp": rollout.ref_logp,
             "version_gap": None if gap is None else gap.float(),

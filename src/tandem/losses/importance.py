@@ -211,8 +211,7 @@ def recompute(batch: CoupledBatch) -> Tensor:
 
     Shape: [B, T] nats. Source: decoupled PPO, arXiv:2110.00641.
     """
-    # With one update per rollout these are the current weights, not run before.
-    return batch.logp.detach() if batch.old_logp is None else batch.old_logp
+    return batch.old_logp
 
 
 # The sampler as old policy: no forward pass
