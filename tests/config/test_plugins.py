@@ -270,6 +270,31 @@ def test_a_file_beside_a_plugin_is_enough_to_offer_a_way_to_sample(written):
     assert compose(["model=tiny_flow", "algorithm=flow_grpo"]).choices.dynamics == "flow_sde"
 
 
+SOLVER = """
+from tandem.contracts import register_solver
+from tandem.policies.flow.solvers import unipc
+
+@register_solver
+def steady(levels, *, order: int = 1):
+    \"\"\"Mine.\"\"\"
+    return unipc(levels, order=order)
+"""
+
+
+def test_a_solver_is_an_option_of_sampling_and_of_evaluation(written):
+    written(SOLVER)
+    words = ["plugins=[own_plugin]", "model=tiny_flow", "algorithm=nft", "dynamics=ode"]
+    words += ["dynamics/solver=steady", "evaluation/solver=steady", "evaluation.solver.order=3"]
+    cfg = compose(words)
+    check(cfg)
+    both = cfg.dynamics.solver, cfg.evaluation.solver
+    assert [(solver._target_, solver.order) for solver in both] == [
+        ("own_plugin.steady", 1),
+        ("own_plugin.steady", 3),
+    ]
+    assert "\n  steady " in help_of([words[0], words[1], "evaluation/solver"])
+
+
 FOREIGN = """
 from tandem import register_reward
 

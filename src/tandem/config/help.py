@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tandem.config.registered import list_own_options
 from tandem.registry.declared import options
-from tandem.registry.nodes import OFFERED_AS
+from tandem.registry.nodes import groups_offering
 
 # An entry of a defaults list placed under another name: group@place: option.
 PLACED = re.compile(r"^  - (\w[\w/]*)@(\w[\w.]*): \w+", re.M)
@@ -159,7 +159,8 @@ def list_plugin_options(folders: Sequence[Path]) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for (group, name), component in list_own_options().items():
         said = (component.__doc__ or "").partition("\n")[0]
-        found.setdefault(OFFERED_AS.get(group, group), {})[name] = said
+        for place in groups_offering(group):
+            found.setdefault(place, {})[name] = said
     for folder in folders:
         for path in sorted(folder.rglob("[!_]*.yaml")):
             group = path.parent.relative_to(folder).as_posix()

@@ -15,7 +15,7 @@ from tandem.config.plugins import ADMITTED
 from tandem.contracts import REGISTERED, Registrar, is_foreign, place, registration
 from tandem.contracts.parts import locate_source
 from tandem.registry import declared
-from tandem.registry.nodes import OFFERED_AS, PLACED_IN, Node, dynamics_of, node_of
+from tandem.registry.nodes import PLACED_IN, Node, dynamics_of, groups_offering, node_of
 
 REGISTRARS = {one.group: one for one in vars(registration).values() if isinstance(one, Registrar)}
 NOTEBOOK = "__main__"  # or a script: it registers options of the user, like a plugin
@@ -35,13 +35,11 @@ def store_options(folder: Path) -> None:
     for (group, name), component in list_own_options().items():
         node = node_of(group, name, component)
         _refuse_uncallable(group, component)
-        group = OFFERED_AS.get(group, group)
-        if (folder / group / f"{name}.yaml").is_file() or (group, name) in declared.options():
-            taken = f"{group}={name} is an option of Tandem's; register another name"
-            raise ConfigError(f"{_line(component)}: {taken}")
         if component.__module__ == NOTEBOOK:
             ADMITTED.add(NOTEBOOK)
-        _store(group, name, _hold(node, component))
+        for offered in groups_offering(group):
+            _refuse_taken(folder, offered, name, component)
+            _store(offered, name, _hold(node, component))
         if (steps := dynamics_of(group, component)) is not None:
             ConfigStore.instance().store(group="dynamics/_of", name=name, node=steps)
 
@@ -66,6 +64,12 @@ def _hold(node: Node, component: Callable) -> object:
         reason = str(error).splitlines()[0]
         said = f"{place(component)}: YAML cannot represent a default: {reason}"
         raise ConfigError(f"{_line(component)}: {said}") from None
+
+
+def _refuse_taken(folder: Path, group: str, name: str, component: Callable) -> None:
+    if (folder / group / f"{name}.yaml").is_file() or (group, name) in declared.options():
+        taken = f"{group}={name} is an option of Tandem's; register another name"
+        raise ConfigError(f"{_line(component)}: {taken}")
 
 
 def _refuse_uncallable(group: str, component: Callable) -> None:

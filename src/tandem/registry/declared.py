@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem.contracts import declare, registration
-from tandem.registry.nodes import Node, node_of
+from tandem.registry.nodes import Node, groups_offering, node_of
 
 Definition = ast.FunctionDef | ast.ClassDef
 
@@ -128,7 +128,8 @@ def _option_of(
             fact: module.value(facts[fact]) for fact in ("units", "clip_scale") if fact in facts
         }
         made = node_of(group, name, declare(**read)(_stub(node, module)))
-        yield (group, name), Option(made, _help(node, decorator, module))
+        option = Option(made, _help(node, decorator, module))
+        yield from (((place, name), option) for place in groups_offering(group))
 
 
 def _help(node: Definition, decorator: ast.expr, module: Module) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter
 from typing import Any
 
@@ -25,6 +25,11 @@ IN_UNITS: Mapping[str, str] = {
 def node_of(group: str, name: str, component: Callable) -> Node:
     """The YAML of an option."""
     return NODES[group](name, component)
+
+
+def groups_offering(group: str) -> Sequence[str]:
+    """The groups of the options that components of a group make."""
+    return OFFERED_AS.get(group, (group,))
 
 
 def bound_call(name: str, component: Callable, *, made: bool = False) -> Node:
@@ -175,7 +180,10 @@ NODES: Mapping[str, Callable[[str, Callable], Node]] = {
     "model/quantization": made_call,
     "model/family": family_node,
 }
-# Group of components -> group of its options, if the names differ.
-OFFERED_AS: Mapping[str, str] = {"model/family": "model"}
+# Group of components -> groups of its options, if not it alone.
+OFFERED_AS: Mapping[str, Sequence[str]] = {
+    "model/family": ("model",),
+    "dynamics/solver": ("dynamics/solver", "evaluation/solver"),
+}
 # Group -> the place of its options, if they also set keys beside their own.
 PLACED_IN: Mapping[str, str] = {"model": "_global_", "dynamics/logp": "dynamics"}
