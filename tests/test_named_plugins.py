@@ -45,6 +45,28 @@ def test_a_schedule_of_the_learning_rate_is_tried_before_anything_is_loaded(plug
     assert str(refused.value).startswith(fault)
 
 
+WRONG_KLS = {
+    "unlike": "algorithm/kl/schedule=unlike: unlike() missing 1 required positional argument",
+    "worded": "algorithm/kl/schedule=worded returned a str; return a float, a factor on",
+    "below": "algorithm/kl/schedule=below returned -1; return a finite factor on algorithm.kl.coef",
+}
+OF_KLS = """
+def unlike(iteration, iterations): return 1.0
+def worded(iteration): return "half"
+def below(iteration): return -1
+"""
+
+
+@pytest.mark.parametrize(("name", "fault"), WRONG_KLS.items())
+def test_a_schedule_of_the_kl_is_tried_as_well(plugin, name, fault):
+    node = f"_target_: wrong.{name}\n_partial_: true\n"
+    words = plugin(OF_KLS, **{f"algorithm__kl__schedule__{name}": node})
+    chosen = ["algorithm/kl=k3", "algorithm.kl.coef=0.1", f"algorithm/kl/schedule={name}"]
+    with pytest.raises(ConfigError) as refused:
+        check(compose([*words, *chosen]))
+    assert str(refused.value).startswith(fault)
+
+
 def test_a_factor_of_a_later_iteration_that_is_none_ends_the_run(plugin):
     words = plugin(SCHEDULES, schedule__late="_target_: wrong.late\n_partial_: true\n")
     said = words_of(words, "schedule=late", "iterations=3")

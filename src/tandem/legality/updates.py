@@ -158,17 +158,24 @@ def without_dynamo() -> Iterator[None]:
         torch.optim.Optimizer.add_param_group = wrapped
 
 
-def learning_rates_have_a_factor(case: Case) -> Iterator[str]:
+def schedules_have_a_factor(case: Case) -> Iterator[str]:
     """A schedule returns the same factor whenever it is asked about an iteration."""
     call, last = partial(case.schedule.target, **case.schedule.arguments), case.plan.iterations
-    name = f"schedule={case.plan.choices['schedule']}"
+    name, of_kl = f"schedule={case.plan.choices['schedule']}", case.algorithm.kl.schedule
+    yield from _find_faults(name, lambda iteration: call(iteration, last), last, "optimizer.lr")
+    if of_kl is not None:
+        name = f"algorithm/kl/schedule={name_of(of_kl)}"
+        yield from _find_faults(name, of_kl, last, "algorithm.kl.coef")
+
+
+def _find_faults(name: str, call: Callable[[int], object], last: int, key: str) -> Iterator[str]:
     for iteration in sorted({0, max(last - 1, 0)}):
         try:
-            factor, again = (call(iteration, last) for _ in range(2))
+            factor, again = (call(iteration) for _ in range(2))
         except (TypeError, ValueError, ArithmeticError) as error:
             yield f"{name}: {' '.join(str(error).split())}"
             return
-        if (fault := find_fault(factor)) is not None:
+        if (fault := find_fault(factor, key)) is not None:
             yield f"{name} returned {fault}"
             return
         if factor != again:
@@ -222,7 +229,7 @@ def a_run_has_a_directory_of_its_own(case: Case) -> Iterator[str]:
 
 RULES = (
     optimizers_take_their_numbers,
-    learning_rates_have_a_factor,
+    schedules_have_a_factor,
     clips_can_be_told_from_rounding,
     the_cap_is_above_the_clip,
     the_policy_learns_at_last,

@@ -11,12 +11,13 @@ Count = Annotated[int, at_least(0)]
 Share = Annotated[float, at_least(0)]
 
 
-def find_fault(factor: object) -> str | None:
-    """What a schedule returned instead of a factor, such as a plugin's; None: it is one."""
+def find_fault(factor: object, key: str = "optimizer.lr") -> str | None:
+    """What a schedule, such as a plugin's, returned instead of a factor on a key; None: it is
+    one."""
     if not isinstance(factor, int | float):
-        return f"a {type(factor).__name__}; return a float, a factor on optimizer.lr"
+        return f"a {type(factor).__name__}; return a float, a factor on {key}"
     if not 0 <= factor < math.inf:
-        return f"{factor}; return a finite factor on optimizer.lr, 0 or more"
+        return f"{factor}; return a finite factor on {key}, 0 or more"
     return None
 
 
