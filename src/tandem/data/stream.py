@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -60,11 +61,14 @@ class PromptStream(nn.Module):
         position = iteration * count + torch.arange(count)
         epoch = position // epoch_length
         first, last = int(epoch[0]), int(epoch[-1])
-        orders = [
-            rng.permutation(rng.key(self.seed, "prompts", number), size)
-            for number in range(first, last + 1)
-        ]
+        orders = [order_of_epoch(self.seed, number, size) for number in range(first, last + 1)]
         return torch.stack(orders)[epoch - first, position % epoch_length]
+
+
+@lru_cache(maxsize=2)  # sorted once per epoch; an iteration may end one epoch and begin the next
+def order_of_epoch(seed: int, epoch: int, size: int) -> Tensor:
+    """The indices of `size` prompts in the order of an epoch: [size] int64."""
+    return rng.permutation(rng.key(seed, "prompts", epoch), size)
 
 
 class DrawnAhead:
