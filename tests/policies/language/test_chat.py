@@ -191,6 +191,15 @@ def test_a_character_out_of_the_vocabulary_is_a_reason():
     assert dropped[0][1] == "has 'Z', characters that the tokenizer does not know"
 
 
+def test_an_answer_out_of_the_vocabulary_is_not_trained_as_the_unknown_token():
+    said = Chat(character_tokenizer(), ChatOptions())
+    shown = [Prompt(id=i, source="sort", text="ba>", answer=a) for i, a in enumerate(["ab", "aZ"])]
+    kept, dropped = said.admit_answered(shown, 9, 20)
+    assert [prompt.answer for prompt in kept] == ["ab"]
+    reason = "has an answer with 'Z', characters that the tokenizer does not know"
+    assert [one for _, one in dropped] == [reason]
+
+
 def test_all_end_tokens_are_collected_once():
     said = chat()
     assert said.ends(None) == (2,)

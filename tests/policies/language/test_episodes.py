@@ -1,6 +1,7 @@
 """Episodes as rows: laws for any environment."""
 
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -270,6 +271,16 @@ def test_every_turn_of_a_demonstration_is_trained_by_the_ids_that_sampling_would
         assert rows.sample.tokens[row, :whole].tolist() == want
         of_policy = [i % 2 == 1 for i, own in enumerate(ids) for _ in range(len(own) + i % 2)]
         assert rows.mask[row, : whole - 1].tolist() == of_policy[1:]
+
+
+def test_a_move_out_of_the_vocabulary_is_not_demonstrated():
+    data = hilo(seed=0, demonstrations=1)
+    policy = playing(make_environment(HiLo()), build=partial(tiny_lm, seed=0))
+    last = {"role": "assistant", "content": "日"}
+    odd = replace(data.demonstrations[0], messages=(*data.demonstrations[0].messages[:-1], last))
+    kept, dropped = policy.admit_answered([odd])
+    assert not kept
+    assert dropped[0][1] == "has an answer with '日', characters that the tokenizer does not know"
 
 
 def test_hilo_is_won_by_bisection_as_often_as_arithmetic_says():

@@ -222,6 +222,8 @@ def test_demonstrations_are_filled_up_with_ends():
     row = rollout.sample.tokens[1]
     assert row[3:].tolist()[:6] == [*policy.chat.encode_answers(["af"])[0], 1, 1, 1]
     assert policy.admit_answered(questions(("jihgfedcba",)))[1][0][1].startswith("has an answer of")
+    strange = [replace(question, answer="aZ") for question in questions(("ba",))]
+    assert policy.admit_answered(strange)[1][0][1].startswith("has an answer with 'Z'")
 
 
 def test_a_sample_tells_the_steps_it_was_unmasked_in():

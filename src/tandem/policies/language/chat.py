@@ -10,6 +10,8 @@ from typing import Any
 from tandem.contracts.bounds import values_of
 from tandem.types import Picture, Prompt
 
+Admitted = tuple[list[Prompt], list[tuple[Prompt, str]]]  # the others with the reason
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatOptions:
@@ -142,43 +144,45 @@ class Chat:
         """Text with special tokens, which a stop string may contain."""
         return self.tokenizer.batch_decode(rows, skip_special_tokens=False)
 
-    def admit(
-        self, prompts: Sequence[Prompt], limit: int | None
-    ) -> tuple[list[Prompt], list[tuple[Prompt, str]]]:
+    def admit(self, prompts: Sequence[Prompt], limit: int | None) -> Admitted:
         """Prompts that can be answered, and the others with a reason. limit: in tokens."""
         refused = [(prompt, self.refusal(prompt)) for prompt in prompts]
         spoken = [prompt for prompt, reason in refused if reason is None]
         unknown = self.unknown  # looked up once: tokenizers are slow
         faults = [
-            self.strange(prompt, unknown) if unknown in ids else fault(ids, limit)
-            for prompt, ids in zip(spoken, self.encode(spoken), strict=True)
+            self.strange(self.text(p), unknown) if unknown in ids else fault(ids, limit)
+            for p, ids in zip(spoken, self.encode(spoken), strict=True)
         ]
         judged = [pair for pair in refused if pair[1] is not None]
-        judged += zip(spoken, faults, strict=True)
-        kept = [prompt for prompt, reason in judged if reason is None]
-        return kept, [(prompt, reason) for prompt, reason in judged if reason is not None]
+        return split([*judged, *zip(spoken, faults, strict=True)])
 
     def admit_answered(
         self, examples: Sequence[Prompt], limit: int | None, room: int | None
-    ) -> tuple[list[Prompt], list[tuple[Prompt, str]]]:
+    ) -> Admitted:
         """`admit`, where prompt, answer and end token together may have `room` tokens."""
         kept, dropped = self.admit(examples, limit)
-        shown = self.encode_answers([self.answer(example) for example in kept])
+        texts = [self.answer(example) for example in kept]
+        shown = self.encode_answers(texts)
         totals = [len(q) + len(a) for q, a in zip(self.encode(kept), shown, strict=True)]
-        long = [room is not None and total > room for total in totals]
         said = "has {} tokens with its answer, more than the model's limit of {}"
-        return (
-            [example for example, over in zip(kept, long, strict=True) if not over],
-            dropped
-            + [(e, said.format(n, room)) for e, n, o in zip(kept, totals, long, strict=True) if o],
-        )
+        long = [said.format(n, room) if room is not None and n > room else None for n in totals]
+        faults = [own or over for own, over in zip(self.faults(texts, shown), long, strict=True)]
+        return split([*dropped, *zip(kept, faults, strict=True)])
 
-    def strange(self, prompt: Prompt, unknown: int | None) -> str:
-        """A sentence that names the characters of a prompt without a token."""
-        letters = sorted(set(self.text(prompt)))
+    def faults(self, answers: Sequence[str], ids: Sequence[Sequence[int]]) -> list[str | None]:
+        """Why each answer cannot be trained: it would teach the unknown token. None: it can."""
+        unknown = self.unknown
+        return [
+            self.strange(text, unknown, "has an answer with") if unknown in own else None
+            for text, own in zip(answers, ids, strict=True)
+        ]
+
+    def strange(self, text: str, unknown: int | None, said: str = "has") -> str:
+        """A sentence that names the characters of a text without a token."""
+        letters = sorted(set(text))
         alone = zip(letters, self.ids(letters, special=False), strict=True)
         named = ", ".join(repr(letter) for letter, ids in alone if unknown in ids)
-        return f"has {named}{', ' if named else ''}characters that the tokenizer does not know"
+        return f"{said} {named}{', ' if named else ''}characters that the tokenizer does not know"
 
     def refusal(self, prompt: Prompt) -> str | None:
         """Why the chat template rejects the messages; None: accepted."""
@@ -199,6 +203,12 @@ class Chat:
 
     def ends(self, configured: int | Sequence[int] | None) -> tuple[int, ...]:
         return list_ends(self.tokenizer, configured)
+
+
+def split(judged: Sequence[tuple[Prompt, str | None]]) -> Admitted:
+    """The prompts without a fault, and the others with theirs."""
+    kept = [prompt for prompt, reason in judged if reason is None]
+    return kept, [(prompt, reason) for prompt, reason in judged if reason is not None]
 
 
 def list_ends(tokenizer: Any, configured: int | Sequence[int] | None) -> tuple[int, ...]:

@@ -11,13 +11,12 @@ from torch import Tensor
 from tandem.environments import Environment, Mixture
 from tandem.policies.engines.protocol import Engine
 from tandem.policies.language.bridge import Bridge
-from tandem.policies.language.chat import Chat
+from tandem.policies.language.chat import Admitted, Chat
 from tandem.policies.language.episodes import Episodes
 from tandem.policies.language.records import Questions
 from tandem.types import Prompt, Rollout, concat, take
 
 Ask = Callable[[Sequence[Prompt], Sequence[int]], Questions]  # (prompts, their slots)
-Admitted = tuple[list[Prompt], list[tuple[Prompt, str]]]
 
 
 class MixedEpisodes:

@@ -45,7 +45,7 @@ def _check_readable(given: Sequence[Prompt], readable: int, chat: Chat) -> None:
     counts = distributed.all_sum(torch.tensor([len(given), readable]))
     everywhere, read = counts.tolist()
     if everywhere and not read:
-        own = [chat.strange(prompt, chat.unknown) for prompt in given[:1]]
+        own = [chat.strange(chat.text(prompt), chat.unknown) for prompt in given[:1]]
         raise Stop(
             f"a re-prompt {distributed.all_gather_object(own)[0]}, and so do all others; set "
             "algorithm.sampling_strategy.reprompt.template to a text without them"

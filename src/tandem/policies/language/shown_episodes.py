@@ -116,7 +116,9 @@ def admit(
     )
     kept, dropped = [], []
     for example in examples:
-        reason = reasons.get(example.id)
+        moves = [move for _, move in turns_of(example)]
+        strange = bridge.chat.faults(moves, bridge.chat.encode_answers(moves))
+        reason = next(filter(None, [reasons.get(example.id), *strange]), None)
         if reason is None and positions is not None:
             total = lengths[example.id] + len(encode_demonstration(example, bridge).tokens)
             if total > positions:

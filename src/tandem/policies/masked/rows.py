@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tandem import rng
-from tandem.policies.language.chat import Chat
+from tandem.policies.language.chat import Chat, split
 from tandem.policies.language.sampling import before, pack
 from tandem.policies.masked.records import MaskedSample, Trailing
 from tandem.policies.masked.unmasking import Unmasked
@@ -102,11 +102,13 @@ class MaskedRows:
         self, examples: Sequence[Prompt], positions: int
     ) -> tuple[list[Prompt], list[tuple[Prompt, str]]]:
         """Demonstrations whose answers fit into the positions, and the others with a reason."""
-        answers = self.chat.encode_answers([self.chat.answer(example) for example in examples])
-        sizes = [(example, len(ids)) for example, ids in zip(examples, answers, strict=True)]
+        texts = [self.chat.answer(example) for example in examples]
+        shown = self.chat.encode_answers(texts)
         said = "has an answer of {} tokens, more than rollout.max_new_tokens={}"
-        fits = [example for example, size in sizes if size <= positions]
-        return fits, [(e, said.format(n, positions)) for e, n in sizes if n > positions]
+        long = [said.format(len(own), positions) if len(own) > positions else None for own in shown]
+        strange = self.chat.faults(texts, shown)
+        faults = [one or other for one, other in zip(strange, long, strict=True)]
+        return split([*zip(examples, faults, strict=True)])
 
     def describe_steps(self, rollout: Rollout, row: int) -> list[str]:
         """The answer after each step that wrote something, with hidden positions marked."""
