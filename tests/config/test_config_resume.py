@@ -4,9 +4,12 @@ import os
 from pathlib import Path
 
 import pytest
+import yaml
 from omegaconf import OmegaConf
 
 from tandem.config import ConfigError, check, compose, configuration, resume_config
+from tandem.config.plain import to_plain
+from tandem.launch.preview import fill_in
 from tandem.record.secrets import scrub_config
 
 
@@ -28,6 +31,17 @@ def test_a_run_goes_on_as_it_was(run_dir):
     assert after.resume == after.run_dir == str(run_dir)
     after.resume, after.run_dir = before.resume, before.run_dir
     assert after == before
+
+
+def test_typed_words_keep_their_interpolations(run_dir):
+    """Other seeds of the run are made of them: `${seed}` recorded as 3 would be 3 for all."""
+    words, file = ["data.seed=${seed}", "seed=3"], run_dir / "config.yaml"
+    cfg = compose(words)
+    fill_in(cfg, run_dir, words)
+    file.write_text(yaml.safe_dump(to_plain(cfg)))
+    recorded = yaml.safe_load(file.read_text())
+    assert recorded["overrides"] == words and recorded["data"]["seed"] == 3
+    assert to_plain(resume_config(run_dir, []))["overrides"] == words
 
 
 @pytest.mark.parametrize(

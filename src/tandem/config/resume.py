@@ -15,7 +15,7 @@ from tandem.config import trust
 from tandem.config.arguments import list_left_out_keys
 from tandem.config.composition import compose
 from tandem.config.names import ConfigError, unknown
-from tandem.config.overrides import parse
+from tandem.config.overrides import as_typed, parse
 from tandem.config.plain import FILLED_IN, iterate_leaves, to_plain
 from tandem.config.plugins import hash_modules, load_plugins
 from tandem.config.values import list_keys
@@ -107,8 +107,8 @@ def _read_record(folder: Path) -> DictConfig:
     path = folder / "config.yaml"
     with _as_a_run(folder):
         read_config(path)
-        raw = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-        cfg = OmegaConf.create(present_config(raw))
+        raw = present_config(OmegaConf.to_container(OmegaConf.load(path), resolve=False))
+        cfg = OmegaConf.create(raw)
         for key, kind in (
             ("plugins", ListConfig),
             ("overrides", ListConfig),
@@ -121,6 +121,7 @@ def _read_record(folder: Path) -> DictConfig:
                 raise ValueError(f"choices lacks {group}")
             if not isinstance(cfg.get(group), DictConfig):
                 raise ValueError(f"{group} is not a mapping")
+        cfg.overrides = as_typed(raw["overrides"])
     _refuse_older(folder, cfg)
     return cfg
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from tandem.config import build, check
+from tandem.config.overrides import as_typed
 from tandem.config.refusals import refusing
 from tandem.data import Data
 from tandem.hub import quiet_libraries
@@ -92,7 +93,7 @@ def fill_in(cfg: DictConfig, run_dir: Path, overrides: Sequence[str]) -> None:
     if cfg.continue_from is not None:
         cfg.continue_from = str(follow_link(Path(cfg.continue_from)))
     if cfg.resume is None:
-        cfg.overrides = list(overrides)
+        cfg.overrides = as_typed(overrides)
 
 
 def check_folders(settings: Settings, run_dir: Path, job: Job) -> None:
