@@ -197,3 +197,10 @@ def test_a_missing_prompt_is_named_alone(finished, capsys):
         "the following arguments are required: prompt; for example: python -m tandem sample "
         "runs/latest 'dbca>'"
     )
+
+
+def test_a_file_of_another_format_is_refused(finished, capsys):
+    assert refusal_of(capsys, finished, "dbca>", "--out", "grid.jpg") == (
+        "argument --out: grid.jpg is no PNG file; end its name in .png; for example: "
+        "python -m tandem sample runs/latest 'dbca>'"
+    )

@@ -59,7 +59,7 @@ def test_a_warm_up_that_outlasts_the_run_is_told_with_the_rate_that_is_reached(s
     assert notice(made, 20) is None and made(19, 20) > 0
     assert notice(made, 5) == (
         "warm-up     schedule.warmup=19 of iterations=5: the learning rate ends at 25% of "
-        "optimizer.lr; set schedule.warmup=4 or less, or raise iterations"
+        "optimizer.lr; set schedule.warmup below 5, or raise iterations"
     )
 
 

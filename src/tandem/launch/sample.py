@@ -52,9 +52,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--out",
-        type=Path,
+        type=_png,
         default="sample.png",
-        help="file for all pictures in one grid, small ones enlarged; default: %(default)s",
+        help="PNG file for all pictures in one grid, small ones enlarged; default: %(default)s",
     )
     parser.add_argument("--chat", action="store_true", help="send the prompt as a user's message")
     parser.add_argument(
@@ -70,6 +70,12 @@ def _count(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is less than 1")
     return number
+
+
+def _png(text: str) -> Path:
+    if not text.lower().endswith(".png"):
+        raise argparse.ArgumentTypeError(f"{text} is no PNG file; end its name in .png")
+    return Path(text)
 
 
 if __name__ == "__main__":

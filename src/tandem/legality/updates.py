@@ -195,7 +195,7 @@ def notice(schedule: Callable[[int, int], float], iterations: int) -> str | None
     return line(
         "warm-up",
         f"schedule.warmup={warmup} of iterations={iterations}: the learning rate ends at "
-        f"{reached:.0%} of optimizer.lr; set schedule.warmup={iterations - 1} or less, or raise "
+        f"{reached:.0%} of optimizer.lr; set schedule.warmup below {iterations}, or raise "
         "iterations",
     )
 
