@@ -277,6 +277,15 @@ def test_a_dry_run_checks_every_combination_and_starts_nothing(tmp_path, capsys)
     )
 
 
+@pytest.mark.parametrize(
+    ("swept", "wanted"),
+    [("seed=0,1", 2), ("trainer.devices=2,4", None), ("trainer=auto,cpu", None)],
+)
+def test_runs_that_differ_in_their_devices_see_all_gpus(swept, wanted):
+    words = [swept] if "devices" in swept else [swept, "trainer.devices=2"]
+    assert parse_sweep(words, multirun=True).gpus == wanted
+
+
 def test_runs_on_one_machine_take_gpus_of_their_own(monkeypatch, tmp_path):
     monkeypatch.setattr(gpus.tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv(gpus.VISIBLE, "0,3,5")

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,7 +83,7 @@ def parse_sweep(overrides: Sequence[str], *, multirun: bool) -> Sweep | None:
         swept=values,
         space=space,
         hydra=whole.hydra,
-        gpus=_gpus(whole.trainer),
+        gpus=None if _sweeps(values, "trainer") else _gpus(whole.trainer),
         dry_run=bool(whole.dry_run),
     )
 
@@ -91,6 +91,11 @@ def parse_sweep(overrides: Sequence[str], *, multirun: bool) -> Sweep | None:
 def searches(hydra: DictConfig) -> bool:
     """Whether a sweeper chooses the runs while the sweep proceeds."""
     return hydra.runtime.choices["hydra/sweeper"] != "basic"
+
+
+def _sweeps(swept: Iterable[str], group: str) -> bool:
+    """Whether a swept key is the group itself or lies in it, so that runs differ in it."""
+    return any(re.split(r"[.@/]", key.lstrip("+"))[0] == group for key in swept)
 
 
 def _gpus(trainer: DictConfig) -> int | None:
