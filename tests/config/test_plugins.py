@@ -335,3 +335,18 @@ def test_dynamics_that_change_one_number_of_others_have_a_name_of_their_own(writ
     assert (cfg.choices.dynamics, cfg.dynamics.kernel.noise_level) == ("faint_sde", 0.3)
     with pytest.raises(ConfigError, match="dynamics=faint_sde is for pictures"):
         check(compose([*words, "model=tiny_lm"]))
+
+
+@pytest.mark.parametrize(
+    ("own", "model", "dynamics"),
+    [("denoise", "tiny_flow", "flow_sde"), ("unmask", "tiny_masked", "masked")],
+)
+def test_a_rollout_that_changes_one_number_of_another_has_its_dynamics(
+    written, own, model, dynamics
+):
+    written("", "own_plugin/__init__.py")
+    written(f"defaults: [{own}, _self_]\nmax_rows: 5\n", "own_plugin/conf/rollout/few.yaml")
+    words = ["plugins=[own_plugin]", f"model={model}", "algorithm=grpo", "rollout=few"]
+    cfg = compose(words)
+    check(cfg)
+    assert (cfg.choices.dynamics, cfg.rollout.max_rows) == (dynamics, 5)

@@ -38,6 +38,9 @@ def test_a_number_that_an_option_of_the_same_function_changes_is_the_one_that_co
     mine = {**PPO, "clip_low": 0.1, "floor": 0.0}
     stays, numbers = what_stays({"clip_low": 0.3, "coef": 1.0}, PPO, mine)
     assert (stays, numbers.dropped) == ({"coef": 1.0}, {"algorithm.loss.clip_low": 0.3})
+    # A number that the replaced option left to a default is changed too.
+    stays, numbers = what_stays({"every": 30}, {"_target_": "f"}, {"_target_": "f", "every": 10})
+    assert (stays, numbers.dropped) == ({}, {"algorithm.loss.every": 30})
     # With another part inside, it is another part that was chosen, not a number.
     stays, _ = what_stays({"clip_low": 0.3}, PPO, {**mine, "inner": {"_target_": "hinge"}})
     assert stays == {"clip_low": 0.3}

@@ -64,10 +64,11 @@ class Repository(ConfigRepository):
         return copied
 
     def load_config(self, config_path: str) -> ConfigResult | None:
-        """A file, from the cache if it did not change; a preset for a loss that has none."""
+        """A file, from the cache if it did not change; or one of those that are made: a preset for a
+        loss that has none, the dynamics of an heir of a rollout."""
         source = self._find_object_source(config_path, ObjectType.CONFIG)
         if source is None:
-            return self._algorithm(config_path)
+            return self._algorithm(config_path) or self._dynamics(config_path)
         key, now = (source.full_path(), config_path), _state(source, config_path)
         if key not in READ or READ[key][0] != now:
             READ[key] = now, self._read(source, config_path)
@@ -85,6 +86,17 @@ class Repository(ConfigRepository):
             plain = over_parts_of(self._text(f"algorithm/{base}"), name, plain["loss"])
         listed = self._create_defaults_list(config_path, OmegaConf.create(plain.pop("defaults")))
         return replace(loss, defaults_list=listed, plain=plain)
+
+    def _dynamics(self, config_path: str) -> ConfigResult | None:
+        """`dynamics=auto` of a rollout that has none: that of the one which it includes."""
+        group, _, name = config_path.rpartition("/")
+        if group != "dynamics/_of" or not self.config_exists(f"rollout/{name}"):
+            return None
+        included = [one.get_name() for one in self.load_config(f"rollout/{name}").defaults_list]
+        found = (
+            self.load_config(f"{group}/{one}") for one in included if one not in ("_self_", name)
+        )
+        return next(filter(None, found), None)
 
     def _text(self, config_path: str) -> Plain:
         """The content of a file of conf/, with its defaults list."""

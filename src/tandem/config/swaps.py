@@ -141,7 +141,8 @@ class _Fit:
 
     def _stays(self, name: str, value: Any, before: Plain, after: Plain, *, same: bool) -> bool:
         other, inner = before.get(name), after.get(name)
-        changed = name in before and other != inner and _differ_in_numbers(before, after)
+        stated = name in after and other != inner  # by the option itself
+        changed = stated and bool(before) and _differ_in_numbers(before, after)
         if same and not changed and (isinstance(inner, dict) or target_of(other) is None):
             return True
         if name.startswith("_"):
