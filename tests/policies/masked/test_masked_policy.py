@@ -58,6 +58,16 @@ def test_blocks_are_filled_from_left_to_right():
     assert torch.equal(when // 2, torch.arange(3).repeat_interleave(2).expand_as(when))
 
 
+def test_rows_of_a_group_share_noise_levels_that_each_iteration_draws_anew():
+    policy = small_masked()
+    prompts = questions(("dbca", "fa"))
+    first, again, later = (policy.sample(prompts, 2, key=k, slots=[0, 1]) for k in (7, 7, 8))
+    strata = [rollout.sample.stratum.tolist() for rollout in (first, again, later)]
+    assert strata[0] == strata[1] and {*strata[0]}.isdisjoint(strata[2])
+    (a, b, c, d) = strata[0]
+    assert a == b != c == d
+
+
 def test_neither_company_nor_cuts_move_a_token():
     policy = small_masked()
     whole = make_rollout(policy)

@@ -168,7 +168,7 @@ class MaskedPolicy(TokenPolicy):
         noise = RowNoise(
             group=group.repeat_interleave(group_size),
             key=keys.flatten(),
-            stratum=rng.key(group, "evidence").repeat_interleave(group_size),
+            stratum=rng.key(key, group, "evidence").repeat_interleave(group_size),
             place=(sample.double() / group_size).repeat(len(prompts)),
         )
         rollout = self.rows.rollout(
