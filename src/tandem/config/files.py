@@ -64,8 +64,8 @@ class Repository(ConfigRepository):
         return copied
 
     def load_config(self, config_path: str) -> ConfigResult | None:
-        """A file, from the cache if it did not change; or one of those that are made: a preset for a
-        loss that has none, the dynamics of an heir of a rollout."""
+        """A file, from the cache if it did not change; where there is none one that is made: the
+        preset of a loss, the dynamics of a rollout that includes another."""
         source = self._find_object_source(config_path, ObjectType.CONFIG)
         if source is None:
             return self._algorithm(config_path) or self._dynamics(config_path)
