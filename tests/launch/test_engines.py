@@ -75,6 +75,13 @@ def test_a_server_is_started_with_what_the_run_needs_and_nothing_is_typed_twice(
     assert [p.url for p in processes] == ["http://127.0.0.1:8000", "http://127.0.0.1:8001"]
 
 
+def test_a_server_has_room_for_episodes_which_are_longer_than_an_answer(tmp_path):
+    (process,), _ = make_plan(
+        tmp_path, "gpus=0", "program=vllm", run=(*RUN, "environment=hilo", "data=hilo")
+    )
+    assert "--max-model-len" not in process.words  # it takes the model's own limit
+
+
 REFUSED = {
     ("model=hf",): "gpus is missing",
     ("--gpus", "0"): "^--gpus: write gpus=..., without dashes$",

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -36,6 +37,8 @@ def plan(servers: Servers, cfg: DictConfig) -> tuple[list[EngineProcess], Path]:
     option = sampling.engine
     if not isinstance(option, ServerOption):
         raise ConfigError("this rollout uses no server; set rollout=vllm_server")
+    if build(cfg.environment):  # a history of several moves may be as long as the model can read
+        sampling = replace(sampling, max_prompt_tokens=None)
     lora = None if cfg.model.get("lora") is None else Lora(**cfg.model.lora)
     devices_of_servers, folder = servers.devices, Path(option.folder).expanduser()
     path, dtype = model_of(cfg, lora), str(cfg.model.dtype)
