@@ -28,6 +28,7 @@ from tandem.launch import pairs
 from tandem.launch.initial_weights import pairs_file
 from tandem.launch.inputs import training_split
 from tandem.policies.base import Policy
+from tandem.policies.request import Request
 from tandem.policies.weights import Precision
 from tandem.rewards import Reward, Rewards
 from tandem.settings.settings import Settings
@@ -128,6 +129,7 @@ def load_policy(
     environment = build(cfg.environment) or None
     request = algorithm.request(build(cfg.rollout))
     request = replace(request, environment=environment, epochs=settings.epochs, seed=settings.seed)
+    check_episodes_with_images(request, data, settings)
     trainer = settings.trainer
     rounds = trainer.float32_matmul_precision != "highest"
     precision = Precision(mixed=trainer.is_mixed, rounds=rounds)
@@ -167,6 +169,20 @@ def check_sight(policy: Policy, data: Data, settings: Settings) -> None:
             f"data={chosen['data']} has images in the prompt fields {', '.join(sorted(unseen))}, "
             f"which model={chosen['model']} does not read; name the column with "
             "data.columns.images, or fill Prompt.images in the function that reads the data"
+        )
+
+
+def check_episodes_with_images(request: Request, data: Data, settings: Settings) -> None:
+    """Raise ConfigError for prompts with images whose later moves a server would sample."""
+    world = request.environment
+    if world is None or world.max_turns == 1 or request.sampling.engine is None:
+        return
+    if any(prompt.images for prompt in chain.from_iterable(data.splits.values())):
+        chosen = settings.choices
+        raise ConfigError(
+            f"data={chosen['data']} has prompts with images, which rollout={chosen['rollout']} "
+            f"receives for the first move alone, and environment={chosen['environment']} has "
+            "several; set rollout=local"
         )
 
 
