@@ -17,7 +17,7 @@ from tandem import launch
 from tandem.config import ConfigError, build, check, compose
 from tandem.environments import Environment
 from tandem.environments.hilo import HiLo
-from tandem.launch.memory_estimate import on_a_rank, state_of, work_of
+from tandem.launch.memory_estimate import on_a_rank, parts_of_a_rank, state_of, work_of
 from tandem.policies.language.records import TokenSample
 from tandem.policies.language.tiny_lm import character_tokenizer
 from tandem.policies.memory.estimate import Part
@@ -255,3 +255,14 @@ def test_an_episode_has_room_for_what_the_world_says():
         world = Environment(HiLo(), max_tokens=limit, timeout=None)
         played = replace(request, environment=world)
         assert LanguageOutline(policy, played).longest == longest
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "epochs", "copies"),
+    [("espo", 1, 0), ("espo", 2, 2), ("coupled_grpo", 2, 2), ("grpo", 2, 0)],
+)
+def test_later_epochs_of_drawn_states_keep_the_weights_of_the_first(algorithm, epochs, copies):
+    cfg = compose(["model=tiny_masked", f"algorithm={algorithm}", f"epochs={epochs}"])
+    parts = {part.name: part for part in parts_of_a_rank(cfg, check(cfg), ranks=1)}
+    size = parts["start"].size if "start" in parts else 0
+    assert size == pytest.approx(copies * parts["weights"].size, rel=0.01)

@@ -46,7 +46,12 @@ def parts_of_a_rank(cfg: DictConfig, settings: Settings, ranks: int) -> list[Par
     """The parts of memory of one device."""
     request = build(cfg.algorithm).request(build(cfg.rollout))
     offload = frozenset(settings.trainer.offload)
-    request = replace(request, environment=build(cfg.environment) or None, offload=offload)
+    request = replace(
+        request,
+        environment=build(cfg.environment) or None,
+        offload=offload,
+        epochs=settings.epochs,
+    )
     parts = footprint(build(cfg.model), request, work_of(cfg, settings, ranks))
     return on_a_rank(parts, settings.trainer.strategy, ranks)
 

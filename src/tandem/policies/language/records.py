@@ -112,6 +112,7 @@ class RowPasses:
     passes: int
     unread: int  # tokens at its end that no pass reads
     scored: int | None  # positions scored in all passes; None: those of its answer
+    copies: int = 0  # of the trained weights, kept for the passes of later epochs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,7 +30,7 @@ from tandem.policies.masked.pretrained import (
     read_masked,
     read_masked_config,
 )
-from tandem.policies.masked.records import HiddenRows, Likelihood, MaskedSampling
+from tandem.policies.masked.records import HiddenRows, Likelihood, MaskedSampling, draws
 from tandem.policies.masked.rows import MaskedRows, RowNoise
 from tandem.policies.masked.states import path
 from tandem.policies.masked.unmasking import Unmasker
@@ -104,8 +104,7 @@ class MaskedPolicy(TokenPolicy):
     def load(self, request: Request) -> None:
         """Load weights and tokenizer, and a frozen copy if a reference is needed."""
         self.states_of = likelihood_of(request)
-        facts = facts_of(self.states_of)
-        self.replays, self.draws = facts.replays, not (facts.replays or facts.noiseless)
+        self.replays, self.draws = facts_of(self.states_of).replays, draws(self.states_of)
         self.epochs = request.epochs
         super().load(request)
         trailing = numbers_of(self.states_of).get("trailing", "shown")
@@ -124,9 +123,14 @@ class MaskedPolicy(TokenPolicy):
 
     def passes_of(self, request: Request) -> RowPasses:
         """One pass for each state of an answer that took all steps of the sampler."""
-        states = likelihood_of(request)(HiddenRows.from_sampling(request.sampling))
+        likelihood = likelihood_of(request)
+        states = likelihood(HiddenRows.from_sampling(request.sampling))
+        renewed = request.epochs > 1 and "old_logp" in request.needs and draws(likelihood)
         return RowPasses(
-            passes=len(states.row), unread=0, scored=int(states.weight.count_nonzero())
+            passes=len(states.row),
+            unread=0,
+            scored=int(states.weight.count_nonzero()),
+            copies=2 if renewed else 0,  # the old policy's, and the live ones in their place
         )
 
     def scorer_of(self, model: nn.Module, critic: None = None) -> MaskedLogProbComputer:

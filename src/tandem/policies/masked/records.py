@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from tandem.contracts import at_least, positive
+from tandem.contracts import at_least, facts_of, positive
 from tandem.policies.language.records import Sampling, TokenSample
 from tandem.policies.masked.orders import ORDERS
 
@@ -170,3 +170,9 @@ def _sum_rows(values: Tensor, row: Tensor, rows: int) -> Tensor:
 
 
 Likelihood = Callable[[HiddenRows], States]
+
+
+def draws(likelihood: Likelihood) -> bool:
+    """Whether a likelihood is of states drawn anew: not the sampler's, and not without noise."""
+    facts = facts_of(likelihood)
+    return not (facts.replays or facts.noiseless)

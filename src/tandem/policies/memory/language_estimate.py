@@ -12,6 +12,7 @@ from tandem.policies.memory.estimate import (
     of_learning,
     of_older_weights,
     of_weights,
+    size_of,
 )
 from tandem.policies.memory.language_outline import LanguageOutline, Pass
 
@@ -32,11 +33,22 @@ def of_outline(outline: LanguageOutline, work: Workload) -> list[Part]:
     return [
         *of_weights(outline, work),
         *of_older_weights(outline),
+        *of_first_weights(outline),
         *of_learning(outline, work),
         *(of_gathering(outline, work) if work.shards else ()),
         *of_sampling(outline, work),
         *of_update(outline, work),
     ]
+
+
+def of_first_weights(outline: LanguageOutline) -> list[Part]:
+    """The weights at the start of an iteration, which score its rows again in later epochs."""
+    copies = outline.policy.passes_of(outline.request).copies
+    if not copies:
+        return []
+    says = "the trained weights at the start of the iteration, and the live ones in their place"
+    size = copies * size_of(outline.trained_parameters)
+    return [Part(name="start", size=size, says=says, lower="set epochs=1", shared=True)]
 
 
 def of_update(outline: LanguageOutline, work: Workload) -> list[Part]:
