@@ -17,7 +17,7 @@ from tandem import launch
 from tandem.config import ConfigError, build, check, compose
 from tandem.environments import Environment
 from tandem.environments.hilo import HiLo
-from tandem.launch.memory_estimate import on_a_rank, parts_of_a_rank, state_of, work_of
+from tandem.launch.memory_estimate import estimate, on_a_rank, parts_of_a_rank, state_of, work_of
 from tandem.policies.language.records import TokenSample
 from tandem.policies.language.tiny_lm import character_tokenizer
 from tandem.policies.memory.estimate import Part
@@ -266,3 +266,10 @@ def test_later_epochs_of_drawn_states_keep_the_weights_of_the_first(algorithm, e
     parts = {part.name: part for part in parts_of_a_rank(cfg, check(cfg), ranks=1)}
     size = parts["start"].size if "start" in parts else 0
     assert size == pytest.approx(copies * parts["weights"].size, rel=0.01)
+
+
+@pytest.mark.parametrize(("words", "ranks"), [((), 8), (("trainer.accelerator=cpu",), 2)])
+def test_it_counts_the_ranks_of_all_nodes(words, ranks, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    cfg = compose(["trainer=ddp", "trainer.devices=auto", "trainer.num_nodes=2", *words])
+    assert f"on each of {ranks} devices" in estimate(cfg, check(cfg))

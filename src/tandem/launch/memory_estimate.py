@@ -11,6 +11,7 @@ import torch
 from omegaconf import DictConfig
 
 from tandem.config import ConfigError, build
+from tandem.launch.devices import ranks_of
 from tandem.policies.base import Policy
 from tandem.policies.chain.policy import ChainPolicy
 from tandem.policies.chain.unified import UnifiedPolicy
@@ -38,7 +39,7 @@ PROBE = 512  # side of the weight that measures optimiser state
 
 def estimate(cfg: DictConfig, settings: Settings) -> str:
     """A table of all parts, the peak, and settings that would lower it."""
-    ranks = settings.trainer.ranks or max(torch.cuda.device_count(), 1)
+    ranks = ranks_of(settings.trainer)
     return table(parts_of_a_rank(cfg, settings, ranks), ranks)
 
 
