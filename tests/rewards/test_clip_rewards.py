@@ -9,10 +9,12 @@ from tiny_clip import write_clip, write_processor
 from torch.testing import assert_close
 
 from tandem.config import ConfigError, build, check, compose
+from tandem.data.images import add_marks
+from tandem.policies.flow.embeddings import input_of
 from tandem.rewards import Reward, Rewards
 from tandem.rewards.clip_score import ClipScore
 from tandem.rewards.pickscore import PickScore
-from tandem.types import Prompt
+from tandem.types import Picture, Prompt
 
 TEXTS = ["red circle", "", "a green square, over and over: " + "again " * 30, "red circle", "Tür"]
 
@@ -176,6 +178,16 @@ def test_code_beside_the_weights_is_not_run(tmp_path):
     (folder / "evil.py").write_text(f"open({str(folder / 'ran')!r}, 'w')")
     PickScore(str(folder))
     assert not (folder / "ran").exists()
+
+
+def test_an_edited_picture_is_scored_for_the_text_that_the_model_reads(folder, pictures):
+    height, width, _ = pictures[0].shape
+    shown = Picture(name="a", height=height, width=width, load=lambda: pictures[0])
+    edit = add_marks(Prompt(id=0, source="s", text="red circle", images=(shown,)))
+    assert edit.text == "<image>red circle"
+    assert input_of(edit).text == "red circle"
+    for score in (PickScore(folder), ClipScore(folder)):
+        assert score(pictures[1:2], [edit]) == score(pictures[1:2], prompts(["red circle"]))
 
 
 def test_a_chat_has_no_picture_and_is_counted(folder, pictures):

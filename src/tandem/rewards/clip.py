@@ -85,8 +85,9 @@ def unit(features: Tensor) -> Tensor:
 
 
 def texts_of(prompts: Sequence[Prompt]) -> list[str]:
-    """The texts of prompts. Raises ValueError for a chat, which has none."""
+    """The texts of prompts without image marks, as a flow model reads them. Raises ValueError for a
+    chat, which has none."""
     for prompt in prompts:
         if prompt.text is None:
             raise ValueError(f"prompt {prompt.id} of {prompt.source} is a chat, not a text")
-    return [prompt.text for prompt in prompts]
+    return [prompt.plain_text for prompt in prompts]

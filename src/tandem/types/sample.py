@@ -73,6 +73,11 @@ class Prompt:
             return self.messages[-1]["content"]
         return self.answer
 
+    @property
+    def plain_text(self) -> str | None:
+        """The text without the marks of its pictures; None: the prompt is a chat."""
+        return None if self.text is None else self.text.replace(IMAGE, "")
+
     def has_reward(self, reward: str) -> bool:
         """Whether the reward of that name scores its samples."""
         return self.rewards is None or reward in self.rewards

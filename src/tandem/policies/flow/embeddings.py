@@ -18,7 +18,7 @@ from torch import Tensor
 from tandem.contracts.wrong_output import wrong_value
 from tandem.policies.flow.adapter import Adapter
 from tandem.policies.flow.records import Condition, PromptInput
-from tandem.types import IMAGE, Prompt
+from tandem.types import Prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,9 +134,9 @@ def input_of(prompt: Prompt) -> PromptInput:
         raise ValueError(
             f"prompt {prompt.id} of {prompt.source} is a chat, but this model needs a text"
         )
-    text = prompt.text.replace(IMAGE, "")  # families insert images themselves
     size = prompt.size if prompt.images else None  # without images the size has no effect
-    return PromptInput(text=text, images=prompt.images, size=size)
+    # Families insert images themselves.
+    return PromptInput(text=prompt.plain_text, images=prompt.images, size=size)
 
 
 def write(file: Path, condition: Condition) -> None:
