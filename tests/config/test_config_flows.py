@@ -53,6 +53,11 @@ WRONG = {
         "weights of the sum; set it to 1, and "
         "algorithm.advantage.of.weights={colour_share:0.5,...}"
     ),
+    "algorithm=mix_grpo reward=[colour_share,nearest_rendering] "
+    "algorithm.advantage.of.weights={colour_share:1}": (
+        "algorithm.advantage.of.weights: nearest_rendering is trained and has no weight; add "
+        "nearest_rendering:1, or set reward.nearest_rendering.weight=0"
+    ),
     "reward=[nearest_rendering,exact_match]": (
         "reward.exact_match reads texts, but model=tiny_flow makes pictures; choose a reward of "
         "pictures"

@@ -388,9 +388,17 @@ WRONG = {
         "the sum; set it to 1, and algorithm.advantage.weights={length:0.1,...}"
     ),
     "algorithm=gdpo reward=[exact_match,length] reward.length.weight=0 "
-    "algorithm.advantage.weights={length:1}": (
+    "algorithm.advantage.weights={exact_match:1,length:1}": (
         "algorithm.advantage.weights: reward.length.weight=0 keeps length out of training; "
         "drop it from the weights, or set reward.length.weight=1"
+    ),
+    "algorithm=gdpo reward=[exact_match,length] "
+    "algorithm.advantage.weights={exact_match:1,lenght:0.1}": (
+        "algorithm.advantage.weights: unknown reward 'lenght': did you mean 'length'?"
+    ),
+    "algorithm=gdpo reward=[exact_match,length] algorithm.advantage.weights={exact_match:1}": (
+        "algorithm.advantage.weights: length is trained and has no weight; add length:1, or set "
+        "reward.length.weight=0"
     ),
     "algorithm=gdpo algorithm.advantage.weights={exact_match:0}": (
         "algorithm.advantage.weights: all are 0, so nothing is trained; set "
@@ -561,6 +569,10 @@ def test_the_environment_stays_out_of_the_record(spelling, monkeypatch):
         "resume=null",
         "model.lora={r:8,alpha:16}",
         "algorithm=sft reward.exact_match.weight=0",
+        "algorithm=gdpo reward=[exact_match,length] "
+        "algorithm.advantage.weights={exact_match:1,length:0}",
+        "algorithm=gdpo reward=[exact_match,length] algorithm.advantage.weights={exact_match:1} "
+        "evaluate=true",
     ],
 )
 def test_a_right_line_is_composed_and_passes(line):

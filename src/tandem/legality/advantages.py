@@ -12,7 +12,8 @@ from tandem.contracts import (
     parts_of,
     unwrap_partial,
 )
-from tandem.legality.case import Case
+from tandem.legality.case import Case, unknown
+from tandem.legality.judges import find_judges
 
 
 def groups_have_rivals(case: Case) -> Iterator[str]:
@@ -74,6 +75,25 @@ def rewards_are_weighed_once(case: Case) -> Iterator[str]:
                     f"reward.{name}.weight={weight}: {name_of(estimator)} compares each reward "
                     "separately and ignores weights of the sum; set it to 1, and "
                     f"{key}.weights={{{name}:{weight},...}}"
+                )
+
+
+def weights_are_those_of_the_trained_rewards(case: Case) -> Iterator[str]:
+    """Weights by name, where they are given, are complete and name no other reward."""
+    if case.plan.evaluate:
+        return
+    for key, estimator in case.estimators.items():
+        weights = numbers_of(estimator).get("weights")
+        if weights is None or not facts_of(estimator).by_reward:
+            continue
+        for name in weights:
+            if name not in case.rewards:
+                yield f"{key}.weights: {unknown('reward', name, case.rewards)}"
+        for name in case.rewards:
+            if name not in weights and name not in find_judges(case):
+                yield (
+                    f"{key}.weights: {name} is trained and has no weight; add {name}:1, or set "
+                    f"reward.{name}.weight=0"
                 )
 
 
@@ -161,6 +181,7 @@ RULES = (
     sets_fit_into_groups,
     values_have_a_critic,
     rewards_are_weighed_once,
+    weights_are_those_of_the_trained_rewards,
     some_advantage_counts,
     scores_stay_in_their_domain,
     what_shaping_takes_is_read,
