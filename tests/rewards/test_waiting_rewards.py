@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from tandem.rewards import Reward, Rewards, batched, concurrency, waits
+from tandem.stop import Abandoned
 from tandem.types import Prompt
 
 PROMPTS = {slot: Prompt(id=slot, source="s", text="?") for slot in range(4)}
@@ -133,6 +134,24 @@ def test_of_calls_at_once_one_that_hangs_costs_its_own_sample_only():
     values, faults = reward([str(i) for i in range(8)], [PROMPTS[0]] * 8)
     assert values == [0.0, 1.0, 2.0, None, 4.0, 5.0, 6.0, 7.0]
     assert faults == {"timed out": 1}
+
+
+def test_a_run_that_was_told_to_end_does_not_wait_for_a_hanging_server(monkeypatch):
+    let_go = threading.Event()
+
+    @waits
+    def hangs(output, prompt):
+        let_go.wait(LIMIT)
+        return 1.0
+
+    rewards = Rewards({"hangs": Reward(hangs)})
+    answered = rewards.begin(["a"], [PROMPTS[0]])
+    monkeypatch.setattr(concurrency.ENDING, "since", -float("inf"))  # the grace period is over
+    with pytest.raises(Abandoned):
+        answered()
+    let_go.set()
+    rewards.queues["hangs"].last.result(LIMIT)
+    assert answered().total.tolist() == [1.0]  # what is there already is taken
 
 
 def test_at_once_is_at_least_one():

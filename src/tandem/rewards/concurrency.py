@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 
 import torch
 
@@ -143,6 +143,14 @@ class CallQueue:
             self.last = own
         thread_like_this(_settle, before, own, function, arguments)
         return own
+
+
+def result_of(future: Future) -> object:
+    """The result of a call, or its exception. Raises Abandoned where the run ends before."""
+    while not future.done():
+        ENDING.refuse_to_wait()
+        wait([future], HEARING)
+    return future.result()
 
 
 def thread_like_this(work: Callable, *arguments: object) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tandem.contracts import facts_of
-from tandem.rewards.concurrency import CallQueue, at_once, lost_output
+from tandem.rewards.concurrency import CallQueue, at_once, lost_output, result_of
 from tandem.rewards.films import OfFrames, combine_frames, select_frames
 from tandem.rewards.result import (
     ABSTAINED,
@@ -91,7 +91,9 @@ class Rewards:
             rows = asked[name] = [i for i in awake if prompts[i].has_reward(name) and i not in lost]
             own = [outputs[i] for i in rows], [prompts[i] for i in rows]
             judge = partial(reward.judge, *own, None if group is None else group[rows])
-            calls[name] = self.queues[name].put(judge).result if reward.waits else judge
+            calls[name] = (
+                partial(result_of, self.queues[name].put(judge)) if reward.waits else judge
+            )
         # The others compute while these wait.
         order = sorted(calls, key=self.queues.__contains__)
         return lambda: self.sum(
