@@ -44,6 +44,17 @@ def test_typed_words_keep_their_interpolations(run_dir):
     assert to_plain(resume_config(run_dir, []))["overrides"] == words
 
 
+def test_the_words_of_a_run_set_the_length_that_it_was_resumed_with(run_dir):
+    """Other seeds of the run are made of them."""
+    words, again = ["data.seed=${seed}", "iterations=100"], ["micro_batch_size=2", "iterations=400"]
+    cfg = compose(words)
+    fill_in(cfg, run_dir, words)
+    (run_dir / "config.yaml").write_text(yaml.safe_dump(to_plain(cfg)))
+    cfg = resume_config(run_dir, again)
+    fill_in(cfg, run_dir, [f"resume={run_dir}", *again])
+    assert to_plain(cfg)["overrides"] == ["data.seed=${seed}", "iterations=400"]
+
+
 @pytest.mark.parametrize(
     "name",
     ["run.lock", "samples", "model/config.json", "checkpoints", "wandb", "wandb/run-1/files/a"],

@@ -310,6 +310,7 @@ def test_longer_resumed_runs_begin_as_shorter_ones_ended(straight, tmp_path):
     tandem.train(f"resume={longer}", "iterations=3")
     assert [line["iteration"] for line in lines(longer)] == [0, 1, 2, 3]
     assert lines(longer)[:2] == lines(straight)[:2]
+    assert finished_at(longer) == read_run(longer).config["iterations"] == 3
 
 
 def test_a_resumed_run_has_the_reference_that_it_began_with(warmed, tmp_path):

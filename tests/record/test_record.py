@@ -7,7 +7,9 @@ import torch
 import wandb
 
 from tandem.record import jsonl
+from tandem.record.finished import planned_iterations
 from tandem.record.mirrors import Csv, Mirrors, Run, TensorBoard
+from tandem.record.reading import runs
 from tandem.record.run_record import RunRecord
 from tandem.record.wandb_mirror import Wandb
 from tandem.types import Prompt
@@ -113,6 +115,19 @@ def test_a_second_start_keeps_the_id_and_the_configuration(tmp_path):
     assert (tmp_path / "config.yaml").read_text() == "seed: 0\n"
     starts = json.loads((tmp_path / "manifest.json").read_text())["starts"]
     assert [s["command"] for s in starts] == ["train.py", "train.py resume=x"]
+
+
+def test_a_run_that_goes_on_to_another_iteration_records_where_it_ends(tmp_path):
+    """The rest stays, also a value of several lines below its key."""
+    rest = "seed: 0\niterations_of_another: 3\noverrides:\n- 'a\n\n  b'\n- iterations={}\nlr: {}\n"
+    record = RunRecord(tmp_path)
+    record.begin("iterations: 100\n" + rest.format(100, 1), seed=0, command=["train.py"])
+    (tmp_path / "metrics.jsonl").write_text('{"iteration": 100}\n')
+    assert runs.read(tmp_path).state == "finished"
+    resumed = RunRecord(tmp_path)
+    resumed.begin("iterations: 400\n" + rest.format(400, 2), seed=0, command=["train.py"])
+    assert (tmp_path / "config.yaml").read_text() == "iterations: 400\n" + rest.format(400, 1)
+    assert runs.read(tmp_path).state != "finished" and planned_iterations(tmp_path) == 400
 
 
 class Failing:

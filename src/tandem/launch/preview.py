@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from tandem.config import build, check
 from tandem.config.overrides import as_typed
@@ -94,6 +94,13 @@ def fill_in(cfg: DictConfig, run_dir: Path, overrides: Sequence[str]) -> None:
         cfg.continue_from = str(follow_link(Path(cfg.continue_from)))
     if cfg.resume is None:
         cfg.overrides = as_typed(overrides)
+    elif length := [*filter(_sets_length, overrides)]:
+        words = OmegaConf.to_container(cfg.overrides, resolve=False)
+        cfg.overrides = [word for word in words if not _sets_length(word)] + as_typed(length)
+
+
+def _sets_length(word: str) -> bool:
+    return word.lstrip("+").partition("=")[0] == "iterations"
 
 
 def check_folders(settings: Settings, run_dir: Path, job: Job) -> None:

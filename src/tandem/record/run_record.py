@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,6 +34,8 @@ METRICS, TIMING, EVALUATIONS = "metrics.jsonl", "timing.jsonl", "evaluations.jso
 CHECKPOINTS = "checkpoints"
 MANIFEST, CONFIG = "manifest.json", "config.yaml"
 LOGS = (METRICS, TIMING, EVALUATIONS)
+# The entries of a configuration that hold where a run ends: its number and the words that set it.
+LENGTH = re.compile(r"^(iterations|overrides):.*\n(?:[- ].*\n|\n)*", re.M)
 
 Numbers = Mapping[str, float]
 
@@ -54,11 +57,15 @@ class RunRecord:
         self._held: tuple[dict[str, float], dict[str, float]] = ({}, {})
 
     def begin(self, config: str, *, seed: int, command: Sequence[str]) -> None:
-        """Write configuration and manifest; a resumed run only adds this start to the manifest."""
+        """Write configuration and manifest; a resumed run keeps its configuration except for its
+        length, and adds this start to the manifest."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        if not (self.folder / CONFIG).exists():
+        place, config = self.folder / CONFIG, scrub_config(config, os.environ)
+        if place.exists():
+            config = replace_length(place.read_text("utf-8"), config)
+        else:
             (self.folder / CHECKPOINTS).mkdir(exist_ok=True)  # later, its absence means a loss
-            durable.replace(self.folder / CONFIG, scrub_config(config, os.environ).encode())
+        durable.replace(place, config.encode())
         manifest = self._manifest() or new_manifest(seed)
         manifest["starts"].append(start(command))
         durable.replace(self.folder / MANIFEST, json.dumps(manifest, indent=2).encode())
@@ -187,6 +194,12 @@ class RunRecord:
     def _manifest(self) -> dict | None:
         path = self.folder / MANIFEST
         return json.loads(path.read_bytes()) if path.exists() else None
+
+
+def replace_length(recorded: str, present: str) -> str:
+    """The recorded configuration with the length of the present one, both as YAML."""
+    now = {found[1]: found[0] for found in LENGTH.finditer(present)}
+    return LENGTH.sub(lambda found: now.get(found[1], found[0]), recorded)
 
 
 def number_texts(rows: Sequence[Mapping]) -> dict[tuple[str, int], str]:
