@@ -55,6 +55,36 @@ def test_a_row_says_where_the_very_pixels_of_its_picture_are(record):
             assert torch.equal(find_image(folder, now), was["output"])
 
 
+@pytest.mark.parametrize(
+    ("most", "count"),
+    [
+        (3 * 40 * 40, 3),
+        (1000, 7),  # fewer pixels than one picture has
+    ],
+)
+def test_pictures_too_large_for_one_file_are_read_from_several(record, monkeypatch, most, count):
+    monkeypatch.setattr(galleries, "MOST_PIXELS", most, raising=False)
+    monkeypatch.setattr(galleries, "JSON_BYTES", 4 * 3 * 40 * 40)  # bytes that a reader accepts
+    rows = [row("eval", f"prompt {i}", picture(i, 40)) for i in range(7)]
+    record.samples(0, rows)
+    table = record.folder / "samples" / "iteration_000000.jsonl"
+    assert all(
+        torch.equal(seen, was["output"])
+        for was, (_, seen) in zip(rows, galleries.read_seen(table), strict=True)
+    )
+    assert record.distance_to_start(rows) == 0
+    names = {path.name for path in (table.parent / "pixels").iterdir()}
+    parts = [f"_{part}" for part in range(2, count + 1)]
+    assert names == {f"iteration_000000_eval{part}.png" for part in ("", *parts)}
+    record.cut(0)
+    assert not [*(table.parent / "pixels").iterdir()]
+
+
+def test_a_file_of_the_most_pixels_is_one_that_is_read():
+    assert 1.1 * 3 * galleries.MOST_PIXELS < galleries.JSON_BYTES  # noise does not compress
+    assert 1.1 * galleries.MOST_PIXELS < Image.MAX_IMAGE_PIXELS  # Pillow warns above it
+
+
 def test_grids_to_look_at_have_a_row_for_each_prompt_and_a_column_for_each_sample(record):
     record.samples(3, make_gallery(10))
     by_eye = {p.name for p in (record.folder / "samples").glob("*.png")}

@@ -4,7 +4,8 @@
     samples/iteration_000020.png               evaluation samples: a titled row for each prompt
     samples/iteration_000020_sampled.png       the same with the sampling of training
     samples/iteration_000020_best.png          the best training samples; _worst.png: the worst
-    samples/pixels/iteration_000020_eval.png   the exact pixels, a file for each kind of row
+    samples/pixels/iteration_000020_eval.png   the exact pixels, for each kind of row: of many
+                                               large pictures in several files, _2.png, ...
 
 Every evaluation has the same prompts and the same noise, so differences are due to training.
 """
@@ -28,6 +29,7 @@ Rows = Sequence[Mapping]
 
 FIRST = "eval"  # the kind of row that is titled, and followed through training
 FOLLOWED = 12  # most prompts of which a sample is followed
+MOST_PIXELS = 2**24  # of a file: 48 MiB before compression, and a reader refuses over 64 MiB
 
 
 def write_pictures(rows: Rows, table: Path) -> list[dict]:
@@ -43,13 +45,21 @@ def write_pictures(rows: Rows, table: Path) -> list[dict]:
         for size in dict.fromkeys(sizes):
             own = [row for row, other in zip(of_kind, sizes, strict=True) if other == size]
             named = f"{table.stem}_{kind}" + "_{}x{}".format(*size) * (len({*sizes}) > 1)
-            path = table.parent / "pixels" / f"{named}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            pictures.save(lay_out(own), path)
-            file = path.relative_to(table.parent).as_posix()
-            for place, row in enumerate(own):
-                row["output"] = {"file": file, "place": place, "size": list(size)}
+            _save_sheets(own, size, table.parent, f"pixels/{named}")
     return placed
+
+
+def _save_sheets(rows: Sequence[dict], size: tuple[int, int], folder: Path, name: str) -> None:
+    """Save pictures of one size to files of at most MOST_PIXELS or of one picture, and put the
+    places of the pictures into the rows."""
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    most = max(1, MOST_PIXELS // math.prod(size))
+    for first in range(0, len(rows), most):
+        own = rows[first : first + most]
+        file = f"{name}_{first // most + 1}.png" if first else f"{name}.png"
+        pictures.save(lay_out(own), folder / file)
+        for place, row in enumerate(own):
+            row["output"] = {"file": file, "place": place, "size": list(size)}
 
 
 def split_by_kind(rows: Rows) -> dict[str, list[Mapping]]:
