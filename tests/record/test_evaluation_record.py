@@ -1,6 +1,7 @@
 """An evaluation on its own: files beside the record, and a separate run in mirrors."""
 
 import json
+import math
 
 import pytest
 import wandb
@@ -23,6 +24,14 @@ def test_its_numbers_and_rows_lie_beside_the_record(tmp_path):
     assert kept == {"eval/accuracy": 0.5}
     assert jsonl.read(tmp_path / "run" / "evaluation_test.jsonl") == [ROW]
     assert not (tmp_path / "run" / "evaluation_test").exists()
+
+
+def test_a_metric_without_a_value_is_null_for_json_has_no_nan(tmp_path):
+    found = EvaluationRecord(run_dir=tmp_path, split="test", config=CONFIG)
+    found.write(40, {"eval/accuracy": math.nan, "eval/length": 3.0}, [ROW])
+    kept = (tmp_path / "evaluation_test.json").read_text()
+    refused = {"parse_constant": lambda text: pytest.fail(f"{text} is not JSON")}
+    assert json.loads(kept, **refused) == {"eval/accuracy": None, "eval/length": 3.0}
 
 
 @pytest.mark.system

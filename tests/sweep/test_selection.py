@@ -189,6 +189,23 @@ def test_a_run_that_does_not_answer_is_named_and_the_exit_code_says_so(tmp_path)
     assert said not in selection.table(found).notes and exit_code(found, 1) == 0
 
 
+@pytest.mark.parametrize("text", ["null", "NaN"])  # NaN: written by earlier versions
+def test_a_test_without_any_score_is_none_and_is_measured_again(tmp_path, text):
+    place = tmp_path / "sweep"
+    of_algorithm(place, "grpo", (0.9,))
+    score = choose_folder(place, list_shared(runs.read(place / "grpo-0"))) / "score"
+    score.parent.mkdir()
+    score.write_text(text)
+    found = select(place, None, 1, program=PROGRAM)
+    (run,) = found.fresh
+    assert run.test is None and exit_code(found, 1) == 1 and selection.read(place) == found
+    said = f"Seed 1 has no test score: see {run.folder}/{selection.SAID}."
+    assert said in selection.table(found).notes
+    score.unlink()
+    found = select(place, None, 1, program=PROGRAM)
+    assert found.fresh[0].test == 0.4 and exit_code(found, 1) == 0
+
+
 def test_a_choice_that_would_be_another_now_is_not_overwritten(tmp_path):
     place = sweep(tmp_path, {"grpo": [0.6, 0.5]})
     before = Selection(

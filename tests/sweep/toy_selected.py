@@ -12,7 +12,9 @@ def main(words: list[str]) -> None:
         if (folder.parent / "mute").exists():
             sys.exit("out of memory")
         answer = folder / f"evaluation_{given['evaluation.split']}.json"
-        answer.write_text(json.dumps({"eval/accuracy": 0.4}))
+        score = folder.parent / "score"
+        text = score.read_text() if score.exists() else "0.4"
+        answer.write_text(f'{{"eval/accuracy": {text}}}')
         with (folder.parent / "asked").open("a") as file:
             file.write(f"{folder.name}\n")
         return

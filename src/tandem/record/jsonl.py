@@ -23,7 +23,19 @@ class Damaged(ValueError):
 
 def encode(rows: Iterable[Mapping]) -> bytes:
     """One line each. Floats round-trip; NaN and infinities are null, for JSON has neither."""
-    return b"".join(json.dumps(_plain(row), allow_nan=False).encode() + b"\n" for row in rows)
+    return b"".join(json.dumps(to_json(row), allow_nan=False).encode() + b"\n" for row in rows)
+
+
+def to_json(value: object) -> object:
+    """The value as JSON has it: NaN and infinities are None."""
+    match value:
+        case Mapping():
+            return {key: to_json(item) for key, item in value.items()}
+        case list() | tuple():
+            return [to_json(item) for item in value]
+        case float() if not math.isfinite(value):
+            return None
+    return value
 
 
 def append(path: Path, row: Mapping) -> None:
@@ -77,14 +89,3 @@ def _object(path: Path, number: int, line: bytes) -> dict:
 def _whole_lines(path: Path) -> list[bytes]:
     raw = path.read_bytes() if path.exists() else b""
     return [line + b"\n" for line in raw.split(b"\n")[:-1]]
-
-
-def _plain(value: object) -> object:
-    match value:
-        case Mapping():
-            return {key: _plain(item) for key, item in value.items()}
-        case list() | tuple():
-            return [_plain(item) for item in value]
-        case float() if not math.isfinite(value):
-            return None
-    return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -148,13 +149,14 @@ def _read_fresh(seed: int, task: Task, metric: str) -> Fresh:
     if state not in ENDED or not (task.folder / runs.CONFIG).is_file():
         return found
     on_eval = runs.read(task.folder).score(metric)
-    return replace(found, eval=on_eval, test=run_test(task).get(metric))
+    return replace(found, eval=on_eval, test=run_test(task, metric))
 
 
-def run_test(task: Task) -> dict[str, float]:
-    """The scores of a run on the test prompts, from a separate process; {}: the evaluation failed.
+def run_test(task: Task, metric: str) -> float | None:
+    """The score of a run on the test prompts, from a separate process; None: the evaluation failed,
+    or no sample had a score.
 
-    A failed run is evaluated at its newest checkpoint. Saved scores are read, not measured again.
+    A failed run is evaluated at its newest checkpoint. A saved score is read, not measured again.
     """
     answer = task.folder / ANSWER
     if not answer.is_file():
@@ -169,7 +171,11 @@ def run_test(task: Task) -> dict[str, float]:
                 stderr=subprocess.STDOUT,
                 check=False,
             )
-    return json.loads(answer.read_bytes()) if answer.is_file() else {}
+    score = json.loads(answer.read_bytes()).get(metric) if answer.is_file() else None
+    if score is None or not math.isfinite(score):
+        answer.unlink(missing_ok=True)  # the next selection measures it again
+        return None
+    return score
 
 
 def keep(found: Selection, sweep: Path) -> None:
