@@ -7,7 +7,7 @@ from tandem.config import ConfigError, resume_config
 from tandem.config.resume import CHOSEN
 from tandem.launch.initial_weights import shared_overrides
 from tandem.record import labels
-from tandem.record.reading.variants import facts_of
+from tandem.record.reading.facts import facts_of
 from tandem.settings.keys import Key
 from tandem.settings.settings import COMPONENTS, KEYS, Settings, key_of
 

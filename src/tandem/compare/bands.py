@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from tandem.compare.expected_bands import AXIS, Expected, Experiment, Facts, as_json
 from tandem.compare.statistics.curves import FEWEST_FOR_BAND
 from tandem.compare.table import Table
+from tandem.record.reading.facts import facts_of
 from tandem.record.reading.runs import Run
-from tandem.record.reading.variants import facts_of, show_value
+from tandem.record.reading.variants import show_value
 
 SHOWN = 4  # differences of a configuration
 

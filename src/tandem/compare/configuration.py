@@ -9,13 +9,12 @@ from dataclasses import fields
 from tandem.compare.scores import Scored
 from tandem.compare.table import Table
 from tandem.compare.texts import NAMED, list_names
+from tandem.record.reading.facts import facts_of, recipe_of
 from tandem.record.reading.runs import Run
 from tandem.record.reading.variants import (
     TARGET,
-    facts_of,
     find_differing_keys,
     find_shared_names,
-    recipe_of,
     shorten,
     shorten_functions,
     show_value,

@@ -22,9 +22,10 @@ from tandem.compare.statistics.curves import Band, prediction_band
 from tandem.compare.statistics.intervals import LEVEL
 from tandem.record import durable
 from tandem.record.foreign import UNREADABLE, check_object, read_object, reason_of
+from tandem.record.reading.facts import facts_of
 from tandem.record.reading.provenance import code_of, fingerprint, provenance
 from tandem.record.reading.states import describe_state
-from tandem.record.reading.variants import Variant, facts_of
+from tandem.record.reading.variants import Variant
 from tandem.settings.renamed import present_facts
 
 FILE = "expected.json"

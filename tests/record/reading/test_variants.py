@@ -81,6 +81,35 @@ def test_another_precision_is_another_variant(tmp_path):
     assert len(group_runs(runs_of(tmp_path))) == 2
 
 
+def write_split(folder, algorithm, split_of, seeds=(0, 1, 2)):
+    """Runs whose data.seed is `split_of` their seed."""
+    for seed in seeds:
+        own = {"seed": split_of(seed), "path": "letters"}
+        write_run(folder / f"{algorithm}{seed}", [0, 1], seed=seed, algorithm=algorithm, data=own)
+
+
+def test_a_fixed_seed_of_the_data_does_not_set_the_run_with_this_seed_apart(tmp_path):
+    for algorithm in ("grpo", "rloo"):
+        write_split(tmp_path, algorithm, lambda seed: 0)
+    for by in ([], ["algorithm"]):
+        variants = group_runs(runs_of(tmp_path), by)
+        assert {v.name: v.seeds for v in variants} == {"grpo": [0, 1, 2], "rloo": [0, 1, 2]}
+
+
+def test_a_seed_of_the_data_that_follows_the_run_does_so_beside_a_fixed_one(tmp_path):
+    write_split(tmp_path, "grpo", lambda seed: 0)
+    write_split(tmp_path, "rloo", lambda seed: seed)
+    seeds = [v.seeds for v in group_runs(runs_of(tmp_path), ["algorithm"])]
+    assert seeds == [[0, 1, 2], [0, 1, 2]]
+
+
+def test_a_run_of_one_seed_has_the_fixed_seed_of_the_others(tmp_path):
+    write_split(tmp_path, "grpo", lambda seed: 0, seeds=[0])
+    write_split(tmp_path, "rloo", lambda seed: 0)
+    one, _, other, _ = runs_of(tmp_path)  # rloo has seed 1
+    assert differences(one, other) == {"algorithm": ("grpo", "rloo")}
+
+
 def test_the_same_seed_twice_is_no_replicate(tmp_path):
     write_run(tmp_path / "a", [0, 1])
     write_run(tmp_path / "b", [0, 1])

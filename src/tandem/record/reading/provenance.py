@@ -7,8 +7,8 @@ import json
 from collections.abc import Sequence
 from importlib import metadata
 
+from tandem.record.reading.facts import facts_of
 from tandem.record.reading.runs import Run
-from tandem.record.reading.variants import facts_of
 
 
 def provenance(runs: Sequence[Run]) -> str:

@@ -8,10 +8,17 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tandem.record.reading import tasks
+from tandem.record.reading.facts import (
+    RECIPE,
+    facts_of_runs,
+    is_own_seed,
+    iterate_flat,
+    recipe_of,
+)
 from tandem.record.reading.runs import Run
 from tandem.settings.settings import KEYS, key_of
 
-ALGORITHM, RECIPE = "algorithm", "recipe"  # choices
+ALGORITHM = "algorithm"  # a choice
 TARGET = "_target_"  # of a part: its function
 NAME = "name"  # of a group, as in data.name: says nothing without it
 SHOWN = 3  # keys in a sentence beside the first
@@ -62,10 +69,7 @@ def group_runs(
 
 def facts_to_name(runs: Sequence[Run]) -> list[dict[str, object]]:
     """Facts that may name runs, and whether each has a recipe if only some have one."""
-    facts, has_recipe = (
-        [facts_of(run) for run in runs],
-        [recipe_of(run) is not None for run in runs],
-    )
+    facts, has_recipe = facts_of_runs(runs), [recipe_of(run) is not None for run in runs]
     if all(has_recipe) or not any(has_recipe):
         return facts
     said = {True: "with recipe", False: "no recipe"}
@@ -89,14 +93,9 @@ def _last(path: str) -> str:
     return path.rpartition(".")[2]
 
 
-def recipe_of(run: Run) -> str | None:
-    """The recipe that the run used; None: it used none."""
-    return run.config.get("choices", {}).get(RECIPE)
-
-
 def _refuse_mixed(name: str, runs: Sequence[Run], by: Sequence[str]) -> None:
     """Raise for a variant of several configurations: its spread would not be that of seeds."""
-    facts = shorten_functions([facts_of(run) for run in runs])
+    facts = shorten_functions(facts_of_runs(runs))
     if not find_differing_keys(facts):
         return
     shared = find_shared_names(run.config for run in runs)
@@ -192,26 +191,6 @@ def _refuse_repeated(name: str, runs: list[Run]) -> list[Run]:
     return runs
 
 
-def facts_of(run: Run) -> dict[str, object]:
-    """Choices by group and numbers by dotted key, without those that are not compared."""
-    choices = {name: x for name, x in run.config.get("choices", {}).items() if name != RECIPE}
-    numbers = {
-        key: value
-        for key, value in iterate_flat(run.config)
-        if key_of(key).compared and not (key.endswith(".seed") and value == run.seed)
-    }
-    return numbers | {key: x for key, x in choices.items() if key_of(key).compared}
-
-
-def iterate_flat(node: object, where: str = "") -> Iterator[tuple[str, object]]:
-    """Leaves of a configuration by dotted key; a list is one leaf."""
-    if isinstance(node, Mapping) and node:
-        for name, item in node.items():
-            yield from iterate_flat(item, f"{where}.{name}" if where else str(name))
-    else:
-        yield where, tuple(node) if isinstance(node, list) else node
-
-
 def iterate_nodes(node: object, where: str = "") -> Iterator[str]:
     """The dotted keys of a configuration, leaves or not."""
     for name, item in node.items() if isinstance(node, Mapping) else ():
@@ -222,7 +201,7 @@ def iterate_nodes(node: object, where: str = "") -> Iterator[str]:
 
 def differences(one: Run, other: Run) -> dict[str, tuple[object, object]]:
     """Keys on which two configurations differ, with both values."""
-    a, b = facts_of(one), facts_of(other)
+    a, b = facts_of_runs([one, other])
     keys = dict.fromkeys((*a, *b))
     return {key: (a.get(key), b.get(key)) for key in keys if a.get(key) != b.get(key)}
 
@@ -243,8 +222,4 @@ def find_shared_seeds(one: Variant, other: Variant) -> list[int]:
 def start_of(run: Run) -> tuple[object, ...]:
     """The part of the configuration that determines the first weights, without the seed."""
     leaves = dict(iterate_flat({key: run.config.get(key) for key in KEYS if key_of(key).start}))
-    return tuple(
-        (key, value)
-        for key, value in leaves.items()
-        if not (key.endswith(".seed") and value == run.seed)
-    )
+    return tuple((key, x) for key, x in leaves.items() if not is_own_seed(key, x, run))
