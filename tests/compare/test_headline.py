@@ -71,6 +71,28 @@ def test_a_variant_that_lacks_seeds_of_the_others_is_named(tmp_path):
     assert said in write_warnings(compare_runs(write_sweep(tmp_path, finals)))
 
 
+BEHIND = {"grpo": [0.5, 0.512, 0.52, 0.52, 0.95, 0.95], "rloo": [0.6, 0.61, 0.623, 0.619]}
+
+
+@pytest.mark.parametrize("gap", [0, 0.2])
+def test_the_highest_mean_is_not_the_best_where_the_pairs_say_otherwise(tmp_path, gap):
+    """On the seeds that both have, rloo is higher: by a claim, or with `gap` in doubt."""
+    finals = BEHIND | {"rloo": [BEHIND["rloo"][0] - gap, *BEHIND["rloo"][1:]]}
+    found = compare_runs(write_sweep(tmp_path, finals))
+    (pair,) = found.pairs
+    assert (pair.better.name, pair.distinct) == ("rloo", not gap)
+    low, high = pair.simultaneous
+    claim = f"Over the seeds of both, rloo beats grpo by 0.100 [{low:.3f}, {high:.3f}]."
+    said = write_headline(found)
+    assert said.startswith("grpo has the highest eval/accuracy: 0.659")
+    assert said.endswith("It is not distinguishable from rloo." if gap else claim)
+    (sentence,) = write_next(found)
+    assert sentence == (
+        "grpo has the highest mean over all its seeds, but not over those it shares with rloo: "
+        "run the same seeds of each."
+    )
+
+
 @pytest.mark.parametrize("columns", [40, 60, 80, 120])
 def test_no_line_of_a_table_is_wider_than_the_terminal(tmp_path, monkeypatch, columns):
     """No number is broken and no cell is lost."""

@@ -68,29 +68,38 @@ def name_tied(highest: Sequence[Scored | TaskAggregate]) -> str:
 
 
 def describe_claims(best: Scored, pairs: Sequence[Pair], *, tied: Sequence[Scored]) -> str:
-    """The variants that it beats and by how much, and the undecided ones it does not tie with."""
+    """The variants that it beats and by how much, the undecided ones it does not tie with, and
+    those that beat it on the seeds of both."""
     subject = best.name if len(tied) > 1 else "It"
     own = pairs_of(best, pairs)
-    lower = [pair for pair in own if pair.distinct]
+    lower = [pair for pair in own if pair.distinct and pair.better is best]
+    higher = [pair for pair in own if pair.distinct and pair.other is best]
     undecided = [pair for pair in own if not (pair.distinct or pair.going)]
-    left_open = [pair for pair in undecided if pair.other not in tied]
+    left_open = [pair for pair in undecided if find_rival(best, pair) not in tied]
     said = []
     if lower:
-        names = list_names([*map(name_other, lower)], len(own))
+        names = list_rivals(best, lower, len(own))
         said.append(f"{subject} {lower[0].better_is} {names}{describe_size(lower)}.")
     if left_open:
-        among = list_names([*map(name_other, left_open)], len(own))
+        among = list_rivals(best, left_open, len(own))
         said.append(f"{subject} is not distinguishable from {among}.")
+    for pair in higher:
+        said.append(f"Over the seeds of both, {pair.verdict}{describe_size([pair])}.")
     return " ".join(said)
 
 
-def pairs_of(best: Scored, pairs: Sequence[Pair]) -> list[Pair]:
-    """The pairs in which this variant has the higher mean."""
-    return [pair for pair in pairs if pair.better is best]
+def pairs_of(one: Scored, pairs: Sequence[Pair]) -> list[Pair]:
+    """The pairs that this variant is part of."""
+    return [pair for pair in pairs if pair.better is one or pair.other is one]
 
 
-def name_other(pair: Pair) -> str:
-    return pair.other.name
+def find_rival(one: Scored, pair: Pair) -> Scored:
+    """The other variant of a pair."""
+    return pair.other if pair.better is one else pair.better
+
+
+def list_rivals(one: Scored, pairs: Sequence[Pair], among: int) -> str:
+    return list_names([find_rival(one, pair).name for pair in pairs], among)
 
 
 def describe_size(pairs: Sequence[Pair]) -> str:
@@ -160,9 +169,16 @@ def write_next(found: Comparison) -> list[str]:
 
 def _suggest(found: Comparison) -> Iterator[str]:
     best = rank(found.variants)[0]
-    left_open = [pair for pair in pairs_of(best, found.pairs) if not pair.distinct]
+    own = pairs_of(best, found.pairs)
+    against = [pair for pair in own if pair.other is best]  # on the seeds of both
+    left_open = [pair for pair in own if not pair.distinct]
     fewest = min(len(one.scores) for one in found.variants)
-    if not left_open:
+    if against:
+        yield (
+            f"{best.name} has the highest mean over all its seeds, but not over those it shares "
+            f"with {list_rivals(best, against, len(own))}: run the same seeds of each."
+        )
+    elif not left_open:
         yield f"{best.name} is the best of these: evaluate it on data not used to choose it."
     elif fewest < FEWEST_FOR_POWER:
         yield f"Run {FEWEST_FOR_POWER} seeds of each: with fewer the spread is too uncertain."
@@ -180,14 +196,14 @@ def _suggest_seeds(best: Scored, left_open: Sequence[Pair]) -> Iterator[str]:
     said = []
     if worth:
         most = max(n for _, n in worth)
-        names = list_names([*map(name_other, told)], len(left_open))
+        names = list_rivals(best, told, len(left_open))
         said.append(
             f"Run {most} seeds of each to separate {best.name} from {names}, if they differ as "
             "observed."
         )
     if rest:
         size = format_number(max(pair.simultaneous[1] for pair in rest))
-        names = list_names([*map(name_other, rest)], len(left_open))
+        names = list_rivals(best, rest, len(left_open))
         said.append(
             f"{best.name} is at most {size} above {names} (95 %); a decision probably takes more "
             f"than {MANY_SEEDS} seeds, so choose by cost."
