@@ -73,6 +73,37 @@ def test_one_run_is_told_by_its_prompts_and_says_so(tmp_path):
     assert one.judged.high == pytest.approx(gap.mean() + half, abs=1e-4)
 
 
+def write_ends(run, moves, prompts=PROMPTS):
+    """The prompts of the two evaluations: the reward rises by 0.5, and the judge moves."""
+    noise = np.random.default_rng(0).normal(0, 0.1, (2, len(prompts)))
+    for iteration, (rise, move) in enumerate(((0, 0), (0.5 + noise[0], np.asarray(moves)))):
+        numbers = {"eval/reward": 0.2 + rise + noise[1], "eval/reward_judge": 0.5 + move + noise[1]}
+        RunRecord(run).prompts(iteration, prompts, {k: list(x) for k, x in numbers.items()})
+
+
+def test_two_runs_of_the_same_prompts_are_told_by_the_mean_change_of_each_prompt(tmp_path):
+    """The prompts are as many as for one run, not twice as many."""
+    moves = np.random.default_rng(1).normal(-0.04, 0.1, (2, 20))
+    moves[1] = moves[0] + 0.1 * (moves[1] - moves[1].mean())  # hard prompts are hard for both
+    for seed in (0, 1):
+        write_ends(write(tmp_path, "grpo", seed, [0.2, 0.7], [0.5, 0.4]), moves[seed])
+    (one,) = compare_runs(tmp_path).judges
+    own = estimate(moves.mean(0))
+    assert (one.over, one.runs, one.judged.n) == ("prompts", 2, 20)
+    assert [one.judged.low, one.judged.high] == pytest.approx([own.low, own.high])
+
+
+def test_two_runs_of_other_prompts_are_independent(tmp_path):
+    moves = np.random.default_rng(1).normal(-0.04, 0.1, (2, 20))
+    for seed in (0, 1):
+        own = [Prompt(id=20 * seed + i, source="letters", text="?") for i in range(20)]
+        write_ends(write(tmp_path, "grpo", seed, [0.2, 0.7], [0.5, 0.4]), moves[seed], own)
+    (one,) = compare_runs(tmp_path).judges
+    errors = moves.std(1, ddof=1) / 20**0.5
+    half = 2.093 * (errors**2).sum() ** 0.5 / 2  # Student's, 19 degrees of freedom
+    assert one.judged.high == pytest.approx(moves.mean() + half, abs=1e-4)
+
+
 def test_a_run_that_kept_no_prompts_claims_nothing(tmp_path):
     write(tmp_path, "grpo", 0, [0.2, 0.8], [0.5, 0.3])
     found = compare_runs(tmp_path)

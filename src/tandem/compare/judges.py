@@ -15,7 +15,7 @@ from tandem.compare.scores import Scored, rank
 from tandem.compare.statistics.intervals import FEWEST, LEVEL, Estimate, estimate, quantile
 from tandem.compare.table import Table
 from tandem.compare.texts import format_interval, format_number
-from tandem.evaluation.reward_hacking import TRAINED, compare, metric_of
+from tandem.evaluation.reward_hacking import TRAINED, average, compare, metric_of
 from tandem.record.reading.evaluations import read_ends
 from tandem.record.reading.runs import Run
 
@@ -99,7 +99,7 @@ def table_judged(found: Sequence[JudgedVariant]) -> Table | None:
             "A judge is a reward of weight 0, measured but not trained on; guards.judges lists the "
             "judges shown here. A change is claimed if its interval excludes 0. From "
             f"{FEWEST} seeds on the interval is over seeds; with fewer it is over the held-out "
-            "prompts of a run and holds for that run only."
+            "prompts and holds for these runs only."
         ],
     )
 
@@ -157,11 +157,14 @@ def _over_seeds(runs: Sequence[Run], metric: str) -> Estimate:
 
 
 def _over_prompts(runs: Sequence[Run], metric: str, *, judge: str) -> Estimate | None:
-    """The mean change of one or two runs, with its interval over those prompts of each for which
-    the metric `judge` has a value."""
+    """The mean change of one or two runs, with its interval over the prompts for which the metric
+    `judge` has a value. Two runs of the same prompts count as one whose changes are the means of
+    theirs: a prompt that is hard for one is hard for the other."""
     ends = [read_ends(run, metric) for run in runs]
     if None in ends:
         return None
+    if all(first["prompts"] == ends[0][0]["prompts"] for first, _ in ends):
+        ends = [[average(lines, (metric, judge)) for lines in zip(*ends, strict=True)]]
     changes = [compare(*both, metric, among=judge) for both in ends]
     mean = sum(change.mean for change in changes) / len(changes)
     error = sum(change.error**2 for change in changes) ** 0.5 / len(changes)

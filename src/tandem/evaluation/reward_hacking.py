@@ -113,6 +113,12 @@ def compare(earlier: Line, later: Line, metric: str, *, among: str | None = None
     )
 
 
+def average(lines: Sequence[Line], metrics: Sequence[str]) -> Line:
+    """The mean over evaluations of the same prompts, prompt by prompt; NaN where one has none."""
+    means = {name: np.mean([_values(line, name) for line in lines], 0) for name in metrics}
+    return {"prompts": lines[0]["prompts"], **means}
+
+
 def _judge_last(lines: Sequence[Line], judge: str, level: float) -> Hacking | None:
     *earlier, now = lines
     best = find_best(earlier, judge)
