@@ -1,10 +1,13 @@
 """The headline of a comparison: equal on the page and on a terminal, with the command to run."""
 
+import itertools
+import shlex
 import shutil
 
 import numpy as np
 import pytest
 import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from written_runs import write_run, write_sweep, write_task
 
 from tandem.compare.comparison import Request, compare
@@ -123,15 +126,43 @@ def test_a_name_gives_a_terminal_no_command():
     assert "\x1b" not in fit_table(table, 80)
 
 
+def sweep_of(folder, *own, typed=(), sweep_dir="runs/mine"):
+    """Three seeds of two algorithms, in the folders of a sweep over `own` beside the seed."""
+    for algorithm in ("grpo", "rloo"):
+        for seed in range(3):
+            words = [f"algorithm={algorithm}", *own, f"seed={seed}"]
+            where = {"overrides": [*typed, *words], "sweep_dir": sweep_dir}
+            changes = {"seed": seed, "algorithm": algorithm, **where}
+            write_run(folder / ",".join(words), [0.0, 0.5 + seed / 10], **changes)
+    return folder
+
+
 def test_below_five_seeds_the_next_step_is_five(tmp_path):
-    sweep = write_sweep(tmp_path, scatter(3, 0.0, 0.05), sweep_dir="runs/mine")
-    sentence, command = write_next(compare_runs(sweep))
+    sentence, command = write_next(compare_runs(sweep_of(tmp_path, typed=["group_size=8"])))
     assert sentence.startswith("Run 5 seeds of each")
     assert command == (
-        "python -m tandem train -m algorithm=grpo,rloo 'seed=range(0,5)' sweep_dir=runs/mine"
-        if compare_runs(sweep).variants[0].name == "grpo"
-        else "python -m tandem train -m algorithm=rloo,grpo 'seed=range(0,5)' sweep_dir=runs/mine"
+        "python -m tandem train -m algorithm=grpo,rloo 'seed=range(0,5)' group_size=8 "
+        "sweep_dir=runs/mine"
     )
+
+
+def test_the_command_sweeps_what_named_the_folders_so_that_no_run_trains_again(tmp_path):
+    _, command = write_next(compare_runs(sweep_of(tmp_path, "optimizer.lr=0.001")))
+    words = shlex.split(command.partition(" -m tandem train -m ")[2])
+    parts = OverridesParser.create().parse_overrides(words)
+    swept = [part for part in parts if part.is_sweep_override()]
+    values = [[f"{p.key_or_group}={x}" for x in p.sweep_string_iterator()] for p in swept]
+    named = {",".join(sorted(own)) for own in itertools.product(*values)}
+    assert {path.name for path in tmp_path.iterdir()} < named and len(named) == 10
+
+
+def test_no_command_adds_seeds_to_a_sweep_whose_folders_it_would_not_find(tmp_path):
+    """Such as those of a sweep without seeds: the first seed would be trained twice."""
+    for algorithm in ("grpo", "rloo"):
+        where = {"algorithm": algorithm, "sweep_dir": "runs/mine"}
+        write_run(tmp_path / f"algorithm={algorithm}", [0.0, 0.5], **where)
+    (sentence,) = write_next(compare_runs(tmp_path))
+    assert sentence.startswith("Run 5 seeds of each")
 
 
 def test_from_five_on_it_is_the_seeds_that_would_tell_the_best_from_the_others(tmp_path):

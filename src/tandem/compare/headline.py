@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterator, Sequence
 
 from tandem.compare.comparison import Comparison
 from tandem.compare.configuration import find_confounds
 from tandem.compare.judges import describe_hacked
+from tandem.compare.more_seeds import write_command
 from tandem.compare.multitask import TaskAggregate
 from tandem.compare.pairs import FEWEST_FOR_POWER, Pair
 from tandem.compare.scores import Scored, rank
@@ -212,26 +212,3 @@ def _suggest_seeds(best: Scored, left_open: Sequence[Pair]) -> Iterator[str]:
         yield " ".join(said)
     if worth:
         yield from write_command([best, *(pair.other for pair in told)], most)
-
-
-def write_command(variants: Sequence[Scored], seeds: int) -> Iterator[str]:
-    """The command that adds seeds; none if the variants differ in more than one override."""
-    runs = [one.variant.runs[0] for one in variants]
-    typed = [
-        [word for word in run.config.get("overrides", ()) if fits_other_seeds(word)] for run in runs
-    ]
-    shared = [word for word in typed[0] if all(word in own for own in typed)]
-    apart = [[word for word in own if word not in shared] for own in typed]
-    keys = {word.partition("=")[0] for own in apart for word in own}
-    if any(len(own) != 1 for own in apart) or len(keys) != 1:
-        return
-    values = ",".join(own[0].partition("=")[2] for own in apart)
-    sweep_dir = runs[0].config.get("sweep_dir")
-    words = [f"{keys.pop()}={values}", f"seed=range(0,{seeds})", *shared]
-    words += [f"sweep_dir={sweep_dir}"] if sweep_dir else []
-    yield shlex.join(["python", "-m", "tandem", "train", "-m", *words])
-
-
-def fits_other_seeds(word: str) -> bool:
-    """Whether an override also belongs in the command for other seeds of the variant."""
-    return word.partition("=")[0] not in ("seed", "run_dir", "sweep_dir")
