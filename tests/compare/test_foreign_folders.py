@@ -99,6 +99,12 @@ def test_the_largest_and_smallest_numbers_are_compared_without_a_warning(folder,
     assert (folder / "report" / "scores.pdf").exists()
 
 
+def test_a_number_of_updates_that_is_none_does_not_end_the_comparison(folder, capsys):
+    spoil_config(folder / "odd", "epochs: 2\nnum_minibatches: null\n")
+    main([str(folder)])
+    assert capsys.readouterr().out.startswith("epochs=2 has the highest eval/accuracy")
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_a_closed_folder_or_file_is_named(folder, capsys):
     (folder / "good1" / "samples").mkdir(exist_ok=True)

@@ -3,6 +3,7 @@ that is compared."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 
@@ -98,9 +99,9 @@ def _get(key: str) -> Callable[[Facts], object]:
 
 
 def count_updates(facts: Facts) -> object:
-    """Optimiser steps of one iteration."""
-    epochs, minibatches = facts.get("epochs", 1), facts.get("num_minibatches", 1)
-    return epochs * minibatches if isinstance(epochs, int) else None
+    """Optimiser steps of one iteration; None: a foreign configuration has no such numbers."""
+    counts = [facts.get("epochs", 1), facts.get("num_minibatches", 1)]
+    return math.prod(counts) if {*map(type, counts)} == {int} else None
 
 
 # Facts that change a result whatever is compared, and the keys that define them.
