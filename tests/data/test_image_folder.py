@@ -238,6 +238,22 @@ def test_a_shard_is_read_as_webdataset_writes_it(tmp_path):
         assert data.train[1].fields["label"] == "7"
 
 
+def test_the_label_in_a_shard_is_the_enclosing_folder_of_the_member(tmp_path):
+    labels = {
+        "cats/a": "cats", "pets/./dogs/b": "dogs", "./birds/c": "birds",
+        "./d": None, "/e": None, "f": None,
+    }  # fmt: skip
+    members = [
+        member
+        for key in labels
+        for member in ((f"{key}.png", png(RED)), (f"{key}.txt", key.encode()))
+    ]
+    path = pack(tmp_path / "a.tar", members)
+    assert {prompt.text: prompt.fields.get("label") for prompt in load(path).train} == labels
+    asked = load(path, columns=Columns(prompt="label")).train
+    assert [prompt.text for prompt in asked] == ["cats", "dogs", "birds"]
+
+
 def test_pairs_and_questions_stand_in_a_shard(tmp_path):
     pack(tmp_path / "a.tar", [
         ("1.chosen.png", png(RED)), ("1.rejected.png", png(BLUE)), ("1.txt", b"red"),

@@ -86,8 +86,9 @@ def read_sample(sample: Sample) -> dict[str, object]:
             row[column] = file if ending.rpartition(".")[2] in PICTURES else _text(file)
     if several:
         row["images"] = [file for _, file in sorted(several.items())]
-    if folder := posixpath.dirname(sample.key):
-        row.setdefault("label", posixpath.basename(folder))
+    first = posixpath.normpath(next(iter(sample.files.values())).name)
+    if folder := posixpath.basename(posixpath.dirname(first)):
+        row.setdefault("label", folder)
     return row
 
 
