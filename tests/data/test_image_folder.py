@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import tarfile
 from dataclasses import replace
 
@@ -139,6 +140,39 @@ def test_a_name_in_a_caption_file_opens_no_picture(tmp_path):
     lay(tmp_path / "data", {"a.png": png(BLUE), "a.json": said})
     with pytest.raises(ValueError, match="`images` has no pictures"):
         load(tmp_path / "data")
+
+
+def test_a_row_without_the_named_part_of_a_column_is_set_aside(tmp_path):
+    cells = {"a": {"caption": "one"}, "b": {"tag": "b"}, "c": "text", "d": None}
+    for key, cell in cells.items():
+        lay(tmp_path, {f"{key}.png": png(RED), f"{key}.json": json.dumps({"meta": cell})})
+    data = load(tmp_path, columns=Columns(prompt="meta.caption", picture="image"))
+    assert [prompt.text for prompt in data.train] == ["one"]
+    told = "has no 'meta.caption' (data.columns.prompt), only"
+    assert [(row.line, row.reason) for row in data.quarantine[:2]] == [
+        (2, f"{told} ['tag']"), (3, f"{told} 'text'"),
+    ]  # fmt: skip
+    (null,) = data.quarantine[2:]
+    assert null.line == 4 and null.reason.startswith("no prompt")
+
+
+def test_an_answer_whose_group_matched_nothing_does_not_match(tmp_path):
+    lines = [{"text": said, "answer": said} for said in ("it is 5", "unknown")]
+    lay(tmp_path, {"metadata.jsonl": "\n".join(map(json.dumps, lines))})
+    columns = Columns(prompt="text", answer="answer", answer_pattern=r"(\d+)?$")
+    data = load(tmp_path, columns=columns)
+    assert [prompt.answer for prompt in data.train] == ["5"]
+    assert [row.reason for row in data.quarantine] == [r"the answer does not match '(\\d+)?$'"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [(r"\d+$", "has no group; put"), ("#### (.*", "is no regular expression: missing )")],
+)
+def test_a_pattern_that_finds_no_answer_is_refused_by_its_flag(pattern, said):
+    told = re.escape(f"data.columns.answer_pattern={pattern} {said}")
+    with pytest.raises(ValueError, match=told):
+        Columns(prompt="text", answer="answer", answer_pattern=pattern)
 
 
 def test_a_bad_picture_is_set_aside_and_the_others_stay(tmp_path):

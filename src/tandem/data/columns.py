@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
 
 from tandem.contracts.bounds import values_of
@@ -40,6 +39,17 @@ class Columns:
         known = fields_of(self).items()
         return {n: x for n, x in known if n != "answer_pattern" and x is not None}
 
+    def __post_init__(self) -> None:
+        said = f"data.columns.answer_pattern={self.answer_pattern}"
+        try:
+            groups = 1 if self.answer_pattern is None else re.compile(self.answer_pattern).groups
+        except re.error as error:
+            raise ValueError(f"{said} is no regular expression: {error}") from None
+        if groups < 1:
+            raise ValueError(
+                f"{said} has no group; put the answer in parentheses, as in '#### (.+)'"
+            )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
@@ -49,23 +59,33 @@ class Stored:
     read: Callable[[], bytes]  # raises ValueError if it cannot be read
 
 
-def cell(row: Mapping, column: str) -> object:
-    """The value of a column or of a part of one; a part of null is missing."""
-    return reduce(lambda within, name: within and within[name], column.split("."), row)
+def cell(row: Mapping, column: str, *, option: str) -> object:
+    """The value of a column or of a part of one; a part of null is null.
+
+    Raises ValueError with `option`, the field that names the column, if the row has no such part.
+    """
+    within = row
+    for part in column.split("."):
+        match within:
+            case None:
+                return None
+            case Mapping() if part in within:
+                within = within[part]
+            case _:
+                there = sorted(within) if isinstance(within, Mapping) else f"{within!r:.60}"
+                raise ValueError(f"has no {column!r} (data.columns.{option}), only {there}")
+    return within
 
 
 def to_row(row: Mapping, columns: Columns, answers: Decoding) -> dict:
     """A row of a table as a row of `jsonl`, with its pictures. Raises ValueError for a missing
     column or an invalid picture."""
     named = columns.by_field
-    for option, column in named.items():
-        if column.split(".")[0] not in row:
-            raise ValueError(f"has no {column!r} (data.columns.{option}), only {sorted(row)}")
     read: dict[str, object] = {}
     for name, column in named.items():
         decode = answers if name in ANSWERS else SHOWN
         decode = answers.for_second(read.get("chosen")) if name == "rejected" else decode
-        read[name] = _show(name, cell(row, column), decode)
+        read[name] = _show(name, cell(row, column, option=name), decode)
     question, used = read.pop("prompt"), (*OWN_KEYS, *named.values())
     read["answer"] = _answer(read.get("answer"), columns)
     if "images" in read:
@@ -127,7 +147,8 @@ def _last_turn(answer: object) -> object:
 def _answer(answer: object, columns: Columns) -> object:
     if columns.answer_pattern is None or not isinstance(answer, str):
         return answer
-    matches = list(re.finditer(columns.answer_pattern, answer))
-    if not matches:
+    found = [match[1] for match in re.finditer(columns.answer_pattern, answer)]
+    found = [text for text in found if text is not None]  # an optional group may match nothing
+    if not found:
         raise ValueError(f"the answer does not match {columns.answer_pattern!r}")
-    return matches[-1].group(1).strip()
+    return found[-1].strip()

@@ -171,7 +171,7 @@ def _distinct(table: datasets.Dataset, column: str) -> list[int]:
     """The first row of each question; reads only the column of questions."""
     places: dict[int, int] = {}
     for place, row in enumerate(table.select_columns([column.partition(".")[0]])):
-        places.setdefault(prompt_id(json.dumps(cell(row, column))), place)
+        places.setdefault(prompt_id(json.dumps(cell(row, column, option="prompt"))), place)
     return [*places.values()]
 
 
