@@ -12,6 +12,8 @@ from tandem.data import Wording
 from tandem.data.hub import Columns, Split, hub
 
 datasets = pytest.importorskip("datasets")
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
 
 RED, BLUE = (255, 0, 0), (0, 0, 255)
 
@@ -210,6 +212,44 @@ def test_a_column_of_pictures_is_shown(tmp_path):
     assert [bad.reason for bad in data.quarantine] == [
         "1 markers <image> for 2 pictures: give one for each, or none"
     ]
+
+
+def write_unnamed(path, kind, contents):
+    """A split of questions beside a column of encoded files, written without encoding them."""
+    path.mkdir()
+    schema = datasets.Features({"q": datasets.Value("string"), "file": kind}).arrow_schema
+    files = [None if x is None else {"bytes": x or None, "path": None} for x in contents]
+    files = pa.array(files, schema.field("file").type)
+    rows = pa.table({"q": list("abcd")[: len(files)], "file": files}, schema=schema)
+    pq.write_table(rows, path / "train.parquet")
+    return partial(hub, name=str(path), split=Split(held_out=0.0), seed=0)
+
+
+def test_a_damaged_picture_that_nobody_named_is_listed(tmp_path):
+    whole = io.BytesIO()
+    Image.new("RGB", (6, 4), RED).save(whole, format="PNG")
+    files = [whole.getvalue(), b"cut", b"", None]
+    data = write_unnamed(tmp_path / "shown", datasets.Image(), files)(columns=Columns(prompt="q"))
+    first, last = data.train
+    assert first.fields["file"].load()[0, 0].tolist() == [*RED] and last.fields == {"file": None}
+    assert [(row.line, row.reason) for row in data.quarantine] == [
+        (2, "`file`: file is no picture"),
+        (3, "`file`: file has neither bytes nor a path"),
+    ]
+
+
+@pytest.mark.parametrize("kind", [datasets.Audio(), datasets.Video()])
+def test_sound_and_film_that_nobody_named_are_not_read(tmp_path, kind):
+    load = write_unnamed(tmp_path / "heard", kind, [b"damaged", b"too"])
+    data = load(columns=Columns(prompt="q"))
+    assert [prompt.fields for prompt in data.train] == [{}, {}] and data.quarantine == ()
+
+
+def test_a_repository_with_a_script_is_refused_in_one_line(tmp_path):
+    name = folder(tmp_path / "sums", train=questions(2))
+    (tmp_path / "sums" / "sums.py").write_text("")
+    with pytest.raises(ValueError, match=r"^data\.name=.*sums .*scripts are no longer supported"):
+        hub(name=name, split=Split(), columns=GSM, seed=0)
 
 
 def test_a_column_of_pictures_that_nobody_named_is_told_by_the_key_that_names_it(tmp_path):

@@ -85,7 +85,7 @@ def to_row(row: Mapping, columns: Columns, answers: Decoding) -> dict:
     for name, column in named.items():
         decode = answers if name in ANSWERS else SHOWN
         decode = answers.for_second(read.get("chosen")) if name == "rejected" else decode
-        read[name] = _show(name, cell(row, column, option=name), decode)
+        read[name] = show_files(name, cell(row, column, option=name), decode)
     question, used = read.pop("prompt"), (*OWN_KEYS, *named.values())
     read["answer"] = _answer(read.get("answer"), columns)
     if "images" in read:
@@ -119,11 +119,11 @@ def _is_stored(said: object) -> bool:
     return False
 
 
-def _show(name: str, said: object, decode: Decoding) -> object:
+def show_files(name: str, said: object, decode: Decoding) -> object:
     """Stored files as pictures, one or several; other values unchanged."""
     match said:
         case list():
-            return [_show(name, one, decode) for one in said]
+            return [show_files(name, one, decode) for one in said]
         case Stored(name=file, read=read):
             try:
                 return show_stored(read, decode)

@@ -10,8 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tandem.contracts import need_extra, register_dataset
-from tandem.data.columns import ANSWERS, Columns, Stored, cell, to_row, with_own_pictures
-from tandem.data.decoding import Decoding, read_file
+from tandem.data.columns import (
+    ANSWERS,
+    Columns,
+    Stored,
+    cell,
+    show_files,
+    to_row,
+    with_own_pictures,
+)
+from tandem.data.decoding import SHOWN, Decoding, read_file
 from tandem.data.images import KEY, holds_pictures
 from tandem.data.pictures import Resize, sizes_of
 from tandem.data.records import AS_CHAT, Data, InvalidRow, Rows, StreamMaker, Wording, prompt_id
@@ -49,7 +57,8 @@ def hub(
     curriculum: StreamMaker = PromptStream,  # draws the prompts of each iteration
     seed: int,  # seed of the part that is held out, and of the rows that `max_size` keeps
 ) -> Data:
-    """Rows are checked, split and limited like those of `jsonl`.
+    """Rows are checked, split and limited like those of `jsonl`. A column that `columns` does not
+    name becomes a field of its prompt, unless it holds sound, films or other files but pictures.
 
     unique: keep only the first row of each question.
     `resize` is that of `jsonl`.
@@ -84,18 +93,20 @@ def load_rows(
         raise ValueError(need_extra("data=hub", "hub")) from None
     try:
         table = datasets.load_dataset(name, subset, split=split)
-    except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         reason = str(error).strip().splitlines()[0]
         raise ValueError(
             f"data.name={name} (data.split: subset {subset}, split {split}): {reason}"
         ) from None
     _check_columns(name, columns, table.features)
-    table, pictures = _without_decoding(table, columns)
+    pictures = _picture_columns(table.features, columns)
+    table = _without_decoding(table, columns)
     kept = _distinct(table, columns.prompt) if unique else range(len(table))
     file, answers = f"{name}:{split}", Decoding(exact=True, sizes=sizes_of(resize))
+    stored = partial(_with_stored_pictures, table, pictures)
     rows = check_rows(
         zip((place + 1 for place in kept), zip(kept, table.select(kept), strict=True), strict=True),
-        lambda row: to_row(_with_stored_pictures(table, *row, pictures), columns, answers),
+        lambda row: to_row(_show_fields(stored(*row), columns), columns, answers),
         file=file,
         source=name.rstrip("/").split("/")[-1],
         finish=partial(_with_pictures, resize=resize, column=columns.images),
@@ -107,31 +118,47 @@ def load_rows(
     return replace(rows, prompts=prompts, bad=(*rows.bad, *_repeats(kept, len(table), file)))
 
 
-def _without_decoding(
-    table: datasets.Dataset, columns: Columns
-) -> tuple[datasets.Dataset, tuple[str, ...]]:
-    """The table with undecoded pictures in the named columns, and the names of those columns.
-    Raises ValueError for a column that holds no pictures but should."""
+def _picture_columns(features: Mapping, columns: Columns) -> tuple[str, ...]:
+    """The columns with pictures, as images or bytes. Raises ValueError for a column that holds no
+    pictures but should."""
     import datasets
 
-    raw, found = datasets.Image(decode=False), []
+    found = [name for name, kind in features.items() if isinstance(_item(kind), datasets.Image)]
     for option, column in columns.by_field.items():
-        feature = table.features.get(column)
-        inner = feature.feature if isinstance(feature, datasets.List) else feature
-        if isinstance(inner, datasets.Image):
-            table = table.cast_column(column, raw if inner is feature else datasets.List(raw))
-            found.append(column)
-            continue
+        inner = _item(features.get(column))
         of_bytes = isinstance(inner, datasets.Value) and inner.dtype in BYTES
         if of_bytes and option in (*ANSWERS, "images"):
             found.append(column)
-        elif not of_bytes and option in ("images", "picture"):
+        elif not of_bytes and column not in found and option in ("images", "picture"):
             raise ValueError(f"data.columns.{option}={column} holds {inner}, not pictures")
-    return table, tuple(found)
+    return tuple(found)
+
+
+def _item(feature: object) -> object:
+    """The kind of the values in a column of lists, or of any other column."""
+    import datasets
+
+    return feature.feature if isinstance(feature, datasets.List) else feature
+
+
+def _without_decoding(table: datasets.Dataset, columns: Columns) -> datasets.Dataset:
+    """The table with undecoded pictures, and without other columns that need decoding, such as
+    sound, unless they are named: their package may be missing, and one damaged file would end the
+    reading of all rows."""
+    import datasets
+    from datasets.features.features import require_decoding
+
+    raw = datasets.Image(decode=False)
+    for column, kind in table.features.items():
+        if isinstance(inner := _item(kind), datasets.Image):
+            table = table.cast_column(column, raw if inner is kind else datasets.List(raw))
+    named = {column.partition(".")[0] for column in columns.by_field.values()}
+    opaque = [name for name, kind in table.features.items() if require_decoding(kind)]
+    return table.remove_columns([name for name in opaque if name not in named])
 
 
 def _with_stored_pictures(
-    table: datasets.Dataset, place: int, row: Mapping, pictures: Sequence[str]
+    table: datasets.Dataset, pictures: Sequence[str], place: int, row: Mapping
 ) -> dict[str, object]:
     """The row, with its pictures as files that are read from the table on use."""
 
@@ -148,12 +175,21 @@ def _with_stored_pictures(
     return said
 
 
+def _show_fields(row: Mapping, columns: Columns) -> dict[str, object]:
+    """The row, with pictures in place of the files that `columns` does not name. Raises ValueError
+    for a damaged one."""
+    named = columns.by_field.values()
+    return {name: x if name in named else show_files(name, x, SHOWN) for name, x in row.items()}
+
+
 def _read(table: datasets.Dataset, place: int, column: str, number: int) -> bytes:
     held = table[place][column]
-    file = held[number] if isinstance(held, list) else held
-    if isinstance(file, bytes):
-        return file
-    return read_file(Path(file["path"])) if file["bytes"] is None else file["bytes"]
+    match held[number] if isinstance(held, list) else held:
+        case bytes(content) | {"bytes": bytes(content)}:
+            return content
+        case {"path": str(path)}:
+            return read_file(Path(path))
+    raise ValueError("has neither bytes nor a path")
 
 
 def _with_pictures(prompt: Prompt, *, resize: Resize, column: str | None) -> Prompt:
