@@ -5,6 +5,7 @@ import json
 import os
 import re
 import tarfile
+from codecs import BOM_UTF8
 from dataclasses import replace
 
 import pytest
@@ -243,6 +244,23 @@ def test_digits_of_a_table_are_a_size_and_one_side_alone_is_none(tmp_path):
     assert admission.refuse_size(odd, None) == "has only a height, or one that is not a number"
     absent = replace(odd, fields={"height": None, "width": None})
     assert admission.refuse_size(absent, None) is None
+
+
+def test_whole_numbers_of_a_column_with_gaps_are_a_size(tmp_path):
+    lines = "file_name,text,height,width\na.png,one,16.0,24.0\nb.png,two,16.5,24.0\n"
+    lay(tmp_path, {"a.png": png(RED), "b.png": png(BLUE), "metadata.csv": lines})
+    assert [prompt.size for prompt in load(tmp_path).train] == [(16, 24), None]
+    sizes = [{"height": 16.0, "width": 24.0}, {"height": 16.5, "width": 24}]
+    rows = [json.dumps({"prompt": f"{i}", **size}) for i, size in enumerate(sizes)]
+    lay(tmp_path, {"rows.jsonl": "\n".join(rows)})
+    data = jsonl(path=str(tmp_path / "rows.jsonl"), held_out=0, seed=0)
+    assert [prompt.size for prompt in data.train] == [(16, 24), None]
+
+
+def test_a_byte_order_mark_before_an_object_is_skipped(tmp_path):
+    lay(tmp_path, {"a.png": png(RED), "a.json": BOM_UTF8 + b'{"text": "one"}'})
+    data = load(tmp_path)
+    assert observe(data.train) == [("one", "red")] and data.quarantine == ()
 
 
 @pytest.mark.parametrize("resize", [[], [[16]], [[16, 0]], [16, 16]])

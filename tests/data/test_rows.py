@@ -116,6 +116,14 @@ def test_every_malformed_row_is_listed_with_its_line_and_reason_and_none_is_fata
         assert reason in row.reason, (row.line, row.reason)
 
 
+def test_a_null_of_an_optional_key_is_its_absence(tmp_path):
+    absent = ("id", "source", "answer", "chosen", "rejected", "picture", "images", "messages")
+    rows = [{"prompt": f"{i}", key: None} for i, key in enumerate((*absent, "negative_prompt"))]
+    data = load(write(tmp_path / "rows.jsonl", [*rows, {"prompt": "x", "level": None}]), held_out=0)
+    assert data.quarantine == () and {prompt.source for prompt in data.train} == {"rows"}
+    assert [prompt.fields for prompt in data.train] == [{}] * 9 + [{"level": None}]
+
+
 def test_the_quarantine_file_says_what_was_left_out(tmp_path):
     data = load(write(tmp_path / "mixed.jsonl", [GOOD, *(row for row, _ in BAD)]), held_out=0)
     path = write_quarantine(tmp_path, data.quarantine)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import posixpath
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -79,7 +80,7 @@ def read_sample(sample: Sample) -> dict[str, object]:
     for ending, file in sample.files.items():
         column = _column(ending)
         if column == "json":
-            row = {**parse(file.read()), **row}
+            row = {**parse(file.read().removeprefix(BOM_UTF8)), **row}
         elif column.startswith("images."):
             several[int(column.partition(".")[2])] = file
         else:

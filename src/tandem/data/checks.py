@@ -126,9 +126,18 @@ def _pair(chosen: object, rejected: object) -> tuple[str, str] | tuple[None, Non
 
 def _size(height: object, width: object) -> tuple[int, int] | None:
     """The size of a picture if a row gives one; text models ignore it, so it is never a fault."""
-    # In a text table numbers are strings of digits.
-    read = [int(x) if isinstance(x, str) and x.isdecimal() else x for x in (height, width)]
+    read = [_whole(height), _whole(width)]
     return tuple(read) if all(type(x) is int and x > 0 for x in read) else None
+
+
+def _whole(value: object) -> object:
+    """A whole number as an integer; any other value unchanged."""
+    match value:
+        case float() if value.is_integer():  # of a column with gaps
+            return int(value)
+        case str() if (digits := value.removesuffix(".0")).isdecimal():  # of a table of text
+            return int(digits)
+    return value
 
 
 def _id(given: object) -> int:

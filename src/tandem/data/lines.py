@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -38,7 +39,7 @@ def read_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """All lines, numbered; of an overlong one the start."""
     for number, line in enumerate(iter(lambda: read_bounded(file), b""), start=1):
         # Some editors mark UTF-8 so.
-        yield number, line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+        yield number, line.removeprefix(BOM_UTF8) if number == 1 else line
 
 
 def read_bounded(file: BinaryIO) -> bytes:

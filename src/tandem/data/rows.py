@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from tandem.contracts import register_dataset
-from tandem.data.checks import parse, to_prompt
+from tandem.data.checks import OWN_KEYS, parse, to_prompt
+from tandem.data.images import KEY as SHOWN
 from tandem.data.images import with_images
 from tandem.data.lines import as_row, number_lines
+from tandem.data.pictures import KEY as ANSWER
 from tandem.data.pictures import Resize, make_finisher, refuse_named, with_size
 from tandem.data.records import (
     Data,
@@ -26,6 +28,8 @@ from tandem.data.splits import choose, split_rows
 from tandem.data.stream import PromptStream
 from tandem.types import Picture, Prompt
 
+# Keys whose null means that the row does not have them; the null of another reaches the reward.
+OPTIONAL = (*OWN_KEYS, SHOWN, ANSWER, "negative_prompt")
 Line = TypeVar("Line")  # a row as it was stored
 
 
@@ -187,7 +191,8 @@ def check_rows(
         try:
             row = parse(line)
             key = prompt_id(json.dumps(row, sort_keys=True, default=_opaque))
-            prompt = to_prompt(_negative(row), source=source, content=key)
+            row = _without_nulls(row)
+            prompt = to_prompt(row, source=source, content=key)
             prompt = finish(prompt)
             groups_to_report(prompt)
             _unique(seen, prompt.id, number, given="id" in row)
@@ -214,11 +219,11 @@ def _unique(seen: dict[int, int], id: int, number: int, *, given: bool) -> None:
         raise ValueError(f"{'the same id as' if given else 'equal to'} row {first}")
 
 
-def _negative(row: dict) -> dict:
-    """The row, its `negative_prompt` text or absent."""
-    negative = row.get("negative_prompt")
-    if negative is None:
-        return {key: value for key, value in row.items() if key != "negative_prompt"}
+def _without_nulls(row: dict) -> dict:
+    """The row without its optional keys that are null. Raises ValueError for a `negative_prompt`
+    that is not text."""
+    row = {key: value for key, value in row.items() if value is not None or key not in OPTIONAL}
+    negative = row.get("negative_prompt", "")
     if not isinstance(negative, str):
         raise ValueError(f"`negative_prompt` must be text, not {type(negative).__name__}")
     return row
