@@ -84,6 +84,14 @@ def test_its_answers_are_those_of_the_local_engine_token_for_token(policy, case)
     torch.testing.assert_close(got.entropy, want.entropy, atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("stop", [(), ("ab", "c")])
+def test_a_prompt_may_be_longer_than_a_pass_which_then_draws_no_token(whole, stop):
+    want, got = of_both(whole, Paged(page_size=4, batch_tokens=4), max_rows=2, stop=stop)
+    assert want.sample.prompt_length.max() > 2 * 4
+    assert torch.equal(got.sample.tokens, want.sample.tokens)
+    assert torch.equal(got.truncated, want.truncated)
+
+
 def test_its_log_probabilities_are_those_of_the_training_forward(policy):
     rows = sample(policy, PAGES_OF_4.host(policy))
     with torch.no_grad():

@@ -71,7 +71,7 @@ class PagedRows:
         places = [
             s.position_offset - len(self.prompts[r]) for s, r in zip(states, rows, strict=True)
         ]
-        row, place = (torch.tensor(x, device=self.keys.device) for x in (rows, places))
+        row, place = (self.keys.new_tensor(x) for x in (rows, places))  # int64, even of none
         self.noise[: len(rows)] = rng.key(self.keys[row], place)
         if (stream := processor.inputs_and_outputs.compute_stream) is not None:
             stream.wait_stream(torch.get_device_module(stream.device).current_stream(stream.device))
