@@ -63,6 +63,14 @@ def test_the_texts_name_the_prompt():
     assert ends[0] < scores[0]
 
 
+@pytest.mark.parametrize("owner", ["processor", "tokenizer"])
+def test_the_question_is_asked_in_the_default_of_named_templates(owner):
+    judge = Asked(eye())
+    named = {"default": "{{ messages[0].content[1].text }} !", "other": ""}
+    getattr(judge, owner).chat_template = named
+    assert judge.put("red") == "what ? !"
+
+
 def test_another_picture_has_another_score_and_the_batch_none_of_it():
     judge = Asked(eye())
     pictures = [renderings()["red circle"][0], torch.zeros(16, 16, 3).byte()]

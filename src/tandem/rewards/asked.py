@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -104,7 +104,7 @@ class Asked:
         return dict(self.processor(images=[image], text=[self.put(text)], **options))
 
     @property
-    def template(self) -> str | None:
+    def template(self) -> str | Mapping[str, str] | None:
         return self.processor.chat_template or self.tokenizer.chat_template
 
     @property
@@ -120,7 +120,8 @@ class Asked:
         parts = [{"type": self.judged}, {"type": "text", "text": question}]
         turns = [{"role": "user", "content": parts}]
         options: dict[str, Any] = {"tokenize": False, "add_generation_prompt": True}
-        return self.tokenizer.apply_chat_template(turns, chat_template=self.template, **options)
+        self.tokenizer.chat_template = self.template  # of several by name it chooses among its own
+        return self.tokenizer.apply_chat_template(turns, **options)
 
     def answer_ids(self, text: str) -> list[int]:
         """The token ids of the right answer."""

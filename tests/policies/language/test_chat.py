@@ -1,5 +1,6 @@
 import pytest
 from small_language import byte_tokenizer, chat_model, small, talk
+from transformers import AutoTokenizer
 
 from tandem.policies.language.chat import Chat, ChatOptions
 from tandem.policies.language.records import Sampling
@@ -32,6 +33,16 @@ def test_the_system_prompt_comes_first_unless_the_messages_bring_one():
 def test_the_template_is_told_of_thinking_only_if_it_is_set(thinking, closed):
     text = chat(enable_thinking=thinking).text(talk("hi"))
     assert text.endswith("<think></think>") == closed
+
+
+def test_of_named_templates_the_one_for_tools_is_used_where_there_are_some(tmp_path):
+    named = {"default": "plain", "tool_use": "{{ tools[0].name }}"}
+    byte_tokenizer(named).save_pretrained(tmp_path)
+    said = Chat(AutoTokenizer.from_pretrained(tmp_path), ChatOptions())
+    assert said.admit([talk("hi")], None) == ([talk("hi")], [])
+    assert said.text(talk("hi")) == "plain"
+    said.tools_of = lambda prompt: [{"name": "search"}]
+    assert said.text(talk("hi")) == "search"
 
 
 def test_plain_text_is_sent_as_it_is():

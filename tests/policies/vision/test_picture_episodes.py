@@ -132,7 +132,7 @@ TEMPLATE = (
 def test_a_picture_stands_in_a_template_as_the_family_writes_it_and_no_text_forges_one():
     policy = seeing(make_environment(MazeShown()))
     chat, bridge = policy.chat, policy.episodes.of[None].bridge
-    chat.processor.chat_template = TEMPLATE.replace("EOS", chat.tokenizer.eos_token)
+    chat.tokenizer.chat_template = TEMPLATE.replace("EOS", chat.tokenizer.eos_token)
     bridge = type(bridge)(chat, policy.ends, limit=64)
     ids = chat.tokenizer.convert_tokens_to_ids
     picture = draw_maze(*(DATA.train[0].fields[name] for name in ("doors", "start", "goal")))

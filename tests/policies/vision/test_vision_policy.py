@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -21,7 +22,8 @@ from tandem.policies.language.packing import pack_in_one_row, pack_rows
 from tandem.policies.language.records import Sampling
 from tandem.policies.lora import Lora
 from tandem.policies.vision.components import COMPONENTS, components_of
-from tandem.types import IMAGE, concat, take
+from tandem.policies.vision.tiny_vlm import tiny_vlm
+from tandem.types import IMAGE, Prompt, concat, take
 
 EVERY = ["language", "projector", "vision"]
 
@@ -232,6 +234,20 @@ def test_options_that_do_not_fit_are_refused(options, said):
 
 
 # Prompts.
+
+
+def templated(template):
+    """The tiny model, whose processor has a chat template."""
+    model, processor = tiny_vlm(seed=0, num_layers=2, tower_layers=1)
+    processor.chat_template = template
+    return model, processor
+
+
+def test_named_templates_may_be_those_of_the_processor():
+    named = {"default": "{{ messages[0].content[0].text }} !", "other": ""}
+    policy = small_vision(build=partial(templated, named))
+    spoken = Prompt(id=0, source="s", messages=({"role": "user", "content": "what ?"},))
+    assert policy.chat.text(spoken) == "what ? !"
 
 
 def test_a_mark_becomes_as_many_tokens_as_its_picture_has():

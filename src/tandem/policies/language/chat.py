@@ -48,8 +48,8 @@ class Chat:
         return self.render(messages, self.tools_of(prompt))
 
     @property
-    def template(self) -> str | None:
-        """The chat template; None: messages are sent as plain text."""
+    def template(self) -> str | Mapping[str, str] | None:
+        """The chat template, or several by name; None: messages are sent as plain text."""
         return self.tokenizer.chat_template
 
     def render(
@@ -66,7 +66,6 @@ class Chat:
         try:
             return self.tokenizer.apply_chat_template(
                 list(messages),
-                chat_template=self.template,
                 tokenize=False,
                 add_generation_prompt=True,
                 **options,

@@ -20,14 +20,11 @@ class VisionChat(Chat):
     """A processor with its chat template."""
 
     def __init__(self, processor: ProcessorMixin, talk: ChatOptions, processed: Processed) -> None:
-        super().__init__(processor.tokenizer, talk)
+        tokenizer = processor.tokenizer
+        tokenizer.chat_template = processor.chat_template or tokenizer.chat_template
+        super().__init__(tokenizer, talk)
         self.processor, self.processed = processor, processed
         self.mark = processor.image_token  # marks an image in the output of a chat template
-
-    @property
-    def template(self) -> str | None:
-        own = None if self.talk.template is not None else self.processor.chat_template
-        return self.tokenizer.chat_template if own is None else own
 
     def text(self, prompt: Prompt) -> str:
         """The text of any chat; an image is the processor's own mark in it."""
