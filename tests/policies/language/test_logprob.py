@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tandem.policies.language import logprob
-from tandem.policies.language.contexts import padded_cost
+from tandem.policies.language.contexts import longest_context, padded_cost
 from tandem.policies.language.inputs import TokenIndex, pad_rows
 from tandem.policies.language.logprob import ChunkLimits, token_logp
 from tandem.policies.language.records import TokenSample
@@ -384,3 +384,18 @@ def test_contexts_of_padded_rows_take_no_more_tokens_than_a_pass_may_hold(policy
     rows = SimpleNamespace(sample=sample, mask=mask)
     monkeypatch.setattr(policy, "packs", False)
     assert policy.row_cost(rows).tolist() == [3 * 12] * 4
+
+
+def test_the_longest_context_ends_with_its_last_masked_step():
+    context = torch.tensor([[0] * 5 + [1] * 7])
+    sample = TokenSample(
+        tokens=torch.ones(1, 16, dtype=torch.int64),
+        prompt_length=torch.tensor([4]),
+        temperature=torch.ones(1),
+        context=context,
+    )
+    alone = replace(sample, context=None)
+    for steps, of_contexts, of_row in ((12, 9, 16), (5, 9, 9), (3, 7, 7)):
+        mask = torch.arange(12)[None] < steps
+        assert longest_context(sample, mask) == of_contexts
+        assert longest_context(alone, mask) == of_row

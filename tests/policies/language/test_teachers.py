@@ -14,6 +14,7 @@ from tandem.policies.language.same_tokens import first_difference
 from tandem.policies.language.teachers import TokenTeachers
 from tandem.policies.language.tiny_lm import character_tokenizer, tiny_lm
 from tandem.policies.request import Request
+from tandem.types import take
 
 NEEDS = frozenset({"teacher_logp", "old_logp"})
 NARROW = {"hidden_size": 32, "num_layers": 2, "head_dim": 8}
@@ -151,6 +152,17 @@ def test_a_teacher_that_reads_too_little_is_an_error(tmp_path):
     policy = taught(others=write(tmp_path, 1, max_positions=12))
     with pytest.raises(ValueError, match=r"the teacher of others reads at most 12 tokens, but a"):
         policy.complete(sample_rows(policy), NEEDS)
+
+
+def test_a_teacher_may_read_less_than_the_rows_of_another_source(tmp_path):
+    short, long = write(tmp_path / "short", 1, max_positions=12), write(tmp_path / "long", 2)
+    prompts = [replace(p, source=p.text[:1]) for p in questions(("a", "bjihgfedca"))]
+    policy = taught(a=short, b=long)
+    rollout = sample_rows(policy, prompts)
+    assert rollout.sample.tokens.shape[1] > 12
+    said = policy.complete(rollout, NEEDS).teacher_logp
+    want = taught(others=short).complete(take(rollout, torch.tensor([0, 1])), NEEDS)
+    assert_close(said[:2], want.teacher_logp, atol=1e-6, rtol=0)
 
 
 def test_a_folder_that_holds_no_model_is_named_as_a_teacher(tmp_path):

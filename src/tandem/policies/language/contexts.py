@@ -61,12 +61,12 @@ def first_step(places: TokenIndex, rows: int) -> Tensor:
     )
 
 
-def longest_context(sample: TokenSample) -> int:
-    """Tokens of the longest context in any row."""
-    if sample.context is None:
-        return sample.tokens.shape[1]
-    context = contexts_of(sample)
-    return int(torch.nn.functional.one_hot(context).sum(1).max())
+def longest_context(sample: TokenSample, mask: Tensor) -> int:
+    """Tokens of the longest context in any row, up to its last step in a mask [B, T]."""
+    places = TokenIndex.of(sample, mask)
+    if sample.context is not None:
+        _, places = split_contexts(sample, places)
+    return int(places.column.max()) + 1
 
 
 def padded_cost(sample: TokenSample, places: TokenIndex) -> Tensor:

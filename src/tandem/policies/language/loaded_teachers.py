@@ -97,15 +97,17 @@ class LoadedTokenTeachers:
             rows = torch.tensor(places, device=judged.device)
             rows = rows[judged[rows]]
             if len(rows):
-                self._check_room(source, rollout)
+                self._check_room(source, rollout, rows)
                 if source in self.scorers:
                     move(self.scorers[source].model, judged.device)
                 yield source, rows
 
-    def _check_room(self, source: str, rollout: Rollout) -> None:
-        most = self.room.get(source)
-        longest = longest_context(sample_of(rollout))
-        if most is not None and longest > most:
+    def _check_room(self, source: str, rollout: Rollout, rows: Tensor) -> None:
+        most, sample = self.room.get(source), sample_of(rollout)
+        if most is None or sample.tokens.shape[1] <= most:  # known without waiting for a GPU
+            return
+        longest = longest_context(take(sample, rows), rollout.mask[rows])
+        if longest > most:
             raise ValueError(
                 f"algorithm.teachers.folders: the teacher of {source} reads at most {most} tokens, "
                 f"but a row has {longest}; lower rollout.max_new_tokens or "
