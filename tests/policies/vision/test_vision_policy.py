@@ -250,6 +250,13 @@ def test_named_templates_may_be_those_of_the_processor():
     assert policy.chat.text(spoken) == "what ? !"
 
 
+def test_a_chat_template_from_a_file_is_saved_in_place_of_the_processors(tmp_path):
+    (file := tmp_path / "new.jinja").write_text("new")
+    policy = small_vision(build=partial(templated, "old"), chat_template=str(file))
+    policy.chat.save(tmp_path)
+    assert (tmp_path / "chat_template.jinja").read_text() == "new" == policy.chat.template
+
+
 def test_a_mark_becomes_as_many_tokens_as_its_picture_has():
     policy = small_vision()
     image = policy.scorer.inputs.image_token

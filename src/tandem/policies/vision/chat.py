@@ -23,6 +23,7 @@ class VisionChat(Chat):
         tokenizer = processor.tokenizer
         tokenizer.chat_template = processor.chat_template or tokenizer.chat_template
         super().__init__(tokenizer, talk)
+        processor.chat_template = tokenizer.chat_template  # which it saves over the tokenizer's
         self.processor, self.processed = processor, processed
         self.mark = processor.image_token  # marks an image in the output of a chat template
 
