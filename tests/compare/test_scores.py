@@ -6,10 +6,11 @@ from records import rollout, scores
 
 from tandem.compare.scores import is_score, is_share
 from tandem.evaluation.prompt_metrics import PromptMetrics, compute_metrics
-from tandem.evaluation.settings import Answers, Pictures
+from tandem.evaluation.settings import Answers, Pictures, UnmaskedAnswers
 from tandem.metrics import response_metrics, reward_metrics
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.language.records import Sampling
+from tandem.policies.masked.records import MaskedSampling
 from tandem.types import Prompt
 
 ANSWERS = Answers(every=1, prompts=None, samples=2, temperatures=(1.0, 0.3), pass_at=(1, 2))
@@ -49,6 +50,15 @@ def test_of_an_evaluation_of_texts_accuracies_rewards_and_pass_at_k_are_scores()
     }
     assert {"eval/greedy_accuracy", "eval/accuracy_t0.3", "eval/accuracy/a/b"} <= names
     assert {"eval/pass@2", "eval/pass@2/std"} <= names
+
+
+def test_greedy_answers_in_other_numbers_of_steps_are_scores():
+    few = {"every": 1, "prompts": None, "samples": 2, "pass_at": (2,)}
+    settings = UnmaskedAnswers(temperatures=(1.0,), steps=(3,), **few)
+    names = evaluate(settings, MaskedSampling(max_new_tokens=4), ("exact_match",))
+    assert [name for name in names if "_in_3" in name and is_share(name)] == [
+        "eval/greedy_accuracy_in_3"
+    ]
 
 
 def test_of_an_evaluation_of_pictures_too():

@@ -13,7 +13,7 @@ from tandem.record.reading.variants import Variant
 # Names that training and evaluation write (evaluation, training/metrics). A reward's /std,
 # /missing and /frac_zero_std are no scores; /frac_all_wrong is better when lower.
 SHARES = (
-    r"(eval|test)/((greedy_)?accuracy(_sampled|_t[^/]+)?|pass@\d+|pair_accuracy)(/.+)?"
+    r"(eval|test)/((greedy_)?accuracy(_sampled|_t[^/]+|_in_\d+)?|pass@\d+|pair_accuracy)(/.+)?"
     r"|reward/(pass@\d+|frac_all_right)"
 )
 REWARDS = r"(eval|test)/reward(_[^/]+)?(/.+)?|reward/([^/]+/)?mean"
