@@ -210,6 +210,27 @@ def test_added_rows_move_no_row_between_the_splits(tmp_path):
     assert {p.text for p in few.train} <= {p.text for p in many.train}
 
 
+def test_the_split_of_different_questions_is_that_of_earlier_runs(tmp_path):
+    held_out = load(write(tmp_path / "rows.jsonl", number_rows(100))).eval
+    assert [p.text for p in held_out] == [f"question {i}" for i in (35, 64, 73, 95)]
+
+
+@pytest.mark.parametrize("count", [2, 5, 100])
+def test_rows_that_ask_the_same_are_held_out_together_in_any_order(tmp_path, count):
+    def ask(rows):
+        data = load(write(tmp_path / "rows.jsonl", rows))
+        assert len(data.train) + len(data.eval) == len(rows)
+        return [{prompt.text for prompt in split} for split in (data.train, data.eval)]
+
+    rows = [{**row, "answer": f"{row['answer']}.{k}"} for row in number_rows(count)
+            for k in range(20)]  # fmt: skip
+    trained, held_out = ask(rows)
+    assert 1 <= len(held_out) <= max(1, count // 10) and len(trained) == count - len(held_out)
+    assert ask(rows[::-1]) == [trained, held_out]
+    chat = [{"messages": [{"role": "user", "content": "once"}], "answer": str(k)} for k in range(3)]
+    assert not trained & ask([*rows, *chat])[1]
+
+
 def test_of_few_rows_one_is_held_out_and_one_is_left(tmp_path):
     for rows, held_out, want in [
         (number_rows(2), 0.001, (1, 1)),

@@ -378,6 +378,17 @@ def test_training_rows_that_are_held_out_too_are_left_out_and_listed(
     assert reasons.count("is held out too") == 3
 
 
+def test_an_evaluation_of_all_training_questions_is_refused_with_the_reason(
+    tmp_path, chat_folder, questions
+):
+    told = r"can use none of the \d+ prompts of train: \d+ x is held out too; .*data.held_out"
+    with pytest.raises(ConfigError, match=told):
+        train(
+            tmp_path / "run", "model=hf", f"model.path={chat_folder}", "data=jsonl",
+            f"data.path={questions}", f"data.eval_path={questions}", "rollout.max_new_tokens=6",
+        )  # fmt: skip
+
+
 def test_a_demonstration_longer_than_the_model_is_listed_not_fatal(tmp_path, chat_folder, capsys):
     path = tmp_path / "shown.jsonl"
     rows = [{"prompt": f"say {i}", "answer": "x" * (300 if i == 7 else 3)} for i in range(60)]

@@ -12,6 +12,7 @@ import torch
 from tandem.contracts import register_dataset, unwrap_partial
 from tandem.data.mixed import MixedStream, Order
 from tandem.data.records import (
+    HELD_OUT_TOO,
     TOGETHER,
     Data,
     InvalidRow,
@@ -153,7 +154,7 @@ def _split_held_out(
         kept[name] = {**own, **{split: tuple(left) for split, (left, _) in parted.items()}}
         known |= {prompt.id: prompt for _, gone in parted.values() for prompt in gone}
     return kept, [
-        InvalidRow.of_prompt(prompt, "is held out too", within="data") for prompt in known.values()
+        InvalidRow.of_prompt(prompt, HELD_OUT_TOO, within="data") for prompt in known.values()
     ]
 
 

@@ -19,6 +19,7 @@ from tandem.data.stream import PromptStream
 from tandem.types import Prompt
 
 SHOWN = 200  # characters of a prompt that was left out
+HELD_OUT_TOO = "is held out too"  # why a prompt that evaluation asks as well is not trained on
 TOGETHER = "reported_with"  # the field that `reported_with` reads
 StreamMaker = Callable[..., PromptStream]  # called as maker(prompts, seed=seed)
 
@@ -113,15 +114,16 @@ def split_overlap(
     prompts: Sequence[Prompt], held_out: Iterable[Prompt]
 ) -> tuple[list[Prompt], list[Prompt]]:
     """The prompts that do not ask what a held-out one asks, and those that do."""
-    asked = {_question(prompt) for prompt in held_out}
-    known = [_question(prompt) in asked for prompt in prompts]
+    asked = {question(prompt) for prompt in held_out}
+    known = [question(prompt) in asked for prompt in prompts]
     return (
         [prompt for prompt, also in zip(prompts, known, strict=True) if not also],
         [prompt for prompt, also in zip(prompts, known, strict=True) if also],
     )
 
 
-def _question(prompt: Prompt) -> Hashable:
+def question(prompt: Prompt) -> Hashable:
+    """What a prompt asks, to compare with others: its text or messages, and its pictures."""
     # Texts as they are: JSON of tens of thousands would dominate the time.
     pictures = tuple(picture.name for picture in prompt.images)
     if prompt.messages is None:

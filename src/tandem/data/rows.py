@@ -59,9 +59,9 @@ def jsonl(
     `id` and `source` are optional; every other key reaches the reward as `prompt.fields[key]`, and
     `negative_prompt` (text, may be empty) the guidance of a flow policy.
     Without `eval_path` a share `held_out` of the rows is kept for evaluation, chosen by content and
-    seed alone, so adding rows moves none. At most `max_size` prompts are trained on, also chosen by
-    content. Training rows with an answer or a picture are the demonstrations; those with a chosen
-    and a rejected answer are the pairs.
+    seed alone, so adding others moves none; rows that ask the same stay together. At most
+    `max_size` prompts are trained on, also chosen by content. Training rows with an answer or a
+    picture are the demonstrations; those with a chosen and a rejected answer are the pairs.
     """
     files = _files(path, eval_path, test_path)
     splits = [

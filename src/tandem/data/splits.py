@@ -1,18 +1,20 @@
-"""Splits of rows by their content and a seed alone, so that adding rows moves no other."""
+"""Splits of rows by their content and a seed alone, so that adding rows moves no other question."""
 
 from __future__ import annotations
+
+from collections.abc import Hashable
 
 import torch
 from torch import Tensor
 
 from tandem import rng
-from tandem.data.records import InvalidRow, Rows
+from tandem.data.records import InvalidRow, Rows, question
 from tandem.types import Prompt
 
 
 def split_rows(rows: Rows, *, held_out: float, seed: int) -> tuple[Rows, Rows]:
-    """(rest, held out). Of two rows or more one is held out at least, unless `held_out` is 0,
-    and one is left at least.
+    """(rest, held out). Rows that ask the same stay together. Of two questions or more one is held
+    out at least, unless `held_out` is 0, and one is left at least.
 
     Raises ValueError for a part outside [0, 1).
     """
@@ -20,12 +22,21 @@ def split_rows(rows: Rows, *, held_out: float, seed: int) -> tuple[Rows, Rows]:
         raise ValueError(
             f"data.held_out={held_out} must be a share of the rows: at least 0, below 1"
         )
-    chance = rng.uniform(rng.key(seed, "held out", torch.tensor(rows.content)))
+    chance = rng.uniform(rng.key(seed, "held out", torch.tensor(_shared_content(rows))))
     out = chance < held_out
     if held_out > 0 and not out.any():
         out = chance == chance.min()
     out = out & (chance < chance.max())
     return _select(rows, ~out, bad=rows.bad), _select(rows, out, bad=())
+
+
+def _shared_content(rows: Rows) -> list[int]:
+    """For each row the smallest hash of those that ask the same: its own, if no other does."""
+    asked = [question(prompt) for prompt in rows.prompts]
+    least: dict[Hashable, int] = {}
+    for own, content in zip(asked, rows.content, strict=True):
+        least[own] = min(content, least.get(own, content))
+    return [least[own] for own in asked]
 
 
 def _select(rows: Rows, chosen: Tensor, *, bad: tuple[InvalidRow, ...]) -> Rows:

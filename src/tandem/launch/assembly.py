@@ -22,6 +22,7 @@ from tandem.config.plugins import list_sources
 from tandem.contracts import facts_of, is_foreign
 from tandem.data import Data, InvalidRow, split_overlap
 from tandem.data.images import find_unseen
+from tandem.data.records import HELD_OUT_TOO
 from tandem.evaluation.settings import Evaluation
 from tandem.experience import Budget
 from tandem.launch import pairs
@@ -204,7 +205,7 @@ def admit_data(
         prompts, dropped = admit(policy, data.splits[split])
         if split == source and not data.asks_again:
             prompts, known = split_overlap(prompts, (*kept["eval"], *kept["test"]))
-            dropped += [(prompt, "is held out too") for prompt in known]
+            dropped += [(prompt, HELD_OUT_TOO) for prompt in known]
         # Only for images: in text data, height and width are ordinary fields.
         kept[split] = tuple(
             p if policy.paints or p.size is None else replace(p, size=None) for p in prompts
@@ -229,7 +230,9 @@ def no_prompts_message(split: str, left_out: Sequence[InvalidRow]) -> str:
     """The error message if a split has no usable prompt, with the most frequent reasons."""
     own = [row.reason for row in left_out if row.file.startswith(f"{split} of ")]
     said = ", ".join(f"{count} x {why}" for why, count in Counter(own).most_common(3))
-    return f"the model can read none of the {len(own)} prompts of {split}: {said}"
+    asked = "; give evaluation and test other questions, or let data.held_out choose some"
+    hint = asked if HELD_OUT_TOO in own else ""
+    return f"the run can use none of the {len(own)} prompts of {split}: {said}{hint}"
 
 
 def plan(settings: Settings, *, packed: bool) -> BatchPlan:
