@@ -186,7 +186,7 @@ def test_a_base_that_adapters_learnt_on_is_not_rounded_again(tmp_path):
     with pytest.raises(ConfigError, match="would round away what its adapters learnt"):
         check_start(compose([*words, FEW]))
     check_start(compose(words))
-    (run / "config.yaml").write_text("model: {quantization: null}")
+    (run / "config.yaml").write_text("{data: {text: '${a b'}, model: {quantization: null}}")
     check_start(compose([*words, FEW]))
 
 

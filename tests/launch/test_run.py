@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import yaml
 from gate import each
 from ladder import FEW, few_of
 from loaded import load_configured
@@ -266,6 +267,13 @@ def test_a_run_can_be_evaluated_alone(straight, capsys):
     assert len(lines(straight)) == 3
     kept = json.loads((straight / "evaluation_eval.json").read_text())
     assert kept["eval/length"] == result.metrics["eval/length"]
+
+
+def test_text_that_looks_like_an_interpolation_stays_in_the_record(tmp_path):
+    train(tmp_path / "run", "rollout.stop=['<\\${a b}>','\\${seed}']", "iterations=1")
+    tandem.train("evaluate=true", f"resume={tmp_path / 'run'}")
+    recorded = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    assert recorded["rollout"]["stop"] == ["<${a b}>", "${seed}"]
 
 
 def test_the_average_of_a_run_can_be_evaluated_alone(tmp_path):

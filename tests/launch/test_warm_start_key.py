@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tandem.config import compose
+from tandem.config.plain import as_text
 from tandem.launch.initial_weights import warm_configuration
 from tandem.launch.warm_start_key import FILE, TANDEM, collect_inputs, reason
 
@@ -59,6 +60,12 @@ def test_editing_what_it_uses_or_imports_changes_its_name(folder, edited):
     after = collect_inputs(start("data=mine"))
     assert after.name != before.name
     assert after.unlike(before) == [f"{edited} has changed"]
+
+
+def test_text_that_looks_like_an_interpolation_is_part_of_the_name():
+    cfg = compose(["warm_start=['algorithm=sft']"])
+    cfg.overrides = as_text([r"rollout.stop=['<\${a b}>']"])
+    assert collect_inputs(warm_configuration(cfg)).values["rollout.stop.0"] == "<${a b}>"
 
 
 def test_what_lies_in_the_cache_or_around_the_run_is_no_part_of_it(folder):

@@ -169,9 +169,3 @@ def quote(folder: Path) -> str:
     """A folder quoted for an override."""
     text = str(folder).replace("\\", "\\\\").replace("'", "\\'")
     return f"'{text}'"
-
-
-def as_typed(words: Sequence[str]) -> list[str]:
-    """Overrides as values of a configuration that keep their interpolations as text: with another
-    seed `${seed}` is another number."""
-    return [re.sub(r"(\\*)\$\{", r"\1\1\\${", str(word)) for word in words]

@@ -7,16 +7,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import yaml
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf._utils import get_yaml_loader
 from omegaconf.errors import OmegaConfBaseException
 
 from tandem.config import trust
 from tandem.config.arguments import list_left_out_keys
 from tandem.config.composition import compose
 from tandem.config.names import ConfigError, unknown
-from tandem.config.overrides import as_typed, parse
-from tandem.config.plain import FILLED_IN, iterate_leaves, to_plain
+from tandem.config.overrides import parse
+from tandem.config.plain import FILLED_IN, as_text, iterate_leaves, to_plain
 from tandem.config.plugins import hash_modules, load_plugins
 from tandem.config.values import list_keys
 from tandem.record import foreign
@@ -107,8 +109,8 @@ def _read_record(folder: Path) -> DictConfig:
     path = folder / "config.yaml"
     with _as_a_run(folder):
         read_config(path)
-        raw = present_config(OmegaConf.to_container(OmegaConf.load(path), resolve=False))
-        cfg = OmegaConf.create(raw)
+        raw = present_config(yaml.load(path.read_bytes(), Loader=get_yaml_loader()))
+        cfg = OmegaConf.create(as_text(raw))  # a record holds no interpolation
         for key, kind in (
             ("plugins", ListConfig),
             ("overrides", ListConfig),
@@ -121,7 +123,6 @@ def _read_record(folder: Path) -> DictConfig:
                 raise ValueError(f"choices lacks {group}")
             if not isinstance(cfg.get(group), DictConfig):
                 raise ValueError(f"{group} is not a mapping")
-        cfg.overrides = as_typed(raw["overrides"])
     _refuse_older(folder, cfg)
     return cfg
 

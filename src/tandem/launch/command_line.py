@@ -29,7 +29,8 @@ from tandem.config.composition import (
 from tandem.config.help import ESTIMATE, everything, list_plugin_options, page
 from tandem.config.names import ConfigError, unknown
 from tandem.config.options_in_use import list_options_in_use
-from tandem.config.overrides import as_typed, parse, quote
+from tandem.config.overrides import parse, quote
+from tandem.config.plain import as_text
 from tandem.config.refusals import refusing
 from tandem.config.resume import check_files, configuration, find_resumed_run
 from tandem.config.values import list_keys, refuse_empty
@@ -166,7 +167,7 @@ def _run(overrides: Sequence[str]) -> Run:
     if (folder := find_resumed_run(overrides)) is None:
         job = compose_with_hydra(overrides)
         cfg = drop_hydra(job)
-        cfg.overrides = as_typed(own)
+        cfg.overrides = as_text(own)
     else:
         cfg = configuration(overrides)
         of_hydra = [part.input_line for part in parts if part.is_hydra_override()]

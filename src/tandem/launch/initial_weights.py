@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from tandem.config import ConfigError, build, check, compose
 from tandem.config.overrides import parse
+from tandem.config.plain import as_text, to_plain
 from tandem.contracts import facts_of
 from tandem.data import Data
 from tandem.launch.ranks import make_on_first
@@ -155,7 +156,7 @@ def quantized_keys(cfg: DictConfig) -> set[str]:
 def read_run(run_dir: Path) -> DictConfig:
     """The configuration of another run. Raises ConfigError for a record that cannot be read."""
     try:
-        return OmegaConf.create(read_config(run_dir / "config.yaml"))
+        return OmegaConf.create(as_text(read_config(run_dir / "config.yaml")))
     except UNREADABLE as error:
         raise ConfigError(f"{run_dir}/config.yaml: {reason_of(error)}") from None
 
@@ -210,12 +211,12 @@ def _train_warm(
 
 def pairs_file(cfg: DictConfig, weights: Path | None) -> Path:
     """The file of pairs completed by a model, named by everything that determines its answers."""
-    plain = OmegaConf.to_container(cfg, resolve=True)
+    plain = to_plain(cfg)
     decisive = {name: value for name, value in plain.items() if key_of(name).shared}
     decisive["precision"] = plain["trainer"]["precision"]
     if weights is not None:
         decisive["model"]["path"] = str(weights)
-    name = collect_inputs(OmegaConf.create(decisive)).name
+    name = collect_inputs(decisive).name
     return Path(cfg.cache_dir) / "pairs" / f"{name}.jsonl"
 
 

@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from tandem import distributed
 from tandem.config import ConfigError, build, configuration
 from tandem.config.arguments import fill_defaults
+from tandem.config.plain import as_text, to_plain
 from tandem.config.refusals import refusing
 from tandem.config.resume import judge_address, remember, remember_address
 from tandem.data import Data, write_quarantine
@@ -123,7 +124,7 @@ def carry_out(
         with doing("loading", f"model={settings.choices['model']} from {weights or own}"):
             module, data = assemble(cfg, settings, data, run_dir, weights)
     config = OmegaConf.to_yaml(
-        OmegaConf.create(fill_defaults(OmegaConf.to_container(cfg, resolve=True)))
+        OmegaConf.create(as_text(fill_defaults(to_plain(cfg)))), resolve=True
     )
     if settings.evaluate:
         split = settings.evaluation.split

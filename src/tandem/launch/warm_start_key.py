@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from tandem.config.plain import iterate_leaves
+from tandem.config.plain import iterate_leaves, to_plain
 from tandem.config.plugins import list_sources
 from tandem.settings.settings import key_of
 
@@ -75,14 +76,14 @@ class MadeOf:
         ]
 
 
-def collect_inputs(cfg: DictConfig) -> MadeOf:
+def collect_inputs(cfg: DictConfig | Mapping[str, Any]) -> MadeOf:
     """The inputs of a configuration: its values, and the code and files that they name.
 
     A plugin counts with its imports if it defines a part of the configuration; of Tandem, only the
     code that the run uses counts, so edits elsewhere keep the cache valid.
     """
-    whole = OmegaConf.create(OmegaConf.to_container(cfg, resolve=True))
-    values = {key: value for key, value in iterate_leaves(whole) if key_of(key).weights}
+    leaves = iterate_leaves(to_plain(cfg))
+    values = {key: value for key, value in leaves if key_of(key).weights}
     texts = {key: value for key, value in values.items() if isinstance(value, str) and value}
     targets = {value for key, value in texts.items() if key.endswith("_target_")}
     places = {
