@@ -236,6 +236,9 @@ def test_a_server_may_have_moved(tmp_path):
     words = [f"reward.http.function.{key}={value}" for key, value in changed.items()]
     function = resume_config(tmp_path, words).reward.http.function
     assert changed == {key: OmegaConf.select(function, key) for key in changed}
+    assert resume_config(tmp_path, ["reward.http.url=http://here:3"]).reward.http.function.url == (
+        "http://here:3"  # as a new run may be told
+    )
     with pytest.raises(ConfigError, match=r"a run that is resumed keeps it.* where a server is"):
         resume_config(tmp_path, ["reward.http.weight=2"])
 

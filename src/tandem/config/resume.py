@@ -20,7 +20,7 @@ from tandem.config.names import ConfigError, unknown
 from tandem.config.overrides import parse
 from tandem.config.plain import FILLED_IN, as_text, iterate_leaves, to_plain
 from tandem.config.plugins import hash_modules, load_plugins
-from tandem.config.values import list_keys
+from tandem.config.values import list_keys, of_reward
 from tandem.record import foreign
 from tandem.record.foreign import UNREADABLE, read_config, reason_of
 from tandem.record.latest import follow_link
@@ -78,6 +78,7 @@ def resume_config(folder: Path, overrides: Sequence[str]) -> DictConfig:
     given = parse(overrides)
     trust.believe(given)
     _load_plugins(list(cfg.plugins), given)
+    given = [of_reward(part, cfg) for part in given]
     redacted = _list_redacted(cfg)
     before = OmegaConf.to_container(cfg, resolve=False).get("cache_dir")
     if before not in trust.read_trusted().caches:
@@ -111,11 +112,8 @@ def _read_record(folder: Path) -> DictConfig:
         read_config(path)
         raw = present_config(yaml.load(path.read_bytes(), Loader=get_yaml_loader()))
         cfg = OmegaConf.create(as_text(raw))  # a record holds no interpolation
-        for key, kind in (
-            ("plugins", ListConfig),
-            ("overrides", ListConfig),
-            ("choices", DictConfig),
-        ):
+        kinds = {"plugins": ListConfig, "overrides": ListConfig, "choices": DictConfig}
+        for key, kind in kinds.items():
             if not isinstance(cfg[key], kind):
                 raise ValueError(f"{key} is no {kind.__name__.removesuffix('Config').lower()}")
         for group in CHOSEN:
