@@ -1,3 +1,4 @@
+import shutil
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -57,6 +58,20 @@ def test_the_same_seed_answers_the_same(finished, capsys):
     assert len(first) == 4
     assert output_of(capsys, finished, "dbca>", "--n", 4) == first
     assert output_of(capsys, finished, "dbca>", "--n", 4, "--seed", 1) != first
+
+
+def test_a_run_that_an_engine_sampled_for_is_asked_without_it(finished, tmp_path, capsys):
+    """Nor with what only an engine does: to return rows as they finish, and to change weights."""
+    words = (
+        "rollout=vllm_server", "rollout.engine.url=http://127.0.0.1:9", "rollout.order=ready",
+        "rollout.staleness=1", "rollout.handover=in_flight",
+        "algorithm/importance_sampling=token_tis",
+    )  # fmt: skip
+    run = shutil.copytree(finished, tmp_path / "run")
+    cfg = compose(["model=tiny_lm", *words])
+    check(cfg)
+    (run / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
+    assert output_of(capsys, run, "dbca>") == output_of(capsys, finished, "dbca>")
 
 
 def test_greedy_answers_are_all_alike_and_as_short_as_told(finished, capsys):

@@ -71,9 +71,9 @@ def configuration(run_dir: Path, overrides: Sequence[str] = ()) -> DictConfig:
         finish = f"finish it first: {command_to_resume(run_dir)}"
         raise ConfigError(f"{run_dir} has no model; {other}, or {finish}")
     cfg = resume_config(run_dir, overrides)
-    for place in ("rollout", "model.sampling"):
-        if OmegaConf.select(cfg, f"{place}.engine") is not None:
-            OmegaConf.update(cfg, f"{place}.engine", None)  # the weights are loaded here
+    if cfg.rollout.get("engine") is not None:  # the weights are loaded here
+        alone = {"engine": None, "order": "exact", "handover": None}
+        cfg.rollout.update({name: value for name, value in alone.items() if name in cfg.rollout})
     return cfg
 
 
