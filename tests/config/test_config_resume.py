@@ -150,6 +150,28 @@ def test_a_choice_of_mirrors_takes_the_place_of_the_old_one(run_dir):
     assert cfg.logger.wandb.mode == "offline"
 
 
+def test_a_choice_is_composed_without_the_recipe_of_another_pair(tmp_path):
+    """As in a new run of this model, which has none; tiny_lm/grpo evaluates less often."""
+    cfg = compose(["model=qwen3_0_6b"])
+    (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
+    assert cfg.evaluation.every != compose([]).evaluation.every
+    assert resume_config(tmp_path, ["evaluation=answers"]).evaluation == cfg.evaluation
+
+
+def test_a_choice_is_recorded(run_dir):
+    """A message about it names it."""
+    assert resume_config(run_dir, ["trainer=cpu"]).choices.trainer == "cpu"
+    with pytest.raises(ConfigError, match=r"^evaluation=pictures does not .*; set evaluation=answ"):
+        check(resume_config(run_dir, ["evaluation=pictures"]))
+
+
+def test_one_of_several_mirrors_is_chosen(tmp_path):
+    cfg = compose(["logger=[csv,wandb]"])
+    (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
+    assert list(resume_config(tmp_path, ["logger=csv"]).logger) == ["csv"]
+    assert list(resume_config(tmp_path, ["logger=[wandb,csv]"]).logger) == ["wandb", "csv"]
+
+
 @pytest.mark.parametrize(
     "override",
     [

@@ -99,6 +99,15 @@ def test_a_run_of_ones_own_goes_on_until_its_plugin_changes(tmp_path):
         configuration([f"resume={run}"])
 
 
+def test_a_resumed_run_may_choose_an_option_of_its_plugin(tmp_path):
+    run, options = run_of(tmp_path / "run", plugins=["loud"]), tmp_path / "loud" / "conf" / "logger"
+    options.mkdir(parents=True)
+    (tmp_path / "loud" / "__init__.py").write_text("")
+    (options / "mine.yaml").write_text("mine: {_target_: loud.Mine}\n")
+    cfg = configuration([f"resume={run}", "plugins=[loud]", "logger=mine"])
+    assert (list(cfg.logger), cfg.choices.logger) == (["mine"], "mine")
+
+
 def test_a_package_has_changed_when_one_of_its_modules_has(tmp_path):
     run = run_of(tmp_path / "run", plugins=["loud.inner"])
     (tmp_path / "loud" / "inner").mkdir(parents=True)

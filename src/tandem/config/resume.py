@@ -224,8 +224,9 @@ def _apply(cfg: DictConfig, override: Override, redacted: Sequence[str]) -> None
         raise ConfigError(_explain_kept(text))
     if TEACHERS.fullmatch(key) and not _moves(OmegaConf.select(cfg, key), override.value()):
         raise ConfigError(_explain_kept(text))
-    if key in cfg.choices and not isinstance(override.value(), dict):
-        cfg[key] = compose([text])[key]
+    if OmegaConf.is_dict(cfg.get(key)) and not isinstance(override.value(), dict):
+        made = compose([f"plugins=[{','.join(cfg.plugins)}]", "~recipe", text], recorded=True)
+        cfg[key], cfg.choices[key] = made[key], made.choices.get(key)  # of a list: none
         return
     try:
         OmegaConf.update(cfg, key, override.value(), merge=True)
