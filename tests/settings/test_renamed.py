@@ -7,7 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from tandem.compare.expected_bands import load
-from tandem.config import ConfigError, compose
+from tandem.config import ConfigError, check, compose
 from tandem.config.binding import bind, convert
 from tandem.config.overrides import parse
 from tandem.config.plain import iterate_leaves, to_plain
@@ -53,7 +53,8 @@ def test_a_word_is_renamed_as_a_whole(former, present):
 
 
 def test_every_present_key_is_one_of_today():
-    composed = [compose(words) for words in (CRD, ["model=tiny_flow", "algorithm=tdm_r1"])]
+    others = ["model=tiny_flow", "algorithm=tdm_r1"], ["model=tiny_masked"]
+    composed = [compose(words) for words in (CRD, *others)]
     keys = {key for cfg in composed for key, _ in iterate_leaves(cfg)} | {"algorithm.objective."}
     for present in KEYS.values():
         assert any(f"{key}.".startswith(f"{present}.") for key in keys), present
@@ -122,6 +123,16 @@ def test_a_run_recorded_under_former_names_goes_on(tmp_path):
     assert to_plain(resume_config(tmp_path, ["iterations=7"]).algorithm) == to_plain(
         today.algorithm
     )
+
+
+@pytest.mark.parametrize("model", ["tiny_lm", "tiny_masked", "tiny_flow", "tiny_chain"])
+def test_a_run_recorded_with_the_name_of_its_dynamics_goes_on(tmp_path, model):
+    """The kind of the steps of a text was that name; for pictures no kind is read."""
+    former = OmegaConf.to_container(compose([f"model={model}"]), resolve=True)
+    former["dynamics"].pop("kind", None)
+    former["dynamics"]["name"] = former["choices"]["dynamics"]
+    (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(former)))
+    check(resume_config(tmp_path, []))
 
 
 def test_a_run_recorded_with_a_seed_of_its_model_goes_on(tmp_path):

@@ -35,6 +35,7 @@ RENAMED: Mapping[str, str] = {
     "algorithm.anchor": "algorithm.ema_kl",
     "algorithm.fake": "algorithm.networks.fake",
     "algorithm.surrogate": "algorithm.networks.surrogate",
+    "dynamics.name": "dynamics.kind",  # equal for texts; the kind of pictures is not read
     "dynamics.clip_unit": "dynamics.clip_scale",
     "dynamics.sequence_unit": "dynamics.sequence_scale",
     "dynamics.preference_unit": "dynamics.preference_scale",
