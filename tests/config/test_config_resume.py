@@ -165,6 +165,12 @@ def test_a_choice_is_recorded(run_dir):
         check(resume_config(run_dir, ["evaluation=pictures"]))
 
 
+def test_a_number_counts_before_or_after_the_choice_that_has_it(run_dir):
+    words = ["evaluation.every=7", "evaluation=answers"]
+    for given in (words, words[::-1]):
+        assert resume_config(run_dir, given).evaluation.every == 7
+
+
 def test_one_of_several_mirrors_is_chosen(tmp_path):
     cfg = compose(["logger=[csv,wandb]"])
     (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
@@ -178,6 +184,7 @@ def test_one_of_several_mirrors_is_chosen(tmp_path):
         "seed=4",
         "algorithm=grpo",
         "algorithm/loss=ppo",
+        "evaluation/solver=euler",
         "optimizer.lr=1",
         "~recipe",
         "group_size=2",

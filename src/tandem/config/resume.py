@@ -84,7 +84,7 @@ def resume_config(folder: Path, overrides: Sequence[str]) -> DictConfig:
     if before not in trust.read_trusted().caches:
         cfg.cache_dir = compose([]).cache_dir
     cfg.resume = cfg.run_dir = str(folder)
-    for override in given:
+    for override in sorted(given, key=lambda part: "." in part.key_or_group):  # choices first
         _apply(cfg, override, redacted)
     _move_cache(cfg, str(before), given)
     if left := _list_redacted(cfg):
@@ -220,7 +220,7 @@ def _apply(cfg: DictConfig, override: Override, redacted: Sequence[str]) -> None
     if "/" not in key and key not in [*keys, *cfg.choices]:
         raise ConfigError(unknown("key", key, keys))
     may_change = key_of(key).resumable or ELSEWHERE.fullmatch(key) or key in redacted
-    if not may_change or override.is_delete() or override.is_sweep_override():
+    if not may_change or "/" in key or override.is_delete() or override.is_sweep_override():
         raise ConfigError(_explain_kept(text))
     if TEACHERS.fullmatch(key) and not _moves(OmegaConf.select(cfg, key), override.value()):
         raise ConfigError(_explain_kept(text))
