@@ -15,7 +15,7 @@ from tandem.config.resume import list_confirmed, remember
 from tandem.config.servers import list_elsewhere
 from tandem.config.targets import resolve
 from tandem.launch import answers
-from tandem.launch.initial_weights import warm_configuration
+from tandem.launch.initial_weights import check_start, warm_configuration
 from tandem.launch.run import admit_address
 from tandem.policies.engines.addresses import AddressFile, check_addresses, find_urls
 
@@ -215,6 +215,33 @@ def test_a_warm_start_names_no_plugin_that_its_run_does_not(tmp_path, changed):
     with pytest.raises(ConfigError, match="is not what you have run before"):
         warm_configuration(cfg)
     assert not (tmp_path / "canary").exists()
+
+
+WARM = ["algorithm=grpo", "reward=http", "reward.http.url=http://evil.example:8080"]
+TYPED = f"warm_start=[{','.join(repr(word) for word in WARM)}]"
+
+
+def test_the_warm_start_of_a_foreign_run_asks_no_host_that_the_user_has_not_named(tmp_path):
+    run = run_of(tmp_path / "run", warm_start=WARM)
+    said = (
+        r"^warm_start: reward\.http\.function\.url: the run would connect to http://evil\.example"
+    )
+    for words in ([], ["evaluate=true"]):
+        cfg = configuration([f"resume={run}", *words])
+        check(cfg)
+        with pytest.raises(ConfigError, match=said):
+            check_start(cfg)
+
+
+def test_the_warm_start_of_ones_own_run_goes_on_and_another_is_confirmed_as_a_whole(tmp_path):
+    run = run_of(tmp_path / "run", warm_start=WARM)
+    remember(warm_configuration(compose([TYPED])))
+    trust.SAID_HOSTS.clear()
+    check_start(configuration([f"resume={run}"]))
+    trust.place().unlink()
+    check_start(configuration([f"resume={run}", TYPED]))
+    with pytest.raises(ConfigError, match="a run that is resumed keeps it"):
+        configuration([f"resume={run}", TYPED.replace("8080", "8081")])
 
 
 def test_a_target_among_experiments_needs_a_plugin(tmp_path):

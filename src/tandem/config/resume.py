@@ -212,7 +212,8 @@ def _apply(cfg: DictConfig, override: Override, redacted: Sequence[str]) -> None
     stays = (
         key == "run_dir" and Path(str(override.value())).resolve() == Path(cfg.run_dir).resolve()
     )
-    if top in ("hydra", "plugins", "resume") or stays:
+    repeats = key == "warm_start" and override.value() == cfg.warm_start  # to confirm its servers
+    if top in ("hydra", "plugins", "resume") or stays or repeats:
         return
     from tandem.settings.settings import key_of  # a tenth of what --help takes
 

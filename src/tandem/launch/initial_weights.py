@@ -14,7 +14,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from tandem.config import ConfigError, build, check, compose
+from tandem.config import ConfigError, build, check, compose, trust
 from tandem.config.overrides import parse
 from tandem.config.plain import as_text, to_plain
 from tandem.contracts import facts_of
@@ -52,13 +52,21 @@ def check_start(cfg: DictConfig) -> DictConfig | None:
             refuse_rounding_again(cfg, read_run(run), f"continue_from={run}")
     elif cfg.warm_start is not None:
         start = warm_configuration(cfg)
-        with naming_warm_start():
-            check(start)
+        check_warm_start(start, recorded=cfg.resume is not None)
         refuse_rounding_again(cfg, start, "warm_start")
-        check_teachers(start)
-        check_machine(start)
         return start
     return None
+
+
+def check_warm_start(start: DictConfig, *, recorded: bool) -> None:
+    """Check the configuration of a warm start. `recorded`: the overrides come from a run that was
+    read (see `trust`); `check` takes them for typed ones, as there is no `resume` in them."""
+    with naming_warm_start():
+        check(start)
+        if recorded:
+            trust.refuse_unsaid(to_plain(start), recorded=True)
+    check_teachers(start)
+    check_machine(start)
 
 
 def check_machine(cfg: DictConfig) -> None:
