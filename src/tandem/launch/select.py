@@ -9,7 +9,9 @@ success; 1: a fresh seed failed or has no test score; 75: stopped.
   metric=NAME   metric of the choice; default: eval/accuracy, or eval/reward without an accuracy;
                 the report uses the same metric on test prompts
   seeds=N       number of fresh seeds
-  plugins=[X]   modules named by the sweep's runs, if you did not start these yourself
+  plugins=[X]   modules named by the sweep's runs, if you did not start these yourself; in the same
+                way servers (reward.http.url=...), variables sent to them, programs, and
+                rollout.engine.starts=true
 """
 
 from __future__ import annotations
@@ -20,13 +22,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from omegaconf import DictConfig
+
 from tandem.compare import selection
 from tandem.compare.comparison import choose_metric
 from tandem.compare.selection import Selection
 from tandem.compare.terminal import split_options
-from tandem.config.composition import conf_folder
+from tandem.config import check, compose, trust
+from tandem.config.composition import conf_folder, import_plugins
 from tandem.config.overrides import parse
-from tandem.config.plugins import load_plugins
+from tandem.config.plain import as_text, to_plain
+from tandem.config.resume import list_confirmed
+from tandem.launch.initial_weights import check_start
 from tandem.record.reading import runs
 from tandem.stop import INTERRUPTED
 from tandem.sweep.best import choose, keep_choice, list_whole_runs
@@ -42,8 +49,10 @@ def main(arguments: Sequence[str]) -> None:
         print(__doc__)
         return
     try:
-        sweep, metric, count = parse_arguments(arguments)
-        load_plugins(plugins_in(arguments))
+        confirmed = list_confirming(arguments)
+        sweep, metric, count = parse_arguments([x for x in arguments if x not in confirmed])
+        trust.believe(parse(confirmed))
+        import_plugins(confirmed)
         found = select(sweep, metric, count, program=conf_folder().parent / "train.py")
     except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
@@ -68,10 +77,10 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[Path, str | None, int]:
     return Path(places[0]).absolute(), options.get("metric"), int(seeds)
 
 
-def plugins_in(arguments: Sequence[str]) -> list[str]:
-    words = [text for text in arguments if text.startswith("plugins=")]
-    named = [part.value() for part in parse(words)]
-    return named[-1] if named else []
+def list_confirming(arguments: Sequence[str]) -> list[str]:
+    """The arguments that confirm what the runs of a sweep name, as those of `resume=` do."""
+    words = [x for x in arguments if x.partition("=")[1] and not Path(x).exists()]
+    return list_confirmed([x for x in words if x.partition("=")[0] not in ("metric", "seeds")])
 
 
 def select(sweep: Path, metric: str | None, count: int, *, program: Path) -> Selection:
@@ -82,11 +91,24 @@ def select(sweep: Path, metric: str | None, count: int, *, program: Path) -> Sel
     now = choose(sweep, jobs, every, choose_metric(every, metric))
     found = keep_choice(selection.read(sweep), now, sweep)
     seeds = choose_seeds(sweep, count, [run.seed for run in found.fresh])
-    shared_prompts = count_unread(found.overrides, seeds[0], found.best.seeds)
+    cfg = check_recorded([*found.overrides, f"seed={seeds[0]}"])
+    shared_prompts = count_unread(cfg, found.best.seeds)
     found = replace(found, asked_again=shared_prompts)
     keep(found, sweep)
     print(f"{selection.table(found).title}; {len(seeds)} fresh seeds", flush=True)
     return carry_out(found, sweep, seeds, program)
+
+
+def check_recorded(overrides: Sequence[str]) -> DictConfig:
+    """The configuration of recorded overrides. Raises ConfigError if it, or its warm start, names a
+    server, a variable, a program or an engine that is not trusted: the runs that these overrides
+    start would take them for the user's."""
+    cfg = compose(overrides, recorded=True)
+    check(cfg)
+    cfg.overrides = as_text(list(overrides))
+    trust.refuse_unsaid(to_plain(cfg), recorded=True)
+    check_start(cfg, recorded=True)
+    return cfg
 
 
 def refuse_run(folder: Path) -> None:

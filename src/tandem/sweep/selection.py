@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 
 from tandem.compare import selection
 from tandem.compare.selection import ENDED, SAID, Fresh, Selection
-from tandem.config import build, check, compose
+from tandem.config import build
 from tandem.config.overrides import quote
 from tandem.config.resume import list_confirmed
 from tandem.record import durable
@@ -66,15 +66,13 @@ def choose_folder(sweep: Path, overrides: Sequence[str]) -> Path:
     return sweep.with_name(f"{sweep.name}-selected-{name}")
 
 
-def count_unread(overrides: Sequence[str], seed: int, chosen_by: Sequence[int]) -> str | None:
+def count_unread(cfg: DictConfig, chosen_by: Sequence[int]) -> str | None:
     """A sentence on test prompts that also served training or the choice; None: there are none.
 
     Raises ValueError if the data has no test prompts, or if they overlap with its other prompts
     although the data could hold others.
     """
-    cfg = compose([*overrides, f"seed={seed}"], recorded=True)
-    check(cfg)
-    data = build(cfg.data)
+    seed, data = cfg.seed, build(cfg.data)
     if not data.test:
         option = cfg.choices.data
         how = SPLIT.get(option, "give its Data a test")
