@@ -11,6 +11,7 @@ from tandem import distributed
 from tandem.distributed import with_all_rows
 from tandem.metrics import EffectiveSize, Max, Min, Sum, reduce_metrics
 from tandem.stop import Stop
+from tandem.types import Scores
 
 
 def shares_of_texts():
@@ -22,6 +23,7 @@ def shares_of_texts():
     for look in (lambda x: x.outputs[0], lambda x: len(x.prompts), lambda x: list(x.outputs)):
         with pytest.raises(Stop, match="outputs and prompts stay on their rank") as told:
             with_all_rows(lambda x, look=look: look(x), rows)
+        assert f"read by {Scores.reward.__qualname__})" in str(told.value)
         said.append(str(told.value))
     return said, with_all_rows(lambda x: x.mask.sum(1, keepdim=True), rows)
 

@@ -34,7 +34,7 @@ class Elsewhere(tuple):
     def _refuse(self, *_: object) -> NoReturn:
         raise Stop(
             "outputs and prompts stay on their rank, and here the rows of all ranks are compared, "
-            "by tensors alone; read them in a reward (weight=0, read by Scores.named) or train on "
+            "by tensors alone; read them in a reward (weight=0, read by Scores.reward) or train on "
             "one rank: trainer.devices=1"
         )
 

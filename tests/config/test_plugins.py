@@ -11,6 +11,7 @@ from tandem.config.arguments import fill_defaults
 from tandem.config.composition import import_plugins
 from tandem.config.help import list_plugin_options
 from tandem.launch.command_line import help_of
+from tandem.types import Scores
 
 pytestmark = pytest.mark.usefixtures("unregistered")
 
@@ -253,7 +254,11 @@ def test_a_number_without_an_annotation_has_the_type_of_its_default(written):
 
 @pytest.mark.parametrize(
     ("read", "advice"),
-    {"old_lgp": "did you mean 'old_logp'?", "difficulty": "read a data field through "}.items(),
+    {
+        "old_lgp": "did you mean 'old_logp'?",
+        "difficulty": "read a data field through a reward of weight 0, "
+        f"scores.{Scores.reward.__name__}(NAME)",
+    }.items(),
 )
 def test_a_field_that_no_record_has_is_named(written, read, advice):
     written(BARE.replace("@register_policy_loss", f"@register_policy_loss(reads={{'{read}'}})"))

@@ -209,7 +209,7 @@ def _refuse_unknown_field(name: str, provided: frozenset[str]) -> None:
     known |= {one.name for record in RECORDS for one in fields(record)}
     if name not in known:
         meant = nearest(name, sorted(known))
-        said = "read a data field through a reward of weight 0, scores.named(NAME)"
+        said = "read a data field through a reward of weight 0, scores.reward(NAME)"
         said = said if meant is None else f"did you mean {meant!r}?"
         raise ConfigError(f"reads={{{name!r}}}: no record has such a field; {said}")
 
