@@ -114,6 +114,7 @@ def mean_of_pictures(scores: Scores, text: Tensor, first: Tensor) -> Scores:
     return Scores(
         total=total.nan_to_num(),
         parts={name: mean(part) for name, part in scores.parts.items()},
+        judges={name: mean(part) for name, part in scores.judges.items()},
         scored=first & total.isfinite(),
     )
 

@@ -9,6 +9,7 @@ from policies.chain.test_chain import OLD, experience_of, outcome_of, with_kl
 from records import scores
 from torch.testing import assert_close
 
+from tandem.advantages.diversity import ByDistance
 from tandem.config import ConfigError, check, compose
 from tandem.experience import select_rows
 from tandem.launch.initial_weights import check_start
@@ -88,6 +89,21 @@ def test_a_picture_without_a_score_leaves_the_mean_of_its_text():
     of_text = found[:, 0] / in_text(rollout).sum(1).clamp(min=1)
     assert_close(of_text[:4], torch.tensor([-HALF, 0, HALF, 0]), atol=1e-5, rtol=0)
     assert not of_text[4:].any()  # one text of the second prompt has a score: nothing to compare
+
+
+def test_a_text_has_the_mean_of_a_reward_that_is_only_measured_too():
+    algorithm = grpo(picture=BOTH["picture"])
+    algorithm = replace(algorithm, advantage=ByDistance(of=algorithm.advantage))
+    rollout = of_texts(small(algorithm), 2, 4)
+    far = torch.tensor([1.0, 3.0, 4.0, 8.0, 1.0, 1.0, 1.0, 1.0])  # of the texts: 2, 6, 1, 1
+    given = scores(torch.tensor([1.0, 3.0, 5.0, 7.0, 2.0, 2.0, 0.0, 4.0]))
+    given = replace(given, judges={"nearest_distance": far})
+    found = algorithm.experience(given, rollout).advantages
+    of_text = torch.where(in_text(rollout), found, 0).sum(1) / in_text(rollout).sum(1).clamp(min=1)
+    assert_close(of_text[:4], torch.tensor([-HALF, 0, 1.5 * HALF, 0]), atol=1e-5, rtol=0)
+    # The distances of the third and the fourth picture are 1 and 2 times the mean of the group.
+    of_picture = torch.tensor([-3.0, -1.0, 1.0, 6.0]) / (20 / 3) ** 0.5
+    assert_close(found[:4, 0], of_picture, atol=1e-5, rtol=0)
 
 
 @EITHER
