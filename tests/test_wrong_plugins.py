@@ -98,6 +98,28 @@ def test_metrics_of_a_loss_or_a_correction_are_records(plugin, word, value, faul
     assert said.startswith(f"measured at wrong.py:4 {fault}")
 
 
+LOGGED = """
+from tandem import register_sampling_strategy
+
+@register_sampling_strategy
+def strategy(source, prompts):
+    rollout, scores = source.sample(prompts)
+    source.log({"actor/x": VALUE})
+    return rollout, scores
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"), [("0.5", "float"), ("scores.total.mean()", "Tensor"), ("(1, 2)", "tuple")]
+)
+def test_metrics_of_a_sampling_strategy_are_records(plugin, value, kind):
+    said = words_of(plugin(LOGGED.replace("VALUE", value)), "algorithm/sampling_strategy=strategy")
+    assert said == (
+        f"sampling strategy strategy at wrong.py:4 logs actor/x as a {kind}; log a record of "
+        "tandem.metrics, such as masked_mean(x, rollout.mask)"
+    )
+
+
 ELSEWHERE = """
 from tandem import register_policy_loss, register_sampling_strategy
 from tandem.metrics import masked_mean
