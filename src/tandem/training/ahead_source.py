@@ -83,11 +83,13 @@ class AheadSource(RolloutSource):
             return super().sample(prompts)
         self.sampled |= prompts.keys()
         self._take_slots()
-        if self.policy.supply.behind:
+        supply = self.policy.supply
+        # Also after an iteration without an update: a handover is known by its one iteration.
+        if supply.behind or self.groups.handed[supply.published] < self.iteration:
             self._hand_over()
         coming = set(range(self.iteration, self.iteration + self.queue.ahead + 1))
         for iteration in coming | self._iterations_owed():
-            self.groups.number.setdefault(iteration, self.policy.supply.published)
+            self.groups.number.setdefault(iteration, supply.published)
         self.threads.admit(self.iteration)
         with self.clock.phase("wait_for_rows"):
             self.batch = self.threads.take(self.iteration)

@@ -170,6 +170,36 @@ def test_what_is_ready_is_trained_once_and_in_time(folder, tmp_path, ahead):
     assert len(seen) == len(set(seen)) == PLAN.iterations * 6
 
 
+def without_updates(loop):
+    """The loop with gradients that are not finite, so that all its updates are skipped."""
+
+    def poison(loss):
+        for weight in loop.policy.trainable().values():
+            weight.grad = torch.full_like(weight, torch.nan)
+
+    loop.guards, loop.manual_backward = Guards(non_finite="skip:99"), poison
+    return loop
+
+
+def refuse_to_wait_for_ever(loop, seconds):
+    check, end = loop.source.threads.check, time.monotonic() + seconds
+
+    def check_in_time():
+        check()
+        assert time.monotonic() < end, "it waits for rows that no thread will sample"
+
+    loop.source.threads.check = check_in_time
+
+
+@pytest.mark.parametrize("order", ["exact", "ready"])
+def test_iterations_without_an_update_count_as_newer_weights(folder, tmp_path, order):
+    with runs(folder, tmp_path, 1, order=order) as loop:
+        refuse_to_wait_for_ever(without_updates(loop), 30.0)
+        go(loop)
+        assert loop.skipped == 2 * PLAN.iterations
+        assert max(max(ages) for ages in loop.ages) == 1
+
+
 def test_later_rows_are_sampled_and_judged_while_an_iteration_is_trained(folder, tmp_path):
     with runs(folder, tmp_path, 2) as loop:
         go(loop, 1)
