@@ -175,15 +175,13 @@ def check_sight(policy: Policy, data: Data, settings: Settings) -> None:
 
 def check_episodes_with_images(request: Request, data: Data, settings: Settings) -> None:
     """Raise ConfigError for prompts with images whose later moves a server would sample."""
-    world = request.environment
+    world, chosen = request.environment, settings.choices
     if world is None or world.max_turns == 1 or request.sampling.engine is None:
         return
     if any(prompt.images for prompt in chain.from_iterable(data.splits.values())):
-        chosen = settings.choices
         raise ConfigError(
-            f"data={chosen['data']} has prompts with images, which rollout={chosen['rollout']} "
-            f"receives for the first move alone, and environment={chosen['environment']} has "
-            "several; set rollout=local"
+            f"rollout={chosen['rollout']} sees images of data={chosen['data']} in the first move "
+            f"alone, and environment={chosen['environment']} has several; set rollout=local"
         )
 
 
