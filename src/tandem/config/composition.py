@@ -136,9 +136,9 @@ def read_option(group: str, option: str, overrides: Sequence[str]) -> DictConfig
     return OmegaConf.create(source.repository.load_config(f"{group}/{option}").plain)
 
 
-def import_plugins(overrides: Sequence[str]) -> list[Path]:
+def import_plugins(overrides: Sequence[str], *, recorded: bool = False) -> list[Path]:
     """Import the plugins of a command and return the `conf` folders beside them."""
-    return load_plugins(_list_plugins(parse(overrides)))
+    return load_plugins(_list_plugins(parse(overrides)), recorded=recorded)
 
 
 def make_loader(plugin_folders: Sequence[Path] = ()) -> Loader:

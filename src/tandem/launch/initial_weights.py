@@ -15,6 +15,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from tandem.config import ConfigError, build, check, compose, trust
+from tandem.config.experiments import expand_experiment
 from tandem.config.overrides import parse
 from tandem.config.plain import as_text, to_plain
 from tandem.contracts import facts_of
@@ -242,6 +243,6 @@ def shared_overrides(overrides: Sequence[str]) -> list[str]:
     """The overrides that a warm start takes over from the main run."""
     return [
         part.input_line
-        for part in parse(overrides)
+        for part in parse(expand_experiment(overrides))
         if key_of(part.key_or_group.lstrip("+~").partition("@")[0]).shared
     ]
