@@ -237,7 +237,7 @@ def trusting_nothing(tmp_path, monkeypatch):
     """A user who has started no run and named nothing yet."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
     monkeypatch.setenv("BANK_PASSWORD", "12345678")
-    for name in ("VARIABLES", "KEPT", "HOSTS", "STARTS", "COMMANDS"):
+    for name in ("VARIABLES", "KEPT", "HOSTS", "STARTS", "COMMANDS", "FOLDERS"):
         monkeypatch.setattr(trust, f"SAID_{name}", set())
 
 
@@ -245,6 +245,12 @@ ASKING = ["reward=http", "reward.http.url=http://evil.example:80"]
 KEY = "reward.http.token_env=BANK_PASSWORD"
 PROGRAM_WORDS = ["environment=agent", "environment.world.command=[sh,-c,id]"]
 ENGINE = ["rollout=vllm_colocated", "model=qwen3_0_6b"]
+
+
+FOUND = [
+    "rollout=vllm_server", "model=qwen3_0_6b", "rollout.engine.url=auto",
+    "rollout.engine.folder=/evil",
+]  # fmt: skip
 
 
 def start_of(words):
@@ -258,13 +264,15 @@ def start_of(words):
         (ASKING, r"^reward\.http.*\.url: the run would connect to http://evil\.example, which you"),
         (ENGINE, r"^rollout\.engine\.starts: the run would start a program, "),
         ([start_of(ASKING)], r"^warm_start: reward\.http.*the run would connect to http://evil\."),
+        (["cache_dir=/evil"], r"^cache_dir=/evil: the run would read this folder, which you"),
+        (FOUND, r"^rollout\.engine\.folder=/evil: the run would read this folder, which you have"),
         ([start_of([*ASKING, KEY])], r"^warm_start: reward.*BANK_PASSWORD: the variable would be"),
         (
             [start_of(PROGRAM_WORDS)],
             r"^warm_start: environment.*: the run would start a program, sh",
         ),
     ],
-    ids=["server", "engine", "server of the start", "variable", "program"],
+    ids=["server", "engine", "start", "cache", "addresses", "variable", "program"],
 )
 def test_a_foreign_sweep_starts_and_asks_nothing_that_the_user_has_not_named(tmp_path, words, said):
     typed = [*TINY, "~recipe", *words] if "model" not in str(words) else [TINY[0], *words]
@@ -279,21 +287,22 @@ def test_a_foreign_sweep_starts_and_asks_nothing_that_the_user_has_not_named(tmp
 def test_a_sweep_of_ones_own_is_selected_and_a_foreign_one_once_its_server_is_named(
     tmp_path, capsys
 ):
-    typed = [*TINY, "~recipe", *ASKING, start_of(ASKING)]
+    cache = f"cache_dir={tmp_path}/cache"
+    typed = [*TINY, "~recipe", *ASKING, start_of(ASKING), cache]
     for name in ("own", "foreign"):
         write_run(tmp_path / name / "a", [0.0, 0.9], seed=0, overrides=typed)
     mine = compose([*typed, "run_dir=x"])
     remember(mine)  # as the run did that this user started
     trust.SAID_HOSTS.clear()
+    trust.SAID_FOLDERS.clear()
     assert select(tmp_path / "own", None, 1, program=PROGRAM).complete
     trust.place().unlink()
     with pytest.raises(SystemExit):
         main([str(tmp_path / "foreign"), "seeds=1"])
     assert "which you have not named" in capsys.readouterr().err
-    assert (
-        list_confirming([str(tmp_path / "foreign"), "seeds=1", "metrik=@", *ASKING]) == ASKING[1:]
-    )
-    trust.believe(parse(ASKING[1:]))
+    named = [ASKING[1], cache]
+    assert list_confirming([str(tmp_path / "foreign"), "seeds=1", "metrik=@", *named]) == named
+    trust.believe(parse(named))
     assert select(tmp_path / "foreign", None, 1, program=PROGRAM).complete
 
 

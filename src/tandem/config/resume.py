@@ -41,9 +41,9 @@ ELSEWHERE = re.compile(
     )""",
     re.VERBOSE,
 )
-# The part of these that names servers, secrets and programs.
+# The keys that name servers, secrets, programs and folders with addresses.
 CONFIRMED = re.compile(
-    r"(reward|rollout|environment)(\.\w+)*\.(url|\w+_env|starts|command)"
+    r"cache_dir|rollout\.engine\.folder|(reward|rollout|environment)(\.\w+)*\.(url|\w+_env|starts|command)"
     r"|algorithm\.teachers\.(folders(\.[^.]+)?|server(\.\w+_env)?)"
 )
 CHOSEN = ("model", "algorithm", "data", "rollout", "dynamics")  # in every run

@@ -19,7 +19,7 @@ from hydra.core.override_parser.types import Override
 
 from tandem.config.names import ConfigError
 from tandem.config.overrides import parse
-from tandem.config.programs import list_engines, list_programs, spell
+from tandem.config.programs import entries_of, list_engines, list_programs, spell
 from tandem.config.servers import hosts_of, list_elsewhere
 from tandem.record import durable
 from tandem.remote import is_address
@@ -28,7 +28,8 @@ from tandem.remote import is_address
 SAID_VARIABLES: set[str] = set()
 SAID_KEPT: set[str] = set()  # variables for programs, not for servers
 SAID_HOSTS: set[str] = set()  # as scheme://host:port
-SAID_FOLDERS: set[str] = set()  # of engines, whose addresses are trusted as if they were given
+# Caches, and folders of engines, whose addresses are trusted as if they were given.
+SAID_FOLDERS: set[str] = set()
 SAID_STARTS: set[str] = set()  # "true" if a command line allows starting engines
 SAID_COMMANDS: set[str] = set()  # of programs
 
@@ -130,7 +131,7 @@ def _believe(path: Sequence[str], value: object) -> None:
         (SAID_KEPT if many else SAID_VARIABLES).update(map(str, value if many else [value]))
     if name == "url" or (path[-2:-1] == ["folders"] and is_address(value)):
         SAID_HOSTS.update(hosts_of(value))
-    if [*path[-2:]] == ["engine", "folder"]:
+    if name == "cache_dir" or [*path[-2:]] == ["engine", "folder"]:
         SAID_FOLDERS.add(str(value))
     if name == "starts" and value is True:
         SAID_STARTS.add("true")
@@ -162,6 +163,23 @@ def refuse_unsaid(config: Mapping[str, object], *, recorded: bool) -> None:
             raise ConfigError(
                 f"{one.key}: the run would connect to {one.host}, which you have not named; give "
                 "its address on the command line if that is right"
+            )
+
+
+def refuse_unsaid_folders(config: Mapping[str, Any], *, own: str) -> None:
+    """Raise for a cache, or a folder in which addresses are found, that is not trusted. `own`: the
+    user's cache_dir."""
+    trusted = [Path(x).resolve() for x in (own, *read_trusted().caches, *SAID_FOLDERS)]
+    engine = entries_of(config["rollout"].get("engine"))
+    finds = engine.get("url") == "auto" and not engine.get("starts")
+    used = {"cache_dir": config["cache_dir"]}
+    used |= {"rollout.engine.folder": engine["folder"]} if finds else {}
+    for key, folder in used.items():
+        if not any(Path(folder).resolve().is_relative_to(one) for one in trusted):
+            whole = f"{key}={folder}"
+            raise ConfigError(
+                f"{whole}: the run would read this folder, which you have not named; give {whole} "
+                "on the command line if that is right"
             )
 
 

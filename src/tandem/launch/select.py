@@ -10,8 +10,8 @@ success; 1: a fresh seed failed or has no test score; 75: stopped.
                 the report uses the same metric on test prompts
   seeds=N       number of fresh seeds
   plugins=[X]   modules named by the sweep's runs, if you did not start these yourself; in the same
-                way servers (reward.http.url=...), variables sent to them, programs, and
-                rollout.engine.starts=true
+                way servers (reward.http.url=...), variables sent to them, programs,
+                rollout.engine.starts=true, and folders (cache_dir=..., rollout.engine.folder=...)
 """
 
 from __future__ import annotations
@@ -101,13 +101,14 @@ def select(sweep: Path, metric: str | None, count: int, *, program: Path) -> Sel
 
 def check_recorded(overrides: Sequence[str]) -> DictConfig:
     """The configuration of recorded overrides. Raises ConfigError if it, or its warm start, names a
-    server, a variable, a program or an engine that is not trusted: the runs that these overrides
-    start would take them for the user's."""
+    server, a variable, a program, an engine or a folder that is not trusted: the runs that these
+    overrides start would take them for the user's."""
     cfg = compose(overrides, recorded=True)
     check(cfg)
     cfg.overrides = as_text(list(overrides))
     trust.refuse_unsaid(to_plain(cfg), recorded=True)
-    check_start(cfg, recorded=True)
+    for one in filter(None, (cfg, check_start(cfg, recorded=True))):
+        trust.refuse_unsaid_folders(to_plain(one), own=compose([]).cache_dir)
     return cfg
 
 
