@@ -170,7 +170,7 @@ def test_a_dry_run_is_refused_an_accelerator_as_the_run_is(tmp_path, monkeypatch
 
 def test_a_run_without_a_checkpoint_is_not_evaluated_and_no_warm_start_is_trained(tmp_path):
     cfg = compose([f"run_dir={tmp_path}", f"cache_dir={tmp_path / 'cache'}"])
-    OmegaConf.save(cfg, tmp_path / "config.yaml")
+    OmegaConf.save(cfg, tmp_path / "config.yaml", resolve=True)
     with pytest.raises(ConfigError, match=r"resume=\S+: it has no checkpoint to evaluate"):
         tandem.train(f"resume={tmp_path}", "evaluate=true")
     assert not (tmp_path / "cache").exists()
