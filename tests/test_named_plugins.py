@@ -149,7 +149,7 @@ import os
 import torch
 from tandem import register_dataset
 from tandem.data.records import Data
-from tandem.data.stream import PromptStream
+from tandem.data.stream import Curriculum, PromptStream
 from tandem.types import Prompt
 
 class Counting(PromptStream):
@@ -183,11 +183,18 @@ class Plain:
 
 def asked(letter):
     words = [f"{letter}{a}{b}" for a in "abcdefgh" for b in "abcdefgh"]
-    return tuple(Prompt(id=i, source="words", text=f"{w}>", answer=w) for i, w in enumerate(words))
+    of = os.environ.get("SOURCES", "words").split()
+    return tuple(
+        Prompt(id=i, source=of[i % len(of)], text=f"{w}>", answer=w) for i, w in enumerate(words)
+    )
 
 @register_dataset
 def drawn(*, seed: int):
     return Data(train=asked(os.environ["LETTER"]), eval=asked(os.environ.get("HELD_OUT", "j")))
+
+@register_dataset
+def by_success(*, seed: int):
+    return Data(train=asked(os.environ["LETTER"]), eval=asked("j"), curriculum=Curriculum)
 """
 
 
@@ -238,6 +245,25 @@ def test_a_resumed_run_says_that_its_code_its_evaluation_and_its_precision_are_o
     tandem.train(f"resume={tmp_path}/run", "iterations=4", "trainer.precision=bf16-mixed")
     changed = ("plugins: wrong.py", "data=drawn of the evaluation", "trainer.precision")
     assert [name for name in changed if f"{name} has changed: the resumed" not in caplog.text] == []
+
+
+def test_a_run_is_not_resumed_with_other_sources_than_its_curriculum_knows(
+    plugin, tmp_path, monkeypatch, caplog
+):
+    words = [word for word in plugin(STREAMS) if not word.startswith("data.")]
+    monkeypatch.setenv("LETTER", "a")
+    tandem.train(*words, "data=by_success", "schedule=constant")
+    monkeypatch.setenv("LETTER", "b")
+    monkeypatch.setenv("SOURCES", "words more")
+    said = words_of([f"resume={tmp_path}/run", "iterations=3"])
+    assert said.startswith("the state of Curriculum does not fit these prompts: size mismatch for")
+    assert said.endswith(
+        "([2]); restore the data of the checkpoint, or start a new run from its weights by "
+        "continue_from=RUN"
+    )
+    assert "data=by_success has changed" in caplog.text
+    left = sorted(one.name for one in (tmp_path / "run" / "checkpoints").iterdir())
+    assert left == ["step_000001", "step_000002"]
 
 
 OPTIMIZERS = """

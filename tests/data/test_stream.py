@@ -7,6 +7,8 @@ import torch
 
 from tandem import rng
 from tandem.data import Curriculum, PromptStream
+from tandem.data.stream import DrawnAhead
+from tandem.stop import Stop
 from tandem.types import Prompt
 
 
@@ -153,3 +155,16 @@ def test_what_cannot_be_drawn_from_is_refused():
         PromptStream([], seed=0)
     with pytest.raises(ValueError, match=r"floor=0, decay=0\.8"):
         Curriculum(prompts(THREE), seed=0, floor=0)
+
+
+def test_draws_of_a_checkpoint_are_not_read_from_fewer_prompts():
+    drawn, fewer, same = (
+        DrawnAhead(PromptStream(prompts({"a": size}), seed=0), ahead=1, kept=1)
+        for size in (9, 5, 9)
+    )
+    drawn.draw(0, 4)
+    same.load_state(drawn.state())
+    assert same.prompts_of(1) == drawn.prompts_of(1)
+    with pytest.raises(Stop, match=r"drew prompt [5-8], and there are 5; restore the data") as seen:
+        fewer.load_state(drawn.state())
+    assert not seen.value.may_save

@@ -13,6 +13,18 @@ from tandem.stop import Stop
 from tandem.types import Prompt
 
 
+class OtherPrompts(Stop):
+    """Prompts that the state of a checkpoint does not fit."""
+
+    may_save = False  # the state is restored in part
+
+    def __init__(self, found: str) -> None:
+        super().__init__(
+            f"{found}; restore the data of the checkpoint, or start a new run from its weights by "
+            "continue_from=RUN"
+        )
+
+
 class PromptStream(nn.Module):
     """Every prompt equally often: a keyed permutation per epoch, read in steps of `count`.
 
@@ -101,8 +113,13 @@ class DrawnAhead:
         return {f"drawn/{iteration}": places for iteration, places in self.places.items()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restore the result of `state`, ignoring other entries. [count] int64."""
+        """Restore the result of `state`, ignoring other entries. [count] int64.
+
+        Raises OtherPrompts if there are too few prompts."""
         own = {name.partition("/")[2]: x for name, x in state.items() if name.startswith("drawn/")}
+        last, count = max((int(x.max()) for x in own.values()), default=0), len(self.stream.prompts)
+        if last >= count:
+            raise OtherPrompts(f"the checkpoint drew prompt {last}, and there are {count}")
         self.places = {int(iteration): x.clone() for iteration, x in own.items()}
 
 

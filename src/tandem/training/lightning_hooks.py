@@ -13,6 +13,7 @@ from torch import Tensor
 from tandem import distributed
 from tandem.algorithm.algorithm import Algorithm
 from tandem.contracts import name_of
+from tandem.data.stream import OtherPrompts
 from tandem.experience import Experience
 from tandem.policies.weights import select_prefix
 from tandem.rewards import Rewards
@@ -218,10 +219,14 @@ class LightningHooks(LightningModule):
         return counters | remembered
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restore the result of `state`, scalars and tensors."""
+        """Restore the result of `state`, scalars and tensors. Raises OtherPrompts."""
         for name in COUNTERS:
             setattr(self, name, int(state.get(name, 0)))  # older checkpoints have fewer
-        self.stream.load_state_dict(select_prefix(state, "stream."))
+        try:
+            self.stream.load_state_dict(select_prefix(state, "stream."))
+        except RuntimeError as error:  # torch names all tensors, one a line
+            of, fault = type(self.stream).__name__, str(error).splitlines()[-1].strip("\t.")
+            raise OtherPrompts(f"the state of {of} does not fit these prompts: {fault}") from error
         self.policy.load_state(select_prefix(state, "policy."))
         self.boundary = ({}, {})
         self.source.begin(self.iteration)

@@ -213,9 +213,9 @@ def restore(
         module.policy.load_weights(tensors["policy"])
         names = module.policy.trainable()
         load_optimizer_state(optimizer, names, tensors["optimizer"], state["optimizer"])
-        module.load_state(tensors["module"])
         for changed in list_changed(module.inputs, state.get("inputs", {})):
             log.warning(changed)
+        module.load_state(tensors["module"])
         if state.get("run", record.id) != record.id:
             log.warning(OF_ANOTHER_RUN, found.path, state["run"], record.id)
         for one in callbacks:
