@@ -1,7 +1,9 @@
 """Rewards written in tests, called as a training step calls them."""
 
+from collections import Counter, defaultdict
 from functools import partial
 from types import MappingProxyType
+from typing import ClassVar
 
 
 class AtOnce:
@@ -9,6 +11,7 @@ class AtOnce:
 
     waits = False
     full = MappingProxyType({})
+    faults: ClassVar = defaultdict(Counter)  # none are counted
 
     def begin(self, outputs, prompts, group, *, iteration=0):
         return partial(self, outputs, prompts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
@@ -49,9 +49,8 @@ class Rewards:
         self.trained = {name: one for name, one in components.items() if one.weight}
         self.full = full
         self.dtype = torch.get_default_dtype()  # of the process, and so of the run
-        # Reason -> missing numbers since last popped, for trained rewards and for judges.
-        self.faults: Counter[str] = Counter()
-        self.judge_faults: Counter[str] = Counter()
+        # Of trained rewards (False) and judges (True): reason -> missing numbers since last popped.
+        self.faults: dict[bool, Counter[str]] = defaultdict(Counter)
         self.queues = {
             name: CallQueue() for name, component in components.items() if component.waits
         }
@@ -117,7 +116,7 @@ class Rewards:
         scored = torch.full((count,), not self.trained)
         failed = torch.zeros(count, dtype=torch.bool)
         failed[list(lost)] = True
-        self.faults.update(fault_of("environment", reason) for reason in lost.values())
+        self.faults[False].update(fault_of("environment", reason) for reason in lost.values())
         parts, judges = {}, {}
         for name, component in self.components.items():
             numbers, failures = [math.nan] * count, [False] * count
@@ -126,7 +125,7 @@ class Rewards:
                 if reason is None:
                     numbers[row] = number
                 else:
-                    (self.faults if trained else self.judge_faults)[fault_of(name, reason)] += 1
+                    self.faults[not trained][fault_of(name, reason)] += 1
                     failures[row] = reason != ABSTAINED
             part = torch.tensor(numbers, dtype=torch.float32)
             (parts if trained else judges)[name] = part
@@ -141,9 +140,8 @@ class Rewards:
     def pop_faults(self, *, judges: bool = False) -> dict[str, int]:
         """The number of missing scores by reason since the last call: of trained rewards or of
         judges."""
-        faults = self.judge_faults if judges else self.faults
-        found = dict(faults)
-        faults.clear()
+        found = dict(self.faults[judges])
+        self.faults[judges].clear()
         return found
 
 

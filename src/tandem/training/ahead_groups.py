@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -18,7 +19,7 @@ from tandem.policies.language.records import Questions
 from tandem.policies.language.sampling import as_rollout
 from tandem.rewards import Rewards
 from tandem.training.ahead import Ticket
-from tandem.training.ahead_rows import Sampled, restore_group
+from tandem.training.ahead_rows import Sampled, restore_group, score_apart
 from tandem.training.batches import BatchPlan
 
 HERE = torch.device("cpu")  # device of rows until they are trained
@@ -74,8 +75,14 @@ class GroupSampler:
         versions = torch.zeros_like(numbers)
         for handover in numbers[rollout.mask].unique().tolist():
             versions[numbers == handover] = self.handed[handover]
-        scores = functools.cache(judged)
-        return Sampled(rollout=rollout, answers=answers, versions=versions, scores=scores)
+        faults = defaultdict(Counter)
+        return Sampled(
+            rollout=rollout,
+            answers=answers,
+            versions=versions,
+            scores=functools.cache(partial(score_apart, faults, self.rewards, judged)),
+            faults=faults,
+        )
 
     def _question(self, ticket: Ticket, number: int) -> Questions:
         """The request for the group of a ticket (0) or the greedy answer to its prompt (1)."""

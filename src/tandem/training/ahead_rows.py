@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from tandem.policies.language.records import Answers
+from tandem.rewards import Rewards
 from tandem.stop import Abandoned
 from tandem.training.ahead import Ticket
 from tandem.types import Rollout, Scores
 
 ROWS = "rows/"
-OF_ANSWERS = [field.name for field in fields(Answers) if field.name != "version"]
+OF_ANSWERS = [one.name for one in fields(Answers) if one.name != "version"]
 OF_SCORES = ("total", "scored", "per_step")
 
 
@@ -26,6 +30,20 @@ class Sampled:
     answers: Answers  # from which the rollout was made
     versions: Tensor  # [B, T] int64: version of the weights that sampled each token
     scores: Callable[[], Scores]
+    # As in `Rewards`: what these scores lack, once they are there.
+    faults: dict[bool, Counter[str]] = field(default_factory=partial(defaultdict, Counter))
+
+
+def score_apart(
+    faults: dict[bool, Counter[str]], rewards: Rewards, judged: Callable[[], Scores]
+) -> Scores:
+    """The scores; `faults` counts those that are missing, and `rewards`, which an evaluation may
+    read before the rows are trained, does not."""
+    own, rewards.faults = rewards.faults, faults
+    try:
+        return judged()
+    finally:
+        rewards.faults = own
 
 
 def group_tensors(ticket: Ticket, rows: Sequence[Sampled]) -> Iterator[tuple[str, Tensor]]:
@@ -37,6 +55,8 @@ def group_tensors(ticket: Ticket, rows: Sequence[Sampled]) -> Iterator[tuple[str
         for room, parts in (("parts", scores.parts), ("judges", scores.judges)):
             found |= {f"{room}/{name}": part for name, part in parts.items()}
         found["versions"] = sampled.versions
+        said = json.dumps([sampled.faults[judges] for judges in (False, True)])
+        found["faults"] = torch.tensor([*said.encode()], dtype=torch.uint8)
         for name, value in found.items():
             if value is not None:
                 yield f"{prefix_of(ticket, number)}{name}", value
@@ -73,11 +93,13 @@ def restore_group(
     )
     answers = Answers(**{name: own.get(name) for name in OF_ANSWERS})
     scores = {name: own.get(name) for name in OF_SCORES}
+    said = bytes(own["faults"].tolist()) if "faults" in own else b"[]"  # of older checkpoints
     return Sampled(
         rollout=read(answers),
         answers=answers,
         versions=own["versions"],
         scores=partial(Scores, parts=parts, judges=judges, **scores),
+        faults={bool(judges): Counter(x) for judges, x in enumerate(json.loads(said))},
     )
 
 

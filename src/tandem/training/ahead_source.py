@@ -174,6 +174,8 @@ class AheadSource(RolloutSource):
                 own = torch.full_like(rows.rollout.group, group)
                 rollouts.append(replace(rows.rollout, group=own, version_gap=age))
                 scores.append(rows.scores())
+                for judges, faults in rows.faults.items():
+                    self.rewards.faults[judges].update(faults)
                 self.clock.tick()
         move = partial(to_device, self.policy.device)
         return map_fields(concat(rollouts), move), map_fields(concat(scores), move)

@@ -25,6 +25,7 @@ from tandem.experience import Budget
 from tandem.losses.policy import reinforce
 from tandem.policies.engines.vllm_server import VllmServer
 from tandem.policies.language.policy import LanguagePolicy, Sampling
+from tandem.rewards import Reward, Rewards
 from tandem.settings.guards import Guards
 from tandem.stop import Abandoned, EngineUnavailable, Stop
 from tandem.training import collect, strategies
@@ -79,7 +80,7 @@ def late(seconds, seed=0):
 
 @contextmanager
 def runs(folder, tmp_path, staleness, *, queue=True, algorithm=ONCE, spoil=None, stream=None,
-         servers=1, urls=(), patience=8.0, **sampling):  # fmt: skip
+         servers=1, urls=(), patience=8.0, rewards=None, **sampling):  # fmt: skip
     """A training loop with its server; `queue`: samples ahead, otherwise waits for each iteration
     with older weights."""
     with ExitStack() as stack:
@@ -92,8 +93,9 @@ def runs(folder, tmp_path, staleness, *, queue=True, algorithm=ONCE, spoil=None,
         policy.load(algorithm.request(own))
         policy.samples_ahead = queue and staleness > 0
         loop = Alone(
-            policy=policy, algorithm=algorithm, rewards=Lengths(),
-            stream=(stream or PromptStream)(PROMPTS, seed=0), plan=PLAN, guards=Guards(),
+            policy=policy, algorithm=algorithm, rewards=rewards or Lengths(),
+            stream=(stream or PromptStream)(PROMPTS, seed=0), plan=PLAN,
+            guards=Guards(max_missing_rewards=1.0),
             optimizer=partial(torch.optim.Adam, lr=1e-2), folder=tmp_path,
         )  # fmt: skip
         loop.states = states
@@ -269,6 +271,36 @@ def test_a_run_goes_on_with_the_rows_that_were_there(folder, tmp_path, order, al
         assert all(max(ages) <= 2 for ages in loop.ages)
     if order == "exact":
         same(resumed, (whole[0][1:], whole[1]))
+
+
+def short_or_fault(output, prompt):
+    if prompt.id % 2:
+        raise ValueError("of an odd prompt")
+    return 1.0 / (1 + len(output))
+
+
+def odd_is_missing():
+    return Rewards({"short": Reward(short_or_fault), "judge": Reward(short_or_fault, weight=0.0)})
+
+
+def assert_all_faults_counted(loop, rows):
+    """Each missing score of this many rows, and as many of the judge."""
+    faults = loop.report["reward/faults"]
+    assert faults == loop.report["reward/judge_faults"] == rows * loop.report["reward/missing"] > 0
+
+
+def test_faults_of_rows_ahead_are_those_of_the_iteration_that_trains_them(folder, tmp_path):
+    with runs(folder, tmp_path, 1, rewards=odd_is_missing()) as loop:
+        go(loop, 1)
+        state = loop.state()  # scores the groups of the next iteration
+        for judges in (False, True):  # as the evaluation does after a checkpoint
+            assert loop.rewards.pop_faults(judges=judges) == {}
+        go(loop, 1)
+        assert_all_faults_counted(loop, 6)
+    with runs(folder, tmp_path, 1, rewards=odd_is_missing()) as loop:
+        loop.load_state(state)
+        go(loop, 1)
+        assert_all_faults_counted(loop, 6)
 
 
 def test_a_run_that_ends_halfway_loses_no_batch_that_was_taken(folder, tmp_path):
