@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from tandem import distributed, rng
 from tandem.data.stream import DrawnAhead
+from tandem.policies.language.records import Sampling
 from tandem.rewards import Rewards
-from tandem.stop import Abandoned, EngineUnavailable
+from tandem.stop import Abandoned, EngineUnavailable, Stop
 from tandem.training.ahead import Ahead, Ticket
 from tandem.training.ahead_groups import GroupSampler
 from tandem.training.ahead_rows import Sampled, tensors_of_groups, tickets_in
@@ -75,13 +76,26 @@ class AheadSource(RolloutSource):
         policy.supply.before_refresh = self._hand_over
         stream.wanted = self._iterations_owed
 
-    # The interface of sampling strategies, and its metrics.
+    # Samples for the interface of sampling strategies, and its metrics.
 
-    def sample(self, prompts: Slots) -> tuple[Rollout, Scores]:
-        """The batch of this iteration; further prompts are sampled on demand."""
-        if self.batch_of == self.iteration:
-            return super().sample(prompts)
-        self.sampled |= prompts.keys()
+    def _sample(
+        self, prompts: Slots, group_size: int, *, sampling: Sampling | None = None
+    ) -> tuple[Rollout, Scores]:
+        """Rows of the batch of this iteration; further prompts are sampled on demand."""
+        number = 0 if sampling is None else 1
+        if self.plan.is_refill(prompts):
+            return super()._sample(prompts, group_size, sampling=sampling)
+        if number > self.groups.greedy:
+            raise Stop(
+                "greedy answers are sampled ahead for a sampling strategy that declares "
+                'gives={"baseline"}; declare it, or set rollout.staleness=0'
+            )
+        if self.batch_of != self.iteration:
+            self._take_batch()
+        return self._concat_rows(prompts, number)
+
+    def _take_batch(self) -> None:
+        """Request the groups of later iterations, and wait for the batch of this one."""
         self._take_slots()
         supply = self.policy.supply
         # Also after an iteration without an update: a handover is known by its one iteration.
@@ -96,7 +110,6 @@ class AheadSource(RolloutSource):
         self.batch_of = self.iteration
         if self._is_probed():
             self._probe()
-        return self._take(*self._concat_rows(0))
 
     def _iterations_owed(self) -> set[int]:
         """Iterations with groups requested and not trained, also under an earlier larger bound."""
@@ -105,9 +118,6 @@ class AheadSource(RolloutSource):
 
     def _take_slots(self) -> None:
         self.queue.slots = tuple(slots_of_this_rank(range(self.plan.prompts_per_step)))
-
-    def sample_greedily(self, prompts: Slots) -> tuple[Rollout, Scores]:
-        return self._take(*self._concat_rows(1), baseline=True)
 
     def prompts_of_batch(self) -> Sequence[Prompt] | None:
         """The prompts of the batch over all ranks, by group. A collective call."""
@@ -121,15 +131,11 @@ class AheadSource(RolloutSource):
 
     @property
     def timing(self) -> dict[str, float]:
-        """Seconds without a row in flight, the rows requested and not received, and the groups that
-        wait to be trained."""
-        owed = self.plan.group_size * self.queue.pending
-        there = len(self.queue.there)
-        idle = self.threads.pop_idle()
+        """Seconds without a row in flight, rows requested and not received, groups not trained."""
         return {
-            "time/engine_idle": idle,
-            "perf/ahead_rows": owed,
-            "perf/ahead_groups_ready": there,
+            "time/engine_idle": self.threads.pop_idle(),
+            "perf/ahead_rows": self.plan.group_size * self.queue.pending,
+            "perf/ahead_groups_ready": len(self.queue.there),
         }
 
     # Weights.
@@ -164,12 +170,13 @@ class AheadSource(RolloutSource):
 
     # The rows of a batch.
 
-    def _concat_rows(self, number: int) -> tuple[Rollout, Scores]:
-        """The rows of the batch (0) or their greedy answers (1), on the device of the policy."""
+    def _concat_rows(self, prompts: Slots, number: int) -> tuple[Rollout, Scores]:
+        """The rows of the batch (0) or its greedy answers (1) in these slots, on one device."""
         rollouts, scores = [], []
+        batch = dict(zip(self.queue.slots, self.batch.values(), strict=True))
         with self.clock.phase("reward"):
-            for group, sampled in zip(self.queue.slots, self.batch.values(), strict=True):
-                rows = sampled[number]
+            for group in prompts:
+                rows = batch[group][number]
                 age = (self.iteration - rows.versions) * rows.rollout.mask.long()
                 own = torch.full_like(rows.rollout.group, group)
                 rollouts.append(replace(rows.rollout, group=own, version_gap=age))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tandem.algorithm.algorithm import Algorithm
@@ -28,6 +29,10 @@ class BatchPlan:
     def updates(self) -> int:
         """Optimiser steps per iteration."""
         return self.num_minibatches * self.epochs
+
+    def is_refill(self, slots: Iterable[int]) -> bool:
+        """Whether these slots are of a further round, after the prompts of the iteration."""
+        return min(slots, default=0) >= self.prompts_per_step
 
 
 def needs_of(algorithm: Algorithm, plan: BatchPlan) -> frozenset[str]:

@@ -213,8 +213,7 @@ class RolloutSource:
 
     def _weights(self, prompts: Slots) -> AbstractContextManager[int]:
         """A context with the weights for these slots, newest for refills; yields their age."""
-        refill = min(prompts, default=0) >= self.plan.prompts_per_step
-        return nullcontext(0) if refill else self.policy.lagging()
+        return nullcontext(0) if self.plan.is_refill(prompts) else self.policy.lagging()
 
     def _with_age(self, rollout: Rollout, gap: int) -> Rollout:
         """The rollout with the age of its weights, which are still available."""

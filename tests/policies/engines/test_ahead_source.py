@@ -20,6 +20,7 @@ from two_ranks import on_both
 
 from tandem import distributed
 from tandem.advantages.baselines import remax
+from tandem.contracts import declare
 from tandem.data.stream import Curriculum, DrawnAhead, PromptStream
 from tandem.experience import Budget
 from tandem.losses.policy import reinforce
@@ -32,7 +33,7 @@ from tandem.training import collect, strategies
 from tandem.training.ahead import Ticket
 from tandem.training.ahead_source import AheadSource
 from tandem.training.batches import BatchPlan
-from tandem.types import Scores
+from tandem.types import Scores, concat
 
 SLOW = pytest.mark.slow
 PLAN = BatchPlan(
@@ -158,6 +159,50 @@ def test_strategies_and_streams_are_those_of_older_weights_too(folder, tmp_path,
         simulated = go(loop)
     with runs(folder, tmp_path, 2, spoil=late(0.02), **made) as loop:
         same(go(loop), simulated)
+
+
+@declare(gives={"baseline"})
+def in_parts(source, prompts):
+    """The first slot, and then the others with their greedy answers."""
+    first, *others = ({slot: prompt} for slot, prompt in prompts.items())
+    asked = [source.sample(first)]
+    asked += [source.sample(one) for one in others]
+    asked += [source.sample_greedily(one) for one in others]
+    assert [rollout.group.unique().tolist() for rollout, _ in asked] == [[0], [1], [2], [1], [2]]
+    return tuple(map(concat, zip(*asked[:3], strict=True)))
+
+
+def test_a_strategy_may_ask_for_the_slots_one_by_one(folder, tmp_path):
+    with runs(folder, tmp_path, 1) as loop:
+        whole = go(loop)
+        handovers = loop.policy.supply.published
+    with runs(folder, tmp_path, 1, algorithm=replace(ONCE, sampling_strategy=in_parts)) as loop:
+        parts = go(loop)
+        assert loop.policy.supply.published == handovers
+        assert loop.ages == [[0], [1], [1], [1]]
+    for name, tensor in whole[1].items():
+        assert torch.equal(tensor, parts[1][name]), name
+
+
+def test_greedy_answers_are_sampled_ahead_for_a_strategy_that_declares_them(folder, tmp_path):
+    def undeclared(source, prompts):
+        return source.sample_greedily(prompts)
+
+    own = replace(ONCE, sampling_strategy=undeclared)
+    with (
+        runs(folder, tmp_path, 1, algorithm=own) as loop,
+        pytest.raises(Stop, match=r'declares gives=\{"baseline"\}; declare it, or set rollout\.st'),
+    ):
+        go(loop, 1)
+
+
+def test_greedy_answers_to_further_prompts_are_theirs(folder, tmp_path):
+    with runs(folder, tmp_path, 1, algorithm=REMAX) as loop:
+        go(loop, 1)
+        further = loop.source.extra_prompts(1)
+        rollout, _ = loop.source.sample_greedily(further)
+        assert rollout.prompts == tuple(further.values())
+        assert rollout.group.tolist() == [*further]
 
 
 @pytest.mark.parametrize("ahead", [1, pytest.param(2, marks=SLOW)])
