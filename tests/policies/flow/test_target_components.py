@@ -5,6 +5,8 @@ import torch
 from policies.flow import tiny_wan, tiny_z_image
 from small_flow import NOTHING, gap_to_sampler, sample_rows, small, step_on
 from tiny_sd3 import write_pipeline
+from torch import distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 from torch.testing import assert_close
 
 from tandem.policies.flow.components import Components
@@ -90,3 +92,43 @@ def test_weights_of_an_encoder_that_no_pass_uses_have_a_gradient_of_0(tmp_path):
     last = {name: x for name, x in gradients.items() if ".layers.1." in name}
     assert last and not any(x.any() for x in last.values())
     assert any(x.any() for name, x in gradients.items() if ".layers.0." in name)
+
+
+def modules_shared(policy):
+    """Names of the networks that policy and reference have in common."""
+    live, frozen = (
+        dict(one.named_children()) for one in (policy.model.network, policy.model.frozen.network)
+    )
+    return {name for name in live if live[name] is frozen[name]}
+
+
+def test_a_reference_shares_what_is_not_trained_unless_it_moves_by_itself(folder):
+    own = {"target_components": ["text_encoder"]}
+    reference = frozenset({"ref_logp"})
+    assert modules_shared(make(folder, reference, **own)) == {"transformer"}
+    moving = make(folder, reference, offload=frozenset({"reference"}), **own)
+    assert modules_shared(moving) == set()
+
+
+def test_a_critic_reads_a_transformer_that_is_named(folder):
+    values = frozenset({"values"})
+    plain, named = (
+        make(folder, values, target_components=targets) for targets in (None, ["transformer"])
+    )
+    rollouts = [sample_rows(one, 2, texts=TEXTS) for one in (plain, named)]
+    first, second = (
+        one.complete(rollout, values).old_values
+        for one, rollout in zip((plain, named), rollouts, strict=True)
+    )
+    assert_close(first, second)
+
+
+def test_a_reference_beside_a_frozen_component_can_be_sharded(folder):
+    policy = make(folder, frozenset({"ref_logp"}), target_components=["text_encoder"])
+    policy.model.readers = ()  # trained encoders are refused; a second transformer is not
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        policy.model.shard(init_device_mesh("cpu", (1,)))
+        assert modules_shared(policy) == set()
+    finally:
+        dist.destroy_process_group()

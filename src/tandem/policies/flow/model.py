@@ -16,7 +16,13 @@ from tandem.contracts.wrong_output import wrong_value
 from tandem.hub import align
 from tandem.policies.activations import tile_feed_forward
 from tandem.policies.flow.adapter import Adapter
-from tandem.policies.flow.components import choose_trained, components, learns, readers_of
+from tandem.policies.flow.components import (
+    choose_trained,
+    components,
+    learns,
+    painter_of,
+    readers_of,
+)
 from tandem.policies.flow.critic import FlowCritic, new_critic
 from tandem.policies.flow.lora import add_adapters, plain_copy, without_adapters
 from tandem.policies.flow.records import REFERENCE
@@ -90,7 +96,8 @@ class FlowModel(nn.Module):
         if self.quantization is not None:
             quantize(self.network, self.quantization)
         if with_critic:
-            self.critic = new_critic(self.adapter.reader(self.network)[1], seed=seed)
+            read = self.adapter.reader(painter_of(self.network))
+            self.critic = new_critic(read[1], seed=seed)
         compiled = self.numerics.torch_compile and not with_critic
         own = {"precision": precision, "compiled": compiled}
         self.field = VelocityModel(self.network, self.adapter, **own)
@@ -103,8 +110,10 @@ class FlowModel(nn.Module):
         if teachers is not None:
             self.teachers = teachers.load(self.adapter, DTYPES[self.numerics.dtype], precision)
         if kept.reference and self.lora is None:
-            frozen = {id(x): x for x in components(self.network).values() if not learns(x)}
-            copied = copy.deepcopy(self.network, frozen).requires_grad_(False)
+            # Components that are not trained serve both, unless the copy moves by itself.
+            alike = [] if "reference" in self.offload else components(self.network).values()
+            kept_alike = {id(x): x for x in alike if not learns(x)}
+            copied = copy.deepcopy(self.network, kept_alike).requires_grad_(False)
             self.frozen = VelocityModel(copied, self.adapter, **own)
         warn_of_rounding(self.trainable())
 
@@ -136,6 +145,8 @@ class FlowModel(nn.Module):
                 f"trainer.strategy=fsdp2 with model.target_components={[*self.targets]}: encoders "
                 "cannot be sharded; set trainer=ddp, or train transformers only"
             )
+        if self.frozen is not None:
+            self.frozen = self.frozen.copy()  # no module can be sharded twice
         self.field.weights = Sharded([self.network], mesh)
         if self.frozen is not None:
             self.frozen.weights = Sharded([self.frozen.network], mesh)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -34,10 +35,16 @@ class VelocityModel:
         compiled: bool = False,
     ) -> None:
         self.network, self.adapter, self.precision = network, adapter, precision
+        self.compiled = compiled
         painter = painter_of(network)
         self.run = compile_parts(painter) if compiled else painter
         self.reads = bool(readers_of(network))
         self.weights = Replicated()
+
+    def copy(self) -> VelocityModel:
+        """The same with weights of its own."""
+        own = {"precision": self.precision, "compiled": self.compiled}
+        return VelocityModel(copy.deepcopy(self.network), self.adapter, **own)
 
     def __call__(
         self, x: Tensor, sigma: Tensor, conditioning: PromptEmbedding, *, scale: float
@@ -63,7 +70,7 @@ class VelocityModel:
         The network must not be compiled: the hook would only run in the first call.
         """
         seen: list[Tensor] = []
-        reader, _ = self.adapter.reader(self.network)
+        reader, _ = self.adapter.reader(painter_of(self.network))
         hook = reader.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
         try:
             velocity = self(x, sigma, conditioning, scale=scale)
