@@ -243,3 +243,15 @@ def test_what_a_chain_cannot_sample_is_refused():
 def test_guards_and_units_are_of_each_segment():
     assert BOTH["picture"].convert(0.2, "clip") == pytest.approx(2e-4)
     assert BOTH["text"].convert(0.2, "clip") == 0.2
+
+
+def test_a_prompt_that_the_flow_model_cannot_paint_is_refused_before_its_text_is_written():
+    policy = small()
+    first, second = riddles()[:2]
+    kept, dropped = policy.admit([replace(first, size=(33, 33)), second])
+    assert [prompt.id for prompt in kept] == [second.id]
+    assert "asks for a picture of 33 x 33" in dropped[0][1]
+    sampling = policy.sampling.picture
+    guided = replace(policy.sampling, picture=replace(sampling, guidance_scale=4.5))
+    kept, dropped = policy.admit([second], [guided])
+    assert not kept and "set model.negative_prompt" in dropped[0][1]

@@ -13,6 +13,7 @@ from tandem import rng
 from tandem.policies.chain.pair import PairedPolicy
 from tandem.policies.chain.records import (
     ChainSampling,
+    drop_refused,
     join,
     join_evidence,
     merge_fields,
@@ -175,22 +176,23 @@ class ChainPolicy(PairedPolicy):
         return sum(policy.row_cost(parts[name]) for name, policy in self.parts.items())
 
     def admit(self, prompts: Sequence[Prompt], samplings: Sequence[ChainSampling] = ()) -> Split:
-        """Prompts that the language model accepts, and the others with a reason. The flow model's
-        prompts do not exist yet."""
-        self.picture.admit((), [one.picture for one in samplings])
+        """Prompts that the language model accepts, and the flow model whatever text is written, and
+        the others with a reason."""
         told = [self.with_instruction(prompt) for prompt in prompts]
-        return with_original_prompts(
-            prompts, self.text.admit(told, [one.text for one in samplings])
+        split = self.text.admit(told, [one.text for one in samplings])
+        kept, dropped = with_original_prompts(prompts, split)
+        unwritten = [picture_prompt(prompt, "") for prompt in kept]
+        _, refused = self.picture.admit(
+            unwritten, [one.picture for one in samplings], written=False
         )
+        return drop_refused(kept, dropped, refused)
 
     def admit_answered(self, examples: Sequence[Prompt]) -> Split:
         """Demonstrations that have both a text and a picture, and the others with a reason."""
         told = [self.with_instruction(example) for example in examples]
         kept, dropped = with_original_prompts(examples, self.text.admit_answered(told))
         asked = [picture_prompt(example, example.answer) for example in kept]
-        reasons = {example.id: why for example, why in self.picture.admit_answered(asked)[1]}
-        dropped += [(one, reasons[one.id]) for one in kept if one.id in reasons]
-        return [one for one in kept if one.id not in reasons], dropped
+        return drop_refused(kept, dropped, self.picture.admit_answered(asked)[1])
 
     def describe_prompt(self, prompt: Prompt) -> str:
         """The text as the language model reads it."""

@@ -226,6 +226,17 @@ def with_original_prompts(prompts: Sequence[Prompt], judged: Split) -> Split:
     return [own[one.id] for one in kept], [(own[one.id], why) for one, why in dropped]
 
 
+def drop_refused(
+    kept: Sequence[Prompt],
+    dropped: Sequence[tuple[Prompt, str]],
+    refused: Sequence[tuple[Prompt, str]],
+) -> Split:
+    """A split without the prompts whose pictures were refused."""
+    reasons = {prompt.id: why for prompt, why in refused}
+    left = [(one, reasons[one.id]) for one in kept if one.id in reasons]
+    return [one for one in kept if one.id not in reasons], [*dropped, *left]
+
+
 def flatten_segments(owned: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """Tensors of all segments in one mapping, as SEGMENT.name. Of any shape [...]."""
     return {f"{segment}.{key}": x for segment, own in owned.items() for key, x in own.items()}

@@ -59,13 +59,21 @@ def check_guidance(adapter: Adapter, setting: str | None, *, path: str | None) -
 
 
 def refuse(prompt: Prompt, library: PromptEmbeddingCache, *, guided_by: str | None) -> str | None:
-    """The reason to refuse a prompt; None: accepted. Guidance needs a negative prompt."""
+    """The reason to refuse a prompt; None: accepted."""
     if prompt.text is None:
         return "is a chat, but this model needs a text"
+    beside = refuse_unwritten(prompt, library, guided_by=guided_by)
+    return beside or library.adapter.refuse(prompt.plain_text)
+
+
+def refuse_unwritten(
+    prompt: Prompt, library: PromptEmbeddingCache, *, guided_by: str | None
+) -> str | None:
+    """The reason to refuse a prompt whatever its text, which a chain writes later; None: accepted.
+    Guidance needs a negative prompt."""
     shows, looks = len(prompt.images), library.adapter.images
     if shows != looks:
         return f"has {shows} input images, but the model takes {looks}; list them as `images`"
-    texts = [prompt.text]
     if guided_by is not None:
         negative = library.negative_of(prompt)
         if negative is None:
@@ -73,9 +81,9 @@ def refuse(prompt: Prompt, library: PromptEmbeddingCache, *, guided_by: str | No
                 f"has no negative_prompt, which {guided_by} above 1 needs; set "
                 f"model.negative_prompt (it may be empty), or {guided_by}=1"
             )
-        texts.append(negative.text)
-    read = next((reason for text in texts if (reason := library.adapter.refuse(text))), None)
-    return read or refuse_size(prompt, library.adapter)
+        if (reason := library.adapter.refuse(negative.text)) is not None:
+            return reason
+    return refuse_size(prompt, library.adapter)
 
 
 def refuse_picture(prompt: Prompt, adapter: Adapter) -> str | None:

@@ -105,18 +105,27 @@ class PicturePolicy(Policy):
 
     # Prompts and demonstrations.
 
-    def admit(self, prompts: Sequence[Prompt], samplings: Sequence[FlowSampling] = ()) -> Split:
+    def admit(
+        self,
+        prompts: Sequence[Prompt],
+        samplings: Sequence[FlowSampling] = (),
+        *,
+        written: bool = True,
+    ) -> Split:
         """The prompts that work with the policy's own sampling and with these, now encoded, and
-        the others with the reason."""
+        the others with the reason. `written`: they have their texts, which a chain writes later."""
         for sampling in samplings:
             admission.check_schedule(self.adapter, sampling)  # raises if unsupported
         admission.warn_of_evaluation(self.adapter, self.sampling, samplings, path=self.path)
         setting = admission.guidance_setting(self.sampling, samplings, self.request.timesteps)
         admission.check_guidance(self.adapter, setting, path=self.path)
-        refuse = partial(admission.refuse, library=self.library, guided_by=setting)
+        rule = admission.refuse if written else admission.refuse_unwritten
+        refuse = partial(rule, library=self.library, guided_by=setting)
         kept, dropped = admission.split(prompts, refuse)
         self.asks_sizes |= any(prompt.size is not None for prompt in kept)
-        self.library.prepare(self.library.inputs(kept, guided=setting is not None), self.device)
+        if written:
+            inputs = self.library.inputs(kept, guided=setting is not None)
+            self.library.prepare(inputs, self.device)
         return kept, dropped
 
     def admit_answered(self, examples: Sequence[Prompt]) -> Split:
