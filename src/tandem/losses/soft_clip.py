@@ -144,7 +144,8 @@ def drpo_metrics(batch: CoupledBatch, *, delta: float) -> dict[str, Metric]:
 def drpo(
     batch: CoupledBatch,
     *,
-    # Change of a token's probability at which the gradient is 0, and reverses beyond.
+    # Change of a token's probability at which the gradient is 0, and reverses beyond; above 1 it
+    # only weakens the gradient, by at most 1 / delta.
     delta: Annotated[float, positive] = 12.5,
 ) -> Tensor:
     """-A r + |A| q (r - 1)^2 / (2 delta), r = p / q, q the probability that the sampler gave.
