@@ -108,7 +108,7 @@ def fipo(
     weight_high: Annotated[float, between(0, 1)] = 0.2,  # the largest weight of a step minus 1
     # Cap of a bad step's ratio; a sample with two or more bad steps past it is excluded.
     ratio_max: Annotated[float, positive] = 3.0,
-    # Ratio of a bad step above which its weight is at most 1; from `ratio_max` on its gradient is 0.
+    # Ratio of a bad step above which its weight is at most 1; above `ratio_max` it has no gradient.
     safety: Annotated[float, positive] = 10.0,
 ) -> Tensor:
     """PPO with a dual clip on A w, w = exp(F) in [1 - weight_low, 1 + weight_high], F the sum of
