@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import pairwise
 from pathlib import Path
 
@@ -288,6 +290,12 @@ def test_what_a_killed_command_left_is_no_address(tmp_path):
 # The processes.
 
 
+class Health(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+
+
 @pytest.fixture
 def port():
     """The first of two free ports."""
@@ -387,6 +395,16 @@ def test_a_server_that_falls_silent_is_started_again(tmp_path, port, monkeypatch
         look_until(watcher, lambda: watcher.up == 2)
     finally:
         watcher.stop()
+
+
+def test_a_proxy_of_the_environment_is_no_way_to_a_server(tmp_path, port, monkeypatch):
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{port + 1}")  # where nothing listens
+    urllib.request.install_opener(None)  # `urlopen` keeps the proxy of its first call
+    with HTTPServer(("127.0.0.1", port), Health) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        url = f"http://127.0.0.1:{port}"
+        assert EngineProcess(words=[], environment={}, url=url, log=tmp_path / "log").answers()
 
 
 class Command:
