@@ -263,7 +263,9 @@ def test_nobody_waits_beyond_the_deadline(server, after):
     assert fault.retry_after > 20
 
 
-@pytest.mark.parametrize("after", ["soon", "-1", "", "1e9", "Mon, 99 Foo 2020"])
+@pytest.mark.parametrize(
+    "after", ["soon", "-1", "", "1e9", "Mon, 99 Foo 2020", f"Mon, 01 Jan 2020 00:00:00 +{'9' * 24}"]
+)
 def test_a_wait_that_is_none_is_no_wait(server, after):
     assert fault_of(says("", 503, Retry_After=after), server).retry_after is None
 
@@ -396,6 +398,34 @@ def test_the_token_is_read_at_every_request_and_shown_nowhere(server, monkeypatc
     shown = f"{raised.value!r} {asks!r} {vars(asks)} {vars(asks.wire)} {caplog.text}"
     assert TOKEN not in shown
     assert "REMOTE_TEST_TOKEN" in repr(asks)
+
+
+def test_a_token_in_the_reason_of_a_status_is_not_shown(server, monkeypatch):
+    monkeypatch.setenv("REMOTE_TEST_TOKEN", TOKEN)
+
+    def refuses(handler, body):
+        handler.close_connection = True
+        handler.wfile.write(f"HTTP/1.1 400 {TOKEN} is\twrong\r\n\r\n".encode())
+
+    fault = fault_of(refuses, server, token_env="REMOTE_TEST_TOKEN")
+    assert str(fault) == f"{server.url}/score: 400 <redacted> is wrong"
+
+
+@pytest.mark.parametrize("length", ["abc", "\u00b2", "9" * 5000])
+def test_a_length_that_is_none_is_a_fault_of_the_reply(server, length):
+    def announces(handler, body):
+        handler.close_connection = True
+        handler.wfile.write(f"HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{{}}".encode("l1"))
+
+    fault = fault_of(announces, server)
+    assert isinstance(fault, BadReply if Connections.kept else Unreachable)
+
+
+def test_spaces_around_a_length_are_no_part_of_it(server):
+    server.behaviour = lambda handler, _: handler.wfile.write(
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length:  2 \r\n\r\n{}"
+    )
+    assert endpoint(server.url).get("/") == {}
 
 
 def test_a_token_that_is_none_is_named_and_not_shown(server, monkeypatch):

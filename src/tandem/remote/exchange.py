@@ -5,7 +5,7 @@ from __future__ import annotations
 import email.utils
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from urllib.parse import urlsplit
 
@@ -88,7 +88,7 @@ class Wire:
         with self.transport.exchange(request, headers, times) as (head, parts):
             hidden = None if token is None else token.encode()
             if not 200 <= head.status < 300:
-                raise self._status_error(request, head, _shorten_page(parts, hidden))
+                raise self._status_error(request, head, parts, hidden)
             kind = head.headers.get("content-type", "").partition(";")[0].strip().lower()
             return Reply(body=self._body(request, head, parts, hidden), kind=kind)
 
@@ -98,9 +98,11 @@ class Wire:
         most = self.limits.max_reply_bytes
         if "content-encoding" in head.headers:
             raise BadReply(f"{request.url}: the reply is compressed, although none was requested")
-        announced = head.headers.get("content-length", "0")
+        announced = head.headers.get("content-length", "0").strip()
+        if not announced.isdecimal():
+            raise BadReply(f"{request.url}: the Content-Length of the reply is not a number")
         body = bytearray()
-        if int(announced) <= most:
+        if int(announced[:20]) <= most:  # a longer number is too large by its beginning
             for part in parts:
                 body += part
                 if len(body) > most:
@@ -111,9 +113,11 @@ class Wire:
             f"{request.url}: the reply exceeds {most} bytes; raise {self.keys['max_reply_bytes']}"
         )
 
-    def _status_error(self, request: Request, head: Head, page: str) -> RemoteError:
-        status = head.status
-        came = f"{request.url}: {status} {head.reason}".rstrip()
+    def _status_error(
+        self, request: Request, head: Head, parts: Iterator[bytes], hidden: bytes | None
+    ) -> RemoteError:
+        status, page = head.status, _shorten(parts, hidden)
+        came = f"{request.url}: {status} {_shorten([head.reason.encode()], hidden)}".rstrip()
         said = f", {page!r}" if page else ""
         if 300 <= status < 400 and "location" in head.headers:
             said = f"redirects are not followed; give the final address as {self.keys['url']}"
@@ -174,8 +178,8 @@ def check_address(url: str) -> str:
     return url.rstrip("/")
 
 
-def _shorten_page(parts: Iterator[bytes], hidden: bytes | None) -> str:
-    """The beginning of an error page, in one line."""
+def _shorten(parts: Iterable[bytes], hidden: bytes | None) -> str:
+    """The beginning of an error page or of a reason, in one line, with the token redacted."""
     body = b""
     for part in parts:
         body += part
@@ -196,5 +200,5 @@ def _retry_after(head: Head) -> float | None:
         return float(said[:9])
     try:
         return email.utils.parsedate_to_datetime(said).timestamp() - time.time()
-    except ValueError:
+    except (ValueError, OverflowError):  # the latter for a zone of very many digits
         return None
