@@ -22,12 +22,12 @@ from tandem.launch import engine_processes
 from tandem.launch.engine_options import Servers
 from tandem.launch.engine_plan import compose_run, plan
 from tandem.launch.engine_processes import EngineProcess, Watcher
-from tandem.launch.engines import make_help, read
+from tandem.launch.engines import main, make_help, read
 from tandem.launch.own_engines import devices_of, own_engines
 from tandem.policies.engines.addresses import AddressFile, find_urls
 from tandem.policies.engines.vllm_server import VllmServer
 from tandem.settings.settings import Devices
-from tandem.stop import EngineUnavailable
+from tandem.stop import STOPPED, EngineUnavailable
 
 FAKE = Path(__file__).parent / "fake_vllm.py"
 RUN = (
@@ -88,6 +88,7 @@ REFUSED = {
     ("model=hf",): "gpus is missing",
     ("--gpus", "0"): "^--gpus: write gpus=..., without dashes$",
     ("gpus=4-x",): "gpus=4-x: expected distinct GPU numbers such as 4-7",
+    ("gpus=cpu:0",): "gpus=cpu:0: expected .*, or cpu:2$",
     ("gpus=0,1,1",): "distinct GPU numbers",
     ("gpus=0-2", "tensor_parallel=2"): "multiple of tensor_parallel=2",
     ("gpus=0", "port=99999"): "port=99999: must be between 0",
@@ -113,6 +114,18 @@ def test_a_missing_engine_is_told_with_the_key_that_names_one(tmp_path, monkeypa
         make_plan(tmp_path, "gpus=0")
     with pytest.raises(ConfigError, match="gpus=x: expected distinct GPU numbers"):
         plan(Servers(gpus="x"), compose_run(RUN))
+
+
+@pytest.mark.parametrize("word", ["program={}/log/vllm", "rollout.engine.folder={}/log/engine"])
+def test_a_program_or_a_folder_that_cannot_be_is_told_in_one_line(word, tmp_path, capsys):
+    (tmp_path / "log").write_text("a file, not a folder")
+    words = ("gpus=cpu", "program=vllm", f"cache_dir={tmp_path}", word.format(tmp_path))
+    with pytest.raises(SystemExit) as ended:
+        main([*words, *RUN])
+    assert ended.value.code == STOPPED
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"stopped: [Errno 20] Not a directory: '{tmp_path}/log/")
+    assert "; check program=" in line and " and rollout.engine.folder=" in line
 
 
 def test_help_explains_every_key_and_the_address_auto():
@@ -144,6 +157,17 @@ def test_a_run_starts_engines_that_sleep_on_its_own_devices_and_ends_them(tmp_pa
         assert all(map(lives, start["pids"]))
     assert_gone(start["pids"])
     assert not list((tmp_path / "engine").glob("servers-*.json"))
+
+
+def test_a_run_says_why_its_engines_could_not_start(tmp_path, monkeypatch, caplog):
+    program = tmp_path / "home" / "bin" / "vllm"
+    program.parent.mkdir(parents=True)
+    write_fake(program)
+    monkeypatch.setenv("VLLM_HOME", str(tmp_path / "home"))
+    cfg = colocated(tmp_path, f"rollout.engine.folder={program}/engine")
+    with own_engines(cfg, check(cfg).trainer):
+        pass
+    assert f"Not a directory: '{program}/engine" in caplog.text
 
 
 def test_a_run_leaves_engines_alone_that_others_start(tmp_path):
@@ -405,6 +429,21 @@ def test_a_proxy_of_the_environment_is_no_way_to_a_server(tmp_path, port, monkey
         threading.Thread(target=server.handle_request, daemon=True).start()
         url = f"http://127.0.0.1:{port}"
         assert EngineProcess(words=[], environment={}, url=url, log=tmp_path / "log").answers()
+
+
+def test_a_service_that_speaks_no_http_is_no_server(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def greet():
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(b"SSH-2.0-x\r\n")
+
+        threading.Thread(target=greet, daemon=True).start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        server = EngineProcess(words=[], environment={}, url=url, log=tmp_path / "log")
+        assert not server.answers()
 
 
 class Command:

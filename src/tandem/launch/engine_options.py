@@ -39,8 +39,9 @@ class Servers:
         from tandem.policies.engines.serving import CPU  # imports torch
 
         kind, _, count = self.gpus.partition(":")
-        if kind == CPU and (count or "1").isdigit() and self.tensor_parallel == 1:
-            return [()] * int(count or 1)
+        count = count or "1"
+        if kind == CPU and count.isdigit() and int(count) and self.tensor_parallel == 1:
+            return [()] * int(count)
         numbers = [number for part in self.gpus.split(",") for number in _spread(part)]
         if not numbers or len(set(numbers)) < len(numbers) or len(numbers) % self.tensor_parallel:
             raise ConfigError(

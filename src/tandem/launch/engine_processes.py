@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import http.client
 import os
 import signal
 import subprocess
@@ -57,7 +58,7 @@ class EngineProcess:
         try:
             with DIRECT.open(f"{self.url}/health", timeout=PROBE):
                 return True
-        except OSError:
+        except (OSError, http.client.HTTPException):  # the latter: it speaks no HTTP
             return False
 
     def signal(self, number: int) -> None:

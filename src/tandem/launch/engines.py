@@ -76,6 +76,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except EngineUnavailable as error:
         print(f"stopped: {error}", file=sys.stderr)
         sys.exit(STOPPED)
+    except OSError as error:
+        given = f"program={processes[0].words[0]} and rollout.engine.folder={folder}"
+        print(f"stopped: {error}; check {given}", file=sys.stderr)
+        sys.exit(STOPPED)
 
 
 def make_help() -> str:

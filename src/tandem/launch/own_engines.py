@@ -71,8 +71,15 @@ def devices_of(trainer: Devices) -> str:
 
 
 def _watch(watcher: Watcher, addresses: AddressFile, ended: threading.Event) -> None:
-    addresses.write(ready=False)
     try:
+        _supervise(watcher, addresses, ended)
+    except (EngineUnavailable, OSError) as error:  # the run gets an error when it requests rows
+        log.error("%s", error)
+
+
+def _supervise(watcher: Watcher, addresses: AddressFile, ended: threading.Event) -> None:
+    try:
+        addresses.write(ready=False)
         watcher.start()
         ready = False
         while not ended.wait(POLL):
@@ -81,8 +88,6 @@ def _watch(watcher: Watcher, addresses: AddressFile, ended: threading.Event) -> 
             if not ready and watcher.up == len(watcher.servers):
                 ready = True
                 addresses.write(ready=True)
-    except EngineUnavailable as error:  # the run gets the error when it requests rows
-        log.error("%s", error)
     finally:
         addresses.remove()
         watcher.stop()
