@@ -101,6 +101,16 @@ REFUSED = {
 }
 
 
+@pytest.mark.parametrize("gpus", ["0,1x", "6-4,0", "0,4-7-9", "0,", ",0", "0,cpu", "-1", "4-"])
+def test_no_part_of_the_gpus_is_dropped(gpus):
+    with pytest.raises(ConfigError, match=f"^gpus={gpus}: expected distinct GPU numbers"):
+        _ = Servers(gpus=gpus).devices
+
+
+def test_a_space_after_a_comma_changes_nothing():
+    assert Servers(gpus="0, 1,4-5").devices == [("0",), ("1",), ("4",), ("5",)]
+
+
 @pytest.mark.parametrize("words", REFUSED)
 def test_what_cannot_be_started_is_refused_in_one_line(words, tmp_path):
     with pytest.raises(ValueError, match=REFUSED[words]):

@@ -42,8 +42,10 @@ class Servers:
         count = count or "1"
         if kind == CPU and count.isdigit() and int(count) and self.tensor_parallel == 1:
             return [()] * int(count)
-        numbers = [number for part in self.gpus.split(",") for number in _spread(part)]
-        if not numbers or len(set(numbers)) < len(numbers) or len(numbers) % self.tensor_parallel:
+        parts = [_spread(part.strip()) for part in self.gpus.split(",")]
+        numbers = [number for part in parts for number in part]
+        is_distinct = len(set(numbers)) == len(numbers)
+        if not all(parts) or not is_distinct or len(numbers) % self.tensor_parallel:
             raise ConfigError(
                 f"gpus={self.gpus}: expected distinct GPU numbers such as 4-7 or 0,2, in a "
                 f"multiple of tensor_parallel={self.tensor_parallel}, or cpu:2"
@@ -56,7 +58,8 @@ def _spread(part: str) -> list[str]:
     """4-7 -> 4, 5, 6, 7, and a UUID itself; empty for anything else."""
     if part.startswith(UUIDS):
         return [part]
-    first, _, last = part.partition("-")
-    if not first.isdigit() or not (last or "0").isdigit():
+    first, dash, last = part.partition("-")
+    last = last if dash else first
+    if not first.isdigit() or not last.isdigit():
         return []
-    return [str(number) for number in range(int(first), int(last or first) + 1)]
+    return [str(number) for number in range(int(first), int(last) + 1)]
