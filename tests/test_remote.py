@@ -451,6 +451,14 @@ def test_an_address_that_is_none_is_refused(url):
         endpoint(url)
 
 
+@pytest.mark.parametrize("port", ["80000", "81a3", "-1"])
+def test_a_port_that_is_none_is_named(port):
+    with pytest.raises(
+        ValueError, match=rf"^url=http://h:{port}: the port must be a number from 0"
+    ):
+        endpoint(f"http://h:{port}")
+
+
 def test_numbers_that_no_call_can_have_are_refused():
     with pytest.raises(ValueError, match=r"^timeout=0: must be positive"):
         Limits(timeout=0)

@@ -175,6 +175,10 @@ def check_address(url: str) -> str:
         )
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(f"url={url}: expected http://host:port or https://...")
+    try:
+        _ = parts.port
+    except ValueError:
+        raise ValueError(f"url={url}: the port must be a number from 0 to 65535") from None
     return url.rstrip("/")
 
 
