@@ -2,12 +2,15 @@
 
 import json
 import random
+import re
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save
 
 from tandem.data.images import show
+from tandem.rewards.http import HttpReward
 from tandem.rewards.result import Missing
 from tandem.rewards.serialization import (
     METADATA,
@@ -48,6 +51,18 @@ def test_texts_arrive_as_they_were_sent(seed):
     kind, body = encode(rows)
     assert kind == TEXTS
     assert decode(kind, body) == rows
+
+
+def test_the_page_and_the_reward_name_every_part_of_a_prompt_that_leaves_the_machine():
+    one = Prompt(id=0, source="s", text="t", fields={"x": 1}, episode={"turns": [], "end": "won"})
+    _, body = encode([row_of(0, "a", one)])
+    (sample,) = json.loads(body)["samples"]
+    assert "episode" in sample["prompt"]
+    page = Path(__file__).parents[2] / "docs" / "remote_rewards.md"
+    (line,) = [line for line in page.read_text().splitlines() if line.startswith("* `prompt` has")]
+    assert set(re.findall("`([a-z]+)`", line)) - {"prompt"} == sample["prompt"].keys()
+    sentence = HttpReward.__doc__.partition("Of a prompt only ")[2].partition("are sent.")[0]
+    assert sample["prompt"].keys() <= set(re.findall("[a-z]+", sentence))
 
 
 @pytest.mark.parametrize("seed", range(5))
