@@ -254,6 +254,15 @@ def test_the_token_goes_to_the_server_and_stands_in_nothing_that_it_says(monkeyp
     assert play.said.messages[0]["content"] == "you said <redacted>"
 
 
+def test_a_token_in_a_handshake_that_fails_is_not_shown(monkeypatch):
+    monkeypatch.setenv("TANDEM_ENVIRONMENT_TOKEN", TOKEN)
+    echoes = sends(b"", status=101, Connection=TOKEN)
+    with serving_http(behaviour=echoes) as server:
+        play = play_moves(server, [], attempts=1, token_env="TANDEM_ENVIRONMENT_TOKEN")
+    said = "no connection (invalid Connection header: <redacted>); see environment.world.url"
+    assert play.lost == f"{server.url}: {said}"
+
+
 @pytest.mark.parametrize(
     ("behaviour", "said"),
     [

@@ -96,7 +96,7 @@ class Sessions:
                 f"give the final address as {self.where}.url"
             ) from None
         except (OSError, WebSocketException) as error:
-            said = f"no connection ({str(error)[:80]})"
+            said = f"no connection ({_redact(str(error), token)[:80]})"
             raise Unreachable(f"{self.url}: {said}; see {self.where}.url") from None
 
     def _connect(self, path: str, token: str | None) -> Session:
@@ -175,8 +175,8 @@ class Session:
         self.held.close()
 
     def _read(self, text: str | bytes) -> Mapping[str, object]:
-        if isinstance(text, str) and self.hidden is not None:
-            text = text.replace(self.hidden, REDACTED.decode())
+        if isinstance(text, str):
+            text = _redact(text, self.hidden)
         try:
             found = json.loads(text)
         except (ValueError, RecursionError):
@@ -202,3 +202,7 @@ class Session:
         return Unreachable(
             f"{self.place.url}: the connection broke before the reply was complete; see {where}.url"
         )
+
+
+def _redact(text: str, hidden: str | None) -> str:
+    return text if hidden is None else text.replace(hidden, REDACTED.decode())
