@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -25,6 +26,8 @@ from tandem.settings.guards import Guards
 from tandem.stop import STALLED, command_to_resume
 from tandem.training.callbacks import INTERRUPTED
 from tandem.training.callbacks.interrupt import REPEATED
+from tandem.training.callbacks.watchdog import Watchdog
+from tandem.training.collect import Clock
 
 FOURTH = 160  # a call of the reward in iteration 3, after the checkpoint of iteration 2
 # Seconds for a process that would otherwise hang for ever, on a machine with other work.
@@ -140,3 +143,12 @@ def wait_for(path) -> None:
     while not path.exists():
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+def test_a_watch_has_ended_when_its_run_has():
+    """A process that is forked while one is armed waits for ever where it arms its own."""
+    watchdog = Watchdog(SimpleNamespace())
+    module = SimpleNamespace(guards=SimpleNamespace(stalled_after=60.0), clock=Clock())
+    watchdog.on_fit_start(None, module)
+    watchdog.teardown(None, module, "fit")
+    assert not watchdog.thread.is_alive()

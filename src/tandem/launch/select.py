@@ -33,7 +33,6 @@ from tandem.config.composition import conf_folder, import_plugins
 from tandem.config.overrides import parse
 from tandem.config.plain import as_text, to_plain
 from tandem.config.resume import list_confirmed
-from tandem.launch.initial_weights import check_start
 from tandem.record.reading import runs
 from tandem.stop import INTERRUPTED
 from tandem.sweep.best import choose, keep_choice, list_whole_runs
@@ -103,6 +102,8 @@ def check_recorded(overrides: Sequence[str]) -> DictConfig:
     """The configuration of recorded overrides. Raises ConfigError if it, or its warm start, names a
     server, a variable, a program, an engine or a folder that is not trusted: the runs that these
     overrides start would take them for the user's."""
+    from tandem.launch.initial_weights import check_start  # imports torch, which `--help` does not
+
     cfg = compose(overrides, recorded=True)
     check(cfg)
     cfg.overrides = as_text(list(overrides))

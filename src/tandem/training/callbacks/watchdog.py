@@ -31,6 +31,7 @@ class Watchdog(Callback):
     def __init__(self, record: RunRecord) -> None:
         self.record = record
         self.ended = threading.Event()
+        self.thread: threading.Thread | None = None
 
     def on_fit_start(self, trainer: Trainer, module: PostTraining) -> None:
         self.seconds = module.guards.stalled_after
@@ -39,7 +40,8 @@ class Watchdog(Callback):
         self.pause = min(self.seconds / 4, LONGEST_PAUSE)
         module.clock.tick()
         self._arm()  # before the first check: code may hold the interpreter lock from the start
-        threading.Thread(target=self._watch, args=(module,), daemon=True).start()
+        self.thread = threading.Thread(target=self._watch, args=(module,), daemon=True)
+        self.thread.start()
 
     def on_train_batch_start(self, trainer: Trainer, module: PostTraining, *_: object) -> None:
         module.clock.tick()
@@ -79,4 +81,7 @@ class Watchdog(Callback):
         return describe_stop(self.record.folder, stop)
 
     def _end(self) -> None:
+        """End the watch before it returns: a process forked while it is armed would wait for it."""
         self.ended.set()
+        if self.thread is not None:
+            self.thread.join()
