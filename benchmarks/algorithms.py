@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 
 os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
 
-from freshness import CODE, git, list_changes
+from freshness import CODE, commit_here, list_changes
 
 import tandem
 from tandem.stop import Stop
@@ -107,6 +107,7 @@ def runs() -> Iterator[tuple[str, Protocol, tuple[str, ...]]]:
 def measure(words: tuple[str, ...], teacher: str | None) -> dict[str, object]:
     """One run: its points {samples, accuracy, reward}, CPU-seconds, commit and date, and why it
     ended if a guard ended it."""
+    measured = commit_here()  # before others move it
     if teacher is not None:
         words = (*words, f"algorithm.teachers.folders={{others: {train_teacher(teacher)}}}")
     with TemporaryDirectory() as folder:
@@ -118,15 +119,20 @@ def measure(words: tuple[str, ...], teacher: str | None) -> dict[str, object]:
         return ended | {
             "curve": list(points(read_lines(path / "metrics.jsonl"))),
             "cpu_seconds": round(read_lines(path / "timing.jsonl")[-1]["time/cpu"], 1),
-            "commit": git("rev-parse", "--short", "HEAD"),
+            "commit": measured,
             "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-            "overrides": [word.replace(str(CACHE / str(teacher)), "RUN") for word in words],
+            "overrides": [word.replace(str(folder_of(teacher)), "RUN") for word in words],
         }
+
+
+def folder_of(teacher: str | None) -> Path:
+    """The run of a teacher: of this commit, so that it is not of older code than its students."""
+    return CACHE / f"{teacher}-{commit_here()}"
 
 
 def train_teacher(name: str) -> Path:
     """The run that serves as teacher in distillation, trained once."""
-    folder = CACHE / name
+    folder = folder_of(name)
     if not (folder / "model").exists():
         tandem.train(*TEACHERS[name], "seed=0", f"run_dir={folder}")
     return folder

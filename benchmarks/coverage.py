@@ -2,8 +2,8 @@
 `python benchmarks/coverage.py [--experiments 2000] [--save]`.
 
 Every cell simulates that many experiments and applies the functions that make a report. Scores of
-seeds are normal, skewed (lognormal), or normal with one run in ten collapsing to 0. Guarantees are
-tested on normal seeds alone; for the other two the figure is printed without a test.
+seeds are normal, skewed (lognormal), or normal with one run in ten collapsing to 0. The nominal
+values are those of normal seeds. The figures are printed for a reader to judge: none fails the run.
 """
 
 from __future__ import annotations

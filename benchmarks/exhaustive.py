@@ -15,10 +15,10 @@ import re
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 
-from freshness import CODE, ROOT, git, list_changes
+from freshness import CODE, ROOT, commit_here, list_changes
 
 KEPT = ROOT / "benchmarks" / "results" / "status.json"
 PAGE = ROOT / "docs" / "status.md"
@@ -94,7 +94,10 @@ ELSEWHERE = [f"--ignore={path}" for _, paths in FILES.values() for path in paths
 PARTS = {
     **{name: slow(says, *paths) for name, (says, paths) in FILES.items()},
     "others": slow("all other long tests", "tests", *ELSEWHERE),
-    "mutations": benchmark("planted bugs that the tests notice", "mutations.py", "mutations.md"),
+    "mutations": replace(
+        benchmark("planted bugs that the tests notice", "mutations.py", "mutations.md"),
+        measures=(*CODE, "tests", "benchmarks/mutants"),
+    ),
     "parity": benchmark("updates equal to TRL's", "parity.py", "parity.md"),
     "language_step": benchmark(
         "a step of tokens beside TRL's", "language_step.py", "language_step.md"
@@ -113,9 +116,12 @@ PARTS = {
         says="`make train` on a fresh clone with an empty home, then the image model",
         command=("benchmarks/fresh_clone.py",),
         result=r"^result: (.*)$",
-        measures=(*CODE, "Makefile", "pyproject.toml", "constraints.txt"),
+        measures=(*CODE, "train.py", "Makefile", "pyproject.toml", "constraints.txt"),
     ),
-    "startup": benchmark("seconds until the first step", "startup.py", "startup.md"),
+    "startup": replace(
+        benchmark("seconds until the first step", "startup.py", "startup.md"),
+        measures=(*CODE, "train.py"),
+    ),
     "group_statistics": benchmark(
         "vectorised group statistics", "group_statistics.py", "group_statistics.md", "advantages"
     ),
@@ -154,7 +160,7 @@ def main() -> int:
 
 def run(part: Part) -> Outcome:
     """Run the command to its end, and show its output as it comes."""
-    before, lines = os.times(), []
+    before, measured, lines = os.times(), commit_here(), []  # before others move it
     line = [sys.executable, *part.command]
     environment = os.environ | {"OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
     print(f"== {part.says}: {' '.join(part.command)}", flush=True)
@@ -171,7 +177,7 @@ def run(part: Part) -> Outcome:
     return Outcome(
         ok=ok,
         result=found[-1] if found else "done" if ok else f"exit status {process.returncode}",
-        commit=commit(),
+        commit=measured,
         date=datetime.now(UTC).strftime("%Y-%m-%d"),
         cpu_seconds=round(sum(after[2:4]) - sum(before[2:4]), 1),
     )
@@ -195,12 +201,6 @@ def wait_for_orphans(patience: float = 10) -> None:
             return
         if not ended:
             time.sleep(0.1)
-
-
-def commit() -> str:
-    """The measured commit, with + if the working tree has changes."""
-    dirty = git("status", "--porcelain", "--", *CODE)
-    return git("rev-parse", "--short", "HEAD") + ("+" if dirty else "")
 
 
 def page(kept: dict[str, dict]) -> str:

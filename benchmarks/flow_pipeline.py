@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median
 
-from exhaustive import ROOT, commit
+from freshness import ROOT, commit_here
 from turns import Lap, Runner
 
 AIM = 0.5  # Tandem's CPU seconds over those of Flow-Factory
@@ -120,7 +120,7 @@ def report(laps: Laps) -> Report:
     rounds = list(zip(laps["tandem"], laps["flow_factory"], strict=True))
     return {
         "rounds": len(rounds),
-        "commit": commit(),
+        "commit": commit_here(),
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "rows": same_rows(laps),
         "cpu_s": {

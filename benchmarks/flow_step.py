@@ -24,9 +24,9 @@ os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
 
 import flow_pipeline
 import torch
-from exhaustive import commit
 from flow_bare import Bare, CpuClock
 from flow_workloads import ALGORITHMS, WORKLOADS, Work, Workload, module_of
+from freshness import commit_here
 from lightning.pytorch import Callback, Trainer
 from torch import nn
 from turns import forget_peak, memory
@@ -93,6 +93,7 @@ def arguments() -> argparse.Namespace:
 
 def measure(workload: Workload, name: str, algorithm: Algorithm, *, rounds: int | None) -> Report:
     """Tandem goes first in every round. Both must make the minimal number of calls."""
+    measured = commit_here()  # before others move it
     work = Work.of(workload, algorithm)
     rounds = rounds or (workload.shown_rounds if work.imitates else workload.rounds)
     with tempfile.TemporaryDirectory() as folder:
@@ -111,7 +112,7 @@ def measure(workload: Workload, name: str, algorithm: Algorithm, *, rounds: int 
         "says": workload.says,
         "algorithm": name,
         "rounds": rounds,
-        "commit": commit(),
+        "commit": measured,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "calls": [{"rows": n, "gradient": g, "times": c} for (n, g), c in work.calls.items()],
         **{side: medians(laps[side], count) for side in SIDES},

@@ -17,21 +17,37 @@ DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def list_changes(measured: str, paths: Sequence[str]) -> list[str]:
-    """Files below these paths whose code differs from that of the measured commit.
+    """Files below these paths whose code, as it is here, differs from that of the measured commit.
 
-    All of them if that commit is unknown here, because it was never merged unchanged.
+    All of them if that commit is unknown here, because it was never merged unchanged, or if it had
+    changes (`+`), which nobody kept.
     """
-    measured = measured.removesuffix("+")
     if not git("rev-parse", "--verify", "--quiet", f"{measured}^{{commit}}", check=False):
         return git("ls-files", "--", *paths).split()
-    touched = git("diff", "--no-renames", "--name-only", measured, "HEAD", "--", *paths).split()
-    return [name for name in touched if code(measured, name) != code("HEAD", name)]
+    touched = git("diff", "--no-renames", "--name-only", measured, "--", *paths).split()
+    touched += git("ls-files", "--others", "--exclude-standard", "--", *paths).split()
+    return [name for name in touched if code(measured, name) != code_here(name)]
+
+
+def commit_here() -> str:
+    """The commit to be measured, with + if code has changed since."""
+    dirty = git("status", "--porcelain", "--", *CODE)
+    return git("rev-parse", "--short", "HEAD") + ("+" if dirty else "")
 
 
 @cache
 def code(commit: str, name: str) -> str:
     """The content of a file at a commit without comments and docstrings; "" if it is missing."""
-    text = git("show", f"{commit}:{name}", check=False)
+    return without_words(git("show", f"{commit}:{name}", check=False), name)
+
+
+def code_here(name: str) -> str:
+    """The same of a file in the working tree."""
+    path = ROOT / name
+    return without_words(path.read_text().strip() if path.exists() else "", name)
+
+
+def without_words(text: str, name: str) -> str:
     read = {".py": without_docstrings, ".yaml": without_comments}
     return read.get(Path(name).suffix, str)(text)
 

@@ -19,8 +19,7 @@ from statistics import median
 
 os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
 
-from exhaustive import commit
-from freshness import CODE, list_changes
+from freshness import CODE, commit_here, list_changes
 from turns import Runner
 from workloads import CELLS, SIZES, Workload, embedded_workload, in_grid
 
@@ -78,6 +77,7 @@ def workload(name: str, folder: Path, rounds: int | None) -> Workload:
 
 def measure(workload: Workload, folder: Path) -> Report:
     """Tandem goes first in every round: the bare model and `generate` repeat its step."""
+    measured = commit_here()  # before others move it
     runners: dict[str, Runner] = {}
     try:
         for name, start in programs(workload, folder).items():
@@ -90,7 +90,7 @@ def measure(workload: Workload, folder: Path) -> Report:
             runner.close()
     return {
         "workload": workload.name,
-        "commit": commit(),
+        "commit": measured,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "says": workload.says,
         "rounds": workload.steps - WARM_UP,

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # run as a script
 
 from benchmarks.largest import ROOM, print_table
 from tandem.config import check, compose

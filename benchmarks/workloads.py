@@ -20,7 +20,7 @@ SIZES = {  # of a Qwen3
 }
 PROMPTS_PER_STEP = {"0.3M": 16, "0.8M": 16, "20M": 4}
 ENDS = {"equal": 0, "ragged": 16}  # one in this many tokens ends an answer: lengths are geometric
-TIED = {"all": 0, "half": 2}  # one in this many groups ties
+TIED = {"all": 0, "half": 2}  # one in this many groups of every step ties
 PROMPT_TOKENS = (16, 256)  # on average: uniform from half to three halves of it
 
 
@@ -79,7 +79,7 @@ def in_grid(cell: Cell, folder: Path, *, steps: int) -> Workload:
         ),
         overrides=(
             "algorithm=grpo", "model=hf", f"model.path={model}", "data=jsonl",
-            f"data.path={prompts}", "plugins=[grid_reward]", "reward=by_text",
+            f"data.path={prompts}", "data.held_out=0", "plugins=[grid_reward]", "reward=by_text",
             f"rollout.max_new_tokens={MAX_NEW_TOKENS}", "rollout.max_rows=128",
             f"prompts_per_step={asked}", "group_size=8", "num_minibatches=2",
             "algorithm.loss.clip_high=0.28", "algorithm.kl.coef=0", "algorithm.entropy.coef=0",
@@ -143,13 +143,18 @@ def save_model(folder: Path, cell: Cell) -> None:
 
 
 def save_prompts(path: Path, cell: Cell) -> None:
+    """Prompts whose groups tie in the same share of every step: they are trained in the order of
+    the first epoch."""
+    from tandem.data.stream import order_of_epoch
+
+    place = order_of_epoch(0, 0, NUM_PROMPTS).argsort().tolist()
     chance = random.Random(0)
     every, tokens = TIED[cell.informative], SIZES[cell.size]["vocab_size"]
     rows = []
     for i in range(NUM_PROMPTS):
         length = chance.randint(cell.prompt // 2, cell.prompt * 3 // 2)
         text = " ".join(word(chance.randrange(3, tokens)) for _ in range(length))
-        rows.append({"prompt": text, "answer": FLAT if every and i % every else "free"})
+        rows.append({"prompt": text, "answer": FLAT if every and place[i] % every else "free"})
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 

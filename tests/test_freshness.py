@@ -63,3 +63,16 @@ def test_a_new_file_makes_a_result_stale(kept):
 
 def test_every_file_is_stale_where_the_measured_commit_is_unknown(kept):
     assert freshness.list_changes("0123abcd", freshness.CODE) == ["conf/a.yaml", "src/a.py"]
+
+
+def test_a_change_that_is_not_committed_makes_a_result_stale_and_unknown(kept):
+    measured = freshness.git("rev-parse", "HEAD")
+    assert freshness.commit_here() == freshness.git("rev-parse", "--short", "HEAD")
+    (kept / "src" / "a.py").write_text(FUNCTION.replace("2 * x", "3 * x"))
+    assert freshness.list_changes(measured, freshness.CODE) == ["src/a.py"]
+    assert freshness.commit_here() == f"{measured[:7]}+"
+    (kept / "src" / "a.py").write_text(FUNCTION)
+    (kept / "src" / "b.py").write_text("x = 1\n")
+    assert freshness.list_changes(measured, freshness.CODE) == ["src/b.py"]
+    every = freshness.git("ls-files").split()
+    assert freshness.list_changes(f"{measured}+", freshness.CODE) == every
