@@ -6,7 +6,6 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import is_dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -20,7 +19,7 @@ from tandem.config.names import ConfigError, unknown
 from tandem.config.options_in_use import find_setter
 from tandem.config.overrides import parse
 from tandem.config.plain import FILLED_IN, target_of
-from tandem.config.signatures import options, signature
+from tandem.config.signatures import mapping_of, record_of, signature
 from tandem.config.targets import resolve
 from tandem.config.values import refuse_unknown_key
 from tandem.settings.settings import Settings
@@ -131,7 +130,7 @@ def _describe_entry(
     """The meaning of a key whose name a user chose: that of its mapping. "": it is no such key."""
     parent = dotted.rpartition(".")[0]
     node, annotation = _above(dotted, tree)
-    if "_target_" in node or _mapping_of(annotation) is None:
+    if "_target_" in node or mapping_of(annotation) is None:
         return ""
     whole = find_key(parent, tree, chosen, conf)
     return f"one of {parent.rpartition('.')[2]}: {whole.said}" if whole.said else ""
@@ -177,17 +176,10 @@ def _arguments(node: object, annotation: object) -> dict[str, tuple[object, obje
         return {}
     if "_target_" in node:
         return _function_keys(resolve(node["_target_"], "--help"), node)
-    for option in (annotation, *options(annotation)):
-        if inspect.isclass(option) and is_dataclass(option):
-            return _function_keys(option, {})
-    inner = typing.get_args(_mapping_of(annotation))[1:]
+    if (record := record_of(annotation)) is not None:
+        return _function_keys(record, {})
+    inner = typing.get_args(mapping_of(annotation))[1:]
     return dict.fromkeys(node, (*(inner or (typing.Any,)), inspect.Parameter.empty, ""))
-
-
-def _mapping_of(annotation: object) -> object:
-    """The mapping that an annotation admits, such as Mapping[str, float]; None: it admits none."""
-    kinds = (one for one in options(annotation) if typing.get_origin(one) in (dict, Mapping))
-    return next(kinds, None)
 
 
 def _function_keys(function: Callable, node: Mapping) -> dict[str, tuple[object, object, str]]:

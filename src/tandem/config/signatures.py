@@ -56,6 +56,18 @@ def options(annotation: object) -> tuple[object, ...]:
     return sum(members, ()) if all(members) else ()
 
 
+def mapping_of(annotation: object) -> object:
+    """The mapping that an annotation admits, such as Mapping[str, float]; None: it admits none."""
+    kinds = (one for one in options(annotation) if typing.get_origin(one) in (dict, Mapping))
+    return next(kinds, None)
+
+
+def record_of(annotation: object) -> type | None:
+    """The dataclass that an annotation admits; None: it admits none."""
+    kinds = (annotation, *options(annotation))
+    return next((one for one in kinds if inspect.isclass(one) and is_dataclass(one)), None)
+
+
 def limits(annotation: object) -> list[Limit]:
     """The bounds in an annotation and in its alternatives."""
     arguments = typing.get_args(annotation)

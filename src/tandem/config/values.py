@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from tandem.config.absent import any_of, list_functions_having, list_having
 from tandem.config.arguments import is_open, list_left_out, list_left_out_keys
+from tandem.config.entries import is_entry, is_open_mapping
 from tandem.config.names import ALIASES, ConfigError, nearest, unknown
 from tandem.config.overrides import Menu, refuse_wrong_options
 from tandem.config.own_targets import conf_folder
@@ -59,6 +60,7 @@ def refuse_unknown_key(override: Override, base: DictConfig, menu: Menu) -> None
     _refuse_dotted_choice(key, value, menu)
     for name in (key, *_names_below(key, value, base)):
         if name not in keys and not _may_be_added(override, name, base):
+            _refuse_missing_plus(override, name, base)
             _refuse_unchosen(name, menu, keys)
             _refuse_part_alone(name, value, menu)
             keys += list_left_out_keys(base)
@@ -75,7 +77,20 @@ def _may_be_added(override: Override, name: str, base: DictConfig) -> bool:
         if override.is_delete():
             raise ConfigError(f"{override.input_line}: {name} is at its default already")
         return True
-    return _is_added(override) and _may_grow(base, name)
+    in_braces = name != override.key_or_group  # the value is merged into the mapping
+    return (_is_added(override) and _may_grow(base, name)) or (
+        (_is_added(override) or in_braces) and is_entry(name, base)
+    )
+
+
+def _refuse_missing_plus(override: Override, key: str, base: DictConfig) -> None:
+    """Raise for a new entry without a plus, unless it may be an existing one, misspelt."""
+    parent, _, name = key.rpartition(".")
+    if override.is_delete() or not is_entry(key, base):
+        return
+    if nearest(name, list(_node(base, parent))) is None:
+        text = override.input_line
+        raise ConfigError(f"unknown key {key!r}: to add it to {parent}, write +{text}")
 
 
 def is_left_out(key: str, base: DictConfig) -> bool:
@@ -92,11 +107,15 @@ def _node(base: DictConfig, key: str) -> object:
 
 def as_argument(override: Override, base: DictConfig) -> Override:
     """The override, added if its key, or a key in its value, need not exist yet."""
-    node = _node(base, override.key_or_group)
+    key = override.key_or_group
+    node = _node(base, key)
     of_call = isinstance(node, DictConfig) and "_target_" in node
-    if override.is_delete() or not (of_call or is_left_out(override.key_or_group, base)):
+    if override.is_delete():
         return override
-    return replace(override, type=OverrideType.FORCE_ADD)
+    in_braces = isinstance(override.value(), dict)
+    if of_call or is_left_out(key, base) or (in_braces and is_open_mapping(key, base)):
+        return replace(override, type=OverrideType.FORCE_ADD)
+    return override
 
 
 def _refuse_unchosen(key: str, menu: Menu, keys: Sequence[str]) -> None:

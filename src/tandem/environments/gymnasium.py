@@ -140,7 +140,7 @@ def drawing(observation: Any, env: gymnasium.Env) -> str:
     drawn = env.render()
     if not isinstance(drawn, str):
         raise ValueError(
-            "the environment renders no text: set environment.world.options.render_mode=ansi"
+            "the environment renders no text: set +environment.world.options.render_mode=ansi"
         )
     drawn = re.sub(r"\x1b\[[0-9;]*m(.)\x1b\[0m", r"[\1]", drawn)
     return re.sub(r"^\s*\(\w+\)\n", "", drawn).strip()  # without the move before it
