@@ -23,6 +23,7 @@ NEED_A_RUN = ("resume=", "continue_from=", "--help")
 PACKAGES = {  # of optional dependencies
     "environment=openenv": "websockets",
     "environment=gymnasium": "gymnasium",
+    "environment=gymnasium_drawn": "gymnasium",
 }
 
 

@@ -173,6 +173,7 @@ BESIDE = {
     "environment=openenv": ["environment.world.url=http://127.0.0.1:8000"],
     "environment=agent": ["environment.world.command=[python,agent.py]"],
     "environment=gymnasium": ["environment.world.id=Blackjack-v1"],
+    "environment=gymnasium_drawn": ["environment.world.id=FrozenLake-v1"],
     "environment=maze_shown": ["model=tiny_vlm"],
     "data=maze_shown": ["model=tiny_vlm"],
     "environment=python": ["environment.world.command=[bwrap,python3]"],
@@ -185,6 +186,7 @@ BESIDE = {
 PACKAGES = {  # of optional dependencies
     "environment=openenv": "websockets",
     "environment=gymnasium": "gymnasium",
+    "environment=gymnasium_drawn": "gymnasium",
 }
 FITTING = {  # of all options of a group
     "algorithm/likelihood": [*MASKED, "algorithm.entropy.coef=0", *UNCORRECTED],

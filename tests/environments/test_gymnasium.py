@@ -9,6 +9,7 @@ from small_episodes import playing, sample_rows
 from small_language import questions
 from worlds import make_environment
 
+from tandem.config import ConfigError, build, check, compose
 from tandem.environments import Move
 from tandem.environments.gymnasium import Gymnasium, drawing, numbers
 from tandem.types import Prompt
@@ -98,3 +99,38 @@ def test_observations_of_all_kinds_are_told_with_all_that_is_whole(seen, told):
 def test_what_cannot_be_played_is_refused_with_its_key(options, said):
     with pytest.raises(ValueError, match=said):
         Gymnasium(**{"id": "Blackjack-v1", "tell": numbers} | options)
+
+
+def composed(*words):
+    return compose(["~recipe", "environment.world.id=FrozenLake-v1", *words])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["environment=gymnasium_drawn"],
+        [
+            "environment=gymnasium",
+            f"environment.world.tell={{_target_: {drawing.__module__}.drawing, _partial_: true}}",
+            "+environment.world.options.render_mode=ansi",
+        ],
+    ],
+)
+def test_a_command_line_chooses_the_drawing(words):
+    cfg = composed(*words)
+    check(cfg)
+    episode = build(cfg.environment.world).begin(ASKED, 5)
+    assert episode.said == "[S]FFF\nFHFH\nFFFH\nHFFG"
+    episode.close()
+
+
+def test_a_word_is_no_function_that_tells():
+    with pytest.raises(
+        ConfigError, match=r"environment\.world\.tell.*_target_, with _partial_: true"
+    ):
+        check(composed("environment=gymnasium", "environment.world.tell=drawing"))
+
+
+def test_a_drawing_needs_an_environment_that_draws():
+    with pytest.raises(ValueError, match="choose environment=gymnasium_drawn"):
+        Gymnasium(id="FrozenLake-v1", tell=drawing).begin(ASKED, 5)

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 RESET = "reset"  # the field of a prompt with options of its own
 SEEDS = 2**31  # what every generator takes
 
-Tell = Callable[[Any, "gymnasium.Env"], str]  # an observation, and the environment, in words
+# An observation and the environment -> words. A type imported for type checkers only, such as
+# gymnasium.Env, would leave a configured value unchecked.
+Tell = Callable[[Any, Any], str]
 
 
 @register_environment("gymnasium")
@@ -139,8 +141,6 @@ def drawing(observation: Any, env: gymnasium.Env) -> str:
     brackets. Raises ValueError for an environment without one."""
     drawn = env.render()
     if not isinstance(drawn, str):
-        raise ValueError(
-            "the environment renders no text: set +environment.world.options.render_mode=ansi"
-        )
+        raise ValueError("the environment renders no text: choose environment=gymnasium_drawn")
     drawn = re.sub(r"\x1b\[[0-9;]*m(.)\x1b\[0m", r"[\1]", drawn)
     return re.sub(r"^\s*\(\w+\)\n", "", drawn).strip()  # without the move before it
