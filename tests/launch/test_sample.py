@@ -95,6 +95,21 @@ def test_pictures_go_into_a_file_and_are_those_of_the_seed(painter, tmp_path, ca
     assert not torch.equal(first, longer)
 
 
+def test_the_folder_of_the_pictures_is_made_or_refused_before_the_model_loads(
+    painter, finished, tmp_path, capsys, monkeypatch
+):
+    made = tmp_path / "not" / "there" / "grid.png"
+    assert output_of(capsys, painter, "red circle", "--out", made) == [str(made)]
+    assert load(made).shape[2] == 3
+    file = tmp_path / "file"
+    file.touch()
+    assert output_of(capsys, finished, "dbca>", "--out", file / "unused.png")  # texts need none
+    monkeypatch.setattr(answers, "load_policy", None)
+    assert refusal_of(capsys, painter, "red circle", "--out", file / "grid.png") == (
+        f"--out={file}: {file} is a file; give a directory"
+    )
+
+
 @pytest.mark.parametrize("weights", ["live", "ema"])
 def test_pictures_are_of_the_weights_that_were_evaluated(weights, tmp_path, capsys):
     """Whatever weights sampled in training."""

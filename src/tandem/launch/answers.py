@@ -27,6 +27,7 @@ from tandem.policies.flow.records import EMA, FlowSampling
 from tandem.policies.language.records import Sampling
 from tandem.policies.request import Request
 from tandem.record.pictures import count_enlargement, enlarge, lay_out_grid, save
+from tandem.record.room import check_place
 from tandem.rewards.films import lay_out_frames
 from tandem.stop import command_to_resume, defer_signals
 from tandem.types import SEGMENTS, WRITTEN, Picture, Prompt, is_film
@@ -43,11 +44,18 @@ OF_TEXTS, OF_PICTURES = ("temperature", "max_new_tokens"), ("steps", "guidance_s
 def answer(
     run_dir: Path, overrides: Sequence[str], text: str, given: Mapping[str, Any]
 ) -> tuple[Sequence[str | Tensor], Sequence[Prompt]]:
-    """The answers to a text, or its pictures, and the prompt of each. `given`: the flags."""
+    """The answers to a text, or its pictures, and the prompt of each. `given`: the flags.
+
+    Raises ConfigError, before the model is loaded, if the pictures could not be written.
+    """
     cfg = configuration(run_dir, overrides)
     prompt = make_prompt(text, cfg, chat=given["chat"], images=given["image"])
+    evaluation = check(cfg).evaluation
+    if isinstance(evaluation, Pictures):
+        with refusing():
+            check_place(given["out"].parent, key="--out")
     policy = load_policy(run_dir, cfg)
-    sampling = sampling_of(policy, check(cfg).evaluation, given)
+    sampling = sampling_of(policy, evaluation, given)
     return ask(policy, prompt, n=given["n"], sampling=sampling, seed=given["seed"])
 
 
@@ -58,6 +66,7 @@ def show(outputs: Sequence[str | Tensor], prompts: Sequence[Prompt], file: Path)
     shown = [lay_out_frames(one) if is_film(one) else one for one in outputs]
     grid = lay_out_grid(shown, columns=min(8, len(shown)))
     texts = [asked.fields[WRITTEN] for asked in prompts if WRITTEN in asked.fields]
+    file.parent.mkdir(parents=True, exist_ok=True)
     with defer_signals():
         saved = save(enlarge(grid, count_enlargement(shown[0].shape)), file)
     return [*texts, str(saved)]
