@@ -234,3 +234,12 @@ def test_a_file_of_another_format_is_refused(finished, capsys):
         "argument --out: grid.jpg is no PNG file; end its name in .png; for example: "
         "python -m tandem sample runs/latest 'dbca>'"
     )
+
+
+def test_overrides_are_read_after_a_flag_as_before_it(finished, capsys):
+    flags, override = ("--max-new-tokens", 2), "guards.no_signal=5"
+    want = output_of(capsys, finished, "dbca>", override, *flags)
+    assert output_of(capsys, finished, "dbca>", *flags, override) == want
+    wrong = refusal_of(capsys, finished, "dbca>", "plugins=[absent]")
+    assert "absent" in wrong
+    assert refusal_of(capsys, finished, "dbca>", *flags, "plugins=[absent]") == wrong

@@ -16,7 +16,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = _parser()
     parser.error = _refuse
     with refusals():
-        given = parser.parse_args(arguments)
+        given = parser.parse_intermixed_args(arguments)
     from tandem.launch.answers import answer, show  # imports torch: not for --help
 
     with refusals():
