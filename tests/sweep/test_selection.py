@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from compare.written_runs import write_run, write_sweep
+from PIL import Image
 
 import tandem
 from tandem.compare import __main__ as compare
@@ -117,6 +118,29 @@ def test_only_prompts_that_nothing_has_read_are_reported_on(tmp_path):
         count_unread(fresh(of_rows), [])
     with pytest.raises(ValueError, match="40 of 40 test prompts are also used in training or eval"):
         count_unread(fresh([*of_rows, f"data.test_path={rows}"]), [])
+
+
+def test_data_without_test_prompts_is_refused_with_what_adds_some(tmp_path):
+    """Also where a preset or a mixture chose the dataset."""
+    rows = [json.dumps({"prompt": word, "answer": "abc"}) for word in ("cab>", "bca>")]
+    (tmp_path / "train.jsonl").write_text("\n".join(rows))
+    Image.new("RGB", (16, 16)).save(tmp_path / "x.png")
+    (tmp_path / "x.txt").write_text("red circle")
+    path, file = f"data.path={tmp_path}", f"path: {tmp_path}/train.jsonl"
+    own = "{_target_: tandem.data.rows.jsonl, " + file + ", seed: 0}"
+    cases = {
+        ("data=folder", path): "put a test.jsonl or a test.txt into the folder",
+        ("data=image_folder", path): "put folders named train and test into data.path",
+        ("data=sort_letters", "data.held_out=0"): "set data.held_out above 0",
+        ("data=mixture", f"data.of={{a: {{data: {own}}}}}"): "give test prompts to one of data.of",
+        (
+            "data=dapo_math", f"data.name={tmp_path}", "data.columns.answer=answer"
+        ): "set data.split.test to the name of a split",
+        ("data=riddles",): "choose other data, or give its Data a test",
+    }  # fmt: skip
+    for words, how in cases.items():
+        with pytest.raises(ValueError, match=f"{words[0]} has no test prompts to report on: {how}"):
+            count_unread(fresh(words), [])
 
 
 def test_fresh_runs_are_trained_asked_once_and_what_failed_is_done_again(tmp_path, capsys):

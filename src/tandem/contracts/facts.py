@@ -117,6 +117,7 @@ class Facts:
     prompts_alone: bool = False
     mixes: bool = False  # datasets of its own under `of`
     downloads: bool = False  # from a hub, so a dry run does not read it
+    test_from: str | None = None  # how to give it test prompts: "set data.test_path to a file"
     # Of rewards: the sum of the rewards of moves, each at its move.
     of_moves: bool = False
     # Of parts of rewards and engines: built before the run to check its numbers, without remote

@@ -17,7 +17,7 @@ from tandem.types import Prompt
 READERS = {".jsonl": parse, ".txt": as_row}
 
 
-@register_dataset
+@register_dataset(test_from="put a test.jsonl or a test.txt into the folder")
 def folder(
     *,
     path: str,  # the folder with the files train, test and eval

@@ -44,7 +44,7 @@ class Split:
     held_out: float = 0.05  # share of `train` kept for evaluation without `eval`
 
 
-@register_dataset(downloads=True)
+@register_dataset(downloads=True, test_from="set data.split.test to the name of a split")
 def hub(
     *,
     name: str,  # name on the hub, or a folder of parquet or JSON-lines files

@@ -21,7 +21,7 @@ SPLITS = {"train": ("train",), "eval": ("eval", "validation", "val"), "test": ("
 TEXT_AND_PICTURE = Columns(prompt="text", picture="image")
 
 
-@register_dataset
+@register_dataset(test_from="put folders named train and test into data.path")
 def image_folder(
     *,
     path: str,  # the folder, or a .tar file

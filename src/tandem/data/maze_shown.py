@@ -29,7 +29,7 @@ REMEMBERED = 4096  # cached pictures
 EDGES = {"+": (0, ...), "-": (-1, ...), "(": (..., 0, slice(None)), ")": (..., -1, slice(None))}
 
 
-@register_dataset(judges="texts")
+@register_dataset(judges="texts", test_from="set data.held_out above 0")
 def maze_shown(
     *,
     side: int = 3,

@@ -41,7 +41,9 @@ class Dataset:
     eval: bool | int = True  # whether to evaluate it, or on how many prompts at most
 
 
-@register_dataset(mixes=True)
+@register_dataset(
+    mixes=True, test_from="give test prompts to one of data.of whose eval is not false"
+)
 def mixture(
     *,
     of: Mapping[str, Dataset],  # the datasets, by name

@@ -19,7 +19,7 @@ from tandem.types import Prompt
 SCRIPT = Path(__file__).with_name("puzzles.py")
 
 
-@register_dataset(pairs_in="sort_pairs", judges="texts")
+@register_dataset(pairs_in="sort_pairs", judges="texts", test_from="set data.held_out above 0")
 def reasoning_gym(
     *,
     task: str,  # the name of a task of reasoning-gym, such as chain_sum

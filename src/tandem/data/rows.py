@@ -33,7 +33,7 @@ OPTIONAL = (*OWN_KEYS, SHOWN, ANSWER, "negative_prompt")
 Line = TypeVar("Line")  # a row as it was stored
 
 
-@register_dataset
+@register_dataset(test_from="set data.test_path to a file")
 def jsonl(
     *,
     path: str,  # the file of JSON lines that is trained on
@@ -77,7 +77,7 @@ def jsonl(
     return assemble(*splits, held_out=held_out, max_size=max_size, curriculum=curriculum, seed=seed)
 
 
-@register_dataset(prompts_alone=True)
+@register_dataset(prompts_alone=True, test_from="set data.test_path to a file")
 def text(
     *,
     path: str,  # the text file that is trained on, one prompt per line

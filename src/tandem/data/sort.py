@@ -49,7 +49,7 @@ class Splits:
     test: Tensor  # [held_out]
 
 
-@register_dataset(pairs_in="sort_pairs", judges="texts")
+@register_dataset(pairs_in="sort_pairs", judges="texts", test_from="set data.held_out above 0")
 def sort_ladder(
     *,
     demonstrations: Lengths,
@@ -83,7 +83,7 @@ def sort_ladder(
     )
 
 
-@register_dataset(pairs_in="sort_pairs", judges="texts")
+@register_dataset(pairs_in="sort_pairs", judges="texts", test_from="set data.held_out above 0")
 def sort_letters(
     *,
     lengths: Lengths,
@@ -109,7 +109,7 @@ def sort_letters(
     )
 
 
-@register_dataset(judges="texts")
+@register_dataset(judges="texts", test_from="set data.held_out above 0")
 def sort_pairs(
     *,
     lengths: Lengths,  # lengths of the strings, and how many of each

@@ -20,6 +20,8 @@ from tandem.compare.selection import ENDED, SAID, Fresh, Selection
 from tandem.config import build
 from tandem.config.overrides import quote
 from tandem.config.resume import list_confirmed
+from tandem.config.targets import resolve
+from tandem.contracts import facts_of
 from tandem.record import durable
 from tandem.record.reading import runs
 from tandem.sweep import status
@@ -33,13 +35,6 @@ if TYPE_CHECKING:
 
 ANSWER = "evaluation_test.json"  # in a run's directory
 PAGE = "selection.md"
-SPLIT = {  # option of data -> how to give it test prompts
-    "hub": "set data.split.test to the name of a split",
-    "jsonl": "set data.test_path to a file",
-    "text": "set data.test_path to a file",
-    "folder": "put a test.jsonl or a test.txt into the folder",
-    "reasoning_gym": "set data.held_out above 0",
-}
 
 
 def choose_seeds(sweep: Path, count: int, before: Sequence[int]) -> list[int]:
@@ -74,9 +69,9 @@ def count_unread(cfg: DictConfig, chosen_by: Sequence[int]) -> str | None:
     """
     seed, data = cfg.seed, build(cfg.data)
     if not data.test:
-        option = cfg.choices.data
-        how = SPLIT.get(option, "give its Data a test")
-        raise ValueError(f"data={option} has no test prompts to report on: {how}")
+        how = facts_of(resolve(cfg.data["_target_"], "data")).test_from
+        how = how or "choose other data, or give its Data a test"
+        raise ValueError(f"data={cfg.choices.data} has no test prompts to report on: {how}")
     own = count_shared(data.test, [*data.train, *data.eval, *data.demonstrations, *data.pairs])
     if own and data.asks_again:
         return f"{own} are also training prompts, with different noise: the data has no others."
