@@ -228,6 +228,11 @@ def test_help_of_a_group_lists_its_options_and_of_a_key_what_it_takes():
     )
 
 
+def test_help_of_an_empty_word_is_refused():
+    with pytest.raises(ConfigError, match="unknown group or key ''"):
+        help_of([""])
+
+
 def test_help_knows_a_key_that_is_at_its_default_and_a_group_that_nothing_is_chosen_of():
     assert help_of(["reward.exact_match.weight"]).startswith(
         "reward.exact_match.weight=1.0\n\nmeaning     factor in the sum of rewards; 0: measured, "

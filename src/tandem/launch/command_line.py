@@ -124,7 +124,7 @@ def nothing_left(overrides: Sequence[str]) -> str | None:
 
 def help_of(words: Sequence[str]) -> str:
     """The help page: an overview, everything, or the groups and keys named in the overrides."""
-    topics = [word for word in words if "=" not in word and word[0] != "~"]
+    topics = [word for word in words if "=" not in word and not word.startswith("~")]
     overrides = [word for word in words if word not in topics]
     conf, brought = conf_folder(), list_plugin_options(import_plugins(overrides))
     if not topics:
