@@ -1,12 +1,16 @@
 """The versions that CI installs satisfy pyproject.toml, and admit no known vulnerability."""
 
 import re
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 
 import constraints
 import pytest
+import yaml
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 ROOT = Path(__file__).parents[1]
 FIXED = {  # first version without a known vulnerability
@@ -56,6 +60,22 @@ def test_a_pin_that_pyproject_no_longer_admits_is_named(tmp_path, monkeypatch):
 def test_a_build_of_torch_for_any_device_is_admitted():
     assert constraints.stale({"torch": "2.13.0+cpu"}) == []
     assert constraints.stale({"torch": "2.13.1+cu130"}) == []
+
+
+def test_the_weekly_audit_reads_a_version_of_every_pin(tmp_path):
+    """pip-audit ends with InvalidVersion for `2.13.*`."""
+    workflow = yaml.safe_load((ROOT / ".github/workflows/stale.yml").read_text())
+    *steps, audit = [step["run"] for step in workflow["jobs"]["audit"]["steps"] if "run" in step]
+    file = re.search(r"pip_audit --requirement (\S+)", audit)[1]
+    shutil.copy(constraints.FILE, tmp_path)
+    for step in steps:
+        if "pip install" not in step:
+            subprocess.run(step, shell=True, cwd=tmp_path, check=True)
+    lines = (tmp_path / file).read_text().splitlines()
+    pins = dict(line.split("==") for line in lines if not line.startswith("#"))
+    assert pins.keys() == constraints.pinned_versions().keys()
+    for name, version in pins.items():
+        assert Version(version) in constraints.pinned_versions()[name]
 
 
 def test_constraints_name_versions_and_no_addresses():
