@@ -63,6 +63,10 @@ LINES = {
         "algorithm/advantage=none: ppo learns from advantages; set "
         "algorithm/advantage=group_relative, or algorithm/loss=divergence"
     ),
+    "algorithm=sdpo environment=maze data=maze": (
+        "algorithm/sampling_strategy=reprompted: a teacher would not read the opening of "
+        "environment=maze; set algorithm/sampling_strategy=on_policy, or environment=none"
+    ),
     "algorithm=sdpo trainer=fsdp2": (
         "algorithm.teachers: the policy teaches itself by a copy of its weights, which "
         "trainer.strategy=fsdp2 shards; set trainer=ddp, or give a folder in "

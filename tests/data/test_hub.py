@@ -245,6 +245,35 @@ def test_sound_and_film_that_nobody_named_are_not_read(tmp_path, kind):
     assert [prompt.fields for prompt in data.train] == [{}, {}] and data.quarantine == ()
 
 
+def test_values_of_many_shapes_that_nobody_named_stay_fields(tmp_path):
+    """`datasets` reads them as JSON, which needs a decoding of its own."""
+    shapes = [{"tests": [{"a": 1}], "mixed": [1, "x"]}, {"tests": [{"b": "y"}], "mixed": 3}]
+    rows = [{"q": word, **shape} for word, shape in zip("ab", shapes, strict=True)]
+    name = folder(tmp_path / "mixed", train=rows)
+    data = hub(name=name, split=Split(held_out=0.0), columns=Columns(prompt="q"), seed=0)
+    assert [prompt.fields for prompt in data.train] == shapes
+
+
+def test_a_picture_that_nobody_named_is_no_demonstration_and_overrides_none(tmp_path):
+    whole = {}
+    for name, colour in (("picture", RED), ("image", (0, 0, 255))):
+        file = io.BytesIO()
+        Image.new("RGB", (6, 4), colour).save(file, format="PNG")
+        whole[name] = [{"bytes": file.getvalue(), "path": None}]
+    (tmp_path / "shown").mkdir()
+    kinds = {"q": datasets.Value("string"), **dict.fromkeys(whole, datasets.Image())}
+    schema = datasets.Features(kinds).arrow_schema
+    files = {name: pa.array(x, schema.field(name).type) for name, x in whole.items()}
+    pq.write_table(
+        pa.table({"q": ["a"], **files}, schema=schema), tmp_path / "shown" / "train.parquet"
+    )
+    load = partial(hub, name=str(tmp_path / "shown"), split=Split(held_out=0.0), seed=0)
+    with pytest.raises(ValueError, match=r"to train on them, set data\.columns\.picture=picture"):
+        load(columns=Columns(prompt="q"))
+    (shown,) = load(columns=Columns(prompt="q", picture="image")).train
+    assert shown.media.load()[0, 0].tolist() == [0, 0, 255]
+
+
 def test_a_repository_with_a_script_is_refused_in_one_line(tmp_path):
     name = folder(tmp_path / "sums", train=questions(2))
     (tmp_path / "sums" / "sums.py").write_text("")

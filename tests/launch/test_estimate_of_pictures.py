@@ -14,7 +14,7 @@ from policies.flow.tiny_families import FAMILIES
 import tandem
 from tandem.config import build, check, compose
 from tandem.data.images import show
-from tandem.launch.memory_estimate import footprint, work_of
+from tandem.launch.memory_estimate import footprint, parts_of_a_rank, work_of
 from tandem.policies.memory.flow_outline import FlowOutline
 from tandem.policies.memory.tracker import Peak, fuse_torch_attention
 from tandem.types import Prompt
@@ -185,3 +185,13 @@ def test_a_folder_of_configurations_is_enough(folders, tmp_path, capsys):
         ValueError, match="its text_encoder is a set_seed, which transformers lacks"
     ):
         tandem.train(*words, "algorithm=flow_grpo", "estimate=true", f"run_dir={run_dir}")
+
+
+def test_a_critic_of_a_named_transformer_is_counted():
+    own = ["model=tiny_flow", "algorithm=ppo", "model.target_components=[transformer]"]
+    sizes = []
+    for words in (own[:2], own):
+        cfg = compose(words)
+        parts = {part.name: part for part in parts_of_a_rank(cfg, check(cfg), ranks=1)}
+        sizes.append(parts["critic"].size)
+    assert sizes[0] == sizes[1] > 0

@@ -50,9 +50,8 @@ def test_pictures_that_are_shown_need_a_model_that_sees():
 def test_a_server_is_not_given_later_moves_of_prompts_with_images(turns, engine):
     chosen = {"data": "own", "rollout": "vllm_server", "environment": "tools"}
     settings = SimpleNamespace(choices=chosen)
-    request = SimpleNamespace(
-        environment=SimpleNamespace(max_turns=turns), sampling=SimpleNamespace(engine=engine)
-    )
+    world = SimpleNamespace(parts={"s": SimpleNamespace(max_turns=turns)}, name_of=lambda p: "s")
+    request = SimpleNamespace(environment=world, sampling=SimpleNamespace(engine=engine))
     check_episodes_with_images(request, data(), settings)
     if turns > 1 and engine is not None:
         with pytest.raises(ConfigError, match="environment=tools has several; set rollout=local"):

@@ -118,6 +118,10 @@ def test_a_group_in_a_checkpoint_keeps_its_judges_and_the_order_of_its_rewards()
     found = restore_group(ticket, 0, state, lambda answers: None, list(rewards.components)).scores()
     assert list(found.parts) == ["threes", "length"] and list(found.judges) == ["judge"]
     assert_close(found.judges["judge"], torch.full((4,), 2.0))
+    older = {name: x for name, x in state.items() if not name.endswith("faults")}
+    restored = restore_group(ticket, 0, older, lambda answers: None, list(rewards.components))
+    again = dict(group_tensors(ticket, [restored]))  # saved before it is trained
+    assert again.keys() == state.keys()
 
 
 REFUSED = {

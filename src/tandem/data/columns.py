@@ -94,7 +94,7 @@ def to_row(row: Mapping, columns: Columns, answers: Decoding) -> dict:
         read[side] = _last_turn(read[side])
     # A column read in part also becomes a field; unnamed files do not.
     rest = {key: said for key, said in row.items() if key not in used and not _is_stored(said)}
-    return {"messages" if isinstance(question, list) else "prompt": question, **read, **rest}
+    return {"messages" if isinstance(question, list) else "prompt": question, **rest, **read}
 
 
 def with_own_pictures(prompt: Prompt, resize: Resize) -> Prompt:

@@ -21,6 +21,7 @@ from tandem.data.columns import (
 )
 from tandem.data.decoding import SHOWN, Decoding, read_file
 from tandem.data.images import KEY, holds_pictures
+from tandem.data.pictures import KEY as ANSWER
 from tandem.data.pictures import Resize, sizes_of
 from tandem.data.records import AS_CHAT, Data, InvalidRow, Rows, StreamMaker, Wording, prompt_id
 from tandem.data.rows import assemble, check_rows
@@ -131,6 +132,9 @@ def _picture_columns(features: Mapping, columns: Columns) -> tuple[str, ...]:
             found.append(column)
         elif not of_bytes and column not in found and option in ("images", "picture"):
             raise ValueError(f"data.columns.{option}={column} holds {inner}, not pictures")
+    if ANSWER in found and ANSWER not in {*columns.by_field, *columns.by_field.values()}:
+        said = f"has pictures in its column `{ANSWER}`; to train on them"
+        raise ValueError(f"{said}, set data.columns.{ANSWER}={ANSWER}")
     return tuple(found)
 
 
@@ -146,15 +150,27 @@ def _without_decoding(table: datasets.Dataset, columns: Columns) -> datasets.Dat
     sound, unless they are named: their package may be missing, and one damaged file would end the
     reading of all rows."""
     import datasets
-    from datasets.features.features import require_decoding
 
     raw = datasets.Image(decode=False)
     for column, kind in table.features.items():
         if isinstance(inner := _item(kind), datasets.Image):
             table = table.cast_column(column, raw if inner is kind else datasets.List(raw))
     named = {column.partition(".")[0] for column in columns.by_field.values()}
-    opaque = [name for name, kind in table.features.items() if require_decoding(kind)]
+    opaque = [name for name, kind in table.features.items() if _is_opaque(kind)]
     return table.remove_columns([name for name in opaque if name not in named])
+
+
+def _is_opaque(kind: object) -> bool:
+    """Whether values of a column are files that another package reads; JSON is none."""
+    import datasets
+    from datasets.features.features import require_decoding
+
+    match kind:
+        case dict():
+            return any(map(_is_opaque, kind.values()))
+        case datasets.List() | datasets.LargeList():
+            return _is_opaque(kind.feature)
+    return require_decoding(kind) and type(kind).__name__ != "Json"
 
 
 def _with_stored_pictures(

@@ -37,7 +37,8 @@ def plan(servers: Servers, cfg: DictConfig) -> tuple[list[EngineProcess], Path]:
     option = sampling.engine
     if not isinstance(option, ServerOption):
         raise ConfigError("this rollout uses no server; set rollout=vllm_server")
-    if build(cfg.environment):  # a history of several moves may be as long as the model can read
+    world = build(cfg.environment)
+    if world and world.max_turns > 1:  # a history of moves may be as long as the model can read
         sampling = replace(sampling, max_prompt_tokens=None)
     lora = None if cfg.model.get("lora") is None else Lora(**cfg.model.lora)
     devices_of_servers, folder = servers.devices, Path(option.folder).expanduser()

@@ -114,6 +114,16 @@ def who_is_told_more_is_asked(case: Case) -> Iterator[str]:
         )
 
 
+def who_is_told_more_reads_the_opening(case: Case) -> Iterator[str]:
+    """A re-prompt stands in place of the prompt alone, not of the opening of an environment."""
+    if "reprompts" in case.strategy.gives and case.environment is not None:
+        yield (
+            f"{case.option('sampling_strategy')}: a teacher would not read the opening of "
+            f"environment={case.plan.choices['environment']}; set "
+            "algorithm/sampling_strategy=on_policy, or environment=none"
+        )
+
+
 def a_teacher_of_itself_is_whole(case: Case) -> Iterator[str]:
     """A policy that teaches itself needs unsharded weights."""
     teachers = case.algorithm.teachers
@@ -174,5 +184,6 @@ RULES = (
     divergences_are_of_each_state,
     something_is_learnt,
     who_is_told_more_is_asked,
+    who_is_told_more_reads_the_opening,
     a_teacher_of_itself_is_whole,
 )

@@ -54,7 +54,8 @@ class Dynamics:
     latent_size: int | None = None  # dimensions of a state of a flow model
     # Factor of clip numbers of a denoising step, also in a chain with a text.
     step_clip_scale: float | None = None
-    kind: str = "autoregressive"  # of the steps of a text: those that its sampler takes
+    # Kind of the steps of a text: those that its sampler takes. The option says it in comparisons.
+    kind: str = field(default="autoregressive", metadata=key(compared=False))
     step_kl: Callable | None = None  # distance of denoising steps to the reference
     kernel: Callable | None = None  # the random step
     logp: Callable | None = None  # log-probability of a random step

@@ -93,7 +93,7 @@ def restore_group(
     )
     answers = Answers(**{name: own.get(name) for name in OF_ANSWERS})
     scores = {name: own.get(name) for name in OF_SCORES}
-    said = bytes(own["faults"].tolist()) if "faults" in own else b"[]"  # of older checkpoints
+    said = bytes(own["faults"].tolist()) if "faults" in own else b"[{}, {}]"  # older checkpoints
     return Sampled(
         rollout=read(answers),
         answers=answers,

@@ -224,6 +224,8 @@ class LightningHooks(LightningModule):
             setattr(self, name, int(state.get(name, 0)))  # older checkpoints have fewer
         try:
             self.stream.load_state_dict(select_prefix(state, "stream."))
+        except Stop:
+            raise
         except RuntimeError as error:  # torch names all tensors, one a line
             of, fault = type(self.stream).__name__, str(error).splitlines()[-1].strip("\t.")
             raise OtherPrompts(f"the state of {of} does not fit these prompts: {fault}") from error

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from small_episodes import WITH_TOOLS, chatting, playing, sample_rows, script
-from small_language import WORDS, questions, talk
+from small_language import TEMPLATE, WORDS, questions, talk
 from torch.testing import assert_close
 
 from tandem import rng
@@ -18,7 +18,7 @@ from tandem.environments.hilo import HiLo
 from tandem.environments.tools import Tools, calculator
 from tandem.policies.language.policy import Sampling
 from tandem.policies.language.tiny_lm import tiny_lm
-from tandem.types import take
+from tandem.types import Prompt, take
 
 sys.path.append(str(Path(__file__).parents[2] / "environments"))
 import itertools
@@ -271,6 +271,30 @@ def test_every_turn_of_a_demonstration_is_trained_by_the_ids_that_sampling_would
         assert rows.sample.tokens[row, :whole].tolist() == want
         of_policy = [i % 2 == 1 for i, own in enumerate(ids) for _ in range(len(own) + i % 2)]
         assert rows.mask[row, : whole - 1].tolist() == of_policy[1:]
+
+
+def test_a_demonstration_with_a_turn_that_the_template_rejects_is_left_out():
+    turns = [("user", "1 ?"), ("assistant", "2"), ("system", "go on"), ("user", "3 ?")]
+    messages = tuple({"role": role, "content": text} for role, text in turns)
+    good = Prompt(id=0, source="s", messages=(messages[0],), answer="2")
+    odd = Prompt(id=1, source="s", messages=messages, answer="4")
+    template = TEMPLATE.replace("message.role == 'tool'", "message.role in ('tool', 'system')")
+    policy = playing(make_environment(Counting(turns=3)), build=partial(chatting, template))
+    kept, dropped = policy.admit_answered([good, odd])
+    assert kept == [good] and "the chat template rejects" in dropped[0][1]
+
+
+def test_a_rank_whose_episodes_end_at_their_opening_refreshes_the_engine_with_the_others(learned):
+    class Closed(Counting):
+        def begin(self, prompt, key):
+            raise OSError("no world is left")
+
+    world = make_environment(Closed(), attempts=1)
+    policy, calls = playing(world, weights=learned), []
+    policy.ready = lambda: calls.append("ready")
+    policy.engine.answer = lambda *given, **named: calls.append("asked")
+    rows = sample_rows(policy)
+    assert calls == ["ready"] and not rows.mask.any()
 
 
 def test_a_move_out_of_the_vocabulary_is_not_demonstrated():

@@ -147,6 +147,26 @@ def test_a_picture_stands_in_a_template_as_the_family_writes_it_and_no_text_forg
             bridge.turn_ids([{"role": "user", "content": content}], move, images)
 
 
+def test_a_special_token_in_an_opening_is_read_as_text():
+    def opening(text):
+        class World:
+            def describe(self):
+                return About()
+
+            def begin(self, prompt, key):
+                act = lambda self, move: Said.text("on", over=True)  # noqa: E731
+                close = lambda self: None  # noqa: E731
+                own = {"opening": Said.text(text), "act": act, "close": close}
+                return type("E", (), own)()
+
+        world = Environment(World(), attempts=1, timeout=None, max_tokens=None)
+        asked = [Prompt(id=0, source="s", text="colour ?")]
+        return play(seeing(world), asked).prompts[0].episode
+
+    assert not opening("red")["lost"]
+    assert not opening("red <eos>")["lost"]
+
+
 def test_what_a_world_shows_must_be_marked_and_said():
     def lost(about, said):
         class World:

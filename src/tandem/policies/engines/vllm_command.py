@@ -32,9 +32,9 @@ def serve(option: VllmServer, served: Served, sampling: Sampling, lora: Lora | N
         "--enable-scale-out",
     ]
     words += ["--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"]
-    if sampling.max_prompt_tokens is not None:
-        room = sampling.max_prompt_tokens + sampling.max_new_tokens
-        words += ["--max-model-len", str(room)]
+    asked = sampling.max_prompt_tokens
+    room = "auto" if asked is None else str(asked + sampling.max_new_tokens)
+    words += ["--max-model-len", room]  # auto: what its memory holds, at most the model's own
     if option.model is not None:
         words += ["--served-model-name", option.model]
     if option.sleeps:

@@ -145,7 +145,8 @@ class FlowModel(nn.Module):
                 f"trainer.strategy=fsdp2 with model.target_components={[*self.targets]}: encoders "
                 "cannot be sharded; set trainer=ddp, or train transformers only"
             )
-        if self.frozen is not None:
+        shared = {*components(self.network).values()}
+        if self.frozen is not None and shared & {*components(self.frozen.network).values()}:
             self.frozen = self.frozen.copy()  # no module can be sharded twice
         self.field.weights = Sharded([self.network], mesh)
         if self.frozen is not None:

@@ -140,8 +140,12 @@ class Bridge:
         ids = chat.encode([asked])[0]
         if self.count_special(ids) == self.count_special(chat.encode([frame])[0]):
             return ids
+        if frame.images:
+            raise Unreadable("an opening after images contains a special token")
         first, *rest = cut(messages, chat.text(frame))
-        return [*chat.encode([frame], [first])[0], *self.pieces(messages, rest)]
+        return chat.with_images(
+            [*chat.encode([frame], [first])[0], *self.pieces(messages, rest)], ()
+        )
 
     @contextmanager
     def readable(self) -> Iterator[None]:

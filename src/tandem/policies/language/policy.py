@@ -162,6 +162,7 @@ class LanguagePolicy(TokenPolicy):
         ask = partial(self.ask, group_size=group_size, key=key, sampling=sampling)
         with self.summon_full_params(sampling):
             if self.episodes is not None:
+                self.ready()  # a rank whose episodes all end at their opening asks no engine
                 return self.episodes.play(prompts, slots, ask, self.engine, key=key)
             asked = ask(prompts, slots)
             answers = self.engine.answer(

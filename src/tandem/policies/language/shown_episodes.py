@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tandem.policies.language.bridge import Bridge
 from tandem.policies.language.courses import WORLD
-from tandem.policies.language.message_frames import count_marks
+from tandem.policies.language.message_frames import Unreadable, count_marks
 from tandem.policies.language.sampling import before, check_length, pack, right_padded
 from tandem.types import Prompt, Rollout
 
@@ -119,14 +119,22 @@ def admit(
         moves = [move for _, move in turns_of(example)]
         strange = bridge.chat.faults(moves, bridge.chat.encode_answers(moves))
         reason = next(filter(None, [reasons.get(example.id), *strange]), None)
-        if reason is None and positions is not None:
-            total = lengths[example.id] + len(encode_demonstration(example, bridge).tokens)
-            if total > positions:
-                reason = (
-                    f"has {total} tokens with its moves, more than the model's limit of {positions}"
-                )
+        if reason is None:
+            reason = refuse_moves(example, lengths[example.id], bridge, positions)
         if reason is None:
             kept.append(example)
         else:
             dropped.append((example, reason))
     return kept, dropped
+
+
+def refuse_moves(example: Prompt, length: int, bridge: Bridge, positions: int | None) -> str | None:
+    """Why the moves of a demonstration cannot be trained behind a prompt of `length` tokens; None:
+    they can."""
+    try:
+        total = length + len(encode_demonstration(example, bridge).tokens)
+    except Unreadable as error:
+        return str(error)
+    if positions is None or total <= positions:
+        return None
+    return f"has {total} tokens with its moves, more than the model's limit of {positions}"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tandem.policies.flow.adapter import Autoencoding, Outlined
-from tandem.policies.flow.components import choose_trained
+from tandem.policies.flow.components import choose_trained, painter_of
 from tandem.policies.flow.critic import new_critic
 from tandem.policies.flow.embeddings import PromptEmbedding
 from tandem.policies.flow.lora import add_adapters
@@ -59,7 +59,8 @@ class FlowOutline(Outline):
         self.teachers = self._teachers()
         self.critic = None
         if "values" in request.needs:
-            self.critic = new_critic(self.adapter.reader(self.model)[1], seed=0).to("meta")
+            reader = self.adapter.reader(painter_of(self.model))
+            self.critic = new_critic(reader[1], seed=0).to("meta")
         self.learners = {name: copy.deepcopy(self.model) for name in request.networks}
 
     def _teachers(self) -> list[nn.Module]:
