@@ -291,3 +291,16 @@ def test_differences_are_short_and_leave_out_what_has_no_effect(tmp_path):
         ("algorithm", "grpo", "rloo"),
         ("loss", "ppo(clip_low=0.2)", "reinforce"),
     ]
+
+
+def test_a_fixed_seed_of_the_data_is_no_difference_of_variants_without_the_run_of_that_seed(
+    tmp_path,
+):
+    for algorithm, seeds in (("grpo", (0, 1, 2)), ("rloo", (1, 2))):
+        for seed in seeds:
+            data = {"seed": 0, "path": "letters"}
+            write_run(
+                tmp_path / f"{algorithm}{seed}", [0, 1], seed=seed, algorithm=algorithm, data=data
+            )
+    table = next(t for t in compare_runs(tmp_path).tables if t.name == "configuration")
+    assert "seed" not in str((table.columns, table.rows))

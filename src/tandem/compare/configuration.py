@@ -10,7 +10,7 @@ from dataclasses import fields
 from tandem.compare.scores import Scored
 from tandem.compare.table import Table
 from tandem.compare.texts import NAMED, list_names
-from tandem.record.reading.facts import facts_of, recipe_of
+from tandem.record.reading.facts import facts_of, facts_of_runs, recipe_of
 from tandem.record.reading.runs import Run
 from tandem.record.reading.variants import (
     TARGET,
@@ -30,7 +30,7 @@ Facts = Mapping[str, object]
 
 def table_differences(variants: Sequence[Scored]) -> Table:
     """The keys in which the configurations differ; a part and its numbers share one cell."""
-    every = shorten_functions([facts_of(one.variant.runs[0]) for one in variants])
+    every = shorten_functions(facts_of_runs([one.variant.runs[0] for one in variants]))
     facts = [find_effective(fact) for fact in every]
     apart = find_differing_keys(facts)
     parts = [key.removesuffix(f".{TARGET}") for key in apart if key.endswith(f".{TARGET}")]
