@@ -34,7 +34,7 @@ STEPS = {
 SHORT = ("iterations=1", "warm_start=null", "evaluation.every=null", "trainer=cpu")
 LANGUAGE_PRESETS = ("grpo", "dapo", "dr_grpo", "rloo", "reinforce_pp")
 PROBES = {"isinstance", "hasattr", "getattr"}
-FILLED_IN = ("choices", "overrides", "replaced")  # keys that the run fills in
+FILLED_IN = ("choices", "inherited", "overrides", "replaced")  # keys that the run fills in
 IRREGULAR = re.compile(
     "begun|bound|built|chosen|drawn|found|given|gone|held|kept|known|lost|made|met|said|seen|sent|"
     "shown|spoken|taken|taught|told|won|written"

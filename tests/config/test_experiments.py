@@ -1,14 +1,18 @@
 """An experiment counts as the overrides that it stands for: a warm start takes the shared ones."""
 
 import sys
+from pathlib import Path
 
 import pytest
+import yaml
 
-from tandem.config import check, compose
-from tandem.config.experiments import spell
+from tandem.config import check, compose, resume_config
+from tandem.config.experiments import record_overrides, shared_overrides, spell
 from tandem.config.overrides import parse
+from tandem.config.plain import to_plain
 from tandem.config.plugins import ADMITTED
-from tandem.launch.initial_weights import shared_overrides, warm_configuration
+from tandem.launch.initial_weights import warm_configuration
+from tandem.launch.warm_start_key import collect_inputs
 
 LETTERS = """# @package _global_
 defaults:
@@ -45,7 +49,7 @@ def both(*words):
     """The configuration of a run and that of its warm start."""
     given = ["plugins=[own_study]", *words]
     cfg = compose(given)
-    cfg.overrides = given
+    record_overrides(cfg, given)
     check(cfg)
     start = warm_configuration(cfg)
     check(start)
@@ -75,6 +79,29 @@ def test_what_is_typed_wins_over_the_study_in_both():
     assert start.seed == 6 and start.data == run.data and start.data.held_out == 12
     run, start = both("experiment=letters", "data=sort_ladder")
     assert start.choices.data == "sort_ladder" and start.data == run.data
+
+
+def resume(run_dir, cfg, *left_out):
+    plain = {key: x for key, x in to_plain(cfg).items() if key not in left_out}
+    run_dir.mkdir()
+    (run_dir / "config.yaml").write_text(yaml.safe_dump(plain))
+    return resume_config(run_dir, ["plugins=[own_study]"])
+
+
+@pytest.mark.parametrize("change", [Path.unlink, lambda file: file.write_text(FLOW)])
+def test_a_resumed_run_has_the_warm_start_of_the_study_as_it_was(tmp_path, change):
+    run, start = both("experiment=letters")
+    assert start.choices.data == "sort_letters"
+    change(tmp_path / "own_study" / "conf" / "experiment" / "letters.yaml")
+    again = warm_configuration(resume(tmp_path / "run", run))
+    assert collect_inputs(again).name == collect_inputs(start).name
+
+
+def test_a_run_from_before_the_words_of_a_study_were_recorded_keeps_its_warm_start(tmp_path):
+    run, _ = both("experiment=letters")
+    start = warm_configuration(resume(tmp_path / "run", run, "inherited"))
+    _, plain = both()
+    assert (start.choices.data, start.seed) == (plain.choices.data, plain.seed)
 
 
 def test_without_an_experiment_the_words_stay():

@@ -207,7 +207,7 @@ def test_python_m_finds_no_module_in_the_run_directory_that_it_is_started_in(tmp
 
 @pytest.mark.parametrize("changed", [
     {"overrides": ["plugins=[loud]"], "warm_start": ["algorithm=sft"]},
-    {"overrides": ["plugins=[loud]", "experiment=x"], "warm_start": ["algorithm=sft"]},
+    {"inherited": ["plugins=[loud]"], "warm_start": ["algorithm=sft"]},
     {"warm_start": ["plugins=[loud]", "algorithm=sft"]},
 ])  # fmt: skip
 def test_a_warm_start_names_no_plugin_that_its_run_does_not(tmp_path, changed):

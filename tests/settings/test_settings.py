@@ -4,8 +4,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from tandem.config import ConfigError, resume_config
+from tandem.config.experiments import shared_overrides
 from tandem.config.resume import CHOSEN
-from tandem.launch.initial_weights import shared_overrides
 from tandem.record import labels
 from tandem.record.reading.facts import facts_of
 from tandem.settings.keys import Key

@@ -1,4 +1,4 @@
-"""Overrides that the file of an experiment stands for."""
+"""Overrides that the file of an experiment stands for, and those that a warm start takes over."""
 
 from __future__ import annotations
 
@@ -6,27 +6,50 @@ from collections.abc import Iterator, Sequence
 
 from hydra.core.default_element import GroupDefault, ResultDefault
 from hydra.core.override_parser.types import Quote, QuotedString
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from tandem.config.composition import import_plugins, make_loader
 from tandem.config.contents import read
 from tandem.config.files import Plain
 from tandem.config.loading import Composition, Loader
 from tandem.config.overrides import is_choice, list_options, parse
+from tandem.config.plain import as_text
+from tandem.settings.settings import key_of
+
+
+def record_overrides(cfg: DictConfig, overrides: Sequence[str]) -> None:
+    """Record the words of a new run and, for its warm start, those that its experiment stands for
+    now: the file may be another one when the run is resumed."""
+    cfg.overrides = as_text(list(overrides))
+    cfg.inherited = as_text(expand_experiment(overrides) if cfg.warm_start else [])
+
+
+def shared_words(cfg: DictConfig) -> list[str]:
+    """The recorded overrides that a warm start takes over, those of the experiment first."""
+    return shared_overrides([*cfg.inherited, *cfg.overrides])
+
+
+def shared_overrides(overrides: Sequence[str]) -> list[str]:
+    """The overrides that a warm start takes over from the main run."""
+    return [
+        part.input_line
+        for part in parse(overrides)
+        if key_of(part.key_or_group.lstrip("+~").partition("@")[0]).shared
+    ]
 
 
 def expand_experiment(overrides: Sequence[str]) -> list[str]:
-    """Recorded overrides, with the choices and values of their experiment before the others."""
+    """The choices and values of the experiment among recorded overrides; []: there is none."""
     given = parse(overrides)
     if not any(part.key_or_group == "experiment" for part in given):
-        return [*overrides]
+        return []
     source = make_loader(import_plugins(overrides, recorded=True))
     options = list_options(source)
     made = source.compose([part.input_line for part in given if is_choice(part, options)])
     files = [one for one in made.listed.defaults if one.config_path.startswith("experiment/")]
     choices = (word for file in files for word in _list_choices(file, made, source))
     values = (word for file in files for word in _list_values(read(file, source.repository), made))
-    return [*choices, *values, *overrides]
+    return [*choices, *values]
 
 
 def _list_choices(file: ResultDefault, made: Composition, source: Loader) -> Iterator[str]:

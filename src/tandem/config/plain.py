@@ -19,7 +19,7 @@ RAISED = re.compile(
     r"^\w+ raised while resolving interpolation: "
 )  # prefix of errors raised by a resolver
 
-FILLED_IN = ("choices", "overrides", "replaced")  # by the run itself
+FILLED_IN = ("choices", "inherited", "overrides", "replaced")  # by the run itself
 
 
 def to_plain(node: DictConfig | ListConfig | Any) -> Any:

@@ -111,9 +111,9 @@ def _read_record(folder: Path) -> DictConfig:
     with _as_a_run(folder):
         read_config(path)
         raw = present_config(yaml.load(path.read_bytes(), Loader=get_yaml_loader()))
-        cfg = OmegaConf.create(as_text(raw))  # a record holds no interpolation
-        kinds = {"plugins": ListConfig, "overrides": ListConfig, "choices": DictConfig}
-        for key, kind in kinds.items():
+        cfg = OmegaConf.create({"inherited": []} | as_text(raw))  # older records lack it
+        kinds = dict.fromkeys(("plugins", "overrides", "inherited"), ListConfig)
+        for key, kind in (kinds | {"choices": DictConfig}).items():
             if not isinstance(cfg[key], kind):
                 raise ValueError(f"{key} is no {kind.__name__.removesuffix('Config').lower()}")
         for group in CHOSEN:

@@ -15,7 +15,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from tandem.config import ConfigError, build, check, compose, trust
-from tandem.config.experiments import expand_experiment
+from tandem.config.experiments import shared_words
 from tandem.config.overrides import parse
 from tandem.config.plain import as_text, to_plain
 from tandem.contracts import facts_of
@@ -123,7 +123,7 @@ def warm_configuration(cfg: DictConfig) -> DictConfig:
             )
     alone = ("warm_start=null", "evaluation.every=null")  # the main run evaluates it
     with naming_warm_start():
-        return compose([*shared_overrides(cfg.overrides), *cfg.warm_start, *alone], recorded=True)
+        return compose([*shared_words(cfg), *cfg.warm_start, *alone], recorded=True)
 
 
 @contextmanager
@@ -208,7 +208,7 @@ def _train_warm(
     unfinished = folder.with_name(f"{folder.name}.{socket.gethostname()}-{os.getpid()}")
     shutil.rmtree(unfinished, ignore_errors=True)
     try:
-        train(start, unfinished, shared_overrides(cfg.overrides))
+        train(start, unfinished, shared_words(cfg))
         (unfinished / FILE).write_text(wanted.text, encoding="utf-8")
         publish(unfinished, folder)
     except BaseException as error:
@@ -237,12 +237,3 @@ def publish(unfinished: Path, folder: Path) -> None:
         if not folder.is_dir():  # otherwise another process finished the same weights first
             raise
         shutil.rmtree(unfinished)
-
-
-def shared_overrides(overrides: Sequence[str]) -> list[str]:
-    """The overrides that a warm start takes over from the main run."""
-    return [
-        part.input_line
-        for part in parse(expand_experiment(overrides))
-        if key_of(part.key_or_group.lstrip("+~").partition("@")[0]).shared
-    ]

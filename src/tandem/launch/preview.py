@@ -11,6 +11,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from tandem.config import build, check
+from tandem.config.experiments import record_overrides
 from tandem.config.plain import as_text
 from tandem.config.refusals import refusing
 from tandem.data import Data
@@ -93,7 +94,7 @@ def fill_in(cfg: DictConfig, run_dir: Path, overrides: Sequence[str]) -> None:
     if cfg.continue_from is not None:
         cfg.continue_from = str(follow_link(Path(cfg.continue_from)))
     if cfg.resume is None:
-        cfg.overrides = as_text(list(overrides))
+        record_overrides(cfg, overrides)
     elif length := [*filter(_sets_length, overrides)]:
         words = OmegaConf.to_container(cfg.overrides, resolve=False)
         cfg.overrides = [word for word in words if not _sets_length(word)] + as_text(length)

@@ -30,8 +30,9 @@ from tandem.compare.selection import Selection
 from tandem.compare.terminal import split_options
 from tandem.config import check, compose, trust
 from tandem.config.composition import conf_folder, import_plugins
+from tandem.config.experiments import record_overrides
 from tandem.config.overrides import parse
-from tandem.config.plain import as_text, to_plain
+from tandem.config.plain import to_plain
 from tandem.config.resume import list_confirmed
 from tandem.record.reading import runs
 from tandem.stop import INTERRUPTED
@@ -106,7 +107,7 @@ def check_recorded(overrides: Sequence[str]) -> DictConfig:
 
     cfg = compose(overrides, recorded=True)
     check(cfg)
-    cfg.overrides = as_text(list(overrides))
+    record_overrides(cfg, overrides)
     trust.refuse_unsaid(to_plain(cfg), recorded=True)
     for one in filter(None, (cfg, check_start(cfg, recorded=True))):
         trust.refuse_unsaid_folders(to_plain(one), own=compose([]).cache_dir)

@@ -156,7 +156,7 @@ def _present_value(key: str, value: Any) -> Any:
     match value:
         case Mapping():
             return present_config(value, f"{key}.")
-        case list() if key.partition(".")[0] in ("overrides", "replaced"):
+        case list() if key.partition(".")[0] in ("overrides", "inherited", "replaced"):
             return present_overrides(value)
         case str() if key.endswith("_target_"):
             return present_name(value)

@@ -143,6 +143,8 @@ class Settings:
     sweep_dir: str | None = field(metadata=key(**AT_HOME))
     # Words of the command line that started it.
     overrides: list[str] = field(metadata=key(**AT_HOME))
+    # Those that its experiment stood for when it began, for the warm start.
+    inherited: list[str] = field(metadata=key(**AT_HOME))
     cache_dir: str = field(metadata=key(**AT_HOME, shared=True, resumable=True))
     choices: Mapping[str, str | None] = field(metadata=key(**AT_HOME))  # group -> its option
     replaced: Mapping[str, list[str]] = field(metadata=key(**AT_HOME))  # numbers of replaced parts
