@@ -81,6 +81,18 @@ def test_what_is_typed_wins_over_the_study_in_both():
     assert start.choices.data == "sort_ladder" and start.data == run.data
 
 
+def test_numbers_of_the_study_for_data_that_the_warm_start_replaces_stay_with_the_run(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"prompt": "a", "answer": "b"}\n')
+    _, start = both(
+        "experiment=letters",
+        "data.held_out=12",
+        "warm_start=['algorithm=sft','data=jsonl','data.path=a.jsonl']",
+    )
+    assert (start.choices.data, start.data.path) == ("jsonl", "a.jsonl")
+    assert start.data.held_out == 12  # which was typed
+    assert start.model.lora == {"r": 4, "alpha": 8}
+
+
 def resume(run_dir, cfg, *left_out):
     plain = {key: x for key, x in to_plain(cfg).items() if key not in left_out}
     run_dir.mkdir()

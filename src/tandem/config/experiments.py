@@ -25,8 +25,14 @@ def record_overrides(cfg: DictConfig, overrides: Sequence[str]) -> None:
 
 
 def shared_words(cfg: DictConfig) -> list[str]:
-    """The recorded overrides that a warm start takes over, those of the experiment first."""
-    return shared_overrides([*cfg.inherited, *cfg.overrides])
+    """The recorded overrides that a warm start takes over, those of the experiment first.
+
+    Numbers that the experiment gives for a group are left out if the warm start chooses another
+    option of it.
+    """
+    chosen = {part.key_or_group for part in parse(cfg.warm_start)}
+    of_study = [word for word in cfg.inherited if word.lstrip("+~").partition(".")[0] not in chosen]
+    return shared_overrides([*of_study, *cfg.overrides])
 
 
 def shared_overrides(overrides: Sequence[str]) -> list[str]:
