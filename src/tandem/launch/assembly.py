@@ -176,10 +176,9 @@ def check_sight(policy: Policy, data: Data, settings: Settings) -> None:
 def check_episodes_with_images(request: Request, data: Data, settings: Settings) -> None:
     """Raise ConfigError for prompts with images whose later moves a server would sample."""
     world, chosen = request.environment, settings.choices
-    if world is None or request.sampling.engine is None:
-        return
+    served = world is not None and request.sampling.engine is not None
     shown = (prompt for prompt in chain.from_iterable(data.splits.values()) if prompt.images)
-    if any(world.parts[world.name_of(prompt)].max_turns > 1 for prompt in shown):
+    if served and any(world.parts[world.name_of(prompt)].max_turns > 1 for prompt in shown):
         raise ConfigError(
             f"rollout={chosen['rollout']} sees images of data={chosen['data']} in a first move "
             f"alone, and environment={chosen['environment']} has several; set rollout=local"
