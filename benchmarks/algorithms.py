@@ -108,8 +108,10 @@ def measure(words: tuple[str, ...], teacher: str | None) -> dict[str, object]:
     """One run: its points {samples, accuracy, reward}, CPU-seconds, commit and date, and why it
     ended if a guard ended it."""
     measured = commit_here()  # before others move it
+    taught_by = CACHE / f"{teacher}-{measured}"  # a teacher of older code is trained again
     if teacher is not None:
-        words = (*words, f"algorithm.teachers.folders={{others: {train_teacher(teacher)}}}")
+        train_teacher(teacher, taught_by)
+        words = (*words, f"algorithm.teachers.folders={{others: {taught_by}}}")
     with TemporaryDirectory() as folder:
         path, ended = Path(folder) / "run", {}
         try:
@@ -121,21 +123,14 @@ def measure(words: tuple[str, ...], teacher: str | None) -> dict[str, object]:
             "cpu_seconds": round(read_lines(path / "timing.jsonl")[-1]["time/cpu"], 1),
             "commit": measured,
             "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-            "overrides": [word.replace(str(folder_of(teacher)), "RUN") for word in words],
+            "overrides": [word.replace(str(taught_by), "RUN") for word in words],
         }
 
 
-def folder_of(teacher: str | None) -> Path:
-    """The run of a teacher: of this commit, so that it is not of older code than its students."""
-    return CACHE / f"{teacher}-{commit_here()}"
-
-
-def train_teacher(name: str) -> Path:
+def train_teacher(name: str, folder: Path) -> None:
     """The run that serves as teacher in distillation, trained once."""
-    folder = folder_of(name)
     if not (folder / "model").exists():
         tandem.train(*TEACHERS[name], "seed=0", f"run_dir={folder}")
-    return folder
 
 
 def points(lines: list[dict]) -> Iterator[dict[str, float]]:

@@ -53,11 +53,11 @@ def sections(checkout: Path | None, python: Path, *, rounds: int | None, save: b
 
 def compare(checkout: Path, python: Path, *, rounds: int) -> list[Report]:
     """Both programs without and with guidance."""
-    found = []
+    measured, found = commit_here(), []  # before others move it
     for name, scale in GUIDANCE.items():
         with tempfile.TemporaryDirectory() as folder:
             laps = take_turns(Path(folder), checkout, python, scale, rounds=rounds)
-        found.append(report(laps) | {"guidance": name, "flow_factory": head_of(checkout)})
+        found.append(report(laps, measured) | {"guidance": name, "flow_factory": head_of(checkout)})
     return found
 
 
@@ -116,11 +116,11 @@ def overrides(folder: Path, *, guidance: float, iterations: int) -> tuple[str, .
     )  # fmt: skip
 
 
-def report(laps: Laps) -> Report:
+def report(laps: Laps, measured: str) -> Report:
     rounds = list(zip(laps["tandem"], laps["flow_factory"], strict=True))
     return {
         "rounds": len(rounds),
-        "commit": commit_here(),
+        "commit": measured,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "rows": same_rows(laps),
         "cpu_s": {
