@@ -456,6 +456,16 @@ def test_a_service_that_speaks_no_http_is_no_server(tmp_path):
         assert not server.answers()
 
 
+def test_another_service_on_the_port_is_not_taken_for_the_server(tmp_path, port):
+    with HTTPServer(("127.0.0.1", port), Health) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        watcher = fake(tmp_path, port)
+        with pytest.raises(EngineUnavailable, match="another process listens on"):
+            watcher.start()
+        server.shutdown()
+    assert not start_engines(tmp_path)
+
+
 class Command:
     """A running `tandem engines` with two fake servers."""
 

@@ -7,8 +7,10 @@ import ctypes
 import http.client
 import os
 import signal
+import socket
 import subprocess
 import time
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -54,6 +56,12 @@ class EngineProcess:
             )
         self.since, self.is_up = time.monotonic(), False
 
+    def port_is_taken(self) -> bool:
+        where = urllib.parse.urlsplit(self.url)
+        with socket.socket() as trial:
+            trial.settimeout(PROBE)
+            return trial.connect_ex((where.hostname, where.port)) == 0
+
     def answers(self) -> bool:
         try:
             with DIRECT.open(f"{self.url}/health", timeout=PROBE):
@@ -88,7 +96,14 @@ class Watcher:
     say: Callable[[str], None]
 
     def start(self) -> None:
+        """Start all servers. Raises EngineUnavailable if a port is taken: what answers there would
+        pass for the server until that one ends."""
         for server in self.servers:
+            if server.port_is_taken():
+                raise EngineUnavailable(
+                    f"{server.url}: another process listens on this port; give a free one with "
+                    "port=, or port=0 for any"
+                )
             server.start()
 
     @property
