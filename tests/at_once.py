@@ -13,7 +13,7 @@ class AtOnce:
     full = MappingProxyType({})
     faults: ClassVar = defaultdict(Counter)  # none are counted
 
-    def begin(self, outputs, prompts, group, *, iteration=0):
+    def begin(self, outputs, prompts, group, *, iteration=0, faults=None):
         return partial(self, outputs, prompts)
 
     def pop_faults(self, *, judges: bool = False) -> dict[str, int]:

@@ -70,12 +70,13 @@ class Rewards:
         group: Tensor | None = None,
         *,
         iteration: int = 0,
+        faults: dict[bool, Counter[str]] | None = None,
     ) -> Callable[[], Scores]:
         """Start the rewards that wait for other machines or processes, each in its own thread.
 
         The function returned computes the others, waits for all, and gives the scores. `begin` may
         be called again before it: every reward keeps the order of these calls. `group`: [B] int64.
-        A judge may skip an `iteration`.
+        A judge may skip an `iteration`. `faults` counts what the scores lack; None: `self.faults`.
         """
         # Not in a thread, where the copy would wait for the sampler's queued work.
         outputs = [one.cpu() if isinstance(one, Tensor) else one for one in outputs]
@@ -99,6 +100,7 @@ class Rewards:
             {name: dict(zip(asked[name], calls[name](), strict=True)) for name in order},
             len(outputs),
             lost,
+            faults,
         )
 
     def sum(
@@ -106,9 +108,11 @@ class Rewards:
         verdicts: Mapping[str, Mapping[int, Verdict]],
         count: int,
         lost: Mapping[int, str] = MappingProxyType({}),
+        faults: dict[bool, Counter[str]] | None = None,
     ) -> Scores:
         """The scores of `count` samples from each reward's verdicts on its rows. `lost`: the reason
-        for each row whose environment failed; these have no score."""
+        for each row whose environment failed; these have no score. `faults`: as in `begin`."""
+        faults = self.faults if faults is None else faults
         if sys.stdout is None or sys.stdout.closed:
             raise lost_output(self.components)
         torch.set_default_dtype(self.dtype)  # as before, whatever a reward set
@@ -116,7 +120,7 @@ class Rewards:
         scored = torch.full((count,), not self.trained)
         failed = torch.zeros(count, dtype=torch.bool)
         failed[list(lost)] = True
-        self.faults[False].update(fault_of("environment", reason) for reason in lost.values())
+        faults[False].update(fault_of("environment", reason) for reason in lost.values())
         parts, judges = {}, {}
         for name, component in self.components.items():
             numbers, failures = [math.nan] * count, [False] * count
@@ -125,7 +129,7 @@ class Rewards:
                 if reason is None:
                     numbers[row] = number
                 else:
-                    self.faults[not trained][fault_of(name, reason)] += 1
+                    faults[not trained][fault_of(name, reason)] += 1
                     failures[row] = reason != ABSTAINED
             part = torch.tensor(numbers, dtype=torch.float32)
             (parts if trained else judges)[name] = part

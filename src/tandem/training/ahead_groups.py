@@ -19,7 +19,7 @@ from tandem.policies.language.records import Questions
 from tandem.policies.language.sampling import as_rollout
 from tandem.rewards import Rewards
 from tandem.training.ahead import Ticket
-from tandem.training.ahead_rows import Sampled, restore_group, score_apart
+from tandem.training.ahead_rows import Sampled, restore_group
 from tandem.training.batches import BatchPlan
 
 HERE = torch.device("cpu")  # device of rows until they are trained
@@ -69,18 +69,19 @@ class GroupSampler:
         with self.reading:
             rollout = as_rollout(asked, answers, self.policy.chat)
             rows = rollout.outputs, rollout.prompts, rollout.group
-            judged = self.rewards.begin(*rows, iteration=ticket.iteration)
+            # Not those of `rewards`, which an evaluation may read before the rows are trained.
+            faults = defaultdict(Counter)
+            judged = self.rewards.begin(*rows, iteration=ticket.iteration, faults=faults)
         given = torch.full_like(answers.tokens, engine.number)
         numbers = given if answers.version is None else answers.version
         versions = torch.zeros_like(numbers)
         for handover in numbers[rollout.mask].unique().tolist():
             versions[numbers == handover] = self.handed[handover]
-        faults = defaultdict(Counter)
         return Sampled(
             rollout=rollout,
             answers=answers,
             versions=versions,
-            scores=functools.cache(partial(score_apart, faults, self.rewards, judged)),
+            scores=functools.cache(judged),
             faults=faults,
         )
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from tandem.policies.language.records import Answers
-from tandem.rewards import Rewards
 from tandem.stop import Abandoned
 from tandem.training.ahead import Ticket
 from tandem.types import Rollout, Scores
@@ -32,18 +31,6 @@ class Sampled:
     scores: Callable[[], Scores]
     # As in `Rewards`: what these scores lack, once they are there.
     faults: dict[bool, Counter[str]] = field(default_factory=partial(defaultdict, Counter))
-
-
-def score_apart(
-    faults: dict[bool, Counter[str]], rewards: Rewards, judged: Callable[[], Scores]
-) -> Scores:
-    """The scores; `faults` counts those that are missing, and `rewards`, which an evaluation may
-    read before the rows are trained, does not."""
-    own, rewards.faults = rewards.faults, faults
-    try:
-        return judged()
-    finally:
-        rewards.faults = own
 
 
 def group_tensors(ticket: Ticket, rows: Sequence[Sampled]) -> Iterator[tuple[str, Tensor]]:

@@ -58,7 +58,7 @@ class Lengths(AtOnce):
     def __init__(self):
         self.begun, self.lock = 0, threading.Lock()
 
-    def begin(self, outputs, prompts, group, *, iteration=0):
+    def begin(self, outputs, prompts, group, *, iteration=0, faults=None):
         with self.lock:
             self.begun += 1
         return super().begin(outputs, prompts, group)
@@ -259,7 +259,7 @@ def test_what_a_thread_raises_ends_the_run_when_it_asks_next(folder, tmp_path):
         go(loop, 1)
         loop.source.threads.finish()
 
-        def broken(*_, iteration):
+        def broken(*_, iteration, faults):
             raise ZeroDivisionError("of a reward")
 
         loop.rewards.begin = broken
