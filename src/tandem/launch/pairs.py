@@ -17,10 +17,9 @@ from tandem.policies.flow.records import FlowSampling
 from tandem.policies.language.records import Sampling
 from tandem.policies.language.token_policy import TokenPolicy
 from tandem.record import durable, jsonl
-from tandem.types import Prompt
+from tandem.types import Admission, Prompt, split_refused
 
 SIDES = ("chosen", "rejected")
-Admission = tuple[list[Prompt], list[tuple[Prompt, str]]]  # admitted; left out, with reasons
 
 
 def complete_pairs(policy: TokenPolicy, data: Data, file: Path, seed: int) -> Data:
@@ -103,10 +102,7 @@ def admit_pairs(policy: Policy, pairs: Sequence[Prompt]) -> Admission:
     for examples in zip(*(pair.sides for pair in pairs), strict=True):
         for pair, reason in policy.admit_answered(examples)[1]:
             reasons.setdefault(pair.id, reason)
-    return (
-        [pair for pair in pairs if pair.id not in reasons],
-        [(pair, reasons[pair.id]) for pair in pairs if pair.id in reasons],
-    )
+    return split_refused(pairs, [reasons.get(pair.id) for pair in pairs])
 
 
 def admit_mismatched(policy: Policy, pairs: Sequence[Prompt]) -> Admission:

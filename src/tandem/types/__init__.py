@@ -34,11 +34,13 @@ from tandem.types.sample import (
     SEGMENTS,
     TEXT,
     WRITTEN,
+    Admission,
     Picture,
     Prompt,
     Rollout,
     Scores,
     is_film,
+    split_refused,
 )
 
 __all__ = [
@@ -49,6 +51,7 @@ __all__ = [
     "SEGMENTS",
     "TEXT",
     "WRITTEN",
+    "Admission",
     "CoupledBatch",
     "DecoupledBatch",
     "Evidence",
@@ -70,6 +73,7 @@ __all__ = [
     "is_film",
     "map_fields",
     "pad_steps",
+    "split_refused",
     "take",
     "taught_steps",
     "widen",

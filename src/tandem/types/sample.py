@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -89,6 +89,16 @@ class Prompt:
             replace(self, answer=self.chosen, media=self.chosen_media),
             replace(self, answer=self.rejected, media=self.rejected_media),
         )
+
+
+Admission = tuple[list[Prompt], list[tuple[Prompt, str]]]  # accepted; refused, with reasons
+
+
+def split_refused(prompts: Sequence[Prompt], reasons: Iterable[str | None]) -> Admission:
+    """The prompts without a reason to refuse them, and the others with theirs."""
+    judged = list(zip(prompts, reasons, strict=True))
+    kept = [prompt for prompt, reason in judged if reason is None]
+    return kept, [(prompt, reason) for prompt, reason in judged if reason is not None]
 
 
 # Segments of a text-then-image sample; `segment` is the index in this list.

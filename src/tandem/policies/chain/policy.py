@@ -23,12 +23,11 @@ from tandem.policies.chain.records import (
     with_instruction,
     with_original_prompts,
 )
-from tandem.policies.flow.admission import Split
 from tandem.policies.flow.policy import FlowPolicy
 from tandem.policies.language.policy import LanguagePolicy
 from tandem.policies.language.records import Description
 from tandem.policies.request import Request
-from tandem.types import PICTURE, TEXT, Evidence, Prompt, Rollout
+from tandem.types import PICTURE, TEXT, Admission, Evidence, Prompt, Rollout
 
 ALONE = frozenset({"values", "old_values", "new_reference"})  # not supported for a pair
 
@@ -175,19 +174,21 @@ class ChainPolicy(PairedPolicy):
         parts = part(rollout)
         return sum(policy.row_cost(parts[name]) for name, policy in self.parts.items())
 
-    def admit(self, prompts: Sequence[Prompt], samplings: Sequence[ChainSampling] = ()) -> Split:
+    def admit(
+        self, prompts: Sequence[Prompt], samplings: Sequence[ChainSampling] = ()
+    ) -> Admission:
         """Prompts that the language model accepts, and the flow model whatever text is written, and
         the others with a reason."""
         told = [self.with_instruction(prompt) for prompt in prompts]
-        split = self.text.admit(told, [one.text for one in samplings])
-        kept, dropped = with_original_prompts(prompts, split)
+        judged = self.text.admit(told, [one.text for one in samplings])
+        kept, dropped = with_original_prompts(prompts, judged)
         unwritten = [picture_prompt(prompt, "") for prompt in kept]
         _, refused = self.picture.admit(
             unwritten, [one.picture for one in samplings], written=False
         )
         return drop_refused(kept, dropped, refused)
 
-    def admit_answered(self, examples: Sequence[Prompt]) -> Split:
+    def admit_answered(self, examples: Sequence[Prompt]) -> Admission:
         """Demonstrations that have both a text and a picture, and the others with a reason."""
         told = [self.with_instruction(example) for example in examples]
         kept, dropped = with_original_prompts(examples, self.text.admit_answered(told))

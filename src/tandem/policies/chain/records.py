@@ -15,7 +15,6 @@ from torch import Tensor
 
 from tandem import rng
 from tandem.contracts import at_least
-from tandem.policies.flow.admission import Split
 from tandem.policies.flow.records import FlowSample, FlowSampling
 from tandem.policies.language.records import Sampling, TokenSample
 from tandem.types import (
@@ -23,11 +22,13 @@ from tandem.types import (
     SEGMENTS,
     TEXT,
     WRITTEN,
+    Admission,
     Evidence,
     Prompt,
     Rollout,
     map_fields,
     pad_steps,
+    split_refused,
     take,
 )
 
@@ -219,8 +220,8 @@ def _or_zeros(value: Tensor | None, mask: Tensor) -> Tensor:
     return torch.zeros_like(mask, dtype=torch.float32) if value is None else value
 
 
-def with_original_prompts(prompts: Sequence[Prompt], judged: Split) -> Split:
-    """A split of instructed prompts, in terms of the original prompts."""
+def with_original_prompts(prompts: Sequence[Prompt], judged: Admission) -> Admission:
+    """An admission of instructed prompts, in terms of the original prompts."""
     own = {prompt.id: prompt for prompt in prompts}
     kept, dropped = judged
     return [own[one.id] for one in kept], [(own[one.id], why) for one, why in dropped]
@@ -230,11 +231,11 @@ def drop_refused(
     kept: Sequence[Prompt],
     dropped: Sequence[tuple[Prompt, str]],
     refused: Sequence[tuple[Prompt, str]],
-) -> Split:
-    """A split without the prompts whose pictures were refused."""
+) -> Admission:
+    """An admission without the prompts whose pictures were refused."""
     reasons = {prompt.id: why for prompt, why in refused}
-    left = [(one, reasons[one.id]) for one in kept if one.id in reasons]
-    return [one for one in kept if one.id not in reasons], [*dropped, *left]
+    painted, left = split_refused(kept, [reasons.get(one.id) for one in kept])
+    return painted, [*dropped, *left]
 
 
 def flatten_segments(owned: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Tensor]:

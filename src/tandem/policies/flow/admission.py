@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from torch import Tensor
 
@@ -22,15 +22,6 @@ from tandem.policies.flow.adapter import (
 from tandem.policies.flow.embeddings import PromptEmbeddingCache
 from tandem.policies.flow.records import FlowSampling
 from tandem.types import Prompt
-
-Split = tuple[list[Prompt], list[tuple[Prompt, str]]]
-
-
-def split(prompts: Sequence[Prompt], refuse: Callable[[Prompt], str | None]) -> Split:
-    """The accepted prompts, and the refused ones with the reason."""
-    judged = [(prompt, refuse(prompt)) for prompt in prompts]
-    kept = [prompt for prompt, reason in judged if reason is None]
-    return kept, [(prompt, reason) for prompt, reason in judged if reason is not None]
 
 
 def guidance_setting(

@@ -19,7 +19,6 @@ from tandem.policies.engines.answer_checks import check_tensors
 from tandem.policies.engines.weight_sync import WeightSync
 from tandem.policies.flow import admission
 from tandem.policies.flow.adapter import Adapter
-from tandem.policies.flow.admission import Split
 from tandem.policies.flow.embeddings import PromptEmbeddingCache
 from tandem.policies.flow.engine import (
     CheckedPictures,
@@ -41,7 +40,7 @@ from tandem.policies.flow.sizes import crop, sample_by_size
 from tandem.policies.flow.snapshots import reads_reference
 from tandem.policies.flow.velocity_model import cost_of_points
 from tandem.policies.request import Request
-from tandem.types import Prompt, Rollout
+from tandem.types import Admission, Prompt, Rollout, split_refused
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -111,7 +110,7 @@ class PicturePolicy(Policy):
         samplings: Sequence[FlowSampling] = (),
         *,
         written: bool = True,
-    ) -> Split:
+    ) -> Admission:
         """The prompts that work with the policy's own sampling and with these, now encoded, and
         the others with the reason. `written`: they have their texts, which a chain writes later."""
         for sampling in samplings:
@@ -121,17 +120,17 @@ class PicturePolicy(Policy):
         admission.check_guidance(self.adapter, setting, path=self.path)
         rule = admission.refuse if written else admission.refuse_unwritten
         refuse = partial(rule, library=self.library, guided_by=setting)
-        kept, dropped = admission.split(prompts, refuse)
+        kept, dropped = split_refused(prompts, map(refuse, prompts))
         self.asks_sizes |= any(prompt.size is not None for prompt in kept)
         if written:
             inputs = self.library.inputs(kept, guided=setting is not None)
             self.library.prepare(inputs, self.device)
         return kept, dropped
 
-    def admit_answered(self, examples: Sequence[Prompt]) -> Split:
+    def admit_answered(self, examples: Sequence[Prompt]) -> Admission:
         """The demonstrations with a picture of the right size, and the others with the reason."""
         refuse = partial(admission.refuse_picture, adapter=self.adapter)
-        shown, without = admission.split(examples, refuse)
+        shown, without = split_refused(examples, map(refuse, examples))
         kept, dropped = self.admit(shown)
         return kept, without + dropped
 

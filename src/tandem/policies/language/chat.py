@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tandem.contracts.bounds import values_of
-from tandem.types import Picture, Prompt
-
-Admitted = tuple[list[Prompt], list[tuple[Prompt, str]]]  # the others with the reason
+from tandem.types import Admission, Picture, Prompt, split_refused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,21 +141,20 @@ class Chat:
         """Text with special tokens, which a stop string may contain."""
         return self.tokenizer.batch_decode(rows, skip_special_tokens=False)
 
-    def admit(self, prompts: Sequence[Prompt], limit: int | None) -> Admitted:
+    def admit(self, prompts: Sequence[Prompt], limit: int | None) -> Admission:
         """Prompts that can be answered, and the others with a reason. limit: in tokens."""
-        refused = [(prompt, self.refusal(prompt)) for prompt in prompts]
-        spoken = [prompt for prompt, reason in refused if reason is None]
+        spoken, refused = split_refused(prompts, map(self.refusal, prompts))
         unknown = self.unknown  # looked up once: tokenizers are slow
         faults = [
             self.strange(self.text(p), unknown) if unknown in ids else fault(ids, limit)
             for p, ids in zip(spoken, self.encode(spoken), strict=True)
         ]
-        judged = [pair for pair in refused if pair[1] is not None]
-        return split([*judged, *zip(spoken, faults, strict=True)])
+        kept, dropped = split_refused(spoken, faults)
+        return kept, refused + dropped
 
     def admit_answered(
         self, examples: Sequence[Prompt], limit: int | None, room: int | None
-    ) -> Admitted:
+    ) -> Admission:
         """`admit`, where prompt, answer and end token together may have `room` tokens."""
         kept, dropped = self.admit(examples, limit)
         texts = [self.answer(example) for example in kept]
@@ -166,7 +163,8 @@ class Chat:
         said = "has {} tokens with its answer, more than the model's limit of {}"
         long = [said.format(n, room) if room is not None and n > room else None for n in totals]
         faults = [own or over for own, over in zip(self.faults(texts, shown), long, strict=True)]
-        return split([*dropped, *zip(kept, faults, strict=True)])
+        fits, unfit = split_refused(kept, faults)
+        return fits, dropped + unfit
 
     def faults(self, answers: Sequence[str], ids: Sequence[Sequence[int]]) -> list[str | None]:
         """Why each answer cannot be trained: it would teach the unknown token. None: it can."""
@@ -202,12 +200,6 @@ class Chat:
 
     def ends(self, configured: int | Sequence[int] | None) -> tuple[int, ...]:
         return list_ends(self.tokenizer, configured)
-
-
-def split(judged: Sequence[tuple[Prompt, str | None]]) -> Admitted:
-    """The prompts without a fault, and the others with theirs."""
-    kept = [prompt for prompt, reason in judged if reason is None]
-    return kept, [(prompt, reason) for prompt, reason in judged if reason is not None]
 
 
 def list_ends(tokenizer: Any, configured: int | Sequence[int] | None) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ from tandem.policies.language.bridge import Bridge
 from tandem.policies.language.courses import Course, Limits, as_rollout
 from tandem.policies.language.records import Questions, Sampling
 from tandem.policies.language.waves import Wave
-from tandem.types import Prompt, Rollout
+from tandem.types import Admission, Prompt, Rollout
 
 log = logging.getLogger(__name__)
 
@@ -55,9 +55,7 @@ class Episodes:
             examples, bridge=self.bridge, group=group, positions=self.positions
         )
 
-    def admit_answered(
-        self, examples: Sequence[Prompt], limit: int | None
-    ) -> tuple[list[Prompt], list[tuple[Prompt, str]]]:
+    def admit_answered(self, examples: Sequence[Prompt], limit: int | None) -> Admission:
         """Demonstrations that fit, and the others with a reason."""
         return shown_episodes.admit(
             examples, bridge=self.bridge, limit=limit, positions=self.positions

@@ -11,10 +11,10 @@ from torch import Tensor
 from tandem.environments import Environment, Mixture
 from tandem.policies.engines.protocol import Engine
 from tandem.policies.language.bridge import Bridge
-from tandem.policies.language.chat import Admitted, Chat
+from tandem.policies.language.chat import Chat
 from tandem.policies.language.episodes import Episodes
 from tandem.policies.language.records import Questions
-from tandem.types import Prompt, Rollout, concat, take
+from tandem.types import Admission, Prompt, Rollout, concat, take
 
 Ask = Callable[[Sequence[Prompt], Sequence[int]], Questions]  # (prompts, their slots)
 
@@ -69,7 +69,7 @@ class MixedEpisodes:
             rows += places
         return in_order(parts, rows)
 
-    def admit_answered(self, examples: Sequence[Prompt], limit: int | None) -> Admitted:
+    def admit_answered(self, examples: Sequence[Prompt], limit: int | None) -> Admission:
         """Demonstrations that fit, and the others with a reason."""
         kept: list[Prompt] = []
         dropped: list[tuple[Prompt, str]] = []

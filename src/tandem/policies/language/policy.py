@@ -36,7 +36,7 @@ from tandem.policies.language.token_policy import FILLED, TokenPolicy
 from tandem.policies.lora import Lora
 from tandem.policies.quantization import Quantization
 from tandem.policies.request import Request
-from tandem.types import Evidence, Prompt, Rollout
+from tandem.types import Admission, Evidence, Prompt, Rollout
 
 __all__ = ["Description", "LanguagePolicy", "Sampling", "TokenSample"]
 
@@ -234,9 +234,7 @@ class LanguagePolicy(TokenPolicy):
             return padded_cost(rollout.sample, places).clamp(min=1)
         return rollout.sample.prompt_length + rollout.length
 
-    def admit_answered(
-        self, examples: Sequence[Prompt]
-    ) -> tuple[list[Prompt], list[tuple[Prompt, str]]]:
+    def admit_answered(self, examples: Sequence[Prompt]) -> Admission:
         """Demonstrations that fit with their answers, and the others with a reason."""
         limit = self.sampling.max_prompt_tokens
         if self.episodes is not None:

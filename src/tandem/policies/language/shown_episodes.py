@@ -13,7 +13,7 @@ from tandem.policies.language.bridge import Bridge
 from tandem.policies.language.courses import WORLD
 from tandem.policies.language.message_frames import Unreadable, count_marks
 from tandem.policies.language.sampling import before, check_length, pack, right_padded
-from tandem.types import Prompt, Rollout
+from tandem.types import Admission, Prompt, Rollout, split_refused
 
 
 @dataclass(slots=True)
@@ -106,7 +106,7 @@ def encode(
 
 def admit(
     examples: Sequence[Prompt], *, bridge: Bridge, limit: int | None, positions: int | None
-) -> tuple[list[Prompt], list[tuple[Prompt, str]]]:
+) -> Admission:
     """Demonstrations that fit, and the others with a reason. limit: tokens of a prompt."""
     questions = [question_of(example) for example in examples]
     asked, refused = bridge.chat.admit(questions, limit)
@@ -114,18 +114,15 @@ def admit(
     lengths = dict(
         zip([prompt.id for prompt in asked], map(len, bridge.chat.encode(asked)), strict=True)
     )
-    kept, dropped = [], []
+    faults = []
     for example in examples:
         moves = [move for _, move in turns_of(example)]
         strange = bridge.chat.faults(moves, bridge.chat.encode_answers(moves))
         reason = next(filter(None, [reasons.get(example.id), *strange]), None)
         if reason is None:
             reason = refuse_moves(example, lengths[example.id], bridge, positions)
-        if reason is None:
-            kept.append(example)
-        else:
-            dropped.append((example, reason))
-    return kept, dropped
+        faults.append(reason)
+    return split_refused(examples, faults)
 
 
 def refuse_moves(example: Prompt, length: int, bridge: Bridge, positions: int | None) -> str | None:

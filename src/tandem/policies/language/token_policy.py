@@ -43,7 +43,7 @@ from tandem.policies.weights import (
     parameter_groups,
     warn_of_rounding,
 )
-from tandem.types import Prompt, Rollout
+from tandem.types import Admission, Prompt, Rollout
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -183,9 +183,7 @@ class TokenPolicy(EngineMixin):
         with lend(self.reference.model, self.device, **own), gather_all(self.reference.weights):
             return self.reference.in_parts(rollout.sample, rollout.mask).logp
 
-    def admit(
-        self, prompts: Sequence[Prompt], samplings: Sequence[Sampling] = ()
-    ) -> tuple[list[Prompt], list[tuple[Prompt, str]]]:
+    def admit(self, prompts: Sequence[Prompt], samplings: Sequence[Sampling] = ()) -> Admission:
         """Prompts that fit the policy's own sampling and all of `samplings`, and the others with a
         reason."""
         every = [self.sampling, *samplings]

@@ -36,7 +36,7 @@ from tandem.policies.masked.states import path
 from tandem.policies.masked.unmasking import Unmasker
 from tandem.policies.quantization import Quantization
 from tandem.policies.request import Request
-from tandem.types import Evidence, Prompt, Rollout
+from tandem.types import Admission, Evidence, Prompt, Rollout
 
 VALUES = frozenset({"old_logp", "ref_logp", "old_kl_to_ref", "key"})
 OF_STEPS = frozenset({"behaviour_logp", "entropy", "likeliest"})  # need the sampler's own steps
@@ -226,9 +226,7 @@ class MaskedPolicy(TokenPolicy):
         with swap_weights(live, self.sampled) if "old_logp" in asked else nullcontext():
             return super().complete(renewed, frozenset(asked))
 
-    def admit_answered(
-        self, examples: Sequence[Prompt]
-    ) -> tuple[list[Prompt], list[tuple[Prompt, str]]]:
+    def admit_answered(self, examples: Sequence[Prompt]) -> Admission:
         """Demonstrations whose answers fit into the positions, and the others with a reason."""
         kept, dropped = self.admit(examples)
         fits, long = self.rows.admit_answered(kept, self.sampling.max_new_tokens)

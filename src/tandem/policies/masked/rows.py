@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from tandem import rng
-from tandem.policies.language.chat import Chat, split
+from tandem.policies.language.chat import Chat
 from tandem.policies.language.sampling import before, pack
 from tandem.policies.masked.records import MaskedSample, Trailing
 from tandem.policies.masked.unmasking import Unmasked
-from tandem.types import Prompt, Rollout
+from tandem.types import Admission, Prompt, Rollout, split_refused
 
 GOLDEN = 0.6180339887498949  # its multiples mod 1 are spread evenly over [0, 1)
 HIDDEN, ENDED = "░", "·"  # a hidden position, and one at or after the end of an answer
@@ -98,9 +98,7 @@ class MaskedRows:
         rollout = self.rollout(examples, self.chat.encode(examples), given, noise)
         return replace(rollout, outputs=tuple(texts))
 
-    def admit_answered(
-        self, examples: Sequence[Prompt], positions: int
-    ) -> tuple[list[Prompt], list[tuple[Prompt, str]]]:
+    def admit_answered(self, examples: Sequence[Prompt], positions: int) -> Admission:
         """Demonstrations whose answers fit into the positions, and the others with a reason."""
         texts = [self.chat.answer(example) for example in examples]
         shown = self.chat.encode_answers(texts)
@@ -108,7 +106,7 @@ class MaskedRows:
         long = [said.format(len(own), positions) if len(own) > positions else None for own in shown]
         strange = self.chat.faults(texts, shown)
         faults = [one or other for one, other in zip(strange, long, strict=True)]
-        return split([*zip(examples, faults, strict=True)])
+        return split_refused(examples, faults)
 
     def describe_steps(self, rollout: Rollout, row: int) -> list[str]:
         """The answer after each step that wrote something, with hidden positions marked."""
