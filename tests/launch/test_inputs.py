@@ -97,6 +97,22 @@ def test_a_warm_start_without_a_row_to_imitate_is_refused_in_a_dry_run(rows, tmp
         preview(compose(words), tmp_path / "run", words)
 
 
+def test_a_source_without_a_teacher_is_refused_before_the_run(rows):
+    def read(folders, *more):
+        words = [*ROWS, rows(10, answered=10), "algorithm=opd", *more]
+        read_inputs(compose([*words, f"algorithm.teachers.folders={{{folders}}}"]))
+
+    with pytest.raises(ConfigError) as refused:
+        read("maze: x, sort: y")
+    assert str(refused.value) == (
+        "algorithm.teachers.folders={maze: ..., sort: ...} has no teacher for prompts of rows; add "
+        "rows: RUN, or others: RUN for every other source"
+    )
+    read("maze: x, rows: y")
+    read("maze: x, others: y")
+    read("maze: x, sort: y", "evaluate=true")  # which asks no teacher
+
+
 def test_the_algorithm_is_built_once_for_all_checks_of_the_data(monkeypatch, rows):
     built = []
     monkeypatch.setattr("tandem.launch.inputs.build", lambda x: built.append(x) or build(x))

@@ -15,6 +15,7 @@ from tandem.config.refusals import refusing
 from tandem.config.targets import resolve
 from tandem.contracts import facts_of
 from tandem.data import Data
+from tandem.policies.teachers import rows_by_teacher
 from tandem.record.terminal import starting
 from tandem.rewards.result import attempt, describe, place_of
 
@@ -47,6 +48,8 @@ def read_inputs(cfg: DictConfig) -> Data | None:
     check_split(data, algorithm, cfg)
     reading = {name for name, one in rewards.items() if "answer" in facts_of(one.function).reads}
     check_answers(data, reading, algorithm, cfg)
+    if not cfg.evaluate:
+        check_sources(data, algorithm)
     return data
 
 
@@ -113,6 +116,15 @@ def check_answers(data: Data, reading: Set[str], algorithm: Algorithm, cfg: Dict
             f"reward={min(lacking[0])} reads the answer of a prompt, but {len(lacking)} of "
             f"{len(data.train)} prompts of data={cfg.choices.data} have none; {FIELDS}"
         )
+
+
+def check_sources(data: Data, algorithm: Algorithm) -> None:
+    """Raise ConfigError for prompts to train on whose source has no teacher, if others have one."""
+    if algorithm.teachers is None:
+        return
+    prompts = data.splits[training_split(algorithm.needs)]
+    with refusing():
+        [*rows_by_teacher(prompts, algorithm.teachers.folders)]
 
 
 def must_be_downloaded(cfg: DictConfig) -> bool:

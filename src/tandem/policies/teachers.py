@@ -61,7 +61,8 @@ def weights_of(folder: str) -> Path:
 def rows_by_teacher(
     prompts: Sequence[Prompt], sources: Collection[str]
 ) -> Iterator[tuple[str, list[int]]]:
-    """Each source that teaches some of the prompts, with the indices of those prompts."""
+    """Each source that teaches some of the prompts, with the indices of those prompts. Raises
+    ValueError for a prompt without a teacher."""
     chosen = [_teacher_of(prompt, sources) for prompt in prompts]
     for source in dict.fromkeys(chosen):
         yield source, [place for place, other in enumerate(chosen) if other == source]
@@ -72,8 +73,9 @@ def _teacher_of(prompt: Prompt, sources: Collection[str]) -> str:
     names = (prompt.source, prompt.source.partition("/")[0], OTHERS)
     found = next((name for name in names if name in sources), None)
     if found is None:
+        named = ", ".join(f"{source}: ..." for source in sorted(sources))
         raise ValueError(
-            f"prompts of {prompt.source} have no teacher: algorithm.teachers.folders has "
-            f"{', '.join(sources)}; add a folder for this source, or one for {OTHERS}"
+            f"algorithm.teachers.folders={{{named}}} has no teacher for prompts of "
+            f"{prompt.source}; add {prompt.source}: RUN, or {OTHERS}: RUN for every other source"
         )
     return found

@@ -84,7 +84,9 @@ def test_each_source_has_the_teacher_of_its_most_particular_name(tmp_path):
         alone = taught(others=folders[source]).complete(rollout, NEEDS).teacher_logp
         rows = slice(2 * row, 2 * row + 2)
         assert_close(together[rows], alone[rows], atol=1e-6, rtol=0)
-    with pytest.raises(ValueError, match=r"prompts of sums have no teacher: .* has sort;"):
+    with pytest.raises(
+        ValueError, match=r"folders=\{sort: \.\.\.\} has no teacher for prompts of sums; add"
+    ):
         taught(sort=folders["sort"]).complete(rollout, NEEDS)
 
 
