@@ -22,6 +22,8 @@ K1 = (
     "algorithm/kl=auto, or algorithm/kl=in_reward, which takes k1 from the reward"
 )
 
+NO_KL = "a coefficient of 0 leaves the KL out; set algorithm.kl.coef=0"
+
 # Detected from the keys and options of the YAML files, without torch.
 MISSPELT = {
     "sede=1": "unknown key 'sede': did you mean 'seed'?",
@@ -162,7 +164,13 @@ MISSPELT = {
         "unknown key 'rollout.steps': it belongs to rollout=denoise, not to the chosen option"
     ),
     "reward=[length,length]": "reward=[length,length]: length is given 2 times",
-    "algorithm=null": "algorithm=null: write ~algorithm to leave it out",
+    "algorithm=null": "algorithm is missing: choose one of the options of conf/algorithm",
+    "algorithm/loss=null": (
+        "algorithm/loss=null: choose one of its options; ~algorithm/loss leaves out an optional one"
+    ),
+    "algorithm/kl=null": f"algorithm/kl=null: {NO_KL}",
+    "algorithm/kl=none": f"algorithm/kl=none: {NO_KL}",
+    "~algorithm/kl": f"~algorithm/kl: {NO_KL}",
     "algorithm=grpo,dapo": "algorithm=grpo,dapo: several values need -m (a sweep)",
     "reward=length,exact_match": (
         "reward=length,exact_match: several values need -m (a sweep), or reward=[a,b] (together)"

@@ -87,8 +87,8 @@ def _compose(given: Sequence[Override], compose: Compose, *, recorded: bool) -> 
     options = list_options(source)
     choices = [part for part in given if is_choice(part, options)]
     for choice in choices:
-        refuse_wrong_choice(choice, options)
         refuse_leaving_out(choice, source.repository.load_config("config"))
+        refuse_wrong_choice(choice, options)
     with _reword_errors(choices):
         made = compose_choices(source, choices, compose)
     refuse_foreign_recipe(made, source, options)

@@ -109,6 +109,7 @@ RIGHT = (
     "match of a pattern) or reward=math_verify (mathematically equal)"
 )
 TRAINER = "trainer=auto takes a GPU if there is one, trainer=ddp or fsdp2 all of them"
+NO_KL = "a coefficient of 0 leaves the KL out; set algorithm.kl.coef=0"
 # Options that are deliberately missing -> the reason, and what to set.
 NOT_OFFERED: Mapping[str, str] = {
     "trainer=gpu": TRAINER,
@@ -116,6 +117,8 @@ NOT_OFFERED: Mapping[str, str] = {
     "reward=accuracy": RIGHT,
     "reward=correctness": RIGHT,
     "reward=math": RIGHT,
+    "algorithm/kl=null": NO_KL,
+    "algorithm/kl=none": NO_KL,
     "algorithm/kl=k1": (
         "as a term of the loss k1 has a gradient of mean 0, so it is noise; set "
         "algorithm/kl=auto, or algorithm/kl=in_reward, which takes k1 from the reward"

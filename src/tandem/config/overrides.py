@@ -22,7 +22,7 @@ from hydra.plugins.config_source import ConfigSource
 
 from tandem.config.files import Read
 from tandem.config.meant import is_path, suggest
-from tandem.config.names import ConfigError, nearest, unknown
+from tandem.config.names import NOT_OFFERED, ConfigError, nearest, unknown
 from tandem.config.own_targets import conf_folder
 from tandem.contracts.bounds import values_of
 from tandem.settings.renamed import present_override
@@ -123,19 +123,25 @@ def refuse_wrong_choice(override: Override, menu: Menu) -> None:
 
 
 def refuse_leaving_out(choice: Override, whole: Read) -> None:
-    """Raise for leaving out a group that every run needs. `whole`: conf/config.yaml, which chooses
-    its option and has no `{}` for it."""
+    """Raise for leaving out, by ~ or null, a group that every run needs. `whole`: conf/config.yaml,
+    which chooses its option and has no `{}` for it."""
     group = choice.key_or_group
+    if not choice.is_delete() and choice.value() is not None:
+        return
+    if (reason := NOT_OFFERED.get(f"{group}=null")) is not None:
+        raise ConfigError(f"{choice.input_line}: {reason}")
     chosen = [one for one in whole.defaults_list if isinstance(one, GroupDefault)]
     has_one = any(one.group == group and one.value and not one.optional for one in chosen)
-    if choice.is_delete() and has_one and whole.plain.get(group) != {}:
+    if has_one and whole.plain.get(group) != {}:
         raise ConfigError(f"{group} is missing: choose one of the options of conf/{group}")
 
 
 def refuse_wrong_options(group: str, chosen: object, menu: Menu) -> None:
     """Raise ConfigError for an option that the group does not have."""
     if chosen is None:
-        raise ConfigError(f"{group}=null: write ~{group} to leave it out")
+        raise ConfigError(
+            f"{group}=null: choose one of its options; ~{group} leaves out an optional one"
+        )
     options = [*menu[group], *(f"{sub}/{o}" for sub, o in _below(group, menu))]
     if group == "algorithm":  # a loss is also an algorithm, with the usual parts
         options += menu["algorithm/loss"]
