@@ -115,9 +115,25 @@ def strategy(source, prompts):
 def test_metrics_of_a_sampling_strategy_are_records(plugin, value, kind):
     said = words_of(plugin(LOGGED.replace("VALUE", value)), "algorithm/sampling_strategy=strategy")
     assert said == (
-        f"sampling strategy strategy at wrong.py:4 logs actor/x as a {kind}; log a record of "
-        "tandem.metrics, such as masked_mean(x, rollout.mask)"
+        f"source.log: actor/x is a {kind}; log a record of tandem.metrics, such as "
+        "masked_mean(x, rollout.mask)"
     )
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "fault"),
+    [
+        ("0.5", "0.25", "is a float; log a record of tandem.metrics, such as masked_mean("),
+        ("Max(scores.total.max())", "0.25", "is a float; log a record of tandem.metrics, "),
+        ("Max(scores.total.max())", "Min(scores.total.min())", "is a Max, and then a Min; log "),
+    ],
+)
+def test_what_is_logged_twice_in_an_iteration_is_one_kind_of_record(plugin, first, second, fault):
+    line = '    source.log({"actor/x": VALUE})\n'
+    text = LOGGED.replace(line, line.replace("VALUE", first) + line.replace("VALUE", second))
+    text = f"from tandem.metrics import Max, Min\n{text}"
+    said = words_of(plugin(text), "algorithm/sampling_strategy=strategy")
+    assert said.startswith(f"source.log: actor/x {fault}")
 
 
 ELSEWHERE = """

@@ -108,6 +108,23 @@ def refuse_other_metrics(measure: Callable | None, *records: object) -> None:
             raise wrong_value(measure, value, want)
 
 
+def refuse_other_records(logged: Mapping[str, object], known: Mapping[str, Metric]) -> None:
+    """Raise WrongOutput for a logged value that is no record of `tandem.metrics`, or another kind
+    of record than the `known` one of its name, with which it cannot be joined."""
+    for name, value in logged.items():
+        kind, before = type(value), type(known.get(name, value))
+        if not isinstance(value, Metric):
+            raise WrongOutput(
+                f"source.log: {name} is a {kind.__name__}; log a record of tandem.metrics, such as "
+                "masked_mean(x, rollout.mask)"
+            )
+        if kind is not before:
+            raise WrongOutput(
+                f"source.log: {name} is a {before.__name__}, and then a {kind.__name__}; log one "
+                "kind under one name"
+            )
+
+
 def statistics_by(find: Callable, rows: Record | Summary) -> Tensor:
     """The statistics that a function finds in all rows of an update: [B, T], or [B, T, ...].
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +12,6 @@ from tandem.contracts.inner_parts import ask_unwritten
 from tandem.contracts.outputs import WIDE, refuse_name
 from tandem.contracts.parts import place_of
 from tandem.contracts.wrong_output import WrongOutput
-from tandem.metrics import Metric
 from tandem.types import Rollout, Scores
 
 
@@ -41,15 +40,15 @@ class CheckedTruncation(Checked):
 
 
 class CheckedStrategy(Checked):
-    """A sampling strategy whose rows and metrics are checked."""
+    """A sampling strategy whose rows and names of metrics are checked."""
 
     def __call__(self, source: object, prompts: object) -> tuple[Rollout, Scores]:
-        """Its rows with their scores. Raises WrongOutput for rows that are not of the source, for
-        metrics with names that `refuse_name` refuses, and for those that are no records."""
+        """Its rows with their scores. Raises WrongOutput for rows that are not of the source, and
+        for metrics with names that `refuse_name` refuses."""
         made = self.of(source, prompts)
         for name in source.metrics:
             refuse_name(str(name), self.of, known=())
-        fault = _find_fault(made, (Rollout, Scores)) or _find_other_metric(source.metrics)
+        fault = _find_fault(made, (Rollout, Scores))
         if fault is None and not source.taken:
             fault = "returned rows that are not of its source; take them by source.sample(prompts)"
         if fault is not None:
@@ -57,16 +56,6 @@ class CheckedStrategy(Checked):
                 f"sampling strategy {callable_name(self.of)} at {place_of(self.of)} {fault}"
             )
         return made
-
-
-def _find_other_metric(metrics: Mapping[str, object]) -> str | None:
-    for name, value in metrics.items():
-        if not isinstance(value, Metric):
-            return (
-                f"logs {name} as a {type(value).__name__}; log a record of tandem.metrics, such as "
-                "masked_mean(x, rollout.mask)"
-            )
-    return None
 
 
 def _find_fault(made: object, wanted: tuple[type, type]) -> str | None:

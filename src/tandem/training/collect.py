@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from tandem import distributed, rng
+from tandem.algorithm.part_checks import refuse_other_records
 from tandem.contracts import register_sampling_strategy
 from tandem.contracts.wrong_output import WrongOutput
 from tandem.metrics import Metric, merge_metrics
@@ -164,7 +165,8 @@ class RolloutSource:
         return slots_of_this_rank(prompts, first=round * count)
 
     def log(self, metrics: Mapping[str, Metric]) -> None:
-        """Add to the metrics of this iteration."""
+        """Add records to the metrics of this iteration. Raises WrongOutput for anything else."""
+        refuse_other_records(metrics, self.metrics)
         merge_metrics(self.metrics, metrics)
 
     def _sample(
@@ -208,8 +210,7 @@ class RolloutSource:
             for answer in asked:
                 scores.append(answer())
                 self.clock.tick()
-        home = rollout.mask.device
-        return rollout, map_fields(concat(scores), lambda x: x.to(home))
+        return rollout, map_fields(concat(scores), lambda x: x.to(rollout.mask.device))
 
     def _weights(self, prompts: Slots) -> AbstractContextManager[int]:
         """A context with the weights for these slots, newest for refills; yields their age."""
