@@ -1,6 +1,6 @@
 """Ranks start from the same prompts and weights."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -49,19 +49,30 @@ def test_a_checksum_depends_on_order_and_on_every_tensor():
     assert checksum_of_weights(weights) != checksum_of_weights(moved)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"answer": "b"},
-        {"chosen": "c"},
-        {"rejected": "d"},
-        {"fields": {"tests": ["assert f(1) == 2"]}},
-        {"images": (Picture(name="p", height=1, width=1, load=lambda: torch.zeros(1, 1, 3)),)},
-    ],
-    ids=lambda changes: next(iter(changes)),
-)
-def test_a_checksum_depends_on_what_policies_and_rewards_read_of_a_prompt(changes):
+SHOWN = Picture(name="p", height=1, width=1, load=lambda: torch.zeros(1, 1, 3))
+CHANGES = {
+    "id": 1,
+    "source": "numbers",
+    "text": "b",
+    "messages": ({"role": "user", "content": "a"},),
+    "images": (SHOWN,),
+    "answer": "b",
+    "chosen": "c",
+    "rejected": "d",
+    "media": SHOWN,
+    "chosen_media": SHOWN,
+    "rejected_media": SHOWN,
+    "size": (8, 8),
+    "fields": {"tests": ["assert f(1) == 2"]},
+    "rewards": ("length",),
+    "episode": {"attempts": 1},
+}
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Prompt)])
+def test_a_checksum_depends_on_every_field_of_a_prompt(name):
     plain = Prompt(id=0, source="words", text="a")
+    changes = {name: CHANGES[name]} | ({"text": None} if name == "messages" else {})
     assert checksum_of_prompts([plain]) != checksum_of_prompts([replace(plain, **changes)])
 
 

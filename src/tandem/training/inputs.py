@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +19,14 @@ from tandem.types import Picture, Prompt
 Checksums = Mapping[str, int]  # such as data=sort_letters -> of its prompts
 
 
+list_fields = attrgetter(*(field.name for field in fields(Prompt)))
+
+
 def checksum_of_prompts(prompts: Sequence[Prompt]) -> int:
-    """Of what a policy and a reward read of them, in order."""
+    """Of all their fields, in order."""
     found = 0
     for prompt in prompts:
-        read = (prompt.id, prompt.text, prompt.messages, prompt.images, prompt.answer)
-        read += (prompt.chosen, prompt.rejected, prompt.fields)
-        said = json.dumps(read, default=_to_json, skipkeys=True)
+        said = json.dumps(list_fields(prompt), default=_to_json, skipkeys=True)
         found = zlib.crc32(said.encode(), found)
     return found
 
