@@ -154,6 +154,22 @@ def test_a_run_that_was_told_to_end_does_not_wait_for_a_hanging_server(monkeypat
     assert answered().total.tolist() == [1.0]  # what is there already is taken
 
 
+def test_calls_of_a_reward_that_the_end_of_a_run_cut_short_are_no_fault(monkeypatch):
+    let_go = threading.Event()
+
+    @batched
+    @waits
+    def asks_at_once(outputs, prompts):
+        return concurrency.at_once(1, let_go.wait, [(LIMIT,) for _ in outputs])
+
+    rewards = Rewards({"asks": Reward(asks_at_once)})
+    monkeypatch.setattr(concurrency.ENDING, "since", -float("inf"))  # the grace period is over
+    rewards.begin(["a"], [PROMPTS[0]])
+    with pytest.raises(Abandoned):  # not a missing number, which a checkpoint would keep
+        rewards.queues["asks"].last.result(LIMIT)
+    let_go.set()
+
+
 def test_at_once_is_at_least_one():
     with pytest.raises(ValueError, match="at_once=0 of @waits must be at least 1"):
         waits(at_once=0)

@@ -1,7 +1,4 @@
-"""Results of a user's function: a number, or the reason why there is none.
-
-A call never raises: it returns the answer of the function, or the exception that it raised.
-"""
+"""Results of a user's function: a number, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ import torch
 from torch import Tensor
 
 from tandem.contracts.parts import relative_path
-from tandem.stop import Stop, end_process
+from tandem.stop import Abandoned, Stop, end_process
 from tandem.types import Prompt
 
 TIMED_OUT = "timed out"
@@ -64,7 +61,7 @@ ATTEMPTING = Attempting()
 
 def attempt(function: Callable, arguments: Sequence[object]) -> object:
     """The function's result, or its exception: `exit()` must not end the run. A function that is
-    `async def` is awaited.
+    `async def` is awaited. Raises Abandoned if the run ended while the function was waiting.
 
     A forked child that returns from the call ends here: it would be a second trainer.
     """
@@ -78,6 +75,8 @@ def attempt(function: Callable, arguments: Sequence[object]) -> object:
         if pressed:
             raise
         return error
+    except Abandoned:
+        raise
     except BaseException as error:
         return error
     finally:
