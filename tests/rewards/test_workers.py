@@ -1,6 +1,8 @@
 """Rewards in processes: verdicts of the real packages, and the cost of a hang, a crash or a lie."""
 
 import importlib.util
+import subprocess
+import sys
 import threading
 import time
 
@@ -133,6 +135,30 @@ def test_a_missing_package_is_one_line_with_its_extra(monkeypatch, module, make,
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=rf'pip install -e "\.\[{extra}\]"'):
         make()
+
+
+ENDS_EARLY = """
+import time
+
+from tandem.rewards.concurrency import thread_like_this
+from tandem.rewards.workers import Workers
+
+
+def ask(request):
+    print("asked", flush=True)
+    time.sleep(0.5)
+
+
+workers = Workers("math_verify", count=1, timeout=5.0)
+workers.workers[0].ask = ask
+thread_like_this(workers, [{}] * 20)
+time.sleep(0.2)
+"""
+
+
+def test_a_process_that_ends_asks_nothing_further():
+    done = subprocess.run([sys.executable, "-c", ENDS_EARLY], capture_output=True, check=True)
+    assert done.stdout.split() == [b"asked"]
 
 
 def test_workers_need_time_and_hands():

@@ -8,9 +8,10 @@ import queue
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import wait
 from pathlib import Path
+
+from tandem.rewards.concurrency import at_once
 
 SCRIPT = Path(__file__).with_name("worker.py")
 STARTUP = 120.0  # seconds: imports of a large library on a busy machine
@@ -35,8 +36,7 @@ class Workers:
 
     def __call__(self, requests: Sequence[Mapping | None]) -> list[Verdict]:
         """One verdict per request, in their order; None where there is nothing to judge."""
-        with ThreadPoolExecutor(len(self.workers)) as threads:
-            return list(threads.map(self._judge, requests))
+        return at_once(len(self.workers), self._judge, [(request,) for request in requests])
 
     def _judge(self, request: Mapping | None) -> Verdict:
         if request is None:
