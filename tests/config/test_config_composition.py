@@ -397,6 +397,40 @@ def plugin(tmp_path, monkeypatch):
     ADMITTED.discard("my_idea")
 
 
+@pytest.mark.parametrize(
+    ("option", "lines", "key", "mended"),
+    [
+        (
+            "model=mine",
+            "defaults: [tiny_lm, _self_]\nmodel: {path: x}",
+            "model.model",
+            "# @package _global_\ndefaults: [tiny_lm, _self_]\nmodel: {path: x}",
+        ),
+        (
+            "algorithm/loss=mine",
+            "defaults: [ppo, _self_]\nalgorithm: {loss: {clip_low: 0.1}}",
+            "algorithm.loss.algorithm",
+            "defaults: [ppo, _self_]\nclip_low: 0.1",
+        ),
+    ],
+)
+def test_a_key_that_a_file_nests_in_its_own_group_is_explained(plugin, option, lines, key, mended):
+    group, _, name = option.partition("=")
+    file = plugin / "conf" / group / f"{name}.yaml"
+    file.parent.mkdir(parents=True)
+    words = ["plugins=[my_idea]", option, "algorithm=grpo"]
+    file.write_text(lines)
+    with pytest.raises(ConfigError) as refused:
+        check(compose(words))
+    where = key.rpartition(".")[0]
+    assert str(refused.value) == (
+        f"unknown key '{key}': keys of a file are below {where} unless it begins with "
+        "'# @package _global_'"
+    )
+    file.write_text(mended)
+    check(compose(words))
+
+
 def test_a_plugin_brings_targets_and_options_of_its_own(plugin):
     folder = plugin / "conf" / "algorithm" / "advantage"
     folder.mkdir(parents=True)

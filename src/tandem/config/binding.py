@@ -24,6 +24,7 @@ from tandem.contracts import defaults_of, facts_of
 from tandem.settings.renamed import was_renamed
 
 MARKS = ("_target_", "_partial_")
+NESTED = "keys of a file are below {} unless it begins with '# @package _global_'"
 BY_NAME = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 
 
@@ -86,7 +87,10 @@ def _refuse_unknown(
     keys = [_key(where, name) for name, p in accepted.items() if not (partial and comes_later(p))]
     for name in given:
         if name not in accepted:
-            raise UnknownKeyError(unknown("key", _key(where, name), keys))
+            key = _key(where, name)
+            if name == where.partition(".")[0]:  # such as model.model
+                raise UnknownKeyError(f"unknown key {key!r}: {NESTED.format(where)}")
+            raise UnknownKeyError(unknown("key", key, keys))
 
 
 def _list_unfilled(
