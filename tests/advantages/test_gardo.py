@@ -198,3 +198,13 @@ def test_pictures_are_far_from_others_of_their_own_prompt_alone():
     assert values[3:] == [None, None] and sum(faults.values()) == 2
     brighter = [torch.clamp(x.float() + 20, max=255).byte() for x in shown[:3]]
     assert_close(NearestDistance().features(brighter).mean(1), torch.zeros(3), atol=1e-3, rtol=0)
+
+
+def test_pictures_of_one_grey_are_at_distance_0_from_one_another_alone():
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.rand(777, 1000, 3, generator=generator) * 255
+    shown = [torch.full_like(noise, grey).byte() for grey in (201, 201, 37)]
+    judge, prompt = NearestDistance(), Prompt(id=0, source="s", text="?")
+    assert judge(shown, prompt) == [0, 0, 0]  # brightness is no difference, as in other pictures
+    assert judge([*shown[:2], noise.byte()], prompt) == [0, 0, 1]
+    assert judge([shown[0], noise.byte()], prompt) == [1, 1]

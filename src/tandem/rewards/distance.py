@@ -56,10 +56,12 @@ class NearestDistance:
         if self.vision is not None:
             return self.vision.features(pictures)
         flat = torch.stack([pixels(picture).flatten().float() for picture in pictures])
-        return flat - flat.mean(1, keepdim=True)
+        # In float32 the mean of a picture of one grey may differ from it.
+        return flat - flat.mean(1, keepdim=True, dtype=torch.float64).float()
 
 
 def nearest(features: Tensor) -> Tensor:
-    """1 - cosine to the nearest other row: [N, D] -> [N]."""
-    own = unit(features)
+    """1 - cosine to the nearest other row: [N, D] -> [N]. Rows of zeros, such as pictures of one
+    grey, have cosine 1 with one another and 0 with others."""
+    own = torch.cat([unit(features), (features == 0).all(1, keepdim=True)], 1)
     return 1 - (own @ own.T).fill_diagonal_(-torch.inf).amax(1)
