@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from tandem.config import check, compose, resume_config
-from tandem.config.experiments import record_overrides, shared_overrides, spell
+from tandem.config.experiments import override_text, record_overrides, shared_overrides
 from tandem.config.overrides import parse
 from tandem.config.plain import to_plain
 from tandem.config.plugins import ADMITTED
@@ -128,5 +128,5 @@ def test_without_an_experiment_the_words_stay():
     [None, True, 0, 1e-6, "", "a, 'b' \\' ${x} [1]\n2", "true", "3", [], [1, ["x", {"a": None}]]],
 )
 def test_a_spelled_value_is_read_as_itself(value):
-    (read,) = parse([f"key={spell(value)}"])
+    (read,) = parse([f"key={override_text(value)}"])
     assert read.value() == value and type(read.value()) is type(value)

@@ -76,18 +76,18 @@ def _list_values(content: Plain, made: Composition) -> Iterator[str]:
     for name, value in content.items():
         if isinstance(value, dict):
             node = whole.get(name, {})
-            yield from (f"++{name}.{x}={spell(node[x])}" for x in value if x in node)
+            yield from (f"++{name}.{x}={override_text(node[x])}" for x in value if x in node)
         elif name in whole:
-            yield f"++{name}={spell(whole[name])}"
+            yield f"++{name}={override_text(whole[name])}"
 
 
-def spell(value: object) -> str:
+def override_text(value: object) -> str:
     """A value in the grammar of overrides."""
     match value:
         case dict():
-            return f"{{{','.join(f'{key}:{spell(item)}' for key, item in value.items())}}}"
+            return f"{{{','.join(f'{key}:{override_text(item)}' for key, item in value.items())}}}"
         case list():
-            return f"[{','.join(map(spell, value))}]"
+            return f"[{','.join(map(override_text, value))}]"
         case str():
             return QuotedString(text=value, quote=Quote.single).with_quotes()
         case None | bool():
