@@ -118,8 +118,9 @@ def test_a_second_start_keeps_the_id_and_the_configuration(tmp_path):
 
 
 def test_a_run_that_goes_on_to_another_iteration_records_where_it_ends(tmp_path):
-    """The rest stays, also a value of several lines below its key."""
-    rest = "seed: 0\niterations_of_another: 3\noverrides:\n- 'a\n\n  b'\n- iterations={}\nlr: {}\n"
+    """The rest stays as written: a value of several lines, a number that PyYAML reads as text."""
+    rest = "seed: 0\niterations_of_another: 3\noverrides:\n- 'a\n\n  b'\n- iterations={}\n"
+    rest += "lr: {}e-4\n"
     record = RunRecord(tmp_path)
     record.begin("iterations: 100\n" + rest.format(100, 1), seed=0, command=["train.py"])
     (tmp_path / "metrics.jsonl").write_text('{"iteration": 100}\n')

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -35,7 +34,7 @@ CHECKPOINTS = "checkpoints"
 MANIFEST, CONFIG = "manifest.json", "config.yaml"
 LOGS = (METRICS, TIMING, EVALUATIONS)
 # The entries of a configuration that hold where a run ends: its number and the words that set it.
-LENGTH = re.compile(r"^(iterations|overrides):.*\n(?:[- ].*\n|\n)*", re.M)
+LENGTH = ("iterations", "overrides")
 
 Numbers = Mapping[str, float]
 
@@ -197,9 +196,14 @@ class RunRecord:
 
 
 def replace_length(recorded: str, present: str) -> str:
-    """The recorded configuration with the length of the present one, both as YAML."""
-    now = {found[1]: found[0] for found in LENGTH.finditer(present)}
-    return LENGTH.sub(lambda found: now.get(found[1], found[0]), recorded)
+    """The recorded configuration with the length of the present one, both as YAML.
+
+    The other values stay as they are written: PyYAML would read 1e-4 as text, OmegaConf does not.
+    """
+    kept, now = yaml.compose(recorded), yaml.compose(present)
+    length = {key.value: value for key, value in now.value if key.value in LENGTH}
+    kept.value = [(key, length.get(key.value, value)) for key, value in kept.value]
+    return yaml.serialize(kept, allow_unicode=True)
 
 
 def number_texts(rows: Sequence[Mapping]) -> dict[tuple[str, int], str]:
