@@ -4,6 +4,7 @@ import re
 import sys
 
 import pytest
+import yaml
 from omegaconf import OmegaConf
 
 from tandem.config import ConfigError, check, compose
@@ -11,6 +12,7 @@ from tandem.config.arguments import fill_defaults
 from tandem.config.composition import import_plugins
 from tandem.config.help import list_plugin_options
 from tandem.launch.command_line import help_of
+from tandem.launch.run import recorded_text
 from tandem.types import Scores
 
 pytestmark = pytest.mark.usefixtures("unregistered")
@@ -318,6 +320,28 @@ def test_the_record_of_a_foreign_reward_names_its_numbers_alone(written, name, n
     node = OmegaConf.to_container(cfg.reward[name], resolve=True)
     told = fill_defaults(node)["function"]
     assert {key for key in told if key[0] != "_"} == {number}
+
+
+CHOOSING = """
+import enum
+from tandem import register_reward
+
+class Level(enum.IntEnum):
+    LOW = 1
+
+class Mode(enum.StrEnum):
+    STRICT = "strict"
+
+@register_reward
+def choosing(outputs, prompts, *, level=Level.LOW, mode=Mode.STRICT): return [level] * len(outputs)
+"""
+
+
+def test_the_record_holds_a_default_that_is_an_enum_as_text(written):
+    written(CHOOSING)
+    cfg = compose(["plugins=[own_plugin]", "reward=choosing", "run_dir=x"])
+    told = yaml.safe_load(recorded_text(cfg))["reward"]["choosing"]["function"]
+    assert (told["level"], told["mode"]) == ("LOW", "strict")
 
 
 def test_an_argument_that_a_plugin_s_file_leaves_out_is_a_key_in_a_package_too(written):

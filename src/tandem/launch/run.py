@@ -123,9 +123,7 @@ def carry_out(
         own = OmegaConf.select(cfg, "model.path") or "its configuration"
         with doing("loading", f"model={settings.choices['model']} from {weights or own}"):
             module, data = assemble(cfg, settings, data, run_dir, weights)
-    config = OmegaConf.to_yaml(
-        OmegaConf.create(as_text(fill_defaults(to_plain(cfg)))), resolve=True
-    )
+    config = recorded_text(cfg)
     if settings.evaluate:
         split = settings.evaluation.split
         found = EvaluationRecord(run_dir=run_dir, split=split, config=config, mirrors=mirrors)
@@ -140,6 +138,15 @@ def carry_out(
             say(left_out(data.quarantine, len(kept)))
     fit(module, settings, data, record, callbacks)
     return Result(metrics=record.latest, run_dir=run_dir)
+
+
+def recorded_text(cfg: DictConfig) -> str:
+    """The configuration to record, as YAML: resolved, with the defaults of its functions.
+
+    OmegaConf writes an enum, which a plugin may have as a default, as text; PyYAML alone does not.
+    """
+    plain = fill_defaults(to_plain(cfg))
+    return OmegaConf.to_yaml(OmegaConf.create(as_text(plain)), resolve=True)
 
 
 def build_callbacks(cfg: DictConfig) -> list[Callback]:
