@@ -303,6 +303,10 @@ WRONG = {
     ),
     "epochs=two": "epochs: expected int, got 'two'",
     "seed=true": "seed: expected int, got true",
+    # The evaluation repeats these values, and the message names the key that sets them.
+    "model=tiny_flow rollout.steps=2.5": "rollout.steps: expected int, got 2.5",
+    "model=tiny_flow rollout.steps=-3": "rollout.steps=-3: must be at least 1",
+    "model=tiny_flow model.latent_size=x": "model.latent_size: expected int or null, got 'x'",
     "seed=-1": "seed=-1: must not be negative",
     "iterations=0": "iterations=0: must be positive",
     "checkpoints.keep=0": "checkpoints.keep=0: must be positive",

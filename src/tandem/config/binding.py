@@ -17,7 +17,7 @@ from inspect import Parameter
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tandem.config.names import ConfigError, UnknownKeyError, unknown
+from tandem.config.names import ConfigError, UnknownKeyError, WrongValueError, unknown
 from tandem.config.signatures import ROWS, describe, is_callable, limits, options, signature
 from tandem.config.targets import resolve
 from tandem.contracts import defaults_of, facts_of
@@ -119,11 +119,11 @@ def convert(value: object, annotation: object, where: str) -> Any:
     """
     converted = _convert(value, annotation, where)
     if isinstance(converted, float) and math.isnan(converted):
-        raise ConfigError(f"{where}=nan: set a number")
+        raise WrongValueError(where, "=nan: set a number")
     for limit in limits(annotation):
         if (said := limit.violation(converted)) is not None:
             shown = list(converted) if isinstance(converted, tuple) else converted
-            raise ConfigError(f"{where}={shown}: {said}")
+            raise WrongValueError(where, f"={shown}: {said}")
     return converted
 
 
@@ -231,7 +231,7 @@ def _refuse(value: object, annotation: object, where: str) -> NoReturn:
     if isinstance(value, str) and (moved := was_renamed(f"{where}={value}")) is not None:
         raise ConfigError(moved)
     advice = "; set one, or leave the key out" if value is None else ""
-    raise ConfigError(f"{where}: expected {describe(annotation)}, got {_show(value)}{advice}")
+    raise WrongValueError(where, f": expected {describe(annotation)}, got {_show(value)}{advice}")
 
 
 def _show(value: object) -> str:

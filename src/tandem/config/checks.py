@@ -14,12 +14,13 @@ from tandem.config import trust
 from tandem.config.binding import Call, bind, bind_call
 from tandem.config.building import make
 from tandem.config.kinds import refuse_foreign_evaluation, refuse_foreign_steps
-from tandem.config.names import ConfigError, UnknownKeyError, nearest
+from tandem.config.names import ConfigError, UnknownKeyError, WrongValueError, nearest
 from tandem.config.overrides import TOGETHER
 from tandem.config.plain import (
     iterate_leaves,
     list_missing,
     reads_environment,
+    source_of,
     target_of,
     to_plain,
 )
@@ -63,6 +64,8 @@ def _make_case_of_run(cfg: DictConfig) -> Case:
     """The case of a new run, or of a recorded one, whose functions may have changed since."""
     try:
         return make_case(cfg)
+    except WrongValueError as error:
+        raise ConfigError(f"{source_of(cfg, error.key)}{error.reason}") from error
     except UnknownKeyError as error:
         if cfg.resume is None:
             raise

@@ -17,6 +17,14 @@ class UnknownKeyError(ConfigError):
     """A key that its function does not take."""
 
 
+class WrongValueError(ConfigError):
+    """A value of another type or out of bounds. `reason` continues the message after the `key`."""
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(f"{key}{reason}")
+        self.key, self.reason = key, reason
+
+
 # Last part of a key in other libraries -> the keys and choices here, joined by `and` if all are
 # needed, by `or` if one of them is meant.
 ALIASES: Mapping[str, str] = {

@@ -19,6 +19,8 @@ RAISED = re.compile(
     r"^\w+ raised while resolving interpolation: "
 )  # prefix of errors raised by a resolver
 
+REFERENCE = re.compile(r"\$\{(\w[\w.]*)\}")  # to the value of another key
+
 FILLED_IN = ("choices", "inherited", "overrides", "replaced")  # by the run itself
 
 
@@ -89,6 +91,15 @@ def _iterate_leaves(value: Any, where: str) -> Iterator[tuple[str, Any]]:
             return
     for name, item in items:
         yield from _iterate_leaves(item, f"{where}.{name}" if where else str(name))
+
+
+def source_of(cfg: DictConfig, key: str) -> str:
+    """The key that sets the value at `key`, which may refer to it, as `${rollout.steps}` does."""
+    for leaf, value in iterate_leaves(cfg):
+        is_at = key == leaf or key.startswith(f"{leaf}.")
+        if is_at and (reference := REFERENCE.fullmatch(str(value))) is not None:
+            return source_of(cfg, reference[1] + key.removeprefix(leaf))
+    return key
 
 
 def list_missing(node: DictConfig | ListConfig) -> list[str]:
