@@ -44,17 +44,6 @@ class Elsewhere(tuple):
 ELSEWHERE = Elsewhere()
 
 
-def is_running(process: int) -> bool:
-    """Whether this machine has a process of this id."""
-    try:
-        os.kill(process, 0)  # signal 0 only asks
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # a process of another user
-        return True
-    return True
-
-
 def world_size() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 

@@ -14,7 +14,8 @@ from omegaconf import OmegaConf
 
 from tandem.config import ConfigError, compose
 from tandem.launch.run import train
-from tandem.record.writer import LOCK, claim_folder, read_start_ticks
+from tandem.processes import read_start_ticks
+from tandem.record.writer import LOCK, claim_folder
 
 
 def hold(folder, pipe):
@@ -70,6 +71,13 @@ def test_a_run_that_goes_on_is_refused_where_another_writes(tmp_path, holder):
     with pytest.raises(ConfigError, match="one run directory has one writer"):
         train(f"resume='{tmp_path}'")
     assert {path.name for path in tmp_path.iterdir()} == {LOCK, "config.yaml"}
+
+
+@pytest.mark.parametrize("pid", ["12", 1e400, 10**20, -1, 0, True, None])
+def test_a_lock_that_names_no_process_is_taken_over(tmp_path, pid):
+    left_behind(tmp_path, pid=pid)
+    with claim_folder(tmp_path):
+        assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
 
 
 def test_a_used_process_id_is_no_sign_of_life(tmp_path):

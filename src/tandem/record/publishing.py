@@ -19,7 +19,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from tandem import distributed
+from tandem import distributed, processes
 from tandem.record import durable
 from tandem.record.checkpoint import (
     MANIFEST,
@@ -236,4 +236,4 @@ def _is_dead(path: Path, *, host: str, pid: int) -> bool:
         touched = max(p.stat().st_mtime for p in (path, *path.iterdir()))
         return time.time() - touched > ABANDONED_AFTER
     # A process publishes one checkpoint at a time: its own id on a leftover is a reused one.
-    return pid == os.getpid() or not distributed.is_running(pid)
+    return pid == os.getpid() or not processes.is_running(pid)

@@ -19,13 +19,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
-from tandem import distributed
+from tandem import processes
 
 log = logging.getLogger(__name__)
 
 LOCK = "run.lock"
-PROCESS, BOOT = "/proc/{pid}/stat", Path("/proc/sys/kernel/random/boot_id")
-STARTED = 19  # index of the start time among the fields after the program's name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +36,14 @@ class Writer:
     since: str
     inode: int | None = None  # of the lock file: a copy of the directory has another one
 
+    def __post_init__(self) -> None:
+        if type(self.pid) is not int or not 0 < self.pid < 2**31:  # a foreign run's lock has any
+            raise ValueError(f"{LOCK}: {self.pid!r} is not the id of a process")
+
     @property
     def runs(self) -> bool:
         """Whether this process still runs on this machine."""
-        return distributed.is_running(self.pid) and self.began == read_start_ticks(self.pid)
+        return processes.is_running(self.pid) and self.began == processes.read_start_ticks(self.pid)
 
     def wrote(self, file: IO[str]) -> bool:
         """Whether it wrote this file itself, not an original of which this is a copy."""
@@ -70,15 +72,6 @@ def claim_folder(folder: Path) -> Iterator[None]:
 def _remove_if_empty(folder: Path) -> None:
     with suppress(OSError):
         folder.rmdir()  # fails, and the folder stays, if it has content
-
-
-def read_start_ticks(pid: int) -> str | None:
-    """The boot id and the ticks at which a process started; None: the system gives neither."""
-    try:
-        after_name = Path(PROCESS.format(pid=pid)).read_text().rpartition(")")[2]
-        return f"{BOOT.read_text().strip()} {after_name.split()[STARTED]}"
-    except OSError:
-        return None
 
 
 @contextmanager
@@ -142,7 +135,7 @@ def _write(file: IO[str]) -> None:
     own = Writer(
         host=socket.gethostname(),
         pid=pid,
-        began=read_start_ticks(pid),
+        began=processes.read_start_ticks(pid),
         since=since,
         inode=_inode(file),
     )

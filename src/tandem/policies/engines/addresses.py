@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tandem import distributed
+from tandem import distributed, processes
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +106,7 @@ def read(path: Path) -> dict | None:
         said, age = json.loads(path.read_text()), time.time() - path.stat().st_mtime
     except FileNotFoundError:  # just removed
         return None
-    if said["host"] == socket.gethostname() and not distributed.is_running(said["pid"]):
+    if said["host"] == socket.gethostname() and not processes.is_running(said["pid"]):
         path.unlink(missing_ok=True)
         return None
     if age > STALE:

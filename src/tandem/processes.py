@@ -1,0 +1,29 @@
+"""Processes of this machine: which ids are in use, and since when."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+PROCESS, BOOT = "/proc/{pid}/stat", Path("/proc/sys/kernel/random/boot_id")
+STARTED = 19  # index of the start time among the fields after the program's name
+
+
+def is_running(process: int) -> bool:
+    """Whether this machine has a process of this id."""
+    try:
+        os.kill(process, 0)  # signal 0 only asks
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # a process of another user
+        return True
+    return True
+
+
+def read_start_ticks(pid: int) -> str | None:
+    """The boot id and the ticks at which a process started; None: the system gives neither."""
+    try:
+        after_name = Path(PROCESS.format(pid=pid)).read_text().rpartition(")")[2]
+        return f"{BOOT.read_text().strip()} {after_name.split()[STARTED]}"
+    except OSError:
+        return None
