@@ -7,12 +7,13 @@ import sys
 import time
 
 import pytest
-from written_runs import write_run
+from written_runs import lock, write_run
 
 from tandem.compare.__main__ import main
 from tandem.record.reading.planned import list_unrecorded
 from tandem.record.reading.provenance import code_of
 from tandem.record.reading.runs import find, read
+from tandem.record.writer import LOCK
 from tandem.sweep import status
 
 
@@ -59,6 +60,19 @@ def test_of_a_run_without_a_sweep_nobody_knows_once_it_is_quiet(tmp_path):
     folder = write_run(tmp_path / "run", [0.1, 0.3], iterations=50, going=True)
     assert states(folder) == ("running", "not finished")
     assert states(write_run(tmp_path / "whole", [0.1, 0.3])) == ("finished", "finished")
+
+
+def test_a_run_of_this_machine_goes_on_exactly_as_long_as_its_process(tmp_path):
+    folder = write_run(tmp_path / "run", [0.1, 0.3], iterations=50, going=True)
+    lock(folder)
+    assert states(folder) == ("running", "running")
+    lock(folder, inode=1)  # a copy
+    assert read(folder).state == "not finished"
+    lock(folder, began="another boot 1")  # after kill -9
+    (folder / "metrics.jsonl").touch()
+    assert read(folder).state == "not finished"
+    (folder / LOCK).unlink()  # after a signal or a guard
+    assert read(folder).state == "not finished"
 
 
 def test_to_look_at_a_run_writes_nothing(tmp_path):

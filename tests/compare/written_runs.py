@@ -2,11 +2,14 @@
 
 import json
 import os
+import socket
 import time
 from pathlib import Path
 
 import yaml
 
+from tandem.processes import read_start_ticks
+from tandem.record import writer
 from tandem.record.reading.states import LOCK
 from tandem.record.run_record import RunRecord
 from tandem.types import Prompt
@@ -53,9 +56,18 @@ def write_run(
             metrics |= {name: y[place] for name, y in (also or {}).items() if y[place] is not None}
         record.write(iteration, metrics, {"time/total": 2.0 * iteration, "time/cpu": iteration})
     record.close()
-    if not (going or config["iterations"] <= last):
+    if going:
+        lock(folder, host="elsewhere")
+    elif config["iterations"] > last:
         die(folder)
     return folder
+
+
+def lock(folder: Path, **changed) -> None:
+    """Write run.lock as this process would, but for what is changed."""
+    own = {"host": socket.gethostname(), "pid": os.getpid(), "since": "then"}
+    own["began"] = read_start_ticks(os.getpid())
+    (folder / writer.LOCK).write_text(json.dumps({**own, **changed}))
 
 
 def wordy(run: Path, times: int) -> Path:

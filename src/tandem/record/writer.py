@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from tandem import processes
+from tandem.record.foreign import JSON_BYTES, check_file
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +42,11 @@ class Writer:
             raise ValueError(f"{LOCK}: {self.pid!r} is not the id of a process")
 
     @property
+    def is_here(self) -> bool:
+        """Whether it was started on this machine."""
+        return self.host == socket.gethostname()
+
+    @property
     def runs(self) -> bool:
         """Whether this process still runs on this machine."""
         return processes.is_running(self.pid) and self.began == processes.read_start_ticks(self.pid)
@@ -48,6 +54,22 @@ class Writer:
     def wrote(self, file: IO[str]) -> bool:
         """Whether it wrote this file itself, not an original of which this is a copy."""
         return self.inode in (None, _inode(file))
+
+
+def find_writer(folder: Path) -> Writer | None:
+    """Who holds the lock of a run directory, or held it last; None: no process, as the file is
+    removed when its process ends, unless that is killed. A lock copied on this machine has none.
+
+    The lock itself is not tried: that would refuse a run that starts at this moment.
+    """
+    check_file(folder / LOCK, JSON_BYTES)
+    try:
+        with (folder / LOCK).open() as file:
+            writer = _read(file)
+            copied = writer is not None and writer.is_here and not writer.wrote(file)
+    except FileNotFoundError:
+        return None
+    return None if copied else writer
 
 
 @contextmanager
@@ -107,13 +129,12 @@ def _judge(file: IO[str], writer: Writer | None, held: bool) -> None:
     if writer is None:
         raise ValueError(f"{path.parent}: another process is starting to write there; wait for it")
     who = f"process {writer.pid} on {writer.host}, since {writer.since}"
-    here = writer.host == socket.gethostname()
-    if here and not held and not writer.wrote(file):
+    if writer.is_here and not held and not writer.wrote(file):
         log.warning("%s: its lock is a copy of that of %s; it is taken over", path.parent, who)
         return
-    if held or (here and writer.runs):
+    if held or (writer.is_here and writer.runs):
         raise ValueError(f"{path.parent} is written by {who}: one run directory has one writer")
-    if not here:
+    if not writer.is_here:
         raise ValueError(
             f"{path.parent} is or was written by {who}; whether it still runs cannot be checked "
             f"from this machine; if it does not, delete {path}"

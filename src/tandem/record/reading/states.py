@@ -9,26 +9,27 @@ from pathlib import Path
 from typing import Literal
 
 from tandem.record.foreign import JSON_BYTES, check_file, read_object
+from tandem.record.writer import find_writer
 
 # not finished: it is incomplete, and it is unknown whether it still runs.
 State = Literal["finished", "running", "died", "not finished"]
 UNFINISHED: Sequence[State] = ("died", "running", "not finished")
 JOB, LOCK = "job.json", "job.lock"  # of a run that a sweep started
 WRITTEN = ("manifest.json", "metrics.jsonl", "timing.jsonl")
-RECENT = 300.0  # seconds; a run that wrote within them counts as running
+RECENT = 300.0  # seconds; a run on another machine that wrote within them counts as running
 
 
 def is_working(folder: Path) -> bool | None:
-    """Whether a process works there; None: unknown, for a run of no sweep without a recent write.
+    """Whether a process works there; None: none does, and no sweep started the run.
 
     A free lock proves nothing on a file system that machines share without locks. There the exit
-    code in the sweep's job.json decides, or else the time of the run's last write.
+    code in the sweep's job.json decides, or else the process that run.lock names.
     """
     if is_locked(folder):
         return True
     if _has_ended(folder):
         return False
-    if time.time() - _read_last_write(folder) < RECENT:
+    if _is_written(folder):
         return True
     return False if (folder / LOCK).exists() else None
 
@@ -50,6 +51,15 @@ def _has_ended(folder: Path) -> bool:
     """Whether the sweep recorded the end of the process."""
     path = folder / JOB
     return path.exists() and read_object(path, "code")["code"] is not None
+
+
+def _is_written(folder: Path) -> bool:
+    """Whether the process that run.lock names runs; one on another machine does if it wrote there
+    recently."""
+    writer = find_writer(folder)
+    if writer is None:
+        return False
+    return writer.runs if writer.is_here else time.time() - _read_last_write(folder) < RECENT
 
 
 def _read_last_write(folder: Path) -> float:
