@@ -80,6 +80,12 @@ def test_a_lock_that_names_no_process_is_taken_over(tmp_path, pid):
         assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
 
 
+def test_a_lock_that_nests_deeper_than_a_parser_goes_is_taken_over(tmp_path):
+    (tmp_path / LOCK).write_text("[" * 100_000)
+    with claim_folder(tmp_path):
+        assert json.loads((tmp_path / LOCK).read_text())["pid"] == os.getpid()
+
+
 def test_a_used_process_id_is_no_sign_of_life(tmp_path):
     left_behind(tmp_path)
     with claim_folder(tmp_path):

@@ -147,7 +147,7 @@ def _read(file: IO[str]) -> Writer | None:
     file.seek(0)
     try:
         return Writer(**json.load(file))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return None
 
 
