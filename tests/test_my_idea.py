@@ -11,6 +11,7 @@ from torch.testing import assert_close
 
 import tandem
 from tandem.config import build, check, compose
+from tandem.config.trust import digest
 from tandem.losses.soft_clip import cispo
 
 FOLDER = Path(__file__).parents[1] / "experiments" / "my_idea"
@@ -56,6 +57,9 @@ def test_it_trains_as_cispo_does(tmp_path):
         tandem.train(*QUICK, *choice)
         text = (tmp_path / algorithm / "metrics.jsonl").read_text()
         runs[algorithm] = [json.loads(line) for line in text.splitlines() if "grad_norm" in line]
+    (started,) = json.loads((tmp_path / "my_idea" / "manifest.json").read_text())["starts"]
+    sha = digest([FOLDER / "__init__.py", FOLDER.parent / "__init__.py"])  # all that importing runs
+    assert started["code"]["plugins"] == {"experiments.my_idea": sha}
     mine, theirs = runs["my_idea"], runs["cispo"]
     assert len(mine) == 2
     assert all(line["optim/grad_norm"] > 0 for line in mine)

@@ -1,6 +1,7 @@
 """The headline of a comparison: equal on the page and on a terminal, with the command to run."""
 
 import itertools
+import json
 import shlex
 import shutil
 
@@ -226,6 +227,30 @@ def test_an_algorithm_without_a_recipe_beside_one_with_is_said_so(tmp_path):
     assert line.startswith(
         "rloo has no recipe and used the defaults; the others used tuned numbers"
     )
+
+
+def run_plugin(folder, seed, *hashes):
+    run = write_run(folder / f"{seed}", [0.1], seed=seed)
+    starts = [{"code": {"commit": None, "plugins": {"my_loss": sha}}} for sha in hashes]
+    (run / "manifest.json").write_text(json.dumps({"starts": starts}))
+
+
+def test_a_plugin_that_was_edited_between_the_seeds_of_a_variant_is_said_so(tmp_path):
+    for seed in (0, 1):
+        run_plugin(tmp_path, seed, "a" * 64)
+    assert write_warnings(compare_runs(tmp_path)) == []
+    run_plugin(tmp_path, 2, "a" * 64, "b" * 64)  # edited, then resumed
+    (line,) = write_warnings(compare_runs(tmp_path))
+    assert line == (
+        "Plugin my_loss changed between these runs, whose numbers are of different code: "
+        "aaaaaaaa in grpo seed 0, grpo seed 1, grpo seed 2; bbbbbbbb in grpo seed 2."
+    )
+
+
+def test_the_versions_of_a_plugin_are_hashes_and_its_name_a_module(tmp_path):
+    for seed, sha in enumerate(("a" * 64, "<script>" * 8)):
+        run_plugin(tmp_path, seed, sha)
+    assert write_warnings(compare_runs(tmp_path)) == []
 
 
 def write_losses(folder, *targets):

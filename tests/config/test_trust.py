@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from tandem.config import ConfigError, check, compose, configuration, resume_config, trust
 from tandem.config.overrides import parse
-from tandem.config.plugins import ADMITTED, hash_modules, load_plugins
+from tandem.config.plugins import ADMITTED, IMPORTED, hash_modules, load_plugins
 from tandem.config.resume import list_confirmed, remember
 from tandem.config.servers import list_elsewhere
 from tandem.config.targets import resolve
@@ -97,6 +97,20 @@ def test_a_run_of_ones_own_goes_on_until_its_plugin_changes(tmp_path):
     (tmp_path / "loud.py").write_text("x = 2\n")
     with pytest.raises(ConfigError, match="is not what you have run before"):
         configuration([f"resume={run}"])
+
+
+def test_the_version_of_a_plugin_is_that_of_the_files_that_were_imported(tmp_path):
+    """An edit during a long start, or between two runs of one process, is not what ran."""
+    file = tmp_path / "loud.py"
+    file.write_text("x = 1\n")
+    load_plugins(["loud"])
+    first = IMPORTED["loud"]
+    file.write_text("x = 22\n")
+    load_plugins(["loud"])
+    assert IMPORTED["loud"] == first
+    forget_module()
+    load_plugins(["loud"])
+    assert IMPORTED["loud"] not in ("", first)
 
 
 def test_a_resumed_run_may_choose_an_option_of_its_plugin(tmp_path):

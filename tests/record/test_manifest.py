@@ -24,5 +24,10 @@ def test_a_start_names_the_commit():
     assert start([])["code"]["commit"] == head.stdout.strip()
 
 
+def test_a_start_names_the_version_of_each_plugin():
+    assert start([], [("my_loss", "ab" * 32)])["code"]["plugins"] == {"my_loss": "ab" * 32}
+    assert start([])["code"]["plugins"] == {}
+
+
 def test_runs_have_ids_of_their_own():
     assert new_manifest(0)["id"] != new_manifest(0)["id"]

@@ -131,7 +131,27 @@ def find_confounds(variants: Sequence[Scored]) -> list[str]:
         if not compared & {*keys, *(shorten(key, ()) for key in keys)} and len(set(values)) > 1:
             said.append(f"{label} ({list_values(names, values)})")
     sentences = [f"The variants also differ in: {', '.join(said)}."] if said else []
-    return [*sentences, *compare_recipes(runs, names)]
+    return [*compare_plugins(variants), *sentences, *compare_recipes(runs, names)]
+
+
+def compare_plugins(variants: Sequence[Scored]) -> list[str]:
+    """A sentence for each plugin whose files changed between the starts of the runs."""
+    versions: dict[str, dict[str, list[str]]] = {}
+    runs = [(f"{one.name} seed {run.seed}", run) for one in variants for run in one.variant.runs]
+    for said, run in runs:
+        for plugin, hashes in run.plugins.items():
+            for sha in sorted(hashes):
+                versions.setdefault(plugin, {}).setdefault(sha, []).append(said)
+    return [
+        f"Plugin {plugin} changed between these runs, whose numbers are of different code: "
+        + "; ".join(
+            f"{sha} in {', '.join(own) if len(own) <= NAMED else f'{len(own)} runs'}"
+            for sha, own in shas.items()
+        )
+        + "."
+        for plugin, shas in versions.items()
+        if len(shas) > 1
+    ]
 
 
 def list_values(names: Sequence[str], values: Sequence[str]) -> str:

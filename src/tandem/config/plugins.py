@@ -17,6 +17,7 @@ from tandem.config.names import ConfigError
 
 # Modules named by `plugins=[...]` in this process. `targets` admits what they define.
 ADMITTED: set[str] = set()
+IMPORTED: dict[str, str] = {}  # plugin -> sha256 of its files when they were imported
 LIBRARIES = {"site-packages", "dist-packages"}  # folder names in any environment
 OF_A_RUN = ("config.yaml", "manifest.json")  # either is enough: an untrusted run may lack one
 
@@ -103,6 +104,7 @@ def _run_around(folder: Path) -> Path | None:
 
 
 def _load(name: str) -> list[Path]:
+    known = name in sys.modules
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -114,6 +116,8 @@ def _load(name: str) -> list[Path]:
     if module.__file__ is None:
         raise ConfigError(f"plugins: {name} is a folder without an __init__.py; add one")
     ADMITTED.add(name)
+    if not known or name not in IMPORTED:  # a later import runs no file again
+        IMPORTED[name] = trust.digest(list_files(name))
     folder = Path(module.__file__).parent / "conf"
     return [folder] if folder.is_dir() else []
 

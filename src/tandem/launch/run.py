@@ -16,6 +16,7 @@ from tandem import distributed
 from tandem.config import ConfigError, build, configuration
 from tandem.config.arguments import fill_defaults
 from tandem.config.plain import as_text, to_plain
+from tandem.config.plugins import IMPORTED
 from tandem.config.refusals import refusing
 from tandem.config.resume import judge_address, remember, remember_address
 from tandem.data import Data, write_quarantine
@@ -132,7 +133,9 @@ def carry_out(
         check_room_for(module, settings, run_dir, job)
     record = RunRecord(run_dir, mirrors=mirrors, job=job)
     if distributed.is_first():
-        record.begin(config, seed=settings.seed, command=["train.py", *overrides])
+        plugins = [(name, IMPORTED[name]) for name in cfg.plugins]
+        command = ["train.py", *overrides]
+        record.begin(config, seed=settings.seed, command=command, plugins=plugins)
         if write_quarantine(run_dir, data.quarantine) is not None:
             kept = data.splits[training_split(module.algorithm.needs)]
             say(left_out(data.quarantine, len(kept)))

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -28,12 +28,15 @@ def new_manifest(seed: int) -> dict:
     return {"id": uuid.uuid4().hex[:8], "seed": seed, "starts": []}
 
 
-def start(command: Sequence[str]) -> dict:
-    """The part that may differ from one start of a run to the next."""
+def start(command: Sequence[str], plugins: Iterable[tuple[str, str]] = ()) -> dict:
+    """The part that may differ from one start of a run to the next.
+
+    `plugins`: the name and the sha256 of each.
+    """
     return {
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "command": shlex.join(scrub_words(command, os.environ)),
-        "code": _code(),
+        "code": _code() | {"plugins": dict(plugins)},
         "packages": _versions(),
         "python": platform.python_version(),
         "hardware": _hardware(),

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import yaml
@@ -55,7 +55,14 @@ class RunRecord:
         self.latest_at: dict[str, int] = {}  # metric -> the iteration of that line
         self._held: tuple[dict[str, float], dict[str, float]] = ({}, {})
 
-    def begin(self, config: str, *, seed: int, command: Sequence[str]) -> None:
+    def begin(
+        self,
+        config: str,
+        *,
+        seed: int,
+        command: Sequence[str],
+        plugins: Iterable[tuple[str, str]] = (),
+    ) -> None:
         """Write configuration and manifest; a resumed run keeps its configuration except for its
         length, and adds this start to the manifest."""
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -66,7 +73,7 @@ class RunRecord:
             (self.folder / CHECKPOINTS).mkdir(exist_ok=True)  # later, its absence means a loss
         durable.replace(place, config.encode())
         manifest = self._manifest() or new_manifest(seed)
-        manifest["starts"].append(start(command))
+        manifest["starts"].append(start(command, plugins))
         durable.replace(self.folder / MANIFEST, json.dumps(manifest, indent=2).encode())
         if self.job == "train" and (home := home_of_runs(self.folder)) is not None:
             point_latest(self.folder, home)

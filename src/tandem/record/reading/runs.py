@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -19,17 +18,15 @@ from tandem.record.foreign import (
     UNREADABLE,
     UnreadableRun,
     check_file,
-    check_object,
     parse_object,
     read_config,
-    read_object,
 )
+from tandem.record.reading.codes import find_versions, name_code, read_codes
 from tandem.record.reading.logs import LARGEST, MOST_ITERATIONS, Log, lines_from_the_end
 from tandem.record.reading.states import State, is_working
 
 CONFIG, MANIFEST, METRICS, TIMING = "config.yaml", "manifest.json", "metrics.jsonl", "timing.jsonl"
 EVALUATIONS = "evaluations.jsonl"
-COMMIT = re.compile("[0-9a-zA-Z]+")
 MOST = {"seed": 2**63, "iterations": MOST_ITERATIONS}  # one more than a configuration may have
 # Axes by the name a user gives: which log has it, under which names, the first one that is there.
 AXES = {
@@ -58,6 +55,7 @@ class Run:
     config: Mapping[str, object]
     seed: int
     code: Sequence[str]  # of each start: its commit, and whether files had changed since
+    plugins: Mapping[str, frozenset[str]]  # hashes under which the starts imported each
     works: bool | None  # whether a process was running it when it was read; None: unknown
     logs: Mapping[str, Log]
 
@@ -136,22 +134,6 @@ def _below(place: Path) -> list[Path]:
     return [*found, *(one for one in hidden if one.parent not in found)]
 
 
-def _read_codes(manifest: Path) -> list[str]:
-    """The code of each start. Raises ValueError for a manifest without a start."""
-    starts = read_object(manifest, "starts")["starts"]
-    if not (isinstance(starts, list) and starts):
-        raise ValueError(f"{MANIFEST}: starts must be a list of at least one start")
-    codes = [check_object(one, f"{MANIFEST}: a start", "code")["code"] for one in starts]
-    return [_code(check_object(one, f"{MANIFEST}: the code of a start", "commit")) for one in codes]
-
-
-def _code(of_start: Mapping[str, object]) -> str:
-    commit = of_start["commit"]
-    if not isinstance(commit, str) or COMMIT.fullmatch(commit) is None:
-        return "unknown code"  # an untrusted text must not reach tables and figures
-    return f"{commit[:10]}+changes" if of_start.get("dirty") else commit[:10]
-
-
 def check_rest(folder: Path) -> None:
     """Raise ValueError for a file that a report would open later and must not."""
     check_evaluations(folder / EVALUATIONS)
@@ -198,13 +180,14 @@ def read(folder: Path) -> Run:
     """The run in a directory. Raises UnreadableRun."""
     try:
         config = read_config(folder / CONFIG)
-        codes = _read_codes(folder / MANIFEST)
+        starts = read_codes(folder / MANIFEST)
         _check_kinds(config)
         found = Run(
             folder=folder,
             config=config,
             seed=config["seed"],
-            code=codes,
+            code=[name_code(one) for one in starts],
+            plugins=find_versions(starts),
             works=is_working(folder),  # before its logs: a run that ends meanwhile is complete
             logs={name: Log(folder / name) for name in (METRICS, TIMING)},
         )
