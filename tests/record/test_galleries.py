@@ -30,7 +30,7 @@ def make_gallery(level: int) -> list[dict]:
 @pytest.fixture
 def record(tmp_path) -> RunRecord:
     record = RunRecord(tmp_path)
-    record.begin("", seed=0, command=["train.py"])
+    record.begin("seed: 0\n", seed=0, command=["train.py"])
     return record
 
 

@@ -175,7 +175,7 @@ def test_a_run_that_goes_on_is_whole_in_one_folder_and_has_no_point_twice(tmp_pa
 
 def test_pictures_stay_pictures_and_a_mirror_that_comes_later_has_them_all(tmp_path, client):
     record = RunRecord(tmp_path)
-    record.begin("", seed=0, command=["train.py"])
+    record.begin("seed: 0\n", seed=0, command=["train.py"])
     run_iterations(record, 0, 2, picture)
     later = RunRecord(tmp_path, mirrors=[Wandb(project="p", mode="offline")])
     later.open(2)
@@ -195,7 +195,7 @@ def test_pictures_stay_pictures_and_a_mirror_that_comes_later_has_them_all(tmp_p
 
 def test_a_client_that_dies_ends_no_run(tmp_path, client, caplog):
     record = RunRecord(tmp_path / "run", mirrors=[Wandb(project="p", mode="offline")])
-    record.begin("", seed=0, command=["train.py"])
+    record.begin("seed: 0\n", seed=0, command=["train.py"])
     record.open(0)
     run_iterations(record, 0, 1)
     start = time.monotonic()

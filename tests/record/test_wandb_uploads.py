@@ -28,7 +28,7 @@ def server(tmp_path, monkeypatch):
 def start(folder, first: int, end: int, mode: str) -> None:
     """A start of a run that went back to a checkpoint at `first`."""
     record = RunRecord(folder, mirrors=[Wandb(project="p", mode=mode)])
-    record.begin("", seed=0, command=["train.py"])
+    record.begin("seed: 0\n", seed=0, command=["train.py"])
     record.cut(first)
     record.open(first)
     for i in range(first, end):
