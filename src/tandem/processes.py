@@ -21,9 +21,10 @@ def is_running(process: int) -> bool:
 
 
 def read_start_ticks(pid: int) -> str | None:
-    """The boot id and the ticks at which a process started; None: the system gives neither."""
+    """The boot id and the ticks at which a process started; None: the system gives neither, or the
+    process has ended and nobody has waited for it."""
     try:
-        after_name = Path(PROCESS.format(pid=pid)).read_text().rpartition(")")[2]
-        return f"{BOOT.read_text().strip()} {after_name.split()[STARTED]}"
+        fields = Path(PROCESS.format(pid=pid)).read_text().rpartition(")")[2].split()
+        return None if fields[0] == "Z" else f"{BOOT.read_text().strip()} {fields[STARTED]}"
     except OSError:
         return None

@@ -75,6 +75,16 @@ def test_a_run_of_this_machine_goes_on_exactly_as_long_as_its_process(tmp_path):
     assert read(folder).state == "not finished"
 
 
+def test_a_run_of_a_sweep_that_is_resumed_by_hand_goes_on(tmp_path):
+    """`train resume=` neither locks nor changes what the sweep left."""
+    folder = write_run(tmp_path / "run", [0.1, 0.3], iterations=50)
+    (folder / "job.json").write_text('{"code": 75}')
+    lock(folder)
+    assert read(folder).state == "running"
+    lock(folder, began="another boot 1")
+    assert read(folder).state == "died"
+
+
 def test_to_look_at_a_run_writes_nothing(tmp_path):
     folder = write_run(tmp_path / "run", [0.1, 0.3], iterations=50)
     before = {path: path.stat().st_mtime_ns for path in (folder, *folder.iterdir())}

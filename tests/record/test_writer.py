@@ -7,6 +7,8 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
+import sys
 import time
 
 import pytest
@@ -90,6 +92,15 @@ def test_a_used_process_id_is_no_sign_of_life(tmp_path):
     left_behind(tmp_path)
     with claim_folder(tmp_path):
         pass
+
+
+def test_a_killed_process_that_nobody_has_waited_for_runs_no_more():
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    before = read_start_ticks(process.pid)
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert before is not None and read_start_ticks(process.pid) is None
+    process.communicate()
 
 
 def test_a_process_that_is_there_counts_where_files_have_no_locks(tmp_path):

@@ -56,7 +56,7 @@ class Run:
     seed: int
     code: Sequence[str]  # of each start: its commit, and whether files had changed since
     plugins: Mapping[str, frozenset[str]]  # hashes under which the starts imported each
-    works: bool | None  # whether a process was running it when it was read; None: unknown
+    works: bool | None  # whether a process was running it when it was read; None: see is_working
     logs: Mapping[str, Log]
 
     @property

@@ -11,7 +11,7 @@ from typing import Literal
 from tandem.record.foreign import JSON_BYTES, check_file, read_object
 from tandem.record.writer import find_writer
 
-# not finished: it is incomplete, and it is unknown whether it still runs.
+# not finished: it is incomplete, nothing runs it, and no sweep that would say how it ended.
 State = Literal["finished", "running", "died", "not finished"]
 UNFINISHED: Sequence[State] = ("died", "running", "not finished")
 JOB, LOCK = "job.json", "job.lock"  # of a run that a sweep started
@@ -22,14 +22,17 @@ RECENT = 300.0  # seconds; a run on another machine that wrote within them count
 def is_working(folder: Path) -> bool | None:
     """Whether a process works there; None: none does, and no sweep started the run.
 
-    A free lock proves nothing on a file system that machines share without locks. There the exit
-    code in the sweep's job.json decides, or else the process that run.lock names.
+    A free lock proves nothing on a file system that machines share without locks. There the process
+    decides that run.lock names: on this machine, also if it resumed a run that a sweep saw end; on
+    another one, by the time of its last write unless the sweep's job.json has an exit code.
     """
-    if is_locked(folder):
+    writer = find_writer(folder)
+    is_here = writer is not None and writer.is_here
+    if is_locked(folder) or (is_here and writer.runs):
         return True
     if _has_ended(folder):
         return False
-    if _is_written(folder):
+    if writer is not None and not is_here and time.time() - _read_last_write(folder) < RECENT:
         return True
     return False if (folder / LOCK).exists() else None
 
@@ -51,15 +54,6 @@ def _has_ended(folder: Path) -> bool:
     """Whether the sweep recorded the end of the process."""
     path = folder / JOB
     return path.exists() and read_object(path, "code")["code"] is not None
-
-
-def _is_written(folder: Path) -> bool:
-    """Whether the process that run.lock names runs; one on another machine does if it wrote there
-    recently."""
-    writer = find_writer(folder)
-    if writer is None:
-        return False
-    return writer.runs if writer.is_here else time.time() - _read_last_write(folder) < RECENT
 
 
 def _read_last_write(folder: Path) -> float:
