@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from functools import partial
+from importlib.machinery import PathFinder
 
 import pytest
 from omegaconf import OmegaConf
@@ -111,6 +112,27 @@ def test_the_version_of_a_plugin_is_that_of_the_files_that_were_imported(tmp_pat
     forget_module()
     load_plugins(["loud"])
     assert IMPORTED["loud"] not in ("", first)
+
+
+def test_a_plugin_that_another_finder_knows_has_the_version_of_its_files(tmp_path, monkeypatch):
+    """As one installed with `pip install -e`, used from another folder."""
+    (tmp_path / "far" / "loud").mkdir(parents=True)
+    inner = tmp_path / "far" / "loud" / "inner.py"
+    (tmp_path / "far" / "loud" / "__init__.py").write_text("x = 1\n")
+
+    class Finder:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            return PathFinder.find_spec(name, [str(tmp_path / "far")]) if name == "loud" else None
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+    found = []
+    for text in ("y = 1\n", "y = 22\n"):
+        inner.write_text(text)
+        forget_module()
+        load_plugins(["loud"])
+        found.append(IMPORTED["loud"])
+    assert len({*found, trust.digest([])}) == 3
 
 
 def test_a_resumed_run_may_choose_an_option_of_its_plugin(tmp_path):

@@ -103,6 +103,13 @@ def _run_around(folder: Path) -> Path | None:
     return None
 
 
+def _list_loaded(module: ModuleType) -> list[Path]:
+    """The files of a module that a finder of its own found, such as one of `pip install -e`."""
+    places = module.__spec__.submodule_search_locations or ()
+    inside = (file for place in places for file in sorted(Path(place).rglob("*.py")))
+    return list(dict.fromkeys([Path(module.__file__), *inside]))
+
+
 def _load(name: str) -> list[Path]:
     known = name in sys.modules
     try:
@@ -117,7 +124,7 @@ def _load(name: str) -> list[Path]:
         raise ConfigError(f"plugins: {name} is a folder without an __init__.py; add one")
     ADMITTED.add(name)
     if not known or name not in IMPORTED:  # a later import runs no file again
-        IMPORTED[name] = trust.digest(list_files(name))
+        IMPORTED[name] = trust.digest(list_files(name) or _list_loaded(module))
     folder = Path(module.__file__).parent / "conf"
     return [folder] if folder.is_dir() else []
 
