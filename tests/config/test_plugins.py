@@ -7,7 +7,7 @@ import pytest
 import yaml
 from omegaconf import OmegaConf
 
-from tandem.config import ConfigError, check, compose
+from tandem.config import ConfigError, build, check, compose
 from tandem.config.arguments import fill_defaults
 from tandem.config.composition import import_plugins
 from tandem.config.help import list_plugin_options
@@ -328,6 +328,7 @@ from tandem import register_reward
 
 class Level(enum.IntEnum):
     LOW = 1
+    HIGH = 2
 
 class Mode(enum.StrEnum):
     STRICT = "strict"
@@ -342,6 +343,18 @@ def test_the_record_holds_a_default_that_is_an_enum_as_text(written):
     cfg = compose(["plugins=[own_plugin]", "reward=choosing", "run_dir=x"])
     told = yaml.safe_load(recorded_text(cfg))["reward"]["choosing"]["function"]
     assert (told["level"], told["mode"]) == ("LOW", "strict")
+
+
+def test_a_recorded_enum_is_the_enum_again_and_another_text_is_refused(written):
+    written(CHOOSING)
+    words = ["plugins=[own_plugin]", "reward=choosing", "run_dir=x"]
+    cfg = OmegaConf.create(recorded_text(compose(words)))
+    check(cfg)
+    call = build(cfg.reward.choosing.function)
+    assert call([0, 0], []) == [1, 1]
+    assert [type(value).__name__ for value in call.keywords.values()] == ["Level", "Mode"]
+    with pytest.raises(ConfigError, match="level: expected LOW or HIGH, got 'NONE'"):
+        check(compose([*words, "reward.choosing.function.level=NONE"]))
 
 
 def test_an_argument_that_a_plugin_s_file_leaves_out_is_a_key_in_a_package_too(written):

@@ -18,7 +18,16 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tandem.config.names import ConfigError, UnknownKeyError, WrongValueError, unknown
-from tandem.config.signatures import ROWS, describe, is_callable, limits, options, signature
+from tandem.config.signatures import (
+    ROWS,
+    annotations_of_items,
+    describe,
+    is_callable,
+    limits,
+    member_of,
+    options,
+    signature,
+)
 from tandem.config.targets import resolve
 from tandem.contracts import defaults_of, facts_of
 from tandem.settings.renamed import was_renamed
@@ -87,10 +96,9 @@ def _refuse_unknown(
     keys = [_key(where, name) for name, p in accepted.items() if not (partial and comes_later(p))]
     for name in given:
         if name not in accepted:
-            key = _key(where, name)
-            if name == where.partition(".")[0]:  # such as model.model
-                raise UnknownKeyError(f"unknown key {key!r}: {NESTED.format(where)}")
-            raise UnknownKeyError(unknown("key", key, keys))
+            key, nested = _key(where, name), name == where.partition(".")[0]  # such as model.model
+            said = f"unknown key {key!r}: {NESTED.format(where)}" if nested else None
+            raise UnknownKeyError(said or unknown("key", key, keys))
 
 
 def _list_unfilled(
@@ -142,6 +150,8 @@ def _convert(value: object, annotation: object, where: str) -> Any:
             return _convert_sequence(value, annotation, where)
         case _ if any(_admits(value, option) for option in wanted):
             return _widen(value, wanted)
+        case _ if (member := member_of(value, annotation)) is not None:
+            return member
     return _refuse(value, annotation, where)
 
 
@@ -173,7 +183,7 @@ def _convert_sequence(value: Sequence[Any], annotation: object, where: str) -> A
     for option in options(annotation):
         kind = typing.get_origin(option) or option
         if kind in ROWS:
-            of_items = _item_annotations(option, len(value))
+            of_items = annotations_of_items(option, len(value))
             if len(of_items) != len(value):
                 continue
             items = [
@@ -182,13 +192,6 @@ def _convert_sequence(value: Sequence[Any], annotation: object, where: str) -> A
             ]
             return kind(items) if kind in (tuple, set, frozenset) else items
     return _refuse(list(value), annotation, where)
-
-
-def _item_annotations(option: object, length: int) -> list[object]:
-    arguments = typing.get_args(option)
-    if typing.get_origin(option) is tuple and Ellipsis not in arguments:
-        return list(arguments)
-    return [arguments[0] if arguments else Any] * length
 
 
 def _admits(value: object, option: object) -> bool:

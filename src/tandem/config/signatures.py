@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import inspect
 import sys
@@ -39,6 +40,8 @@ def _annotation_of(parameter: Parameter, registered: bool) -> object:
     """Like inspect.signature, with strings evaluated; names for type checkers become Any."""
     if parameter.annotation is not Parameter.empty or not registered:
         return parameter.annotation
+    if isinstance(parameter.default, enum.Enum):  # recorded as text
+        return type(parameter.default)
     kinds = {bool: bool, int: float, float: float}  # a default of 1 may be set to 0.5
     return kinds.get(type(parameter.default), Parameter.empty)
 
@@ -56,10 +59,34 @@ def options(annotation: object) -> tuple[object, ...]:
     return sum(members, ()) if all(members) else ()
 
 
+def member_of(value: object, annotation: object) -> enum.Enum | None:
+    """The member of an enum that a configuration names, by name or by value."""
+    kinds = (one for one in options(annotation) if is_enum(one))
+    found = (
+        one
+        for kind in kinds
+        for one in kind
+        if value == one.name or (type(value) is not bool and value == one.value)
+    )
+    return next(found, None)
+
+
+def is_enum(option: object) -> bool:
+    return inspect.isclass(option) and issubclass(option, enum.Enum)
+
+
 def mapping_of(annotation: object) -> object:
     """The mapping that an annotation admits, such as Mapping[str, float]; None: it admits none."""
     kinds = (one for one in options(annotation) if typing.get_origin(one) in (dict, Mapping))
     return next(kinds, None)
+
+
+def annotations_of_items(option: object, length: int) -> list[object]:
+    """The annotation of each item of a list with this many of them."""
+    arguments = typing.get_args(option)
+    if typing.get_origin(option) is tuple and Ellipsis not in arguments:
+        return list(arguments)
+    return [arguments[0] if arguments else Any] * length
 
 
 def record_of(annotation: object) -> type | None:
@@ -92,6 +119,8 @@ def _word(option: object) -> str:
         return " or ".join(repr(choice) for choice in typing.get_args(option))
     if is_callable(option):
         return "a function (_target_, with _partial_: true)"
+    if is_enum(option):
+        return " or ".join(option.__members__)
     kind = typing.get_origin(option) or option
     if kind in ROWS:
         items = [describe(item) for item in typing.get_args(option) if item is not Ellipsis]
