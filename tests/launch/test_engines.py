@@ -466,6 +466,13 @@ def test_another_service_on_the_port_is_not_taken_for_the_server(tmp_path, port)
     assert not start_engines(tmp_path)
 
 
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "[::1]"])
+def test_a_host_that_cannot_be_asked_has_no_port_that_is_taken(host, tmp_path):
+    url = f"http://{host}:1"
+    server = EngineProcess(words=[], environment={}, url=url, log=tmp_path / "log")
+    assert not server.port_is_taken()
+
+
 class Command:
     """A running `tandem engines` with two fake servers."""
 

@@ -58,9 +58,11 @@ class EngineProcess:
 
     def port_is_taken(self) -> bool:
         where = urllib.parse.urlsplit(self.url)
-        with socket.socket() as trial:
-            trial.settimeout(PROBE)
-            return trial.connect_ex((where.hostname, where.port)) == 0
+        try:
+            socket.create_connection((where.hostname, where.port), PROBE).close()
+        except OSError:  # also a name without an address, which the server itself reports
+            return False
+        return True
 
     def answers(self) -> bool:
         try:
