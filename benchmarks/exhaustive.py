@@ -18,7 +18,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 
-from freshness import CODE, ROOT, commit_here, list_changes
+from freshness import CODE, ROOT, STEP, commit_here, list_changes
 
 KEPT = ROOT / "benchmarks" / "results" / "status.json"
 PAGE = ROOT / "docs" / "status.md"
@@ -99,11 +99,13 @@ PARTS = {
         measures=(*CODE, "tests", "benchmarks/mutants"),
     ),
     "parity": benchmark("updates equal to TRL's", "parity.py", "parity.md"),
-    "language_step": benchmark(
-        "a step of tokens beside TRL's", "language_step.py", "language_step.md"
+    "language_step": replace(
+        benchmark("a step of tokens beside TRL's", "language_step.py", "language_step.md"),
+        measures=STEP,
     ),
-    "flow_step": benchmark(
-        "a step of pictures beside the bare transformer", "flow_step.py", "flow_step.md"
+    "flow_step": replace(
+        benchmark("a step of pictures beside the bare transformer", "flow_step.py", "flow_step.md"),
+        measures=STEP,
     ),
     "ahead": benchmark("rollouts ahead beside their simulation", "ahead.py", "ahead.md"),
     "packing": benchmark(

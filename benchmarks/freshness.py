@@ -13,6 +13,9 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 CODE = ("src", "conf")
+# What only composes, starts, reads or compares runs decides no figure of a step.
+AROUND = ("compare", "config", "launch", "legality", "processes.py", "record/reading", "sweep")
+STEP = (*CODE, *(f":!src/tandem/{place}" for place in AROUND))
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 

@@ -19,7 +19,7 @@ from statistics import median
 
 os.environ |= {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
 
-from freshness import CODE, commit_here, list_changes
+from freshness import STEP, commit_here, list_changes
 from turns import Runner
 from workloads import CELLS, SIZES, Workload, embedded_workload, in_grid
 
@@ -53,7 +53,7 @@ def main() -> None:
 def of_this_code() -> list[Report]:
     """Saved results that are not older than the code: the grid takes long."""
     saved = json.loads(KEPT.read_text())["cells"] if KEPT.exists() else []
-    return [report for report in saved if not list_changes(report["commit"], CODE)]
+    return [report for report in saved if not list_changes(report["commit"], STEP)]
 
 
 def arguments() -> argparse.Namespace:

@@ -56,6 +56,20 @@ def test_changed_code_and_values_make_a_result_stale(kept, function, preset, sta
     assert change(kept, function, preset) == stale
 
 
+@pytest.mark.parametrize(
+    ("place", "stale"), [("policies", True), ("record", True), ("record/reading", False)]
+)
+def test_figures_of_a_step_are_of_what_a_step_runs(kept, place, stale):
+    measured = freshness.git("rev-parse", "HEAD")
+    file = kept / "src" / "tandem" / place / "b.py"
+    file.parent.mkdir(parents=True)
+    file.write_text("x = 1\n")
+    for _ in ("untracked", "committed"):
+        found = freshness.list_changes(measured, freshness.STEP)
+        assert found == [f"src/tandem/{place}/b.py"] * stale
+        write(kept, FUNCTION, PRESET)
+
+
 def test_a_new_file_makes_a_result_stale(kept):
     (kept / "src" / "b.py").write_text("x = 1\n")
     assert change(kept) == ["src/b.py"]
