@@ -11,7 +11,7 @@ from generate.repository import ROOT
 PICTURE = ROOT / "docs" / "assets" / "both_learn.svg"
 PANELS = {
     "letters": ("Tokens: sort 4 to 8 letters", "mean reward, held-out prompts", "#3f6fd8"),
-    "whole": ("Images: paint the prompt", "mean reward, held-out prompts", "#d9622b"),
+    "whole": ("Images: paint the prompt", "mean reward, other noise", "#d9622b"),
 }
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM, GAP = 400, 280, 44, 46, 40, 24
 STYLE = """\
