@@ -114,8 +114,9 @@ TOY = Path(__file__).with_name("toy_sweep.py")
     [
         (None, "maximize", "\n\n    tandem select 'a b'"),
         ("eval/pass@8", "maximize", "\n\n    tandem select 'a b' metric=eval/pass@8"),
-        ("eval/accuracy", "minimize", "the highest score, not the lowest eval/accuracy"),
-        ("actor/entropy", "maximize", "the highest score, not the highest actor/entropy"),
+        ("eval/accuracy", "minimize", "the highest eval/ score, not the lowest eval/accuracy"),
+        ("actor/entropy", "maximize", "the highest eval/ score, not the highest actor/entropy"),
+        ("reward/mean", "maximize", "the highest eval/ score, not the highest reward/mean"),
     ],
 )
 def test_the_next_step_chooses_what_was_found_or_says_that_it_does_not(metric, direction, said):

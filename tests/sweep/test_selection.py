@@ -49,6 +49,17 @@ def test_a_number_of_which_more_may_be_worse_chooses_nothing(tmp_path):
         selection.rank(every, "actor/entropy")
 
 
+def test_a_metric_that_no_test_prompt_can_give_is_refused_before_any_run(tmp_path):
+    place = sweep(tmp_path, {"grpo": [0.5], "rloo": [0.6]})
+    with pytest.raises(ValueError, match="not measured on test prompts") as refused:
+        select(place, "reward/mean", 1, program=PROGRAM)
+    assert str(refused.value) == (
+        "metric=reward/mean: it is not measured on test prompts, where fresh seeds are tested; set "
+        "a metric of an evaluation, such as metric=eval/reward"
+    )
+    assert {path.name for path in tmp_path.iterdir()} == {"sweep"}
+
+
 def test_a_run_gives_its_command_line_without_what_is_its_own(tmp_path):
     typed = [
         "algorithm=grpo",

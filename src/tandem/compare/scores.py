@@ -72,6 +72,11 @@ def is_score(metric: str) -> bool:
     return SCORE.fullmatch(metric) is not None
 
 
+def is_of_evaluation(metric: str) -> bool:
+    """Whether evaluations measure it, on eval prompts and under the same name on test prompts."""
+    return metric.startswith("eval/")
+
+
 def is_share(metric: str) -> bool:
     """Whether the metric lies between 0 and 1 and higher is better."""
     return SHARE.fullmatch(metric) is not None

@@ -6,8 +6,8 @@ are not used otherwise. Results are in selection.json and selection.md in the sw
 `python -m tandem compare SWEEP`. The same command continues an interrupted selection. Exit code 0:
 success; 1: a fresh seed failed or has no test score; 75: stopped.
 
-  metric=NAME   metric of the choice; default: eval/accuracy, or eval/reward without an accuracy;
-                the report uses the same metric on test prompts
+  metric=NAME   metric of the choice, one of an evaluation (eval/...); default: eval/accuracy, or
+                eval/reward without an accuracy; the report uses it on test prompts
   seeds=N       number of fresh seeds
   plugins=[X]   modules named by the sweep's runs, if you did not start these yourself; in the same
                 way servers (reward.http.url=...), variables sent to them, programs,
@@ -26,6 +26,7 @@ from omegaconf import DictConfig
 
 from tandem.compare import selection
 from tandem.compare.comparison import choose_metric
+from tandem.compare.scores import is_of_evaluation
 from tandem.compare.selection import Selection
 from tandem.compare.terminal import split_options
 from tandem.config import check, compose, trust
@@ -88,7 +89,9 @@ def select(sweep: Path, metric: str | None, count: int, *, program: Path) -> Sel
     refuse_run(sweep)
     jobs = list_whole_runs(sweep)
     every = [runs.read(folder) for folder in runs.find([sweep])]
-    now = choose(sweep, jobs, every, choose_metric(every, metric))
+    measured = choose_metric(every, metric)
+    refuse_untested(measured)
+    now = choose(sweep, jobs, every, measured)
     found = keep_choice(selection.read(sweep), now, sweep)
     seeds = choose_seeds(sweep, count, [run.seed for run in found.fresh])
     cfg = check_recorded([*found.overrides, f"seed={seeds[0]}"])
@@ -97,6 +100,15 @@ def select(sweep: Path, metric: str | None, count: int, *, program: Path) -> Sel
     keep(found, sweep)
     print(f"{selection.table(found).title}; {len(seeds)} fresh seeds", flush=True)
     return carry_out(found, sweep, seeds, program)
+
+
+def refuse_untested(metric: str) -> None:
+    """Raise ValueError for a metric that the test of a fresh seed cannot give."""
+    if not is_of_evaluation(metric):
+        raise ValueError(
+            f"metric={metric}: it is not measured on test prompts, where fresh seeds are tested; "
+            "set a metric of an evaluation, such as metric=eval/reward"
+        )
 
 
 def check_recorded(overrides: Sequence[str]) -> DictConfig:

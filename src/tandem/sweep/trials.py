@@ -11,7 +11,7 @@ import numpy as np
 import optuna
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from tandem.compare.scores import is_score
+from tandem.compare.scores import is_of_evaluation, is_score
 from tandem.config.names import ConfigError, nearest
 from tandem.record.reading import runs
 from tandem.sweep import space, status
@@ -112,13 +112,14 @@ def best(study: optuna.Study, asked: Asked, folder: str, seeds: int) -> str:
 
 
 def next_step(asked: Asked, folder: str) -> str:
-    """How to train fresh seeds; `tandem select` can choose only the highest value of a score."""
-    highest = asked.direction == "maximize"
-    if highest and (asked.metric is None or is_score(asked.metric)):
-        metric = [] if asked.metric is None else [f"metric={asked.metric}"]
-        return f"\n\n    {shlex.join(['tandem', 'select', folder, *metric])}"
+    """How to train fresh seeds; `tandem select` can choose only the highest value of a score that
+    is measured on test prompts too."""
+    highest, metric = asked.direction == "maximize", asked.metric
+    if highest and (metric is None or (is_score(metric) and is_of_evaluation(metric))):
+        words = [] if metric is None else [f"metric={metric}"]
+        return f"\n\n    {shlex.join(['tandem', 'select', folder, *words])}"
     which = "highest" if highest else "lowest"
     return (
-        f" train them by hand. `tandem select` would choose the highest score, not the {which} "
-        f"{asked.metric or 'score'}."
+        f" train them by hand. `tandem select` would choose the highest eval/ score, not the "
+        f"{which} {metric or 'score'}."
     )
