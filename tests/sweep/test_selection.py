@@ -121,7 +121,8 @@ def test_only_prompts_that_nothing_has_read_are_reported_on(tmp_path):
     )  # of 6561 strings each seed draws twenty for eval and test
     assert said is None or "are eval prompts of seeds used for the choice" in said
     assert count_unread(fresh([*TINY, "data.seed=0"]), [0, 1]) is None
-    assert "the data has no others" in count_unread(fresh(["model=tiny_flow"]), [])
+    said = count_unread(fresh(["model=tiny_flow"]), [])
+    assert said.startswith("12 of 12 test prompts are also used in training or evaluation: data=sh")
     rows = tmp_path / "rows.jsonl"
     rows.write_text("\n".join(json.dumps({"prompt": f"p{i}", "answer": "a"}) for i in range(40)))
     of_rows = ["algorithm=grpo", "data=jsonl", f"data.path={rows}"]
@@ -129,6 +130,23 @@ def test_only_prompts_that_nothing_has_read_are_reported_on(tmp_path):
         count_unread(fresh(of_rows), [])
     with pytest.raises(ValueError, match="40 of 40 test prompts are also used in training or eval"):
         count_unread(fresh([*of_rows, f"data.test_path={rows}"]), [])
+
+
+def test_test_prompts_that_differ_in_their_image_or_maze_are_others(tmp_path):
+    """Their texts are equal, but no run has read what is asked."""
+    of_images = []
+    for split, shade in {"train": 0, "eval": 100, "test": 200}.items():
+        Image.new("RGB", (16, 16), (shade,) * 3).save(tmp_path / f"{split}.png")
+        row = {"prompt": "what <image>?", "images": [f"{split}.png"], "answer": split}
+        (tmp_path / f"{split}.jsonl").write_text(json.dumps(row))
+        of_images.append(f"data.{split}_path={tmp_path / split}.jsonl".replace("train_", ""))
+    images = ["algorithm=grpo", "model=tiny_vlm", "data=jsonl", *of_images]
+    assert count_unread(fresh(images), [0]) is None
+    with pytest.raises(ValueError, match="1 of 1 test prompts are also used in training or eval"):
+        count_unread(fresh([*images, f"data.test_path={tmp_path}/eval.jsonl"]), [0])
+    for data in ("maze", "maze_shown"):
+        few = (f"data={data}", "data.mazes=50", "data.demonstrations=1", "data.seed=0")
+        assert count_unread(fresh(few), [0]) is None
 
 
 def test_data_without_test_prompts_is_refused_with_what_adds_some(tmp_path):

@@ -59,7 +59,7 @@ class Data:
     quarantine: tuple[InvalidRow, ...] = ()
     curriculum: StreamMaker = PromptStream  # how prompts are drawn from `train`
     given: StreamMaker = PromptStream  # how prompts are drawn from `demonstrations` or `pairs`
-    # A small world: evaluation uses the training prompts too, with different noise.
+    # Evaluation may ask what training asks: in a small world, or where fields tell prompts apart.
     asks_again: bool = False
 
     @property

@@ -8,6 +8,7 @@ import math
 import os
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -72,15 +73,16 @@ def count_unread(cfg: DictConfig, chosen_by: Sequence[int]) -> str | None:
         how = facts_of(resolve(cfg.data["_target_"], "data")).test_from
         how = how or "choose other data, or give its Data a test"
         raise ValueError(f"data={cfg.choices.data} has no test prompts to report on: {how}")
-    own = count_shared(data.test, [*data.train, *data.eval, *data.demonstrations, *data.pairs])
+    own = count_shared(data, [*data.train, *data.eval, *data.demonstrations, *data.pairs])
     if own and data.asks_again:
-        return f"{own} are also training prompts, with different noise: the data has no others."
+        name = cfg.choices.data
+        return f"{own} are also used in training or evaluation: data={name} asks them again."
     if own:
         raise ValueError(
             f"{own} are also used in training or evaluation; give data={cfg.choices.data} other "
             "test prompts"
         )
-    looked_at = count_shared(data.test, [p for other in chosen_by for p in reseed(cfg, other).eval])
+    looked_at = count_shared(data, [p for other in chosen_by for p in reseed(cfg, other).eval])
     if looked_at is None:
         return None
     return (
@@ -95,15 +97,21 @@ def reseed(cfg: DictConfig, seed: int) -> Data:
     return build(cfg.data)
 
 
-def count_shared(test: Sequence[Prompt], others: Sequence[Prompt]) -> str | None:
-    """The number of test prompts that are among the others, in words; None: no overlap."""
-    seen = {hash_prompt(prompt) for prompt in others}
-    again = sum(hash_prompt(prompt) in seen for prompt in test)
-    return f"{again} of {len(test)} test prompts" if again else None
+def count_shared(data: Data, others: Sequence[Prompt]) -> str | None:
+    """The number of test prompts that ask what one of the others asks, in words; None: no overlap.
 
+    Where data asks again, fields must be equal too: the words of a maze name its goal alone.
+    """
+    from tandem.data.records import question  # imports torch, which `--help` does not
 
-def hash_prompt(prompt: Prompt) -> str:
-    return json.dumps([prompt.text, prompt.messages], default=str)
+    asked = defaultdict(list)  # question -> fields of the prompts that ask it
+    for prompt in others:
+        asked[question(prompt)].append(prompt.fields)
+    again = sum(
+        any(not data.asks_again or own == prompt.fields for own in asked[question(prompt)])
+        for prompt in data.test
+    )
+    return f"{again} of {len(data.test)} test prompts" if again else None
 
 
 def carry_out(found: Selection, sweep: Path, seeds: Sequence[int], program: Path) -> Selection:
