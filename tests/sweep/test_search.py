@@ -111,6 +111,23 @@ def test_a_stopped_launch_leaves_its_trial_open_and_the_next_one_finishes_it(tmp
     assert after.rows[0] == runs.rows[0] and len(after.rows) == 2
 
 
+GROUPS = ["++swept/algorithm=grpo", "++algorithm/loss/at/algorithm/actor=dapo"]
+ADDED = "+algorithm/loss@algorithm.actor"
+TYPED = {"swept/algorithm": "algorithm", "algorithm/loss/at/algorithm/actor": ADDED}
+
+
+def test_keys_are_shown_as_they_were_typed(tmp_path, capsys):
+    """Hydra is given other names of groups, which a user could not repeat."""
+    first, second = (Runs(tmp_path, lambda given: 0.5, spelled=TYPED) for _ in range(2))
+    go(first, [f"{line},x" for line in GROUPS], n_trials=1)
+    said = capsys.readouterr().out
+    choice, added = (line.partition("=")[2] for line in first.rows[0])
+    assert f"best of k = 1 trials: algorithm={choice} {ADDED}={added}, score" in said
+    with pytest.raises(ConfigError) as refused:
+        go(second, ["++swept/algorithm=ppo,x"], n_trials=1)
+    assert f"another space: {ADDED}=dapo,x algorithm=grpo,x; set" in str(refused.value)
+
+
 def test_another_search_in_the_same_folder_is_refused(tmp_path):
     go(Runs(tmp_path, near_1e_4), n_trials=1)
     assert (tmp_path / JOURNAL).is_file()

@@ -12,21 +12,21 @@ from tandem.sweep.search import search
 from tandem.sweep.trials import Asked
 
 SPACE = ["++optimizer.lr=tag(log,interval(1e-6,1e-2))"]
+SPELLED = {"optimizer.lr": "optimizer.lr", "seed": "seed"}
 
 
 class Runs:
     """Replaces a launcher: a run's score is written at once."""
 
-    def __init__(self, folder, score, fails=frozenset()):
+    def __init__(self, folder, score, fails=frozenset(), spelled=SPELLED):
         self.score, self.fails, self.rows = score, set(fails), []
-        spelled = {"optimizer.lr": "optimizer.lr", "seed": "seed"}
         self.launch = Launch(
             id="here-1",
             folder=str(folder),
             cwd="",
             program="",
             shared=[],
-            spelled=spelled,
+            spelled=dict(spelled),
             jobs=None,
             gpus=None,
         )

@@ -103,11 +103,12 @@ def job(launch: Launch) -> float | None:
 
 def make_task(lines: Sequence[str], number: int, launch: Launch) -> Task:
     """The run of Hydra's overrides."""
-    own = replace_words(launch.shared, [_restore_word(line, launch) for line in lines])
+    own = replace_words(launch.shared, [restore_word(line, launch) for line in lines])
     return Task(launch=launch, number=number, own=own)
 
 
-def _restore_word(line: str, launch: Launch) -> str:
+def restore_word(line: str, launch: Launch) -> str:
+    """An override with its key as it was typed: Hydra is given another name for a group."""
     key, _, value = line.partition("=")
     return f"{launch.spelled[key.lstrip('+')]}={value}"
 

@@ -21,7 +21,7 @@ from optuna.trial import Trial, TrialState
 
 from tandem.config.names import ConfigError
 from tandem.sweep import space, status
-from tandem.sweep.job import LAUNCH, Launch, make_task
+from tandem.sweep.job import LAUNCH, Launch, make_task, restore_word
 from tandem.sweep.trials import Asked, best, complete, tell
 
 JOURNAL, LOCK = "search.journal", "search.lock"
@@ -79,7 +79,7 @@ def run_trials(
             return  # interrupted trials stay open
         for trial in trials:
             tell(study, trial, [make_task(row, 0, launch) for row in rows[trial.number]], asked)
-    print(best(study, asked, launch.folder, len(seeds)), flush=True)
+    print(best(study, asked, launch, len(seeds)), flush=True)
 
 
 def make_rows(params: Mapping[str, object], seeds: Sequence[str]) -> list[list[str]]:
@@ -88,14 +88,21 @@ def make_rows(params: Mapping[str, object], seeds: Sequence[str]) -> list[list[s
 
 def open_study(launch: Launch, arguments: Sequence[str], asked: Asked) -> optuna.Study:
     """The new or existing search in this folder. Raises ConfigError if it is another one."""
-    folder = Path(launch.folder)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(
-        storage=JournalStorage(JournalFileBackend(str(folder / JOURNAL))),
+        storage=JournalStorage(JournalFileBackend(str(Path(launch.folder) / JOURNAL))),
         study_name="search",
         direction=asked.direction,
         load_if_exists=True,
     )
+    record_search(study, launch, arguments, asked)
+    return study
+
+
+def record_search(
+    study: optuna.Study, launch: Launch, arguments: Sequence[str], asked: Asked
+) -> None:
+    """Record what is searched. Raises ConfigError if the record is that of another search."""
     meant = {
         "space": " ".join(sorted(arguments)),
         "direction": asked.direction,
@@ -106,12 +113,14 @@ def open_study(launch: Launch, arguments: Sequence[str], asked: Asked) -> optuna
     if not complete(study):
         before = before | {"metric": asked.metric}  # no trial was measured by the old one
     if differing := [name for name, value in meant.items() if before.get(name) != value]:
+        shown = before | study.user_attrs.get("typed", {})
         raise ConfigError(
-            f"{folder} holds a search with another {differing[0]}: {before.get(differing[0])}; set "
-            "another sweep_dir"
+            f"{launch.folder} holds a search with another {differing[0]}: "
+            f"{shown.get(differing[0])}; set another sweep_dir"
         )
+    typed = sorted(restore_word(line, launch) for line in arguments)
     study.set_user_attr("meant", meant)
-    return study
+    study.set_user_attr("typed", {"space": " ".join(typed)})  # `meant` has the keys as Hydra's
 
 
 def iterate_rounds(

@@ -15,7 +15,7 @@ from tandem.compare.scores import is_of_evaluation, is_score
 from tandem.config.names import ConfigError, nearest
 from tandem.record.reading import runs
 from tandem.sweep import space, status
-from tandem.sweep.job import Task
+from tandem.sweep.job import Launch, Task, restore_word
 from tandem.sweep.status import Job
 
 DIRECTIONS = ("maximize", "minimize")
@@ -96,18 +96,18 @@ def missing(job: Job, asked: Asked) -> str:
     return f"{job.name} {job.state}" + (f" ({job.reason})" if job.reason else "")
 
 
-def best(study: optuna.Study, asked: Asked, folder: str, seeds: int) -> str:
+def best(study: optuna.Study, asked: Asked, launch: Launch, seeds: int) -> str:
     """The best trial, with the warning that its score was selected."""
     done = complete(study)
     if not done:
         return "no trial was completed"
     top = study.best_trial
-    where = " ".join(line.lstrip("+") for line in space.make_overrides(top.params))
+    where = " ".join(restore_word(line, launch) for line in space.make_overrides(top.params))
     found = f"{asked.metric or 'score'} {top.value:.4g} (n = {seeds})"
     return (
         f"\nbest of k = {len(done)} trials: {where}, {found}\n"
         "The score of the best of several trials is too good on average; measure it on fresh "
-        f"seeds:{next_step(asked, folder)}"
+        f"seeds:{next_step(asked, launch.folder)}"
     )
 
 
