@@ -48,7 +48,7 @@ def test_of_a_sweep_with_runs_to_come_nothing_is_chosen(tmp_path):
     end(sweep, GRPO[0], 0, 0.6)
     end(sweep, GRPO[1], INTERRUPTED, 0.9)
     with pytest.raises(ValueError, match="3 of 4") as refused:
-        select(sweep, None, 1, program=tmp_path / "train.py")
+        select(sweep, None, 1, words=[], program=tmp_path / "train.py")
     assert str(refused.value) == (
         "3 of 4 runs are pending (1 stopped, 2 waiting); first run the sweep's command: " + COMMAND
     )
@@ -93,4 +93,4 @@ def test_one_run_is_no_sweep_and_trains_nothing(tmp_path):
     for name in ("config.yaml", "manifest.json"):
         (tmp_path / name).write_text("{}")
     with pytest.raises(ValueError, match=r"is one run, .* evaluate=true evaluation.split=test res"):
-        select(tmp_path, None, 5, program=tmp_path / "train.py")
+        select(tmp_path, None, 5, words=[], program=tmp_path / "train.py")

@@ -1,6 +1,7 @@
 """The best of a sweep: chosen on eval, trained again, measured once on test, and reported so."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -17,10 +18,12 @@ from tandem.config.resume import remember
 from tandem.launch.select import exit_code, list_confirming, main, select
 from tandem.record.reading import runs
 from tandem.sweep import status
+from tandem.sweep.__main__ import main as show_sweep
 from tandem.sweep.best import list_shared
 from tandem.sweep.selection import choose_folder, choose_seeds, count_unread
 
 PROGRAM = Path(__file__).with_name("toy_selected.py")
+HOW = {"words": [], "program": PROGRAM}
 TINY = (
     "algorithm=grpo", "data=sort_letters", "data.lengths={shortest: 4, longest: 4, count: 50}",
     "data.held_out=10",
@@ -52,7 +55,7 @@ def test_a_number_of_which_more_may_be_worse_chooses_nothing(tmp_path):
 def test_a_metric_that_no_test_prompt_can_give_is_refused_before_any_run(tmp_path):
     place = sweep(tmp_path, {"grpo": [0.5], "rloo": [0.6]})
     with pytest.raises(ValueError, match="not measured on test prompts") as refused:
-        select(place, "reward/mean", 1, program=PROGRAM)
+        select(place, "reward/mean", 1, **HOW)
     assert str(refused.value) == (
         "metric=reward/mean: it is not measured on test prompts, where fresh seeds are tested; set "
         "a metric of an evaluation, such as metric=eval/reward"
@@ -176,13 +179,13 @@ def test_fresh_runs_are_trained_asked_once_and_what_failed_is_done_again(tmp_pat
     place = tmp_path / "sweep"
     for seed, score in enumerate((0.9, 0.7)):
         write_run(place / f"a{seed}", [0.0, score], seed=seed, overrides=[*TINY, f"seed={seed}"])
-    found = select(place, None, 2, program=PROGRAM)
+    found = select(place, None, 2, **HOW)
     assert [(run.seed, run.state, run.eval, run.test) for run in found.fresh] == [
         (2, "finished", 0.5, 0.4), (3, "failed", None, None),
     ]  # fmt: skip
     fresh = choose_folder(place, found.overrides)
     (fresh / "mended").touch()
-    found = select(place, None, 2, program=PROGRAM)
+    found = select(place, None, 2, **HOW)
     assert [run.test for run in found.fresh] == [0.4, 0.4]
     assert (fresh / "asked").read_text().split() == ["seed=2", "seed=3"]
     assert selection.read(place) == found
@@ -203,10 +206,10 @@ def of_algorithm(place, algorithm, scores):
 def test_another_choice_trains_runs_of_its_own_and_leaves_those_of_the_first(tmp_path):
     place = tmp_path / "sweep"
     of_algorithm(place, "grpo", (0.9, 0.7))
-    first = select(place, None, 1, program=PROGRAM)
+    first = select(place, None, 1, **HOW)
     of_algorithm(place, "rloo", (0.9, 0.95))
     (place / selection.FILE).rename(tmp_path / "old.json")
-    second = select(place, None, 1, program=PROGRAM)
+    second = select(place, None, 1, **HOW)
     assert second.best.name == "rloo"
     trained = [Path(run.folder) for one in (first, second) for run in one.fresh]
     said = [json.loads((folder / "job.json").read_text())["overrides"][0] for folder in trained]
@@ -228,7 +231,7 @@ def test_numbers_of_another_run_and_of_one_that_goes_on_are_not_those_of_the_cho
         status.write_start(folder, start)
     with status.lock_folder(fresh / "seed=2") as lock:
         assert lock is not None
-        found = select(place, None, 2, program=PROGRAM)
+        found = select(place, None, 2, **HOW)
     assert [(run.state, run.eval, run.test) for run in found.fresh] == [
         ("taken", None, None), ("running", None, None),
     ]  # fmt: skip
@@ -242,13 +245,13 @@ def test_a_run_that_does_not_answer_is_named_and_the_exit_code_says_so(tmp_path)
     mute = choose_folder(place, list_shared(runs.read(place / "grpo-0"))) / "mute"
     mute.parent.mkdir()
     mute.touch()
-    found = select(place, None, 1, program=PROGRAM)
+    found = select(place, None, 1, **HOW)
     log = mute.parent / "seed=1" / selection.SAID
     said = f"Seed 1 has no test score: see {log}."
     assert said in selection.table(found).notes and "out of memory" in log.read_text()
     assert [exit_code(found, count) for count in (1, 2)] == [1, 75]
     mute.unlink()
-    found = select(place, None, 1, program=PROGRAM)
+    found = select(place, None, 1, **HOW)
     assert said not in selection.table(found).notes and exit_code(found, 1) == 0
 
 
@@ -259,14 +262,30 @@ def test_a_test_without_any_score_is_none_and_is_measured_again(tmp_path, text):
     score = choose_folder(place, list_shared(runs.read(place / "grpo-0"))) / "score"
     score.parent.mkdir()
     score.write_text(text)
-    found = select(place, None, 1, program=PROGRAM)
+    found = select(place, None, 1, **HOW)
     (run,) = found.fresh
     assert run.test is None and exit_code(found, 1) == 1 and selection.read(place) == found
     said = f"Seed 1 has no test score: see {run.folder}/{selection.SAID}."
     assert said in selection.table(found).notes
     score.unlink()
-    found = select(place, None, 1, program=PROGRAM)
+    found = select(place, None, 1, **HOW)
     assert found.fresh[0].test == 0.4 and exit_code(found, 1) == 0
+
+
+def test_the_command_of_the_fresh_runs_is_the_one_that_was_given(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("tandem.launch.select.conf_folder", lambda: tmp_path / "conf")
+    (tmp_path / "train.py").write_text(PROGRAM.read_text())
+    place = tmp_path / "a sweep"
+    typed = [*TINY, "seed=2"]  # the program breaks under the next seed
+    write_run(place / "a", [0.0, 0.9], seed=2, also={"eval/reward": [0.0, 0.9]}, overrides=typed)
+    words = [str(place), "metric=eval/reward", "seeds=1", "plugins=[]"]
+    with pytest.raises(SystemExit):
+        main(words)
+    (fresh,) = tmp_path.glob("a sweep-selected-*")
+    capsys.readouterr()
+    show_sweep([str(fresh)])
+    command = capsys.readouterr().out.partition("Repeat the command to run what is missing (1):")[2]
+    assert shlex.split(command) == ["tandem", "select", *words]
 
 
 def test_a_choice_that_would_be_another_now_is_not_overwritten(tmp_path):
@@ -282,7 +301,7 @@ def test_a_choice_that_would_be_another_now_is_not_overwritten(tmp_path):
     with pytest.raises(
         ValueError, match="holds rloo, chosen by eval/accuracy, but the choice would now be grpo"
     ):
-        select(place, None, 1, program=PROGRAM)
+        select(place, None, 1, **HOW)
 
 
 @pytest.fixture
@@ -331,7 +350,7 @@ def test_a_foreign_sweep_starts_and_asks_nothing_that_the_user_has_not_named(tmp
     typed = [*TINY, "~recipe", *words] if "model" not in str(words) else [TINY[0], *words]
     write_run(tmp_path / "sweep" / "a", [0.0, 0.9], seed=0, overrides=typed)
     with pytest.raises(ConfigError, match=said):
-        select(tmp_path / "sweep", None, 1, program=PROGRAM)
+        select(tmp_path / "sweep", None, 1, **HOW)
     assert {path.name for path in tmp_path.iterdir()} == {"sweep"}
     assert trust.SAID_HOSTS == trust.SAID_COMMANDS == trust.SAID_VARIABLES == set()
 
@@ -348,7 +367,7 @@ def test_a_sweep_of_ones_own_is_selected_and_a_foreign_one_once_its_server_is_na
     remember(mine)  # as the run did that this user started
     trust.SAID_HOSTS.clear()
     trust.SAID_FOLDERS.clear()
-    assert select(tmp_path / "own", None, 1, program=PROGRAM).complete
+    assert select(tmp_path / "own", None, 1, **HOW).complete
     trust.place().unlink()
     with pytest.raises(SystemExit):
         main([str(tmp_path / "foreign"), "seeds=1"])
@@ -356,7 +375,7 @@ def test_a_sweep_of_ones_own_is_selected_and_a_foreign_one_once_its_server_is_na
     named = [ASKING[1], cache]
     assert list_confirming([str(tmp_path / "foreign"), "seeds=1", "metrik=@", *named]) == named
     trust.believe(parse(named))
-    assert select(tmp_path / "foreign", None, 1, program=PROGRAM).complete
+    assert select(tmp_path / "foreign", None, 1, **HOW).complete
 
 
 @pytest.mark.parametrize(

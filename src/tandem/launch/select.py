@@ -54,7 +54,8 @@ def main(arguments: Sequence[str]) -> None:
         sweep, metric, count = parse_arguments([x for x in arguments if x not in confirmed])
         trust.believe(parse(confirmed))
         import_plugins(confirmed)
-        found = select(sweep, metric, count, program=conf_folder().parent / "train.py")
+        program = conf_folder().parent / "train.py"
+        found = select(sweep, metric, count, words=arguments, program=program)
     except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
         sys.exit(2)
@@ -84,8 +85,13 @@ def list_confirming(arguments: Sequence[str]) -> list[str]:
     return list_confirmed([x for x in words if x.partition("=")[0] not in ("metric", "seeds")])
 
 
-def select(sweep: Path, metric: str | None, count: int, *, program: Path) -> Selection:
-    """Select and retrain. Raises ValueError first if there is nothing to choose or to test."""
+def select(
+    sweep: Path, metric: str | None, count: int, *, words: Sequence[str], program: Path
+) -> Selection:
+    """Select and retrain. Raises ValueError first if there is nothing to choose or to test.
+
+    words: all arguments of the command, which the folder of the fresh runs records.
+    """
     refuse_run(sweep)
     jobs = list_whole_runs(sweep)
     every = [runs.read(folder) for folder in runs.find([sweep])]
@@ -99,7 +105,7 @@ def select(sweep: Path, metric: str | None, count: int, *, program: Path) -> Sel
     found = replace(found, asked_again=shared_prompts)
     keep(found, sweep)
     print(f"{selection.table(found).title}; {len(seeds)} fresh seeds", flush=True)
-    return carry_out(found, sweep, seeds, program)
+    return carry_out(found, sweep, seeds, words=words, program=program)
 
 
 def refuse_untested(metric: str) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import os
+import shlex
 import subprocess
 import sys
 from collections import defaultdict
@@ -114,8 +115,13 @@ def count_shared(data: Data, others: Sequence[Prompt]) -> str | None:
     return f"{again} of {len(data.test)} test prompts" if again else None
 
 
-def carry_out(found: Selection, sweep: Path, seeds: Sequence[int], program: Path) -> Selection:
-    """Train the missing runs, evaluate those without test scores, and update both files."""
+def carry_out(
+    found: Selection, sweep: Path, seeds: Sequence[int], *, words: Sequence[str], program: Path
+) -> Selection:
+    """Train the missing runs, evaluate those without test scores, and update both files.
+
+    words: the arguments of `tandem select` with which all this is repeated.
+    """
     order = Launch(
         id=name_launch(),
         folder=str(choose_folder(sweep, found.overrides).absolute()),
@@ -127,7 +133,7 @@ def carry_out(found: Selection, sweep: Path, seeds: Sequence[int], program: Path
         gpus=None,  # one run at a time, so each may use all
     )
     tasks = [Task(launch=order, number=i, own=[f"seed={s}"]) for i, s in enumerate(seeds)]
-    command = f"tandem select {sweep}"
+    command = shlex.join(status.scrub_overrides(["tandem", "select", *words]))
     status.write_plan(Path(order.folder), command, {task.name: task.overrides for task in tasks})
     done = {run.seed: run for run in found.fresh}
     with listen_for_stop(order):
