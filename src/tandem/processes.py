@@ -1,8 +1,9 @@
-"""Processes of this machine: which ids are in use, and since when."""
+"""Processes of this machine: which ids are in use, since when, and folders of one user's alone."""
 
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 PROCESS, BOOT = "/proc/{pid}/stat", Path("/proc/sys/kernel/random/boot_id")
@@ -28,3 +29,14 @@ def read_start_ticks(pid: int) -> str | None:
         return None if fields[0] == "Z" else f"{BOOT.read_text().strip()} {fields[STARTED]}"
     except OSError:
         return None
+
+
+def is_private(folder: Path) -> bool:
+    """Whether a folder, made if missing, belongs to this user and is closed to others."""
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        found = folder.lstat()
+        own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+        return own and not found.st_mode & 0o077
+    return True

@@ -28,9 +28,10 @@ from tandem.policies.engines.vllm_checks import (
 )
 from tandem.policies.engines.vllm_client import VllmClient
 from tandem.policies.engines.vllm_command import serve
-from tandem.policies.engines.weight_store import WeightStore, is_private
+from tandem.policies.engines.weight_store import WeightStore
 from tandem.policies.language.records import Sampling
 from tandem.policies.lora import Lora
+from tandem.processes import is_private
 from tandem.remote import Endpoint, Limits, Rejected, RemoteError, patient_endpoint
 from tandem.remote.transport import LOOPBACK
 

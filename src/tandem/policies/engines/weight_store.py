@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import re
 import secrets
 import shutil
 import socket
-import stat
 import threading
 import weakref
 from contextlib import suppress
@@ -101,17 +99,6 @@ class WeightStore:
         try_lock(file)
         if publish(arriving, home):
             weakref.finalize(self, left, home, file)  # at the end of the process, too
-
-
-def is_private(folder: Path) -> bool:
-    """Whether a folder, made if missing, belongs to this user and is closed to others."""
-    try:
-        folder.mkdir(mode=0o700)
-    except FileExistsError:
-        found = folder.lstat()
-        own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-        return own and not found.st_mode & 0o077
-    return True
 
 
 def sweep(folder: Path) -> None:
