@@ -1,6 +1,7 @@
 """The sweep of a command line: its values, the places of its runs, and their reported ends."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -297,6 +298,30 @@ def test_runs_on_one_machine_take_gpus_of_their_own(monkeypatch, tmp_path):
     for wanted in (0, None, 3):  # on the CPU; whatever there is; all of them
         with gpus.share(0, wanted) as whole:
             assert whole.environment == {}
+
+
+@pytest.mark.parametrize("mode", ["a link", "open to others"])
+def test_in_a_folder_that_others_may_write_no_gpu_is_locked(monkeypatch, tmp_path, caplog, mode):
+    """On a machine with several users another one could lead the lock files elsewhere."""
+    monkeypatch.setattr(gpus.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv(gpus.VISIBLE, "0,3,5")
+    folder, theirs = tmp_path / f"tandem-gpus-{os.getuid()}", tmp_path / "theirs"
+    theirs.mkdir(mode=0o700)
+    if mode == "a link":
+        folder.symlink_to(theirs)
+    else:
+        folder.mkdir()
+        folder.chmod(0o777)
+        (folder / "0").symlink_to(theirs / "made")
+    with gpus.share(0, 1) as one, gpus.share(4, 2) as pair:
+        assert [s.environment[gpus.VISIBLE] for s in (one, pair)] == ["0", "5,0"]
+        assert not one.held and not pair.held
+    assert not list(theirs.iterdir())
+    (said,) = caplog.messages
+    assert said == (
+        f"{folder} is not private to you (mode 700), so runs take GPUs in turn, even those that "
+        "another run holds; remove it, or set TMPDIR to another folder"
+    )
 
 
 TALKING = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import subprocess
@@ -9,12 +10,15 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import IO
 
+from tandem.processes import is_private
 from tandem.sweep.status import try_lock
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +31,8 @@ class Share:
 
 @contextmanager
 def share(number: int, wanted: int | None) -> Iterator[Share]:
-    """`wanted` GPUs that no other run holds; if too few are free, GPUs in turn by run `number`.
+    """`wanted` GPUs that no other run holds; if too few are free, or locks are not safe, GPUs in
+    turn by run `number`.
 
     Nothing is assigned if a run wants all visible GPUs, as on a machine with one GPU or after an
     assignment by SLURM or Ray. `wanted`: None for all of them.
@@ -57,11 +62,25 @@ def visible() -> list[str]:
 
 
 def _free(seen: list[str], wanted: int, stack: ExitStack) -> dict[str, IO]:
+    """GPUs that are free, with their locked files; {} in a folder where another user could have
+    put links to other files."""
     folder = Path(tempfile.gettempdir()) / f"tandem-gpus-{os.getuid()}"
-    folder.mkdir(exist_ok=True)
+    if not is_private(folder):
+        _warn_of_turns(folder)
+        return {}
     found: dict[str, IO] = {}
     for name in seen:
         file = stack.enter_context((folder / re.sub(r"[^\w-]", "_", name)).open("a"))
         if len(found) < wanted and try_lock(file):
             found[name] = file
     return found
+
+
+@cache
+def _warn_of_turns(folder: Path) -> None:
+    """Warn, once in a process."""
+    log.warning(
+        "%s is not private to you (mode 700), so runs take GPUs in turn, even those that another "
+        "run holds; remove it, or set TMPDIR to another folder",
+        folder,
+    )
