@@ -248,6 +248,13 @@ def test_each_metric_has_a_column_of_its_own(tmp_path):
     ]
 
 
+def test_the_command_of_the_report_can_be_copied(tmp_path):
+    plan = status.write_plan(tmp_path / "a sweep", "x", {"run": ["x=1"]})
+    write_run(tmp_path / "a sweep" / "run", [0.25, 0.5])
+    said = summarise(tmp_path / "a sweep", plan).markdown()
+    assert f"\n    python -m tandem compare '{tmp_path}/a sweep' out=report" in said
+
+
 def test_a_run_that_outlived_its_killed_sweep_is_finished_once_its_record_says_so(tmp_path):
     start(tmp_path / "run")
     write_run(tmp_path / "run", [0.25, 0.5], iterations=1)

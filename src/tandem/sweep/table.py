@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -79,7 +80,8 @@ def _notes(folder: Path, plan: SweepPlan, jobs: Sequence[Job]) -> list[str]:
             notes.append(f"{runs}:\n\n    {command}")
     if any(job.score is not None for job in jobs):
         notes += write_headlines(folder)
-        notes.append(f"Full report:\n\n    python -m tandem compare {folder} out=report")
+        words = ["python", "-m", "tandem", "compare", str(folder), "out=report"]
+        notes.append(f"Full report:\n\n    {shlex.join(words)}")
     return notes
 
 
