@@ -336,9 +336,15 @@ WRONG = {
     ),
     "model=tiny_flow algorithm=sft evaluation.steps=0": ("evaluation.steps=0: must be at least 1"),
     "evaluation.temperatures=[0.0]": (
-        "evaluation.temperatures=[0.0]: give one or more above 0; greedy answers are always "
-        "measured"
+        "evaluation.temperatures=[0.0]: give finite numbers above 0; greedy answers are "
+        "always measured"
     ),
+    "evaluation.temperatures=[1.0,inf]": (
+        "evaluation.temperatures=[1.0, inf]: give finite numbers above 0; greedy answers are "
+        "always measured"
+    ),
+    "evaluation.top_p=95": "evaluation.top_p=95.0: must be above 0, and 1 at most",
+    "evaluation.top_k=-1": "evaluation.top_k=-1: must not be negative",
     "reward=colour_share": (
         "reward.colour_share reads pictures, but model=tiny_lm makes texts; choose a reward of "
         "texts"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from tandem.contracts import at_least, positive
+from tandem.contracts import at_least, between, positive
 from tandem.evaluation.image_collapse import MEASURES, Collapse
 from tandem.evaluation.text_drift import TEXT_MEASURES, Drift
 
@@ -84,14 +84,15 @@ class Answers(Evaluation):
 
     # Temperatures of samples; the first is used for pass@k, lengths, tables.
     temperatures: tuple[float, ...]
-    top_p: float = 1.0  # mass of the most likely tokens that sampled answers choose from; 1: all
-    top_k: int = 0  # tokens that sampled answers choose from; 0: all
+    # Mass of the most likely tokens that sampled answers choose from; 1: all.
+    top_p: Annotated[float, between(0, 1, open_low=True)] = 1.0
+    top_k: Annotated[int, at_least(0)] = 0  # tokens that sampled answers choose from; 0: all
     drift: Drift = field(default_factory=Drift)  # changes of the texts that give a warning
 
     def __post_init__(self) -> None:
-        if not self.temperatures or min(self.temperatures) <= GREEDY:
+        if not all(GREEDY < t < math.inf for t in self.temperatures or [GREEDY]):
             raise ValueError(
-                f"evaluation.temperatures={list(self.temperatures)}: give one or more above 0; "
+                f"evaluation.temperatures={list(self.temperatures)}: give finite numbers above 0; "
                 "greedy answers are always measured"
             )
         if self.threshold is None:
@@ -128,18 +129,12 @@ class UnmaskedAnswers(Answers):
     steps: Annotated[tuple[int, ...], positive] = ()  # numbers of steps of further greedy answers
 
     def passes(self, own: MaskedSampling, *, full: bool) -> list[EvalMode]:
-        greedy = replace(own, temperature=GREEDY, top_p=1.0, top_k=0)
-        return [
-            *Answers.passes(self, own, full=full),
-            *(
-                EvalMode(
-                    sampling=replace(greedy, steps=number),
-                    samples=1,
-                    name=f"greedy_{{}}_in_{number}",
-                )
-                for number in self.steps
-            ),
-        ]
+        modes = Answers.passes(self, own, full=full)
+        greedy = modes[0].sampling
+        for number in self.steps:
+            fewer = replace(greedy, steps=number)
+            modes.append(EvalMode(sampling=fewer, samples=1, name=f"greedy_{{}}_in_{number}"))
+        return modes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
