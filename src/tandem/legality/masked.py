@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from tandem.algorithm.algorithm import Algorithm
 from tandem.contracts import (
@@ -112,10 +111,11 @@ def fewer_steps_can_be_taken(case: Case) -> Iterator[str]:
         )
         return
     for number in numbers:
-        try:
-            replace(case.sampling, steps=number)
-        except ValueError as error:
-            yield f"evaluation.steps={list(numbers)}: {error}; set evaluation.steps=[] for none"
+        if (wanted := case.sampling.violation_of_steps(number)) is not None:
+            yield (
+                f"evaluation.steps={list(numbers)}: {number} is not possible, as {wanted}; set "
+                "evaluation.steps=[] for none"
+            )
 
 
 def notice(algorithm: Algorithm, settings: Settings, sampling: object) -> str | None:

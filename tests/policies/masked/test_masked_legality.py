@@ -22,7 +22,8 @@ REFUSED = {
     "algorithm=coupled_grpo algorithm.likelihood.high=1": "must be above 0, and below 1",
     "algorithm=grpo algorithm.likelihood.trailing=hidden": "expected 'counted' or 'shown'",
     "model.packing=true": "unknown key 'model.packing'",
-    "evaluation.steps=[20]": "evaluation.steps=\\[20\\]: rollout.steps=20",
+    "evaluation.steps=[20]": "evaluation.steps=\\[20\\]: 20 is not possible, as each of",
+    "rollout.steps=20": "rollout.steps=20: each of the 1 blocks needs the same number of steps",
 }
 
 

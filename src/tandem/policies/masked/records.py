@@ -48,12 +48,18 @@ class MaskedSampling(Sampling):
                 f"rollout.block_length={self.block} does not divide rollout.max_new_tokens="
                 f"{self.max_new_tokens}"
             )
+        if (wanted := self.violation_of_steps(self.total_steps)) is not None:
+            raise ValueError(f"rollout.steps={self.total_steps}: {wanted}")
+
+    def violation_of_steps(self, number: int) -> str | None:
+        """The condition that a number of steps violates, in words; None: it violates none."""
         blocks = self.max_new_tokens // self.block
-        if not blocks <= self.total_steps <= self.max_new_tokens or self.total_steps % blocks:
-            raise ValueError(
-                f"rollout.steps={self.total_steps}: each of the {blocks} blocks needs the same "
-                f"number of steps, from 1 to its {self.block} positions"
-            )
+        if blocks <= number <= self.max_new_tokens and number % blocks == 0:
+            return None
+        return (
+            f"each of the {blocks} blocks needs the same number of steps, from 1 to its "
+            f"{self.block} positions"
+        )
 
     @property
     def chooses_by_candidate(self) -> bool:
