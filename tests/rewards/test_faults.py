@@ -1,6 +1,5 @@
 """A fault of a reward costs only its own samples, is counted, and is listed in docs/rewards.md."""
 
-import json
 import sys
 
 import pytest
@@ -10,6 +9,7 @@ from ladder import FEW
 from torch.testing import assert_close
 
 import tandem
+from tandem.record import jsonl
 from tandem.rewards import Reward, Rewards
 from tandem.settings.guards import Stop
 from tandem.types import Prompt
@@ -63,7 +63,7 @@ def train(tmp_path, monkeypatch):
 
     def train(*overrides):
         tandem.train(*QUICK, f"run_dir={tmp_path / 'run'}", *overrides)
-        return [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
+        return jsonl.read(tmp_path / "run" / "metrics.jsonl")
 
     return train
 
@@ -86,6 +86,16 @@ def test_a_run_goes_on_without_the_samples_of_a_fault_and_counts_them(train, cap
         assert line.get("reward/faults", 0) == pytest.approx(12 * line["reward/missing"])
         assert line["reward/length/mean"] == 0  # of the samples with a score
     assert f"x {reason}" in caplog.text
+
+
+def test_an_evaluation_alone_gives_the_reasons_of_missing_scores_of_judges_too(train, caplog):
+    told = ["reward=[faulty,short]", "reward.faulty.function.how=raise", "reward.short.weight=0"]
+    told += ["reward.faulty.function.every=3", "evaluation.prompts=3", "evaluation.pass_at=[]"]
+    train("evaluate=true", *told)
+    (said,) = [found.message for found in caplog.records if "missing scores" in found.message]
+    assert said.startswith("evaluation 0: missing scores: ")
+    assert "x faulty: raised ZeroDivisionError: 'division by zero'" in said
+    assert "x short: raised ValueError: 'gave 1 numbers for 12 samples'" in said
 
 
 def test_a_run_whose_rewards_fail_too_often_stops_and_says_why(train):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from tandem import rng
 from tandem.config import ConfigError
 from tandem.config.refusals import refusing
@@ -13,9 +15,12 @@ from tandem.launch.people import doing, say
 from tandem.record.evaluation_record import EvaluationRecord
 from tandem.record.summary import evaluation_table
 from tandem.record.terminal import line
+from tandem.settings.guards import describe_counts
 from tandem.settings.settings import Settings
 from tandem.training.callbacks import newest_policy
 from tandem.training.module import PostTraining
+
+log = logging.getLogger(__name__)
 
 
 def evaluate_run(
@@ -42,6 +47,8 @@ def evaluate_run(
         found = evaluate(
             module.policy, module.rewards, prompts, own, key=key, full=True, stop=lambda: False
         )
+    if found.faults:
+        log.warning("evaluation %d: missing scores: %s", iteration, describe_counts(found.faults))
     compared = compare_pairs(module.policy, module.algorithm.loss, prompts, own, key=key)
     metrics = {**found.metrics, **compared}
     record.write(iteration, metrics, found.rows)
