@@ -204,6 +204,11 @@ def read_seen(table: Path) -> Iterator[tuple[Mapping, str | Tensor]]:
     return read_shown(table, [row for row in jsonl.read(table) if row["kind"] == FIRST])
 
 
+def read_recorded(table: Path) -> list[dict]:
+    """The rows of an iteration with their outputs, as they were recorded."""
+    return [{**row, "output": seen} for row, seen in read_shown(table, jsonl.read(table))]
+
+
 def read_shown(table: Path, rows: Rows) -> Iterator[tuple[Mapping, str | Tensor]]:
     """Rows of a table with their outputs: texts, and pictures that are exact to the bit.
 

@@ -86,6 +86,18 @@ def lines(folder: Path) -> list[dict]:
     return [line | timing.get(line["iteration"], {}) for line in metrics]
 
 
+def replay(mirror: Mirror, run: Run, first: int = 0) -> None:
+    """Write to a mirror the iterations of the record from `first` to the run's own, exclusive."""
+    tables = galleries.list_tables(run.folder)
+    for line in lines(run.folder):
+        iteration = line.pop("iteration")
+        if first <= iteration < run.iteration:
+            if iteration in tables:
+                mirror.samples(iteration, galleries.read_recorded(tables[iteration]))
+            known = {name: value for name, value in line.items() if value is not None}
+            mirror.write(iteration, known)
+
+
 class Csv:
     """One wide table, metrics.csv, beside the logs it is made from."""
 

@@ -21,8 +21,8 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from tandem.record import galleries, labels, wandb_tables
-from tandem.record.mirrors import Rows, Run, lines
+from tandem.record import labels, wandb_tables
+from tandem.record.mirrors import Rows, Run, replay
 from tandem.record.secrets import scrub
 from tandem.record.wandb_account import is_logged_in
 
@@ -75,7 +75,7 @@ class Wandb:
         for axis in AXES:
             self.run.define_metric(axis)  # any of them can be chosen as the x-axis
         self.run.define_metric("*", step_metric="iteration")
-        self._catch_up()
+        replay(self, run, first=self.known)
         self._drop_former()
 
     def write(self, iteration: int, metrics: Mapping[str, float]) -> None:
@@ -94,16 +94,6 @@ class Wandb:
             with self._stage_tables():
                 self.run.summary["samples/evaluations"] = table
         self.run.finish()
-
-    def _catch_up(self) -> None:
-        tables = galleries.list_tables(self.source.folder)
-        for line in lines(self.source.folder):
-            iteration = line["iteration"]
-            if not self.known <= iteration < self.source.iteration:
-                continue
-            if iteration in tables:
-                self.samples(iteration, wandb_tables.read_recorded(tables[iteration]))
-            self.write(iteration, {k: value for k, value in line.items() if value is not None})
 
     def _drop_former(self) -> None:
         """Delete offline copies of earlier starts: this one contains them, and their later upload

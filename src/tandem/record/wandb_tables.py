@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from tandem.record import galleries, jsonl, pictures
+from tandem.record import galleries, pictures
 
 if TYPE_CHECKING:
     import wandb
@@ -38,11 +38,6 @@ def make_media(iteration: int, rows: galleries.Rows) -> dict[str, Media]:
     return {**tables, **sheets}
 
 
-def read_recorded(table: Path) -> list[dict]:
-    """The rows of an iteration with their outputs, as they were recorded."""
-    return [{**row, "output": seen} for row, seen in galleries.read_shown(table, jsonl.read(table))]
-
-
 def join_evaluations(run_dir: Path) -> wandb.Table | None:
     """All evaluations of a run, or MOST_TABLES evenly spaced ones; None: it has none.
 
@@ -53,7 +48,7 @@ def join_evaluations(run_dir: Path) -> wandb.Table | None:
     rows = [
         {**row, "iteration": iteration, "output": _small(row["output"])}
         for iteration, table in (found[place] for place in chosen)
-        for row in read_recorded(table)
+        for row in galleries.read_recorded(table)
         if row["kind"] not in TRAINED
     ]
     return _table(rows) if rows else None
