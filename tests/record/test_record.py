@@ -8,7 +8,7 @@ import wandb
 
 from tandem.record import jsonl
 from tandem.record.finished import planned_iterations
-from tandem.record.mirrors import Csv, Mirrors, Run, TensorBoard
+from tandem.record.mirrors import Csv, Mirrors, TensorBoard
 from tandem.record.reading import runs
 from tandem.record.run_record import RunRecord
 from tandem.record.wandb_mirror import Wandb
@@ -185,21 +185,49 @@ def test_the_table_grows_columns_and_a_resumed_one_has_the_lines_of_the_record(t
     assert (tmp_path / "metrics.csv").read_text().replace("\r", "") == want
 
 
-def test_tensorboard_hides_what_lies_after_the_resumed_checkpoint(tmp_path):
+def viewer(folder):
+    """What TensorBoard reads the event files of a run with."""
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    record = record_of(tmp_path)
-    for start, values in ((0, [0.0, 0.25, 0.5]), (2, [0.75])):
-        mirror = TensorBoard()
-        mirror.open(Run(folder=tmp_path, name="run", id=record.id, iteration=start))
-        for i, value in enumerate(values, start=start):
-            mirror.write(i, {"x": value})
-        mirror.samples(start, [row("eval", "a|b\nc")])
-        mirror.close()
-    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    return EventAccumulator(str(folder / "tensorboard"))
+
+
+def points(events) -> list[tuple[int, float]]:
     events.Reload()
-    assert [(e.step, e.value) for e in events.Scalars("x")] == [(0, 0.0), (1, 0.25), (2, 0.75)]
+    return [(one.step, one.value) for one in events.Scalars("x")]
+
+
+def go_on(folder, first: int, values: list[float], mirrors) -> None:
+    """A start of a run from the checkpoint at iteration `first`."""
+    record = record_of(folder, mirrors)
+    record.cut(first)
+    record.open(first)
+    for i, value in enumerate(values, start=first):
+        record.samples(i, [paint("eval"), row("greedy", "a|b\nc")])
+        record.write(i, {"x": value}, {})
+    record.close()
+
+
+@pytest.mark.parametrize("first", [0, 2])
+def test_tensorboard_of_a_resumed_run_has_every_point_once(tmp_path, first):
+    go_on(tmp_path, 0, [0.0, 0.25, 0.5], [TensorBoard()])
+    running = viewer(tmp_path)
+    assert points(running) == [(0, 0.0), (1, 0.25), (2, 0.5)]
+    go_on(tmp_path, first, [0.75, 1.0], [TensorBoard()])
+    kept = [(0, 0.0), (1, 0.25)][:first]
+    for events in (running, viewer(tmp_path)):
+        assert points(events) == [*kept, (first, 0.75), (first + 1, 1.0)]
+
+
+def test_tensorboard_of_a_resumed_run_shows_the_iterations_before_it_was_added(tmp_path):
+    go_on(tmp_path, 0, [0.0, 0.25, 9.0], [])
+    for first in (2, 3):
+        go_on(tmp_path, first, [first / 4], [TensorBoard()])
+    events = viewer(tmp_path)
+    assert points(events) == [(i, i / 4) for i in range(4)]
+    assert [one.step for one in events.Images("pictures/eval")] == [0, 1, 2, 3]
+    assert [one.step for one in events.Tensors("samples/greedy/text_summary")] == [0, 1, 2, 3]
 
 
 def test_a_missing_package_is_one_line_that_names_the_extra(tmp_path, caplog, monkeypatch):
@@ -218,14 +246,11 @@ def paint(kind: str) -> dict:
 
 
 def test_tensorboard_shows_pictures(tmp_path):
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
     record = record_of(tmp_path, [TensorBoard()])
     record.open(0)
     record.samples(4, [paint("eval"), paint("eval"), row("greedy")])
     record.close()
-    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events = viewer(tmp_path)
     events.Reload()
     assert events.Tags()["images"] == ["pictures/eval"]
     (image,) = events.Images("pictures/eval")

@@ -142,13 +142,16 @@ class TensorBoard:
     """Event files in tensorboard/; a resumed run hides points after its checkpoint."""
 
     def open(self, run: Run) -> None:
-        """Open the event file of a run."""
+        """Open an event file; the first one of a resumed run begins with its recorded lines."""
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise RuntimeError(need_extra("it", "tensorboard")) from error
-        # 0 would hide the lines of a run that starts at 0.
-        self.writer = SummaryWriter(run.folder / "tensorboard", purge_step=run.iteration or None)
+        folder = run.folder / "tensorboard"
+        added = not folder.exists()
+        self.writer = SummaryWriter(folder, purge_step=run.iteration)
+        if added:
+            replay(self, run)
 
     def write(self, iteration: int, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
