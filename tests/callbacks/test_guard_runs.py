@@ -154,3 +154,13 @@ def test_a_run_whose_samples_all_have_full_reward_ends_as_a_finished_one(tmp_pat
 def test_samples_that_tie_below_the_full_reward_end_a_run_by_the_guard(tmp_path, reward, full):
     with pytest.raises(Stop, match="all advantages were 0"):
         run(tmp_path, guards=Guards(no_signal=3), reward=reward, full=full, **RARE)
+
+
+@pytest.mark.parametrize("share", [0.0301, 0.0749, 0.125, 0.35, 0.475, 0.5, 0.96, 1.0])
+def test_the_change_after_missing_rewards_admits_as_many_of_them(share):
+    reasons = {"faulty: timed out": 1}
+    with pytest.raises(Stop) as ended:
+        Guards(max_missing_rewards=0.03).check_missing(share, reasons)
+    key, _, value = ended.value.change.partition("=")
+    assert key == "guards.max_missing_rewards" and share <= float(value) <= 1
+    Guards(max_missing_rewards=float(value)).check_missing(share, reasons)

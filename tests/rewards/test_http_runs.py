@@ -16,7 +16,7 @@ from tandem.rewards import Reward, Rewards
 from tandem.rewards.serialization import decode, encode_numbers
 from tandem.rewards.text import target_length
 from tandem.settings.guards import Stop
-from tandem.stop import STOPPED
+from tandem.stop import STOPPED, command_to_resume
 
 pytestmark = pytest.mark.system
 TOKEN = "canary-token-e5b8"
@@ -135,8 +135,10 @@ def test_a_server_that_is_not_there_stops_a_run_with_one_line(tmp_path, free_por
     with pytest.raises(SystemExit) as ended, stops(tmp_path):
         train(tmp_path, url, "iterations=3")
     assert ended.value.code == STOPPED == 3
-    assert capfd.readouterr().err.splitlines()[-1] == (
+    said = capfd.readouterr()
+    assert said.err.splitlines()[-1] == (
         f"stopped: 100% of the samples have no reward (16 x http: {url}/score: no connection "
-        "([Errno 111] Connection refused); see reward.http.function.url); fix the reward "
-        "or the data field that it reads, or raise guards.max_missing_rewards=0.1"
+        "([Errno 111] Connection refused); see reward.http.function.url), more than "
+        "guards.max_missing_rewards=0.1; fix the reward or the data field that it reads"
     )
+    assert f"{command_to_resume(tmp_path)} guards.max_missing_rewards=1\n" in said.out

@@ -201,8 +201,9 @@ class Guards:
         said = f"{fraction:.0%} of the samples have no reward ({describe_counts(reasons)})"
         if fraction > self.max_missing_rewards:
             raise Stop(
-                f"{said}; fix the reward or the data field that it reads, "
-                f"or raise guards.max_missing_rewards={self.max_missing_rewards:g}",
+                f"{said}, more than guards.max_missing_rewards={self.max_missing_rewards:g}; fix "
+                "the reward or the data field that it reads",
+                change=_allow("guards.max_missing_rewards", fraction, most=1.0),
                 page="docs/rewards.md#when-a-reward-fails",
                 together=True,
             )
@@ -223,9 +224,9 @@ class Guards:
             )
 
 
-def _allow(key: str, gap: float) -> str:
-    """The override that allows twice a difference; "": no limit allows it."""
-    return f"{key}={2 * gap:.1g}" if math.isfinite(gap) else ""
+def _allow(key: str, found: float, *, most: float = math.inf) -> str:
+    """The override that allows twice what was found, up to `most`; "": no limit allows it."""
+    return f"{key}={min(2 * found, most):.1g}" if math.isfinite(found) else ""
 
 
 def warn_of_judges(failed: Mapping[str, int]) -> int:
