@@ -25,14 +25,16 @@ def server(tmp_path, monkeypatch):
         wandb.teardown()
 
 
-def start(folder, first: int, end: int, mode: str) -> None:
-    """A start of a run that went back to a checkpoint at `first`."""
+def start(folder, first: int, end: int, mode: str, last: dict | None = None) -> None:
+    """A start of a run that went back to a checkpoint at `first`. last: what it ends with."""
     record = RunRecord(folder, mirrors=[Wandb(project="p", mode=mode)])
     record.begin("seed: 0\n", seed=0, command=["train.py"])
     record.cut(first)
     record.open(first)
     for i in range(first, end):
         record.write(i, {"reward/mean": i / 8}, {"time/total": 2.0 * i})
+    if last is not None:
+        record.write(end, last, {})
     record.close()
 
 
@@ -74,3 +76,19 @@ def test_a_run_that_goes_on_online_sends_what_the_server_lacks(tmp_path, server)
     start(folder, 2, 6, "online")
     assert points(server) == [(i, i / 8) for i in range(6)]
     assert not [*folder.glob("wandb/offline-run-*")]
+
+
+@pytest.mark.parametrize(("mode", "has"), [("online", False), ("offline", True)])
+def test_the_last_row_of_a_run_that_is_extended_stays_as_it_was_sent_online(
+    tmp_path, server, mode, has
+):
+    folder = tmp_path / "run"
+    start(folder, 0, 2, mode, last={"eval/accuracy": 0.5})
+    wandb.teardown()
+    start(folder, 2, 4, mode)
+    if mode == "offline":
+        upload(folder)
+    (history,) = server.histories.values()
+    rows = [history[line] for line in sorted(history)]
+    assert [row["iteration"] for row in rows] == [0, 1, 2, 3]
+    assert ("reward/mean" in rows[2]) == has
