@@ -7,7 +7,7 @@ import zlib
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 
 from tandem.data.decoding import MOST_PIXELS, SHOWN, Decoding, middle, nearest_size
 
@@ -81,6 +81,52 @@ def test_a_picture_is_turned_as_its_camera_was():
     content = encode(Image.fromarray(pixels), "JPEG", exif=exif, quality=95)
     seen = EXACT(content).float().mean((1, 2))
     assert seen.shape == (32,) and seen[:15].min() > 200 and seen[17:].max() < 50
+
+
+def exif_of(*tags):
+    """An EXIF block of (tag, type, value), each value in its own four bytes."""
+    parts = [struct.pack("<HHI4s", tag, kind, 1, value) for tag, kind, value in tags]
+    head = b"Exif\0\0II*\0" + struct.pack("<IH", 8, len(parts))
+    return head + b"".join(parts) + bytes(4)
+
+
+ASCII, SHORT, SIGNED = 2, 3, 9  # types of EXIF values
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        (0x0100, ASCII, b"9\0\0\0"),  # ImageWidth as text
+        (0x0100, SIGNED, struct.pack("<i", -5)),
+        (0x011A, ASCII, b"9\0\0\0"),  # XResolution as text
+    ],
+)
+def test_an_odd_tag_beside_the_orientation_costs_no_picture(odd):
+    content = encode(
+        Image.new("RGB", (32, 16)), "JPEG", exif=exif_of((0x0112, SHORT, b"\6\0\0\0"), odd)
+    )
+    assert EXACT(content).shape == (32, 16, 3)
+
+
+def test_every_orientation_is_applied_as_pillow_does():
+    corner = np.zeros((16, 32, 3), np.uint8)
+    corner[:8, :8] = 255
+    for number in range(10):
+        exif = exif_of((0x0112, SHORT, struct.pack("<HH", number, 0)))
+        content = encode(Image.fromarray(corner), "JPEG", exif=exif)
+        upright = ImageOps.exif_transpose(Image.open(io.BytesIO(content)))
+        assert np.array_equal(EXACT(content).numpy(), np.array(upright)), number
+
+
+def test_an_error_of_a_decoder_refuses_its_file_alone(monkeypatch):
+    content = one_colour("L", 7)
+
+    def fail(self):
+        raise struct.error("unpack requires a buffer of 4 bytes")
+
+    monkeypatch.setattr("PIL.PngImagePlugin.PngImageFile.load", fail)
+    with pytest.raises(ValueError, match="cannot be read: unpack requires"):
+        SHOWN(content)
 
 
 @pytest.mark.parametrize(

@@ -125,18 +125,39 @@ def as_png(pixels: Tensor) -> bytes:
 
 
 def _open(content: bytes) -> Image.Image:
-    from PIL import Image, ImageOps
+    from PIL import Image
 
     try:
         with Image.open(io.BytesIO(content), formats=FORMATS) as file:
             if file.width * file.height > MOST_PIXELS:
                 raise ValueError(f"{file.width} x {file.height} pixels are over {MOST_PIXELS}")
-            return ImageOps.exif_transpose(file)
+            file.load()
+            return _turn(file)
     except Image.UnidentifiedImageError:
         raise ValueError("is no picture") from None
-    # The exceptions of PIL for damaged files depend on the format.
-    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError) as error:
+    # The exceptions of PIL for damaged files depend on the format; struct.error is one of them.
+    except Exception as error:
         raise ValueError(f"cannot be read: {error}") from None
+
+
+def _turn(picture: Image.Image) -> Image.Image:
+    """A copy of the picture, rotated by its EXIF orientation."""
+    from PIL import ExifTags, Image
+
+    # Not by ImageOps.exif_transpose, which writes the other EXIF tags again: it raises for one
+    # whose type does not fit its value, though the picture can be seen.
+    turn = Image.Transpose
+    turns = {
+        2: turn.FLIP_LEFT_RIGHT,
+        3: turn.ROTATE_180,
+        4: turn.FLIP_TOP_BOTTOM,
+        5: turn.TRANSPOSE,
+        6: turn.ROTATE_270,
+        7: turn.TRANSVERSE,
+        8: turn.ROTATE_90,
+    }
+    way = turns.get(picture.getexif().get(ExifTags.Base.Orientation))
+    return picture.copy() if way is None else picture.transpose(way)
 
 
 def _refuse_colours(picture: Image.Image) -> None:
