@@ -18,28 +18,22 @@ from functools import lru_cache
 from tandem.environments.protocol import Message
 from tandem.policies.language import message_frames
 from tandem.policies.language.chat import Chat, TemplateFault
-from tandem.policies.language.message_frames import Unreadable, cut, pieces_of, split, with_marks
-from tandem.policies.language.shortening import Shortener, plain_ids
+from tandem.policies.language.message_frames import (
+    ANSWERED,
+    ASKED,
+    FROM_TOOL,
+    STUB,
+    STUBS,
+    Unreadable,
+    cut,
+    pieces_of,
+    split,
+    with_marks,
+)
+from tandem.policies.language.shortening import Shortener
+from tandem.policies.language.special_tokens import flag, plain_ids, special_ids
 from tandem.types import IMAGE, Picture, Prompt
 
-STUB = "stub of a move"
-ASKED = {"role": "user", "content": "stub of a question"}
-# Earlier assistant turns that some templates rewrite; the text after the last turn must not depend
-# on them.
-STUBS: Mapping[str, Sequence[Message]] = {
-    "a plain": ({"role": "assistant", "content": STUB},),
-    "a thinking": (
-        {"role": "assistant", "content": f"<think>\nstub of a thought\n</think>\n\n{STUB}"},
-    ),
-    "an empty": ({"role": "assistant", "content": ""},),
-    "a second": (
-        {"role": "assistant", "content": "stub of an earlier move"},
-        ASKED,
-        {"role": "assistant", "content": STUB},
-    ),
-}
-ANSWERED = {"role": "user", "content": "stub of an answer"}
-FROM_TOOL = {"role": "tool", "content": ANSWERED["content"]}
 REMEMBERED = 1024  # observations whose ids are cached
 
 
@@ -54,18 +48,20 @@ class Bridge:
 
         Raises ValueError for a template that does not write the same text after every turn.
         """
-        self.chat, self.ends, self.tokenizer = chat, frozenset(ends), chat.tokenizer
-        self.tools = tools
-        self.shortened = Shortener(self.tokenizer, limit)
+        self.chat, self.tools, self.ends = chat, tools, frozenset(ends)
+        self.tokenizer = chat.tokenizer
         self.remembered = lru_cache(REMEMBERED)(self.encode_pairs)  # environments repeat themselves
         self.has_template = chat.template is not None
-        self.special = {*self.tokenizer.all_special_ids, *self.ends} - {chat.unknown}
         self.end = [] if self.tokenizer.eos_token_id is None else [self.tokenizer.eos_token_id]
         if self.has_template:
             try:
                 self.end = self.check_template()
             except TemplateFault as error:
                 raise ValueError(self.refusal("a", f"is refused ({error})")) from error
+        written = self.written_ids() if self.has_template else ()
+        self.special = (special_ids(self.tokenizer, written) | self.ends) - {chat.unknown}
+        self.plain_tokenizer = flag(self.tokenizer, self.special)
+        self.shortened = Shortener(self.plain_tokenizer, limit)
 
     def turn_ids(
         self, messages: Sequence[Message], move: Sequence[int], images: Sequence[Picture] = ()
@@ -198,6 +194,12 @@ class Bridge:
                 raise ValueError(self.refusal(name, "is followed by a different text"))
         return ids[:1]
 
+    def written_ids(self) -> set[int]:
+        """The ids that the template writes around messages, tools and their replies."""
+        said = [ANSWERED, FROM_TOOL] if self.tools else [ANSWERED]
+        texts = [self.render([ASKED, *STUBS["a plain"], one]) for one in said]
+        return {one for text in texts for one in self.template_ids(text)}
+
     def check_tools(self) -> None:
         """Raise ValueError if the template renders no tools, or no replies of tools."""
         told = self.render([ASKED])
@@ -215,17 +217,14 @@ class Bridge:
     def refusal(self, name: str, why: str) -> str:
         return (
             f"environment: the chat template cannot be continued exactly: {name} turn of the "
-            f"assistant {why}; set model.chat_template=FILE to one that can, or "
-            "environment=none"
+            f"assistant {why}; set model.chat_template=FILE to one that can, or environment=none"
         )
 
     @property
     def rewrites(self) -> bool:
         """Whether the template renders earlier thoughts differently from how they were sampled."""
-        turns = STUBS["a thinking"]
-        return self.has_template and turns[0]["content"] not in self.render(
-            [ASKED, *turns, ANSWERED]
-        )
+        (turn,) = STUBS["a thinking"]
+        return self.has_template and turn["content"] not in self.render([ASKED, turn, ANSWERED])
 
     def render(self, messages: Sequence[Message]) -> str:
         """The template's text of messages, with the tools."""
@@ -244,7 +243,7 @@ class Bridge:
 
     def plain(self, text: str) -> list[int]:
         """Ids of a text of the environment, without special tokens."""
-        ids = plain_ids(self.tokenizer, text)
+        ids = plain_ids(self.plain_tokenizer, text)
         if {*ids}.intersection(self.chat.banned):  # possible with a tokenizer of whole words
             raise Unreadable("the observation contains an image token of the model")
         return ids

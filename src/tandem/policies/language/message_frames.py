@@ -6,7 +6,7 @@ template does with them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tandem.environments.protocol import Message
@@ -16,6 +16,24 @@ if TYPE_CHECKING:
     from tandem.policies.language.bridge import Bridge
 
 MARK = "stub {} of what is said"
+STUB = "stub of a move"
+ASKED = {"role": "user", "content": "stub of a question"}
+# Earlier assistant turns that some templates rewrite; the text after the last turn must not depend
+# on them.
+STUBS: Mapping[str, Sequence[Message]] = {
+    "a plain": ({"role": "assistant", "content": STUB},),
+    "a thinking": (
+        {"role": "assistant", "content": f"<think>\nstub of a thought\n</think>\n\n{STUB}"},
+    ),
+    "an empty": ({"role": "assistant", "content": ""},),
+    "a second": (
+        {"role": "assistant", "content": "stub of an earlier move"},
+        ASKED,
+        {"role": "assistant", "content": STUB},
+    ),
+}
+ANSWERED = {"role": "user", "content": "stub of an answer"}
+FROM_TOOL = {"role": "tool", "content": ANSWERED["content"]}
 
 
 class Unreadable(ValueError):

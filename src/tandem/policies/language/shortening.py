@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from tandem.policies.language.special_tokens import plain_ids
+
 LEFT_OUT = "[... {} characters left out ...]"
 BRIEFLY = "..."  # if the limit has no room for the note
 PER_TOKEN = 16  # characters that are tokenized per token of the limit
-
-
-def plain_ids(tokenizer: Any, text: str) -> list[int]:
-    """Ids of a text without special tokens."""
-    return tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
 
 
 class Shortener:
