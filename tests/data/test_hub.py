@@ -77,6 +77,19 @@ def test_a_column_of_messages_stays_the_chat_it_is(tmp_path):
     assert data.train[0].messages == tuple(chat)
 
 
+@pytest.mark.parametrize(
+    ("wording", "said"),
+    [
+        (Wording(instruction="As JSON."), r"instruction='As JSON\.' .* chats, .*instruction=null$"),
+        (Wording(chat=False), r"data\.wording\.chat=false .* chats, .*data\.wording\.chat=true$"),
+    ],
+)
+def test_a_wording_that_a_chat_does_not_get_is_refused(tmp_path, wording, said):
+    name = folder(tmp_path / "chats", train=[{"turns": [{"role": "user", "content": "Hi"}]}])
+    with pytest.raises(ValueError, match=said):
+        hub(name=name, split=Split(), columns=Columns(prompt="turns"), wording=wording, seed=0)
+
+
 def test_rows_that_cannot_be_used_are_quarantined(tmp_path):
     rows = [*questions(2), {"question": "", "answer": "#### 1", "level": 0}]
     rows += [{"question": "unsolved", "answer": "nobody knows", "level": 0}]

@@ -161,6 +161,11 @@ def test_prompts_and_numbers_that_do_not_fit_are_one_line(finished, capsys):
         ({}, False, "how?"),
         ({}, True, [("user", "how?")]),
         ({"wording": {"chat": False, "instruction": "Think."}}, False, "how?\n\nThink."),
+        (
+            {"wording": {"chat": False, "instruction": "Think."}},
+            True,
+            [("user", "how?\n\nThink.")],
+        ),
         ({"wording": {"chat": True, "instruction": None}}, False, [("user", "how?")]),
     ],
 )

@@ -94,17 +94,31 @@ class Wording:
     """The format of a question for the policy."""
 
     chat: bool = True  # true: a user's message, through the chat template; false: bare text
-    instruction: str | None = None  # text added below the question, after an empty line; null: none
+    # Text added below a question, after an empty line; null: none, which questions that are chats
+    # need.
+    instruction: str | None = None
 
     def put(self, prompt: Prompt) -> Prompt:
-        """The same question in this wording; a prompt that already is a chat stays as it is."""
+        """The same question in this wording; a prompt that already is a chat stays as it is.
+        Raises ValueError for a chat that would stay without the instruction, or should be text."""
         if prompt.text is None:
+            self._refuse_chat(prompt.source)
             return prompt
         parts = (prompt.text,) if self.instruction is None else (prompt.text, self.instruction)
         text = "\n\n".join(parts)
         if not self.chat:
             return replace(prompt, text=text)
         return replace(prompt, text=None, messages=({"role": "user", "content": text},))
+
+    def _refuse_chat(self, source: str) -> None:
+        said = f"does not apply to questions that are chats, as those of {source}"
+        if self.instruction is not None:
+            raise ValueError(
+                f"data.wording.instruction={self.instruction!r} {said}; "
+                "set data.wording.instruction=null"
+            )
+        if not self.chat:
+            raise ValueError(f"data.wording.chat=false {said}; set data.wording.chat=true")
 
 
 AS_CHAT = Wording()

@@ -92,8 +92,8 @@ def make_prompt(text: str, cfg: DictConfig, *, chat: bool, images: Sequence[Path
     shown = tuple(map(load_image, images))
     prompt = Prompt(id=0, source="you", text=text, images=shown)
     wording = Wording(**cfg.data.wording) if "wording" in cfg.data else None
-    if chat and (wording is None or not wording.chat):
-        wording = AS_CHAT
+    if chat:
+        wording = replace(wording or AS_CHAT, chat=True)
     prompt = prompt if wording is None else wording.put(prompt)
     try:
         return add_marks(prompt) if shown else prompt
