@@ -284,6 +284,18 @@ def test_a_demonstration_with_a_turn_that_the_template_rejects_is_left_out():
     assert kept == [good] and "the chat template rejects" in dropped[0][1]
 
 
+@pytest.mark.parametrize("template", [TEMPLATE, None], ids=["template", "no template"])
+def test_a_demonstration_that_begins_with_a_move_is_left_out(template):
+    turns = [("assistant", "ab"), ("user", "cab>")]
+    messages = tuple({"role": role, "content": text} for role, text in turns)
+    good = Prompt(id=0, source="s", messages=messages[1:], answer="abc")
+    odd = Prompt(id=1, source="s", messages=messages, answer="abc")
+    build = partial(tiny_lm, seed=0) if template is None else partial(chatting, template)
+    policy = playing(make_environment(Counting(turns=3)), build=build)
+    kept, dropped = policy.admit_answered([good, odd])
+    assert kept == [good] and dropped == [(odd, "begins with the assistant's turn")]
+
+
 def test_a_rank_whose_episodes_end_at_their_opening_refreshes_the_engine_with_the_others(learned):
     class Closed(Counting):
         def begin(self, prompt, key):

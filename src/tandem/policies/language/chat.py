@@ -182,9 +182,11 @@ class Chat:
         return f"{said} {named}{', ' if named else ''}characters that the tokenizer does not know"
 
     def refusal(self, prompt: Prompt) -> str | None:
-        """Why the chat template rejects the messages; None: accepted."""
+        """Why there is no question, or the chat template rejects the messages; None: accepted."""
         if prompt.text is not None:
             return None
+        if not prompt.messages:  # those of a demonstration in an environment, before its first move
+            return "begins with the assistant's turn"
         try:
             self.text(prompt)
         except TemplateFault as error:  # wrong roles, no system prompt
