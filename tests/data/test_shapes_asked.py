@@ -60,6 +60,35 @@ def test_held_out_pairs_are_asked_about_in_evaluation_alone():
     assert kept == {*NEVER}
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"held_out": ["red circle", "red square", "red triangle"]},
+            "data.held_out names all pairs of red: a mosaic needs one of every colour",
+        ),
+        ({"mosaics": 0}, "data.mosaics=0 must be at least 1"),
+        ({"mosaics": -4}, "data.mosaics=-4 must be at least 1"),
+    ],
+)
+def test_settings_without_a_question_to_count_are_refused_by_their_key(options, said):
+    with pytest.raises(ValueError, match=said):
+        shapes_asked(demonstrations=Answers(count=8), seed=0, **options)
+
+
+def test_a_mosaic_that_is_drawn_twice_is_asked_once():
+    data = shapes_asked(
+        demonstrations=Answers(count=8),
+        held_out=NEVER,
+        held_out_renderings=1,  # few mosaics are possible
+        mosaics=512,
+        seed=0,
+    )
+    asked = [(p.text, p.images[0].name) for p in data.eval if p.source == "count"]
+    assert len(set(asked)) == len(asked) < 512 // 4
+    assert len([p for p in data.train if p.source == "count"]) == 512
+
+
 def test_no_picture_to_train_on_is_evaluated():
     train, later = ({p.images[0].name for p in ps} for ps in (make_data().train, make_data().eval))
     assert not train & later

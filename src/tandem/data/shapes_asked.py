@@ -55,7 +55,9 @@ def shapes_asked(
     colour-shape pairs that no training picture shows. `held_out_renderings` of every pair, and
     mosaics of those, are kept for evaluation.
     """
-    shown = list_shown_pairs(held_out)
+    if mosaics < 1:
+        raise ValueError(f"data.mosaics={mosaics} must be at least 1")
+    shown = _list_countable_pairs(held_out)
     pictures = renderings()
     kept = _choose_renderings(len(pictures["red circle"]), held_out_renderings, seed)
     train = [*_ask_all("train", pictures, shown, ~kept)]
@@ -68,6 +70,18 @@ def shapes_asked(
         demonstrations=_demonstrate(train, demonstrations, seed),
         curriculum=curriculum,
     )
+
+
+def _list_countable_pairs(held_out: Sequence[str]) -> list[tuple[str, str]]:
+    """The pairs that are not held out. Raises ValueError if a colour has none."""
+    shown = list_shown_pairs(held_out)
+    missing = [colour for colour in COLOURS if colour not in {colour for colour, _ in shown}]
+    if missing:
+        raise ValueError(
+            f"data.held_out names all pairs of {', '.join(missing)}: a mosaic needs one of every "
+            "colour"
+        )
+    return shown
 
 
 def _choose_renderings(count: int, held_out: int, seed: int) -> Tensor:
@@ -107,10 +121,12 @@ def _ask_mosaics(
     count: int,
     seed: int,
 ) -> Iterator[Prompt]:
-    """Mosaics of four pictures; 0 to 4 of them have the requested colour, equally often.
+    """Mosaics of four pictures; 0 to 4 of them have the requested colour, equally often. One that
+    is drawn again is left out.
 
     `which`: [renderings] bool.
     """
+    made: set[int] = set()
     stock = torch.stack([pictures[" ".join(pair)][which] for pair in pairs])
     colours = torch.tensor([[*COLOURS].index(colour) for colour, _ in pairs])
     draws = rng.uniform(rng.key(seed, "mosaic", split), (count, 3, SIDE * SIDE))
@@ -124,7 +140,10 @@ def _ask_mosaics(
         tiles = stock[chosen, (draw[2] * stock.shape[1]).long()]
         colour = [*COLOURS][asked]
         question = QUESTIONS["count"].format(colour)
-        yield _ask(split, "count", show(mosaic(tiles)), question, str(wanted))
+        prompt = _ask(split, "count", show(mosaic(tiles)), question, str(wanted))
+        if prompt.id not in made:
+            made.add(prompt.id)
+            yield prompt
 
 
 def _pick(among: Tensor, x: float) -> int:
