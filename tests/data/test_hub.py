@@ -117,6 +117,13 @@ def test_a_name_that_is_not_there_is_one_line_with_the_flag(tmp_path, split, col
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("share", [1.0, -0.1])
+def test_a_share_that_is_none_is_refused_by_its_key(tmp_path, share):
+    name = folder(tmp_path / "sums", train=questions(2))
+    with pytest.raises(ValueError, match=rf"^data\.split\.held_out={share} must be a share"):
+        hub(name=name, split=Split(held_out=share), columns=GSM, seed=0)
+
+
 def test_a_missing_data_set_is_one_line(tmp_path):
     with pytest.raises(ValueError, match=r"data\.name=.*nowhere") as caught:
         hub(name=str(tmp_path / "nowhere"), split=Split(), columns=GSM, seed=0)

@@ -135,6 +135,12 @@ def test_a_string_of_equal_letters_cannot_be_corrupted():
     assert [p.answer for p in data.demonstrations] == [p.answer for p in data.train]
 
 
+@pytest.mark.parametrize("pairs", [0, -1])
+def test_a_number_of_pairs_below_one_is_refused_by_its_key(pairs):
+    with pytest.raises(ValueError, match=rf"^data\.pairs={pairs} must be at least 1$"):
+        sort_pairs(lengths=Lengths(shortest=4, longest=4, count=8), pairs=pairs, seed=0)
+
+
 def test_impossible_lengths_are_refused():
     with pytest.raises(ValueError, match=r"longest=.* lengths must be 1 to 18"):
         Lengths(shortest=5, longest=3, count=1)

@@ -25,6 +25,7 @@ from tandem.data.pictures import KEY as ANSWER
 from tandem.data.pictures import Resize, sizes_of
 from tandem.data.records import AS_CHAT, Data, InvalidRow, Rows, StreamMaker, Wording, prompt_id
 from tandem.data.rows import assemble, check_rows
+from tandem.data.splits import check_share
 from tandem.data.stream import PromptStream
 from tandem.types import Prompt
 
@@ -64,13 +65,12 @@ def hub(
     unique: keep only the first row of each question.
     `resize` is that of `jsonl`.
     """
+    check_share("data.split.held_out", split.held_out)
     load = partial(
         load_rows, name, split.subset, columns=columns, wording=wording, unique=unique,
         resize=resize,
     )  # fmt: skip
-    loaded = [
-        None if part is None else load(part) for part in (split.train, split.eval, split.test)
-    ]
+    loaded = [None if one is None else load(one) for one in (split.train, split.eval, split.test)]
     return assemble(
         *loaded, held_out=split.held_out, max_size=max_size, curriculum=curriculum, seed=seed
     )

@@ -122,6 +122,8 @@ def sort_pairs(
 ) -> Data:
     """The prompts of `sort_letters`, `pairs` of them with two answers: the right one, and the first
     wrong one among `tries` samples of the model that the run starts from."""
+    if pairs < 1:
+        raise ValueError(f"data.pairs={pairs} must be at least 1")
     data = sort_letters(
         lengths=lengths, corrupted=corrupted, held_out=held_out, curriculum=curriculum, seed=seed
     )

@@ -18,16 +18,19 @@ def split_rows(rows: Rows, *, held_out: float, seed: int) -> tuple[Rows, Rows]:
 
     Raises ValueError for a part outside [0, 1).
     """
-    if not 0 <= held_out < 1:
-        raise ValueError(
-            f"data.held_out={held_out} must be a share of the rows: at least 0, below 1"
-        )
+    check_share("data.held_out", held_out)
     chance = rng.uniform(rng.key(seed, "held out", torch.tensor(_shared_content(rows))))
     out = chance < held_out
     if held_out > 0 and not out.any():
         out = chance == chance.min()
     out = out & (chance < chance.max())
     return _select(rows, ~out, bad=rows.bad), _select(rows, out, bad=())
+
+
+def check_share(key: str, held_out: float) -> None:
+    """Raise ValueError with the key for a part outside [0, 1)."""
+    if not 0 <= held_out < 1:
+        raise ValueError(f"{key}={held_out} must be a share of the rows: at least 0, below 1")
 
 
 def _shared_content(rows: Rows) -> list[int]:
