@@ -89,12 +89,23 @@ def test_a_store_is_an_episode_s_own():
             "a call must be an object with name and arguments",
         ),
         ('<tool_call>{"name": "calc', "the call is not JSON"),  # cut in the middle
+        (call("put", key="a", value="\ud83d"), "the call contains half of a surrogate pair"),
+        (call("put", **{"\udc00": "a"}), "the call contains half of a surrogate pair"),
+        (call("\ud83d"), "the call contains half of a surrogate pair"),
     ],
 )
 def test_a_wrong_call_is_the_policy_s_and_says_what_was_wrong(text, wrong):
     answer = say(begin(), text)[0]
     assert contents(answer)[0].startswith(f"error: {wrong}")
     assert answer.counts["tool_errors"] == 1 and not answer.over
+    assert contents(answer)[0].encode()  # a policy can read it
+
+
+def test_a_character_in_two_escapes_is_no_half_of_a_pair():
+    episode = begin()
+    both = call("put", key="a", value="\U0001f600") + call("get", key="a")
+    assert "\\ud83d\\ude00" in both
+    assert contents(say(episode, both)[0]) == ["stored", "\U0001f600"]
 
 
 def test_what_a_tool_raises_else_is_a_fault_of_the_world():

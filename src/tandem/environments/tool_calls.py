@@ -41,7 +41,10 @@ def read_json(text: str | bytes, name: str) -> Any:
 
 def read_call(text: str) -> Call:
     """The name and the arguments of a call in JSON. Raises Refused for an invalid one."""
-    match read_json(text, "call"):
+    said = read_json(text, "call")
+    if not is_unicode(said):
+        raise Refused("the call contains half of a surrogate pair, which is no character")
+    match said:
         case {"name": str(name), "arguments": dict(arguments)}:
             return name, arguments
         case {"name": str(), "arguments": _}:
@@ -49,6 +52,16 @@ def read_call(text: str) -> Call:
         case {"name": str(name)}:
             return name, {}
     raise Refused("a call must be an object with name and arguments")
+
+
+def is_unicode(value: object) -> bool:
+    """Whether all texts in a value of JSON can be encoded: escapes may spell half of a surrogate
+    pair, which no tokenizer accepts."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def is_deeper(value: object, most: int) -> bool:
