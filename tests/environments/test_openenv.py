@@ -93,6 +93,15 @@ def test_equal_keys_are_equal_seeds_and_every_session_has_a_name_of_its_own():
     assert len({one["episode_id"] for one in server.resets()}) == 3
 
 
+def test_a_row_whose_reset_is_null_has_no_arguments_of_its_own():
+    with serving() as server:
+        environment = make_environment(world(server, reset={"turns": 3}))
+        play = Play(Prompt(id=0, source="x", text=">", fields={"reset": None}), key=5)
+        environment.begin([play])
+        environment.close([play])
+    assert play.lost is None and server.resets()[0]["turns"] == 3
+
+
 def test_servers_take_episodes_in_turn():
     with serving() as one, serving() as other:
         environment = make_environment(OpenEnv(url=[one.url, other.url], fields=TEXT))

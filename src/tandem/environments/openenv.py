@@ -79,7 +79,8 @@ class OpenEnv:
 
     def begin(self, prompt: Prompt, key: int) -> RemoteEpisode:
         asked = {"seed": key % SEEDS, "episode_id": uuid.uuid4().hex}
-        asked |= {**self.reset, **prompt.fields.get(RESET, {})}
+        own = prompt.fields.get(RESET)
+        asked |= {**self.reset, **({} if own is None else own)}
         try:
             session = self.next_server().open("/ws")
         except RemoteError as error:
