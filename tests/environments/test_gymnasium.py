@@ -94,6 +94,10 @@ def test_observations_of_all_kinds_are_told_with_all_that_is_whole(seen, told):
         ({"id": "os:Blackjack-v1"}, "id=os:Blackjack-v1 would import a module"),
         ({"actions": ["hit"]}, r"actions=\['hit'\]: Blackjack-v1 has 2 actions"),
         ({"options": {"decks": 2}}, "id=Blackjack-v1: .*unexpected keyword argument 'decks'"),
+        (
+            {"id": "FrozenLake-v1", "options": {"map_name": "6x6"}},
+            r"id=FrozenLake-v1 options={'map_name': '6x6'}: KeyError\('6x6'\)",
+        ),
     ],
 )
 def test_what_cannot_be_played_is_refused_with_its_key(options, said):

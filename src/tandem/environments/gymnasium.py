@@ -60,6 +60,9 @@ class Gymnasium:
             return gymnasium.make(self.id, **self.options)
         except (gymnasium.error.Error, TypeError) as error:
             raise ValueError(f"id={self.id}: {' '.join(str(error).split())}") from error
+        # What environments raise for a value of an option, such as an unknown map.
+        except (LookupError, ValueError, AssertionError) as error:
+            raise ValueError(f"id={self.id} options={self.options}: {error!r}") from error
 
     def name_actions(self, words: Sequence[str] | None) -> dict[str, int]:
         """Actions by their words. Raises ValueError if the numbers of both differ."""
