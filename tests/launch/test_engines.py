@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import urllib.request
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import pairwise
 from pathlib import Path
@@ -184,6 +185,32 @@ def test_a_run_leaves_engines_alone_that_others_start(tmp_path):
     cfg = colocated(tmp_path, "rollout.engine.starts=false")
     with own_engines(cfg, check(cfg).trainer):
         assert not (tmp_path / "engine").exists()
+
+
+def test_engines_that_others_start_are_asked_for_with_the_folder_of_the_run(
+    tmp_path, monkeypatch, caplog
+):
+    monkeypatch.chdir(tmp_path)
+    words = ("rollout.engine.starts=false", "rollout.engine.patience=0.01", "run_dir=runs/one")
+    own = build(colocated(tmp_path, *words).rollout).engine
+    where = f"rollout.engine.folder={tmp_path}/runs/one/engine"
+    with pytest.raises(ValueError, match=f"start them with `tandem engines {where}` and the model"):
+        _ = own.urls
+    assert caplog.text.strip().endswith(where)
+    run = (*RUN, "rollout=vllm_colocated", where)
+    _, folder = make_plan(tmp_path, "gpus=0", "program=vllm", run=run)
+    AddressFile(folder=folder, urls=["http://a:1"]).write(ready=True)
+    assert own.urls == ["http://a:1"]
+
+
+def test_several_nodes_are_told_to_share_a_folder(tmp_path):
+    cfg = colocated(tmp_path)
+    nodes = replace(check(cfg).trainer, num_nodes=2)
+    with (
+        pytest.raises(ConfigError, match=r"give all of them the same rollout\.engine\.folder"),
+        own_engines(cfg, nodes),
+    ):
+        pass
 
 
 @pytest.mark.parametrize(

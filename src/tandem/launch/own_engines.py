@@ -38,7 +38,8 @@ def own_engines(cfg: DictConfig, trainer: Devices) -> Iterator[None]:
     if trainer.num_nodes > 1:
         raise ConfigError(
             f"trainer.num_nodes={trainer.num_nodes}: a run starts engines on one node only; run "
-            "`tandem engines` on each node, and set rollout.engine.starts=false"
+            "`tandem engines` on each node, and set rollout.engine.starts=false; give all of them "
+            "the same rollout.engine.folder"
         )
     with refusing():
         servers, folder = plan(Servers(gpus=devices_of(trainer), port=0), cfg)

@@ -82,6 +82,7 @@ def find_urls(folder: Path, *, patience: float, own: bool = False) -> list[str]:
 
 def _wait_for_urls(folder: Path, *, patience: float, own: bool) -> list[str]:
     end, told = time.monotonic() + patience, False
+    where = f"rollout.engine.folder={folder.absolute()}"  # the default may be a folder of one run
     while True:
         found = [read(path) for path in sorted(folder.glob(PATTERN))]
         living = [file for file in found if file is not None and (not own or is_own(file))]
@@ -91,11 +92,11 @@ def _wait_for_urls(folder: Path, *, patience: float, own: bool) -> list[str]:
             state = "are not up" if living else "have not written an address"
             raise ValueError(
                 f"rollout.engine.url=auto: engines {state} in {folder} within "
-                f"rollout.engine.patience={patience:g} s; start them with `tandem engines` and the "
-                "model, the rollout and the cache_dir of this run"
+                f"rollout.engine.patience={patience:g} s; start them with `tandem engines {where}` "
+                "and the model and the rollout of this run"
             )
         if not told:
-            log.warning("waiting for engines in %s: tandem engines model=... gpus=...", folder)
+            log.warning("waiting for engines: tandem engines model=... gpus=... %s", where)
             told = True
         time.sleep(POLL)
 
