@@ -201,6 +201,20 @@ REFUSED = {
         "rollout.order=exact needs one version per row; set rollout.order=ready, or "
         "rollout.handover=null"
     ),
+    "rollout=sglang_server rollout.engine.url=http://127.0.0.1:1 rollout.order=ready": (
+        "rollout.handover=in_flight, the default of rollout.order=ready: rollout=sglang_server "
+        "does not support it; set rollout.handover=drain"
+    ),
+    "rollout=sglang_server rollout.engine.url=http://127.0.0.1:1 rollout.order=ready "
+    "model.lora='{r: 2, alpha: 4}' rollout.handover=in_flight": (
+        "rollout.handover=in_flight: rollout=sglang_server does not support it; set "
+        "rollout.handover=drain or pinned"
+    ),
+    "plugins=[experiments.bring_your_own.rollout_engine] rollout=copying "
+    "model.lora='{r: 2, alpha: 4}'": (
+        "rollout.handover=pinned, the default of adapters: rollout=copying does not support it; "
+        "set rollout.handover=drain"
+    ),
     "model=tiny_flow algorithm=awm": (
         "rollout.staleness=1: algorithm=awm compares with algorithm.ema.old, which did not "
         "sample the pictures; set algorithm.rollout_weights=old, or rollout.staleness=0"
@@ -223,6 +237,11 @@ def test_what_knows_no_sampler_is_refused_with_the_flag_to_set(overrides):
     "overrides",
     [
         "algorithm=dapo", "algorithm=ppo", "algorithm=gspo", "algorithm=remax",
+        "rollout=sglang_server rollout.engine.url=http://127.0.0.1:1",
+        "rollout=sglang_server rollout.engine.url=http://127.0.0.1:1 rollout.order=ready "
+        "model.lora='{r: 2, alpha: 4}'",
+        "rollout=vllm_server rollout.engine.url=http://127.0.0.1:1 rollout.order=ready",
+        "plugins=[experiments.bring_your_own.rollout_engine] rollout=copying",
         "algorithm=dppo", "algorithm/importance_sampling=staleness_decay",
         "model=tiny_flow algorithm=flow_grpo", "model=tiny_flow algorithm=nft",
         "model=tiny_flow algorithm=awm algorithm.rollout_weights=old",
@@ -230,3 +249,14 @@ def test_what_knows_no_sampler_is_refused_with_the_flag_to_set(overrides):
 )  # fmt: skip
 def test_what_corrects_for_older_samples_may_have_them(overrides):
     check(compose(["rollout.staleness=2", *shlex.split(overrides)]))
+
+
+def test_a_plugin_declares_the_handovers_that_it_supports(monkeypatch):
+    from experiments.bring_your_own.rollout_engine import Copying
+
+    words = ["plugins=[experiments.bring_your_own.rollout_engine]", "rollout=copying"]
+    ahead = [*words, "rollout.staleness=2", "rollout.order=ready"]
+    with pytest.raises(ConfigError, match=r"rollout=copying does not .*rollout\.handover=drain$"):
+        check(compose(ahead))
+    monkeypatch.setattr(Copying, "handover_modes", frozenset({"in_flight"}))
+    check(compose(ahead))

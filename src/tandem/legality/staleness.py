@@ -78,9 +78,29 @@ def rows_in_order_are_of_one_version(case: Case) -> Iterator[str]:
         )
 
 
+def engines_support_the_handover(case: Case) -> Iterator[str]:
+    """A token engine with a copy of the weights supports the mode of their handover."""
+    engine = None if case.engine is None else case.engine.target
+    if engine is None or engine.shares_weights or engine.samples != "tokens":
+        return
+    adapter = case.model.arguments.get("lora") is not None
+    mode = case.sampling.handover_of(adapter=adapter)
+    if mode in engine.handover_modes:
+        return
+    # What is pinned has a name of its own, as adapters have.
+    rest = [one for one in sorted(engine.handover_modes) if adapter or one != "pinned"]
+    default = "adapters" if adapter else f"rollout.order={case.sampling.order}"
+    why = "" if case.sampling.handover else f", the default of {default}"
+    yield (
+        f"rollout.handover={mode}{why}: rollout={case.plan.choices['rollout']} does not support "
+        f"it; set rollout.handover={' or '.join(rest)}"
+    )
+
+
 RULES = (
     rows_in_order_are_of_one_version,
     older_samples_are_corrected_for,
     what_shares_the_weights_samples_in_order,
     who_samples_ahead_does_not_sleep,
+    engines_support_the_handover,
 )

@@ -79,6 +79,9 @@ class EngineOption(ABC):
     sees: ClassVar[bool] = False
     starts: ClassVar[bool] = False  # whether the run starts its servers, on its own devices
     samples_mixed: ClassVar[bool] = True  # under autocast if the trainer computes under autocast
+    # Values of rollout.handover that an engine with a copy of the weights supports; a rule reads
+    # them from the class.
+    handover_modes: ClassVar[frozenset[Handover]] = frozenset({"drain"})
 
     def check(self, sampling: Sampling, lora: Lora | None) -> None:  # noqa: B027, optional
         """Raise ValueError if the engine is unavailable or does not support these settings."""
@@ -93,9 +96,6 @@ class WeightHolder(EngineOption):
 
     capacity: int = 256  # rows in flight at most
     handovers: Sequence[Path] = ()  # folders of the newest weights, oldest first, for diagnosis
-    handover_modes: frozenset[Handover] = frozenset(
-        {"drain"}
-    )  # values of rollout.handover that it supports
 
     @abstractmethod
     def sync(self, weights: Weights, version: str) -> None:

@@ -22,7 +22,7 @@ class SglangClient(VllmClient):
     """The client of vLLM, with the endpoints and the rows of SGLang."""
 
     api_of = SglangApi
-    handover_modes: frozenset[Handover] = frozenset({"pinned", "drain"})
+    handover_modes: ClassVar[frozenset[Handover]] = frozenset({"pinned", "drain"})
 
     def _kind(self) -> type[Question]:
         return SglangRow
@@ -42,6 +42,7 @@ class SglangServer(VllmServer):
     """Servers of SGLang, started beside the run; docs/engines.md says how."""
 
     client: ClassVar[type[VllmClient]] = SglangClient
+    handover_modes: ClassVar[frozenset[Handover]] = SglangClient.handover_modes
     program = "sglang"
     sees: ClassVar[bool] = False
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -39,7 +40,7 @@ class VllmClient(RolloutEngine):
     """The engine of one server. Rows are requested by threads; all other calls are sequential."""
 
     api_of: type[VllmApi] = VllmApi
-    handover_modes: frozenset[Handover] = frozenset({"pinned", "drain", "in_flight"})
+    handover_modes: ClassVar[frozenset[Handover]] = frozenset({"pinned", "drain", "in_flight"})
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from tandem.contracts import positive
 from tandem.contracts.bounds import values_of
 from tandem.policies.engines.addresses import AUTO, find_urls
 from tandem.policies.engines.fleet import Fleet
-from tandem.policies.engines.protocol import Hostable, RolloutEngine
+from tandem.policies.engines.protocol import Handover, Hostable, RolloutEngine
 from tandem.policies.engines.serving import Command, Served, ServerOption
 from tandem.policies.engines.vllm_api import VllmApi, configuration, ignore_body
 from tandem.policies.engines.vllm_checks import (
@@ -52,6 +52,7 @@ class VllmServer(ServerOption):
     program = "vllm"
     sees: ClassVar[bool] = True
     client: ClassVar[type[VllmClient]] = VllmClient
+    handover_modes: ClassVar[frozenset[Handover]] = VllmClient.handover_modes
 
     # Addresses such as http://127.0.0.1:8000; auto: those of `tandem engines`.
     url: str | Sequence[str]
