@@ -11,17 +11,21 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
 import httpx
 import pytest
 import torch
+from test_video_align import write_filmed, write_settings, write_video_reward
+from tiny_vision import write_vision
 
+from tandem.config import ConfigError
+from tandem.contracts import declare
 from tandem.remote import Limits, Retries
 from tandem.reward_server import serve as door
-from tandem.reward_server.scoring import make_scorer
+from tandem.reward_server.scoring import make_scorer, refuse_unserved
 from tandem.reward_server.server import Capacity, ScoreServer
 from tandem.rewards import Reward, Rewards
 from tandem.rewards.http import HttpReward
@@ -365,6 +369,42 @@ REFUSED = {
 def test_what_cannot_be_served_is_refused_in_one_line(monkeypatch, capsys, words, said):
     monkeypatch.delenv(door.TOKEN, raising=False)
     assert words_of(capsys, *words.split()) == said
+
+
+FILES = {
+    "dino_diversity": {"path": write_vision},
+    "dino_similarity": {"path": write_vision},
+    "video_align": {
+        "path": write_filmed, "weights": write_video_reward, "settings": write_settings
+    },
+    "motion_smoothness": {},
+}  # fmt: skip
+NEEDED = {
+    "dino_diversity": "compares the samples of a prompt, but a server scores each alone",
+    "dino_similarity": "reads the images of a prompt, which no server receives",
+    "video_align": "scores whole films, but a server receives their frames one by one",
+    "motion_smoothness": "scores whole films, but a server receives their frames one by one",
+}
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_a_reward_that_needs_more_than_is_sent_stays_in_the_run(tmp_path, name):
+    files = {key: write(tmp_path) for key, write in FILES[name].items()}
+    words = [f"reward.{name}.function.{key}={path}" for key, path in files.items()]
+    with pytest.raises(ConfigError) as refused:
+        door.build_rewards(door.compose_rewards([f"reward={name}", *words]))
+    assert str(refused.value) == f"reward.{name} {NEEDED[name]}; choose it in train.py"
+
+
+@pytest.mark.parametrize(
+    ("reads", "unsent"),
+    [({"answer", "fields"}, None), ({"answer", "images"}, "images"), ({"size"}, "size")],
+)
+def test_what_a_reward_reads_is_sent_or_it_is_refused(reads, unsent):
+    rewards = Rewards({"own": Reward(declare(reads=reads)(lambda output, prompt: 1.0))})
+    refused = pytest.raises(ValueError, match=rf"^reward\.own reads the {unsent} of a prompt")
+    with nullcontext() if unsent is None else refused:
+        refuse_unserved(rewards)
 
 
 def test_a_short_token_is_refused(monkeypatch, capsys):

@@ -34,7 +34,8 @@ class Facts:
 
     # Of any component.
     option: str | None = None  # the name that chooses it in its group
-    # Fields beyond those that are always there; of rewards: "answer", without which they give None.
+    # Fields beyond those that are always there; of rewards: "answer" and "images" of a prompt,
+    # without which they give None.
     reads: Iterable[str] = frozenset()
     takes: Sequence[str] = ()  # its positional arguments; none: those of its kind
     gives: Iterable[str] = frozenset()  # beyond what its kind always gives: "pairs", "baseline"

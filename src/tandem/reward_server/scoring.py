@@ -4,11 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from tandem.contracts import facts_of
 from tandem.rewards.result import ABSTAINED, Missing, explain_reason, fault_of
 from tandem.rewards.rewards import Rewards
-from tandem.rewards.serialization import Number, Row
+from tandem.rewards.serialization import OF_PROMPT, Number, Row
 
 Scorer = Callable[[Sequence[Row]], list[Number]]
+
+
+def refuse_unserved(rewards: Rewards) -> None:
+    """Raise ValueError for a reward that needs more than a server receives: a text or a picture,
+    and some fields of its prompt."""
+    for name, component in rewards.components.items():
+        facts = facts_of(component.function)
+        unsent = sorted(facts.reads - {*OF_PROMPT})
+        needs = {
+            "compares the samples of a prompt, but a server scores each alone": facts.asks,
+            "scores whole films, but a server receives their frames one by one": facts.of_films,
+            f"reads the {' and the '.join(unsent)} of a prompt, which no server receives": unsent,
+        }
+        for why in (why for why, holds in needs.items() if holds):
+            raise ValueError(f"reward.{name} {why}; choose it in train.py")
 
 
 def make_scorer(rewards: Rewards) -> Scorer:

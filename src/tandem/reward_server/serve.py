@@ -152,19 +152,14 @@ def compose_rewards(overrides: Sequence[str]) -> Mapping[str, Any]:
 def build_rewards(nodes: Mapping[str, Any]) -> Rewards:
     """The rewards, built as in train.py from composed nodes.
 
-    Raises ConfigError for a reward that does not bind.
+    Raises ConfigError for a reward that does not bind, or needs what a server does not receive.
     """
+    from tandem.reward_server.scoring import refuse_unserved
     from tandem.rewards.rewards import Rewards
-    from tandem.rewards.signature import compares
 
     with refusing():
         rewards = Rewards({name: build(node) for name, node in nodes.items()})
-    for name, component in rewards.components.items():
-        if compares(component.function):
-            raise ConfigError(
-                f"reward.{name} compares the samples of a prompt, but a server scores each alone; "
-                "choose it in train.py"
-            )
+        refuse_unserved(rewards)
     return rewards
 
 

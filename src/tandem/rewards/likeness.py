@@ -17,7 +17,7 @@ from tandem.types import Prompt
 
 
 @batched
-@register_reward("dino_similarity", judges="pictures")
+@register_reward("dino_similarity", judges="pictures", reads={"images"})
 class DinoSimilarity:
     """The mean cosine of a picture's features with those of the pictures in its prompt.
 
