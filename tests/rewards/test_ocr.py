@@ -58,6 +58,33 @@ def test_one_quotation_mark_costs_its_own_row_alone():
     assert faults == {"prompt 1 of s has an unpaired quotation mark": 1, ABSTAINED: 1}
 
 
+def test_a_picture_that_cannot_be_read_costs_its_own_score_alone():
+    calls = []
+
+    def read(pictures):
+        calls.append(len(pictures))
+        marks = [int(picture[0, 0, 0]) for picture in pictures]
+        if 1 in marks:
+            raise RuntimeError("no such picture")
+        return [None if mark == 2 else "cat" for mark in marks]
+
+    def score(marks):
+        calls.clear()
+        prompts = [Prompt(id=i, source="s", text="?", answer="cat") for i in range(len(marks))]
+        return Reward(Ocr(read))([PICTURE + mark for mark in marks], prompts)
+
+    assert score([0, 0, 0]) == ([1.0] * 3, {})
+    assert calls == [3]  # an engine may be faster on several at once
+    values, faults = score([0, 1, 2, 0])
+    assert values == [1.0, None, None, 1.0]
+    failed, foreign = sorted(faults, reverse=True)
+    assert failed.startswith("raised RuntimeError: 'no such picture' at ")
+    assert foreign.startswith("raised AttributeError: \"'NoneType' object has no attribute")
+    assert calls == [4, 1, 1, 1, 1]
+    assert score([1])[0] == [None]
+    assert calls == [1]
+
+
 def test_nobody_is_asked_about_pictures_without_a_text():
     asked = []
 
