@@ -133,7 +133,7 @@ def test_the_reward_is_charged_and_the_metric_is_of_the_old_policy():
     old = gaussian_kl(policy.step(policy.own.detach()), policy.step(policy.ref).mean)
     rows = policy.rows(old_kl_to_ref=old.where(MASK, torch.nan))
     paying = KLInReward(coef=0.2)
-    charged = paying.charge(scores(torch.tensor([1.0, 0.5])), rows.rollout)
+    charged = paying.charge(scores(torch.tensor([1.0, 0.5])), rows.rollout, in_time=True)
     want = torch.tensor([1.0, 0.5]).double() - 0.2 * torch.where(MASK, old, 0).sum(1)
     assert_close(charged.total, want, **EXACT)
     assert paying.reads_before == {"old_kl_to_ref"}

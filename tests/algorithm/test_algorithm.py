@@ -9,12 +9,13 @@ from loop import PLAN, EndsInTwo, Loop
 from records import GRPO, rollout, scores
 from torch.testing import assert_close
 
-from tandem.advantages.baselines import MovingAverage
+from tandem.advantages.baselines import MovingAverage, raw_reward
 from tandem.advantages.compose import Combined, Share
 from tandem.advantages.group import leave_one_out
 from tandem.advantages.temporal import gae_returns, generalised
 from tandem.algorithm.critic import Critic
 from tandem.algorithm.regularizers import EntropyBonus, KLInLoss, KLInReward
+from tandem.config import build, check, compose
 from tandem.contracts import declare
 from tandem.contracts.stateful import StatefulComponent
 from tandem.experience import Budget
@@ -22,6 +23,7 @@ from tandem.losses import importance, reduction
 from tandem.losses.critic import value_loss
 from tandem.losses.kl import k3_unbiased
 from tandem.losses.policy import ppo, reinforce
+from tandem.policies.masked.states import path
 from tandem.stop import Stop
 from tandem.training import collect
 from tandem.training.lr_schedules import cosine
@@ -85,14 +87,15 @@ def sample_rows():
 
 
 def test_a_kl_in_the_reward_is_taken_from_every_step_and_from_the_sum():
-    charged = KLInReward(coef=0.2).charge(scores(torch.tensor([1.0, 0.5])), sample_rows())
+    total = torch.tensor([1.0, 0.5])
+    charged = KLInReward(coef=0.2).charge(scores(total), sample_rows(), in_time=True)
     assert_close(charged.per_step, torch.tensor([[-0.1, 1.2, 0.0], [0.5, 0.0, 0.0]]))
     assert_close(charged.total, charged.per_step.sum(1))
 
 
 def test_a_sample_without_a_score_pays_nothing():
-    known = torch.tensor([True, False])
-    charged = KLInReward(coef=0.2).charge(scores(torch.tensor([1.0, 0.5]), known), sample_rows())
+    known = scores(torch.tensor([1.0, 0.5]), torch.tensor([True, False]))
+    charged = KLInReward(coef=0.2).charge(known, sample_rows(), in_time=True)
     assert charged.total.tolist() == pytest.approx([1.1, 0.0])
     assert not charged.per_step[1].any()
 
@@ -115,6 +118,69 @@ def test_group_advantages_see_what_the_kl_took(tmp_path):
     k1 = rows.old_kl_to_ref.sum(1)
     first, second = known.total - 0.3 * k1
     assert_close(got, torch.stack([first - second, second - first]))
+
+
+IN_TIME, IN_NO_ORDER = [0.5, 1.0], [0.5, 0.5]
+IN_REWARD = ["algorithm/kl=in_reward", "algorithm.kl.coef=0.1", "~recipe"]
+
+
+@pytest.mark.parametrize(
+    ("line", "want"),
+    [
+        (["algorithm=remax", *IN_REWARD], IN_TIME),
+        (["model=tiny_flow", "algorithm=reinforce", *IN_REWARD], IN_TIME),
+        (["model=tiny_masked", "algorithm=remax"], IN_NO_ORDER),
+        (
+            ["model=tiny_masked", "algorithm=topr", "algorithm.advantage.baseline=0", *IN_REWARD],
+            IN_NO_ORDER,
+        ),
+        (["model=tiny_chain", "algorithm=reinforce", *IN_REWARD], IN_NO_ORDER),
+    ],
+    ids=str,
+)
+def test_a_step_is_spared_the_kl_of_columns_to_its_left_only_if_they_came_before_it(line, want):
+    """Score 1, KL [5, 0] and a coefficient of 0.1: the sample is worth 1 - 0.5.
+
+    In time the second step did not cause the KL of the first one, so it is worth 1. A position of a
+    masked text may be written after the one to its right, and the picture of a chain, which comes
+    first, was painted after its text: there the second column caused the KL, and is worth 0.5 too.
+    """
+    cfg = compose(line)
+    check(cfg)  # legal
+    algorithm = build(cfg.algorithm)
+    assert algorithm.kl.coef == 0.1
+    kl = torch.tensor([[5.0, 0.0], [0.0, 0.0]])
+    greedy = torch.tensor([False, True])  # for ReMax: a baseline of 0
+    rows = rollout(torch.ones(2, 2).bool(), torch.tensor([0, 0]), old_kl_to_ref=kl, baseline=greedy)
+    ready = algorithm.experience(scores(torch.tensor([1.0, 0.0])), rows)
+    assert ready.advantages[0].tolist() == pytest.approx(want)
+    assert ready.scores.total.tolist() == pytest.approx([0.5, 0.0])
+
+
+@pytest.mark.parametrize("likelihood", [None, path], ids=["in_time", "masked"])
+def test_a_kl_in_the_reward_has_its_gradient_whichever_column_is_written_first(likelihood):
+    """That of E[R - 0.3 log(p / reference)] over all texts of two positions and two tokens."""
+    numbers = torch.Generator().manual_seed(0)
+    table, reference = torch.randn(2, 3, 2, generator=numbers, dtype=torch.float64)
+    table.requires_grad_()
+    tokens = torch.cartesian_prod(torch.arange(2), torch.arange(2))  # [4, 2], as they are written
+
+    def logp(weights):  # [4, 2]: the first token by row 0, the second by the row of the first
+        state = torch.stack([torch.zeros(4, dtype=torch.int64), 1 + tokens[:, 0]], 1)
+        own = weights.log_softmax(-1)[state].gather(2, tokens[..., None])[..., 0]
+        return own if likelihood is None else own.flip(1)  # masked: right to left
+
+    live, other = logp(table), logp(reference)
+    probability, total = live.sum(1).exp(), torch.randn(4, generator=numbers, dtype=torch.float64)
+    truth = probability @ (total - 0.3 * (live - other).sum(1))
+    kl = (live - other).detach()
+    rows = rollout(torch.ones(4, 2).bool(), torch.zeros(4, dtype=torch.int64), old_kl_to_ref=kl)
+    paying = replace(GRPO, advantage=raw_reward, kl=KLInReward(coef=0.3), likelihood=likelihood)
+    advantages = paying.experience(scores(total), rows).advantages
+    policy = probability.detach() @ (advantages * live).sum(1)
+    want = torch.autograd.grad(truth, table, retain_graph=True)
+    assert want[0].any()
+    assert_close(torch.autograd.grad(policy, table), want, rtol=1e-12, atol=1e-12)
 
 
 def test_the_comparison_reads_the_old_policy_even_with_one_update(tmp_path):

@@ -299,7 +299,7 @@ def charge(
 ) -> list[Tensor]:
     """-A log p per unit of the coefficient, where A is the total after the charge to a reward of 0,
     then the return from each step on."""
-    scores = penalty.charge(blank(rollout), rollout)
+    scores = penalty.charge(blank(rollout), rollout, in_time=True)
     whole = scores.total[:, None].expand_as(rollout.mask)
     logp = torch.where(rollout.mask, policy.logp_under(rollout.sample, policy.table), 0)
     weight = probability[:, None] / penalty.coef

@@ -134,9 +134,8 @@ class Algorithm:
 
     def rests(self, iteration: int) -> bool:
         """Whether only a critic or the networks beside the policy are trained."""
-        if self.critic is not None and iteration < self.critic.warmup:
-            return True
-        return (iteration + 1) % self.policy_every != 0
+        warms_up = self.critic is not None and iteration < self.critic.warmup
+        return warms_up or (iteration + 1) % self.policy_every != 0
 
     @property
     def terms_beside(self) -> dict[str, Term]:
@@ -201,7 +200,8 @@ class Algorithm:
             # pictures without a score must be removed.
             rollout = replace(rollout, mask=rollout.mask & scores.scored[:, None])
         if self.kl.reads_before:  # subtracted from the reward
-            scores = self.kl.charge(scores, rollout)
+            in_time = self.likelihood is None and not self.segments
+            scores = self.kl.charge(scores, rollout, in_time=in_time)
         of_all, rows = distributed.with_all_rows, (scores, rollout)
         advantages = of_all(self.compare, *rows)
         returns = None if self.critic is None else of_all(self.critic.expect, *rows)

@@ -126,8 +126,9 @@ class KLInReward(KL):
     """A penalty on the reward of every step, before the advantage: k1 = old_logp - ref_logp, in
     nats of a token or of a whole denoising step.
 
-    A step is thus charged for all divergence after it, and the penalty is constant over the updates
-    of an iteration. Source: InstructGPT, arXiv:2203.02155.
+    A step is thus charged for all divergence after it, or for that of its whole sample where
+    columns are not in time: masked diffusion, chains. The penalty is constant over the updates of
+    an iteration. Source: InstructGPT, arXiv:2203.02155.
     """
 
     distance = None  # uses the log ratio of the sampled steps
@@ -139,11 +140,12 @@ class KLInReward(KL):
     def reads_before(self) -> frozenset[str]:
         return frozenset({"old_kl_to_ref"} if self.coef else ())
 
-    def charge(self, scores: Scores, rollout: Rollout) -> Scores:
-        """The scores minus the penalty of each step."""
+    def charge(self, scores: Scores, rollout: Rollout, *, in_time: bool) -> Scores:
+        """The scores minus the penalty of each step. `in_time`: columns are one step after the
+        other; otherwise a step cannot tell what followed it, and all bear the whole penalty."""
         kl = torch.where(rollout.trained, rollout.old_kl_to_ref, 0)
         cost = float(self.coefficient) * kl * scores.scored[:, None]
-        per_step = step_rewards(scores, rollout) - cost
+        per_step = step_rewards(scores, rollout) - cost if in_time else None
         return replace(scores, total=scores.total - cost.sum(1), per_step=per_step)
 
 
