@@ -6,6 +6,8 @@ import pytest
 import torch
 from records import rollout, scores
 
+from tandem.advantages.baselines import raw_reward
+from tandem.advantages.compose import Standardised
 from tandem.advantages.group import (
     batch_relative,
     gpg,
@@ -17,6 +19,7 @@ from tandem.advantages.group import (
     unbiased_std,
 )
 from tandem.advantages.parts import by_part, gdpo
+from tandem.advantages.passk import best_gap
 from tandem.advantages.preference import win_rate
 
 ALL = {
@@ -28,6 +31,8 @@ ALL = {
     "maxrl": maxrl,
     "opo": opo,
     "win_rate": win_rate,
+    "best_gap": partial(best_gap, scale=unbiased_std),
+    "standardised": Standardised(of=raw_reward, eps=0.0),
 }
 SIZES, VALUES = (6, 7, 8, 11, 16), (0.1, 0.3, 0.35, 0.7, 10.1, 33.3, 100.1, 1234.567)
 
@@ -66,5 +71,7 @@ def test_a_tie_without_an_eps_is_zero_and_no_nan():
             for scale in (unbiased_std, population_std)
         ),
         *(partial(parts, eps=0.0) for parts in (by_part, gdpo)),
+        partial(best_gap, scale=unbiased_std, eps=0.0),
+        Standardised(of=raw_reward, eps=0.0),
     ):
         assert not estimate(scores(torch.ones(4)), rows).any()

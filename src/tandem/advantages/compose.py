@@ -9,6 +9,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from tandem.advantages.group import TIE, divide
 from tandem.advantages.temporal import scored_steps, whiten
 from tandem.contracts import Facts, Switch, Wrapper, at_least, facts_of, register_adv_estimator
 from tandem.types import Rollout, Scores
@@ -27,7 +28,7 @@ def normalise(advantages: Tensor, scores: Scores, rollout: Rollout) -> Tensor:
 @register_adv_estimator("standardised")
 @dataclass(frozen=True)
 class Standardised(Wrapper):
-    """(A - mean) / (std + eps), with statistics over the samples' mean advantages.
+    """(A - mean) / (std + eps), with statistics over the samples' mean advantages; 0 in a tie.
 
     TRL's `normalize_advantages`, for estimators with one advantage per sample.
     Source: TRL's normalize_advantages.
@@ -48,8 +49,9 @@ class Standardised(Wrapper):
         mean = of_sample.sum() / count.clamp(min=1)
         apart = torch.where(known, of_sample - mean, 0)
         std = (apart.square().sum() / (count - 1).clamp(min=1)).sqrt()
-        inside = scored_steps(scores, rollout)
-        return torch.where(inside, (advantages - mean) / (std + self.eps), 0).to(advantages.dtype)
+        inside = scored_steps(scores, rollout) & (std >= TIE)
+        centred = torch.where(inside, advantages - mean, 0)
+        return divide(centred, std + self.eps).to(advantages.dtype)
 
 
 @dataclass(frozen=True)

@@ -137,7 +137,7 @@ def batch_population_std(scores: Scores, group: Tensor) -> Tensor:
 
 
 def divide(centred: Tensor, divisor: Tensor) -> Tensor:
-    """centred / divisor; 0 where the divisor is 0, as centred then is too: [B] each."""
+    """centred / divisor; 0 where the divisor is 0, as centred then is too: [B], or [B, T] each."""
     return centred / torch.where(divisor > 0, divisor, 1)
 
 

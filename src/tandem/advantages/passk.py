@@ -13,7 +13,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from tandem.advantages.group import Scale, centre, group_sum, spread_over_steps, varies
+from tandem.advantages.group import Scale, centre, divide, group_sum, spread_over_steps, varies
 from tandem.contracts import at_least, register_adv_estimator
 from tandem.stop import UnusableScores
 from tandem.types import Rollout, Scores
@@ -37,7 +37,7 @@ def best_gap(
     lead = torch.where(last, order.value - order.value.roll(1), 0)
     lead = torch.where(varies(scores, rollout.group), order.back(lead), 0)
     if scale is not None:
-        lead = lead / (scale(scores, rollout.group) + eps)
+        lead = divide(lead, scale(scores, rollout.group) + eps)
     return spread_over_steps(lead, rollout.mask)
 
 
