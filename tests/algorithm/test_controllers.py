@@ -98,7 +98,7 @@ def test_a_kl_controller_refuses_numbers_without_a_meaning(numbers):
 
 @pytest.mark.parametrize("numbers", [{"start": 2.0}, {"start": -1.0}, {"step": 0.0}], ids=str)
 def test_an_entropy_controller_refuses_numbers_without_a_meaning(numbers):
-    with pytest.raises(ValueError, match="0 <= start <= most and step > 0"):
+    with pytest.raises(ValueError, match="0 <= coef <= most and step > 0"):
         EntropyController(**{"start": 0.1, "target": 1.0} | numbers)
 
 

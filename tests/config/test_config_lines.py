@@ -204,6 +204,10 @@ MISSPELT = {
 
 # Detected when every call is bound to its signature and every rule is checked.
 ENGINE = "rollout=vllm_server rollout.engine.url=http://127.0.0.1:9"
+ADAPTED = (
+    "starts at coef and changes by step up to most, so 0 <= coef <= most and step > 0; set them "
+    "so, or algorithm.entropy.target=null"
+)
 WRONG = {
     # Kinds come before values that are missing.
     "reward=aesthetic": (
@@ -465,6 +469,14 @@ WRONG = {
     ),
     "algorithm=sft algorithm.entropy.target=0.3": (
         "algorithm.entropy.target needs samples, and here rows come from data; set it to null"
+    ),
+    "algorithm.entropy.coef=0.1 algorithm.entropy.target=0.2 algorithm.entropy.step=0": (
+        "algorithm.entropy.coef=0.1 algorithm.entropy.step=0.0 algorithm.entropy.most=1.0: a "
+        f"coefficient with a target {ADAPTED}"
+    ),
+    "algorithm.entropy.coef=2 algorithm.entropy.target=0.2": (
+        "algorithm.entropy.coef=2.0 algorithm.entropy.step=0.005 algorithm.entropy.most=1.0: a "
+        f"coefficient with a target {ADAPTED}"
     ),
     "algorithm=sft algorithm/loss=dppo": (
         "algorithm=sft needs behaviour_logp, which rows of data=sort_ladder does not provide"

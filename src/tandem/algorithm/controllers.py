@@ -106,8 +106,10 @@ class EntropyController(Coefficient):
     ) -> None:
         if not 0 <= start <= most or step <= 0:
             raise ValueError(
-                f"an adaptive entropy coefficient needs 0 <= start <= most and step > 0, not "
-                f"start={start}, most={most}, step={step}"
+                f"algorithm.entropy.coef={start} algorithm.entropy.step={step} "
+                f"algorithm.entropy.most={most}: a coefficient with a target starts at coef and "
+                "changes by step up to most, so 0 <= coef <= most and step > 0; set them so, or "
+                "algorithm.entropy.target=null"
             )
         super().__init__(start)
         self.target, self.step, self.most = target, step, most

@@ -178,6 +178,9 @@ class EntropyBonus(Switch):
     step: float = 0.005  # change of the coefficient per iteration, with a target
     most: float = 1.0  # largest coefficient, with a target
 
+    def __post_init__(self) -> None:
+        _ = self.coefficient  # refuses its numbers while composing
+
     @property
     def is_off(self) -> bool:
         return self.coef == 0 and self.target is None
