@@ -529,7 +529,7 @@ WRONG = {
         "set it above 1.28, or to null"
     ),
     "~recipe algorithm/loss=opsm +algorithm.loss.loss.ratio_max=1": (
-        "algorithm.loss.ratio_max=1.0 caps ratios that clip_high=0.2 lets through; "
+        "algorithm.loss.loss.ratio_max=1.0 caps ratios that clip_high=0.2 lets through; "
         "set it above 1.2, or to null"
     ),
     "algorithm=sft group_size=4": (

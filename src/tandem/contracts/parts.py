@@ -71,14 +71,16 @@ def callable_name(component: Callable) -> str:
     return getattr(owner, "__name__", type(owner).__name__)
 
 
-def iterate_innermost(component: Callable, where: str) -> Iterator[tuple[str, Callable]]:
-    """The innermost components without wrappers, each with its key."""
+def iterate_innermost(
+    component: Callable, where: str, *, wrappers: bool = False
+) -> Iterator[tuple[str, Callable]]:
+    """The innermost components, each with its key; `wrappers`: also what they are wrapped in."""
     owner, _ = unwrap_partial(component)
-    if not isinstance(owner, Wrapper):
+    inside = owner.components() if isinstance(owner, Wrapper) else None
+    if wrappers or inside is None:
         yield where, component
-        return
-    for key, inner in owner.components().items():
-        yield from iterate_innermost(inner, f"{where}.{key}")
+    for key, inner in (inside or {}).items():
+        yield from iterate_innermost(inner, f"{where}.{key}", wrappers=wrappers)
 
 
 def batch_statistics_of(component: Callable) -> Callable | None:

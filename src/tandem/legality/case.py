@@ -42,9 +42,19 @@ class Case:
     left_out: Mapping[str, Callable] = field(default_factory=dict)
 
     @property
+    def losses(self) -> dict[str, Callable]:
+        """The innermost losses by key, without the wrappers that mask their samples: one, or one
+        per segment of a chain."""
+        return dict(iterate_innermost(self.algorithm.loss, "algorithm.loss"))
+
+    @property
     def loss(self) -> Callable:
-        """The innermost loss of the algorithm, without the wrappers that mask its samples."""
-        return next(iterate_innermost(self.algorithm.loss, ""))[1]
+        """The innermost loss, the first one if there are two."""
+        return next(iter(self.losses.values()))
+
+    def loss_that(self, fits: Callable[[Facts], bool]) -> Callable | None:
+        """The first innermost loss whose facts fit; None: there is none."""
+        return next((loss for loss in self.losses.values() if fits(facts_of(loss))), None)
 
     @property
     def loss_facts(self) -> Facts:
@@ -88,9 +98,8 @@ class Case:
         return not facts_of(self.algorithm.importance_sampling).neutral
 
     @property
-    def compares_pairs(self) -> bool:
-        """Whether the loss is a preference loss."""
-        return self.loss_facts.reward is not None
+    def preference_loss(self) -> Callable | None:
+        return self.loss_that(lambda facts: facts.reward is not None)
 
     @property
     def is_chain(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tandem.contracts import batch_statistics_of, facts_of, iterate_innermost, name_of, parts_of
+from tandem.contracts import batch_statistics_of, facts_of, name_of, parts_of
 from tandem.contracts.stateful import modules_in
 from tandem.legality.case import Case
 from tandem.legality.units import without_unit
@@ -40,12 +40,11 @@ def losses_judge_a_segment_by_itself(case: Case) -> Iterator[str]:
     """A loss of a chain treats each segment in its own units and reads no batch statistics."""
     if not case.is_chain:
         return
-    for _, loss in iterate_innermost(case.algorithm.loss, "algorithm.loss"):
-        said = f"algorithm/loss={name_of(loss)}"
+    for loss in parts_of(case.algorithm.loss):
         if batch_statistics_of(loss) is not None or facts_of(loss).averages:
             yield (
-                f"{said} reads a statistic of a whole update, which mixes tokens and denoising "
-                "steps in a chain; set algorithm/loss=ppo"
+                f"algorithm/loss={name_of(loss)} reads a statistic of a whole update, which mixes "
+                "tokens and denoising steps in a chain; set algorithm/loss=ppo"
             )
     for key, number, name in without_unit(case.algorithm):
         yield (
@@ -109,10 +108,10 @@ def several_pictures_of_a_text_are_compared(case: Case) -> Iterator[str]:
             f"{key}: {case.option('kl')} would charge the KL of the text to one picture; set "
             "algorithm/kl=auto"
         )
-    if case.loss_facts.whole_groups:
+    if (loss := case.loss_that(lambda facts: facts.whole_groups)) is not None:
         yield (
-            f"{key}: {case.option('loss')} compares the rows of a group, and a text has several "
-            "rows; set algorithm/loss=ppo"
+            f"{key}: algorithm/loss={name_of(loss)} compares the rows of a group, and a text has "
+            "several rows; set algorithm/loss=ppo"
         )
     if any(True for _ in modules_in("advantage", case.algorithm.advantage)):
         yield (

@@ -85,7 +85,8 @@ def functions_make_sense(case: Case) -> Iterator[str]:
                 place = _place(case) if segment is None else f"the {segment} of a chain"
                 advice = _of_velocities(case, group, reason)
                 kind = _another_model(case, facts_of(function), group, domain)
-                yield kind or f"{_innermost_option(case, group)} on {place}: {reason}{advice}"
+                name = _innermost_option(case, group, segment)
+                yield kind or f"{name} on {place}: {reason}{advice}"
 
 
 def _another_model(case: Case, facts: Facts, group: str, domain: str) -> str | None:
@@ -153,9 +154,10 @@ def _of_velocities(case: Case, group: str, reason: str) -> str:
     return f"{link} {REGRESSED}, a distance between velocities"
 
 
-def _innermost_option(case: Case, group: str) -> str:
-    """The innermost part that is an option of the group, as a user would write it."""
-    named = [part for part in parts_of(case.parts[group]) if facts_of(part).option]
+def _innermost_option(case: Case, group: str, segment: str | None = None) -> str:
+    """The innermost part that is an option of the group, as a user would write it; `segment`: of
+    those for its steps."""
+    named = [part for part in parts_of(case.parts[group], segment) if facts_of(part).option]
     return f"algorithm/{group}={name_of(named[0])}" if named else f"algorithm.{group}"
 
 

@@ -20,8 +20,8 @@ def staleness_is_paid_once(case: Case) -> Iterator[str]:
             f"{correction} beside {case.option('old_logprobs')} would correct for "
             f"the sampler twice; {NOTHING} or algorithm/old_logprobs=recompute"
         )
-    if "behaviour_logp" in case.loss_facts.reads:
-        yield f"{correction}: {name_of(case.loss)} already corrects for the sampler; {NOTHING}"
+    if (loss := case.loss_that(lambda facts: "behaviour_logp" in facts.reads)) is not None:
+        yield f"{correction}: {name_of(loss)} already corrects for the sampler; {NOTHING}"
 
 
 def what_is_given_has_no_sampler(case: Case) -> Iterator[str]:
@@ -36,22 +36,24 @@ def what_is_given_has_no_sampler(case: Case) -> Iterator[str]:
 
 
 def a_ratio_has_an_old_policy(case: Case) -> Iterator[str]:
-    if case.old_policy == "current" and "old_logp" in case.loss_facts.reads:
+    loss = case.loss_that(lambda facts: "old_logp" in facts.reads)
+    if case.old_policy == "current" and loss is not None:
         yield (
-            f"{case.option('old_logprobs')}: the ratio of {name_of(case.loss)} would always be 1; "
+            f"{case.option('old_logprobs')}: the ratio of {name_of(loss)} would always be 1; "
             "set algorithm/old_logprobs=recompute, or algorithm/loss=reinforce"
         )
 
 
 def old_samples_have_a_ratio(case: Case) -> Iterator[str]:
     """After the first update a rollout is one of older weights."""
-    if not case.loss_facts.on_fresh_samples or case.updates == 1:
+    loss = case.loss_that(lambda facts: facts.on_fresh_samples)
+    if loss is None or case.updates == 1:
         return
     if case.old_policy == "current" and case.corrects:
         return
     yield (
         f"num_minibatches={case.plan.num_minibatches} epochs={case.plan.epochs}: "
-        f"{name_of(case.loss)} has no ratio for samples of older weights; set both to 1, or "
+        f"{name_of(loss)} has no ratio for samples of older weights; set both to 1, or "
         "algorithm/old_logprobs=current with an algorithm/importance_sampling"
     )
 

@@ -29,26 +29,27 @@ BESIDE: dict[str, tuple[Callable[[object], bool], str, str]] = {
 
 def preferences_are_what_they_compare(case: Case) -> Iterator[str]:
     """A loss of whole rows excludes parts that act on single steps."""
-    if not case.compares_pairs:
+    if (loss := case.preference_loss) is None:
         return
     for group, (fits, wanted, why) in BESIDE.items():
         if not fits(facts_of(case.parts[group])):
-            said = f"{name_of(case.loss)} {why}; set algorithm/{group}={wanted}"
+            said = f"{name_of(loss)} {why}; set algorithm/{group}={wanted}"
             yield f"{case.option(group)}: {said}"
     if case.algorithm.normalize_advantages:
         yield (
             f"algorithm.normalize_advantages=true changes the labels +1 and -1 of "
-            f"{name_of(case.loss)}; set it to false"
+            f"{name_of(loss)}; set it to false"
         )
 
 
 def a_pair_is_supplied(case: Case) -> Iterator[str]:
     """A loss of pairs needs a sampling strategy that gives them."""
-    if not case.compares_pairs or not case.loss_facts.whole_groups:
+    loss = case.preference_loss
+    if loss is None or not facts_of(loss).whole_groups:
         return
     if "pairs" not in case.strategy.gives:
         yield (
-            f"{case.option('sampling_strategy')}: {name_of(case.loss)} compares two rows of a "
+            f"{case.option('sampling_strategy')}: {name_of(loss)} compares two rows of a "
             "group; set algorithm/sampling_strategy=preference_pairs (from data) or "
             "best_and_worst (of samples)"
         )
@@ -58,7 +59,7 @@ def rows_to_compare_with_are_supplied(case: Case) -> Iterator[str]:
     """A loss needs mismatched rows as baseline, an advantage a greedy answer."""
     gives = case.strategy.gives
     for reader in _readers(case):
-        of_pairs = reader is case.loss
+        of_pairs = reader not in case.estimators.values()
         if "baseline" not in gives or ("pairs" in gives) != of_pairs:
             option = "kto_kl" if of_pairs else "remax"
             yield (
@@ -87,7 +88,7 @@ def rows_to_compare_with_are_read(case: Case) -> Iterator[str]:
 
 
 def _readers(case: Case) -> list[Callable]:
-    parts = [*case.estimators.values(), case.loss]
+    parts = [*case.estimators.values(), *case.losses.values()]
     return [part for part in parts if "baseline" in facts_of(part).reads]
 
 

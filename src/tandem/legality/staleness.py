@@ -23,7 +23,7 @@ def _why(case: Case) -> str:
     if case.is_offline:
         what = "also trains on rows of data" if case.samples else "samples nothing"
         return f"algorithm={name} {what}; {FRESH}"
-    if case.compares_pairs:
+    if case.preference_loss is not None:
         return f"algorithm={name} has no ratio to the weights that sampled its pairs; {FRESH}"
     if case.domain == BOUNDS:
         return (

@@ -10,10 +10,8 @@ from tandem.settings.settings import Settings
 
 
 def without_unit(algorithm: Algorithm) -> Iterator[tuple[str, float, str]]:
-    """(key, number, loss) of the loss and of its wrapper, for numbers without a unit."""
-    (inside, loss), *_ = iterate_innermost(algorithm.loss, "algorithm.loss")
-    parts = {"algorithm.loss": algorithm.loss, inside: loss}
-    for where, part in parts.items():
+    """(key, number, loss) of the loss and of those in it, for numbers without a unit."""
+    for where, part in iterate_innermost(algorithm.loss, "algorithm.loss", wrappers=True):
         known = facts_of(part).units
         for name, number in numbers_of(part).items():
             is_number = type(number) in (int, float)

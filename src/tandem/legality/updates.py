@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -40,11 +41,11 @@ def minibatches_have_a_group_each(case: Case) -> Iterator[str]:
 
 def whole_samples_are_weighed_as_such(case: Case) -> Iterator[str]:
     """A loss with one ratio per sample needs weights per sample."""
-    weights = facts_of(case.algorithm.weights)
-    if case.loss_facts.per == "sample" and weights.per != "sample":
+    loss = case.loss_that(lambda facts: facts.per == "sample")
+    if loss is not None and facts_of(case.algorithm.weights).per != "sample":
         fitting = _weights_that(lambda facts: facts.per == "sample")
         yield (
-            f"{case.option('weights')}: {name_of(case.loss)} has one ratio per sample; set "
+            f"{case.option('weights')}: {name_of(loss)} has one ratio per sample; set "
             f"algorithm/weights={fitting}"
         )
 
@@ -94,24 +95,25 @@ def _weights_that(fit: Callable[[Facts], bool]) -> str:
 
 def clips_can_be_told_from_rounding(case: Case) -> Iterator[str]:
     """A clip range is wider than the rounding of a float32 ratio near 1."""
-    for name in ("clip_low", "clip_high"):
-        clip = numbers_of(case.loss).get(name)
+    for (key, loss), name in product(case.losses.items(), ("clip_low", "clip_high")):
+        clip = numbers_of(loss).get(name)
         if clip is not None and 0 < clip < FINEST:
             yield (
-                f"algorithm.loss.{name}={clip:.2g}: below the rounding of a float32 ratio; "
+                f"{key}.{name}={clip:.2g}: below the rounding of a float32 ratio; "
                 f"set it to {FINEST:g} or more, or to 0"
             )
 
 
 def the_cap_is_above_the_clip(case: Case) -> Iterator[str]:
     """Below the clip, a dual clip would hide steps that the clip must push back."""
-    numbers = numbers_of(case.loss)
-    high, most = numbers.get("clip_high"), numbers.get("ratio_max")
-    if None not in (high, most) and most <= 1 + high:
-        yield (
-            f"algorithm.loss.ratio_max={most} caps ratios that clip_high={high} lets through; "
-            f"set it above {1 + high:g}, or to null"
-        )
+    for key, loss in case.losses.items():
+        numbers = numbers_of(loss)
+        high, most = numbers.get("clip_high"), numbers.get("ratio_max")
+        if None not in (high, most) and most <= 1 + high:
+            yield (
+                f"{key}.ratio_max={most} caps ratios that clip_high={high} lets through; "
+                f"set it above {1 + high:g}, or to null"
+            )
 
 
 def the_policy_learns_at_last(case: Case) -> Iterator[str]:
