@@ -11,6 +11,7 @@ from tandem.contracts import declare
 from tandem.legality import check as complaints
 from tandem.losses.classification import real
 from tandem.losses.entropy_cov import TopEntropy, clip_cov
+from tandem.losses.gaussian import grpo_guard
 from tandem.losses.off_policy import topr
 from tandem.losses.policy import ppo, reinforce
 from tandem.losses.preference import dpo
@@ -97,3 +98,9 @@ def test_a_loss_that_does_not_apply_to_its_segment_is_named():
     assert first("", beside_ppo("text", vespo)) is None
     said = first("", beside_ppo("picture", vespo))
     assert said.startswith("algorithm/loss=vespo on the picture of a chain: its weight decays")
+
+
+def test_the_density_that_the_loss_of_pictures_reads_is_the_scaled_one():
+    assert first("", beside_ppo("picture", grpo_guard)) is None
+    said = first("dynamics/logp=unscaled", beside_ppo("picture", grpo_guard))
+    assert said.startswith("dynamics/logp=unscaled: grpo_guard needs the log-density of a step")

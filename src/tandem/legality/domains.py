@@ -137,9 +137,10 @@ def numbers_are_of_their_dynamics(case: Case) -> Iterator[str]:
             f"algorithm/kl={name_of(timeless)} leaves out the duration of an SDE step, and steps "
             f"of dynamics={case.plan.choices['dynamics']} have none; set algorithm/kl=gaussian"
         )
-    if case.loss_facts.reads_density and facts_of(dynamics.logp).unscaled:
+    loss = case.loss_that(lambda facts: facts.reads_density)
+    if loss is not None and facts_of(dynamics.logp).unscaled:
         yield (
-            f"dynamics/logp={name_of(dynamics.logp)}: {name_of(case.loss)} needs the "
+            f"dynamics/logp={name_of(dynamics.logp)}: {name_of(loss)} needs the "
             "log-density of a step; set dynamics/logp=gaussian"
         )
 
