@@ -18,7 +18,7 @@ from tandem.policies.base import DIFFERENT, REUSED
 from tandem.policies.chain.records import ChainSampling, part
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.language.records import Sampling
-from tandem.types import SEGMENTS, WRITTEN, Evidence, concat, pad_steps
+from tandem.types import SEGMENTS, WRITTEN, Evidence, pad_steps, take
 
 KEY = 7
 OLD = frozenset({"old_logp"})
@@ -73,14 +73,62 @@ def test_a_picture_is_that_of_its_text_and_not_of_the_question():
     assert {one.text for one in policy.picture.library.recent} == {p.text for p in painted.prompts}
 
 
-def test_encodings_of_new_texts_are_let_go_and_made_again():
+def count_encodings(policy, monkeypatch):
+    """The numbers of texts for which the encoders are loaded, from now on."""
+    adapter, loads = policy.picture.adapter, []
+    encode = adapter.encode
+
+    def counted(inputs, device):
+        loads.append(len(inputs))
+        return encode(inputs, device)
+
+    monkeypatch.setattr(adapter, "encode", counted)
+    return loads
+
+
+def test_encoders_load_once_for_the_texts_of_an_iteration_which_are_let_go_after_it(monkeypatch):
+    """However many they are: each epoch reads all of them in turn."""
     policy = small()
-    library = policy.picture.library
+    library, loads = policy.picture.library, count_encodings(policy, monkeypatch)
     library.keep = 2
-    rows = concat([sample_rows(policy), sample_rows(policy, slots=(2, 3))])
-    assert library.folder is None and len(library.recent) == 2
-    policy.evidence(rows, frozenset())
+    rows = sample_rows(policy)
+    texts = {one.text for one in part(rows)["picture"].prompts}
+    for row in [*range(len(rows.mask))] * 2:
+        policy.evidence(take(rows, torch.tensor([row])), frozenset())
+    assert loads == [len(texts)] and len(texts) > 2
+    policy.notify("update")
+    assert library.folder is None and len(library.recent) == len(texts)
+    policy.notify("iteration")
     assert len(library.recent) == 2
+
+
+def test_texts_of_an_evaluation_are_let_go_after_each_of_its_batches(monkeypatch):
+    policy = small()
+    library, loads = policy.picture.library, count_encodings(policy, monkeypatch)
+    library.keep = 2
+    for slot in range(3):
+        policy.sample(riddles()[:1], 3, key=KEY, slots=[slot], sampling=policy.sampling)
+        assert len(library.recent) == 2
+    assert len(loads) == 3
+
+
+def test_encoders_load_once_for_the_demonstrations_of_an_iteration(monkeypatch):
+    """Only those are held, not all that were admitted."""
+    policy = small()
+    library, loads = policy.picture.library, count_encodings(policy, monkeypatch)
+    library.keep = 1
+    picture = show(torch.full((16, 16, 3), 90, dtype=torch.uint8))
+    colours = ("red", "green", "blue")
+    examples = [
+        replace(riddles()[0], id=number, answer=f"{colour} circle", media=picture)
+        for number, colour in enumerate(colours)
+    ]
+    kept, dropped = policy.admit_answered(examples)
+    assert len(kept) == 3 and not dropped and not library.recent
+    rows = policy.encode(kept, key=KEY, slots=[0, 1, 2])
+    for row in range(3):
+        policy.evidence(take(rows, torch.tensor([row])), frozenset())
+    assert loads == [3]
 
 
 @EITHER

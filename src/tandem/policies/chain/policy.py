@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from torch import Tensor, nn
 
@@ -138,6 +139,8 @@ class ChainPolicy(PairedPolicy):
             slots=written.key.tolist(),  # one slot per text
             sampling=None if sampling is None else sampling.picture,
         )
+        if sampling is not None:  # of an evaluation: nothing reads these texts again
+            self.picture.library.evict()
         return join(picture_rows(written, each), painted, self.request.frozen)
 
     def encode(self, examples: Sequence[Prompt], *, key: int, slots: Sequence[int]) -> Rollout:
@@ -168,6 +171,11 @@ class ChainPolicy(PairedPolicy):
         for name, policy in self.learning.items():
             parts[name] = policy.complete(parts[name], self.needs_of(name, needs))
         return merge_fields(rollout, parts, needs)
+
+    def notify(self, event: Literal["update", "iteration"]) -> None:
+        super().notify(event)
+        if event == "iteration":
+            self.picture.library.evict()
 
     def row_cost(self, rollout: Rollout) -> Tensor:
         """Tokens that the forward passes of both read, [B] int64."""

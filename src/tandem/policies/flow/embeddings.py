@@ -37,8 +37,8 @@ class PromptEmbeddingCache:
     ) -> None:
         """`negative`: the default negative prompt, or None; `keep`: conditions in memory.
 
-        `fleeting`: texts are always new, so none is written to disk, and an evicted one is encoded
-        again.
+        `fleeting`: the texts of each iteration are new, so none is written to disk, and all stay in
+        memory until `evict`.
         """
         self.adapter, self.cache, self.negative, self.keep = adapter, cache, negative, keep
         self.fleeting = False
@@ -94,7 +94,7 @@ class PromptEmbeddingCache:
     def stack(self, inputs: Sequence[PromptInput], device: torch.device) -> Condition:
         """The embeddings of inputs, stacked to one condition on `device`."""
         self.prepare(inputs, device)
-        found = {one: self._find(one, device) for one in dict.fromkeys(inputs)}
+        found = {one: self._find(one) for one in dict.fromkeys(inputs)}
         places = {one: place for place, one in enumerate(found)}
         row = torch.tensor([places[one] for one in inputs], device=device)
         columns = {name: [x[name] for x in found.values()] for name in found[inputs[0]]}
@@ -105,11 +105,18 @@ class PromptEmbeddingCache:
                 raise wrong_value(self.adapter.encode, odd, want)
         return {name: torch.stack(column).to(device)[row] for name, column in columns.items()}
 
-    def _find(self, one: PromptInput, device: torch.device) -> Condition:
+    def evict(self) -> None:
+        """Forget fleeting texts that will not be read again, but the `keep` that were read last.
+
+        Not while an iteration reads its texts in turn: each would be encoded again, and the
+        encoders loaded for it.
+        """
+        while self.fleeting and len(self.recent) > self.keep:
+            self.recent.popitem(last=False)
+
+    def _find(self, one: PromptInput) -> Condition:
         from safetensors.torch import load_file
 
-        if self.fleeting:
-            self.prepare([one], device)
         if one in self.recent:
             self.recent.move_to_end(one)
             return self.recent[one]
@@ -120,8 +127,7 @@ class PromptEmbeddingCache:
     def _remember(self, one: PromptInput, condition: Condition) -> None:
         self.recent[one] = {name: x.cpu() for name, x in condition.items()}
         # Never evict the only copy.
-        replaceable = self.fleeting or self.folder is not None
-        if replaceable and len(self.recent) > self.keep:
+        if self.folder is not None and len(self.recent) > self.keep:
             self.recent.popitem(last=False)
 
     def _file(self, one: PromptInput) -> Path:

@@ -111,8 +111,9 @@ class PicturePolicy(Policy):
         *,
         written: bool = True,
     ) -> Admission:
-        """The prompts that work with the policy's own sampling and with these, now encoded, and
-        the others with the reason. `written`: they have their texts, which a chain writes later."""
+        """The prompts that work with the policy's own sampling and with these, and the others with
+        the reason; those that stay are now encoded. `written`: they have their texts, which a chain
+        writes later."""
         for sampling in samplings:
             admission.check_schedule(self.adapter, sampling)  # raises if unsupported
         admission.warn_of_evaluation(self.adapter, self.sampling, samplings, path=self.path)
@@ -122,7 +123,7 @@ class PicturePolicy(Policy):
         refuse = partial(rule, library=self.library, guided_by=setting)
         kept, dropped = split_refused(prompts, map(refuse, prompts))
         self.asks_sizes |= any(prompt.size is not None for prompt in kept)
-        if written:
+        if not self.library.fleeting:
             inputs = self.library.inputs(kept, guided=setting is not None)
             self.library.prepare(inputs, self.device)
         return kept, dropped
@@ -140,6 +141,7 @@ class PicturePolicy(Policy):
         Noise levels and noise are functions of key and slot: the rows of a slot share them,
         regardless of algorithm.timestep_sampling.shared.
         """
+        self.library.prepare(self.library.inputs(examples, guided=False), self.device)
         sizes = {example.size for example in examples}
         self.asks_sizes |= sizes != {None}
         if len(sizes) > 1:
