@@ -310,6 +310,15 @@ WRONG = {
     # The evaluation repeats these values, and the message names the key that sets them.
     "model=tiny_flow rollout.steps=2.5": "rollout.steps: expected int, got 2.5",
     "model=tiny_flow rollout.steps=-3": "rollout.steps=-3: must be at least 1",
+    "model=tiny_flow rollout.max_rows=0": "rollout.max_rows=0: must be at least 1",
+    "model=tiny_chain rollout.picture.guidance_scale=0.5": (
+        "rollout.picture.guidance_scale=0.5: must be at least 1"
+    ),
+    "model=tiny_chain rollout.picture.max_rows=0": "rollout.picture.max_rows=0: must be at least 1",
+    "model=tiny_chain "
+    "rollout.picture.solver={_target_:tandem.policies.flow.solvers.unipc,_partial_:true}": (
+        "solver=unipc takes no random steps; set it to null, or dynamics=ode"
+    ),
     "model=tiny_flow model.latent_size=x": "model.latent_size: expected int or null, got 'x'",
     "seed=-1": "seed=-1: must not be negative",
     "iterations=0": "iterations=0: must be positive",

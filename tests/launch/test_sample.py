@@ -140,6 +140,8 @@ def test_flags_of_the_other_kind_are_one_line(finished, painter, capsys):
     assert led == "--guidance-scale is for models of pictures, but this model makes texts"
     guided = refusal_of(capsys, painter, "red circle", "--guidance-scale", 2)
     assert "encode a negative prompt" in guided
+    weak = refusal_of(capsys, painter, "red circle", "--guidance-scale", 0.5)
+    assert weak.startswith("argument --guidance-scale: 0.5 is less than 1;")
 
 
 def test_a_directory_that_is_no_finished_run_is_one_line(tmp_path, capsys):

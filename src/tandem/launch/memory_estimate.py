@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 from tandem.config import ConfigError, build
 from tandem.launch.devices import ranks_of
 from tandem.policies.base import Policy
+from tandem.policies.chain.keys import in_segment
 from tandem.policies.chain.policy import ChainPolicy
 from tandem.policies.chain.unified import UnifiedPolicy
 from tandem.policies.flow.policy import FlowPolicy
@@ -32,7 +33,6 @@ PHASES = {
     "update": "held at the peak of an update",
     "step": "held during the optimiser step",
 }
-ROUNDED = "model/quantization"
 LEARNT = ("gradients", "optimizer")  # parts that belong to trained weights
 PROBE = 512  # side of the weight that measures optimiser state
 
@@ -94,13 +94,10 @@ def of_unified(policy: UnifiedPolicy, request: Request, work: Workload) -> list[
 
 def of_segment(name: str, parts: Sequence[Part]) -> list[Part]:
     """Parts of one policy among several, with the keys that it has there."""
-    found = []
-    for part in parts:
-        lower = part.lower.replace("model.", f"model.{name}.")
-        lower = lower.replace("rollout.", f"rollout.{name}.")
-        lower = lower.replace(ROUNDED, f"{ROUNDED}@model.{name}.quantization")
-        found.append(replace(part, name=f"{name} {part.name}", lower=lower))
-    return found
+    return [
+        replace(part, name=f"{name} {part.name}", lower=in_segment(name, part.lower))
+        for part in parts
+    ]
 
 
 def work_of(cfg: DictConfig, settings: Settings, ranks: int) -> Workload:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from tandem.config.names import ConfigError
 from tandem.config.refusals import refusals
 from tandem.stop import end_when_told
+
+Number = TypeVar("Number", int, float)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -46,7 +48,7 @@ def _parser() -> argparse.ArgumentParser:
         "--max-new-tokens", type=_count, help="length of an answer; default: as in training"
     )
     parser.add_argument("--steps", type=_count, help="denoising steps; default: as in evaluation")
-    parser.add_argument("--guidance-scale", type=float, help="default: as in evaluation")
+    parser.add_argument("--guidance-scale", type=_scale, help="default: as in evaluation")
     parser.add_argument(
         "--resolution", type=_count, help="pixels per side; default: as in evaluation"
     )
@@ -66,8 +68,15 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
+    return _at_least_1(int(text))
+
+
+def _scale(text: str) -> float:
+    return _at_least_1(float(text))
+
+
+def _at_least_1(number: Number) -> Number:
+    if not number >= 1:  # nan is not
         raise argparse.ArgumentTypeError(f"{number} is less than 1")
     return number
 

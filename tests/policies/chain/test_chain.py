@@ -302,4 +302,4 @@ def test_a_prompt_that_the_flow_model_cannot_paint_is_refused_before_its_text_is
     sampling = policy.sampling.picture
     guided = replace(policy.sampling, picture=replace(sampling, guidance_scale=4.5))
     kept, dropped = policy.admit([second], [guided])
-    assert not kept and "set model.negative_prompt" in dropped[0][1]
+    assert not kept and "set model.picture.negative_prompt" in dropped[0][1]

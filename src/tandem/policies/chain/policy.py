@@ -11,6 +11,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from tandem import rng
+from tandem.policies.chain.keys import keys_of
 from tandem.policies.chain.pair import PairedPolicy
 from tandem.policies.chain.records import (
     ChainSampling,
@@ -81,7 +82,8 @@ class ChainPolicy(PairedPolicy):
 
     def load_parts(self, request: Request) -> None:
         for name, policy in self.parts.items():
-            policy.load(self.request_of(name, request))
+            with keys_of(name):
+                policy.load(self.request_of(name, request))
 
     def own_weights(self, name: str) -> dict[str, nn.Parameter]:
         """Weights trained by that segment alone, by their names in its policy."""
@@ -188,20 +190,26 @@ class ChainPolicy(PairedPolicy):
         """Prompts that the language model accepts, and the flow model whatever text is written, and
         the others with a reason."""
         told = [self.with_instruction(prompt) for prompt in prompts]
-        judged = self.text.admit(told, [one.text for one in samplings])
+        with keys_of(TEXT):
+            judged = self.text.admit(told, [one.text for one in samplings])
         kept, dropped = with_original_prompts(prompts, judged)
         unwritten = [picture_prompt(prompt, "") for prompt in kept]
-        _, refused = self.picture.admit(
-            unwritten, [one.picture for one in samplings], written=False
-        )
+        with keys_of(PICTURE):
+            _, refused = self.picture.admit(
+                unwritten, [one.picture for one in samplings], written=False
+            )
         return drop_refused(kept, dropped, refused)
 
     def admit_answered(self, examples: Sequence[Prompt]) -> Admission:
         """Demonstrations that have both a text and a picture, and the others with a reason."""
         told = [self.with_instruction(example) for example in examples]
-        kept, dropped = with_original_prompts(examples, self.text.admit_answered(told))
+        with keys_of(TEXT):
+            judged = self.text.admit_answered(told)
+        kept, dropped = with_original_prompts(examples, judged)
         asked = [picture_prompt(example, example.answer) for example in kept]
-        return drop_refused(kept, dropped, self.picture.admit_answered(asked)[1])
+        with keys_of(PICTURE):
+            _, refused = self.picture.admit_answered(asked)
+        return drop_refused(kept, dropped, refused)
 
     def describe_prompt(self, prompt: Prompt) -> str:
         """The text as the language model reads it."""

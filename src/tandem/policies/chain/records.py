@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tandem import rng
 from tandem.contracts import at_least
+from tandem.policies.chain.keys import in_segment
 from tandem.policies.flow.records import FlowSample, FlowSampling
 from tandem.policies.language.records import Sampling, TokenSample
 from tandem.types import (
@@ -221,10 +222,11 @@ def _or_zeros(value: Tensor | None, mask: Tensor) -> Tensor:
 
 
 def with_original_prompts(prompts: Sequence[Prompt], judged: Admission) -> Admission:
-    """An admission of instructed prompts, in terms of the original prompts."""
+    """The language model's admission of instructed prompts, in terms of the original ones."""
     own = {prompt.id: prompt for prompt in prompts}
     kept, dropped = judged
-    return [own[one.id] for one in kept], [(own[one.id], why) for one, why in dropped]
+    left = [(own[one.id], in_segment(TEXT, why)) for one, why in dropped]
+    return [own[one.id] for one in kept], left
 
 
 def drop_refused(
@@ -233,7 +235,7 @@ def drop_refused(
     refused: Sequence[tuple[Prompt, str]],
 ) -> Admission:
     """An admission without the prompts whose pictures were refused."""
-    reasons = {prompt.id: why for prompt, why in refused}
+    reasons = {prompt.id: in_segment(PICTURE, why) for prompt, why in refused}
     painted, left = split_refused(kept, [reasons.get(one.id) for one in kept])
     return painted, [*dropped, *left]
 

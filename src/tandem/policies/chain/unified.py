@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from tandem.policies.base import Policy
+from tandem.policies.chain.keys import keys_of
 from tandem.policies.chain.policy import ChainPolicy
 from tandem.policies.chain.records import flatten_segments
 from tandem.policies.flow.adapter import SharesLayers
@@ -49,9 +50,11 @@ class UnifiedPolicy(ChainPolicy):
 
     def load_parts(self, request: Request) -> None:
         """Load the language model first; both segments share one frozen copy of its layers."""
-        self.text.load(self.request_of(TEXT, request))
+        with keys_of(TEXT):
+            self.text.load(self.request_of(TEXT, request))
         self.picture.adapter.share(self.layers, self.text.chat.tokenizer)
-        self.picture.load(self.request_of(PICTURE, request))
+        with keys_of(PICTURE):
+            self.picture.load(self.request_of(PICTURE, request))
         reference, frozen = self.text.reference, self.picture.model.frozen
         if reference is not None and frozen is not None:
             frozen.network.layers = reference.model.get_decoder()

@@ -57,14 +57,14 @@ class PromptInput:
 class FlowSampling:
     """How pictures are sampled."""
 
-    steps: int  # denoising steps, each a forward pass
+    steps: Annotated[int, at_least(1)]  # denoising steps, each a forward pass
     kernel: Kernel = flow_sde  # form of the stochastic steps; `ode`: none is stochastic
     logp: LogProbability | None = gaussian_logp  # log-probability of the stochastic steps
     schedule: Schedule = linear_shift  # noise levels of the steps
     solver: Callable[[Tensor], Solver] | None = None  # solver of the ODE; null: Euler
     stochastic: Choose | None = every_step  # which steps are random; null with `ode`
     # Scale of classifier-free guidance; above 1 it takes two forward passes.
-    guidance_scale: float = 1.0
+    guidance_scale: Annotated[float, at_least(1)] = 1.0
     # Pixels along a side, or height and width; null: the prompt's size, or that of training.
     resolution: int | tuple[int, int] | None = None
     frames: int | None = None  # frames of a video; null: as in training
@@ -72,7 +72,7 @@ class FlowSampling:
     storage: Storage = "float32"  # dtype of the states recorded for training
     weights: str = LIVE  # live, or the name of a snapshot that samples
     weights_from: int = 0  # updates until which the live weights sample instead
-    max_rows: int = 64  # rows of one forward pass; affects only memory
+    max_rows: Annotated[int, at_least(1)] = 64  # rows of one forward pass; affects only memory
     staleness: Annotated[int, at_least(0)] = 0  # iterations that samples may be ahead of training
     # exact: the iteration's own rows; ready: any complete rows.
     order: Literal["exact", "ready"] = "exact"
@@ -83,15 +83,13 @@ class FlowSampling:
     def __post_init__(self) -> None:
         object.__setattr__(self, "deterministic", unwrap_partial(self.kernel)[0] is ode)
         object.__setattr__(self, "dtype", DTYPES[self.storage])
-        scale, rows = self.guidance_scale, self.max_rows
-        numbers = {"steps": self.steps, "guidance_scale": scale, "max_rows": rows}
-        for name, number in numbers.items():
-            if number < 1:
-                raise ValueError(f"rollout.{name}={number}: must be at least 1")
         if not self.deterministic and (self.logp is None or self.stochastic is None):
             raise ValueError("random steps need dynamics/logp and dynamics/stochastic; set both")
         if self.solver is not None and not self.deterministic:
-            raise ValueError("rollout.solver takes no random steps; set it to null or dynamics=ode")
+            solver = name_of(self.solver)
+            raise ValueError(
+                f"solver={solver} takes no random steps; set it to null, or dynamics=ode"
+            )
         if self.engine is not None:
             check_kind(self.engine, "flow")
 
