@@ -24,6 +24,15 @@ WRONG = {
     "algorithm=mix_grpo dynamics.stochastic.stay.iterations=0": (
         "dynamics.stochastic.stay.iterations=0: must be positive"
     ),
+    "algorithm=nft dynamics/solver=dpm_solver dynamics.solver.order=0": (
+        "dynamics.solver.order=0: must lie in 1 ... 3"
+    ),
+    "evaluation/solver=dpm_solver evaluation.solver.order=4": (
+        "evaluation.solver.order=4: must lie in 1 ... 3"
+    ),
+    "evaluation/solver=unipc evaluation.solver.order=0": (
+        "evaluation.solver.order=0: must be at least 1"
+    ),
     "model/ema=linear model.ema.decay=1.1": "model.ema.decay=1.1: must lie in 0 ... 1",
     "model/ema=linear model.ema.start=-1": "model.ema.start=-1.0: must lie in 0 ... 1",
     "algorithm=flow_dppo algorithm.loss.most=0": "algorithm.loss.most=0.0: must be positive",

@@ -12,7 +12,7 @@ from typing import Annotated, Protocol
 import torch
 from torch import Tensor
 
-from tandem.contracts import positive, register_solver
+from tandem.contracts import at_least, between, positive, register_solver
 
 Shift = Annotated[float, positive]
 BELOW_ONE = 1 - 1e-6  # the first level, where the logarithm of the signal must be finite
@@ -36,7 +36,8 @@ def dpm_solver(
     *,
     # Shift of the solver's own levels; null: those of dynamics/schedule.
     shift: Shift | None = None,
-    order: int = 2,  # order of the method: network outputs that a step combines
+    # Order of the method: network outputs that a step combines.
+    order: Annotated[int, between(1, 3)] = 2,
 ) -> Solver:
     """Multistep DPM-Solver++, arXiv:2211.01095: one call per step.
 
@@ -54,7 +55,8 @@ def unipc(
     *,
     # Shift of the solver's own levels; null: those of dynamics/schedule.
     shift: Shift | None = None,
-    order: int = 2,  # order of the method: network outputs that a step combines
+    # Order of the method: network outputs that a step combines.
+    order: Annotated[int, at_least(1)] = 2,
 ) -> Solver:
     """UniPC, arXiv:2302.04867: one call per step, which also corrects the previous step.
 
