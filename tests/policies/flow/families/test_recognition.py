@@ -65,6 +65,15 @@ def test_the_folder_of_another_pipeline_is_one_line(adapter, named, wanted, tmp_
         assert str(refused.value).endswith(wanted) and "\n" not in str(refused.value)
 
 
+@pytest.mark.parametrize("name", ["MyPipeline", "SanaPipeline"])
+def test_the_folder_of_a_pipeline_with_its_own_code_is_one_line(name, tmp_path):
+    """diffusers then names the file and the class in it; the code may differ from the family's."""
+    index(tmp_path, _class_name=["my_file", name])
+    with pytest.raises(ValueError, match=rf"is a my_file\.{name}, but the chosen model") as refused:
+        Sana().load(str(tmp_path), None)
+    assert str(refused.value).endswith("no model supports that pipeline; choose another model.path")
+
+
 @pytest.mark.parametrize("adapter", EVERY)
 def test_a_family_takes_its_own_pipeline_and_those_of_the_same_parts(adapter, tmp_path):
     own = adapter.family

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tandem.contracts.bounds import values_of
 from tandem.policies.flow import families
 from tandem.policies.flow.families.folders import read_index
 
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
 def refuse_other_pipeline(folder: Path, chosen: Family, kind: type[Pipeline]) -> None:
     """Raise ValueError for a folder of another pipeline: its transformer may have the same class
     and different inputs. `kind`: the base class of all families."""
-    named = read_index(folder).get("_class_name")
-    if named in (None, chosen.pipeline, *chosen.siblings):
+    said = read_index(folder).get("_class_name")
+    # A pipeline with its own code has two names: of the file, and of the class in it.
+    named = ".".join(map(str, values_of(said)))
+    if said is None or named in (chosen.pipeline, *chosen.siblings):
         return
     raise ValueError(
         f"model.path={folder} is a {named}, but the chosen model needs a {chosen.pipeline}; "
