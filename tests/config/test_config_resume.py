@@ -26,6 +26,14 @@ def run_dir(tmp_path, recorded):
     return folder
 
 
+def record(folder: Path, words: list[str]) -> Path:
+    """The directory of a run that these words started."""
+    cfg = compose(words)
+    fill_in(cfg, folder, words)
+    (folder / "config.yaml").write_text(yaml.safe_dump(to_plain(cfg)))
+    return folder
+
+
 def test_a_run_goes_on_as_it_was(run_dir):
     before, after = OmegaConf.load(run_dir / "config.yaml"), resume_config(run_dir, [])
     assert after.resume == after.run_dir == str(run_dir)
@@ -35,11 +43,8 @@ def test_a_run_goes_on_as_it_was(run_dir):
 
 def test_typed_words_keep_their_interpolations(run_dir):
     """Other seeds of the run are made of them: `${seed}` recorded as 3 would be 3 for all."""
-    words, file = ["data.seed=${seed}", "seed=3"], run_dir / "config.yaml"
-    cfg = compose(words)
-    fill_in(cfg, run_dir, words)
-    file.write_text(yaml.safe_dump(to_plain(cfg)))
-    recorded = yaml.safe_load(file.read_text())
+    words = ["data.seed=${seed}", "seed=3"]
+    recorded = yaml.safe_load((record(run_dir, words) / "config.yaml").read_text())
     assert recorded["overrides"] == words and recorded["data"]["seed"] == 3
     assert to_plain(resume_config(run_dir, []))["overrides"] == words
 
@@ -47,10 +52,7 @@ def test_typed_words_keep_their_interpolations(run_dir):
 def test_the_words_of_a_run_set_the_length_that_it_was_resumed_with(run_dir):
     """Other seeds of the run are made of them."""
     words, again = ["data.seed=${seed}", "iterations=100"], ["micro_batch_size=2", "iterations=400"]
-    cfg = compose(words)
-    fill_in(cfg, run_dir, words)
-    (run_dir / "config.yaml").write_text(yaml.safe_dump(to_plain(cfg)))
-    cfg = resume_config(run_dir, again)
+    cfg = resume_config(record(run_dir, words), again)
     fill_in(cfg, run_dir, [f"resume={run_dir}", *again])
     assert to_plain(cfg)["overrides"] == ["data.seed=${seed}", "iterations=400"]
 
@@ -150,12 +152,44 @@ def test_a_choice_of_mirrors_takes_the_place_of_the_old_one(run_dir):
     assert cfg.logger.wandb.mode == "offline"
 
 
-def test_a_choice_is_composed_without_the_recipe_of_another_pair(tmp_path):
-    """As in a new run of this model, which has none; tiny_lm/grpo evaluates less often."""
-    cfg = compose(["model=qwen3_0_6b"])
-    (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(cfg, resolve=True))
-    assert cfg.evaluation.every != compose([]).evaluation.every
-    assert resume_config(tmp_path, ["evaluation=answers"]).evaluation == cfg.evaluation
+@pytest.mark.parametrize(
+    ("words", "choice"),
+    [
+        (["model=qwen3_0_6b"], "evaluation=unmasked"),  # the recipe of the default pair is not used
+        (
+            ["model=qwen3_8b", "trainer.precision=bf16-mixed", "trainer.timeout=7200"],
+            "trainer=ddp",
+        ),
+        (["trainer=ddp", "trainer.devices=2", "+evaluation.rows=3"], "evaluation=unmasked"),
+        (["trainer=ddp", "trainer.devices=2", "trainer.offload=[optimizer]"], "trainer=fsdp2"),
+        (["model=sd3_5_medium", "data.path=x", "evaluation.every=7"], "evaluation=pictures"),
+        (["logger=[csv,wandb]", "logger.wandb.mode=offline"], "logger=wandb"),
+        (["logger=[csv,wandb]", "~recipe"], "logger=none"),
+    ],
+)
+def test_a_choice_has_the_numbers_of_a_new_run_with_the_same_words(tmp_path, words, choice):
+    group, resumed = choice.partition("=")[0], resume_config(record(tmp_path, words), [choice])
+    other = [word for word in words if word.partition("=")[0] != group]
+    assert to_plain(resumed)[group] == to_plain(compose([*other, choice]))[group]
+
+
+def test_a_choice_leaves_out_typed_numbers_that_belong_to_the_old_one(tmp_path):
+    run_dir = record(tmp_path, ["logger=wandb", "logger.wandb.mode=offline"])
+    assert list(resume_config(run_dir, ["logger=csv"]).logger) == ["csv"]
+
+
+def test_the_choice_that_a_run_has_changes_nothing(tmp_path):
+    run_dir = record(tmp_path, ["trainer=ddp", "trainer.devices=2"])
+    assert resume_config(run_dir, ["trainer=ddp"]).trainer == resume_config(run_dir, []).trainer
+
+
+@pytest.mark.parametrize("word", ["trainer.timeout=${power:9999999,9999999}", "run_dir=<redacted>"])
+def test_a_choice_evaluates_no_word_of_a_record(tmp_path, word):
+    path = record(tmp_path, ["model=qwen3_8b"]) / "config.yaml"
+    raw = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump(raw | {"overrides": [*raw["overrides"], word]}))
+    trainer = check(resume_config(tmp_path, ["trainer=cpu"])).trainer
+    assert (trainer.timeout, trainer.float32_matmul_precision) == (1800, "high")
 
 
 def test_a_choice_is_recorded(run_dir):

@@ -20,6 +20,7 @@ from tandem.config.names import ConfigError, unknown
 from tandem.config.overrides import parse
 from tandem.config.plain import FILLED_IN, as_text, iterate_leaves, to_plain
 from tandem.config.plugins import hash_modules, load_plugins
+from tandem.config.resumed_choices import choose
 from tandem.config.values import list_keys, of_reward
 from tandem.record import foreign
 from tandem.record.foreign import UNREADABLE, read_config, reason_of
@@ -226,8 +227,7 @@ def _apply(cfg: DictConfig, override: Override, redacted: Sequence[str]) -> None
     if TEACHERS.fullmatch(key) and not _moves(OmegaConf.select(cfg, key), override.value()):
         raise ConfigError(_explain_kept(text))
     if OmegaConf.is_dict(cfg.get(key)) and not isinstance(override.value(), dict):
-        made = compose([f"plugins=[{','.join(cfg.plugins)}]", "~recipe", text], recorded=True)
-        cfg[key], cfg.choices[key] = made[key], made.choices.get(key)  # of a list: none
+        choose(cfg, override)
         return
     try:
         OmegaConf.update(cfg, key, override.value(), merge=True)
