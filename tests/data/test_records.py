@@ -1,7 +1,9 @@
 """Data of a function: which splits and prompts are refused, and how."""
 
 import itertools
+import json
 
+import numpy
 import pytest
 import torch
 
@@ -12,7 +14,7 @@ from tandem.launch.inputs import read_inputs
 from tandem.launch.run import configuration
 from tandem.stop import Stop
 from tandem.training.lightning_hooks import Iterations
-from tandem.types import Prompt
+from tandem.types import Picture, Prompt
 
 
 def make_prompt(number=0, **options):
@@ -20,9 +22,19 @@ def make_prompt(number=0, **options):
 
 
 def test_prompts_in_a_list_and_ids_of_numpy_are_as_good():
-    numpy = pytest.importorskip("numpy")
     data = Data(train=[make_prompt(numpy.int64(3))], eval=[])
-    assert data.train[0].id == 3
+    assert json.dumps(data.train[0].id) == "3"
+
+
+def test_lists_in_a_prompt_are_as_good_as_tuples():
+    """Policies find equal sizes and pictures by their hashes."""
+    shown = Picture(name="a", height=1, width=1, load=lambda: torch.zeros(1, 1, 3))
+    said = {"role": "user", "content": "cab>"}
+    lists = {"messages": [said], "images": [shown], "size": [64, 32], "rewards": ["exact_match"]}
+    prompt = make_prompt(text=None, **lists)
+    Data(train=[prompt], eval=[])
+    assert prompt == make_prompt(text=None, **{name: (*x,) for name, x in lists.items()})
+    assert len({prompt.images, prompt.size, prompt.rewards}) == 3
 
 
 @pytest.mark.parametrize(
@@ -46,6 +58,7 @@ def test_prompts_in_a_list_and_ids_of_numpy_are_as_good():
         ),
         ((make_prompt(source=None),), "its source is of NoneType; give str"),
         ((make_prompt(fields=None),), "its fields is of NoneType; give Mapping"),
+        ((make_prompt(size="64"),), "its size is of str; give tuple or None"),
         ((make_prompt(rewards=()),), "rewards=.. of a prompt names none; None is all of them"),
         (
             (make_prompt(fields={"reported_with": 5}),),

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from numbers import Integral
 from operator import attrgetter
 from pathlib import Path
 from types import NoneType, UnionType
@@ -188,14 +187,11 @@ def _refuse_kinds(which: str, own: tuple[type, ...]) -> None:
 
 @cache
 def _kinds() -> dict[str, tuple[type, ...]]:
-    """The fields of a prompt, and what each may be: as annotated, but a list may be a tuple, and an
-    integer one of numpy's."""
-    also = {int: (int, Integral), tuple: (tuple, list)}
+    """The fields of a prompt, and what each may be, as annotated."""
     kinds = {}
     for name, hint in get_type_hints(Prompt).items():
         plain = [get_origin(x) or x for x in get_args(hint) if get_origin(hint) is UnionType]
-        plain = plain or [get_origin(hint) or hint]
-        kinds[name] = tuple(kind for x in plain for kind in also.get(x, (x,)))
+        kinds[name] = tuple(plain or [get_origin(hint) or hint])
     return kinds
 
 

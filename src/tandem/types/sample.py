@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Integral
+from operator import attrgetter
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from tandem.types.record import Compared, Shaped
+
+LISTED = ("messages", "images", "size", "rewards")  # fields of a prompt that are tuples
+read_listed = attrgetter(*LISTED)
 
 IMAGE = "<image>"  # in the text of a prompt: the position of an image
 
@@ -35,7 +40,11 @@ class Picture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """A question to a policy. `text` is sent as it is; `messages` go through the chat template."""
+    """A question to a policy. `text` is sent as it is; `messages` go through the chat template.
+
+    Lists become tuples, which can be hashed, and an id of numpy an int, as JSON needs it.
+    Raises ValueError for both or neither of `text` and `messages`.
+    """
 
     id: int  # stable between runs
     source: str  # its task, by which evaluation and curriculum split
@@ -60,6 +69,12 @@ class Prompt:
     def __post_init__(self) -> None:
         if (self.text is None) == (self.messages is None):
             raise ValueError(f"prompt {self.id} of {self.source}: give either text or messages")
+        if type(self.id) is not int and isinstance(self.id, Integral):
+            object.__setattr__(self, "id", int(self.id))
+        if list in map(type, read_listed(self)):
+            for name, value in zip(LISTED, read_listed(self), strict=True):
+                if type(value) is list:
+                    object.__setattr__(self, name, tuple(value))
 
     @property
     def is_pair(self) -> bool:
