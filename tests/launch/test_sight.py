@@ -9,7 +9,8 @@ from PIL import Image
 from tandem.config import ConfigError
 from tandem.data import Data
 from tandem.data.images import show
-from tandem.launch.assembly import admit_data, check_episodes_with_images, check_sight
+from tandem.launch.admission import admit_data
+from tandem.launch.assembly import check_episodes_with_images, check_sight
 from tandem.types import Prompt
 
 SETTINGS = SimpleNamespace(choices={"data": "own", "model": "vlm"})

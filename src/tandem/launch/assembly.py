@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,12 +19,12 @@ from tandem.config import ConfigError, build
 from tandem.config.plain import iterate_leaves
 from tandem.config.plugins import list_sources
 from tandem.contracts import facts_of, is_foreign
-from tandem.data import Data, InvalidRow, split_overlap
+from tandem.data import Data
 from tandem.data.images import find_unseen
-from tandem.data.records import HELD_OUT_TOO
 from tandem.evaluation.settings import Evaluation
 from tandem.experience import Budget
 from tandem.launch import pairs
+from tandem.launch.admission import admit_data
 from tandem.launch.initial_weights import pairs_file
 from tandem.launch.inputs import training_split
 from tandem.policies.base import Policy
@@ -38,11 +37,6 @@ from tandem.training.inputs import checksum_of_code, checksum_of_prompts, checks
 from tandem.training.module import PostTraining
 from tandem.training.offload import OPTIMIZER, with_offloading
 from tandem.types import Prompt
-
-ADMIT = {
-    "demonstrations": lambda policy, examples: policy.admit_answered(examples),
-    "pairs": pairs.admit_pairs,
-}
 
 
 def assemble(
@@ -57,8 +51,8 @@ def assemble(
     source = training_split(algorithm.needs)
     if source == "pairs" and data.tries is not None:
         data = pairs.complete_pairs(policy, data, pairs_file(cfg, weights), settings.seed)
-    mismatched = "baseline" in facts_of(algorithm.sampling_strategy).gives
-    data = admit_data(policy, data, source, settings, mismatched=mismatched)
+    gives = facts_of(algorithm.sampling_strategy).gives
+    data = admit_data(policy, data, source, settings, gives=gives)
     prompts, make = data.splits[source], build(cfg.optimizer)
     rewards = {name: build(node) for name, node in cfg.reward.items()}
     # A curriculum depends on scores; given rows are read in order.
@@ -183,54 +177,6 @@ def check_episodes_with_images(request: Request, data: Data, settings: Settings)
             f"rollout={chosen['rollout']} sees images of data={chosen['data']} in a first move "
             f"alone, and environment={chosen['environment']} has several; set rollout=local"
         )
-
-
-def admit_data(
-    policy: Policy, data: Data, source: str, settings: Settings, *, mismatched: bool = False
-) -> Data:
-    """The data without prompts that are too long or cannot be encoded, which are quarantined.
-
-    `source` names the split to train on; splits that the run does not read are unchanged.
-    `mismatched`: prompts are also combined with answers to others, if `source` has answers.
-    """
-    ways = ADMIT | ({"pairs": pairs.admit_mismatched} if mismatched else {})
-    passes = settings.evaluation.passes(policy.sampling, full=False)
-    held_out = partial(pairs.admit_with_pairs, samplings=[one.sampling for one in passes])
-    ways |= {"eval": held_out, "test": held_out}
-    kept, left_out = {}, []
-    for split in ("eval", "test", source):
-        admit = ways.get(split, pairs.admit_with_pairs)
-        prompts, dropped = admit(policy, data.splits[split])
-        if split == source and not data.asks_again:
-            prompts, known = split_overlap(prompts, (*kept["eval"], *kept["test"]))
-            dropped += [(prompt, HELD_OUT_TOO) for prompt in known]
-        # Only for images: in text data, height and width are ordinary fields.
-        kept[split] = tuple(
-            p if policy.paints or p.size is None else replace(p, size=None) for p in prompts
-        )
-        left_out += [
-            InvalidRow.of_prompt(prompt, reason, within=split) for prompt, reason in dropped
-        ]
-    for split in (source, evaluated_split(settings)):
-        if split is not None and data.splits[split] and not kept[split]:
-            raise ConfigError(no_prompts_message(split, left_out))
-    return replace(data, **kept, quarantine=(*data.quarantine, *left_out))
-
-
-def evaluated_split(settings: Settings) -> str | None:
-    """The held-out split that is used; None: no evaluation."""
-    if settings.evaluate:
-        return settings.evaluation.split
-    return None if settings.evaluation.every is None else "eval"
-
-
-def no_prompts_message(split: str, left_out: Sequence[InvalidRow]) -> str:
-    """The error message if a split has no usable prompt, with the most frequent reasons."""
-    own = [row.reason for row in left_out if row.file.startswith(f"{split} of ")]
-    said = ", ".join(f"{count} x {why}" for why, count in Counter(own).most_common(3))
-    asked = "; give evaluation and test other questions, or let data.held_out choose some"
-    hint = asked if HELD_OUT_TOO in own else ""
-    return f"the run can use none of the {len(own)} prompts of {split}: {said}{hint}"
 
 
 def plan(settings: Settings, *, packed: bool) -> BatchPlan:

@@ -24,7 +24,10 @@ ABSENT = "unset"
 NAMED = 3  # differences named in a line
 TANDEM = Path(__file__).parents[1]
 # Code that every run uses, in addition to the code named by its configuration.
-LOOP = ("tandem.training.module", "tandem.launch.assembly", "tandem.launch.pairs")
+LOOP = (
+    "tandem.training.module",
+    *(f"tandem.launch.{name}" for name in ("admission", "assembly", "pairs")),
+)
 # Packages that affect what is run, measured and written, but no weights.
 WEIGHTLESS = [
     [room] for room in ("compare", "config", "evaluation", "launch", "legality", "record", "sweep")

@@ -14,6 +14,7 @@ from tandem.policies.language.same_tokens import first_difference
 from tandem.policies.language.teachers import TokenTeachers
 from tandem.policies.language.tiny_lm import character_tokenizer, tiny_lm
 from tandem.policies.request import Request
+from tandem.stop import Stop
 from tandem.types import take
 
 NEEDS = frozenset({"teacher_logp", "old_logp"})
@@ -150,9 +151,9 @@ def test_a_teacher_of_other_tokens_is_refused(tmp_path):
     )
 
 
-def test_a_teacher_that_reads_too_little_is_an_error(tmp_path):
+def test_a_teacher_that_reads_too_little_ends_the_run(tmp_path):
     policy = taught(others=write(tmp_path, 1, max_positions=12))
-    with pytest.raises(ValueError, match=r"the teacher of others reads at most 12 tokens, but a"):
+    with pytest.raises(Stop, match=r"the teacher of others reads at most 12 tokens, but a"):
         policy.complete(sample_rows(policy), NEEDS)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -19,7 +19,8 @@ from tandem.policies.language.records import TokenSample
 from tandem.policies.language.teacher_server import ServedTeacher
 from tandem.policies.teachers import rows_by_teacher
 from tandem.policies.weights import move
-from tandem.types import Rollout, take, taught_steps
+from tandem.stop import Stop
+from tandem.types import Prompt, Rollout, take, taught_steps
 
 
 class LoadedTokenTeachers:
@@ -44,6 +45,14 @@ class LoadedTokenTeachers:
     def positions(self) -> int | None:
         """Tokens that every teacher can read; None: unlimited."""
         return min(self.room.values(), default=None)
+
+    def room_of(self, prompts: Sequence[Prompt]) -> list[int | None]:
+        """Tokens that the teacher of each prompt can read; None: unlimited."""
+        found: list[int | None] = [None] * len(prompts)
+        for source, places in rows_by_teacher(prompts, {*self.scorers, *self.served}):
+            for place in places:
+                found[place] = self.room.get(source)
+        return found
 
     def logp(self, rollout: Rollout) -> Tensor:
         """Log-probabilities of the tokens under each row's teacher, [B, T] nats; 0 outside the mask
@@ -108,10 +117,12 @@ class LoadedTokenTeachers:
             return
         longest = longest_context(take(sample, rows), rollout.mask[rows])
         if longest > most:
-            raise ValueError(
+            larger = "resume with a larger --max-model-len of its server, or "
+            raise Stop(
                 f"algorithm.teachers.folders: the teacher of {source} reads at most {most} tokens, "
-                f"but a row has {longest}; lower rollout.max_new_tokens or "
-                "rollout.max_prompt_tokens"
+                f"but a row has {longest}; {larger if source in self.served else ''}start a new "
+                "run with a lower rollout.max_new_tokens or environment.max_tokens",
+                page="docs/distillation.md",
             )
 
     # A teacher that averages the policy's weights.
