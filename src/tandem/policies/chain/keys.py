@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from inspect import signature
 
@@ -11,7 +11,7 @@ from tandem.policies.flow.policy import FlowPolicy
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.language.policy import LanguagePolicy
 from tandem.policies.language.records import Sampling
-from tandem.types import PICTURE, TEXT
+from tandem.types import PICTURE, TEXT, Admission
 
 KEYS = {
     name: {"model": signature(model).parameters, "rollout": signature(sampling).parameters}
@@ -46,3 +46,10 @@ def keys_of(name: str) -> Iterator[None]:
     except ValueError as error:
         error.args = (in_segment(name, str(error)),)
         raise
+
+
+def admit_in_segment(name: str, admit: Callable[..., Admission], *given, **options) -> Admission:
+    """The admission by the model of that segment; reasons and errors have its keys."""
+    with keys_of(name):
+        kept, dropped = admit(*given, **options)
+    return kept, [(prompt, in_segment(name, why)) for prompt, why in dropped]

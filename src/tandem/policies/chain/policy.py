@@ -6,12 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from torch import Tensor, nn
 
 from tandem import rng
-from tandem.policies.chain.keys import keys_of
+from tandem.policies.chain.keys import admit_in_segment, keys_of
 from tandem.policies.chain.pair import PairedPolicy
 from tandem.policies.chain.records import (
     ChainSampling,
@@ -174,11 +173,6 @@ class ChainPolicy(PairedPolicy):
             parts[name] = policy.complete(parts[name], self.needs_of(name, needs))
         return merge_fields(rollout, parts, needs)
 
-    def notify(self, event: Literal["update", "iteration"]) -> None:
-        super().notify(event)
-        if event == "iteration":
-            self.picture.library.evict()
-
     def row_cost(self, rollout: Rollout) -> Tensor:
         """Tokens that the forward passes of both read, [B] int64."""
         parts = part(rollout)
@@ -190,26 +184,23 @@ class ChainPolicy(PairedPolicy):
         """Prompts that the language model accepts, and the flow model whatever text is written, and
         the others with a reason."""
         told = [self.with_instruction(prompt) for prompt in prompts]
-        with keys_of(TEXT):
-            judged = self.text.admit(told, [one.text for one in samplings])
+        judged = admit_in_segment(TEXT, self.text.admit, told, [one.text for one in samplings])
         kept, dropped = with_original_prompts(prompts, judged)
-        unwritten = [picture_prompt(prompt, "") for prompt in kept]
-        with keys_of(PICTURE):
-            _, refused = self.picture.admit(
-                unwritten, [one.picture for one in samplings], written=False
-            )
-        return drop_refused(kept, dropped, refused)
+        unwritten, others = (
+            [picture_prompt(one, "") for one in kept],
+            [x.picture for x in samplings],
+        )
+        judged = admit_in_segment(PICTURE, self.picture.admit, unwritten, others, written=False)
+        return drop_refused(kept, dropped, judged[1])
 
     def admit_answered(self, examples: Sequence[Prompt]) -> Admission:
         """Demonstrations that have both a text and a picture, and the others with a reason."""
         told = [self.with_instruction(example) for example in examples]
-        with keys_of(TEXT):
-            judged = self.text.admit_answered(told)
+        judged = admit_in_segment(TEXT, self.text.admit_answered, told)
         kept, dropped = with_original_prompts(examples, judged)
         asked = [picture_prompt(example, example.answer) for example in kept]
-        with keys_of(PICTURE):
-            _, refused = self.picture.admit_answered(asked)
-        return drop_refused(kept, dropped, refused)
+        judged = admit_in_segment(PICTURE, self.picture.admit_answered, asked)
+        return drop_refused(kept, dropped, judged[1])
 
     def describe_prompt(self, prompt: Prompt) -> str:
         """The text as the language model reads it."""

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from tandem import rng
 from tandem.contracts import at_least
-from tandem.policies.chain.keys import in_segment
 from tandem.policies.flow.records import FlowSample, FlowSampling
 from tandem.policies.language.records import Sampling, TokenSample
 from tandem.types import (
@@ -222,11 +221,10 @@ def _or_zeros(value: Tensor | None, mask: Tensor) -> Tensor:
 
 
 def with_original_prompts(prompts: Sequence[Prompt], judged: Admission) -> Admission:
-    """The language model's admission of instructed prompts, in terms of the original ones."""
+    """An admission of instructed prompts, in terms of the original prompts."""
     own = {prompt.id: prompt for prompt in prompts}
     kept, dropped = judged
-    left = [(own[one.id], in_segment(TEXT, why)) for one, why in dropped]
-    return [own[one.id] for one in kept], left
+    return [own[one.id] for one in kept], [(own[one.id], why) for one, why in dropped]
 
 
 def drop_refused(
@@ -235,7 +233,7 @@ def drop_refused(
     refused: Sequence[tuple[Prompt, str]],
 ) -> Admission:
     """An admission without the prompts whose pictures were refused."""
-    reasons = {prompt.id: in_segment(PICTURE, why) for prompt, why in refused}
+    reasons = {prompt.id: why for prompt, why in refused}
     painted, left = split_refused(kept, [reasons.get(one.id) for one in kept])
     return painted, [*dropped, *left]
 

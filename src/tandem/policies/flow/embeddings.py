@@ -111,7 +111,7 @@ class PromptEmbeddingCache:
         Not while an iteration reads its texts in turn: each would be encoded again, and the
         encoders loaded for it.
         """
-        while self.fleeting and len(self.recent) > self.keep:
+        while len(self.recent) > self.keep:
             self.recent.popitem(last=False)
 
     def _find(self, one: PromptInput) -> Condition:

@@ -196,13 +196,15 @@ class PicturePolicy(Policy):
     # Weights.
 
     def notify(self, event: Literal["update", "iteration"]) -> None:
-        """Update the snapshots, and mark the engine's weights as outdated."""
+        """Update the snapshots, mark the engine's weights as outdated, forget fleeting texts."""
         if event == "update" and self.supply is not None:
             self.supply.mark_outdated()
         for snapshots in (self.model.snapshots, *self.model.averages.values()):
             snapshots.follow(event)
         if event == "iteration" and self.lagged.staleness:
             self.lagged.forget(self.iteration + 1)
+        if event == "iteration" and self.library.fleeting:
+            self.library.evict()
 
     def renew_reference(self) -> None:
         self.model.snapshots.renew(REFERENCE)
