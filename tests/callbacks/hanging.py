@@ -66,7 +66,7 @@ def start(
 ) -> BaseProcess:  # fmt: skip
     """A run in a process of its own whose reward hangs as `hangs_at` says.
 
-    `changed` has new values for names of the package, as `tandem.rewards.concurrency.GRACE`. The
+    `changed` has new values for names of the package, as `tandem.threads.GRACE`. The
     output goes to `log_path`, and the file `hanging` lies beside the folder.
     """
     return processes.start(

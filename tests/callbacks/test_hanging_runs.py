@@ -65,7 +65,7 @@ def test_a_second_signal_ends_a_run_at_once_with_what_was_published(tmp_path, ho
 def test_one_signal_does_not_wait_for_the_time_outs_of_a_reward(tmp_path):
     """Three rounds of 300 s. The iteration is abandoned and repeated later."""
     folder, straight = tmp_path / "run", tmp_path / "straight"
-    soon = {"tandem.rewards.concurrency.GRACE": 0.5}
+    soon = {"tandem.threads.GRACE": 0.5}
     child = start(folder, FOURTH, in_python, changed=soon, timeout=300.0)
     wait_for(hanging_path(folder))
     os.kill(child.pid, signal.SIGTERM)

@@ -16,14 +16,13 @@ from records import GRPO
 from torch.multiprocessing import ProcessExitedException
 from toy_run import ITERATIONS, SETTINGS, expected_table, often, run, share_of_threes
 
-from tandem import distributed
+from tandem import distributed, threads
 from tandem.advantages.baselines import MovingAverage
 from tandem.evaluation.settings import Answers
 from tandem.record import jsonl
 from tandem.record.checkpoint import find_newest_whole
-from tandem.rewards import concurrency
-from tandem.rewards.concurrency import ENDING
 from tandem.stop import Abandoned, command_to_resume, list_heard
+from tandem.threads import ENDING
 from tandem.training.callbacks import INTERRUPTED, Interrupt, Interrupted
 
 
@@ -307,7 +306,7 @@ def test_scores_that_a_moving_average_has_seen_are_not_seen_again(tmp_path):
 
 def test_ranks_that_leave_together_wait_no_longer_for_rows_in_flight_than_one(monkeypatch):
     """With one rank the grace period begins at the signal, with several where all have stopped."""
-    monkeypatch.setattr(concurrency, "GRACE", 0.0)
+    monkeypatch.setattr(threads, "GRACE", 0.0)
     checkpoints, trainer = SimpleNamespace(publish=waits), SimpleNamespace(is_global_zero=True)
     with pytest.raises(Abandoned):
         Interrupt(checkpoints).leave(trainer, None)

@@ -6,8 +6,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
+from tandem import threads
 from tandem.rewards import Reward, Rewards, batched, concurrency, waits
 from tandem.stop import Abandoned
+from tandem.threads import ENDING
 from tandem.types import Prompt
 
 PROMPTS = {slot: Prompt(id=slot, source="s", text="?") for slot in range(4)}
@@ -146,7 +148,7 @@ def test_a_run_that_was_told_to_end_does_not_wait_for_a_hanging_server(monkeypat
 
     rewards = Rewards({"hangs": Reward(hangs)})
     answered = rewards.begin(["a"], [PROMPTS[0]])
-    monkeypatch.setattr(concurrency.ENDING, "since", -float("inf"))  # the grace period is over
+    monkeypatch.setattr(ENDING, "since", -float("inf"))  # the grace period is over
     with pytest.raises(Abandoned):
         answered()
     let_go.set()
@@ -163,7 +165,7 @@ def test_calls_of_a_reward_that_the_end_of_a_run_cut_short_are_no_fault(monkeypa
         return concurrency.at_once(1, let_go.wait, [(LIMIT,) for _ in outputs])
 
     rewards = Rewards({"asks": Reward(asks_at_once)})
-    monkeypatch.setattr(concurrency.ENDING, "since", -float("inf"))  # the grace period is over
+    monkeypatch.setattr(ENDING, "since", -float("inf"))  # the grace period is over
     rewards.begin(["a"], [PROMPTS[0]])
     with pytest.raises(Abandoned):  # not a missing number, which a checkpoint would keep
         rewards.queues["asks"].last.result(LIMIT)
@@ -181,7 +183,7 @@ def test_calls_that_two_threads_put_at_once_come_one_after_another(monkeypatch):
             time.sleep(0.05)  # long enough for the other thread to read the last value
             super().__init__()
 
-    monkeypatch.setattr(concurrency, "Future", SlowFuture)
+    monkeypatch.setattr(threads, "Future", SlowFuture)
     queue, running, most = concurrency.CallQueue(), [], []
 
     def call(number):

@@ -140,8 +140,8 @@ def test_a_missing_package_is_one_line_with_its_extra(monkeypatch, module, make,
 ENDS_EARLY = """
 import time
 
-from tandem.rewards.concurrency import thread_like_this
 from tandem.rewards.workers import Workers
+from tandem.threads import thread_like_this
 
 
 def ask(request):

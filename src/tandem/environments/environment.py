@@ -15,8 +15,9 @@ from tandem.contracts import at_least, positive
 from tandem.environments.answers import check_answer, reason_of
 from tandem.environments.beginning import Beginning
 from tandem.environments.protocol import About, Episode, Move, Said, World
-from tandem.rewards.concurrency import at_once, thread_like_this
+from tandem.rewards.concurrency import at_once
 from tandem.rewards.result import attempt, copy_of
+from tandem.threads import thread_like_this
 from tandem.types import Prompt
 
 

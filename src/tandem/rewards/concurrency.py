@@ -1,4 +1,4 @@
-"""Calls in daemon threads, so that one that hangs cannot keep the process alive."""
+"""Calls of a user's functions in threads: those that take too long, and those in a queue."""
 
 from __future__ import annotations
 
@@ -7,39 +7,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, wait
-
-import torch
+from concurrent.futures import Future
 
 from tandem.rewards.result import Late, Missing, attempt
-from tandem.stop import Abandoned, Stop
+from tandem.stop import Stop
+from tandem.threads import ENDING, HEARING, call_in_thread, thread_like_this
 
 # Rounds of calls in a row that all timed out, after which the rest is skipped.
 PATIENCE = 3
-HEARING = 0.25  # seconds of one wait: a signal is handled only when a wait ends
-GRACE = 5.0  # seconds for calls to return after the run was told to end
-
-
-class Ending:
-    """Whether the run is ending, and since when."""
-
-    def __init__(self) -> None:
-        self.since: float | None = None
-
-    def begin(self) -> None:
-        """Begin, unless it has."""
-        self.since = time.monotonic() if self.since is None else self.since
-
-    def clear(self) -> None:
-        self.since = None
-
-    def refuse_to_wait(self) -> None:
-        """Raise Abandoned once the grace period is over."""
-        if self.since is not None and time.monotonic() - self.since >= GRACE:
-            raise Abandoned
-
-
-ENDING = Ending()
 
 
 def at_once(
@@ -139,41 +114,14 @@ class CallQueue:
     def put(self, function: Callable, *arguments: object) -> Future:
         """Call a function once the one before it has ended; the future holds its result."""
         with self.lock:
-            before, own = self.last, Future()
-            self.last = own
-        thread_like_this(_settle, before, own, function, arguments)
-        return own
+            self.last = call_in_thread(_call_after, self.last, function, *arguments)
+            return self.last
 
 
-def result_of(future: Future) -> object:
-    """The result of a call, or its exception. Raises Abandoned where the run ends before."""
-    while not future.done():
-        ENDING.refuse_to_wait()
-        wait([future], HEARING)
-    return future.result()
-
-
-def thread_like_this(work: Callable, *arguments: object) -> None:
-    """Start a daemon thread with this thread's gradient mode and device."""
-    gradients = torch.is_grad_enabled()
-    device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
-
-    def as_here() -> None:
-        torch.set_grad_enabled(gradients)
-        if device is not None:
-            torch.cuda.set_device(device)
-        work(*arguments)
-
-    threading.Thread(target=as_here, daemon=True).start()
-
-
-def _settle(before: Future | None, future: Future, function: Callable, arguments: tuple) -> None:
-    try:
-        if before is not None:
-            before.exception()
-        future.set_result(function(*arguments))
-    except BaseException as error:
-        future.set_exception(error)
+def _call_after(before: Future | None, function: Callable, *arguments: object) -> object:
+    if before is not None:
+        before.exception()
+    return function(*arguments)
 
 
 def lost_output(names: Iterable[str]) -> Stop:

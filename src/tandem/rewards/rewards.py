@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tandem.contracts import facts_of
-from tandem.rewards.concurrency import CallQueue, at_once, lost_output, result_of
+from tandem.rewards.concurrency import CallQueue, at_once, lost_output
 from tandem.rewards.films import OfFrames, combine_frames, select_frames
 from tandem.rewards.result import (
     ABSTAINED,
@@ -26,6 +26,7 @@ from tandem.rewards.result import (
     one_each,
 )
 from tandem.rewards.signature import rows_of_groups
+from tandem.threads import result_of
 from tandem.types import Prompt, Scores, is_film
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from tandem.rewards.concurrency import ENDING, HEARING, thread_like_this
+from tandem.threads import ENDING, HEARING, thread_like_this
 from tandem.training.ahead import Ahead, Ticket
 
 Rows = TypeVar("Rows")

@@ -6,7 +6,6 @@ import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from tandem.policies.engines.protocol import (
 from tandem.policies.engines.shared_groups import Groups, concat_answers
 from tandem.policies.language.records import Answers, Endings, Sampling
 from tandem.stop import EngineUnavailable
+from tandem.threads import map_in_threads
 
 RENEWALS = 3  # of one engine within one call, before it counts as gone
 
@@ -119,9 +119,7 @@ class Fleet(RolloutEngine):
             share = math.ceil(count / len(living))  # at the start; a faster engine takes more
             calls = max(1, min(self.concurrency // size, share))
             workers = living * calls  # in turn
-            with ThreadPoolExecutor(len(workers)) as pool:
-                for served in [pool.submit(serve, engine) for engine in workers]:
-                    served.result()
+            map_in_threads(len(workers), serve, workers)
         if groups.left:
             raise self._all_gone()
         return concat_answers([groups.answers[place] for place in range(count)])
@@ -185,8 +183,7 @@ class Fleet(RolloutEngine):
                 self.faults[engine] = str(error)
                 return None
 
-        with ThreadPoolExecutor(len(self.engines)) as pool:
-            found = list(pool.map(try_ask, self.living))
+        found = map_in_threads(len(self.engines), try_ask, self.living)
         if not self.living:
             raise self._all_gone()
         return found

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tandem import distributed
 from tandem.stop import EngineUnavailable
+from tandem.threads import GRACE, call_in_thread, wait_until_done
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -23,23 +25,27 @@ class Journey:
         self.renewing = threading.Lock()  # an engine that lost its weights gets them only once
         self._changed = threading.Condition()
         self._rows, self._closed = 0, False
-        self._pool: ThreadPoolExecutor | None = None
         self._travelling: Future[None] | None = None
         self._fault: BaseException | None = None  # of the last handover that was waited for
+        # A server may be paused for it, and its files are deleted at the end of the process.
+        atexit.register(self._let_end)
 
     def begin(self, travel: Callable[[], None]) -> None:
         """Start the handover in a thread."""
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(1, thread_name_prefix="handover")
-        self._travelling = self._pool.submit(travel)
+        self._travelling = call_in_thread(travel)
 
     def end(self) -> None:
-        """Wait until it ends. Raises its error."""
+        """Wait until it ends. Raises its error, or Abandoned where the run ends before."""
         travelling, self._travelling = self._travelling, None
         if travelling is None:
             return
+        wait_until_done(travelling)
         self._fault = travelling.exception()
         travelling.result()
+
+    def _let_end(self) -> None:
+        if self._travelling is not None:
+            wait([self._travelling], GRACE)
 
     def check(self) -> None:
         """Raise the error of the last handover, if it has ended."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -25,6 +24,7 @@ from tandem.policies.engines.protocol import Weights
 from tandem.policies.engines.vllm_api import VllmApi
 from tandem.remote.transport import free_port
 from tandem.stop import EngineUnavailable
+from tandem.threads import call_in_thread, result_of
 
 
 class Sender(Protocol):
@@ -186,10 +186,6 @@ def describe_tensors(tensors: Mapping[str, Tensor]) -> dict[str, list]:
 @contextmanager
 def run_in_thread(call: Callable[[], None]) -> Iterator[None]:
     """A context with a call in a thread, whose other end is the body of the context."""
-    pool = ThreadPoolExecutor(1)
-    under_way = pool.submit(call)
-    try:
-        yield
-        under_way.result()
-    finally:
-        pool.shutdown(wait=False)  # it may wait for an end that is gone
+    under_way = call_in_thread(call)
+    yield
+    result_of(under_way)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -32,6 +31,7 @@ from tandem.policies.engines.vllm_api import UNKNOWN, VllmApi, ignore_body, unav
 from tandem.policies.engines.weight_store import WeightStore
 from tandem.policies.language.records import Answers, Endings, Sampling
 from tandem.remote import Endpoint, RemoteError, Reply, as_body, as_json, ask_again
+from tandem.threads import map_in_threads
 
 SEEDS = 2**63 - 1
 
@@ -110,8 +110,7 @@ class VllmClient(RolloutEngine):
             for prompt, row in zip(prompts, keys.tolist(), strict=True)
             for key in row
         ]
-        with ThreadPoolExecutor(min(self.concurrency, len(questions))) as pool:
-            rows = list(pool.map(self._row, questions))
+        rows = map_in_threads(self.concurrency, self._row, questions)
         if kind is Completion:
             self._check_version()
         return stack_rows(rows, keys.device)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated
@@ -38,6 +37,7 @@ from tandem.remote import (
     patient_endpoint,
 )
 from tandem.stop import EngineUnavailable
+from tandem.threads import map_in_threads
 from tandem.types import Prompt
 
 WHERE = "algorithm.teachers.server"
@@ -148,14 +148,13 @@ class ServedTeacher:
         likeliest = torch.zeros((*mask.shape, self.top_k, 2), dtype=torch.float64)
         tokens, row = sample.tokens.tolist(), places.row.cpu()
         asked = {one: places.column.cpu()[row == one].tolist() for one in row.unique().tolist()}
-        with ThreadPoolExecutor(min(self.concurrency, max(len(asked), 1))) as pool:
-            rows = [(tokens[one][: own[-1] + 1], own) for one, own in asked.items()]
-            answers = pool.map(lambda one: self._row(*one), rows)
-            for one, said in zip(asked, answers, strict=True):
-                step = where[0][row == one], where[1][row == one]
-                logp[step] = torch.tensor([chosen for chosen, _ in said])
-                if self.top_k:
-                    likeliest[step] = torch.tensor([top for _, top in said], dtype=torch.float64)
+        rows = [(tokens[one][: own[-1] + 1], own) for one, own in asked.items()]
+        answers = map_in_threads(self.concurrency, lambda one: self._row(*one), rows)
+        for one, said in zip(asked, answers, strict=True):
+            step = where[0][row == one], where[1][row == one]
+            logp[step] = torch.tensor([chosen for chosen, _ in said])
+            if self.top_k:
+                likeliest[step] = torch.tensor([top for _, top in said], dtype=torch.float64)
         return logp.to(mask.device), likeliest.to(mask.device)
 
     def _row(self, ids: list[int], columns: Sequence[int]) -> list[Likely]:

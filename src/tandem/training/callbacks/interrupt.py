@@ -19,8 +19,8 @@ from lightning.pytorch import Callback, Trainer
 
 from tandem import distributed
 from tandem.record.checkpoint import find_newest_step
-from tandem.rewards.concurrency import ENDING
 from tandem.stop import INTERRUPTED, Abandoned, end_process, list_heard
+from tandem.threads import ENDING
 from tandem.training.callbacks.checkpoints import FOLDER, Checkpoints
 from tandem.training.module import PostTraining
 
