@@ -207,8 +207,8 @@ class AheadSource(RolloutSource):
     def state(self, iteration: int) -> dict[str, Tensor]:
         """Adds the complete groups for this and later iterations, the same on all ranks, which each
         write a part; in `exact` it first waits for all requested groups, unless the run is being
-        stopped."""
-        if self.queue.order == "exact" and self.threads.fault is None:
+        stopped, or resumed and the engine has no weights that could begin them."""
+        if self.queue.order == "exact" and self.groups.handed and self.threads.fault is None:
             with suppress(Abandoned, EngineUnavailable):
                 self.threads.finish()
         with self.threads.changed:

@@ -450,6 +450,23 @@ def test_a_smaller_bound_still_knows_the_prompts_of_what_was_asked_for(folder, t
     assert asked == {PROMPTS[place].id for place in drawn}
 
 
+def test_a_resumed_run_that_is_told_to_end_before_its_first_handover_saves_what_it_found(
+    folder, tmp_path
+):
+    with runs(folder, tmp_path, 1) as loop:
+        go(loop, 1)
+        loop.source.threads.finish()
+        rows = loop.source.threads.rows[Ticket(1, 2)]
+        rows[0] = replace(rows[0], scores=give_up)
+        found = loop.state()
+    with runs(folder, tmp_path, 1) as loop:
+        loop.load_state(found)
+        again = loop.state()
+        assert not loop.states[0].rows()
+    assert again.keys() == found.keys()
+    assert all(torch.equal(again[name], found[name]) for name in found)
+
+
 def test_groups_that_nobody_trains_are_said_to_be_dropped(folder, tmp_path, caplog):
     with runs(folder, tmp_path, 1) as loop:
         go(loop, 1)
