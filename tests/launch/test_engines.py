@@ -170,15 +170,48 @@ def test_a_run_starts_engines_that_sleep_on_its_own_devices_and_ends_them(tmp_pa
     assert not list((tmp_path / "engine").glob("servers-*.json"))
 
 
-def test_a_run_says_why_its_engines_could_not_start(tmp_path, monkeypatch, caplog):
+def test_a_run_whose_engines_end_is_told_so_and_does_not_wait(tmp_path, monkeypatch, caplog):
+    """A later rank reads the same file."""
+    program = tmp_path / "home" / "bin" / "vllm"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\necho no room for the model; exit 1\n")
+    program.chmod(program.stat().st_mode | stat.S_IEXEC)
+    monkeypatch.setenv("VLLM_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("tandem.launch.own_engines.RESTARTS", 0)
+    cfg, started = colocated(tmp_path), time.monotonic()
+    with own_engines(cfg, check(cfg).trainer):
+        with pytest.raises(ValueError, match="the engines have ended") as refused:
+            _ = build(cfg.rollout).engine.urls
+        (log,) = (tmp_path / "engine").glob("server-*.log")
+    assert str(refused.value) == (
+        "rollout.engine.starts=true: the engines have ended: server 0 ended with code 1, after 0 "
+        f"restarts; see {log}"
+    )
+    assert time.monotonic() - started < SOON
+    assert f"waiting for engines: see {tmp_path}/engine/server-*.log" in caplog.text
+    assert not list((tmp_path / "engine").glob("servers-*.json"))
+
+
+def test_engines_of_a_run_that_are_slow_are_told_with_their_log_and_the_key(tmp_path):
+    AddressFile(folder=tmp_path, urls=["http://a:1"]).write(ready=False)
+    own = build(colocated(tmp_path, f"rollout.engine.folder={tmp_path}").rollout).engine
+    with pytest.raises(ValueError, match="engines are not up") as refused:
+        _ = replace(own, patience=0.01).urls
+    assert str(refused.value) == (
+        f"rollout.engine.url=auto: engines are not up in {tmp_path} within "
+        f"rollout.engine.patience=0.01 s; see {tmp_path}/server-*.log, or raise "
+        "rollout.engine.patience"
+    )
+
+
+def test_a_folder_that_cannot_be_ends_a_run_before_its_engines_start(tmp_path, monkeypatch):
     program = tmp_path / "home" / "bin" / "vllm"
     program.parent.mkdir(parents=True)
     write_fake(program)
     monkeypatch.setenv("VLLM_HOME", str(tmp_path / "home"))
     cfg = colocated(tmp_path, f"rollout.engine.folder={program}/engine")
-    with own_engines(cfg, check(cfg).trainer):
+    with pytest.raises(NotADirectoryError), own_engines(cfg, check(cfg).trainer):
         pass
-    assert f"Not a directory: '{program}/engine" in caplog.text
 
 
 def test_a_run_leaves_engines_alone_that_others_start(tmp_path):
@@ -333,7 +366,7 @@ def test_a_run_that_starts_its_engines_asks_no_others(tmp_path):
 
 def test_a_later_rank_asks_the_engines_of_its_first(tmp_path, monkeypatch):
     said = {"host": socket.gethostname(), "pid": os.getppid(), "urls": ["http://a:1"]}
-    (tmp_path / "servers-here-1.json").write_text(json.dumps({**said, "ready": True}))
+    (tmp_path / "servers-here-1.json").write_text(json.dumps({**said, "ready": True, "fault": ""}))
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert find_urls(tmp_path, patience=0, own=True) == ["http://a:1"]
 
@@ -433,15 +466,17 @@ def test_a_server_that_ends_is_started_again_and_all_end_with_what_they_started(
 
 
 def test_a_server_that_never_comes_up_is_given_up_with_its_last_words(tmp_path, port):
-    watcher = fake(tmp_path, port, "--broken")
+    watcher, said = fake(tmp_path, port, "--broken"), []
+    watcher.say = said.append
     watcher.start()
     try:
         with pytest.raises(EngineUnavailable) as stopped:
             look_until(watcher, lambda: False)
     finally:
         watcher.stop()
-    assert "server 1 ended with code 1, after 1 restarts" in str(stopped.value)
-    assert "no room for the model" in str(stopped.value)
+    log = watcher.servers[1].log
+    assert str(stopped.value) == f"server 1 ended with code 1, after 1 restarts; see {log}"
+    assert f"the end of {log}:\n" in said[-1] and "no room for the model" in said[-1]
 
 
 def test_a_server_that_falls_silent_is_started_again(tmp_path, port, monkeypatch):

@@ -140,9 +140,8 @@ class Watcher:
         server.signal(signal.SIGKILL)
         server.process.wait()
         if server.restarts == self.restarts:
-            raise EngineUnavailable(
-                f"{what}, after {self.restarts} restarts; the end of {server.log}:\n{server.tail()}"
-            )
+            self.say(f"the end of {server.log}:\n{server.tail()}")
+            raise EngineUnavailable(f"{what}, after {self.restarts} restarts; see {server.log}")
         server.restarts += 1
         self.say(f"{what}; started again ({server.restarts} of {self.restarts}); see {server.log}")
         server.start()

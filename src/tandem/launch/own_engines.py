@@ -44,6 +44,7 @@ def own_engines(cfg: DictConfig, trainer: Devices) -> Iterator[None]:
     with refusing():
         servers, folder = plan(Servers(gpus=devices_of(trainer), port=0), cfg)
     addresses = AddressFile(folder=folder, urls=[server.url for server in servers])
+    addresses.write(ready=False)
     watcher = Watcher(
         servers=servers,
         startup=STARTUP,
@@ -72,23 +73,27 @@ def devices_of(trainer: Devices) -> str:
 
 
 def _watch(watcher: Watcher, addresses: AddressFile, ended: threading.Event) -> None:
+    """Supervise servers until the run has ended. Its ranks read in the address file why they have
+    none; where the servers end later, they get an error when they request rows."""
     try:
         _supervise(watcher, addresses, ended)
-    except (EngineUnavailable, OSError) as error:  # the run gets an error when it requests rows
+    except (EngineUnavailable, OSError) as error:
         log.error("%s", error)
+        addresses.write(ready=False, fault=str(error))
+    finally:
+        watcher.stop()
+        while not ended.wait(POLL):
+            addresses.touch()
+        addresses.remove()
 
 
 def _supervise(watcher: Watcher, addresses: AddressFile, ended: threading.Event) -> None:
-    try:
-        addresses.write(ready=False)
-        watcher.start()
-        ready = False
-        while not ended.wait(POLL):
-            watcher.look()
-            addresses.touch()
-            if not ready and watcher.up == len(watcher.servers):
-                ready = True
-                addresses.write(ready=True)
-    finally:
-        addresses.remove()
-        watcher.stop()
+    watcher.start()
+    ready = False
+    while not ended.wait(POLL):
+        watcher.look()
+        addresses.touch()
+        if not ready and watcher.up == len(watcher.servers):
+            ready = True
+            addresses.write(ready=True)
+    addresses.remove()  # before they end

@@ -35,14 +35,14 @@ class AddressFile:
     def path(self) -> Path:
         return self.folder / f"servers-{socket.gethostname()}-{os.getpid()}.json"
 
-    def write(self, *, ready: bool) -> None:
-        """Write the file atomically. ready: whether all servers answer."""
+    def write(self, *, ready: bool, fault: str = "") -> None:
+        """Write the file atomically. ready: whether all servers answer; fault: why none will."""
         self.folder.mkdir(parents=True, exist_ok=True)
         own = {"host": socket.gethostname(), "pid": os.getpid(), "parent": os.getppid()}
         said = own | {"urls": list(self.urls)}
         arriving = self.path.with_suffix(".new")
         try:
-            arriving.write_text(json.dumps(said | {"ready": ready}) + "\n")
+            arriving.write_text(json.dumps(said | {"ready": ready, "fault": fault}) + "\n")
             arriving.rename(self.path)
         finally:
             arriving.unlink(missing_ok=True)
@@ -71,7 +71,8 @@ def find_urls(folder: Path, *, patience: float, own: bool = False) -> list[str]:
     """The addresses of all servers in a folder, once they all answer.
 
     own: only of those that this run starts. Raises ValueError if there are none, or not all are up,
-    within `patience` seconds, and for an address that a judge refuses.
+    within `patience` seconds, if those of this run have ended, and for an address that a judge
+    refuses.
     """
     urls = _wait_for_urls(folder, patience=patience, own=own)
     for url in urls:
@@ -82,23 +83,34 @@ def find_urls(folder: Path, *, patience: float, own: bool = False) -> list[str]:
 
 def _wait_for_urls(folder: Path, *, patience: float, own: bool) -> list[str]:
     end, told = time.monotonic() + patience, False
-    where = f"rollout.engine.folder={folder.absolute()}"  # the default may be a folder of one run
+    hint, remedy = _advise(folder, own=own)
     while True:
         found = [read(path) for path in sorted(folder.glob(PATTERN))]
         living = [file for file in found if file is not None and (not own or is_own(file))]
+        if own and (faults := [file["fault"] for file in living if file["fault"]]):
+            raise ValueError(f"rollout.engine.starts=true: the engines have ended: {faults[0]}")
         if living and all(file["ready"] for file in living):
             return [url for file in living for url in file["urls"]]
         if time.monotonic() > end:
             state = "are not up" if living else "have not written an address"
             raise ValueError(
                 f"rollout.engine.url=auto: engines {state} in {folder} within "
-                f"rollout.engine.patience={patience:g} s; start them with `tandem engines {where}` "
-                "and the model and the rollout of this run"
+                f"rollout.engine.patience={patience:g} s; {remedy}"
             )
         if not told:
-            log.warning("waiting for engines: tandem engines model=... gpus=... %s", where)
+            log.warning("waiting for engines: %s", hint)
             told = True
         time.sleep(POLL)
+
+
+def _advise(folder: Path, *, own: bool) -> tuple[str, str]:
+    """What to do while engines are awaited, and once the wait is over."""
+    if own:
+        logs = f"see {folder}/server-*.log"
+        return logs, f"{logs}, or raise rollout.engine.patience"
+    where = f"rollout.engine.folder={folder.absolute()}"  # the default may be a folder of one run
+    start = f"start them with `tandem engines {where}` and the model and the rollout of this run"
+    return f"tandem engines model=... gpus=... {where}", start
 
 
 def read(path: Path) -> dict | None:
