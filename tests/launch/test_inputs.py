@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tandem.config import ConfigError, build, compose
+from tandem.config import ConfigError, build, check, compose
 from tandem.launch.inputs import check_places, read_inputs
-from tandem.launch.preview import preview
+from tandem.launch.preview import check_folders, preview
 
 ROOT = Path(__file__).parents[2]
 
@@ -119,3 +119,23 @@ def test_the_algorithm_is_built_once_for_all_checks_of_the_data(monkeypatch, row
     cfg = compose([*ROWS, rows(10, answered=10)])
     read_inputs(cfg)
     assert built.count(cfg.algorithm) == 1
+
+
+@pytest.mark.parametrize("rollout", ["vllm_server", "sglang_server", "vllm_colocated"])
+def test_a_folder_of_engines_that_cannot_be_is_refused_before_anything_is_loaded(tmp_path, rollout):
+    (tmp_path / "file").touch()
+    folder = f"rollout.engine.folder={tmp_path}/file/engine"
+    url = [] if rollout == "vllm_colocated" else ["rollout.engine.url=http://127.0.0.1:1"]
+    words = [
+        "model=hf",
+        "model.path=MODEL",
+        "data=sort_letters",
+        f"rollout={rollout}",
+        folder,
+        *url,
+    ]
+    said = f"^{folder}: {tmp_path}/file is a file; give a directory$"
+    with pytest.raises(ConfigError, match=said):
+        preview(compose(words), tmp_path / "run", words)
+    for_another_machine = compose([*words, "estimate=true"])
+    check_folders(for_another_machine, check(for_another_machine), tmp_path / "run", "train")

@@ -53,7 +53,7 @@ def preview(
     if not settings.estimate:  # which may be for another machine
         check_accelerator(settings.trainer)
     with refusing():
-        check_folders(settings, run_dir, job)
+        check_folders(cfg, settings, run_dir, job)
     if job == "train" and not (settings.estimate or settings.dry_run):  # which write nothing there
         say(line("run", str(run_dir)))
     say(banner(settings, cfg.reward) if job == "train" else warm_start_banner(settings))
@@ -104,12 +104,15 @@ def _sets_length(word: str) -> bool:
     return word.lstrip("+").partition("=")[0] == "iterations"
 
 
-def check_folders(settings: Settings, run_dir: Path, job: Job) -> None:
+def check_folders(cfg: DictConfig, settings: Settings, run_dir: Path, job: Job) -> None:
     """Raise ValueError for folders that cannot be written to, or a run that cannot be resumed."""
     if job == "train":
         check_place(run_dir)
     else:
         check_place(Path(settings.cache_dir), key="cache_dir")
+    engine = build(cfg.rollout).engine
+    if engine is not None and engine.writes_to is not None and not settings.estimate:
+        check_place(engine.writes_to, key="rollout.engine.folder")
     if settings.resume is not None and settings.evaluate:
         check_measurable(run_dir)
     elif settings.resume is not None:

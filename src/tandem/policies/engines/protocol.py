@@ -83,6 +83,11 @@ class EngineOption(ABC):
     # them from the class.
     handover_modes: ClassVar[frozenset[Handover]] = frozenset({"drain"})
 
+    @property
+    def writes_to(self) -> Path | None:
+        """The folder of its key `folder`, which the run must be able to write to; None: no key."""
+        return None
+
     def check(self, sampling: Sampling, lora: Lora | None) -> None:  # noqa: B027, optional
         """Raise ValueError if the engine is unavailable or does not support these settings."""
 

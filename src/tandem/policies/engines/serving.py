@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from tandem.policies.engines.protocol import EngineOption
 from tandem.policies.language.records import Sampling
@@ -42,6 +43,10 @@ class ServerOption(EngineOption):
     program: str  # the executable, such as vllm
     folder: str  # where the addresses of its servers are written for `rollout.engine.url=auto`
     url: str | Sequence[str]
+
+    @property
+    def writes_to(self) -> Path:
+        return Path(self.folder).expanduser()
 
     @abstractmethod
     def command(self, served: Served, sampling: Sampling, lora: Lora | None) -> Command:

@@ -90,8 +90,7 @@ class VllmServer(ServerOption):
     def urls(self) -> Sequence[str]:
         """Addresses of the servers; with url=auto, waits for `tandem engines` to write them."""
         if self.url == AUTO:
-            folder = Path(self.folder).expanduser()
-            return find_urls(folder, patience=self.patience, own=self.starts)
+            return find_urls(self.writes_to, patience=self.patience, own=self.starts)
         return tuple(values_of(self.url))
 
     def command(self, served: Served, sampling: Sampling, lora: Lora | None) -> Command:
@@ -192,7 +191,7 @@ class VllmServer(ServerOption):
                 self.folder,
             )
             memory = None
-        return WeightStore(Path(self.folder).expanduser(), memory=memory)
+        return WeightStore(self.writes_to, memory=memory)
 
     def host(self, policy: Hostable) -> RolloutEngine:
         urls = self.urls
