@@ -1,9 +1,10 @@
 """Weights sent by vLLM's own transfer: every tensor arrives, and nothing is written to disk."""
 
 import sys
+import time
 from collections import namedtuple
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from threading import local
 from types import ModuleType, SimpleNamespace
@@ -128,6 +129,38 @@ def test_an_error_of_vllms_http_client_is_a_server_that_is_gone(hosted):
         with pytest.raises(EngineUnavailable, match="refused"):
             engine.broadcast.send(policy.files, met=True)
         assert engine.broadcast.sender is None  # the next handover meets it anew
+
+
+class Slow:
+    """The trainer's end, which has the whole weights on its GPU while it sends them."""
+
+    def __init__(self, states, sending):
+        self.states, self.sending = states, sending
+
+    def send(self, tensors):
+        self.sending.append(len(self.sending))
+        time.sleep(0.05)
+        paused = sum(state.paused for state in self.states)
+        self.most = len(self.sending), paused
+        self.sending.pop()
+
+
+@pytest.mark.parametrize(("handover", "paused"), [("drain", 0), ("in_flight", 1)])
+def test_several_servers_receive_the_weights_one_by_one(folder, tmp_path, handover, paused):
+    states, sending = [Loopback(folder) for _ in range(3)], []
+    with ExitStack() as stack:
+        urls = [stack.enter_context(serving(state)) for state in states]
+        options = {"transfer": "broadcast", "timeout": 9.0, "patience": 9.0}
+        policy = LanguagePolicy(path=folder)
+        engine = VllmServer(url=urls, folder=str(tmp_path), **options)
+        policy.load(Request(sampling=Sampling(max_new_tokens=5, engine=engine, handover=handover)))
+        fleet = policy.supply.engine
+        for state, client in zip(states, fleet.engines, strict=True):
+            state.version, client.broadcast.sender = client.newest, Slow(states, sending)
+        give = fleet.sync if handover == "drain" else fleet.swap
+        give(policy.files, "run-1")
+        assert not fleet.faults
+        assert [client.broadcast.sender.most for client in fleet.engines] == [(1, paused)] * 3
 
 
 def test_ipc_is_refused_on_several_ranks_as_the_others_would_be_waited_for(monkeypatch):

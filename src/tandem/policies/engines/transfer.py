@@ -8,6 +8,7 @@ group once, as rank 0 and ranks 1 and up; then the weights go through it one by 
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
@@ -36,6 +37,8 @@ class Sender(Protocol):
 
 class Broadcast:
     """Sends weights to one server; a restarted server joins a new group."""
+
+    turn = threading.Lock()  # of all servers: each may need a whole model on the trainer's GPU
 
     def __init__(self, api: VllmApi) -> None:
         self.api = api

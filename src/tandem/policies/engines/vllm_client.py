@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -58,17 +59,14 @@ class VllmClient(RolloutEngine):
         self.endpoint, self.probe, self.model, self.shelf = endpoint, probe, model, store
         self.api = self.api_of(endpoint)
         self.broadcast = Broadcast(self.api) if broadcasts else None
-        self.vocabulary, self.concurrency = vocabulary, concurrency
+        self.turn = Broadcast.turn if broadcasts else nullcontext()
+        self.vocabulary, self.capacity = vocabulary, concurrency
         self.adapter = False  # whether adapters were handed over
         self.pinned: list[str] = []  # adapters that are named by their version, oldest first
         self.kept = 1  # number of them that stay
         self.newest = "none-0"  # version that was handed over last
         self.tells = False  # whether the server reports the version of its weights
         self.kind: type[Question] | None = None  # None: the server was not asked yet
-
-    @property
-    def capacity(self) -> int:
-        return self.concurrency
 
     @property
     def handovers(self) -> Sequence[Path]:
@@ -110,7 +108,7 @@ class VllmClient(RolloutEngine):
             for prompt, row in zip(prompts, keys.tolist(), strict=True)
             for key in row
         ]
-        rows = map_in_threads(self.concurrency, self._row, questions)
+        rows = map_in_threads(self.capacity, self._row, questions)
         if kind is Completion:
             self._check_version()
         return stack_rows(rows, keys.device)
@@ -172,7 +170,8 @@ class VllmClient(RolloutEngine):
             for old in self._pin(version):
                 self.api.unload_adapter(old)
         else:
-            load()
+            with self.turn:
+                load()
             self.api.reset_prefix_cache()
             self.tells = self.api.set_weight_version(version)
         self._record_version(weights, version)
@@ -180,12 +179,13 @@ class VllmClient(RolloutEngine):
     def swap(self, weights: Weights, version: str) -> None:
         """Replace the weights while rows are paused; files are written before the pause."""
         load = self._loading(weights, version)
-        self.api.pause()
-        try:
-            load()
-            self.tells = self.api.set_weight_version(version)
-        finally:
-            self.api.resume()
+        with self.turn:
+            self.api.pause()
+            try:
+                load()
+                self.tells = self.api.set_weight_version(version)
+            finally:
+                self.api.resume()
         self._record_version(weights, version)
 
     def _loading(self, weights: Weights, version: str) -> Callable[[], None]:
