@@ -78,6 +78,12 @@ def test_a_server_is_started_with_what_the_run_needs_and_nothing_is_typed_twice(
     assert [p.url for p in processes] == ["http://127.0.0.1:8000", "http://127.0.0.1:8001"]
 
 
+def test_flags_are_split_as_a_shell_splits_them(tmp_path):
+    flags = """flags=--seed 3 --hf-overrides '{"rope_theta": 1e6}'"""
+    (process,), _ = make_plan(tmp_path, "gpus=0", "program=vllm", flags)
+    assert process.words[-4:] == ["--seed", "3", "--hf-overrides", '{"rope_theta": 1e6}']
+
+
 def test_a_server_has_room_for_episodes_which_are_longer_than_an_answer(tmp_path):
     (process,), _ = make_plan(
         tmp_path, "gpus=0", "program=vllm", run=(*RUN, "environment=hilo", "data=hilo")
@@ -110,6 +116,14 @@ def test_no_part_of_the_gpus_is_dropped(gpus):
 
 def test_a_space_after_a_comma_changes_nothing():
     assert Servers(gpus="0, 1,4-5").devices == [("0",), ("1",), ("4",), ("5",)]
+
+
+def test_flags_with_an_open_quote_are_refused_in_one_line(tmp_path):
+    with pytest.raises(ConfigError) as refused:
+        make_plan(tmp_path, "gpus=0", "program=vllm", "flags=--chat-template 'a b")
+    assert str(refused.value) == (
+        "flags=--chat-template 'a b: No closing quotation; quote the flags as for a shell"
+    )
 
 
 @pytest.mark.parametrize("words", REFUSED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 
 from tandem.config import ConfigError
@@ -52,6 +53,16 @@ class Servers:
             )
         size = self.tensor_parallel
         return [tuple(numbers[i : i + size]) for i in range(0, len(numbers), size)]
+
+    @property
+    def words(self) -> list[str]:
+        """The words of `flags`, as a shell splits them. Raises ConfigError."""
+        try:
+            return shlex.split(self.flags)
+        except ValueError as error:
+            raise ConfigError(
+                f"flags={self.flags}: {error}; quote the flags as for a shell"
+            ) from None
 
 
 def _spread(part: str) -> list[str]:

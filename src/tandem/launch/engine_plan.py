@@ -41,7 +41,7 @@ def plan(servers: Servers, cfg: DictConfig) -> tuple[list[EngineProcess], Path]:
     if world and world.max_turns > 1:  # a history of moves may be as long as the model can read
         sampling = replace(sampling, max_prompt_tokens=None)
     lora = None if cfg.model.get("lora") is None else Lora(**cfg.model.lora)
-    devices_of_servers, folder = servers.devices, option.writes_to
+    devices_of_servers, flags, folder = servers.devices, servers.words, option.writes_to
     path, dtype = model_of(cfg, lora), str(cfg.model.dtype)
     program = find_program(servers, option)  # last, after all that the command line says
     processes = []
@@ -56,7 +56,7 @@ def plan(servers: Servers, cfg: DictConfig) -> tuple[list[EngineProcess], Path]:
         command = option.command(served, sampling, lora)
         processes.append(
             EngineProcess(
-                words=[program, *command.words, *servers.flags.split()],
+                words=[program, *command.words, *flags],
                 environment=command.environment,
                 url=served.url,
                 log=folder / f"server-{os.getpid()}-{place}.log",

@@ -50,7 +50,7 @@ KEYS = {
     "restarts": "restarts per server before all are stopped with exit code 3",
     "startup": "seconds within which a server must respond",
     "program": "path of the engine; default: in $VLLM_HOME/bin, beside this Python, or on PATH",
-    "flags": "additional flags for every server, in quotes",
+    "flags": "additional flags for every server, in quotes, split as a shell splits them",
 }
 
 
