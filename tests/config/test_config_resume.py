@@ -178,6 +178,47 @@ def test_a_choice_leaves_out_typed_numbers_that_belong_to_the_old_one(tmp_path):
     assert list(resume_config(run_dir, ["logger=csv"]).logger) == ["csv"]
 
 
+@pytest.mark.parametrize(
+    ("words", "choice", "key", "value"),
+    [
+        (["trainer.accelerator=gpu"], "trainer=cpu", "trainer.accelerator", "cpu"),
+        (["trainer=ddp", "trainer.devices=[4,5]"], "trainer=cpu", "trainer.devices", 1),
+        (["trainer=ddp", "trainer.devices=[4,5]"], "trainer=fsdp2", "trainer.devices", [4, 5]),
+        (["trainer.strategy=fsdp2", "trainer.devices=2"], "trainer=ddp", "trainer.strategy", "ddp"),
+    ],
+)
+def test_a_number_typed_for_the_old_option_does_not_undo_a_choice(
+    tmp_path, words, choice, key, value
+):
+    cfg = resume_config(record(tmp_path, words), [choice])
+    assert OmegaConf.select(cfg, key) == value
+
+
+@pytest.mark.parametrize("word", ["guards=null", "checkpoints=null", "logger=null"])
+def test_a_group_is_not_left_out_without_a_word(tmp_path, word):
+    run_dir = record(tmp_path, ["logger=[csv,wandb]"])
+    with pytest.raises(ConfigError):
+        check(resume_config(run_dir, [word]))
+
+
+def test_a_word_that_no_longer_composes_is_named_with_what_to_do(tmp_path):
+    path = record(tmp_path, []) / "config.yaml"
+    raw = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump(raw | {"overrides": ["experiment=gone"]}))
+    check(resume_config(tmp_path, []))
+    with pytest.raises(ConfigError, match=r"^trainer=ddp: .*gone.*; set single numbers instead"):
+        resume_config(tmp_path, ["trainer=ddp"])
+    with pytest.raises(ConfigError, match=r"^unknown option of trainer"):
+        resume_config(tmp_path, ["trainer=dpp"])
+
+
+def test_the_wording_that_chats_refuse_can_be_unset(tmp_path):
+    run_dir = record(tmp_path, ["data=hub", "data.name=x"])
+    assert (
+        resume_config(run_dir, ["data.wording.instruction=null"]).data.wording.instruction is None
+    )
+
+
 def test_the_choice_that_a_run_has_changes_nothing(tmp_path):
     run_dir = record(tmp_path, ["trainer=ddp", "trainer.devices=2"])
     assert resume_config(run_dir, ["trainer=ddp"]).trainer == resume_config(run_dir, []).trainer

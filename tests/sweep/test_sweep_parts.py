@@ -307,6 +307,18 @@ def test_runs_on_one_machine_take_gpus_of_their_own(monkeypatch, tmp_path):
             assert whole.environment == {}
 
 
+def test_a_folder_of_locks_that_only_its_user_could_write_is_closed(monkeypatch, tmp_path):
+    """As earlier versions made it."""
+    monkeypatch.setattr(gpus.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv(gpus.VISIBLE, "0,3,5")
+    folder = tmp_path / f"tandem-gpus-{os.getuid()}"
+    folder.mkdir()
+    folder.chmod(0o755)
+    with gpus.share(0, 1) as one:
+        assert one.held
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
 @pytest.mark.parametrize("mode", ["a link", "open to others"])
 def test_in_a_folder_that_others_may_write_no_gpu_is_locked(monkeypatch, tmp_path, caplog, mode):
     """On a machine with several users another one could lead the lock files elsewhere."""

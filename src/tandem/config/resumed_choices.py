@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from tandem.config.arguments import list_left_out_keys
 from tandem.config.composition import compose
 from tandem.config.entries import is_entry
+from tandem.config.names import ConfigError
 from tandem.config.values import list_keys
 from tandem.record.secrets import REDACTED
 
@@ -18,24 +19,39 @@ def choose(cfg: DictConfig, choice: Override) -> None:
     """Set a group of the run to the option that a choice such as trainer=ddp names.
 
     The option is composed with the choices that started the run, so it has what the model, the
-    recipe and the experiment set in the group; then it takes over the numbers that were typed.
-    Raises ConfigError for an option that does not exist.
+    recipe and the experiment set in the group; then it takes over the numbers that were typed,
+    where it has what the old option has. Raises ConfigError for an option that does not exist.
     """
-    group = choice.key_or_group
-    if choice.value() == cfg.choices.get(group):
+    group, before = choice.key_or_group, cfg.choices.get(choice.key_or_group)
+    if before is not None and choice.value() == before:
         return
-    typed = {word: word.lstrip("+~").partition("=")[0] for word in cfg.overrides}
+    typed = {word: word.lstrip("+~").partition("=")[0] for word in map(str, cfg.overrides)}
     # Values are not composed: those of a foreign record may be interpolations of any cost.
-    words = [word for word, key in typed.items() if "." not in key and key != group]
+    others = {word: key for word, key in typed.items() if key.partition("/")[0] != group}
+    words = [word for word, key in others.items() if "." not in key]
     words = [word for word in words if REDACTED not in word]  # no choice has a secret
-    words += [f"plugins=[{','.join(cfg.plugins)}]", choice.input_line]
-    made = compose(words, recorded=True)
+    words += [f"plugins=[{','.join(cfg.plugins)}]"]
+    made = _compose_again(words, choice.input_line)
+    old = made if before is None else _compose_again(words, f"{group}={before}")
     for key in _list_kept({typed[word] for word in typed if not word.startswith("~")}, cfg, made):
-        if key.startswith(f"{group}."):
+        # Where the options differ, a number typed for the old one would undo the choice.
+        same = OmegaConf.select(old, key) == OmegaConf.select(made, key)
+        if same and key.startswith(f"{group}."):
             parent, _, name = key.rpartition(".")
             value = OmegaConf.select(cfg, parent)._get_node(name)
             OmegaConf.update(made, key, value, merge=False, force_add=True)
     cfg[group], cfg.choices[group] = made[group], made.choices.get(group)  # of a list: none
+
+
+def _compose_again(words: list[str], choice: str) -> DictConfig:
+    try:
+        return compose([*words, choice], recorded=True)
+    except ConfigError as error:
+        compose([words[-1], "~recipe", choice], recorded=True)  # raises if the choice is the fault
+        raise ConfigError(
+            f"{choice}: the words that started the run cannot be composed with it: {error}; set "
+            "single numbers instead, such as trainer.devices=8"
+        ) from error
 
 
 def _list_kept(keys: set[str], cfg: DictConfig, made: DictConfig) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -80,6 +81,7 @@ def _watch(watcher: Watcher, addresses: AddressFile, ended: threading.Event) -> 
     except (EngineUnavailable, OSError) as error:
         log.error("%s", error)
         addresses.write(ready=False, fault=str(error))
+        time.sleep(2 * POLL)  # every rank looks once, even if the first one ends at once
     finally:
         watcher.stop()
         while not ended.wait(POLL):

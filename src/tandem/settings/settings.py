@@ -164,6 +164,9 @@ KEYS = {
     **_describe(Settings),
     **COMPONENTS,
     "rollout.staleness": Key(resumable=True),
+    # Questions that are chats refuse them, and were once read without a word.
+    "data.wording.instruction": Key(resumable=True),
+    "data.wording.chat": Key(resumable=True),
     "rollout.engine": Key(weights=False, shared=True),  # the engine does not affect what is sampled
     "hydra": Key(**AT_HOME),  # has none of our keys
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -65,6 +66,7 @@ def _free(seen: list[str], wanted: int, stack: ExitStack) -> dict[str, IO]:
     """GPUs that are free, with their locked files; {} in a folder where another user could have
     put links to other files."""
     folder = Path(tempfile.gettempdir()) / f"tandem-gpus-{os.getuid()}"
+    _close_own(folder)
     if not is_private(folder):
         _warn_of_turns(folder)
         return {}
@@ -74,6 +76,16 @@ def _free(seen: list[str], wanted: int, stack: ExitStack) -> dict[str, IO]:
         if len(found) < wanted and try_lock(file):
             found[name] = file
     return found
+
+
+def _close_own(folder: Path) -> None:
+    """Close a folder to others that this user made open, if nobody else could write to it."""
+    if not folder.exists():
+        return
+    found = folder.lstat()
+    own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    if own and not found.st_mode & 0o022:
+        folder.chmod(0o700)
 
 
 @cache

@@ -117,6 +117,17 @@ def test_a_process_ends_though_no_server_answers_and_a_short_handover_ends_first
     assert time.monotonic() - started < LIMIT
 
 
+def test_a_handover_that_the_run_waited_for_has_the_grace_period_too(monkeypatch):
+    let_go, done, journey = threading.Event(), [], Journey()
+    journey.begin(lambda: done.append(let_go.wait(LIMIT)))
+    monkeypatch.setattr(ENDING, "since", -float("inf"))
+    with pytest.raises(Abandoned):
+        journey.end()
+    threading.Timer(0.2, let_go.set).start()
+    journey._let_end()
+    assert done == [True]
+
+
 @pytest.mark.parametrize("call", CALLS)
 def test_a_run_that_was_told_to_end_waits_for_no_server(call, monkeypatch):
     hangs, let_go = threading.Event(), threading.Event()

@@ -153,6 +153,13 @@ def test_a_role_token_that_is_not_flagged_stays_in_the_text_of_a_move():
     assert own.chat.decode([ids]) == ("a<|user|>b",)
 
 
+def test_a_line_end_that_a_tokenizer_adds_is_no_role():
+    """As Gemma's: the template writes it after every role, and texts have it."""
+    own = bridge(unflagged=("\n",))
+    assert not own.misleads("row 1\nrow 2\n")
+    assert own.misleads("x<|im_end|>")
+
+
 def test_an_added_word_that_the_template_does_not_write_stays_one_token():
     own = bridge(BY_TOKEN, unflagged=(*ROLES, "    "))
     word = own.tokenizer.convert_tokens_to_ids("    ")

@@ -36,10 +36,10 @@ class Journey:
 
     def end(self) -> None:
         """Wait until it ends. Raises its error, or Abandoned where the run ends before."""
-        travelling, self._travelling = self._travelling, None
-        if travelling is None:
+        if (travelling := self._travelling) is None:
             return
         wait_until_done(travelling)
+        self._travelling = None
         self._fault = travelling.exception()
         travelling.result()
 

@@ -12,7 +12,9 @@ def special_ids(tokenizer: Any, written: Collection[int]) -> set[int]:
     the chat template: DeepSeek's <|User|> is not flagged."""
     added = tokenizer.added_tokens_decoder
     flagged = {number for number, token in added.items() if token.special}
-    return {*tokenizer.all_special_ids, *flagged, *(added.keys() & set(written))}
+    # Gemma adds line ends, which texts of an environment may have.
+    roles = {number for number in added.keys() & set(written) if added[number].content.strip()}
+    return {*tokenizer.all_special_ids, *flagged, *roles}
 
 
 def flag(tokenizer: Any, special: Collection[int]) -> Any:
