@@ -274,7 +274,7 @@ def test_a_server_that_goes_away_ends_the_run_with_all_that_is_there(folder, tmp
     def spoil(path, said):
         return (503, b"") if gone.is_set() and "weight" not in path else None
 
-    with runs(folder, tmp_path, 1, spoil=spoil, patience=0.5) as loop:
+    with runs(folder, tmp_path, 1, spoil=spoil, patience=4.0) as loop:
         go(loop, 2)
         loop.source.threads.finish()
         gone.set()
