@@ -36,7 +36,13 @@ def is_private(folder: Path) -> bool:
     try:
         folder.mkdir(mode=0o700)
     except FileExistsError:
-        found = folder.lstat()
-        own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-        return own and not found.st_mode & 0o077
+        mode = read_own_mode(folder)
+        return mode is not None and not mode & 0o077
     return True
+
+
+def read_own_mode(folder: Path) -> int | None:
+    """The mode of a folder of this user; None: a link, no folder, or another user's."""
+    found = folder.lstat()
+    own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    return found.st_mode if own else None

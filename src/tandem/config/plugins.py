@@ -68,10 +68,18 @@ def list_files(name: str) -> list[Path]:
             return []
         places = spec.submodule_search_locations
         around += [Path(spec.origin).resolve()] if spec.has_location else []
-    inside = [
-        file.resolve() for place in places or () for file in sorted(Path(place).rglob("*.py"))
-    ]
-    return list(dict.fromkeys([*reversed(around), *inside]))
+    return list(dict.fromkeys([*reversed(around), *_list_below(places)]))
+
+
+def _list_loaded(module: ModuleType) -> list[Path]:
+    """The files of a module that a finder of its own found, such as one of `pip install -e`."""
+    below = _list_below(module.__spec__.submodule_search_locations)
+    return list(dict.fromkeys([Path(module.__file__).resolve(), *below]))
+
+
+def _list_below(places: Iterable[str] | None) -> list[Path]:
+    """The files of a package in these folders; [] for a module that is no package."""
+    return [file.resolve() for place in places or () for file in sorted(Path(place).rglob("*.py"))]
 
 
 def _refuse_unsaid(name: str, names: Sequence[str]) -> None:
@@ -101,13 +109,6 @@ def _run_around(folder: Path) -> Path | None:
         if any((place / name).is_file() for name in OF_A_RUN):
             return place
     return None
-
-
-def _list_loaded(module: ModuleType) -> list[Path]:
-    """The files of a module that a finder of its own found, such as one of `pip install -e`."""
-    places = module.__spec__.submodule_search_locations or ()
-    inside = (file for place in places for file in sorted(Path(place).rglob("*.py")))
-    return list(dict.fromkeys([Path(module.__file__), *inside]))
 
 
 def _load(name: str) -> list[Path]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -15,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO
 
-from tandem.processes import is_private
+from tandem.processes import is_private, read_own_mode
 from tandem.sweep.status import try_lock
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -80,11 +79,8 @@ def _free(seen: list[str], wanted: int, stack: ExitStack) -> dict[str, IO]:
 
 def _close_own(folder: Path) -> None:
     """Close a folder to others that this user made open, if nobody else could write to it."""
-    if not folder.exists():
-        return
-    found = folder.lstat()
-    own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-    if own and not found.st_mode & 0o022:
+    mode = read_own_mode(folder) if folder.exists() else None
+    if mode is not None and not mode & 0o022:
         folder.chmod(0o700)
 
 
