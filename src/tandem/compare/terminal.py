@@ -23,8 +23,9 @@ def split_options(
 ) -> tuple[list[str], Mapping[str, str]]:
     """Places and options. An argument without =, or one that exists as a path, is a place.
 
-    Raises ValueError for an option that is not `known`.
+    Raises ValueError for an option that is not `known`, and for a flag.
     """
+    refuse_flags(arguments, known)
     places = [text for text in arguments if "=" not in text or Path(text).exists()]
     options = dict(text.split("=", 1) for text in arguments if text not in places)
     for name in options:
@@ -33,6 +34,18 @@ def split_options(
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
             raise ValueError(f"unknown option {name!r}: {hint}")
     return places, options
+
+
+def refuse_flags(arguments: Sequence[str], known: Collection[str]) -> None:
+    """Raise ValueError for an argument with dashes that is no path, with the nearest option."""
+    spelled = {"help": "--help"} | {name: f"{name}=..." for name in known}
+    for text in arguments:
+        if text.startswith("-") and not Path(text).exists():
+            flag = text.partition("=")[0]
+            near = get_close_matches(flag.lstrip("-"), spelled, n=1)
+            listed = ", ".join(spelled.values())
+            hint = f"did you mean {spelled[near[0]]}?" if near else f"there are {listed}"
+            raise ValueError(f"unknown flag {flag!r}: {hint}")
 
 
 def show_comparison(found: Comparison) -> str:

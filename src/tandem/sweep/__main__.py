@@ -17,6 +17,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tandem.compare.terminal import refuse_flags
 from tandem.stop import end_when_told
 from tandem.sweep.status import read_plan
 from tandem.sweep.table import summarise
@@ -28,6 +29,7 @@ def main(arguments: Sequence[str]) -> None:
         print(__doc__, end="")
         return
     try:
+        refuse_flags(arguments, known=())
         if len(arguments) != 1:
             raise ValueError("give one folder: python -m tandem sweep runs/sweeps/latest")
         folder = Path(arguments[0])
