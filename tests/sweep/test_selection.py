@@ -15,7 +15,8 @@ from tandem.compare.selection import Candidate, Fresh, Selection
 from tandem.config import ConfigError, compose, trust
 from tandem.config.overrides import parse
 from tandem.config.resume import remember
-from tandem.launch.select import exit_code, list_confirming, main, select
+from tandem.launch.select import exit_code, list_confirming, main, parse_arguments, select
+from tandem.record.latest import point_latest
 from tandem.record.reading import runs
 from tandem.sweep import status
 from tandem.sweep.__main__ import main as show_sweep
@@ -394,6 +395,15 @@ def test_a_command_line_that_cannot_be_is_one_line(words, said, tmp_path, monkey
         main(words)
     assert ended.value.code == 2
     assert said in capsys.readouterr().err
+
+
+def test_the_link_to_the_last_sweep_is_the_sweep_that_it_points_to_now(tmp_path, monkeypatch):
+    """Or the fresh runs of two sweeps would share the names beside the link."""
+    monkeypatch.chdir(tmp_path)
+    place = tmp_path / "sweeps" / "first"
+    place.mkdir(parents=True)
+    point_latest(place, place.parent)
+    assert parse_arguments(["sweeps/latest"])[0] == parse_arguments([str(place)])[0] == place
 
 
 @pytest.mark.slow

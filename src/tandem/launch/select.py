@@ -35,6 +35,7 @@ from tandem.config.experiments import record_overrides
 from tandem.config.overrides import parse
 from tandem.config.plain import to_plain
 from tandem.config.resume import list_confirmed
+from tandem.record.latest import follow_link
 from tandem.record.reading import runs
 from tandem.stop import INTERRUPTED
 from tandem.sweep.best import choose, keep_choice, list_whole_runs
@@ -76,7 +77,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[Path, str | None, int]:
     seeds = options.get("seeds", str(SEEDS))
     if not seeds.isdecimal() or int(seeds) < 1:
         raise ValueError(f"seeds={seeds}: give a number of seeds, at least 1")
-    return Path(places[0]).absolute(), options.get("metric"), int(seeds)
+    return follow_link(Path(places[0])).absolute(), options.get("metric"), int(seeds)
 
 
 def list_confirming(arguments: Sequence[str]) -> list[str]:
