@@ -197,6 +197,19 @@ def test_help_is_a_page_of_forty_lines():
     assert groups <= {line.split("=")[0].strip() for line in lines}
 
 
+@pytest.mark.parametrize("choice", ["algorithm=mine", "algorithm=gpro", "algorithm/loss=pppo"])
+def test_help_refuses_a_choice_that_does_not_exist_as_composing_does(choice):
+    with pytest.raises(ConfigError) as refused:
+        compose([choice])
+    for topics in ([], ["all"], ["algorithm.loss"]):
+        with pytest.raises(ConfigError, match=f"^{re.escape(str(refused.value))}$"):
+            help_of([*topics, choice])
+
+
+def test_help_beside_choices_that_exist_is_the_usual_page():
+    assert help_of(["algorithm=dapo,rloo", "model=tiny_flow"]) == help_of([])  # also of a sweep
+
+
 def test_the_help_of_estimate_is_its_own(capsys):
     with pytest.raises(SystemExit):
         preflight(["train.py", "estimate=true", "--help"])

@@ -85,10 +85,7 @@ def _compose(given: Sequence[Override], compose: Compose, *, recorded: bool) -> 
         trust.believe(given)
     source = make_loader(load_plugins(_list_plugins(given), recorded=recorded))
     options = list_options(source)
-    choices = [part for part in given if is_choice(part, options)]
-    for choice in choices:
-        refuse_leaving_out(choice, source.repository.load_config("config"))
-        refuse_wrong_choice(choice, options)
+    choices = find_choices(given, source, options)
     with _reword_errors(choices):
         made = compose_choices(source, choices, compose)
     refuse_foreign_recipe(made, source, options)
@@ -109,6 +106,15 @@ def _compose(given: Sequence[Override], compose: Compose, *, recorded: bool) -> 
         }
         cfg.choices.dynamics = find_dynamics(made)
     return cfg
+
+
+def find_choices(given: Sequence[Override], source: Loader, menu: Menu) -> list[Override]:
+    """The choices among overrides. Raises ConfigError for a group or option that does not exist."""
+    choices = [part for part in given if is_choice(part, menu)]
+    for choice in choices:
+        refuse_leaving_out(choice, source.repository.load_config("config"))
+        refuse_wrong_choice(choice, menu)
+    return choices
 
 
 def compose_choices(

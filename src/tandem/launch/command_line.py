@@ -23,13 +23,14 @@ from tandem.config.composition import (
     compose_with_hydra,
     conf_folder,
     drop_hydra,
+    find_choices,
     import_plugins,
     make_loader,
 )
 from tandem.config.help import ESTIMATE, everything, list_plugin_options, page
 from tandem.config.names import ConfigError, unknown
 from tandem.config.options_in_use import list_options_in_use
-from tandem.config.overrides import parse, quote
+from tandem.config.overrides import list_options, parse, quote
 from tandem.config.plain import as_text
 from tandem.config.refusals import refusing
 from tandem.config.resume import check_files, configuration, find_resumed_run
@@ -123,10 +124,16 @@ def nothing_left(overrides: Sequence[str]) -> str | None:
 
 
 def help_of(words: Sequence[str]) -> str:
-    """The help page: an overview, everything, or the groups and keys named in the overrides."""
+    """The help page: an overview, everything, or the groups and keys named in the overrides.
+
+    Raises ConfigError for a choice in the overrides that does not exist.
+    """
     topics = [word for word in words if "=" not in word and not word.startswith("~")]
     overrides = [word for word in words if word not in topics]
-    conf, brought = conf_folder(), list_plugin_options(import_plugins(overrides))
+    folders = import_plugins(overrides)
+    conf, brought, source = conf_folder(), list_plugin_options(folders), make_loader(folders)
+    one_run = [part for part in parse(overrides) if not part.is_sweep_override()]
+    find_choices(one_run, source, list_options(source))
     if not topics:
         return ESTIMATE if "estimate=true" in overrides else page(conf, brought)
     if topics == ["all"]:
