@@ -62,7 +62,7 @@ REFUSED = {
     "algorithm.entropy.targt=0.3": "did you mean 'algorithm.entropy.target'?",
     "rollout.top_q=0.9": "did you mean 'rollout.top_p'?",
     "reward.exact_match.rang=[0,1]": "did you mean 'reward.exact_match.range'?",
-    "algorithm.critic.lr=1": "algorithm.critic is null; give it as a whole",
+    "algorithm.critic.lr=1": "unknown key 'algorithm.critic.lr': it comes with algorithm=ppo",
     "~rollout.engine": "rollout.engine is at its default already",
     "optimizer.epsilon=1": "unknown key 'optimizer.epsilon'",
 }

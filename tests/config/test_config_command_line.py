@@ -347,6 +347,22 @@ def test_help_of_a_key_of_another_option_names_the_options_that_have_it():
 
 
 @pytest.mark.parametrize(
+    ("key", "bringing"),
+    [
+        ("algorithm.ema.decay", "algorithm/ema=copied, linear or ramp"),  # of a group, null here
+        ("dynamics.schedule.train_steps", "dynamics/schedule=diffusers_default"),  # absent here
+        ("rollout.engine.page_size", "rollout=paged"),  # of a part within an option
+        ("rollout.engine.url", "rollout=sglang_server, vllm_colocated or vllm_server"),  # ??? there
+        ("algorithm.networks.fake.lr", "algorithm=dmd2, tdm or tdm_r1"),  # in terms of another key
+    ],
+)
+def test_help_of_a_key_of_a_part_that_is_not_chosen_names_the_choice(key, bringing):
+    with pytest.raises(ConfigError) as refused:
+        help_of([key])
+    assert str(refused.value) == f"unknown key '{key}': it comes with {bringing}"
+
+
+@pytest.mark.parametrize(
     ("asked", "starred"),
     [
         ("reward data=maze", "episode"),  # a choice of the dataset

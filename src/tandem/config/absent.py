@@ -96,3 +96,19 @@ def list_having(part: str, folder: Path) -> list[str]:
     files = sorted(folder.glob("[!_]*.yaml"))
     nodes = {path.stem: OmegaConf.to_container(OmegaConf.load(path)) for path in files}
     return [option for option, node in nodes.items() if node.get(part) is not None]
+
+
+def list_bringing(key: str, group: str, conf: Path) -> list[str]:
+    """The options of a group that have this key, dotted below the group, whatever its value."""
+    nodes = {name: option.node for (of, name), option in options().items() if of == group}
+    for path in (conf / group).glob("[!_]*.yaml"):
+        nodes[path.stem] = OmegaConf.to_container(OmegaConf.load(path))
+    return sorted(name for name, node in nodes.items() if _has(node, key.split(".")))
+
+
+def _has(node: object, path: Sequence[str]) -> bool:
+    for part in path:
+        if not isinstance(node, Mapping) or part not in node:
+            return False
+        node = node[part]
+    return True

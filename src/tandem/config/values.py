@@ -8,7 +8,7 @@ from dataclasses import replace
 from hydra.core.override_parser.types import Override, OverrideType
 from omegaconf import DictConfig, OmegaConf
 
-from tandem.config.absent import any_of, list_functions_having, list_having
+from tandem.config.absent import any_of, list_bringing, list_functions_having, list_having
 from tandem.config.arguments import is_open, list_left_out, list_left_out_keys
 from tandem.config.entries import is_entry, is_open_mapping
 from tandem.config.names import ALIASES, ConfigError, nearest, unknown
@@ -64,9 +64,10 @@ def refuse_unknown_key(override: Override, base: DictConfig, menu: Menu) -> None
             _refuse_unchosen(name, menu, keys)
             _refuse_part_alone(name, value, menu)
             keys += list_left_out_keys(base)
-            _refuse_part_of_nothing(name, base, keys)
             near = [k for k in keys if k.startswith("hydra.") == name.startswith("hydra.")]
             _refuse_part_of_others(name, menu, near)
+            _refuse_key_of_unchosen(name, base, menu)
+            _refuse_part_of_nothing(name, base, keys)
             if nearest(name, near) is None:
                 _refuse_key_of_other_functions(name, base, menu)
             raise ConfigError(unknown("key", name, near))
@@ -148,6 +149,19 @@ def _refuse_key_of_other_functions(key: str, base: DictConfig, menu: Menu) -> No
         raise ConfigError(
             f"unknown key {key!r}: it belongs to {group}={any_of(having)}, not to {chosen}"
         )
+
+
+def _refuse_key_of_unchosen(key: str, base: DictConfig, menu: Menu) -> None:
+    """Raise for a key of a part that is null or absent, with the options that bring the key."""
+    parent, _, rest = key.rpartition(".")
+    if parent and _node(base, parent) is not None:
+        return
+    while parent:
+        group = parent.replace(".", "/")
+        if group in menu and (having := list_bringing(rest, group, conf_folder())):
+            raise ConfigError(f"unknown key {key!r}: it comes with {group}={any_of(having)}")
+        parent, _, last = parent.rpartition(".")
+        rest = f"{last}.{rest}"
 
 
 def _refuse_part_of_nothing(key: str, base: DictConfig, keys: Sequence[str]) -> None:
