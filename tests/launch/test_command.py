@@ -58,6 +58,33 @@ def test_an_unknown_word_is_refused_with_the_nearest(capsys):
     assert capsys.readouterr().err == "tandem trian: no such command; did you mean train?\n"
 
 
+@pytest.mark.parametrize(
+    ("word", "needed"),
+    [
+        ("sample", "the following arguments are required: run, prompt; for example: "),
+        ("compare", "no runs: give run directories, or a folder that contains runs"),
+        ("sweep", "give one folder: python -m tandem sweep runs/sweeps/latest"),
+        ("select", "give the folder of one sweep: python -m tandem select runs/sweeps/latest"),
+        ("engines", "gpus is missing; give GPU numbers such as gpus=4-7, or gpus=cpu:2"),
+        ("serve", "reward is missing: choose one, for example reward=exact_match"),
+    ],
+)
+def test_a_command_without_what_it_needs_says_so_in_one_line_and_ends_with_2(word, needed, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([word])
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(needed)
+
+
+@pytest.mark.parametrize("word", COMMANDS)
+def test_help_is_no_error(word, capsys):
+    with suppress(SystemExit):
+        main([word, "--help"])
+    out, err = capsys.readouterr()
+    assert out and not err
+
+
 def test_the_version_is_that_of_the_package(capsys):
     main(["--version"])
     assert capsys.readouterr().out.startswith("Tandem 0.")

@@ -50,7 +50,7 @@ OPTIONS = (
 
 
 def main(arguments: Sequence[str]) -> None:
-    if not arguments or {"-h", "--help"} & {*arguments}:
+    if {"-h", "--help"} & {*arguments}:
         print(__doc__)
         return
     try:

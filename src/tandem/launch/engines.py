@@ -57,7 +57,7 @@ KEYS = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Start the requested servers, and supervise them until told to stop."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if not words or {"-h", "--help"} & set(words):
+    if {"-h", "--help"} & set(words):
         print(make_help(), end="")
         return
     with refusals(), refusing():

@@ -47,7 +47,7 @@ FAILED = 1
 
 
 def main(arguments: Sequence[str]) -> None:
-    if not arguments or {"-h", "--help"} & {*arguments}:
+    if {"-h", "--help"} & {*arguments}:
         print(__doc__)
         return
     try:
@@ -73,7 +73,7 @@ def exit_code(found: Selection, count: int) -> int:
 def parse_arguments(arguments: Sequence[str]) -> tuple[Path, str | None, int]:
     places, options = split_options(arguments, OPTIONS)
     if len(places) != 1:
-        raise ValueError("give the folder of one sweep")
+        raise ValueError("give the folder of one sweep: python -m tandem select runs/sweeps/latest")
     seeds = options.get("seeds", str(SEEDS))
     if not seeds.isdecimal() or int(seeds) < 1:
         raise ValueError(f"seeds={seeds}: give a number of seeds, at least 1")

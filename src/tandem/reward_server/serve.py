@@ -82,7 +82,7 @@ KEYS = {
 def main(arguments: Sequence[str] | None = None) -> None:
     """Serve the rewards of a command line until a signal stops the server."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if not words or {"-h", "--help"} & set(words):
+    if {"-h", "--help"} & set(words):
         print(make_help(), end="")
         return
     with refusals():
