@@ -95,6 +95,16 @@ def test_pictures_go_into_a_file_and_are_those_of_the_seed(painter, tmp_path, ca
     assert not torch.equal(first, longer)
 
 
+def test_pictures_without_a_file_of_their_own_replace_none(painter, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for number, name in enumerate(("sample.png", "sample-2.png", "sample-3.png")):
+        assert output_of(capsys, painter, "red circle", "--seed", number) == [name]
+    assert not torch.equal(load(tmp_path / "sample.png"), load(tmp_path / "sample-2.png"))
+    named = ("--seed", 2, "--out", "sample.png")  # a named file is the user's to replace
+    assert output_of(capsys, painter, "red circle", *named) == ["sample.png"]
+    assert torch.equal(load(tmp_path / "sample.png"), load(tmp_path / "sample-3.png"))
+
+
 def test_the_folder_of_the_pictures_is_made_or_refused_before_the_model_loads(
     painter, finished, tmp_path, capsys, monkeypatch
 ):

@@ -53,7 +53,7 @@ def answer(
     evaluation = check(cfg).evaluation
     if isinstance(evaluation, Pictures):
         with refusing():
-            check_place(given["out"].parent, key="--out")
+            check_place((given["out"] or Path()).parent, key="--out")
     policy = load_policy(run_dir, cfg)
     sampling = sampling_of(policy, evaluation, given)
     return ask(policy, prompt, n=given["n"], sampling=sampling, seed=given["seed"])

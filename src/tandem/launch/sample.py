@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
@@ -12,6 +13,7 @@ from tandem.config.refusals import refusals
 from tandem.stop import end_when_told
 
 Number = TypeVar("Number", int, float)
+OUT = Path("sample.png")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -23,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     with refusals():
         outputs, prompts = answer(given.run, given.overrides, given.prompt, vars(given))
-    print("\n".join(show(outputs, prompts, given.out)))
+    print("\n".join(show(outputs, prompts, given.out or _find_free(OUT))))
 
 
 def _refuse(message: str) -> NoReturn:
@@ -55,8 +57,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--out",
         type=_png,
-        default="sample.png",
-        help="PNG file for all pictures in one grid, small ones enlarged; default: %(default)s",
+        help="PNG file for all pictures in one grid, small ones enlarged; an existing one is "
+        f"replaced; default: {OUT}, or {OUT.stem}-2{OUT.suffix} and so on, which replaces none",
     )
     parser.add_argument("--chat", action="store_true", help="send the prompt as a user's message")
     parser.add_argument(
@@ -79,6 +81,12 @@ def _at_least_1(number: Number) -> Number:
     if not number >= 1:  # nan is not
         raise argparse.ArgumentTypeError(f"{number} is less than 1")
     return number
+
+
+def _find_free(file: Path) -> Path:
+    """The file itself, or the first numbered one beside it that does not exist."""
+    numbered = (file.with_stem(f"{file.stem}-{number}") for number in count(2))
+    return next(one for one in chain([file], numbered) if not one.exists())
 
 
 def _png(text: str) -> Path:
