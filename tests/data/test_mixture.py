@@ -1,6 +1,7 @@
 """Mixtures of datasets: how often each is drawn, and that each stays unchanged."""
 
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 
@@ -292,3 +293,30 @@ def test_a_yaml_mixes_options_by_name(tmp_path, monkeypatch):
     }
     assert len(data.demonstrations) == 5 * 20 + 5 * 9
     assert isinstance(data.curriculum(data.train, seed=0).streams[1], Curriculum)
+
+
+CHATS = "_target_:tandem.data.hub.hub,name:chats,split:{subset:null},seed:0"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            "columns:{prompt:turns},wording:{instruction:As JSON.}",
+            "data.of.talks.data.wording.instruction='As JSON.' does not apply to questions that "
+            "are chats, as those of chats; set data.of.talks.data.wording.instruction=null",
+        ),
+        (
+            "columns:{prompt:data.path}",
+            "data.of.talks.data.columns.prompt=data.path: chats has no such column, only ['turns']",
+        ),
+    ],
+)
+def test_an_error_names_the_key_within_the_mixture(tmp_path, monkeypatch, words, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "chats").mkdir()
+    row = {"turns": [{"role": "user", "content": "Hi"}]}
+    (tmp_path / "chats" / "train.jsonl").write_text(json.dumps(row) + "\n")
+    of = f"data.of={{talks:{{data:{{{CHATS},{words}}}}}}}"
+    with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
+        build(compose(["data=mixture", of]).data)
