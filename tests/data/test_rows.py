@@ -96,7 +96,6 @@ BAD = [
     (b'{"prompt": "caf\xe9"}', "not valid unicode"),
     (b'{"prompt": "\\ud800"}', "not valid unicode"),
     (b'\xff\xfe{\x00"\x00', "not valid unicode"),
-    (b'\xef\xbb\xbf{"prompt": "mark"}', "not JSON"),
     (b'{"prompt": "a", "score": NaN}', "NaN is not a valid JSON number"),
     (b'{"prompt": "a", "score": 1e999}', "1e999 is not a valid JSON number"),
     (b'{"prompt": "a", "prompt": "b"}', "a key is given twice"),
@@ -154,11 +153,12 @@ def test_the_same_id_twice_is_one_prompt(tmp_path):
     assert data.quarantine[0].reason == "the same id as row 1"
 
 
-def test_a_byte_order_mark_at_the_start_and_blank_lines_are_no_rows(tmp_path):
+def test_byte_order_marks_of_joined_files_and_blank_lines_are_no_rows(tmp_path):
     path = tmp_path / "rows.jsonl"
-    path.write_bytes(b'\xef\xbb\xbf{"prompt": "a"}\r\n\r\n   \n{"prompt": "b"}')
+    other = b'\xef\xbb\xbf{"prompt": "c"}\n'
+    path.write_bytes(b'\xef\xbb\xbf{"prompt": "a"}\r\n\r\n   \n{"prompt": "b"}\n' + other)
     data = load(str(path), held_out=0)
-    assert [prompt.text for prompt in data.train] == ["a", "b"]
+    assert [prompt.text for prompt in data.train] == ["a", "b", "c"]
     assert data.quarantine == ()
 
 

@@ -38,8 +38,8 @@ def nonblank_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 def read_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """All lines, numbered; of an overlong one the start."""
     for number, line in enumerate(iter(lambda: read_bounded(file), b""), start=1):
-        # Some editors mark UTF-8 so.
-        yield number, line.removeprefix(BOM_UTF8) if number == 1 else line
+        # Some editors mark the start of a UTF-8 file so, also of each of several that were joined.
+        yield number, line.removeprefix(BOM_UTF8)
 
 
 def read_bounded(file: BinaryIO) -> bytes:
