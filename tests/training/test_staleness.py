@@ -201,6 +201,10 @@ REFUSED = {
         "rollout.order=exact needs one version per row; set rollout.order=ready, or "
         "rollout.handover=null"
     ),
+    "rollout=vllm_server rollout.engine.url=http://127.0.0.1:1 rollout.handover=pinned": (
+        "rollout.handover=pinned keeps adapters of older versions, and the whole weights are "
+        "trained; set rollout.handover=null, or train an adapter by model.lora"
+    ),
     "rollout=sglang_server rollout.engine.url=http://127.0.0.1:1 rollout.order=ready": (
         "rollout.handover=in_flight, the default of rollout.order=ready: rollout=sglang_server "
         "does not support it; set rollout.handover=drain"
