@@ -312,7 +312,7 @@ def test_a_call_makes_all_its_attempts_before_it_counts(server):
 
 def test_a_probe_is_not_tried_again(server):
     breaker = Breaker(failures=1, pause=1e-6)
-    breaker.record_failure(breaker.admits())
+    breaker.record_failure(breaker.admits(), "down")
     assert type(fault_of(says("", 500), server, retries=QUICK, breaker=breaker)) is Unwell
     assert len(server.seen) == 1
 
@@ -337,9 +337,9 @@ def test_retries_bring_many_calls_at_a_time_over_a_short_outage(server):
 def test_calls_that_were_under_way_together_fail_once():
     breaker = Breaker(failures=2, pause=60)
     for admission in [breaker.admits() for _ in range(16)]:
-        breaker.record_failure(admission)
+        breaker.record_failure(admission, "down")
     assert not breaker.is_open
-    breaker.record_failure(breaker.admits())
+    breaker.record_failure(breaker.admits(), "down")
     assert breaker.is_open
     assert breaker.admits() is None
 
@@ -363,7 +363,7 @@ def test_a_rejected_request_is_nothing_against_the_endpoint(server):
 def test_of_many_threads_one_is_the_probe():
     now = [0.0]
     breaker = Breaker(failures=1, pause=10, clock=lambda: now[0])
-    breaker.record_failure(breaker.admits())
+    breaker.record_failure(breaker.admits(), "down")
     now[0] = 11.0
     admitted = []
     threads = [

@@ -305,6 +305,7 @@ def test_a_server_that_is_not_there_is_left_alone():
     make_environment(one, attempts=1).begin(plays)
     assert all("no connection ([Errno 111]" in play.lost for play in plays[:2])
     assert "skipped after 2 failures in a row" in plays[2].lost
+    assert plays[2].lost.endswith(f"; the last: {plays[1].lost.removeprefix(f'{url}: ')}")
 
 
 OPENENV = ["environment=openenv", "reward=episode", "~recipe"]

@@ -232,10 +232,10 @@ def test_an_ill_server_is_left_alone_and_taken_back_without_a_restart(server):
     server.behaviour = says("", 500)
     assert not rewards(OUTPUTS, prompts(5)).scored.any()
     assert len(server.seen) == 4  # of 5 batches with 2 attempts each
-    alone = "skipped after 2 failures in a row; retried every 30 s"
+    alone = "skipped after 2 failures in a row; retried every 30 s (reward.http.function.breaker)"
     assert {reason.partition("/score: ")[2]: n for reason, n in rewards.pop_faults().items()} == {
         "500 Internal Server Error, '\"\"'": 2,
-        f"{alone} (reward.http.function.breaker)": 3,
+        f"{alone}; the last: 500 Internal Server Error, '\"\"'": 3,
     }
     server.behaviour = lengths
     assert not rewards(OUTPUTS, prompts(5)).scored.any()

@@ -25,6 +25,7 @@ class Breaker:
     clock: Callable[[], float] = field(default=time.monotonic, repr=False)
     _in_a_row: int = field(default=0, init=False, repr=False)
     _counted: int = field(default=0, init=False, repr=False)  # failures in total
+    last: str = field(default="", init=False, repr=False)  # message of the failure counted last
     _next_probe: float = field(default=0.0, init=False, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
@@ -53,11 +54,12 @@ class Breaker:
         with self._lock:
             self._in_a_row = 0
 
-    def record_failure(self, admission: int) -> None:
-        """Count a failure, unless one was counted since this admission."""
+    def record_failure(self, admission: int, message: str) -> None:
+        """Count a failure with its message, unless one was counted since this admission."""
         with self._lock:
             if admission < self._counted:
                 return
+            self.last = message
             self._counted += 1
             self._in_a_row += 1
             self._next_probe = self.clock() + self.pause

@@ -161,9 +161,10 @@ def admit(breaker: Breaker, url: str, where: str) -> int:
     """
     admission = breaker.admits()
     if admission is None:
+        last = breaker.last.removeprefix(f"{url}: ")
         raise LeftAlone(
             f"{url}: skipped after {breaker.failures} failures in a row; retried every "
-            f"{breaker.pause:g} s ({where}.breaker)"
+            f"{breaker.pause:g} s ({where}.breaker); the last: {last}"
         )
     return admission
 
@@ -171,7 +172,7 @@ def admit(breaker: Breaker, url: str, where: str) -> int:
 def report(breaker: Breaker, error: RemoteError, admission: int) -> None:
     """Report a failed call to the breaker."""
     if error.ill:
-        breaker.record_failure(admission)
+        breaker.record_failure(admission, str(error))
     else:
         breaker.record_success()
 
