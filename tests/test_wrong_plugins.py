@@ -98,6 +98,26 @@ def test_metrics_of_a_loss_or_a_correction_are_records(plugin, word, value, faul
     assert said.startswith(f"measured at wrong.py:4 {fault}")
 
 
+TWICE = """
+import torch
+from tandem import register_sampling_strategy
+from tandem.types import take
+
+@register_sampling_strategy
+def twice(source, prompts):
+    rows = torch.arange(16).repeat(2)
+    return [take(one, rows) for one in source.sample(prompts)]
+"""
+
+
+def test_a_sampling_strategy_returns_no_row_twice(plugin):
+    said = words_of(plugin(TWICE), "algorithm/sampling_strategy=twice")
+    assert said == (
+        "sampling strategy twice at wrong.py:6 returned 32 rows to train on and took 16: row 16 "
+        "is row 0 again; return each row once"
+    )
+
+
 LOGGED = """
 from tandem import register_sampling_strategy
 

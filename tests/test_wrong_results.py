@@ -12,6 +12,7 @@ from transformers.modeling_outputs import CausalLMOutput
 
 from tandem.algorithm.truncation import CheckedStrategy
 from tandem.contracts.wrong_output import WrongOutput
+from tandem.experience import unmask
 from tandem.policies.engines.answer_checks import check_answers, check_values
 from tandem.policies.flow.embeddings import PromptEmbeddingCache
 from tandem.policies.flow.engine import check_pictures
@@ -21,12 +22,13 @@ from tandem.policies.language.chunked_head import with_logits
 from tandem.policies.language.pretrained import Pretrained
 from tandem.policies.language.records import Answers, Sampling
 from tandem.policies.weights import FULL
-from tandem.types import take
+from tandem.types import concat, take
 
 CPU = torch.device("cpu")
 ROWS = records.rollout(torch.ones(4, 3).bool(), torch.tensor([0, 0, 1, 1]))
 SCORES = records.scores(torch.ones(4))
 NONE = torch.arange(0)
+FIVE = torch.tensor([0, 1, 2, 3, 0])
 STRATEGIES = {
     "returned NoneType; return (rollout, scores)": None,
     "returned Scores, Rollout; return (rollout, scores)": (SCORES, ROWS),
@@ -45,15 +47,26 @@ def test_a_sampling_strategy_returns_rows_and_their_scores(fault):
         return STRATEGIES[fault]
 
     with pytest.raises(WrongOutput, match=r"^sampling strategy own at \S*results\.py:") as seen:
-        CheckedStrategy(own)(SimpleNamespace(taken=[1], metrics={}), {})
+        CheckedStrategy(own)(SimpleNamespace(taken=[1], metrics={}, samples=4), {})
     assert fault in str(seen.value)
 
 
 def test_rows_of_a_sampling_strategy_are_taken_from_its_source():
     own = CheckedStrategy(lambda source, prompts: (ROWS, SCORES))
-    assert own(SimpleNamespace(taken=[1], metrics={}), {}) == (ROWS, SCORES)
+    assert own(SimpleNamespace(taken=[1], metrics={}, samples=4), {}) == (ROWS, SCORES)
     with pytest.raises(WrongOutput, match=r"are not of its source; take them by source\.sample"):
-        own(SimpleNamespace(taken=[], metrics={}), {})
+        own(SimpleNamespace(taken=[], metrics={}, samples=0), {})
+
+
+def test_a_row_beside_is_no_repeated_row():
+    rows = replace(ROWS, key=torch.arange(4))
+    beside = concat([rows, unmask(take(rows, FIVE[-1:]))]), take(SCORES, FIVE)
+    own = CheckedStrategy(lambda source, prompts: beside)
+    source = SimpleNamespace(taken=[1], metrics={}, samples=4)
+    assert own(source, {}) == beside
+    repeated = take(rows, FIVE), take(SCORES, FIVE)
+    with pytest.raises(WrongOutput, match="returned 5 rows to train on and took 4: row 4 is row 0"):
+        CheckedStrategy(lambda source, prompts: repeated)(source, {})
 
 
 LENGTH = torch.tensor([2, 3, 1, 3])

@@ -17,8 +17,8 @@ from tandem.types import Rollout, Scores
 
 @dataclass(frozen=True)
 class Checked(Wrapper):
-    """A part whose results are checked; its facts are those of the part. The checks read shapes and
-    types alone, so they never wait for a GPU."""
+    """A part whose results are checked; its facts are those of the part. The checks read
+    shapes and types, which waits for no GPU, and values only if there are more rows than taken."""
 
     of: Callable
 
@@ -43,19 +43,38 @@ class CheckedStrategy(Checked):
     """A sampling strategy whose rows and names of metrics are checked."""
 
     def __call__(self, source: object, prompts: object) -> tuple[Rollout, Scores]:
-        """Its rows with their scores. Raises WrongOutput for rows that are not of the source, and
-        for metrics with names that `refuse_name` refuses."""
+        """Its rows with their scores. Raises WrongOutput for rows that are not of the source, for
+        more trained rows than it took, and for metrics with names that `refuse_name` refuses."""
         made = self.of(source, prompts)
         for name in source.metrics:
             refuse_name(str(name), self.of, known=())
         fault = _find_fault(made, (Rollout, Scores))
         if fault is None and not source.taken:
             fault = "returned rows that are not of its source; take them by source.sample(prompts)"
+        if fault is None:
+            fault = _find_repeat(made[0], source.samples)
         if fault is not None:
             raise WrongOutput(
                 f"sampling strategy {callable_name(self.of)} at {place_of(self.of)} {fault}"
             )
         return made
+
+
+def _find_repeat(rollout: Rollout, taken: int) -> str | None:
+    """The fault of rows that are trained more often than they were taken."""
+    if len(rollout.mask) <= taken:
+        return None
+    # A row that is not trained may stand beside those taken.
+    trained = rollout.mask.any(1).nonzero()[:, 0].tolist()
+    if len(trained) <= taken:
+        return None
+    drawn = rollout.outputs if rollout.key is None else rollout.key.tolist()
+    first: dict[object, int] = {}
+    again = next(row for row in trained if first.setdefault(drawn[row], row) != row)
+    return (
+        f"returned {len(trained)} rows to train on and took {taken}: row {again} is row "
+        f"{first[drawn[again]]} again; return each row once"
+    )
 
 
 def _find_fault(made: object, wanted: tuple[type, type]) -> str | None:
