@@ -139,3 +139,30 @@ def test_a_folder_of_engines_that_cannot_be_is_refused_before_anything_is_loaded
         preview(compose(words), tmp_path / "run", words)
     for_another_machine = compose([*words, "estimate=true"])
     check_folders(for_another_machine, check(for_another_machine), tmp_path / "run", "train")
+
+
+GUIDED = {
+    "tiny_flow": ("rollout.guidance_scale", "model.negative_prompt"),
+    "tiny_chain": ("rollout.picture.guidance_scale", "model.picture.negative_prompt"),
+}
+
+
+@pytest.mark.parametrize("model", GUIDED)
+def test_guidance_without_any_negative_prompt_is_refused_before_weights_are_loaded(model):
+    scale, negative = GUIDED[model]
+    words = [f"model={model}", f"{scale}=7", "dry_run=true"]
+    with pytest.raises(ConfigError) as refused:
+        read_inputs(compose(words))
+    assert f"which {scale} above 1 needs; set {negative} (it may be empty), or {scale}=1" in str(
+        refused.value
+    )
+    assert read_inputs(compose([*words, f"{negative}=''"])) is not None
+
+
+def test_one_row_with_a_negative_prompt_is_enough_for_guidance(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    rows = [{"prompt": "red circle", "negative_prompt": "blurred"}, {"prompt": "blue circle"}]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    words = ["model=tiny_flow", "data=jsonl", f"data.path={path}", f"data.eval_path={path}"]
+    guided = [*words, "reward=nearest_rendering", "rollout.guidance_scale=7", "warm_start=null"]
+    assert read_inputs(compose(guided)) is not None

@@ -48,6 +48,7 @@ def read_inputs(cfg: DictConfig) -> Data | None:
     check_split(data, algorithm, cfg)
     reading = {name for name, one in rewards.items() if "answer" in facts_of(one.function).reads}
     check_answers(data, reading, algorithm, cfg)
+    check_usable(data, algorithm, cfg)
     if not cfg.evaluate:
         check_sources(data, algorithm)
     return data
@@ -116,6 +117,17 @@ def check_answers(data: Data, reading: Set[str], algorithm: Algorithm, cfg: Dict
             f"reward={min(lacking[0])} reads the answer of a prompt, but {len(lacking)} of "
             f"{len(data.train)} prompts of data={cfg.choices.data} have none; {FIELDS}"
         )
+
+
+def check_usable(data: Data, algorithm: Algorithm, cfg: DictConfig) -> None:
+    """Raise ConfigError if the model, not yet loaded, would refuse every row to train on."""
+    source, request = training_split(algorithm.needs), algorithm.request(build(cfg.rollout))
+    with refusing():
+        passes = build(cfg.evaluation).passes(request.sampling, full=False)
+        samplings = [one.sampling for one in passes]
+        reason = build(cfg.model).refuse_all(data.splits[source], request, samplings)
+    if reason is not None:
+        raise ConfigError(f"data={cfg.choices.data}: every row of {source} {reason}")
 
 
 def check_sources(data: Data, algorithm: Algorithm) -> None:

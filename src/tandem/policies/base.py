@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from tandem import distributed
 from tandem.policies.lagged import LaggedWeights
 from tandem.policies.weights import copy_into
-from tandem.types import Evidence, Rollout, take
+from tandem.types import Evidence, Prompt, Rollout, take
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from tandem.policies.engines.weight_sync import WeightSync
+    from tandem.policies.request import Request
 
 UNKNOWN, DIFFERENT, REUSED = -1, 0, 1
 FEW = 16  # rows on which sampler and trainer are compared
@@ -67,6 +68,13 @@ class Policy(nn.Module, ABC):
     def suspicion(self) -> str:
         """Likely causes of a disagreement between sampler and trainer."""
         return f"usual causes, in this order: {self.disagrees_by}"
+
+    def refuse_all(
+        self, prompts: Sequence[Prompt], request: Request, samplings: Sequence[object]
+    ) -> str | None:
+        """The reason to refuse every one of the prompts that is known before weights are loaded;
+        None: there is none. `samplings`: those of evaluation."""
+        return None
 
     def ready(self) -> None:
         """Prepare for sampling: all ranks are about to sample with the newest weights."""

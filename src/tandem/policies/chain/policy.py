@@ -10,7 +10,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from tandem import rng
-from tandem.policies.chain.keys import admit_in_segment, keys_of
+from tandem.policies.chain.keys import admit_in_segment, in_segment, keys_of
 from tandem.policies.chain.pair import PairedPolicy
 from tandem.policies.chain.records import (
     ChainSampling,
@@ -177,6 +177,17 @@ class ChainPolicy(PairedPolicy):
         """Tokens that the forward passes of both read, [B] int64."""
         parts = part(rollout)
         return sum(policy.row_cost(parts[name]) for name, policy in self.parts.items())
+
+    def refuse_all(
+        self, prompts: Sequence[Prompt], request: Request, samplings: Sequence[ChainSampling]
+    ) -> str | None:
+        """The reason of the first model that refuses every prompt, with its keys."""
+        for name, policy in self.parts.items():
+            own = [one.segments[name] for one in samplings]
+            reason = policy.refuse_all(prompts, self.request_of(name, request), own)
+            if reason is not None:
+                return in_segment(name, reason)
+        return None
 
     def admit(
         self, prompts: Sequence[Prompt], samplings: Sequence[ChainSampling] = ()

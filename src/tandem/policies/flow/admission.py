@@ -65,16 +65,33 @@ def refuse_unwritten(
     shows, looks = len(prompt.images), library.adapter.images
     if shows != looks:
         return f"has {shows} input images, but the model takes {looks}; list them as `images`"
+    if (reason := refuse_unguided(prompt, library, guided_by=guided_by)) is not None:
+        return reason
     if guided_by is not None:
         negative = library.negative_of(prompt)
-        if negative is None:
-            return (
-                f"has no negative_prompt, which {guided_by} above 1 needs; set "
-                f"model.negative_prompt (it may be empty), or {guided_by}=1"
-            )
         if (reason := library.adapter.refuse(negative.text)) is not None:
             return reason
     return refuse_size(prompt, library.adapter)
+
+
+def refuse_unguided(
+    prompt: Prompt, library: PromptEmbeddingCache, *, guided_by: str | None
+) -> str | None:
+    """The reason to refuse a prompt that guidance cannot use, known before weights are loaded."""
+    if guided_by is None or library.negative_of(prompt) is not None:
+        return None
+    return (
+        f"has no negative_prompt, which {guided_by} above 1 needs; set "
+        f"model.negative_prompt (it may be empty), or {guided_by}=1"
+    )
+
+
+def refuse_all_unguided(
+    prompts: Sequence[Prompt], library: PromptEmbeddingCache, *, guided_by: str | None
+) -> str | None:
+    """The reason of `refuse_unguided` if it refuses every prompt; None: it accepts some."""
+    reasons = [refuse_unguided(prompt, library, guided_by=guided_by) for prompt in prompts]
+    return reasons[0] if reasons and all(reasons) else None
 
 
 def refuse_picture(prompt: Prompt, adapter: Adapter) -> str | None:

@@ -111,9 +111,8 @@ class PicturePolicy(Policy):
         *,
         written: bool = True,
     ) -> Admission:
-        """The prompts that work with the policy's own sampling and with these, and the others with
-        the reason; those that stay are now encoded. `written`: they have their texts, which a chain
-        writes later."""
+        """The prompts that work with the policy's own sampling and with these, now encoded, and the
+        others with the reason. `written`: they have their texts, which a chain writes later."""
         for sampling in samplings:
             admission.check_schedule(self.adapter, sampling)  # raises if unsupported
         admission.warn_of_evaluation(self.adapter, self.sampling, samplings, path=self.path)
@@ -127,6 +126,13 @@ class PicturePolicy(Policy):
             inputs = self.library.inputs(kept, guided=setting is not None)
             self.library.prepare(inputs, self.device)
         return kept, dropped
+
+    def refuse_all(
+        self, prompts: Sequence[Prompt], request: Request, samplings: Sequence[FlowSampling]
+    ) -> str | None:
+        """The reason if guidance needs a negative prompt and no prompt has one."""
+        setting = admission.guidance_setting(request.sampling, samplings, request.timesteps)
+        return admission.refuse_all_unguided(prompts, self.library, guided_by=setting)
 
     def admit_answered(self, examples: Sequence[Prompt]) -> Admission:
         """The demonstrations with a picture of the right size, and the others with the reason."""
