@@ -314,6 +314,16 @@ WRONG = {
     "model=tiny_chain rollout.picture.guidance_scale=0.5": (
         "rollout.picture.guidance_scale=0.5: must be at least 1"
     ),
+    # Each part of a chain writes its messages as if it were alone.
+    "model=tiny_chain rollout.text.temperature=-1": (
+        "rollout.text.temperature is -1.0; it must be 0 (greedy) or more"
+    ),
+    "model=tiny_chain +model.picture.decoding=tiled": (
+        "model.picture.decoding=tiled: TinyFlow has no VAE; leave it batched"
+    ),
+    "model=qwen3_writes_sd3_5 data.path=prompts.txt +model.picture.adapter.images=3": (
+        "model.picture.adapter.images=3: this family accepts 0 to 0 input images per prompt"
+    ),
     "model=tiny_chain rollout.picture.max_rows=0": "rollout.picture.max_rows=0: must be at least 1",
     "model=tiny_chain "
     "rollout.picture.solver={_target_:tandem.policies.flow.solvers.unipc,_partial_:true}": (

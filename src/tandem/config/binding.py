@@ -44,6 +44,7 @@ class Call:
     target: Callable
     arguments: Mapping[str, Any]
     partial: bool
+    where: str  # its key
 
 
 def bind(node: Mapping[str, Any], where: str) -> Call:
@@ -77,15 +78,14 @@ def bind_call(target: Callable, given: Mapping[str, Any], where: str, *, partial
         for name, value in given.items()
     }
     _refuse_falling(target, arguments, where)
-    return Call(target, arguments, partial)
+    return Call(target, arguments, partial, where)
 
 
 def _refuse_falling(target: Callable, arguments: Mapping[str, Any], where: str) -> None:
     """Raise for pairs of numbers whose first is not below the second."""
     numbers = defaults_of(target) | dict(arguments)
     for low, high in facts_of(target).rising:
-        ends = numbers[low], numbers[high]
-        if not ends[0] < ends[1]:
+        if not numbers[low] < numbers[high]:
             shown = " ".join(f"{_key(where, n)}={numbers[n]}" for n in (low, high))
             raise ConfigError(f"{shown}: the first must be below the second")
 
