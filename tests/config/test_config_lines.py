@@ -310,6 +310,9 @@ WRONG = {
     # The evaluation repeats these values, and the message names the key that sets them.
     "model=tiny_flow rollout.steps=2.5": "rollout.steps: expected int, got 2.5",
     "model=tiny_flow rollout.steps=-3": "rollout.steps=-3: must be at least 1",
+    "model=tiny_flow algorithm=flow_grpo rollout.steps=0": "rollout.steps=0: must be at least 1",
+    "model=tiny_flow algorithm=flow_grpo rollout.steps=-1": "rollout.steps=-1: must be at least 1",
+    "model=tiny_chain rollout.picture.steps=0": "rollout.picture.steps=0: must be at least 1",
     "model=tiny_flow rollout.max_rows=0": "rollout.max_rows=0: must be at least 1",
     "model=tiny_chain rollout.picture.guidance_scale=0.5": (
         "rollout.picture.guidance_scale=0.5: must be at least 1"
