@@ -5,7 +5,10 @@ import pytest
 from written_runs import wordy, write_run
 
 from tandem.compare.learning_curves import align_curves, draw_mean, thin
+from tandem.compare.scores import bounds_of, score_variant
+from tandem.compare.statistics.intervals import ANY
 from tandem.record.reading.runs import read
+from tandem.record.reading.variants import group_runs
 
 
 def of(tmp_path, *curves, **common):
@@ -29,7 +32,7 @@ def test_on_another_axis_each_seed_is_where_it_was_and_the_mean_is_between_them(
     runs = [read(tmp_path / name) for name in "01"]
     found = align_curves(runs, "eval/accuracy", "tokens")
     assert found.x.tolist() == [[0, 640, 1280], [0, 6400, 12800]]
-    x, mean, _, _ = zip(*draw_mean(found), strict=True)
+    x, mean, _, _ = zip(*draw_mean(found, ANY), strict=True)
     assert x == (0, 3520, 7040) and mean == pytest.approx((0, 0.4, 0.6))
     assert align_curves(runs, "eval/accuracy", "gpu_seconds") is None
 
@@ -73,10 +76,21 @@ def test_runs_evaluated_at_other_iterations_meet_where_both_were(tmp_path):
 
 def test_the_mean_line_is_the_mean_and_its_interval_at_every_point(tmp_path):
     curves = of(tmp_path, [0.0, 0.4], [0.2, 0.8], [0.1, 0.6])
-    found = draw_mean(align_curves(curves, "eval/accuracy"))
+    found = draw_mean(align_curves(curves, "eval/accuracy"), ANY)
     assert [point[1] for point in found] == pytest.approx([0.1, 0.6])
     half = 4.302653 * np.std([0.4, 0.6, 0.8], ddof=1) / np.sqrt(3)
     assert found[1][3] - 0.6 == pytest.approx(half, rel=1e-4)
+
+
+def test_the_interval_of_a_share_stays_between_0_and_1(tmp_path):
+    runs = of(tmp_path, [0.0, 1.0], [0.0, 1.0], [0.1, 0.8])
+    found = score_variant(*group_runs(runs), "eval/accuracy").estimate
+    assert found.high == 1 and 0 < found.low < found.mean < 1
+    curves = align_curves(runs, "eval/accuracy")
+    (*_, low, _), (*_, high) = draw_mean(curves, bounds_of("eval/accuracy"))
+    assert (low, high) == (0, 1)
+    (*_, low, _), (*_, high) = draw_mean(curves, bounds_of("eval/reward"))  # it may be any number
+    assert low < 0 and high > 1
 
 
 def test_long_curves_are_thinned_to_their_ends():

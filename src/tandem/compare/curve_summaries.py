@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tandem.compare.learning_curves import AlignedCurves, align_curves
-from tandem.compare.scores import Scored, is_score, is_share
+from tandem.compare.scores import Scored, bounds_of, is_score, is_share
 from tandem.compare.statistics.curves import (
     Reaching,
     Saturation,
@@ -23,8 +22,6 @@ from tandem.compare.statistics.curves import (
 from tandem.compare.statistics.intervals import Estimate, estimate
 from tandem.compare.texts import format_number
 from tandem.record.reading.runs import Run
-
-SHARE, ANY = (0.0, 1.0), (-math.inf, math.inf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +67,12 @@ def summarise_curves(
     """The summaries of the variants of one task."""
     curves = [align_curves(one.variant.runs, metric, axis) for one in ordered]
     end = _find_end(ordered, curves)
-    at, within = choose_threshold(ordered, metric, asked), SHARE if is_share(metric) else ANY
+    at, within = choose_threshold(ordered, metric, asked), bounds_of(metric)
     return [
         CurveSummary(
             name=one.variant.name,
             threshold=at,
-            area=_estimate_area(found, end),
+            area=_estimate_area(found, end, within),
             reaching=_estimate_reaching(one.variant.runs, metric, axis, at),
             fit=_fit_curve(found, within),
         )
@@ -97,10 +94,13 @@ def _find_end(variants: Sequence[Scored], curves: Sequence[AlignedCurves | None]
     return min(ends)[1] if ends else 0.0
 
 
-def _estimate_area(curves: AlignedCurves | None, end: float) -> Estimate | None:
+def _estimate_area(
+    curves: AlignedCurves | None, end: float, within: tuple[float, float]
+) -> Estimate | None:
     if curves is None:
         return None
-    return estimate([area(*cut(x, y, end)) for x, y in zip(curves.x, curves.y, strict=True)])
+    heights = [area(*cut(x, y, end)) for x, y in zip(curves.x, curves.y, strict=True)]
+    return estimate(heights, within)
 
 
 def _estimate_reaching(

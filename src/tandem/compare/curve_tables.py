@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tandem.compare.curve_summaries import CurveSummary, summarise_curves
-from tandem.compare.scores import Scored, rank
+from tandem.compare.scores import Scored, bounds_of, rank
 from tandem.compare.statistics.curves import FEWEST_FOR_MEDIAN, Saturation, Unfit
 from tandem.compare.statistics.intervals import estimate
 from tandem.compare.table import Table
@@ -119,11 +119,13 @@ def table_tries(variants: Sequence[Scored]) -> Table | None:
 
 
 def _row_tries(one: Scored, k: int) -> tuple[str, ...] | None:
-    curves = [run.curve(f"eval/pass@{k}").y for run in one.variant.runs]
+    metric = f"eval/pass@{k}"
+    curves = [run.curve(metric).y for run in one.variant.runs]
     ends = np.array([(y[0], y[-1]) for y in curves if len(y)])
     if not len(ends):
         return None
-    found = [estimate(x) for x in (*ends.T, ends[:, 1] - ends[:, 0])]
+    of_ends = [estimate(x, bounds_of(metric)) for x in ends.T]
+    found = [*of_ends, estimate(ends[:, 1] - ends[:, 0])]
     cells = [
         cell for e in found for cell in (format_number(e.mean), format_interval(e.low, e.high))
     ]

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tandem.compare.learning_curves import align_curves, thin
-from tandem.compare.scores import is_share
+from tandem.compare.scores import bounds_of
 from tandem.compare.statistics.curves import Band, prediction_band
 from tandem.compare.statistics.intervals import LEVEL
 from tandem.record import durable
@@ -118,7 +118,7 @@ def describe_variant(one: Variant, metric: str) -> dict[str, object]:
 
 def make_band(x: NDArray, y: NDArray, metric: str) -> Band:
     """The band, clipped to [0, 1] for a share, which changes no verdict."""
-    ends = (0.0, 1.0) if is_share(metric) else (-math.inf, math.inf)
+    ends = bounds_of(metric)
     found = prediction_band(x, y)
     none = np.full(len(x), np.nan)
     low, high = (none, none) if found is None else (found.low, found.high)

@@ -90,8 +90,10 @@ def thin(grid: Sequence[int], most: int = MOST_POINTS) -> list[int]:
     return [grid[i] for i in chosen]
 
 
-def draw_mean(curves: AlignedCurves) -> list[tuple[float, float, float | None, float | None]]:
-    """(x, mean, low, high) at every point: Student's interval over seeds."""
-    found = [estimate(column) for column in curves.y.T]
+def draw_mean(
+    curves: AlignedCurves, within: tuple[float, float]
+) -> list[tuple[float, float, float | None, float | None]]:
+    """(x, mean, low, high) at every point: Student's interval over seeds, within these bounds."""
+    found = [estimate(column, within) for column in curves.y.T]
     places = curves.middle.tolist()
     return [(x, e.mean, e.low, e.high) for x, e in zip(places, found, strict=True)]

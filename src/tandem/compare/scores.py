@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tandem.compare.statistics.intervals import Estimate, estimate
+from tandem.compare.statistics.intervals import ANY, Estimate, estimate
 from tandem.record.reading.states import State
 from tandem.record.reading.variants import Variant
 
@@ -58,7 +58,7 @@ def score_variant(variant: Variant, metric: str) -> Scored:
         variant=variant,
         scores=scores,
         without=[seed for seed, score in known.items() if score is None],
-        estimate=estimate(scores),
+        estimate=estimate(scores, bounds_of(metric)),
     )
 
 
@@ -80,3 +80,8 @@ def is_of_evaluation(metric: str) -> bool:
 def is_share(metric: str) -> bool:
     """Whether the metric lies between 0 and 1 and higher is better."""
     return SHARE.fullmatch(metric) is not None
+
+
+def bounds_of(metric: str) -> tuple[float, float]:
+    """The known bounds of the metric: 0 and 1 for a share."""
+    return (0.0, 1.0) if is_share(metric) else ANY

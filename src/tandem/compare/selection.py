@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from tandem.compare.scores import Scored, is_score, score_variant
+from tandem.compare.scores import Scored, bounds_of, is_score, score_variant
 from tandem.compare.statistics.intervals import estimate
 from tandem.compare.table import Table
 from tandem.compare.texts import format_interval, format_number
@@ -146,17 +146,17 @@ def table(found: Selection) -> Table:
         columns=("score", "n", "mean", "95 %"),
         rows=[
             (f"{found.metric} when chosen", *chosen),
-            (f"{found.metric} of fresh seeds", *_row(on_eval)),
-            (f"{test} of fresh seeds", *_row(on_test)),
+            (f"{found.metric} of fresh seeds", *_row(on_eval, found.metric)),
+            (f"{test} of fresh seeds", *_row(on_test, test)),
         ],
         notes=[note for note in _notes(found) if note],
     )
 
 
-def _row(scores: Sequence[float]) -> tuple[str, str, str]:
+def _row(scores: Sequence[float], metric: str) -> tuple[str, str, str]:
     if not scores:
         return "0", "-", "-"
-    found = estimate(scores)
+    found = estimate(scores, bounds_of(metric))
     return str(found.n), format_number(found.mean), format_interval(found.low, found.high)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from tandem.compare.comparison import Comparison
 from tandem.compare.learning_curves import align_curves, draw_mean
 from tandem.compare.pairs import choose_pairs
-from tandem.compare.scores import rank
+from tandem.compare.scores import bounds_of, rank
 from tandem.record.fonts import boxes_for_missing_letters
 from tandem.record.foreign import plain
 
@@ -79,8 +79,9 @@ def _draw_curves(axes: Axes, found: Comparison) -> list[str]:
         own = choose_style(place)
         for x, seed, lived in zip(curves.x, curves.y, curves.lived, strict=True) if few else ():
             axes.plot(x[lived], seed[lived], alpha=0.3, linewidth=0.6, **own)
+        points = draw_mean(curves, bounds_of(found.metric))
         # Without an interval low and high are None, which becomes NaN and leaves a gap.
-        x, mean, low, high = np.array(draw_mean(curves), dtype=np.float64).T
+        x, mean, low, high = np.array(points, dtype=np.float64).T
         axes.plot(x, mean, linewidth=1.6, label=_label(one.variant.name, len(curves.y)), **own)
         axes.fill_between(x, low, high, alpha=0.15, color=own["color"], linewidth=0)
     axes.set(xlabel=found.axis.replace("_", " "), ylabel=_literal(found.metric))

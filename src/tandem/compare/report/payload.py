@@ -15,7 +15,7 @@ from tandem.compare.learning_curves import AlignedCurves, align_curves, draw_mea
 from tandem.compare.multitask import TaskAggregate
 from tandem.compare.pairs import CAVEAT, SMALL, Pair, choose_pairs, order_by_claim
 from tandem.compare.report.gallery import make_gallery
-from tandem.compare.scores import Scored, rank
+from tandem.compare.scores import Scored, bounds_of, rank
 from tandem.evaluation.reward_hacking import metric_of
 from tandem.record.reading.provenance import provenance
 from tandem.record.reading.runs import AXES, Run
@@ -120,7 +120,7 @@ def describe_curves(
     curves = align_curves(runs, metric)
     if curves is None:
         return None
-    _, mean, low, high = zip(*draw_mean(curves), strict=True)
+    _, mean, low, high = zip(*draw_mean(curves, bounds_of(metric)), strict=True)
     along = {axis: match_runs(curves, align_curves(runs, metric, axis)) for axis in axes}
     rows = zip(curves.runs, curves.y, curves.lived, strict=True)
     return {

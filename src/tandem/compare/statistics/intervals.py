@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
+ANY = (-math.inf, math.inf)  # bounds of a score that may be any number
 LEVEL = 0.95  # of all intervals, unless several claims share it
 POWER = 0.8
 FEWEST = 3  # seeds: an interval from two extends 12.7 standard errors each way
@@ -60,14 +61,16 @@ class Difference:
         return float(2 * special.stdtr(self.df, -abs(self.mean) / self.error))
 
 
-def estimate(scores: ArrayLike) -> Estimate:
-    """mean ± t(n - 1) s / sqrt(n), Student's interval, from three seeds on."""
+def estimate(scores: ArrayLike, within: tuple[float, float] = ANY) -> Estimate:
+    """mean ± t(n - 1) s / sqrt(n), Student's interval, from three seeds on; clipped to `within`,
+    the known bounds of a score, beyond which no mean lies."""
     x = np.asarray(scores, dtype=np.float64)
     mean, spread = float(x.mean()), math.sqrt(variance(x)) if len(x) > 1 else 0.0
     if len(x) < FEWEST or is_rounding(spread, x):
         return Estimate(mean=mean, low=None, high=None, n=len(x))
     half = quantile(LEVEL, len(x) - 1) * spread / math.sqrt(len(x))
-    return Estimate(mean=mean, low=mean - half, high=mean + half, n=len(x))
+    low, high = np.clip([mean - half, mean + half], *within).tolist()
+    return Estimate(mean=mean, low=low, high=high, n=len(x))
 
 
 def welch(a: ArrayLike, b: ArrayLike) -> Difference:
