@@ -94,3 +94,17 @@ def test_a_demonstration_is_left_out_by_the_length_of_its_answer(folders):
     policy = load(others=folders["less"])
     with pytest.raises(ConfigError, match="can use none"):  # samples of the longest answers too
         admit(policy, data, "demonstrations", gives={"samples"})
+
+
+@pytest.mark.parametrize("side", ["chosen", "rejected"])
+def test_a_pair_that_its_teacher_cannot_read_with_both_answers_is_left_out(folders, side):
+    pairs = ask(SHORT, SHORT, chosen="ab", rejected="ba")
+    pairs = (pairs[0], replace(pairs[1], id=1, **{side: "abcdefghij"}))
+    data = Data(train=pairs, pairs=pairs, eval=(), asks_again=True)
+    got = admit(load(others=folders["just"]), data, "pairs")
+    assert got.pairs == pairs[:1]
+    (row,) = got.quarantine
+    assert (row.id, row.reason) == (
+        1,
+        "has 3 tokens and up to 11 in its answer; its teacher reads 11",
+    )

@@ -83,17 +83,19 @@ def admit_taught(
     policy: Policy, prompts: Sequence[Prompt], source: str, gives: Set[str]
 ) -> Admission:
     """The prompts that their teacher can read with an answer, and the others with a reason: with
-    the longest answer that may be sampled, or with that of a demonstration."""
+    the longest answer that may be sampled, with that of a demonstration, or with both of a pair."""
     teachers = policy.teachers if isinstance(policy, TokenPolicy) else None
-    if teachers is None or teachers.positions is None or source == "pairs":
+    if teachers is None or teachers.positions is None:
         return [*prompts], []
     if policy.positions is not None and policy.positions <= teachers.positions:
         return [*prompts], []  # a teacher reads whatever the policy can
     new = policy.sampling.max_new_tokens if source == "train" or "samples" in gives else 0
     said = [new] * len(prompts)
-    if source == "demonstrations":
-        shown = policy.chat.encode_answers([prompt.shown_answer or "" for prompt in prompts])
-        said = [max(new, len(ids)) for ids in shown]
+    if source in ADMIT:
+        answered = ((p.sides if source == "pairs" else (p,)) for p in prompts)
+        for examples in zip(*answered, strict=True):
+            ids = policy.chat.encode_answers([one.shown_answer or "" for one in examples])
+            said = [max(most, len(own)) for most, own in zip(said, ids, strict=True)]
     asked = [len(ids) for ids in policy.chat.encode(prompts)]
     rows = zip(asked, said, teachers.room_of(prompts), strict=True)
     return split_refused(prompts, [_explain_long(*row, new) for row in rows])
