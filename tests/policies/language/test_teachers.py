@@ -6,7 +6,9 @@ from functools import partial
 import pytest
 import torch
 from small_language import NOTHING, questions, small
+from torch import distributed
 from torch.testing import assert_close
+from two_ranks import on_both
 
 from tandem.policies.language.chat import Chat, ChatOptions
 from tandem.policies.language.policy import LanguagePolicy, Sampling
@@ -155,6 +157,27 @@ def test_a_teacher_that_reads_too_little_ends_the_run(tmp_path):
     policy = taught(others=write(tmp_path, 1, max_positions=12))
     with pytest.raises(Stop, match=r"the teacher of others reads at most 12 tokens, but a"):
         policy.complete(sample_rows(policy), NEEDS)
+
+
+def complete_long_row_of_second(folder, needs):
+    """What ends the run of this rank, and whether a checkpoint can be saved; None: it goes on."""
+    policy = taught(needs, teachers=TokenTeachers(folders={"others": folder}))
+    word = "bjihgfedca" if distributed.get_rank() else "a"
+    rollout = sample_rows(policy, questions((word,)))
+    try:
+        policy.complete(rollout, needs)
+    except Stop as stop:
+        return str(stop), stop.together
+    return None
+
+
+@pytest.mark.parametrize("needs", [NEEDS, frozenset({"divergence"})], ids=["logp", "divergence"])
+def test_a_row_too_long_for_its_teacher_ends_the_run_on_all_ranks(tmp_path, needs):
+    folder = write(tmp_path, 1, max_positions=12)
+    first, second = on_both(partial(complete_long_row_of_second, folder, needs))
+    assert first == second
+    assert "the teacher of others reads at most 12 tokens, but a row has 1" in first[0]
+    assert first[1]
 
 
 def test_a_teacher_may_read_less_than_the_rows_of_another_source(tmp_path):

@@ -9,6 +9,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from tandem import distributed
 from tandem.losses.divergence import StateDivergence
 from tandem.policies.language.average import WeightAverage
 from tandem.policies.language.compared import Compared, HiddenStates, LikeliestTokens
@@ -54,6 +55,15 @@ class LoadedTokenTeachers:
                 found[place] = self.room.get(source)
         return found
 
+    def check_room(self, rollout: Rollout) -> None:
+        """Raise Stop on all ranks, which call this together, if a row of one of them is too long
+        for its teacher."""
+        if self.positions is None:
+            return
+        found = distributed.all_gather_object([*self._explain_long(rollout)])
+        if found:
+            raise Stop(found[0], page="docs/distillation.md", together=True)
+
     def logp(self, rollout: Rollout) -> Tensor:
         """Log-probabilities of the tokens under each row's teacher, [B, T] nats; 0 outside the mask
         and in rows that it does not judge."""
@@ -63,7 +73,7 @@ class LoadedTokenTeachers:
             if source in self.served:
                 said = self.served[source].judge(sample, mask)[0]
             else:
-                said = self.scorers[source].in_parts(sample, mask).logp
+                said = self._move_scorer(source, mask.device).in_parts(sample, mask).logp
             found = found.to(said.dtype).index_copy(0, rows, said)
         return found
 
@@ -94,36 +104,38 @@ class LoadedTokenTeachers:
         if source in self.served:
             likeliest = rollout.sample.likeliest[rows, : mask.shape[1]]
             return LikeliestTokens(states=likeliest[mask], **own)
-        scorer = self.scorers[source]
+        scorer = self._move_scorer(source, mask.device)
         states = scorer.states(take(sample_of(rollout), rows), mask)
         return HiddenStates(states=states, head=scorer.head, **own)
 
+    def _move_scorer(self, source: str, device: torch.device) -> TokenLogProbComputer:
+        """The local teacher of a source, on the device of the rows."""
+        move(self.scorers[source].model, device)
+        return self.scorers[source]
+
     def _rows_by_source(self, rollout: Rollout) -> Iterator[tuple[str, Tensor]]:
-        """Each source whose teacher judges a step, moved to the rows' device if it is local, and
-        its rows, [n] int64."""
+        """Each source whose teacher judges a step, and its rows, [n] int64."""
         judged = taught_steps(rollout).any(1)
         for source, places in rows_by_teacher(rollout.prompts, {*self.scorers, *self.served}):
             rows = torch.tensor(places, device=judged.device)
             rows = rows[judged[rows]]
             if len(rows):
-                self._check_room(source, rollout, rows)
-                if source in self.scorers:
-                    move(self.scorers[source].model, judged.device)
                 yield source, rows
 
-    def _check_room(self, source: str, rollout: Rollout, rows: Tensor) -> None:
-        most, sample = self.room.get(source), sample_of(rollout)
-        if most is None or sample.tokens.shape[1] <= most:  # known without waiting for a GPU
+    def _explain_long(self, rollout: Rollout) -> Iterator[str]:
+        """Why the run cannot go on, for each source of which a row is too long for its teacher."""
+        sample = sample_of(rollout)
+        if sample.tokens.shape[1] <= self.positions:  # known without waiting for a GPU
             return
-        longest = longest_context(take(sample, rows), rollout.mask[rows])
-        if longest > most:
-            larger = "resume with a larger --max-model-len of its server, or "
-            raise Stop(
-                f"algorithm.teachers.folders: the teacher of {source} reads at most {most} tokens, "
-                f"but a row has {longest}; {larger if source in self.served else ''}start a new "
-                "run with a lower rollout.max_new_tokens or environment.max_tokens",
-                page="docs/distillation.md",
-            )
+        for source, rows in self._rows_by_source(rollout):
+            longest = longest_context(take(sample, rows), rollout.mask[rows])
+            if longest > (most := self.room.get(source, longest)):
+                larger = "resume with a larger --max-model-len of its server, or "
+                yield (
+                    f"algorithm.teachers.folders: the teacher of {source} reads at most {most} "
+                    f"tokens, but a row has {longest}; {larger if source in self.served else ''}"
+                    "start a new run with a lower rollout.max_new_tokens or environment.max_tokens"
+                )
 
     # A teacher that averages the policy's weights.
 

@@ -209,6 +209,8 @@ class LanguagePolicy(TokenPolicy):
         """Fill in log-probabilities and values that are needed and missing."""
         if rollout.reprompts is not None and rollout.sample.for_teacher is None:
             rollout = with_reprompts(rollout, self.chat, self.teachers.positions)
+        if needs & {"divergence", "teacher_logp"}:
+            self.teachers.check_room(rollout)
         with self.summon_full_params():
             rollout = super().complete(rollout, needs)
             if "divergence" in needs:
