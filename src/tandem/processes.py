@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 
 PROCESS, BOOT = "/proc/{pid}/stat", Path("/proc/sys/kernel/random/boot_id")
+NAMESPACE = Path("/proc/self/ns/pid")
 STARTED = 19  # index of the start time among the fields after the program's name
 
 
@@ -27,6 +28,17 @@ def read_start_ticks(pid: int) -> str | None:
     try:
         fields = Path(PROCESS.format(pid=pid)).read_text().rpartition(")")[2].split()
         return None if fields[0] == "Z" else f"{BOOT.read_text().strip()} {fields[STARTED]}"
+    except OSError:
+        return None
+
+
+def read_namespace() -> str | None:
+    """The PID namespace of this process, in which alone its id means it; None: the system has none.
+
+    Containers of one machine may share host name and boot id, but not this.
+    """
+    try:
+        return os.readlink(NAMESPACE)
     except OSError:
         return None
 

@@ -10,10 +10,11 @@ import pytest
 from written_runs import lock, write_run
 
 from tandem.compare.__main__ import main
+from tandem.processes import read_namespace
 from tandem.record.reading.planned import list_unrecorded
 from tandem.record.reading.provenance import code_of
 from tandem.record.reading.runs import find, read
-from tandem.record.writer import LOCK
+from tandem.record.writer import LOCK, claim_folder
 from tandem.sweep import status
 
 
@@ -72,6 +73,20 @@ def test_a_run_of_this_machine_goes_on_exactly_as_long_as_its_process(tmp_path):
     (folder / "metrics.jsonl").touch()
     assert read(folder).state == "not finished"
     (folder / LOCK).unlink()  # after a signal or a guard
+    assert read(folder).state == "not finished"
+
+
+def test_a_run_of_another_container_is_as_unknown_as_one_of_another_machine(tmp_path):
+    """Containers may share host name and boot id, but do not see each other's processes."""
+    folder = write_run(tmp_path / "run", [0.1, 0.3], iterations=50, going=True)
+    (folder / LOCK).unlink()
+    with claim_folder(folder):
+        assert json.loads((folder / LOCK).read_text())["namespace"] == read_namespace()
+    lock(folder, began="another boot 1", namespace=read_namespace())
+    assert read(folder).state == "not finished"
+    lock(folder, began="another boot 1", namespace="pid:[1]")
+    assert states(folder) == ("running", "not finished")
+    lock(folder, namespace="pid:[1]")  # our process by chance
     assert read(folder).state == "not finished"
 
 

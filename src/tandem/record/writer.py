@@ -36,6 +36,7 @@ class Writer:
     began: str | None  # start of the process, from `read_start_ticks`: process ids are reused
     since: str
     inode: int | None = None  # of the lock file: a copy of the directory has another one
+    namespace: str | None = None  # from `read_namespace`; None: unknown, so taken for this one
 
     def __post_init__(self) -> None:
         if type(self.pid) is not int or not 0 < self.pid < 2**31:  # a foreign run's lock has any
@@ -47,8 +48,13 @@ class Writer:
         return self.host == socket.gethostname()
 
     @property
+    def is_visible(self) -> bool:
+        """Whether this process can see it: not from another machine or another container."""
+        return self.is_here and self.namespace in (None, processes.read_namespace())
+
+    @property
     def runs(self) -> bool:
-        """Whether this process still runs on this machine."""
+        """Whether it still runs, if it is visible."""
         return processes.is_running(self.pid) and self.began == processes.read_start_ticks(self.pid)
 
     def wrote(self, file: IO[str]) -> bool:
@@ -159,6 +165,7 @@ def _write(file: IO[str]) -> None:
         began=processes.read_start_ticks(pid),
         since=since,
         inode=_inode(file),
+        namespace=processes.read_namespace(),
     )
     file.truncate(0)
     file.write(json.dumps(asdict(own)))

@@ -23,16 +23,17 @@ def is_working(folder: Path) -> bool | None:
     """Whether a process works there; None: none does, and no sweep started the run.
 
     A free lock proves nothing on a file system that machines share without locks. There the process
-    decides that run.lock names: on this machine, also if it resumed a run that a sweep saw end; on
-    another one, by the time of its last write unless the sweep's job.json has an exit code.
+    decides that run.lock names: where it is visible, also if it resumed a run that a sweep saw end;
+    on another machine or in another container, by the time of its last write unless the sweep's
+    job.json has an exit code.
     """
     writer = find_writer(folder)
-    is_here = writer is not None and writer.is_here
-    if is_locked(folder) or (is_here and writer.runs):
+    is_visible = writer is not None and writer.is_visible
+    if is_locked(folder) or (is_visible and writer.runs):
         return True
     if _has_ended(folder):
         return False
-    if writer is not None and not is_here and time.time() - _read_last_write(folder) < RECENT:
+    if writer is not None and not is_visible and time.time() - _read_last_write(folder) < RECENT:
         return True
     return False if (folder / LOCK).exists() else None
 
