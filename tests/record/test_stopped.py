@@ -60,9 +60,15 @@ def failing(module: str):
     return scope["fail"]
 
 
-def test_a_rank_that_lost_another_one_does_not_print_a_traceback_of_its_own(run_dir, capsys):
+@pytest.mark.parametrize(
+    "module",
+    ["torch.distributed.distributed_c10d", "torch.nn.parallel.distributed", "torch.autograd.graph"],
+)
+def test_a_rank_that_lost_another_one_does_not_print_a_traceback_of_its_own(
+    run_dir, capsys, module
+):
     with pytest.raises(SystemExit) as ended, stops(run_dir):
-        failing("torch.distributed.distributed_c10d")()
+        failing(module)()
     assert ended.value.code == 1
     said = capsys.readouterr()
     assert said.err == "stopped: another rank ended, and its error is above or in its own log\n"

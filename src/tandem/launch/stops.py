@@ -18,6 +18,9 @@ from tandem.stop import INTERRUPTED, STOPPED, Stop
 FAILED = 1  # exit code of a run that an exception ended
 LOST = "another rank ended, and its error is above or in its own log"
 PEER = re.compile(r"by peer|remote (worker|process)|broken pipe", re.I)  # of gloo and NCCL
+# Modules with the innermost Python frame of a failed collective: its call, the forward pass of DDP,
+# and a backward pass, in which DDP reduces gradients.
+COLLECTIVE = re.compile(r"torch\.(distributed\.|nn\.parallel\.distributed$|autograd\.graph$)")
 
 
 @contextmanager
@@ -57,8 +60,8 @@ def _explain_exit(ended: SystemExit, run_dir: Path) -> None:
 def _lost_a_rank(error: RuntimeError) -> bool:
     """Whether a collective failed because another rank ended, which reports its own error."""
     *_, (frame, _) = walk_tb(error.__traceback__)
-    collective = frame.f_globals.get("__name__", "").startswith("torch.distributed.")
-    return collective and PEER.search(str(error)) is not None
+    collective = COLLECTIVE.match(frame.f_globals.get("__name__", ""))
+    return collective is not None and PEER.search(str(error)) is not None
 
 
 def _tell(lines: str) -> None:
