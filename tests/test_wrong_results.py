@@ -69,6 +69,13 @@ def test_a_row_beside_is_no_repeated_row():
         CheckedStrategy(lambda source, prompts: repeated)(source, {})
 
 
+def test_rows_of_an_earlier_iteration_are_no_repeated_rows():
+    rows = replace(ROWS, key=torch.arange(4))
+    both = concat([replace(rows, key=rows.key + 4), rows]), take(SCORES, torch.arange(8) % 4)
+    source = SimpleNamespace(taken=[1], metrics={}, samples=4)
+    assert CheckedStrategy(lambda source, prompts: both)(source, {}) == both
+
+
 LENGTH = torch.tensor([2, 3, 1, 3])
 INSIDE = torch.arange(3) < LENGTH[:, None]
 RIGHT = Answers(

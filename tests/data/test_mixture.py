@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tandem.config import build, compose
+from tandem.config import build, building, compose
+from tandem.config.binding import Call
 from tandem.data import Curriculum, Data, PromptStream
 from tandem.data.mixture import Dataset, mixture
 from tandem.data.records import groups_to_report
@@ -320,3 +321,11 @@ def test_an_error_names_the_key_within_the_mixture(tmp_path, monkeypatch, words,
     of = f"data.of={{talks:{{data:{{{CHATS},{words}}}}}}}"
     with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
         build(compose(["data=mixture", of]).data)
+
+
+def test_a_dataset_without_parameters_has_no_keys_to_name_in_an_error():
+    def unreadable():
+        raise ValueError("cannot read data.csv")
+
+    with pytest.raises(ValueError, match=r"^cannot read data\.csv$"):
+        building.make(Call(unreadable, {}, partial=False, where="data.of.mine.data"))

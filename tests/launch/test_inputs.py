@@ -166,3 +166,8 @@ def test_one_row_with_a_negative_prompt_is_enough_for_guidance(tmp_path):
     words = ["model=tiny_flow", "data=jsonl", f"data.path={path}", f"data.eval_path={path}"]
     guided = [*words, "reward=nearest_rendering", "rollout.guidance_scale=7", "warm_start=null"]
     assert read_inputs(compose(guided)) is not None
+
+
+def test_guidance_of_evaluation_alone_asks_nothing_of_the_prompts_to_train_on():
+    guided = ["model=tiny_flow", "evaluation.guidance_scale=3", "evaluation.every=null"]
+    assert read_inputs(compose(guided)) is not None

@@ -384,6 +384,7 @@ def test_a_sweep_of_ones_own_is_selected_and_a_foreign_one_once_its_server_is_na
     [
         (["sweep", "metrik=x"], "unknown option 'metrik': did you mean 'metric'?"),
         (["sweep", "--seed", "3"], "unknown flag '--seed': did you mean seeds=...?"),
+        (["sweep", "--seeds=3"], "unknown flag '--seeds': did you mean seeds=...?"),
         (["sweep", "seeds=0"], "seeds=0: give a number of seeds, at least 1"),
         (["one", "two"], "give the folder of one sweep"),
         (["sweep"], "there is no run in it"),

@@ -61,20 +61,22 @@ class CheckedStrategy(Checked):
 
 
 def _find_repeat(rollout: Rollout, taken: int) -> str | None:
-    """The fault of rows that are trained more often than they were taken."""
-    if len(rollout.mask) <= taken:
+    """The fault of rows that are trained more often than they were taken. Rows of an earlier
+    iteration are not, and demonstrations have no key to tell them apart."""
+    if rollout.key is None or len(rollout.mask) <= taken:
         return None
     # A row that is not trained may stand beside those taken.
     trained = rollout.mask.any(1).nonzero()[:, 0].tolist()
     if len(trained) <= taken:
         return None
-    drawn = rollout.outputs if rollout.key is None else rollout.key.tolist()
-    first: dict[object, int] = {}
-    again = next(row for row in trained if first.setdefault(drawn[row], row) != row)
-    return (
-        f"returned {len(trained)} rows to train on and took {taken}: row {again} is row "
-        f"{first[drawn[again]]} again; return each row once"
-    )
+    drawn, first = rollout.key.tolist(), {}
+    for row in trained:
+        if (before := first.setdefault(drawn[row], row)) != row:
+            return (
+                f"returned {len(trained)} rows to train on and took {taken}: row {row} is row "
+                f"{before} again; return each row once"
+            )
+    return None
 
 
 def _find_fault(made: object, wanted: tuple[type, type]) -> str | None:

@@ -43,7 +43,7 @@ def _keys_at(where: str, target: Callable) -> AbstractContextManager[None]:
     """A context in which errors have the keys of this place: constructors write them as if their
     option were chosen alone, not in a chain or a mixture."""
     group = where.rpartition(".")[2]
-    if where.startswith(f"{group}."):
+    if where.startswith(f"{group}.") and inspect.signature(target).parameters:
         return _keys_of_option(group, where, target)
     if (found := PART.fullmatch(where)) is None:
         return nullcontext()

@@ -66,7 +66,7 @@ def refuse_unknown_key(override: Override, base: DictConfig, menu: Menu) -> None
             keys += list_left_out_keys(base)
             near = [k for k in keys if k.startswith("hydra.") == name.startswith("hydra.")]
             _refuse_part_of_others(name, menu, near)
-            _refuse_key_of_unchosen(name, base, menu)
+            _refuse_key_of_unchosen(name, base, menu, keys)
             _refuse_part_of_nothing(name, base, keys)
             if nearest(name, near) is None:
                 _refuse_key_of_other_functions(name, base, menu)
@@ -151,14 +151,15 @@ def _refuse_key_of_other_functions(key: str, base: DictConfig, menu: Menu) -> No
         )
 
 
-def _refuse_key_of_unchosen(key: str, base: DictConfig, menu: Menu) -> None:
+def _refuse_key_of_unchosen(key: str, base: DictConfig, menu: Menu, keys: Sequence[str]) -> None:
     """Raise for a key of a part that is null or absent, with the options that bring the key."""
     parent, _, rest = key.rpartition(".")
     if parent and _node(base, parent) is not None:
         return
     while parent:
         group = parent.replace(".", "/")
-        if group in menu and (having := list_bringing(rest, group, conf_folder())):
+        has_place = "/" not in group or parent in keys  # a part that the model may have
+        if group in menu and has_place and (having := list_bringing(rest, group, conf_folder())):
             raise ConfigError(f"unknown key {key!r}: it comes with {group}={any_of(having)}")
         parent, _, last = parent.rpartition(".")
         rest = f"{last}.{rest}"

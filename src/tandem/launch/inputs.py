@@ -123,9 +123,7 @@ def check_usable(data: Data, algorithm: Algorithm, cfg: DictConfig) -> None:
     """Raise ConfigError if the model, not yet loaded, would refuse every row to train on."""
     source, request = training_split(algorithm.needs), algorithm.request(build(cfg.rollout))
     with refusing():
-        passes = build(cfg.evaluation).passes(request.sampling, full=False)
-        samplings = [one.sampling for one in passes]
-        reason = build(cfg.model).refuse_all(data.splits[source], request, samplings)
+        reason = build(cfg.model).refuse_all(data.splits[source], request)
     if reason is not None:
         raise ConfigError(f"data={cfg.choices.data}: every row of {source} {reason}")
 

@@ -28,7 +28,7 @@ from tandem.compare import selection
 from tandem.compare.comparison import choose_metric
 from tandem.compare.scores import is_of_evaluation
 from tandem.compare.selection import Selection
-from tandem.compare.terminal import split_options
+from tandem.compare.terminal import refuse_flags, split_options
 from tandem.config import check, compose, trust
 from tandem.config.composition import conf_folder, import_plugins
 from tandem.config.experiments import record_overrides
@@ -51,6 +51,7 @@ def main(arguments: Sequence[str]) -> None:
         print(__doc__)
         return
     try:
+        refuse_flags(arguments, OPTIONS)
         confirmed = list_confirming(arguments)
         sweep, metric, count = parse_arguments([x for x in arguments if x not in confirmed])
         trust.believe(parse(confirmed))

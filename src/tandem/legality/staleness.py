@@ -78,17 +78,6 @@ def rows_in_order_are_of_one_version(case: Case) -> Iterator[str]:
         )
 
 
-def only_adapters_are_pinned(case: Case) -> Iterator[str]:
-    """Whole weights replace one another in an engine: only adapters have versions to keep."""
-    if case.rollout.arguments.get("handover") != "pinned":
-        return
-    if case.model.arguments.get("lora") is None:
-        yield (
-            "rollout.handover=pinned keeps adapters of older versions, and the whole weights are "
-            "trained; set rollout.handover=null, or train an adapter by model.lora"
-        )
-
-
 def engines_support_the_handover(case: Case) -> Iterator[str]:
     """A token engine with a copy of the weights supports the mode of their handover."""
     engine = None if case.engine is None else case.engine.target
@@ -96,6 +85,12 @@ def engines_support_the_handover(case: Case) -> Iterator[str]:
         return
     adapter = case.model.arguments.get("lora") is not None
     mode = case.sampling.handover_of(adapter=adapter)
+    if mode == "pinned" and not adapter:
+        yield (
+            "rollout.handover=pinned keeps adapters of older versions, and the whole weights are "
+            "trained; set rollout.handover=null, or train an adapter by model.lora"
+        )
+        return
     if mode in engine.handover_modes:
         return
     # What is pinned has a name of its own, as adapters have.
@@ -113,6 +108,5 @@ RULES = (
     older_samples_are_corrected_for,
     what_shares_the_weights_samples_in_order,
     who_samples_ahead_does_not_sleep,
-    only_adapters_are_pinned,
     engines_support_the_handover,
 )

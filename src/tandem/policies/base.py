@@ -69,11 +69,9 @@ class Policy(nn.Module, ABC):
         """Likely causes of a disagreement between sampler and trainer."""
         return f"usual causes, in this order: {self.disagrees_by}"
 
-    def refuse_all(
-        self, prompts: Sequence[Prompt], request: Request, samplings: Sequence[object]
-    ) -> str | None:
-        """The reason to refuse every one of the prompts that is known before weights are loaded;
-        None: there is none. `samplings`: those of evaluation."""
+    def refuse_all(self, prompts: Sequence[Prompt], request: Request) -> str | None:
+        """The reason to refuse every one of the prompts to train on that is known before weights
+        are loaded; None: there is none."""
         return None
 
     def ready(self) -> None:

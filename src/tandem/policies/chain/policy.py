@@ -178,13 +178,10 @@ class ChainPolicy(PairedPolicy):
         parts = part(rollout)
         return sum(policy.row_cost(parts[name]) for name, policy in self.parts.items())
 
-    def refuse_all(
-        self, prompts: Sequence[Prompt], request: Request, samplings: Sequence[ChainSampling]
-    ) -> str | None:
+    def refuse_all(self, prompts: Sequence[Prompt], request: Request) -> str | None:
         """The reason of the first model that refuses every prompt, with its keys."""
         for name, policy in self.parts.items():
-            own = [one.segments[name] for one in samplings]
-            reason = policy.refuse_all(prompts, self.request_of(name, request), own)
+            reason = policy.refuse_all(prompts, self.request_of(name, request))
             if reason is not None:
                 return in_segment(name, reason)
         return None

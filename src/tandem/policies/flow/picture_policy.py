@@ -127,11 +127,9 @@ class PicturePolicy(Policy):
             self.library.prepare(inputs, self.device)
         return kept, dropped
 
-    def refuse_all(
-        self, prompts: Sequence[Prompt], request: Request, samplings: Sequence[FlowSampling]
-    ) -> str | None:
+    def refuse_all(self, prompts: Sequence[Prompt], request: Request) -> str | None:
         """The reason if guidance needs a negative prompt and no prompt has one."""
-        setting = admission.guidance_setting(request.sampling, samplings, request.timesteps)
+        setting = admission.guidance_setting(request.sampling, (), request.timesteps)
         return admission.refuse_all_unguided(prompts, self.library, guided_by=setting)
 
     def admit_answered(self, examples: Sequence[Prompt]) -> Admission:
