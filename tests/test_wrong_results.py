@@ -70,10 +70,13 @@ def test_a_row_beside_is_no_repeated_row():
 
 
 def test_rows_of_an_earlier_iteration_are_no_repeated_rows():
-    rows = replace(ROWS, key=torch.arange(4))
-    both = concat([replace(rows, key=rows.key + 4), rows]), take(SCORES, torch.arange(8) % 4)
-    source = SimpleNamespace(taken=[1], metrics={}, samples=4)
-    assert CheckedStrategy(lambda source, prompts: both)(source, {}) == both
+    rows = replace(ROWS, key=torch.arange(4), baseline=torch.arange(4) == 3)
+    greedy = replace(rows, key=torch.tensor([0, 1, 2, 0]))  # the baseline has the key of a sample
+    branch = replace(rows, group=rows.group + 9)
+    all_of_them = concat([replace(rows, key=rows.key + 4), greedy, branch])
+    made = all_of_them, take(SCORES, torch.arange(12) % 4)
+    source = SimpleNamespace(taken=[1], metrics={}, samples=8)
+    assert CheckedStrategy(lambda source, prompts: made)(source, {}) == made
 
 
 LENGTH = torch.tensor([2, 3, 1, 3])

@@ -66,14 +66,18 @@ def _find_repeat(rollout: Rollout, taken: int) -> str | None:
     if rollout.key is None or len(rollout.mask) <= taken:
         return None
     # A row that is not trained may stand beside those taken.
-    trained = rollout.mask.any(1).nonzero()[:, 0].tolist()
-    if len(trained) <= taken:
+    trained = rollout.mask.any(1)
+    if rollout.baseline is not None:
+        trained = trained & ~rollout.baseline
+    rows = trained.nonzero()[:, 0].tolist()
+    if len(rows) <= taken:
         return None
-    drawn, first = rollout.key.tolist(), {}
-    for row in trained:
+    # Branches of one iteration share their keys, and have groups of their own.
+    drawn, first = [*zip(rollout.key.tolist(), rollout.group.tolist(), strict=True)], {}
+    for row in rows:
         if (before := first.setdefault(drawn[row], row)) != row:
             return (
-                f"returned {len(trained)} rows to train on and took {taken}: row {row} is row "
+                f"returned {len(rows)} rows to train on and took {taken}: row {row} is row "
                 f"{before} again; return each row once"
             )
     return None

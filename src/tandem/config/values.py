@@ -158,9 +158,11 @@ def _refuse_key_of_unchosen(key: str, base: DictConfig, menu: Menu, keys: Sequen
         return
     while parent:
         group = parent.replace(".", "/")
-        has_place = "/" not in group or parent in keys  # a part that the model may have
-        if group in menu and has_place and (having := list_bringing(rest, group, conf_folder())):
-            raise ConfigError(f"unknown key {key!r}: it comes with {group}={any_of(having)}")
+        if group in menu and (having := list_bringing(rest, group, conf_folder())):
+            chosen = f"{group}={any_of(having)}"
+            if "/" in group and parent not in keys:  # as the kind of model decides
+                chosen += f", and this run has no {parent}"
+            raise ConfigError(f"unknown key {key!r}: it comes with {chosen}")
         parent, _, last = parent.rpartition(".")
         rest = f"{last}.{rest}"
 
