@@ -82,7 +82,7 @@ class Devices:
     # Seconds that a rank waits for the others in one collective.
     timeout: Annotated[float, waiting] = 1800.0
     # Parts kept in host memory between uses: those of `Description.offloads`, and "optimizer".
-    offload: list[str] = field(default_factory=list, metadata=key(resumable=True))
+    offload: list[str] = field(default_factory=list, metadata=key(resumable=True, compared=False))
 
     @property
     def is_mixed(self) -> bool:
@@ -167,7 +167,8 @@ KEYS = {
     # Questions that are chats refuse them, and were once read without a word.
     "data.wording.instruction": Key(resumable=True),
     "data.wording.chat": Key(resumable=True),
-    "rollout.engine": Key(weights=False, shared=True),  # the engine does not affect what is sampled
+    # The engine does not affect what is sampled; comparisons have the option of `rollout`.
+    "rollout.engine": Key(weights=False, shared=True, compared=False),
     "hydra": Key(**AT_HOME),  # has none of our keys
 }
 ORDINARY = Key()

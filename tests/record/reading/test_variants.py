@@ -69,9 +69,12 @@ def test_the_name_of_a_group_is_labelled_with_the_group(tmp_path):
 
 
 def test_where_a_run_lies_and_what_it_costs_is_no_difference(tmp_path):
-    write_run(tmp_path / "a", [0, 1], trainer={"devices": 1, "precision": "32-true"})
-    two = {"devices": 2, "precision": "32-true"}
-    write_run(tmp_path / "b", [0, 1], seed=1, trainer=two, logger={"csv": {}}, micro_batch_size=4)
+    one = {"devices": 1, "precision": "32-true", "offload": []}
+    two = {"devices": 2, "precision": "32-true", "offload": ["ref"]}
+    engines = [{"engine": {"url": f"http://{host}", "folder": f"/{host}"}} for host in "ab"]
+    write_run(tmp_path / "a", [0, 1], trainer=one, rollout=engines[0])
+    other = {"trainer": two, "logger": {"csv": {}}, "micro_batch_size": 4}
+    write_run(tmp_path / "b", [0, 1], seed=1, rollout=engines[1], **other)
     assert len(group_runs(runs_of(tmp_path))) == 1
 
 
