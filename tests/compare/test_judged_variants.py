@@ -56,6 +56,19 @@ def test_every_variant_is_told_by_its_intervals_over_seeds(tmp_path):
     assert page["tables"][0]["name"] == "judges"
 
 
+def test_nothing_is_concluded_about_a_judge_while_a_run_is_in_progress(tmp_path):
+    for seed in range(3):
+        write(tmp_path, "grpo", seed, [0.2, 0.4, 0.5 + seed / 50], [0.5, 0.4, 0.3 + seed / 50])
+    hacked = "no: the reward rose and the judge fell"
+    assert [one.verdict for one in compare_runs(tmp_path).judges] == [hacked]
+    also = {"eval/reward": [0.2, 0.4], "eval/reward_judge": [0.5, 0.4]}
+    named = {"reward": REWARDS, "guards": {"judges": ["judge"]}, "also": also}
+    write_run(tmp_path / "grpo-3", [0.2, 0.4], seed=3, iterations=2, going=True, **named)
+    found = compare_runs(tmp_path)
+    assert [one.verdict for one in found.judges] == ["not known yet: in progress"]
+    assert not any("hacked" in line for line in write_warnings(found))
+
+
 def test_one_run_is_told_by_its_prompts_and_says_so(tmp_path):
     run = write(tmp_path, "grpo", 0, [0.2, 0.8], [0.5, 0.3])
     random = np.random.default_rng(0)

@@ -35,14 +35,21 @@ class JudgedVariant:
     trained: Estimate  # change from the first evaluation to the last one
     judged: Estimate
     highest: Sequence[int]  # iteration of each run at which the judge was highest
+    going: bool  # whether a run of the variant is in progress, so that nothing is concluded
 
     @property
     def is_hacked(self) -> bool:
-        return describe_move(self.trained) == UP and describe_move(self.judged) == DOWN
+        return (
+            not self.going
+            and describe_move(self.trained) == UP
+            and describe_move(self.judged) == DOWN
+        )
 
     @property
     def verdict(self) -> str:
         """A sentence on the two changes."""
+        if self.going:
+            return "not known yet: in progress"
         trained, judged = describe_move(self.trained), describe_move(self.judged)
         if trained == judged == UP:
             return "yes, both rose"
@@ -148,6 +155,7 @@ def _judge(one: Scored, judge: str, runs: Sequence[Run]) -> JudgedVariant | None
         trained=trained,
         judged=judged,
         highest=[int(curve.x[curve.y.argmax()]) for curve in curves],
+        going=bool(one.seeds_that("running")),
     )
 
 
