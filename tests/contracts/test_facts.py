@@ -1,5 +1,7 @@
 """Facts that name something missing: a value, a domain, a number of the function."""
 
+import dataclasses
+
 import pytest
 
 from tandem.contracts import declare
@@ -32,6 +34,19 @@ def test_a_fact_that_names_nothing_is_refused_with_the_nearest_name(said, facts)
     with pytest.raises(ValueError) as error:  # noqa: PT011
         declare(**facts)(loss)
     assert str(error.value) == said
+
+
+@pytest.mark.parametrize("facts", [{"set_size": "k"}, {"units": {"k": "clip"}}])
+def test_a_number_that_a_rule_reads_is_readable_from_what_is_built(facts):
+    class best_of:
+        def __init__(self, *, k: int = 4) -> None: ...
+
+    with pytest.raises(
+        ValueError, match=r"best_of: \w+ names 'k', which cannot be read .* dataclass"
+    ):
+        declare(**facts)(best_of)
+    made = dataclasses.make_dataclass("best_of", [("k", int)])
+    assert dataclasses.is_dataclass(declare(**facts)(made))
 
 
 def test_what_exists_is_declared():

@@ -6,6 +6,7 @@ import difflib
 import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import is_dataclass
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -14,7 +15,8 @@ DOMAINS = get_args(Domain)
 
 
 def refuse_missing_numbers(component: Callable, **facts: Any) -> None:
-    """Raise ValueError if a fact names a number that the component does not take."""
+    """Raise ValueError if a fact names a number that the component does not take, or that cannot be
+    read from it once it is built."""
     named = [*(("units", number) for number in facts.get("units", ()))]
     named += [("rising", number) for pair in facts.get("rising", ()) for number in pair]
     named += [("read_with", number) for number in facts.get("read_with", ())]
@@ -24,6 +26,13 @@ def refuse_missing_numbers(component: Callable, **facts: Any) -> None:
     named += [(fact, number) for fact, number in alone if number is not None]
     if not named:
         return
+    read = [pair for pair in named if pair[0] != "rising"]  # which is checked before it is built
+    if read and inspect.isclass(component) and not is_dataclass(component):
+        fact, number = read[0]
+        raise ValueError(
+            f"{component.__qualname__}: {fact} names {number!r}, which cannot be read from this "
+            "class; make it a dataclass, or a function"
+        )
     parameters = inspect.signature(component).parameters
     if not any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
         for name, number in named:
