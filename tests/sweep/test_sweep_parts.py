@@ -88,6 +88,11 @@ def test_an_experiment_sweeps_by_itself_but_a_run_of_it_does_not(tmp_path, monke
     assert configuration([*job, "hydra.mode=RUN"]).iterations == 3
 
 
+def test_a_pattern_finds_the_options_of_plugins_too():
+    words = ["plugins=[experiments.my_idea]", "algorithm=glob([my_idea,rloo])"]
+    assert parse_sweep(words, multirun=True).swept == {"algorithm": ["my_idea", "rloo"]}
+
+
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
@@ -193,6 +198,9 @@ def test_a_damaged_start_or_log_of_a_run_is_refused_in_one_line(tmp_path, text):
             ValueError, match=r"^metrics\.jsonl has a line that is not a JSON object"
         ):
             status.score_of(tmp_path)
+        (tmp_path / "job.json").unlink()
+        job = status.read_job(tmp_path)  # its sweep goes on
+        assert job.score is None and job.reason.startswith("metrics.jsonl has a line")
 
 
 def test_a_launch_answers_for_its_own_runs_and_the_folder_keeps_all_that_was_planned(

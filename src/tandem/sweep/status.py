@@ -184,7 +184,11 @@ def judge_job(folder: Path, overrides: Sequence[str] | None, *, running: bool) -
     start = read_start(folder)
     state = _state(folder, start, overrides, running)
     reason = None if start is None else _explain(start, state)
-    return Job(name=folder.name, state=state, start=start, score=score_of(folder), reason=reason)
+    try:
+        score = score_of(folder)
+    except ValueError as error:  # a damaged log concerns this run alone
+        score, reason = None, plain(str(error))
+    return Job(name=folder.name, state=state, start=start, score=score, reason=reason)
 
 
 def _state(

@@ -14,9 +14,14 @@ from hydra.core.override_parser.types import Glob, IntervalSweep, Override
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from tandem.config.composition import compose_with_hydra, make_loader, read_option
+from tandem.config.composition import (
+    compose_with_hydra,
+    import_plugins,
+    make_loader,
+    read_option,
+)
 from tandem.config.names import ConfigError
-from tandem.config.overrides import list_options, parse
+from tandem.config.overrides import Menu, list_options, parse
 from tandem.contracts.bounds import values_of
 from tandem.sweep.swept_numbers import replace_words
 
@@ -63,19 +68,20 @@ def parse_sweep(overrides: Sequence[str], *, multirun: bool) -> Sweep | None:
     """The sweep that -m, `sweep=` or an experiment's file asks for; None: a single run."""
     if not multirun and not (_list_chosen(overrides) & {*FILES}):
         return None
+    menu = list_options(make_loader(import_plugins(overrides)))
     if multirun:
-        _refuse_what_a_run_has(overrides)
-    whole = compose_with_hydra(_list_first(overrides))
+        _refuse_what_a_run_has(overrides, menu)
+    whole = compose_with_hydra(_list_first(overrides, menu))
     if not (multirun or "sweep" in _list_chosen(overrides) or whole.hydra.mode is RunMode.MULTIRUN):
         return None
-    _refuse_what_a_run_has(overrides)
+    _refuse_what_a_run_has(overrides, menu)
     _refuse_more_than_a_sweep(overrides)
     _refuse_a_key_twice(overrides)
     parts = parse(_expand(overrides, whole.hydra))
     swept = [part for part in parts if part.is_sweep_override()]
     shared = [p.input_line for p in parts if not (p.is_sweep_override() or _is_aside(p))]
-    values = {part.get_key_element(): _values(part) for part in swept}
-    space = {part.get_key_element(): _space(part) for part in swept}
+    values = {part.get_key_element(): _values(part, menu) for part in swept}
+    space = {part.get_key_element(): _space(part, menu) for part in swept}
     words = space if searches(whole.hydra) else {k: ",".join(sorted(v)) for k, v in values.items()}
     return Sweep(
         folder=Path(whole.sweep_dir or name_folder(shared, words)).absolute(),
@@ -129,10 +135,10 @@ def _list_chosen(overrides: Sequence[str]) -> set[str]:
     return {part.key_or_group for part in parse(overrides)}
 
 
-def _list_first(overrides: Sequence[str]) -> list[str]:
+def _list_first(overrides: Sequence[str], menu: Menu) -> list[str]:
     """The command line of the first run, without values that files sweep."""
     return [
-        f"{p.get_key_element()}={_values(p)[0]}" if p.is_sweep_override() else p.input_line
+        f"{p.get_key_element()}={_values(p, menu)[0]}" if p.is_sweep_override() else p.input_line
         for p in parse(overrides)
     ]
 
@@ -153,12 +159,12 @@ def _is_aside(part: Override) -> bool:
     return part.key_or_group in ("sweep", "sweep_dir", "dry_run") or part.is_hydra_override()
 
 
-def _values(part: Override) -> list[str]:
+def _values(part: Override, menu: Menu) -> list[str]:
     """The values that a part sweeps; for an interval, its two ends."""
     sweep = part.value()
     match sweep:
         case Glob():
-            found = list(sweep.filter(list(list_options(make_loader()).get(part.key_or_group, ()))))
+            found = list(sweep.filter(list(menu.get(part.key_or_group, ()))))
         case IntervalSweep(start=start, end=end):
             found = [str(start), str(end)]
         case _:
@@ -168,17 +174,17 @@ def _values(part: Override) -> list[str]:
     return [str(name) for name in found]
 
 
-def _space(part: Override) -> str:
+def _space(part: Override, menu: Menu) -> str:
     is_pattern = isinstance(part.value(), Glob)
-    return ",".join(_values(part)) if is_pattern else part.input_line.partition("=")[2]
+    return ",".join(_values(part, menu)) if is_pattern else part.input_line.partition("=")[2]
 
 
-def _refuse_what_a_run_has(overrides: Sequence[str]) -> None:
+def _refuse_what_a_run_has(overrides: Sequence[str], menu: Menu) -> None:
     for part in parse(overrides):
         if (reason := INSTEAD.get(part.key_or_group)) is not None:
             raise ConfigError(f"{part.key_or_group}: {reason}")
         if part.key_or_group == "sweep" and part.is_sweep_override():
-            raise ConfigError(f"{part.input_line}: write sweep=[{','.join(_values(part))}]")
+            raise ConfigError(f"{part.input_line}: write sweep=[{','.join(_values(part, menu))}]")
         if part.key_or_group == "sweep_dir" and part.is_sweep_override():
             raise ConfigError(f"{part.input_line}: give one folder; quote a name with commas")
     if started := [name for name in OF_RANKS if name in os.environ]:
