@@ -1,7 +1,10 @@
 """Pairs on their way to a policy: completed once, admitted whole, and measured when held out."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from threading import Barrier
 
 import pytest
 import torch
@@ -63,6 +66,25 @@ def test_what_was_completed_is_read_the_next_time(policy, tmp_path):
     again = tmp_path / "again.jsonl"
     assert pairs.complete_pairs(policy, data(), again, seed=0) == first
     assert again.read_bytes() == stored
+
+
+def test_pairs_of_runs_at_the_same_time_are_sampled_once(policy, tmp_path, monkeypatch):
+    file, makes = tmp_path / "pairs.jsonl", []
+    make, together = pairs._make, Barrier(2)
+
+    def make_slowly(*given):
+        makes.append(given)
+        time.sleep(0.5)
+        make(*given)
+
+    def complete(_):
+        together.wait()
+        return pairs.complete_pairs(policy, data(), file, seed=0)
+
+    monkeypatch.setattr(pairs, "_make", make_slowly)
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(complete, range(2))
+    assert first == second and len(makes) == 1
 
 
 def test_a_model_that_says_nothing_wrong_gives_no_pairs(policy, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,8 +29,13 @@ def complete_pairs(policy: TokenPolicy, data: Data, file: Path, seed: int) -> Da
     Prompts without a wrong answer make no pair; held-out prompts are unchanged.
     """
     splits = {split: data.splits[split] for split in ("pairs", "eval", "test")}
-    if not file.exists():
-        _make(policy, [p for prompts in splits.values() for p in prompts], file, data.tries, seed)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    # Other ranks and runs wait for those of the first one: it writes the file that they read.
+    with file.with_suffix(".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not file.exists():
+            every = [p for prompts in splits.values() for p in prompts]
+            _make(policy, every, file, data.tries, seed)
     known = {pair.id: pair for pair in read_rows(file, option="cache_dir").prompts}
     pairs, *held_out = (
         tuple(_fill_pair(prompt, known.get(prompt.id)) for prompt in prompts)
@@ -81,7 +87,6 @@ def _keep(file: Path, pairs: Sequence[Prompt]) -> None:
         }
         for pair in pairs
     ]
-    file.parent.mkdir(parents=True, exist_ok=True)
     durable.replace(file, jsonl.encode(rows))
 
 
