@@ -80,6 +80,10 @@ ON_STEPS = {
         "algorithm/kl=timeless leaves out the duration of an SDE step, and steps of "
         "dynamics=cps have none; set algorithm/kl=gaussian"
     ),
+    "algorithm=grpo_guard algorithm/old_logprobs=rollout algorithm/importance_sampling=none": (
+        "algorithm/old_logprobs=rollout: grpo_guard compares with the means of the trainer's "
+        "weights before the update; set algorithm/old_logprobs=recompute"
+    ),
     "algorithm=grpo_guard dynamics=cps": (
         "dynamics/logp=unscaled: grpo_guard needs the log-density of a step; set "
         "dynamics/logp=gaussian"

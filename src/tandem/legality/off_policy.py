@@ -44,6 +44,17 @@ def a_ratio_has_an_old_policy(case: Case) -> Iterator[str]:
         )
 
 
+def old_means_are_those_of_the_old_policy(case: Case) -> Iterator[str]:
+    """Means of steps come from the trainer's weights, also if log-probabilities are the sampler's:
+    for samples of older weights the two would be of different policies."""
+    loss = case.loss_that(lambda facts: "kl_to_old" in facts.reads)
+    if case.old_policy in ("rollout", "interpolate") and loss is not None:
+        yield (
+            f"{case.option('old_logprobs')}: {name_of(loss)} compares with the means of the "
+            "trainer's weights before the update; set algorithm/old_logprobs=recompute"
+        )
+
+
 def old_samples_have_a_ratio(case: Case) -> Iterator[str]:
     """After the first update a rollout is one of older weights."""
     loss = case.loss_that(lambda facts: facts.on_fresh_samples)
@@ -124,6 +135,7 @@ RULES = (
     staleness_is_paid_once,
     what_is_given_has_no_sampler,
     a_ratio_has_an_old_policy,
+    old_means_are_those_of_the_old_policy,
     old_samples_have_a_ratio,
     there_is_somebody_to_imitate,
     given_rows_are_not_normalised,
