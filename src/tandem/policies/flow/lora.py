@@ -75,7 +75,10 @@ def frozen_layers(network: nn.Module) -> list[str]:
 
 def linear_layers(network: nn.Module) -> list[str]:
     """The linear layers of all blocks, without embeddings of time, text or patches and the head."""
-    return [name for name in layers_of(network, nn.Linear) if "blocks." in name]
+    # Z-Image calls its lists of blocks layers and refiners.
+    lists = {name for name in layers_of(network, nn.ModuleList) if "." not in name}
+    layers = layers_of(network, nn.Linear)
+    return [name for name in layers if "blocks." in name or name.partition(".")[0] in lists]
 
 
 @contextmanager

@@ -17,14 +17,17 @@ from families import (
     flow_pipelines,
     in_two_sizes,
 )
+from huggingface_hub.utils import filter_repo_objects
 from policies.flow.small_flow import KEY, small
 from policies.flow.tiny_families import FAMILIES
 from torch.testing import assert_close
 
 from tandem import rng
 from tandem.dynamics.kernels import ode
+from tandem.policies.flow.families.folders import PATTERNS
 from tandem.policies.flow.families.pipelines import Pipeline
 from tandem.policies.flow.families.recognition import inheriting
+from tandem.policies.flow.lora import linear_layers
 from tandem.policies.flow.records import FlowSampling
 from tandem.policies.flow.sampling import start_noise
 
@@ -70,6 +73,21 @@ def test_a_picture_begins_a_film_of_the_size_and_frames_of_an_evaluation(name, f
     ours = rollout.sample.x0[0, :, family.held :]
     assert_close(ours, latents[:, family.held :], atol=1e-5, rtol=1e-5)
     assert (rollout.outputs[0] - pixels.round()).abs().max() <= 1
+
+
+@pytest.mark.parametrize("name", ["flux2_klein", "hunyuan_video_1_5", "z_image"])
+def test_every_file_of_a_pipeline_is_downloaded(name, tmp_path):
+    folder = FAMILIES[name].write(tmp_path)
+    files = [str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()]
+    assert "tokenizer/chat_template.jinja" in files
+    assert sorted(filter_repo_objects(files, allow_patterns=[*PATTERNS])) == sorted(files)
+
+
+def test_all_linear_layers_are_those_of_the_blocks_whatever_their_list_is_called():
+    names = linear_layers(FAMILIES["z_image"].pipeline().transformer)
+    assert {name.partition(".")[0] for name in names} == {
+        "layers", "noise_refiner", "context_refiner",
+    }  # fmt: skip
 
 
 def test_an_adapter_takes_at_most_100_lines():

@@ -17,7 +17,7 @@ from tandem.hub import shorten_error
 
 INDEX = "model_index.json"
 CONFIGURATIONS = ("*.json", "*/*.json")
-PATTERNS = (*CONFIGURATIONS, "*/*.safetensors", "*/*.txt", "*/*.model")
+PATTERNS = (*CONFIGURATIONS, "*/*.safetensors", "*/*.txt", "*/*.model", "*/*.jinja")
 
 
 def pipeline_folder(path: str | None, *, patterns: Sequence[str] = PATTERNS) -> Path:
