@@ -253,6 +253,10 @@ FAULTS = {
         reply("Score: 9", finish_reason="length"),
         "the judge was cut off; raise reward.*.function.chat.body.max_tokens",
     ),
+    "cut off in its reasoning": (
+        reply(None, finish_reason="length"),
+        "the judge was cut off; raise reward.*.function.chat.body.max_tokens",
+    ),
     "no score": (reply("I cannot judge this."), NO_SCORE),
     "half": (
         half_json,

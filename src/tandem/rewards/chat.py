@@ -99,4 +99,6 @@ def parse_completion(reply: Reply) -> tuple[str, object]:
     match as_json(reply):
         case {"choices": [{"message": {"content": str(words)}} as first, *_]}:
             return words, first.get("finish_reason")
+        case {"choices": [{"finish_reason": "length"}, *_]}:  # cut off while it reasoned
+            return "", "length"
     raise ValueError("the completion has no text")
