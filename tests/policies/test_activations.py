@@ -44,6 +44,15 @@ def test_a_layer_reads_a_tile_at_a_time_and_its_copy_reads_its_own_weights():
     assert set(tiled.state_dict()) == set(whole.state_dict())
 
 
+def test_layers_of_two_policies_are_tiled_once_by_the_smaller_number():
+    whole, x = Network(), torch.randn(2, 5, 4)
+    tiled = copy.deepcopy(whole)
+    tile_feed_forward(tiled, 5)
+    tile_feed_forward(tiled, 3)
+    assert_close(tiled(x), whole(x), atol=1e-6, rtol=1e-6)
+    assert tiled.blocks[0].most == 3
+
+
 def test_a_network_without_such_layers_says_so():
     network = nn.Sequential(nn.Linear(2, 2))
     with pytest.raises(

@@ -49,6 +49,9 @@ def tile_feed_forward(network: nn.Module, tokens: int) -> None:
             f"class name ...{' or ...'.join(ENDINGS)}; set model.mlp_tile=null"
         )
     for layer in layers:
+        if "read_tile" in vars(layer):  # tiled already by the other policy of these layers
+            layer.tile = min(layer.tile, tokens)
+            continue
         layer.read_tile, layer.tile = layer.forward, tokens
         layer.forward = MethodType(_read, layer)  # a deep copy binds it to the copied layer
 

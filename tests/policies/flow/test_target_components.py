@@ -69,6 +69,15 @@ def test_what_cannot_be_trained_is_one_line(folder):
         small(target_components=["text_encoder"])
 
 
+@pytest.mark.parametrize("lora", [None, Lora(r=4, alpha=8)])
+def test_the_only_network_may_be_named_and_is_saved(lora, tmp_path):
+    policy = small(target_components=["transformer"], lora=lora)
+    policy.save(tmp_path / "model")
+    again = small(path=str(tmp_path / "model"))
+    ours, theirs = (sample_rows(one, 1, texts=TEXTS).sample.x0 for one in (policy, again))
+    assert_close(ours, theirs)
+
+
 def test_a_frozen_transformer_gets_no_adapters(folder):
     policy = make(folder, target_components=["transformer"], lora=Lora(r=4, alpha=8))
     assert all(".lora_" in name for name in policy.trainable())

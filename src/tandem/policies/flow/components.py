@@ -77,6 +77,8 @@ def choose_trained(
     for name, part in own.items():
         if name not in wanted:
             part.requires_grad_(False)
+    if not others:
+        return network  # as the adapter made it, which saves it
     return Components(own, {name: adapter.component(name, dtype) for name in others})
 
 
