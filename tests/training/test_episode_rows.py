@@ -11,12 +11,12 @@ from two_ranks import on_both
 
 from tandem import distributed
 from tandem.advantages.temporal import gae, return_to_go, scored_steps, step_rewards
-from tandem.metrics import reduce_metrics
+from tandem.metrics import merge_metrics, reduce_metrics
 from tandem.rewards import Reward, Rewards
 from tandem.rewards.episode import episode
 from tandem.rewards.text import exact_match
 from tandem.training.episode_rows import episode_metrics, spread_over_moves
-from tandem.types import Prompt, Rollout, Scores
+from tandem.types import Prompt, Rollout, Scores, take
 
 
 def row(rewards, *, end="over", lost=None):
@@ -96,6 +96,13 @@ def test_the_metrics_of_episodes():
     assert got == pytest.approx({f"environment/{name}": x for name, x in want.items()})
 
 
+def test_a_rank_may_have_no_episode_of_a_dataset():
+    """Its metrics of that dataset add nothing to those of the other ranks."""
+    joined = episode_metrics(take(rollout(), torch.tensor([], dtype=torch.int64)))
+    merge_metrics(joined, episode_metrics(rollout()))
+    assert reduce_metrics(joined) == reduce_metrics(episode_metrics(rollout()))
+
+
 def test_a_score_of_the_data_is_spread_over_nothing():
     rows = rollout()
     scores = Scores(total=torch.ones(2), parts={}, scored=torch.ones(2, dtype=torch.bool))
@@ -117,14 +124,16 @@ def test_the_advantages_of_a_critic_pass_what_the_world_says():
 
 
 def metrics_of_rank(rank_of_lost):
-    """The metrics of a rank with events that the other rank does not have."""
+    """The metrics of a rank with events, and an environment, that the other rank does not have."""
     rows = rollout()
     if distributed.rank() == rank_of_lost:
         rows = replace(rows, prompts=(row([0.25, 1.0], end="lost", lost="it fell"), row([0.5])))
     else:
         calls = {**row([0.5]).episode, "counts": {"unparsed": 3.0}}
         rows = replace(rows, prompts=(replace(row([0.25]), episode=calls), row([0.5])))
-    return reduce_metrics(episode_metrics(rows))
+    name = f"of_rank_{distributed.rank()}"
+    told = [replace(p, episode={**p.episode, "environment": name}) for p in rows.prompts]
+    return reduce_metrics(episode_metrics(replace(rows, prompts=tuple(told))))
 
 
 @pytest.mark.system
@@ -134,6 +143,7 @@ def test_ranks_that_met_different_things_add_up_the_same_numbers():
     assert first["environment/lost_at_turn"] == 2.0
     assert first["environment/unparsed"] == 0.75
     assert first["environment/calls"] == 0.75
+    assert [first[f"environment/of_rank_{rank}/turns_mean"] for rank in (0, 1)] == [1.5, 1.5]
 
 
 def test_a_column_of_a_data_set_that_is_called_episode_is_a_column():

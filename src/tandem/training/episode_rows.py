@@ -59,7 +59,9 @@ def _metrics_of(rollout: Rollout) -> dict[str, Metric]:
     turns = rollout.turn.amax(1).double()
     rows = torch.ones_like(turns).sum()
     observed = (rollout.length - rollout.own_length).double()
-    lost = torch.tensor([one["end"] == "lost" for one in told], device=turns.device)
+    lost = torch.tensor(
+        [one["end"] == "lost" for one in told], dtype=torch.bool, device=turns.device
+    )
     metrics: dict[str, Metric] = {name: Sum(total, rows) for name, total in _counts(told)}
     metrics |= {
         "turns_mean": Sum(turns.sum(), rows),
