@@ -108,6 +108,25 @@ def test_a_mixture_of_environments_is_refused_with_its_reason(given, answer):
     assert str(refused.value) == answer
 
 
+TOOLS = (
+    "{_target_:tandem.environments.Environment,world:{_target_:tandem.environments.tools.Tools,"
+    "functions:{one:{_target_:tandem.environments.tools.calculator,_partial_:true}},cost:COST}}"
+)
+
+
+def test_a_cost_is_refused_where_no_reward_of_the_dataset_sums_it():
+    dear = f"a:{PLAYED},b:{TOOLS.replace('COST', '0.1')}"
+    with pytest.raises(ConfigError) as refused:
+        check_played(dear)
+    assert str(refused.value) == (
+        "environment.of.b.world.cost=0.1 is subtracted from the rewards of moves, and none of "
+        "data.of.b.rewards=['exact_match'] sums them; add episode, or set "
+        "environment.of.b.world.cost=0"
+    )
+    check_played(dear, rewards=("[episode]", "[exact_match,episode]"))
+    check_played(f"a:{PLAYED},b:{TOOLS.replace('COST', '0')}")
+
+
 def test_each_dataset_may_have_an_environment_or_none():
     check_played(f"a:{PLAYED},b:null")
     with pytest.raises(ConfigError, match=r"data=sort_ladder is not a mixture; set data=mixture"):

@@ -7,6 +7,7 @@ from typing import Literal
 
 import pytest
 
+from tandem.config import ConfigError, check
 from tandem.config.building import build
 from tandem.config.composition import compose
 from tandem.environments import Move
@@ -66,6 +67,17 @@ def test_a_call_is_answered_and_a_move_without_one_is_the_answer():
     assert (answered.over, answered.reward) == (False, -0.05)
     assert answered.counts == {"calls": 1.0, "tool_errors": 0.0}
     assert (ended.over, ended.reward, ended.messages) == (True, None, ())
+
+
+def test_a_cost_that_no_reward_reads_is_refused():
+    priced = ["~recipe", "environment=tools", "environment.world.cost=0.1"]
+    with pytest.raises(ConfigError) as refused:
+        check(compose(priced))
+    assert str(refused.value) == (
+        "environment.world.cost=0.1 is subtracted from the rewards of moves, and no reward sums "
+        "them; set reward=[exact_match,episode], or environment.world.cost=0"
+    )
+    check(compose([*priced, "reward=[exact_match,episode]"]))
 
 
 def test_a_store_is_an_episode_s_own():

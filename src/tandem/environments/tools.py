@@ -39,8 +39,8 @@ class Tools:
 
     A class among them is instantiated per episode, and its methods are tools. `calls` is the
     pattern of a call: its group `call` holds JSON of a name and arguments; with a single tool its
-    groups may be the arguments by name, as texts. `cost` is subtracted per call. An invalid call is
-    answered with the error. A function set to None is left out.
+    groups may be the arguments by name, as texts. `cost` is subtracted per call from the reward of
+    its move. An invalid call is answered with the error. A function set to None is left out.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Tools:
         self.calls, self.begun = read_pattern(calls, takes), begun
 
     def describe(self) -> About:
-        return About(tools=self.schemas)
+        return About(tools=self.schemas, cost=self.cost)
 
     @cached_property
     def schemas(self) -> tuple[Mapping, ...]:

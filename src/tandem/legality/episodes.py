@@ -11,15 +11,18 @@ from tandem.legality.samples import datasets_of
 INSTEAD = {"truncation_handling": "train", "weights": "token_mean"}
 
 
+def rewards_of_moves(case: Case) -> list[str]:
+    """The names of the rewards that sum those of moves."""
+    functions = {name: part.arguments.get("function") for name, part in case.rewards.items()}
+    return [name for name, own in functions.items() if own and facts_of(own.target).of_moves]
+
+
 def moves_are_judged_where_they_are_made(case: Case) -> Iterator[str]:
     """A reward that sums rewards of moves needs an environment that gives them."""
     world = case.environment
     if not case.samples or (world is not None and world.about.gives_rewards):
         return
-    for name, part in case.rewards.items():
-        function = part.arguments.get("function")
-        if function is None or not facts_of(function.target).of_moves:
-            continue
+    for name in rewards_of_moves(case):
         why = f"reward={name} sums the rewards of moves, and "
         if world is None:
             yield f"{why}there is no environment; set environment, such as environment=hilo"
@@ -28,6 +31,31 @@ def moves_are_judged_where_they_are_made(case: Case) -> Iterator[str]:
                 f"{why}this environment gives none (About.gives_rewards); set "
                 "environment.world.pays=true if its program scores moves, or choose another reward"
             )
+
+
+def costs_are_part_of_a_score(case: Case) -> Iterator[str]:
+    """What a world subtracts from rewards of moves has no effect unless a reward sums them."""
+    if case.environment is None or not case.samples:
+        return
+    summed, datasets = rewards_of_moves(case), datasets_of(case.data)
+    for name, world in case.environment.parts.items():
+        if not world.about.cost:
+            continue
+        key = "environment" if name is None else f"environment.of.{name}"
+        said = (
+            f"{key}.world.cost={world.about.cost:g} is subtracted from the rewards of moves, and "
+        )
+        if not summed:
+            wanted = ",".join([*case.rewards, "episode"])
+            yield f"{said}no reward sums them; set reward=[{wanted}], or {key}.world.cost=0"
+            continue
+        for dataset in datasets if name is None else datasets.keys() & {name}:
+            named = datasets[dataset].get("rewards")
+            if named is not None and not {*summed} & {*named}:
+                yield (
+                    f"{said}none of data.of.{dataset}.rewards={list(named)} sums them; add "
+                    f"{summed[0]}, or set {key}.world.cost=0"
+                )
 
 
 def rewards_of_moves_are_sums(case: Case) -> Iterator[str]:
@@ -98,12 +126,7 @@ def datasets_have_environments_of_their_own(case: Case) -> Iterator[str]:
 
 def datasets_are_judged_by_what_they_give(case: Case) -> Iterator[str]:
     """A reward of moves needs an environment that gives rewards in each of its datasets."""
-    summed = {
-        name
-        for name, part in case.rewards.items()
-        if (function := part.arguments.get("function")) and facts_of(function.target).of_moves
-    }
-    datasets = datasets_of(case.data)
+    summed, datasets = {*rewards_of_moves(case)}, datasets_of(case.data)
     for name, world in ({} if case.environment is None else case.environment.parts).items():
         if name not in datasets or world.about.gives_rewards:
             continue
@@ -117,6 +140,7 @@ def datasets_are_judged_by_what_they_give(case: Case) -> Iterator[str]:
 
 RULES = (
     moves_are_judged_where_they_are_made,
+    costs_are_part_of_a_score,
     rewards_of_moves_are_sums,
     episodes_are_played_by_the_newest_weights,
     pictures_of_episodes_are_read_by_the_policy_itself,
