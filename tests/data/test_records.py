@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tandem.config import ConfigError
-from tandem.data.records import Data, groups_to_report
+from tandem.data.records import Data, groups_to_report, split_overlap
 from tandem.data.stream import PromptStream
 from tandem.launch.inputs import read_inputs
 from tandem.launch.run import configuration
@@ -74,6 +74,13 @@ def test_a_split_that_is_none_is_refused(prompts, said):
 def test_a_curriculum_that_makes_no_stream_is_refused():
     with pytest.raises(ValueError, match=r"Data\.curriculum makes a PromptStream"):
         Data(train=(make_prompt(),), eval=(), curriculum=5)
+
+
+def test_a_chat_asks_the_same_in_any_order_of_its_keys():
+    said = {"role": "user", "content": "1+1?"}
+    one, other = (make_prompt(n, text=None, messages=(m,)) for n, m in
+                  enumerate([said, dict(reversed(said.items()))]))  # fmt: skip
+    assert split_overlap([one], [other]) == ([], [one])
 
 
 def test_a_row_whose_group_is_null_is_reported_by_its_source_alone():

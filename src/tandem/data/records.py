@@ -141,7 +141,8 @@ def question(prompt: Prompt) -> Hashable:
     pictures = tuple(picture.name for picture in prompt.images)
     if prompt.messages is None:
         return prompt.text, pictures
-    return tuple(json.dumps(dict(message)) for message in prompt.messages), pictures
+    said = (json.dumps(dict(message), sort_keys=True) for message in prompt.messages)
+    return tuple(said), pictures
 
 
 def refuse_unlike(split: str, prompts: object) -> None:
