@@ -83,6 +83,14 @@ def test_folders_of_splits_are_the_splits(tmp_path):
     assert splits == [[("train", "red")], [("validation", "blue")], [("test", "green")]]
 
 
+@pytest.mark.parametrize("split", ["test", "validation", "eval"])
+def test_a_split_without_train_is_not_trained_on(tmp_path, split):
+    lay(tmp_path / split, {"x.png": png(RED), "x.txt": "held out"})
+    with pytest.raises(ValueError, match=rf"there is no train in this folder, only {split}$"):
+        load(tmp_path)
+    assert observe(load(tmp_path / split).train) == [("held out", "red")]
+
+
 ROWS = [
     {"file_name": "a.png", "text": "one", "chosen_file_name": "in/b.png",
      "rejected_file_name": "c.png", "file_names": ["a.png", "c.png"]},

@@ -41,7 +41,7 @@ def image_folder(
     Subfolders train, test and eval (or validation) are the splits; without them all rows are train.
     Every picture is decoded once at the start to set bad ones aside; none stays in memory.
     `resize`, `held_out` and `max_size` are those of `jsonl`.
-    Raises ValueError for a folder without a usable row.
+    Raises ValueError for a folder without a usable row, or with other splits but no `train`.
     """
     place = Path(path).expanduser()
     if not place.exists():
@@ -55,12 +55,20 @@ def image_folder(
 
 
 def _find_splits(place: Path) -> dict[str, Path | None]:
-    """The folder of each split; None: the split is missing."""
+    """The folder of each split; None: the split is missing. Raises ValueError for splits without
+    `train`, which would be trained on."""
     found = {
         split: next((place / name for name in names if (place / name).is_dir()), None)
         for split, names in SPLITS.items()
     }
-    return found | ({} if found["train"] else {"train": place, "eval": None, "test": None})
+    if found["train"]:
+        return found
+    if held_out := [own.name for own in found.values() if own]:
+        raise ValueError(
+            f"data.path={place}: there is no train in this folder, only {' and '.join(held_out)}"
+            f"{absolute_hint(place)}"
+        )
+    return {"train": place, "eval": None, "test": None}
 
 
 def _load(place: Path, *, source: str, columns: Columns, resize: Resize) -> Rows:
