@@ -77,6 +77,19 @@ def test_a_column_of_messages_stays_the_chat_it_is(tmp_path):
     assert data.train[0].messages == tuple(chat)
 
 
+def test_a_key_that_only_some_messages_have_is_of_those(tmp_path):
+    """Arrow gives every message the keys of all, null where it has none."""
+    chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+    chats = [[chat[0], {**chat[1], "name": "Ann"}], chat]
+    path = tmp_path / "chats"
+    path.mkdir()
+    pq.write_table(pa.table({"turns": chats}), path / "train.parquet")
+    columns = Columns(prompt="turns")
+    data = hub(name=str(path), split=Split(held_out=0.0), columns=columns, seed=0)
+    assert [list(prompt.messages) for prompt in data.train] == chats
+    assert data.quarantine == ()
+
+
 @pytest.mark.parametrize(
     ("wording", "said"),
     [

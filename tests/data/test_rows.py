@@ -84,6 +84,8 @@ BAD = [
     (b'{"messages": [{"content": "a"}]}', "`role` and `content`"),
     (b'{"messages": [{"role": "robot", "content": "a"}]}', "role 'robot' is not one of"),
     (b'{"messages": [{"role": "user", "content": [1]}]}', "`content` must be text"),
+    (b'{"messages": [{"role": "user", "content": null}]}', "`content` must be text, not null"),
+    (b'{"messages": [{"role": "user", "content": "a", "name": 1}]}', "`name` must be text"),
     (
         b'{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}',
         "give it as `answer`",

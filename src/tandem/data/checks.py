@@ -10,6 +10,7 @@ from tandem.types import Picture, Prompt
 
 LONGEST_ROW = 1 << 22  # bytes
 ROLES = ("system", "user", "assistant", "tool")
+SAID = ("role", "content")  # the required keys of a message
 OWN_KEYS = ("prompt", "messages", "answer", "chosen", "rejected", "id", "source")
 
 
@@ -88,17 +89,23 @@ def _check_text(value: object, name: str) -> None:
 def _messages(messages: object) -> tuple[dict[str, str], ...]:
     if not isinstance(messages, list) or not messages:
         raise ValueError("`messages` must be a list of at least one message")
-    for number, message in enumerate(messages, start=1):
-        if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
-            raise ValueError(f"message {number} must be an object with `role` and `content`")
-        if message["role"] not in ROLES:
-            raise ValueError(f"message {number}: role {message['role']!r} is not one of {ROLES}")
-        for key, value in message.items():
-            if not isinstance(value, str):
-                raise ValueError(f"message {number}: `{key}` must be text, not {_kind(value)}")
-    if messages[-1]["role"] == "assistant":
+    read = tuple(_message(message, number) for number, message in enumerate(messages, start=1))
+    if read[-1]["role"] == "assistant":
         raise ValueError("`messages` must not end with the assistant's turn: give it as `answer`")
-    return tuple(messages)
+    return read
+
+
+def _message(message: object, number: int) -> dict[str, str]:
+    """A message without its optional keys that are null, as Arrow gives every message all keys."""
+    if not isinstance(message, dict) or not {*SAID} <= message.keys():
+        raise ValueError(f"message {number} must be an object with `role` and `content`")
+    if message["role"] not in ROLES:
+        raise ValueError(f"message {number}: role {message['role']!r} is not one of {ROLES}")
+    read = {key: value for key, value in message.items() if value is not None or key in SAID}
+    for key, value in read.items():
+        if not isinstance(value, str):
+            raise ValueError(f"message {number}: `{key}` must be text, not {_kind(value)}")
+    return read
 
 
 def _answer(answer: object) -> str | None:
