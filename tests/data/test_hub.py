@@ -10,6 +10,7 @@ from PIL import Image
 
 from tandem.data import Wording
 from tandem.data.hub import Columns, Split, hub
+from tandem.data.rows import jsonl
 
 datasets = pytest.importorskip("datasets")
 pa = pytest.importorskip("pyarrow")
@@ -68,6 +69,20 @@ def test_parquet_text_and_a_limit(tmp_path):
     assert len(data.train) == 10
     assert all(p.text.endswith("+ 1?") and p.answer is None for p in data.train)
     assert data.eval == data.demonstrations == ()
+
+
+def test_an_answer_of_a_column_of_floats_is_a_whole_number_where_it_can_be(tmp_path):
+    """So are integers with gaps. The text 5.0 in a line of JSON is the answer as it was written."""
+    path = tmp_path / "sums"
+    path.mkdir()
+    numbers = pa.array([5.0, None, float("nan"), 2.5, -3.0], from_pandas=False)
+    pq.write_table(pa.table({"q": list("abcde"), "a": numbers}), path / "train.parquet")
+    columns = Columns(prompt="q", answer="a")
+    data = hub(name=str(path), split=Split(held_out=0.0), columns=columns, seed=0)
+    assert [prompt.answer for prompt in data.train] == ["5", None, None, "2.5", "-3"]
+    rows = path / "rows.jsonl"
+    rows.write_text('{"prompt": "a", "answer": 5.0}')
+    assert jsonl(path=str(rows), held_out=0, seed=0).train[0].answer == "5.0"
 
 
 def test_a_column_of_messages_stays_the_chat_it_is(tmp_path):

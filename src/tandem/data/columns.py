@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -97,6 +98,17 @@ def to_row(row: Mapping, columns: Columns, answers: Decoding) -> dict:
     return {"messages" if isinstance(question, list) else "prompt": question, **rest, **read}
 
 
+def with_whole_answer(row: dict) -> dict:
+    """The row with the answer 5 for 5.0, and with none for NaN: Arrow stores a column of integers
+    with gaps, or of integers and fractions, as floats."""
+    match row.get("answer"):
+        case float(number) if math.isnan(number):
+            return {**row, "answer": None}
+        case float(number) if number.is_integer():
+            return {**row, "answer": int(number)}
+    return row
+
+
 def with_own_pictures(prompt: Prompt, resize: Resize) -> Prompt:
     """The prompt with the pictures in its row. Raises ValueError for a file name: a table cannot
     refer to files outside it."""
@@ -130,6 +142,13 @@ def show_files(name: str, said: object, decode: Decoding) -> object:
             except ValueError as problem:
                 raise ValueError(f"`{name}`: {file} {problem}") from None
     return said
+
+
+def show_fields(row: Mapping, columns: Columns) -> dict[str, object]:
+    """The row, with pictures in place of the files that `columns` does not name. Raises ValueError
+    for a damaged one."""
+    named = columns.by_field.values()
+    return {name: x if name in named else show_files(name, x, SHOWN) for name, x in row.items()}
 
 
 def _last_turn(answer: object) -> object:

@@ -15,11 +15,12 @@ from tandem.data.columns import (
     Columns,
     Stored,
     cell,
-    show_files,
+    show_fields,
     to_row,
     with_own_pictures,
+    with_whole_answer,
 )
-from tandem.data.decoding import SHOWN, Decoding, read_file
+from tandem.data.decoding import Decoding, read_file
 from tandem.data.images import KEY, holds_pictures
 from tandem.data.pictures import KEY as ANSWER
 from tandem.data.pictures import Resize, sizes_of
@@ -107,7 +108,7 @@ def load_rows(
     stored = partial(_with_stored_pictures, table, pictures)
     rows = check_rows(
         zip((place + 1 for place in kept), zip(kept, table.select(kept), strict=True), strict=True),
-        lambda row: to_row(_show_fields(stored(*row), columns), columns, answers),
+        lambda row: with_whole_answer(to_row(show_fields(stored(*row), columns), columns, answers)),
         file=file,
         source=name.rstrip("/").split("/")[-1],
         finish=partial(_with_pictures, resize=resize, column=columns.images),
@@ -189,13 +190,6 @@ def _with_stored_pictures(
             case held if held is not None:
                 said[column] = make_stored(column, 0)
     return said
-
-
-def _show_fields(row: Mapping, columns: Columns) -> dict[str, object]:
-    """The row, with pictures in place of the files that `columns` does not name. Raises ValueError
-    for a damaged one."""
-    named = columns.by_field.values()
-    return {name: x if name in named else show_files(name, x, SHOWN) for name, x in row.items()}
 
 
 def _read(table: datasets.Dataset, place: int, column: str, number: int) -> bytes:
