@@ -2,13 +2,16 @@
 
 import io
 import json
+import re
 import sys
 from functools import partial
+from pathlib import Path
 
 import pytest
 from PIL import Image
 
 from tandem.data import Wording
+from tandem.data.checks import OWN_KEYS
 from tandem.data.hub import Columns, Split, hub
 from tandem.data.rows import jsonl
 
@@ -300,6 +303,17 @@ def test_values_of_many_shapes_that_nobody_named_stay_fields(tmp_path):
     name = folder(tmp_path / "mixed", train=rows)
     data = hub(name=name, split=Split(held_out=0.0), columns=Columns(prompt="q"), seed=0)
     assert [prompt.fields for prompt in data.train] == shapes
+
+
+def test_columns_called_like_keys_of_a_row_are_left_out_as_the_page_says(tmp_path):
+    row = {"q": "1+1?", "level": 3, **dict.fromkeys(OWN_KEYS, "x")}
+    name = folder(tmp_path / "sums", train=[row])
+    (prompt,) = hub(name=name, split=Split(), columns=Columns(prompt="q"), seed=0).train
+    assert (prompt.source, prompt.answer, prompt.fields) == ("sums", None, {"level": 3})
+    assert not prompt.is_pair
+    page = (Path(__file__).parents[2] / "docs" / "howto" / "data.md").read_text()
+    said = page.partition("are kept in `prompt.fields` for rewards, except")[2].partition("\n\n")[0]
+    assert {*re.findall("`([a-z]+)`", said)} == {*OWN_KEYS}
 
 
 def test_a_picture_that_nobody_named_is_no_demonstration_and_overrides_none(tmp_path):

@@ -23,7 +23,8 @@ ANSWERS = (ANSWER, "chosen", "rejected")  # columns whose pictures are training 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
     """Columns of question and answer; `reward_model.ground_truth` is a part of a column. All other
-    columns but `id` and `source` become fields."""
+    columns become fields, except those called `prompt`, `messages`, `answer`, `chosen`, `rejected`,
+    `id` or `source`, as keys of a row: they are left out, since their meaning is not known."""
 
     prompt: str  # column of the question: a text, or a list of messages
     answer: str | None = None  # column of the right answer; a.b is field b of column a; null: none

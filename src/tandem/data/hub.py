@@ -61,7 +61,7 @@ def hub(
     seed: int,  # seed of the part that is held out, and of the rows that `max_size` keeps
 ) -> Data:
     """Rows are checked, split and limited like those of `jsonl`. A column that `columns` does not
-    name becomes a field of its prompt, unless it holds sound, films or other files but pictures.
+    name becomes a field, unless it holds files other than pictures or `Columns` leaves it out.
 
     unique: keep only the first row of each question.
     `resize` is that of `jsonl`.
