@@ -1,6 +1,8 @@
 """Whole runs with an environment."""
 
+import itertools
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ from ladder import FEW
 from safetensors.torch import load_file
 
 import tandem
+from tandem.environments import environment
 from tandem.stop import Stop
 
 QUICK = (
@@ -38,6 +41,18 @@ def test_a_world_of_one_move_changes_no_metric_and_no_weight_of_a_run(tmp_path):
     assert ours == want
     assert got[0]["environment/over"] == 1
     assert all(torch.equal(weight, moved[name]) for name, weight in weights.items())
+
+
+@pytest.mark.slow
+def test_seconds_of_the_evaluation_are_not_those_of_the_iteration(tmp_path, monkeypatch):
+    """On a clock that counts its readings; only the first of the iterations is evaluated."""
+    readings = SimpleNamespace(perf_counter=itertools.count().__next__)
+    monkeypatch.setattr(environment, "time", readings)
+    played = ("plugins=[one_move]", "environment=one_move")
+    train(tmp_path / "played", *FEW, *SCORED, *played)
+    lines = (tmp_path / "played" / "timing.jsonl").read_text().splitlines()
+    first, second = [json.loads(line)["time/environment"] for line in lines[:2]]
+    assert first == second > 0
 
 
 @pytest.mark.slow

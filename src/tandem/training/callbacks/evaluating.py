@@ -80,6 +80,7 @@ class Evaluating(Callback):
             log.warning("evaluation %d: missing scores: %s", module.iteration, said)
         loss = module.algorithm.loss
         compared = compare_pairs(module.policy, loss, self.prompts, self.settings, key=key)
+        module.policy.pop_timing()  # time/evaluate counts them; the iteration's begin here
         metrics = {**found.metrics, **compared}
         if trainer.is_global_zero:
             record = self.recording.record
