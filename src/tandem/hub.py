@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from tandem.contracts.bounds import values_of
+
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, ProcessorMixin
 
@@ -177,6 +179,25 @@ def without_films(family: type[ProcessorMixin]) -> type[ProcessorMixin]:
         "from_args_and_dict": classmethod(build),
     }
     return type(family.__name__, (family,), parts)
+
+
+def list_ends(tokenizer: Any, configured: int | Sequence[int] | None) -> tuple[int, ...]:
+    """All end tokens: those of the generation configuration, and the tokenizer's own."""
+    several = [] if configured is None else values_of(configured)
+    own = tokenizer.eos_token_id
+    return tuple(dict.fromkeys(several if own is None else [*several, own]))
+
+
+def find_turn_end(tokenizer: Any, text: str, move: str, ends: Sequence[int]) -> int | None:
+    """The token that ends a turn of the assistant: the first that a chat template wrote behind
+    `move`, if it is one of the model's `ends`, and otherwise the tokenizer's own.
+
+    text: the template's text of a conversation that contains the move. None: there is no such
+    token.
+    """
+    _, found, behind = text.rpartition(move)
+    first = tokenizer(behind, add_special_tokens=False)["input_ids"][:1] if found else []
+    return first[0] if first and first[0] in ends else tokenizer.eos_token_id
 
 
 def films_of(place: str | Path) -> str | None:

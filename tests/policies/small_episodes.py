@@ -38,7 +38,8 @@ def script(policy, *texts):
     left = iter(texts)
 
     def answer(prompts, keys, *, sampling, endings):
-        move = policy.chat.encode_answers([next(left)])[0][: sampling.max_new_tokens]
+        said = policy.chat.ids([next(left)], special=False)[0]
+        move = [*said, policy.chat.turn_end][: sampling.max_new_tokens]
         rows = keys.numel()
         tokens = torch.tensor([move] * rows)
         truncated = torch.tensor([move[-1] not in endings.tokens] * rows)

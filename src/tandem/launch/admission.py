@@ -94,7 +94,8 @@ def admit_taught(
     if source in ADMIT:
         answered = ((p.sides if source == "pairs" else (p,)) for p in prompts)
         for examples in zip(*answered, strict=True):
-            ids = policy.chat.encode_answers([one.shown_answer or "" for one in examples])
+            texts = [one.shown_answer or "" for one in examples]
+            ids = policy.chat.encode_answers(texts, examples)
             said = [max(most, len(own)) for most, own in zip(said, ids, strict=True)]
     asked = [len(ids) for ids in policy.chat.encode(prompts)]
     rows = zip(asked, said, teachers.room_of(prompts), strict=True)

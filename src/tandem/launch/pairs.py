@@ -120,7 +120,7 @@ def admit_mismatched(policy: Policy, pairs: Sequence[Prompt]) -> Admission:
     if not isinstance(policy, TokenPolicy) or policy.positions is None or not kept:
         return kept, dropped
     asked = _lengths(policy.chat.encode(kept))
-    said = [policy.chat.encode_answers([getattr(p, x) for p in kept]) for x in SIDES]
+    said = [policy.chat.encode_answers([getattr(p, x) for p in kept], kept) for x in SIDES]
     said = torch.stack([_lengths(side) for side in said]).amax(0)
     most = longest_question(asked, said, policy.positions)
     fits = ((asked <= most) & (said <= policy.positions - most)).tolist()

@@ -1,8 +1,12 @@
+from functools import partial
+
 import pytest
-from small_language import byte_tokenizer, chat_model, small, talk
+from small_episodes import chatting
+from small_language import TEMPLATE, byte_tokenizer, chat_model, small, talk
 from transformers import AutoTokenizer
 
 from tandem.policies.language.chat import Chat, ChatOptions
+from tandem.policies.language.message_frames import end_answers
 from tandem.policies.language.records import Sampling
 from tandem.policies.language.tiny_lm import character_tokenizer
 from tandem.policies.lora import Lora
@@ -88,7 +92,67 @@ def test_a_demonstration_is_the_answer_or_the_last_turn():
 
 
 def test_an_answer_is_followed_by_the_end_token():
-    assert chat().tokenizer.decode(chat().encode_answers(["4"])[0]) == "4<|im_end|>"
+    (shown,) = chat().encode_answers(["4"], [talk("2+2?")])
+    assert chat().tokenizer.decode(shown) == "4<|im_end|>"
+
+
+END, EOS = 0, 2  # <|end|> and <|im_end|>, the tokenizer's own
+OTHER_END = TEMPLATE.replace("<|im_end|>", "<|end|>")
+ONE_TURN = "{% if messages | length > 1 %}{{ raise_exception('one turn') }}{% endif %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "ends", "end"),
+    [
+        (OTHER_END, (END, EOS), END),
+        (OTHER_END, (EOS,), EOS),
+        (TEMPLATE, (END, EOS), EOS),
+        (OTHER_END.replace("<|end|>", " <|end|>"), (END, EOS), EOS),
+        (OTHER_END.replace("<|end|>", "</s>"), (END, EOS), EOS),
+        (OTHER_END.replace("<|end|>\n", ""), (END, EOS), EOS),
+        (ONE_TURN + OTHER_END, (END, EOS), EOS),
+        (OTHER_END.replace("{{ message.content }}", ""), (1, END, EOS), EOS),
+        (None, (END, EOS), EOS),
+    ],
+    ids=[
+        "another token",
+        "one that does not end the model",
+        "the tokenizer's own",
+        "a space before it",
+        "several tokens",
+        "nothing",
+        "one question",
+        "no content",
+        "no template",
+    ],
+)
+def test_a_chat_ends_answers_as_its_template_ends_a_turn(template, ends, end):
+    said = Chat(byte_tokenizer(template), ChatOptions())
+    end_answers(said, ends)
+    assert said.turn_end == end
+
+
+def test_a_template_that_drops_thoughts_or_wants_a_system_prompt_ends_answers():
+    drops = OTHER_END.replace(
+        "{{ message.content }}", "{{ message.content.split('</think>')[-1].strip() }}"
+    )
+    wants = "{% if messages[0].role != 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    said = Chat(byte_tokenizer(wants + drops), ChatOptions(system_prompt="Be brief."))
+    end_answers(said, (END, EOS))
+    assert said.turn_end == END
+
+
+def test_demonstrations_and_pairs_of_a_chat_end_with_the_token_of_its_template():
+    """A bare text, which the template does not render, keeps the tokenizer's own."""
+    policy = small(build=partial(chatting, OTHER_END))
+    pair = talk("2+2?", chosen="4", rejected="5")
+    bare = Prompt(id=1, source="plain", text="2+2=", answer="4")
+    shown = [talk("2+2?", "4"), talk("2+2?", answer="4"), *pair.sides, bare]
+    rows = policy.encode(shown, key=0, slots=range(len(shown)))
+    starts = zip(rows.sample.tokens, rows.sample.prompt_length, rows.length, strict=True)
+    texts = policy.chat.decode_all([row[n : n + more].tolist() for row, n, more in starts])
+    assert texts == ["4<|end|>", "4<|end|>", "4<|end|>", "5<|end|>", "4<|im_end|>"]
+    assert rows.mask.sum(1).tolist() == [2] * len(shown)
 
 
 def test_only_the_tokens_of_the_answer_are_trained():

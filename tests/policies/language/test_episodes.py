@@ -273,6 +273,26 @@ def test_every_turn_of_a_demonstration_is_trained_by_the_ids_that_sampling_would
         assert rows.mask[row, : whole - 1].tolist() == of_policy[1:]
 
 
+@pytest.mark.parametrize(("room", "last"), [(4, []), (1, [0])], ids=["ended", "cut"])
+def test_a_demonstration_of_a_chat_ends_turns_as_a_sampled_row(room, last):
+    """By the token of the template, which is not the tokenizer's own; a cut last move has none."""
+    policy = playing(
+        make_environment(Counting(turns=2)),
+        build=partial(chatting, TEMPLATE.replace("<|im_end|>", "<|end|>")),
+        sampling=Sampling(max_new_tokens=room),
+    )
+    script(policy, "2", "4")
+    (sampled,) = sample_rows(policy, [talk("1 ?")], group_size=1).sample.tokens.tolist()
+    shown = policy.encode([talk("1 ?", "2", "+", "4")], key=0, slots=range(1))
+    assert shown.sample.tokens.tolist() == [[*sampled, *last]]
+    assert policy.chat.decode_all(shown.sample.tokens.tolist()) == [
+        "<|im_start|>user\n1 ?<|end|>\n<|im_start|>assistant\n2<|end|>\n"
+        "<|im_start|>user\n+<|end|>\n<|im_start|>assistant\n4<|end|>"
+    ]
+    trained = shown.turn[shown.mask]
+    assert trained.tolist() == [1, 1, 2, 2]
+
+
 def test_a_demonstration_with_a_turn_that_the_template_rejects_is_left_out():
     turns = [("user", "1 ?"), ("assistant", "2"), ("system", "go on"), ("user", "3 ?")]
     messages = tuple({"role": role, "content": text} for role, text in turns)

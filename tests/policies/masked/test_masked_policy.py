@@ -230,7 +230,8 @@ def test_demonstrations_are_filled_up_with_ends():
     rollout = policy.encode(questions(("dbca", "fa")), key=3, slots=[0, 1])
     assert rollout.mask.all() and rollout.outputs == ("abcd", "af")
     row = rollout.sample.tokens[1]
-    assert row[3:].tolist()[:6] == [*policy.chat.encode_answers(["af"])[0], 1, 1, 1]
+    (shown,) = policy.chat.encode_answers(["af"], questions(("fa",)))
+    assert row[3:].tolist()[:6] == [*shown, 1, 1, 1]
     assert policy.admit_answered(questions(("jihgfedcba",)))[1][0][1].startswith("has an answer of")
     strange = [replace(question, answer="aZ") for question in questions(("ba",))]
     assert policy.admit_answered(strange)[1][0][1].startswith("has an answer with 'Z'")

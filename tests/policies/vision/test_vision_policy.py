@@ -18,6 +18,7 @@ from torch.testing import assert_close
 
 from tandem.policies.language.inputs import TokenIndex, pad_rows
 from tandem.policies.language.layout_probes import keeps_rows_apart
+from tandem.policies.language.message_frames import end_answers
 from tandem.policies.language.packing import pack_in_one_row, pack_rows
 from tandem.policies.language.records import Sampling
 from tandem.policies.lora import Lora
@@ -248,6 +249,16 @@ def test_named_templates_may_be_those_of_the_processor():
     policy = small_vision(build=partial(templated, named))
     spoken = Prompt(id=0, source="s", messages=({"role": "user", "content": "what ?"},))
     assert policy.chat.text(spoken) == "what ? !"
+
+
+def test_answers_end_as_a_template_of_parts_ends_a_turn():
+    spelt = "{% for message in messages %}{% for part in message.content %}{{ part.text }}"
+    policy = small_vision(
+        build=partial(templated, spelt + "{% endfor %}<|vision_end|>{% endfor %}")
+    )
+    end = policy.chat.tokenizer.convert_tokens_to_ids("<|vision_end|>")
+    end_answers(policy.chat, [end, *policy.ends])
+    assert policy.chat.turn_end == end not in policy.ends
 
 
 def test_a_chat_template_from_a_file_is_saved_in_place_of_the_processors(tmp_path):

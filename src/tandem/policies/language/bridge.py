@@ -52,10 +52,10 @@ class Bridge:
         self.tokenizer = chat.tokenizer
         self.remembered = lru_cache(REMEMBERED)(self.encode_pairs)  # environments repeat themselves
         self.has_template = chat.template is not None
-        self.end = [] if self.tokenizer.eos_token_id is None else [self.tokenizer.eos_token_id]
+        self.end = [] if chat.turn_end is None else [chat.turn_end]
         if self.has_template:
             try:
-                self.end = self.check_template()
+                self.check_template()
             except TemplateFault as error:
                 raise ValueError(self.refusal("a", f"is refused ({error})")) from error
         written = self.written_ids() if self.has_template else ()
@@ -181,18 +181,16 @@ class Bridge:
     def end_text(self) -> str:
         return self.tokenizer.decode(self.end) if self.end else ""
 
-    def check_template(self) -> list[int]:
-        """The ids that end an assistant turn. Raises ValueError unless one tail fits all turns."""
+    def check_template(self) -> None:
+        """Raise ValueError unless one tail, which begins with the end of a turn, fits all turns."""
         tail = self.behind(STUBS["a plain"], [ANSWERED])
-        ids = self.template_ids(tail)
-        if not ids or ids[0] not in self.ends:
+        if self.template_ids(tail)[:1] != [self.chat.turn_end]:
             raise ValueError(self.refusal("a plain", "is not followed by an end token"))
         if self.tools:
             self.check_tools()
         for name, turns in STUBS.items():
             if not self.render([ASKED, *turns, ANSWERED]).endswith(tail):
                 raise ValueError(self.refusal(name, "is followed by a different text"))
-        return ids[:1]
 
     def written_ids(self) -> set[int]:
         """The ids that the template writes around messages, tools and their replies."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tandem.contracts.bounds import values_of
+from tandem.hub import list_ends
 from tandem.types import Admission, Picture, Prompt, split_refused
 
 
@@ -31,6 +31,7 @@ class Chat:
 
     def __init__(self, tokenizer: Any, talk: ChatOptions) -> None:
         self.tokenizer, self.talk = tokenizer, talk
+        self.turn_end: int | None = tokenizer.eos_token_id  # ends an answer in a chat
         # Schemas that the template renders with a prompt.
         self.tools_of: Callable[[Prompt], Sequence[Mapping]] = lambda prompt: ()
         if talk.template is not None:
@@ -121,10 +122,12 @@ class Chat:
             )
         return shown
 
-    def encode_answers(self, answers: Sequence[str]) -> list[list[int]]:
-        """Token ids of each answer and the end token, if there is one."""
-        end = self.tokenizer.eos_token_id
-        return [ids if end is None else [*ids, end] for ids in self.ids(answers, special=False)]
+    def encode_answers(self, answers: Sequence[str], prompts: Sequence[Prompt]) -> list[list[int]]:
+        """Token ids of each prompt's answer and its end token, if there is one."""
+        own = self.tokenizer.eos_token_id
+        ends = [own if prompt.messages is None else self.turn_end for prompt in prompts]
+        coded = zip(self.ids(answers, special=False), ends, strict=True)
+        return [ids if end is None else [*ids, end] for ids, end in coded]
 
     def ids(self, texts: Sequence[str], *, special: bool) -> list[list[int]]:
         """The token ids of texts."""
@@ -158,7 +161,7 @@ class Chat:
         """`admit`, where prompt, answer and end token together may have `room` tokens."""
         kept, dropped = self.admit(examples, limit)
         texts = [self.answer(example) for example in kept]
-        shown = self.encode_answers(texts)
+        shown = self.encode_answers(texts, kept)
         totals = [len(q) + len(a) for q, a in zip(self.encode(kept), shown, strict=True)]
         said = "has {} tokens with its answer, more than the model's limit of {}"
         long = [said.format(n, room) if room is not None and n > room else None for n in totals]
@@ -202,13 +205,6 @@ class Chat:
 
     def ends(self, configured: int | Sequence[int] | None) -> tuple[int, ...]:
         return list_ends(self.tokenizer, configured)
-
-
-def list_ends(tokenizer: Any, configured: int | Sequence[int] | None) -> tuple[int, ...]:
-    """All end tokens: those of the generation configuration, and the tokenizer's own."""
-    several = [] if configured is None else values_of(configured)
-    own = tokenizer.eos_token_id
-    return tuple(dict.fromkeys(several if own is None else [*several, own]))
 
 
 def describe_fault(error: Exception) -> str:

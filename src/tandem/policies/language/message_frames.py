@@ -7,10 +7,13 @@ template does with them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tandem.environments.protocol import Message
-from tandem.types import IMAGE, Picture
+from tandem.hub import find_turn_end
+from tandem.policies.language.chat import Chat, TemplateFault
+from tandem.types import IMAGE, Picture, Prompt
 
 if TYPE_CHECKING:
     from tandem.policies.language.bridge import Bridge
@@ -38,6 +41,15 @@ FROM_TOOL = {"role": "tool", "content": ANSWERED["content"]}
 
 class Unreadable(ValueError):
     """Why a policy cannot read an observation."""
+
+
+def end_answers(chat: Chat, ends: Sequence[int]) -> None:
+    """Let answers in the chat end as its template ends a turn. ends: those of the model."""
+    if chat.template is not None:
+        said = Prompt(id=0, source="", messages=(ASKED, *STUBS["a plain"], ANSWERED))
+        # A template that refuses a second question may still render prompts.
+        with suppress(TemplateFault):
+            chat.turn_end = find_turn_end(chat.tokenizer, chat.text(said), STUB, ends)
 
 
 def with_marks(messages: Sequence[Message]) -> list[Message]:

@@ -195,7 +195,7 @@ def encode_examples(
     `group`: [B] int64.
     """
     texts = [chat.answer(example) for example in examples]
-    answers = chat.encode_answers(texts)
+    answers = chat.encode_answers(texts, examples)
     length = torch.tensor([len(answer) for answer in answers], device=group.device)
     tokens = right_padded(answers, group.device)
     sample = pack(chat.encode(examples), tokens, length, 1.0)

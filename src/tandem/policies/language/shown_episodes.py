@@ -40,7 +40,7 @@ def encode_demonstration(example: Prompt, bridge: Bridge) -> Shown:
         if number > 1:
             images = list(islice(left, count_marks(said) if example.images else 0))
             row.add(bridge.turn_ids(said, row.tokens, images), WORLD)
-        row.add(bridge.chat.encode_answers([move])[0], number)
+        row.add(bridge.chat.encode_answers([move], [example])[0], number)
         row.output = move
     return row
 
@@ -117,7 +117,8 @@ def admit(
     faults = []
     for example in examples:
         moves = [move for _, move in turns_of(example)]
-        strange = bridge.chat.faults(moves, bridge.chat.encode_answers(moves))
+        shown = bridge.chat.encode_answers(moves, [example] * len(moves))
+        strange = bridge.chat.faults(moves, shown)
         reason = next(filter(None, [reasons.get(example.id), *strange]), None)
         if reason is None:
             reason = refuse_moves(example, lengths[example.id], bridge, positions)

@@ -21,6 +21,7 @@ from tandem.policies.language.critic import Critic, Kind, critic_of
 from tandem.policies.language.kernels import check_kernels
 from tandem.policies.language.loaded_teachers import LoadedTokenTeachers
 from tandem.policies.language.logprob import ChunkLimits, TokenLogProbComputer
+from tandem.policies.language.message_frames import end_answers
 from tandem.policies.language.pretrained import (
     Build,
     Numerics,
@@ -89,6 +90,7 @@ class TokenPolicy(EngineMixin):
         model, tokenizer = self.read_weights()
         self.chat = self.chat_of(tokenizer)
         self.ends, self.positions = self.chat.ends(end_tokens(model)), positions(model)
+        end_answers(self.chat, self.ends)
         self.meet(request.environment)
         self.network = model
         if "values" in request.needs:  # before adapters are added to its layers

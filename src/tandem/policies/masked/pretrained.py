@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from tandem.hub import align, hide_bars, locate, refuse_pickles, shorten_error
-from tandem.policies.language.chat import list_ends
+from tandem.hub import align, hide_bars, list_ends, locate, refuse_pickles, shorten_error
 from tandem.policies.language.checkpoint import check_whole, without_dropout
 from tandem.policies.language.pretrained import (
     Build,

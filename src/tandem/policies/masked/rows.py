@@ -82,7 +82,7 @@ class MaskedRows:
         The rows of a slot share levels and masks. `group`: [B] int64.
         """
         texts = [self.chat.answer(example) for example in examples]
-        ids = self.chat.encode_answers(texts)
+        ids = self.chat.encode_answers(texts, examples)
         rows = [row + [self.ends[0]] * (positions - len(row)) for row in ids]
         tokens = torch.tensor(rows, device=group.device)
         nothing = torch.zeros_like(tokens, dtype=torch.float32)
@@ -101,7 +101,7 @@ class MaskedRows:
     def admit_answered(self, examples: Sequence[Prompt], positions: int) -> Admission:
         """Demonstrations whose answers fit into the positions, and the others with a reason."""
         texts = [self.chat.answer(example) for example in examples]
-        shown = self.chat.encode_answers(texts)
+        shown = self.chat.encode_answers(texts, examples)
         said = "has an answer of {} tokens, more than rollout.max_new_tokens={}"
         long = [said.format(len(own), positions) if len(own) > positions else None for own in shown]
         strange = self.chat.faults(texts, shown)
