@@ -71,6 +71,28 @@ def test_the_question_is_asked_in_the_default_of_named_templates(owner):
     assert judge.put("red") == "what ? !"
 
 
+SPELT = "{% for message in messages %}{% for part in message.content %}{{ part.text }}{% endfor %}"
+FIRST = "{% if messages | length > 1 %}{{ messages[0].content + '' }}{% endif %}"  # a TypeError
+
+
+@pytest.mark.parametrize(
+    ("template", "end"),
+    [
+        (SPELT + "<|vision_end|>{% endfor %}", "<|vision_end|>"),
+        (SPELT + " no <|vision_end|>{% endfor %}", None),
+        (FIRST + SPELT + "<|vision_end|>{% endfor %}", None),
+        (None, None),
+    ],
+    ids=["the template's", "another token", "one question", "no template"],
+)
+def test_an_answer_ends_as_the_template_ends_a_turn_if_the_model_stops_there(template, end):
+    judge = Asked(eye())
+    own, ids = judge.tokenizer.eos_token, judge.tokenizer.convert_tokens_to_ids
+    judge.processor.chat_template = template
+    judge.model.generation_config.eos_token_id = [ids("<|vision_end|>")]
+    assert judge.answer_ids("red circle") == ids(["red", "circle", end or own])
+
+
 def test_another_picture_has_another_score_and_the_batch_none_of_it():
     judge = Asked(eye())
     pictures = [renderings()["red circle"][0], torch.zeros(16, 16, 3).byte()]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from tandem.contracts import register_reward
-from tandem.hub import locate, read_processor
+from tandem.hub import find_turn_end, list_ends, locate, read_processor
 from tandem.rewards.clip import texts_of
 from tandem.rewards.images import pixels
 from tandem.rewards.networks import Hosting, network, read
@@ -18,6 +19,7 @@ from tandem.rewards.signature import batched
 from tandem.types import Prompt
 
 KEY = "reward.asked.function.path"
+STUB = "stub of an answer"
 
 
 @batched
@@ -118,15 +120,34 @@ class Asked:
         if self.template is None:
             return f"{self.mark} {question}"
         parts = [{"type": self.judged}, {"type": "text", "text": question}]
-        turns = [{"role": "user", "content": parts}]
+        return self.render([{"role": "user", "content": parts}])
+
+    def render(self, turns: Sequence[Mapping[str, object]]) -> str:
+        """The template's text of messages, up to the beginning of the answer."""
         options: dict[str, Any] = {"tokenize": False, "add_generation_prompt": True}
         self.tokenizer.chat_template = self.template  # of several by name it chooses among its own
-        return self.tokenizer.apply_chat_template(turns, **options)
+        return self.tokenizer.apply_chat_template(list(turns), **options)
+
+    @cached_property
+    def turn_end(self) -> int | None:
+        """The token that ends an answer; None: the model has none."""
+        own = self.tokenizer.eos_token_id
+        if self.template is None:
+            return own
+        said = (("user", "stub of a question"), ("assistant", STUB), ("user", "stub of another"))
+        try:
+            text = self.render(
+                [{"role": r, "content": [{"type": "text", "text": x}]} for r, x in said]
+            )
+        except Exception:  # a template may refuse a second question, in any way, and render one
+            return own
+        ends = list_ends(self.tokenizer, self.model.generation_config.eos_token_id)
+        return find_turn_end(self.tokenizer, text, STUB, ends)
 
     def answer_ids(self, text: str) -> list[int]:
         """The token ids of the right answer."""
         ids = self.tokenizer(self.answer.format(text=text), add_special_tokens=False)["input_ids"]
-        return [*ids, self.tokenizer.eos_token_id] if self.end else ids
+        return [*ids, self.turn_end] if self.end else ids
 
     @staticmethod
     def join(name: str, asked: Sequence[dict[str, Tensor]], width: int) -> Tensor:
