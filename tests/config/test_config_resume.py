@@ -212,13 +212,6 @@ def test_a_word_that_no_longer_composes_is_named_with_what_to_do(tmp_path):
         resume_config(tmp_path, ["trainer=dpp"])
 
 
-def test_the_wording_that_chats_refuse_can_be_unset(tmp_path):
-    run_dir = record(tmp_path, ["data=hub", "data.name=x"])
-    assert (
-        resume_config(run_dir, ["data.wording.instruction=null"]).data.wording.instruction is None
-    )
-
-
 def test_the_choice_that_a_run_has_changes_nothing(tmp_path):
     run_dir = record(tmp_path, ["trainer=ddp", "trainer.devices=2"])
     assert resume_config(run_dir, ["trainer=ddp"]).trainer == resume_config(run_dir, []).trainer

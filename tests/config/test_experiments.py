@@ -93,6 +93,13 @@ def test_numbers_of_the_study_for_data_that_the_warm_start_replaces_stay_with_th
     assert start.model.lora == {"r": 4, "alpha": 8}
 
 
+def test_a_warm_start_asks_in_the_words_of_the_run():
+    wording = ("data.wording.chat=false", "++data.wording.instruction='Be brief.'")
+    run, start = both("data=hub", "data.name=x", *wording)
+    assert start.data == run.data
+    assert start.data.wording == {"chat": False, "instruction": "Be brief."}
+
+
 def resume(run_dir, cfg, *left_out):
     plain = {key: x for key, x in to_plain(cfg).items() if key not in left_out}
     run_dir.mkdir()

@@ -164,9 +164,6 @@ KEYS = {
     **_describe(Settings),
     **COMPONENTS,
     "rollout.staleness": Key(resumable=True),
-    # Questions that are chats refuse them, and were once read without a word.
-    "data.wording.instruction": Key(resumable=True),
-    "data.wording.chat": Key(resumable=True),
     # The engine does not affect what is sampled; comparisons have the option of `rollout`.
     "rollout.engine": Key(weights=False, shared=True, compared=False),
     "hydra": Key(**AT_HOME),  # has none of our keys
