@@ -81,6 +81,21 @@ def test_what_lies_in_the_cache_or_around_the_run_is_no_part_of_it(folder):
     assert not [name for name in before.files if not name.startswith("tandem/")]
 
 
+def test_a_file_of_the_home_directory_is_part_of_the_name(folder, monkeypatch):
+    monkeypatch.setenv("HOME", str(folder))
+    (folder / "rows.jsonl").write_text('{"prompt": "a", "answer": "b"}')
+    words = ("data=jsonl", "data.path='~/rows.jsonl'")
+    before = collect_inputs(start(*words))
+    (folder / "rows.jsonl").write_text('{"prompt": "a", "answer": "c"}')
+    after = collect_inputs(start(*words))
+    assert after.unlike(before) == ["data.path has changed"]
+
+
+@pytest.mark.parametrize("text", ["~", "~nobody_of_that_name/rows", "~/" + "a" * 5000, "~/\0"])
+def test_a_text_that_can_be_no_path_names_no_file(text):
+    assert collect_inputs({"data": {"path": text}}).files == collect_inputs({}).files
+
+
 def files_used(*words):
     """Files of Tandem in the name of a warm start."""
     cfg = compose(words)

@@ -88,11 +88,13 @@ def collect_inputs(cfg: DictConfig | Mapping[str, Any]) -> MadeOf:
     leaves = iterate_leaves(to_plain(cfg))
     values = {key: value for key, value in leaves if key_of(key).weights}
     texts = {key: value for key, value in values.items() if isinstance(value, str) and value}
+    # A lone ~ is a text. Unlike those of Path, these functions take any text, such as ~unknown/x.
+    named = {key: os.path.expanduser(x) if "/" in x else x for key, x in texts.items()}
     targets = {value for key, value in texts.items() if key.endswith("_target_")}
     places = {
         **{f"tandem/{file.relative_to(TANDEM)}": file for file in tandems_own(targets)},
         **{place.name: place for place in list_sources(targets)},
-        **{key: Path(value) for key, value in texts.items() if os.path.exists(value)},
+        **{key: Path(place) for key, place in named.items() if os.path.exists(place)},
     }
     libraries = {"torch": torch.__version__, "transformers": metadata.version("transformers")}
     return MadeOf(
