@@ -98,6 +98,22 @@ def test_the_same_command_is_advised_where_it_may_go_well(tmp_path, capsys, erro
     assert not list((tmp_path / "warm_start").iterdir())
 
 
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("trainer.devices=2", "trainer.devices=2 trainer.num_nodes=1 trainer.strategy=auto: "),
+        ("trainer.devices=[0,1]", r"trainer.devices=\[0, 1\] "),
+        ("trainer.num_nodes=2", "trainer.devices=1 trainer.num_nodes=2 "),
+        ("trainer=ddp", "trainer.devices=auto .* trainer.strategy=ddp: "),
+        ("trainer.strategy=ddp", "trainer.devices=1 .* trainer.strategy=ddp: "),
+    ],
+)
+def test_a_warm_start_of_several_ranks_is_refused(word, said):
+    with pytest.raises(ConfigError, match=f"^warm_start: {said}.*or name one: trainer.devices="):
+        check_start(compose([f"warm_start=['algorithm=sft','{word}']"]))
+    check_start(compose(["trainer=ddp", "warm_start=['algorithm=sft','trainer.devices=[1]']"]))
+
+
 def test_devices_that_are_not_there_are_named():
     with pytest.raises(ConfigError, match=r"^trainer.accelerator=mps: torch finds none here"):
         check_accelerator(config.check(compose(["trainer.accelerator=mps"])).trainer)

@@ -20,6 +20,7 @@ from tandem.config.overrides import parse
 from tandem.config.plain import as_text, to_plain
 from tandem.contracts import facts_of
 from tandem.data import Data
+from tandem.launch.devices import check_one_rank
 from tandem.launch.ranks import make_on_first
 from tandem.launch.warm_start_key import FILE, MadeOf, collect_inputs, reason
 from tandem.policies.flow.teachers import TRANSFORMER
@@ -64,7 +65,7 @@ def check_warm_start(start: DictConfig, *, recorded: bool) -> None:
     """Check the configuration of a warm start. `recorded`: the overrides come from a run that was
     read (see `trust`); `check` takes them for typed ones, as there is no `resume` in them."""
     with naming_warm_start():
-        check(start)
+        check_one_rank(check(start).trainer)
         if recorded:
             trust.refuse_unsaid(to_plain(start), recorded=True)
     check_teachers(start)
