@@ -99,6 +99,30 @@ def test_the_same_command_is_advised_where_it_may_go_well(tmp_path, capsys, erro
 
 
 @pytest.mark.parametrize(
+    ("run", "word", "device"),
+    [
+        (["trainer=cpu"], "iterations=3", ("cpu", 1)),
+        (["trainer=ddp", "trainer.devices=[3,5]"], "trainer.precision=32-true", ("auto", [3])),
+        (["trainer=ddp", "trainer.accelerator=gpu"], "iterations=3", ("gpu", 1)),
+        (["trainer=cpu"], "trainer=auto", ("auto", 1)),
+        (["trainer=cpu"], "++trainer.devices=[2]", ("auto", [2])),
+    ],
+)
+def test_a_warm_start_is_trained_on_the_device_of_its_run(tmp_path, run, word, device):
+    found = []
+
+    def train(start, folder, overrides):
+        folder.mkdir(parents=True)
+        found.append((start.trainer.accelerator, start.trainer.devices))
+
+    words = [f"warm_start=['algorithm=sft','{word}']", f"cache_dir={tmp_path}"]
+    starting_weights(compose([*run, *words]), train)
+    assert found == [device]
+    starting_weights(compose(words), train)  # on another device: from the cache
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize(
     ("word", "said"),
     [
         ("trainer.devices=2", "trainer.devices=2 trainer.num_nodes=1 trainer.strategy=auto: "),

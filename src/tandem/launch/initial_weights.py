@@ -36,6 +36,7 @@ from tandem.types import SEGMENTS
 CONFIGS = ("config.json", TRANSFORMER, "text/config.json")  # of a language model, a flow, a chain
 # Overrides that are not for a run trained from its beginning.
 NOT_TRAINED = ("resume", "evaluate", "estimate", "dry_run", "run_dir", "warm_start", "sweep")
+DEVICE = {"trainer", "trainer.accelerator", "trainer.devices"}  # overrides that choose one
 FROM_OUTSIDE = (KeyboardInterrupt, SystemExit, EngineUnavailable)  # a retry may succeed
 
 Train = Callable[[DictConfig, Path, Sequence[str]], Any]
@@ -194,9 +195,18 @@ def warm_start(cfg: DictConfig, train: Train) -> Path:
     if folder.is_dir():
         say(line("warm start", f"{folder}, from the cache"))
         return folder
+    follow_device(cfg, start)
     make = partial(_train_warm, cfg, start, wanted, folder, train)
     make_on_first(folder, make, patience=cfg.guards.stalled_after)
     return folder
+
+
+def follow_device(cfg: DictConfig, start: DictConfig) -> None:
+    """Put a warm start on the device of the run's first rank, unless its overrides choose one."""
+    if not DEVICE & {part.key_or_group for part in parse(cfg.warm_start)}:
+        start.trainer.accelerator = cfg.trainer.accelerator
+        if OmegaConf.is_list(cfg.trainer.devices):
+            start.trainer.devices = cfg.trainer.devices[:1]
 
 
 def _train_warm(
