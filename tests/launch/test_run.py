@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,7 +25,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import tandem
-from tandem.config import ConfigError, compose
+from tandem.config import ConfigError, check, compose
 from tandem.launch import run
 from tandem.launch.evaluation import whose_weights
 from tandem.launch.run import Result
@@ -166,6 +167,27 @@ def test_a_dry_run_is_refused_an_accelerator_as_the_run_is(tmp_path, monkeypatch
             train(tmp_path / "run", *words, *preview)
     train(tmp_path / "run", *words, "estimate=true")  # for another machine
     assert "GiB" in capsys.readouterr().out
+
+
+def test_a_rank_loads_on_its_own_gpu(tmp_path, monkeypatch):
+    current = []
+
+    @contextmanager
+    def on(place):
+        current.append(place)
+        yield
+        current.remove(place)
+
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("torch.cuda.device", on)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    cfg = compose(["trainer.devices=2"])
+    with run.resources(cfg, check(cfg), tmp_path / "run", "train"):
+        assert current == [torch.device("cuda:1")]
+    assert current == []
+    cpu = compose(["trainer=cpu"])
+    with run.resources(cpu, check(cpu), tmp_path / "run", "train"):
+        assert current == []
 
 
 def test_a_run_without_a_checkpoint_is_not_evaluated_and_no_warm_start_is_trained(tmp_path):

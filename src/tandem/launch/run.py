@@ -95,6 +95,8 @@ def resources(cfg: DictConfig, settings: Settings, run_dir: Path, job: Job) -> I
         held.enter_context(check_addresses(partial(admit_address, cfg)))
         place = device_of_rank(settings.trainer, distributed.local_rank())
         held.enter_context(trains_on(place))
+        if place.type == "cuda":  # loading computes on the current GPU, which is 0 at first
+            held.enter_context(torch.cuda.device(place))
         if distributed.is_first() and not settings.evaluate:
             with refusing():
                 held.enter_context(claim_folder(run_dir))
