@@ -297,6 +297,16 @@ def test_a_server_on_the_gpu_of_the_trainer_receives_weights_by_ipc(
     assert json.loads(follows(process.words, "--weight-transfer-config")) == {"backend": backend}
 
 
+def test_a_folder_in_the_home_directory_is_given_as_an_engine_reads_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "model").mkdir()
+    words = {"'~/model'": f"{tmp_path}/model", "'~/none'": "~/none", "org/name": "org/name"}
+    for path, served in words.items():
+        run = (*RUN, f"model.path={path}")
+        (process,), _ = make_plan(tmp_path, "gpus=0", "program=vllm", run=run)
+        assert follows(process.words, "serve") == served
+
+
 def test_pickles_are_read_only_where_the_user_says_so(tmp_path, monkeypatch):
     monkeypatch.delenv("VLLM_ALLOW_INSECURE_SERIALIZATION", raising=False)
     run = (

@@ -93,4 +93,6 @@ def model_of(cfg: DictConfig, lora: Lora | None) -> str:
         raise ConfigError(
             "model.path=null: engines serve a model; set it to a folder or a hub name"
         )
-    return str(cfg.model.path)
+    path = str(cfg.model.path)
+    place = os.path.expanduser(path)  # an engine expands no ~
+    return place if os.path.isdir(place) else path
