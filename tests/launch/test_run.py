@@ -190,6 +190,26 @@ def test_a_rank_loads_on_its_own_gpu(tmp_path, monkeypatch):
         assert current == []
 
 
+def test_a_run_computes_in_its_own_precision_after_a_warm_start(tmp_path, monkeypatch):
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    seen = []
+
+    def start(cfg, train):
+        run.set_float32_precision(check(compose(["trainer=auto"])).trainer)
+
+    def assemble(*_):
+        seen.append((torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32))
+        raise Stop("assembled")
+
+    monkeypatch.setattr(run, "starting_weights", start)
+    monkeypatch.setattr(run, "assemble", assemble)
+    with pytest.raises(Stop, match="assembled"):
+        train(tmp_path / "run", "trainer.float32_matmul_precision=high")
+    torch.set_float32_matmul_precision(before[0])
+    torch.backends.cudnn.allow_tf32 = before[1]
+    assert seen == [("high", True)]
+
+
 def test_a_run_without_a_checkpoint_is_not_evaluated_and_no_warm_start_is_trained(tmp_path):
     cfg = compose([f"run_dir={tmp_path}", f"cache_dir={tmp_path / 'cache'}"])
     OmegaConf.save(cfg, tmp_path / "config.yaml", resolve=True)

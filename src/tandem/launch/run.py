@@ -117,12 +117,12 @@ def carry_out(
     """Build the checked configuration, and train or evaluate it."""
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
-    set_float32_precision(settings.trainer)
     with refusing():
         check_engine(cfg, data)
         mirrors = [build(node) for node in cfg.logger.values()]
         callbacks = build_callbacks(cfg)
         weights = starting_weights(cfg, partial(run, job="warm_start"))
+        set_float32_precision(settings.trainer)  # a warm start has set its own
         own = OmegaConf.select(cfg, "model.path") or "its configuration"
         with doing("loading", f"model={settings.choices['model']} from {weights or own}"):
             module, data = assemble(cfg, settings, data, run_dir, weights)
