@@ -62,7 +62,8 @@ def add_adapters(
     from tandem.policies.low_rank import fuse_adapters
 
     places = lora.target_modules if within is None else targets_within(within, model, lora)
-    config = lora.as_peft(places, task_type="CAUSAL_LM")
+    # peft wraps generation too, which a masked language model does not have.
+    config = lora.as_peft(places, task_type="CAUSAL_LM" if model.can_generate() else None)
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # of peft's use of transformers
         torch.manual_seed(seed)
