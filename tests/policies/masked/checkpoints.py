@@ -58,6 +58,25 @@ def write_dream(folder):
     return write(folder, DREAM, {name: x.contiguous() for name, x in state.items()})
 
 
+def write_modern_bert(folder, *, end=END, vocabulary=VOCABULARY):
+    """Its head has several layers, the last of which is named `decoder`."""
+    from transformers import ModernBertConfig, ModernBertForMaskedLM, PreTrainedTokenizerFast
+
+    torch.manual_seed(0)
+    config = ModernBertConfig(
+        vocab_size=vocabulary, hidden_size=WIDTH, intermediate_size=INNER,
+        num_hidden_layers=LAYERS, num_attention_heads=HEADS, max_position_embeddings=512,
+        pad_token_id=END, bos_token_id=None, eos_token_id=end, cls_token_id=None, sep_token_id=None,
+    )  # fmt: skip
+    ModernBertForMaskedLM(config).save_pretrained(folder)
+    pieces = byte_pieces(["<|endoftext|>", "[MASK]"])
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=pieces, pad_token="<|endoftext|>", mask_token="[MASK]"
+    )
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
 def write(folder, config, state):
     from transformers import PreTrainedTokenizerFast
 

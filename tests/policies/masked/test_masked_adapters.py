@@ -1,10 +1,12 @@
-"""Adapters of masked language models, which cannot generate: trained, merged and saved."""
+"""Masked language models, which cannot generate: their adapters and ends."""
 
 import json
 
 import pytest
 import torch
+from policies.masked.checkpoints import write_modern_bert
 from policies.masked.small_masked import make_rollout, sampling, small_masked
+from policies.small_language import questions
 from torch.testing import assert_close
 
 from tandem.policies.lora import Lora
@@ -54,3 +56,12 @@ def test_what_is_saved_is_merged_and_the_adapter_lies_beside_it(adapted, tmp_pat
     assert_close(logits, adapted.network(input_ids=tokens).logits, atol=2e-5, rtol=0)
     said = json.loads((tmp_path / "own" / "lora" / "adapter_config.json").read_text())
     assert said["task_type"] is None
+
+
+def test_a_model_without_an_end_token_is_trained_on_samples_and_on_no_demonstrations(tmp_path):
+    policy = MaskedPolicy(path=str(write_modern_bert(tmp_path / "endless", end=None)))
+    policy.load(Request(sampling=sampling()))
+    assert make_rollout(policy).truncated.all()
+    with pytest.raises(ValueError, match=r"set eos_token in tokenizer_config\.json") as caught:
+        policy.admit_answered(questions(("dbca",)))
+    assert "\n" not in str(caught.value)

@@ -99,7 +99,16 @@ class MaskedRows:
         return replace(rollout, outputs=tuple(texts))
 
     def admit_answered(self, examples: Sequence[Prompt], positions: int) -> Admission:
-        """Demonstrations whose answers fit into the positions, and the others with a reason."""
+        """Demonstrations whose answers fit into the positions, and the others with a reason.
+
+        Raises ValueError for a model without an end token.
+        """
+        if not self.ends:
+            raise ValueError(
+                "model: neither the model nor its tokenizer has an end token, which fills the "
+                "positions after the answer of a demonstration; set eos_token in "
+                "tokenizer_config.json in the folder model.path, for BERT to [SEP]"
+            )
         texts = [self.chat.answer(example) for example in examples]
         shown = self.chat.encode_answers(texts, examples)
         said = "has an answer of {} tokens, more than rollout.max_new_tokens={}"
