@@ -1,4 +1,4 @@
-"""Masked language models, which cannot generate: their adapters and ends."""
+"""Masked language models, which cannot generate: their adapters, ends and memory."""
 
 import json
 
@@ -9,6 +9,8 @@ from policies.masked.small_masked import make_rollout, sampling, small_masked
 from policies.small_language import questions
 from torch.testing import assert_close
 
+from tandem.config import check, compose
+from tandem.launch.memory_estimate import parts_of_a_rank
 from tandem.policies.lora import Lora
 from tandem.policies.masked.policy import MaskedPolicy
 from tandem.policies.request import Request
@@ -65,3 +67,18 @@ def test_a_model_without_an_end_token_is_trained_on_samples_and_on_no_demonstrat
     with pytest.raises(ValueError, match=r"set eos_token in tokenizer_config\.json") as caught:
         policy.admit_answered(questions(("dbca",)))
     assert "\n" not in str(caught.value)
+
+
+def test_an_estimate_counts_the_logits_of_all_positions_where_the_head_has_several_layers(tmp_path):
+    rows, positions, vocabulary = 4, 24, 4096
+    folder = write_modern_bert(tmp_path / "model", vocabulary=vocabulary)
+    cfg = compose([
+        "model=llada_8b", f"model.path={folder}", "data=sort_letters", "reward=exact_match",
+        "trainer=cpu", "rollout.max_prompt_tokens=8", "rollout.max_new_tokens=16",
+        "rollout.steps=4", "rollout.block_length=null", f"rollout.max_rows={rows}",
+        "model.dtype=float32",
+    ])  # fmt: skip
+    parts = {part.name: part for part in parts_of_a_rank(cfg, check(cfg), ranks=1)}
+    logits = rows * positions * vocabulary * 4  # bytes
+    assert logits < parts["pass"].size < 2 * logits
+    assert parts["adapters"].size > 0

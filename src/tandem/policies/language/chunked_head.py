@@ -114,7 +114,7 @@ def logits_are_head_of_trunk(model: nn.Module) -> bool:
     """Whether logits are exactly head(trunk): no scale, no cap. Assumed of a model without weights,
     until the first rank says what it found."""
     trunk, head = model.get_decoder(), model.get_output_embeddings()
-    if trunk is model or head is None:
+    if trunk in (model, head) or head is None:  # a decoder may be the last layer of a masked head
         return False
     if head.weight.is_meta:
         return True

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from tandem.hub import locate
 from tandem.policies.activations import save_activations
+from tandem.policies.language.chunked_head import logits_are_head_of_trunk
 from tandem.policies.language.critic import Critic, critic_of
 from tandem.policies.language.inputs import TokenIndex
 from tandem.policies.language.logprob import ALSO, token_logp
@@ -54,14 +55,16 @@ class LanguageOutline(Outline):
         self.model = (model if dtype is None else model.to(dtype)).eval()
         save_activations(model, self.numerics)
         fuse_attention(model)
-        kind = policy.kind_of_critic
-        self.critic = critic_of(model, kind, splits=True) if "values" in self.needs else None
+        splits, kind = logits_are_head_of_trunk(model), policy.kind_of_critic
+        self.critic = critic_of(model, kind, splits=splits) if "values" in self.needs else None
         self.reads_reference = bool(self.needs & {"ref_logp", "old_kl_to_ref"})
         self.teachers = teachers_of(policy, request)
         self.base = list(model.parameters())
         policy.choose_trained(model)
         if self.lora is not None:
             policy.adapt(model, self.lora, seed=0)
+        self.trunk = model.get_decoder() if splits else model
+        self.head = model.get_output_embeddings() if splits else nn.Identity()  # of its logits
 
     def is_cast(self, parameter: nn.Parameter) -> bool:
         """Whether autocast makes a bfloat16 copy: of float32 matrices used in a matmul, and of
@@ -94,7 +97,7 @@ class LanguageOutline(Outline):
         self.model.eval()
         row = torch.empty(rows, tokens, dtype=torch.int64, device="meta")
         with torch.no_grad(), Peak([*self.held_tensors, row]) as peak:
-            self.model.get_decoder()(input_ids=row)
+            self.trunk(input_ids=row)
         return peak.most
 
     def cache_of(self, tokens: int) -> int:
@@ -114,14 +117,13 @@ class LanguageOutline(Outline):
         if forward.masked:
             mask = torch.empty(shape[0], 1, *shape[1:] * 2, dtype=torch.bool, device="meta")
         place = torch.empty(forward.steps, dtype=torch.int64, device="meta")
-        states = self._states(self.model.get_decoder(), tokens, mask, place)
-        head = self.model.get_output_embeddings()
+        states = self._states(self.trunk, tokens, mask, place)
         warm = torch.ones(forward.steps)
         numbers = token_logp(
             states,
-            head,
+            self.head,
             TokenIndex(row=place, step=place, column=place, token=place, temperature=warm),
-            vocabulary=head.weight.shape[0],
+            vocabulary=self.model.get_output_embeddings().weight.shape[0],
             logit_budget=self.policy.memory.logits,
             also=[name for name in ALSO if name in self.needs],
         )
@@ -130,7 +132,8 @@ class LanguageOutline(Outline):
     def _states(self, trunk: nn.Module, tokens: Tensor, mask: Tensor, place: Tensor) -> Tensor:
         trunk.train(self.numerics.gradient_checkpointing)
         out = trunk(input_ids=tokens, attention_mask=mask, use_cache=False)
-        return out.last_hidden_state.flatten(0, 1).index_select(0, place)
+        states = out.logits if trunk is self.model else out.last_hidden_state
+        return states.flatten(0, 1).index_select(0, place)
 
     def _values(self, tokens: Tensor, mask: Tensor, place: Tensor, states: Tensor) -> Tensor | int:
         critic: Critic | None = self.critic
