@@ -1,7 +1,9 @@
 """Vision-language families on tiny random checkpoints: the token ids of each family's own
 processor, and equal values packed, padded and alone, in sampling and in training."""
 
+import sys
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -18,6 +20,9 @@ from tandem.policies.request import Request
 from tandem.policies.vision.components import components_of
 from tandem.policies.vision.policy import VisionLanguagePolicy
 from tandem.types import IMAGE, Prompt, take
+
+sys.path.append(str(Path(__file__).parents[2] / "environments"))
+from worlds import Counting, make_environment
 
 EVERY = ["language", "projector", "vision"]
 # An image is followed by an empty line in one family, and by one of its bytes in another.
@@ -53,11 +58,11 @@ def root(tmp_path_factory):
     return tmp_path_factory.mktemp("families")
 
 
-def load(family, root, components=("language",), **options):
+def load(family, root, components=("language",), environment=None, **options):
     policy = VisionLanguagePolicy(
         path=str(folder_of(family, root)), target_components=components, **options
     )
-    policy.load(Request(sampling=Sampling(max_new_tokens=4)))
+    policy.load(Request(sampling=Sampling(max_new_tokens=4), environment=environment))
     return policy
 
 
@@ -163,3 +168,20 @@ def test_an_estimate_counts_the_tower_and_what_it_says(root):
     assert frozen["pictures"].size == 4 * 20 * 32 * 3 * 4  # and of two layers below, in float32
     assert learns["tower"].size > 0 and "tower" not in frozen
     assert learns["gradients"].size == total > frozen["gradients"].size
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_template_that_reads_parts_alone_is_continued_after_a_move(family, root, tmp_path):
+    file = tmp_path / "template.jinja"
+    own, end = load(family, root).chat.template, "{{ '<eos>' if message.role == 'assistant' }}"
+    file.write_text(own.replace("{% endfor %}\n", "{% endfor %}" + end, 1))
+    world = make_environment(Counting(turns=2))
+    policy = load(family, root, environment=world, chat_template=str(file))
+    rows = policy.sample(chats()[:1], 1, key=1, slots=[0])
+    start, length = int(rows.sample.prompt_length[0]), int(rows.length[0])
+    answered = rows.sample.tokens[0, start : start + length][~rows.mask[0, :length]]
+    (said,) = policy.chat.decode_all([answered.tolist()])
+    assert said.removeprefix("<eos>") == "[user]+[assistant]"
+    assert_close(policy.logp(rows), rows.behaviour_logp, atol=1e-4, rtol=1e-4)
+    literal = [{"role": "user", "content": IMAGE}]
+    assert policy.chat.render(literal).count(policy.chat.mark) == IMAGE.count(policy.chat.mark)

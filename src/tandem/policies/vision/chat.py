@@ -34,6 +34,19 @@ class VisionChat(Chat):
             return self.render(turns, self.tools_of(prompt))
         return super().text(prompt).replace(IMAGE, self.mark)
 
+    def render(
+        self, messages: Sequence[Mapping[str, object]], tools: Sequence[Mapping] = ()
+    ) -> str:
+        """The same. Templates may read contents in parts alone, so a text is one part, in which
+        `<image>` is text."""
+        parts = (
+            {**one, "content": [{"type": "text", "text": one["content"]}]}
+            if isinstance(one["content"], str)
+            else one
+            for one in messages
+        )
+        return super().render([*parts], tools)
+
     def encode(
         self, prompts: Sequence[Prompt], texts: Sequence[str] | None = None
     ) -> list[list[int]]:
