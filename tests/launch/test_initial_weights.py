@@ -1,5 +1,7 @@
 """Refusals before weights are loaded: of starting points, teachers and devices."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from lightning.pytorch.accelerators import MPSAccelerator
@@ -7,7 +9,8 @@ from lightning.pytorch.accelerators import MPSAccelerator
 from tandem import config
 from tandem.config import ConfigError, compose
 from tandem.launch.devices import check_accelerator, check_devices, device_of_rank
-from tandem.launch.initial_weights import check_start, starting_weights
+from tandem.launch.initial_weights import check_engine, check_start, starting_weights
+from tandem.policies.engines.vllm_server import VllmServer
 from tandem.policies.language import kernels
 from tandem.stop import EngineUnavailable, command_to_resume
 
@@ -239,3 +242,19 @@ def test_a_warm_start_is_not_rounded_again():
         check_start(cfg)
     cfg.warm_start = ["algorithm=sft", "~model/quantization"]
     check_start(cfg)
+
+
+def test_a_server_is_asked_whether_it_has_room_for_episodes_of_several_moves(monkeypatch):
+    asked = []
+    monkeypatch.setattr(VllmServer, "check", lambda *_: None)
+    monkeypatch.setattr(VllmServer, "check_episodes", lambda self, tokens: asked.append(tokens))
+    words = [
+        "model=tiny_lm", "warm_start=null", "data=hilo", "environment=hilo", "rollout=vllm_server",
+        "rollout.engine.url=http://127.0.0.1:8000", "rollout.max_prompt_tokens=10",
+        "rollout.max_new_tokens=5", "environment.max_observation_tokens=16",
+    ]  # fmt: skip
+    for turns in (4, 1):
+        check_engine(
+            compose([*words, f"environment.max_turns={turns}"]), SimpleNamespace(tries=None)
+        )
+    assert asked == [10 + 4 * (5 + 16)]

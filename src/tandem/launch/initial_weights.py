@@ -96,6 +96,10 @@ def check_engine(cfg: DictConfig, data: Data) -> None:
         return  # no sampling
     lora = cfg.model.get("lora")
     sampling.engine.check(sampling, None if lora is None else Lora(**lora))
+    world = build(cfg.environment)
+    if world and world.max_turns > 1:
+        prompt = 1 if sampling.max_prompt_tokens is None else sampling.max_prompt_tokens
+        sampling.engine.check_episodes(prompt + world.most_tokens(sampling.max_new_tokens))
 
 
 def starting_weights(cfg: DictConfig, train: Train) -> Path | None:

@@ -444,6 +444,15 @@ def test_a_server_that_cannot_do_what_is_wanted_is_refused_by_the_flag_to_start_
     refusal_of("rollout.engine.api_key_env", Loopback(folder, Habits(api_key="secret")))
 
 
+def test_a_server_with_less_room_than_an_episode_may_need_is_named_with_its_flag(folder, caplog):
+    with serving(Loopback(folder)) as url:
+        option = VllmServer(url=url, folder="unused")
+        option.check_episodes(128)
+        assert not caplog.text
+        option.check_episodes(129)
+    assert "room for 128" in caplog.text and "--max-model-len 129" in caplog.text
+
+
 def test_one_of_several_servers_must_tell_the_version_of_its_weights(folder):
     silent = Loopback(folder, Habits(versions=False))
     check(silent)

@@ -91,6 +91,9 @@ class EngineOption(ABC):
     def check(self, sampling: Sampling, lora: Lora | None) -> None:  # noqa: B027, optional
         """Raise ValueError if the engine is unavailable or does not support these settings."""
 
+    def check_episodes(self, tokens: int) -> None:  # noqa: B027, optional
+        """Warn if the engine has less room than an episode of `tokens`, its prompt included."""
+
     @abstractmethod
     def host(self, policy: Hostable) -> Engine:
         """The engine for a policy with loaded weights; a RolloutEngine unless it shares them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from importlib.util import find_spec
 
@@ -9,6 +10,8 @@ from tandem.policies.engines.transfer import SENDERS
 from tandem.policies.engines.vllm_api import backend_in
 from tandem.policies.language.records import Sampling
 from tandem.policies.lora import Lora
+
+log = logging.getLogger(__name__)
 
 WHERE = "rollout.engine"
 FAITHFUL = "processed_logprobs"  # of the sampled distribution, with temperature and truncation
@@ -43,6 +46,21 @@ def check_room(card: Mapping[str, object], sampling: Sampling) -> None:
             raise ValueError(
                 f"rollout.max_prompt_tokens and rollout.max_new_tokens need {wanted} tokens, but "
                 f"the server has room for {room}; start it with --max-model-len {wanted}"
+            )
+
+
+def check_episodes(card: Mapping[str, object], tokens: int) -> None:
+    """Warn if the server's context is shorter than an episode may be. That may be all that the
+    model reads, and the limits of an environment are far above what most of its episodes need."""
+    match card:
+        case {"max_model_len": int(room)} if tokens > room:
+            log.warning(
+                "environment: an episode may have up to %d tokens with its prompt, and the server "
+                "has room for %d; unless the model reads no more, a longer one ends the run: start "
+                "the server with --max-model-len %d, or lower environment.max_tokens",
+                tokens,
+                room,
+                tokens,
             )
 
 

@@ -21,6 +21,7 @@ from tandem.policies.engines.vllm_api import VllmApi, configuration, ignore_body
 from tandem.policies.engines.vllm_checks import (
     WHERE,
     check_adapters,
+    check_episodes,
     check_options,
     check_room,
     check_transfer,
@@ -125,6 +126,11 @@ class VllmServer(ServerOption):
             self._check(url, sampling, lora)
             if len(urls) > 1 and lora is None:
                 self._check_version(url)
+
+    def check_episodes(self, tokens: int) -> None:
+        for url in self.urls:
+            models = self.endpoint(url, patience=min(self.patience, SOON)).get("/v1/models")
+            check_episodes(model_card(models, self.model), tokens)
 
     def _query_server(self, url: str, info: Callable[[Endpoint], Config]) -> tuple[Mapping, Config]:
         """The card of the model, and the options that the server reports. Raises ValueError."""
