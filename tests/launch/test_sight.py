@@ -10,7 +10,7 @@ from tandem.config import ConfigError
 from tandem.data import Data
 from tandem.data.images import show
 from tandem.launch.admission import admit_data
-from tandem.launch.assembly import check_episodes_with_images, check_sight
+from tandem.launch.assembly import check_sight
 from tandem.types import Prompt
 
 SETTINGS = SimpleNamespace(choices={"data": "own", "model": "vlm"})
@@ -45,20 +45,6 @@ def test_pictures_that_are_shown_need_a_model_that_sees():
     check_sight(SimpleNamespace(sees=True), own, SETTINGS)
     with pytest.raises(ConfigError, match="reads only text"):
         check_sight(SimpleNamespace(sees=False), own, SETTINGS)
-
-
-@pytest.mark.parametrize(("turns", "engine"), [(1, object()), (3, None), (3, object())])
-def test_a_server_is_not_given_later_moves_of_prompts_with_images(turns, engine):
-    chosen = {"data": "own", "rollout": "vllm_server", "environment": "tools"}
-    settings = SimpleNamespace(choices=chosen)
-    world = SimpleNamespace(parts={"s": SimpleNamespace(max_turns=turns)}, name_of=lambda p: "s")
-    request = SimpleNamespace(environment=world, sampling=SimpleNamespace(engine=engine))
-    check_episodes_with_images(request, data(), settings)
-    if turns > 1 and engine is not None:
-        with pytest.raises(ConfigError, match="environment=tools has several; set rollout=local"):
-            check_episodes_with_images(request, data(images=(PICTURE,)), settings)
-    else:
-        check_episodes_with_images(request, data(images=(PICTURE,)), settings)
 
 
 @pytest.mark.parametrize("paints", [True, False])

@@ -28,7 +28,6 @@ from tandem.launch.admission import admit_data
 from tandem.launch.initial_weights import pairs_file
 from tandem.launch.inputs import training_split
 from tandem.policies.base import Policy
-from tandem.policies.request import Request
 from tandem.policies.weights import Precision
 from tandem.rewards import Reward, Rewards
 from tandem.settings.settings import Settings
@@ -124,7 +123,6 @@ def load_policy(
     environment = build(cfg.environment) or None
     request = algorithm.request(build(cfg.rollout))
     request = replace(request, environment=environment, epochs=settings.epochs, seed=settings.seed)
-    check_episodes_with_images(request, data, settings)
     trainer = settings.trainer
     rounds = trainer.float32_matmul_precision != "highest"
     precision = Precision(mixed=trainer.is_mixed, rounds=rounds)
@@ -164,18 +162,6 @@ def check_sight(policy: Policy, data: Data, settings: Settings) -> None:
             f"data={chosen['data']} has images in the prompt fields {', '.join(sorted(unseen))}, "
             f"which model={chosen['model']} does not read; name the column with "
             "data.columns.images, or fill Prompt.images in the function that reads the data"
-        )
-
-
-def check_episodes_with_images(request: Request, data: Data, settings: Settings) -> None:
-    """Raise ConfigError for prompts with images whose later moves a server would sample."""
-    world, chosen = request.environment, settings.choices
-    served = world is not None and request.sampling.engine is not None
-    shown = (prompt for prompt in chain.from_iterable(data.splits.values()) if prompt.images)
-    if served and any(world.parts[world.name_of(prompt)].max_turns > 1 for prompt in shown):
-        raise ConfigError(
-            f"rollout={chosen['rollout']} sees images of data={chosen['data']} in a first move "
-            f"alone, and environment={chosen['environment']} has several; set rollout=local"
         )
 
 

@@ -3,10 +3,12 @@
 import sys
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import pytest
 import torch
+from policies.vision.small_vision import questions
 from torch.testing import assert_close
 
 from tandem.data.images import show
@@ -21,7 +23,7 @@ from tandem.policies.vision.tiny_vlm import tiny_vlm
 from tandem.types import IMAGE, Prompt, take
 
 sys.path.append(str(Path(__file__).parents[2] / "environments"))
-from worlds import make_environment
+from worlds import Faulty, make_environment, raises
 
 SMALL = {"num_layers": 1, "hidden_size": 48, "tower_layers": 1, "max_positions": 256}
 SEEING = ["language", "projector", "vision"]
@@ -184,6 +186,22 @@ def test_what_a_world_shows_must_be_marked_and_said():
     shown = {"messages": ({"role": "user", "content": IMAGE},), "images": (picture,)}
     assert "1 pictures for 0 markers" in lost(About(shows=True), Said(images=(picture,)))
     assert "declares that it shows none" in lost(About(), Said(**shown))
+
+
+def test_a_server_is_sent_each_image_of_a_prompt_with_one_mark_in_every_move():
+    world = Faulty({2: raises}, turns=3, only_first=True)  # whose rows begin again, without others
+    policy = seeing(make_environment(world))
+    asked, answer = [], policy.engine.answer
+    policy.engine.answer = lambda prompts, *a, **b: (
+        asked.append(prompts) or answer(prompts, *a, **b)
+    )
+    rows = play(policy, questions())
+    assert [row.episode["lost"] for row in rows.prompts] == [None] * 6 and len(asked) > 3
+    (mark,) = policy.scorer.inputs.banned
+    for prompt in (one for prompts in asked for one in prompts):
+        lengths = map(policy.chat.processed.length, prompt.images)
+        spread = ([one] * (next(lengths) if one == mark else 1) for one in prompt.marked)
+        assert not prompt.images or [*chain(*spread)] == prompt
 
 
 class Retells:

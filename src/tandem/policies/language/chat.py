@@ -78,8 +78,11 @@ class Chat:
         """The images of each; None: the model reads text alone."""
         return None
 
-    def with_images(self, ids: list[int], images: Sequence[Picture] | None) -> list[int]:
-        """Ids of a history, with the images whose tokens it contains; None: text alone."""
+    def with_images(
+        self, ids: list[int], images: Sequence[Picture] | None, prompt: Sequence[int] = ()
+    ) -> list[int]:
+        """Ids of a history, with the images whose tokens it contains; None: text alone. `prompt`:
+        the ids that a history with images begins with."""
         return ids
 
     def save(self, folder: str | Path) -> None:

@@ -201,7 +201,7 @@ class Wave:
         later = rng.key(self.keys[rows], "turn", turns)
         keys = torch.where(turns == 1, self.keys[rows], later)
         read = self.bridge.chat.with_images
-        return [read(one.history, one.history_images) for one in some], keys[:, None]
+        return [read(one.history, one.history_images, one.encoded) for one in some], keys[:, None]
 
 
 def read(answers: Answers) -> list[Written]:

@@ -88,8 +88,13 @@ class VisionChat(Chat):
     def images(self, prompts: Sequence[Prompt]) -> tuple[tuple[Picture, ...], ...]:
         return tuple(prompt.images for prompt in prompts)
 
-    def with_images(self, ids: list[int], images: Sequence[Picture] | None) -> list[int]:
-        return PromptIds(ids, images or (), marked=(), banned=self.banned)
+    def with_images(
+        self, ids: list[int], images: Sequence[Picture] | None, prompt: Sequence[int] = ()
+    ) -> list[int]:
+        """The same. Images of the prompt are marked, for servers; those that an environment shows
+        are not: no server receives them."""
+        marked = [*prompt.marked, *ids[len(prompt) :]] if images else ()
+        return PromptIds(ids, images or (), marked=marked, banned=self.banned)
 
     def with_pictures(self, text: str, left: Iterator[Picture]) -> str:
         """The text, each mark replaced by the image tokens of the next image in `left`."""
