@@ -9,7 +9,8 @@ from lightning.pytorch.accelerators import MPSAccelerator
 from tandem import config
 from tandem.config import ConfigError, compose
 from tandem.launch.devices import check_accelerator, check_devices, device_of_rank
-from tandem.launch.initial_weights import check_engine, check_start, starting_weights
+from tandem.launch.engine_check import check_engine
+from tandem.launch.initial_weights import check_start, starting_weights
 from tandem.policies.engines.vllm_server import VllmServer
 from tandem.policies.language import kernels
 from tandem.stop import EngineUnavailable, command_to_resume

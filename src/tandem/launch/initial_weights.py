@@ -18,19 +18,15 @@ from tandem.config import ConfigError, build, check, compose, trust
 from tandem.config.experiments import shared_words
 from tandem.config.overrides import parse
 from tandem.config.plain import as_text, to_plain
-from tandem.contracts import facts_of
-from tandem.data import Data
 from tandem.launch.devices import check_one_rank
 from tandem.launch.ranks import make_on_first
 from tandem.launch.warm_start_key import FILE, MadeOf, collect_inputs, reason
 from tandem.policies.flow.teachers import TRANSFORMER
 from tandem.policies.language.kernels import check_kernels
-from tandem.policies.lora import Lora
 from tandem.record.foreign import UNREADABLE, read_config, reason_of
 from tandem.record.terminal import line, say
 from tandem.settings.settings import key_of
 from tandem.stop import EngineUnavailable, command_to_resume
-from tandem.training.batches import GIVEN
 from tandem.types import SEGMENTS
 
 CONFIGS = ("config.json", TRANSFORMER, "text/config.json")  # of a language model, a flow, a chain
@@ -82,24 +78,6 @@ def check_machine(cfg: DictConfig) -> None:
         check_kernels(cfg.model.get("attn_implementation"), liger=liger)
     except ValueError as error:
         raise ConfigError(str(error)) from None
-
-
-def check_engine(cfg: DictConfig, data: Data) -> None:
-    """Check that the sampling server answers, if there is one, before a warm start."""
-    sampling = build(cfg.rollout)
-    if sampling.engine is None:
-        return
-    algorithm = build(cfg.algorithm)
-    samples = "samples" in facts_of(algorithm.sampling_strategy).gives
-    given = bool(algorithm.needs & GIVEN) and data.tries is None and not samples
-    if given and cfg.evaluation.every is None and not cfg.evaluate:
-        return  # no sampling
-    lora = cfg.model.get("lora")
-    sampling.engine.check(sampling, None if lora is None else Lora(**lora))
-    world = build(cfg.environment)
-    if world and world.max_turns > 1:
-        prompt = 1 if sampling.max_prompt_tokens is None else sampling.max_prompt_tokens
-        sampling.engine.check_episodes(prompt + world.most_tokens(sampling.max_new_tokens))
 
 
 def starting_weights(cfg: DictConfig, train: Train) -> Path | None:

@@ -23,8 +23,9 @@ from tandem.data import Data, write_quarantine
 from tandem.launch.assembly import assemble
 from tandem.launch.banner import left_out
 from tandem.launch.devices import check_devices, device_of_rank, set_float32_precision
+from tandem.launch.engine_check import check_engine
 from tandem.launch.evaluation import evaluate_run
-from tandem.launch.initial_weights import check_engine, starting_weights
+from tandem.launch.initial_weights import starting_weights
 from tandem.launch.inputs import training_split
 from tandem.launch.memory_estimate import state_of
 from tandem.launch.own_engines import own_engines
