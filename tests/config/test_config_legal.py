@@ -80,7 +80,8 @@ ON_STEPS = {
         "algorithm/kl=timeless leaves out the duration of an SDE step, and steps of "
         "dynamics=cps have none; set algorithm/kl=gaussian"
     ),
-    "algorithm=grpo_guard algorithm/old_logprobs=rollout algorithm/importance_sampling=none": (
+    "algorithm=grpo_guard algorithm/old_logprobs=rollout algorithm/importance_sampling=none "
+    "rollout.staleness=2": (
         "algorithm/old_logprobs=rollout: grpo_guard compares with the means of the trainer's "
         "weights before the update; set algorithm/old_logprobs=recompute"
     ),

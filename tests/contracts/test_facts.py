@@ -36,7 +36,7 @@ def test_a_fact_that_names_nothing_is_refused_with_the_nearest_name(said, facts)
     assert str(error.value) == said
 
 
-@pytest.mark.parametrize("facts", [{"set_size": "k"}, {"units": {"k": "clip"}}])
+@pytest.mark.parametrize("facts", [{"set_size": "k"}, {"horizon": "k"}])
 def test_a_number_that_a_rule_reads_is_readable_from_what_is_built(facts):
     class best_of:
         def __init__(self, *, k: int = 4) -> None: ...

@@ -129,11 +129,10 @@ def test_a_warm_start_is_trained_on_the_device_of_its_run(tmp_path, run, word, d
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("trainer.devices=2", "trainer.devices=2 trainer.num_nodes=1 trainer.strategy=auto: "),
+        ("trainer.devices=2", "trainer.devices=2 trainer.num_nodes=1: "),
         ("trainer.devices=[0,1]", r"trainer.devices=\[0, 1\] "),
         ("trainer.num_nodes=2", "trainer.devices=1 trainer.num_nodes=2 "),
-        ("trainer=ddp", "trainer.devices=auto .* trainer.strategy=ddp: "),
-        ("trainer.strategy=ddp", "trainer.devices=1 .* trainer.strategy=ddp: "),
+        ("trainer=ddp", "trainer.devices=auto "),
     ],
 )
 def test_a_warm_start_of_several_ranks_is_refused(word, said):

@@ -91,6 +91,11 @@ def test_an_experiment_sweeps_by_itself_but_a_run_of_it_does_not(tmp_path, monke
 def test_a_pattern_finds_the_options_of_plugins_too():
     words = ["plugins=[experiments.my_idea]", "algorithm=glob([my_idea,rloo])"]
     assert parse_sweep(words, multirun=True).swept == {"algorithm": ["my_idea", "rloo"]}
+    several = [
+        "plugins=[experiments.my_idea],[experiments.reward_weighted]",
+        "algorithm=glob(my_*)",
+    ]
+    assert parse_sweep(several, multirun=True).swept["algorithm"] == ["my_idea"]
 
 
 @pytest.mark.parametrize(
@@ -201,6 +206,8 @@ def test_a_damaged_start_or_log_of_a_run_is_refused_in_one_line(tmp_path, text):
         (tmp_path / "job.json").unlink()
         job = status.read_job(tmp_path)  # its sweep goes on
         assert job.score is None and job.reason.startswith("metrics.jsonl has a line")
+        start(tmp_path)
+        assert status.read_job(tmp_path).reason == "the sweep was killed during this run"
 
 
 def test_a_launch_answers_for_its_own_runs_and_the_folder_keeps_all_that_was_planned(

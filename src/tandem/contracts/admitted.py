@@ -26,7 +26,8 @@ def refuse_missing_numbers(component: Callable, **facts: Any) -> None:
     named += [(fact, number) for fact, number in alone if number is not None]
     if not named:
         return
-    read = [pair for pair in named if pair[0] != "rising"]  # which is checked before it is built
+    # The others are applied to what it is built with.
+    read = [pair for pair in named if pair[0] not in ("rising", "units")]
     if read and inspect.isclass(component) and not is_dataclass(component):
         fact, number = read[0]
         raise ValueError(

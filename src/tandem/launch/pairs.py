@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,13 +30,11 @@ def complete_pairs(policy: TokenPolicy, data: Data, file: Path, seed: int) -> Da
     Prompts without a wrong answer make no pair; held-out prompts are unchanged.
     """
     splits = {split: data.splits[split] for split in ("pairs", "eval", "test")}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    # Other ranks and runs wait for those of the first one: it writes the file that they read.
-    with file.with_suffix(".lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not file.exists():
-            every = [p for prompts in splits.values() for p in prompts]
-            _make(policy, every, file, data.tries, seed)
+    if not file.exists():
+        every = [p for prompts in splits.values() for p in prompts]
+        with _waiting_for_others(file):
+            if not file.exists():
+                _make(policy, every, file, data.tries, seed)
     known = {pair.id: pair for pair in read_rows(file, option="cache_dir").prompts}
     pairs, *held_out = (
         tuple(_fill_pair(prompt, known.get(prompt.id)) for prompt in prompts)
@@ -54,6 +53,17 @@ def complete_pairs(policy: TokenPolicy, data: Data, file: Path, seed: int) -> Da
         tries=None,
         quarantine=(*data.quarantine, *silent),
     )
+
+
+@contextmanager
+def _waiting_for_others(file: Path) -> Iterator[None]:
+    """A context for one rank or run at a time: the others read the file that the first one writes.
+    Without locks on the file system it is for all."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.with_suffix(".lock").open("a") as lock:
+        with suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _fill_pair(prompt: Prompt, pair: Prompt | None) -> Prompt:

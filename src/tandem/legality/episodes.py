@@ -47,7 +47,10 @@ def costs_are_part_of_a_score(case: Case) -> Iterator[str]:
         )
         if not summed:
             wanted = ",".join([*case.rewards, "episode"])
-            yield f"{said}no reward sums them; set reward=[{wanted}], or {key}.world.cost=0"
+            yield (
+                f"{said}no reward sums them; set reward=[{wanted}] or {key}.world.cost=0, or "
+                "register a reward of your own that reads them with of_moves=True"
+            )
             continue
         for dataset in datasets if name is None else datasets.keys() & {name}:
             named = datasets[dataset].get("rewards")

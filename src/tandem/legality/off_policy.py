@@ -48,7 +48,8 @@ def old_means_are_those_of_the_old_policy(case: Case) -> Iterator[str]:
     """Means of steps come from the trainer's weights, also if log-probabilities are the sampler's:
     for samples of older weights the two would be of different policies."""
     loss = case.loss_that(lambda facts: "kl_to_old" in facts.reads)
-    if case.old_policy in ("rollout", "interpolate") and loss is not None:
+    older = case.sampling.staleness and case.old_policy in ("rollout", "interpolate")
+    if older and loss is not None:
         yield (
             f"{case.option('old_logprobs')}: {name_of(loss)} compares with the means of the "
             "trainer's weights before the update; set algorithm/old_logprobs=recompute"

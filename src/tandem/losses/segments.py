@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
 from typing import Annotated, Literal
 
@@ -15,6 +16,7 @@ from tandem.contracts import (
     Wrapper,
     at_least,
     facts_of,
+    name_of,
     numbers_of,
     positive,
     unwrap_partial,
@@ -109,6 +111,11 @@ def in_units(loss: Loss, segment: Segment) -> Loss:
     units, given = facts_of(loss).units, numbers_of(loss)
     inner = owner.components() if isinstance(owner, Wrapper) else {}
     changed = {name: in_units(part, segment) for name, part in inner.items()}
+    if units and not (inspect.isroutine(owner) or is_dataclass(owner)):
+        raise ValueError(
+            f"{name_of(loss)}: its units cannot be applied in a chain; make the class a dataclass, "
+            "or a function"
+        )
     for name, unit in units.items():
         if isinstance(given.get(name), int | float):
             changed[name] = segment.convert(given[name], unit)

@@ -164,8 +164,9 @@ KEYS = {
     **_describe(Settings),
     **COMPONENTS,
     "rollout.staleness": Key(resumable=True),
-    # The engine does not affect what is sampled; comparisons have the option of `rollout`.
-    "rollout.engine": Key(weights=False, shared=True, compared=False),
+    "rollout.engine": Key(weights=False, shared=True),  # the engine does not affect what is sampled
+    "rollout.engine.url": Key(weights=False, shared=True, compared=False),
+    "rollout.engine.folder": Key(weights=False, shared=True, compared=False),
     "hydra": Key(**AT_HOME),  # has none of our keys
 }
 ORDINARY = Key()

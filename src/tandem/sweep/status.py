@@ -187,7 +187,7 @@ def judge_job(folder: Path, overrides: Sequence[str] | None, *, running: bool) -
     try:
         score = score_of(folder)
     except ValueError as error:  # a damaged log concerns this run alone
-        score, reason = None, plain(str(error))
+        score, reason = None, reason or plain(str(error))
     return Job(name=folder.name, state=state, start=start, score=score, reason=reason)
 
 

@@ -68,7 +68,7 @@ def parse_sweep(overrides: Sequence[str], *, multirun: bool) -> Sweep | None:
     """The sweep that -m, `sweep=` or an experiment's file asks for; None: a single run."""
     if not multirun and not (_list_chosen(overrides) & {*FILES}):
         return None
-    menu = list_options(make_loader(import_plugins(overrides)))
+    menu = _list_menu(overrides)
     if multirun:
         _refuse_what_a_run_has(overrides, menu)
     whole = compose_with_hydra(_list_first(overrides, menu))
@@ -92,6 +92,21 @@ def parse_sweep(overrides: Sequence[str], *, multirun: bool) -> Sweep | None:
         gpus=None if _sweeps(values, "trainer") else _gpus(whole.trainer),
         dry_run=bool(whole.dry_run),
     )
+
+
+def _list_menu(overrides: Sequence[str]) -> Menu:
+    """All options, also those of every plugin that a sweep over plugins names."""
+    named = [part for part in parse(overrides) if part.key_or_group == "plugins"]
+    lines = [
+        line
+        for part in named
+        for line in (
+            [f"plugins={names}" for names in part.sweep_string_iterator()]
+            if part.is_sweep_override()
+            else [part.input_line]
+        )
+    ]
+    return list_options(make_loader([own for line in lines for own in import_plugins([line])]))
 
 
 def searches(hydra: DictConfig) -> bool:

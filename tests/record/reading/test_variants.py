@@ -78,6 +78,12 @@ def test_where_a_run_lies_and_what_it_costs_is_no_difference(tmp_path):
     assert len(group_runs(runs_of(tmp_path))) == 1
 
 
+def test_other_numbers_of_an_engine_are_another_variant(tmp_path):
+    for seed, way in enumerate(("files", "broadcast")):
+        write_run(tmp_path / way, [0, 1], seed=seed, rollout={"engine": {"transfer": way}})
+    assert len(group_runs(runs_of(tmp_path))) == 2
+
+
 def test_another_precision_is_another_variant(tmp_path):
     for seed, precision in enumerate(("32-true", "bf16-mixed")):
         write_run(tmp_path / precision, [0, 1], seed=seed, trainer={"precision": precision})
