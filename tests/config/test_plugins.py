@@ -1,7 +1,9 @@
 """Messages for a plugin's author: one line with file and line number, and a page of its parts."""
 
+import importlib
 import re
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
@@ -11,6 +13,7 @@ from tandem.config import ConfigError, build, check, compose
 from tandem.config.arguments import fill_defaults
 from tandem.config.composition import import_plugins
 from tandem.config.help import list_plugin_options
+from tandem.config.plugins import list_sources
 from tandem.launch.command_line import help_of
 from tandem.launch.run import recorded_text
 from tandem.types import Scores
@@ -133,7 +136,8 @@ def written(tmp_path, monkeypatch):
         return tmp_path / name
 
     yield write
-    sys.modules.pop("own_plugin", None)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "own_plugin"]:
+        del sys.modules[name]
 
 
 @pytest.mark.parametrize("fault", WRONG)
@@ -201,6 +205,24 @@ def test_a_fault_in_what_a_plugin_imports_is_placed_there(written):
     with pytest.raises(ConfigError, match="KeyError: 'no such thing'") as refused:
         compose(["plugins=[own_plugin]"])
     assert f"{path}, line 3: " in str(refused.value)
+
+
+def test_sources_are_found_from_the_folder_of_each_file_of_a_package(written):
+    """Of files that Python refuses, such as a template, or that nothing can import, none are."""
+    texts = {
+        "__init__.py": "",
+        "common.py": "WORDS = ('a',)\n",
+        "parts/__init__.py": "from .sub import deep\n",
+        "parts/sub/deep.py": "from ...common import WORDS\n",
+        "parts/sub/template.py": "import {{ name }}\n",
+        "parts/sub/elsewhere.py": "from .....common import WORDS\n",
+    }
+    for name, text in texts.items():
+        written(text, f"own_plugin/{name}")
+    importlib.import_module("own_plugin.parts")
+    package = Path.cwd() / "own_plugin"
+    found = {str(one.relative_to(package)) for one in list_sources(["own_plugin.parts.mine"])}
+    assert found == {"parts", "parts/sub/deep.py", "common.py"}
 
 
 def test_the_page_lists_what_plugins_register_and_what_their_files_offer(written):

@@ -166,19 +166,29 @@ def list_sources(targets: Iterable[str]) -> list[Path]:
         if place not in found:
             found[place] = None
             inside = sorted(place.rglob("*.py")) if place.is_dir() else [place]
-            waiting += [name for path in inside for name in _list_imports(path, module)]
+            for path in inside:
+                below = path.relative_to(place).parent.parts  # the package of a file is its folder
+                package = ".".join([module.__package__ or "", *below])
+                waiting += _list_imports(path, package)
     return list(found)
 
 
-def _list_imports(path: Path, module: ModuleType) -> Iterator[str]:
-    """The imported modules, and imported names that may be modules."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+def _list_imports(path: Path, package: str) -> Iterator[str]:
+    """The imported modules, and imported names that may be modules; of a template or another file
+    that Python refuses, none."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except SyntaxError:
+        return
+    for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
                 yield from (alias.name for alias in names)
             case ast.ImportFrom(module=home, names=names, level=level):
-                relative = "." * level + (home or "")
-                base = importlib.util.resolve_name(relative, module.__package__)
+                try:
+                    base = importlib.util.resolve_name("." * level + (home or ""), package)
+                except ImportError:  # above the top package, where Python finds nothing either
+                    continue
                 yield base
                 yield from (f"{base}.{alias.name}" for alias in names)
 
