@@ -262,7 +262,7 @@ BARE = """
 from tandem import register_policy_loss
 
 @register_policy_loss
-def bare(batch, *, w=1, on=True): return -batch.logp * w
+def bare(batch, *, w=1, on=True, at=(1, 2.5), most: float = None, odd: any = None): ...
 """
 
 
@@ -270,10 +270,30 @@ def test_a_number_without_an_annotation_has_the_type_of_its_default(written):
     written(BARE)
     words = ["plugins=[own_plugin]", "algorithm/loss=bare", "warm_start=null"]
     check(compose([*words, "algorithm.loss.w=0.5"]))
-    with pytest.raises(ConfigError, match=r"algorithm.loss.w: expected float, got 'hello'"):
-        check(compose([*words, "algorithm.loss.w=hello"]))
+    with pytest.raises(ConfigError, match=r"algorithm.loss.w: expected float or int, got 'h'"):
+        check(compose([*words, "algorithm.loss.w=h"]))
     with pytest.raises(ConfigError, match=r"algorithm.loss.on: expected bool, got 3"):
         check(compose([*words, "algorithm.loss.on=3"]))
+    with pytest.raises(ConfigError, match=r"algorithm.loss.most: expected float or null, got 'x'"):
+        check(compose([*words, "algorithm.loss.most=x"]))
+
+
+@pytest.mark.parametrize(
+    ("words", "given"),
+    [
+        ([], (1, True, (1, 2.5), None, None)),
+        (["w=0.5", "at=[3]", "most=2"], (0.5, True, (3,), 2.0, None)),
+        (["w=2.0", "on=false"], (2.0, False, (1, 2.5), None, None)),
+    ],
+)
+def test_numbers_of_a_plugin_arrive_as_they_are_written(written, words, given):
+    """An index stays an integer, and a tuple a tuple, in which `x in options` and `+` work."""
+    written(BARE)
+    own = [f"algorithm.loss.{word}" for word in words]
+    cfg = compose(["plugins=[own_plugin]", "algorithm/loss=bare", *own])
+    numbers = build(cfg.algorithm).loss.keywords
+    assert list(map(repr, numbers.values())) == list(map(repr, given))
+    assert [*numbers] == ["w", "on", "at", "most", "odd"]
 
 
 @pytest.mark.parametrize(

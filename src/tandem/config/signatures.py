@@ -29,20 +29,27 @@ def _signature(target: Callable, registered: bool) -> Signature:
     found = inspect.signature(target)
     scope = _collect_names(target)
     parameters = [
-        parameter.replace(annotation=_evaluate(_annotation_of(parameter, registered), scope))
+        parameter.replace(annotation=_annotation_of(parameter, registered, scope))
         for parameter in found.parameters.values()
     ]
     answer = _evaluate(found.return_annotation, scope)
     return found.replace(parameters=parameters, return_annotation=answer)
 
 
-def _annotation_of(parameter: Parameter, registered: bool) -> object:
-    """Like inspect.signature, with strings evaluated; names for type checkers become Any."""
-    if parameter.annotation is not Parameter.empty or not registered:
-        return parameter.annotation
+def _annotation_of(parameter: Parameter, registered: bool, scope: Mapping[str, Any]) -> object:
+    """The evaluated annotation, which admits the default None; without one, of a registered
+    function, what the type of the default admits."""
+    if parameter.annotation is not Parameter.empty:
+        found = _evaluate(parameter.annotation, scope)
+        if parameter.default is not None:
+            return found
+        return typing.Union[found, None]  # noqa: UP007, as `|` fails for `x: any = None`
+    if not registered:
+        return Parameter.empty
     if isinstance(parameter.default, enum.Enum):  # recorded as text
         return type(parameter.default)
-    kinds = {bool: bool, int: float, float: float}  # a default of 1 may be set to 0.5
+    # A default of 1 may be set to 0.5, and stays an integer until it is.
+    kinds = {bool: bool, int: float | int, float: float, tuple: tuple[Any, ...]}
     return kinds.get(type(parameter.default), Parameter.empty)
 
 
