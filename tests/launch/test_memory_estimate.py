@@ -171,6 +171,31 @@ def test_an_optimizer_shows_what_it_remembers():
     assert state_of(torch.optim.SGD, torch.float32) == 0
 
 
+class Rotated(torch.optim.SGD):
+    """Keeps a list of tensors, like Shampoo and SOAP."""
+
+    def step(self, closure=None):
+        for weight in self.param_groups[0]["params"]:
+            self.state[weight]["Q"] = [torch.eye(2), torch.eye(3)]
+
+
+class Described(torch.optim.SGD):
+    def step(self, closure=None):
+        self.param_groups[0]["kind"] = torch.float32
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        (Rotated, r"Rotated has self.state\[parameter\]\['Q'\] of type list, which no checkpoint"),
+        (Described, r"Described has self.param_groups\['kind'\] of type dtype, which no checkpoi"),
+    ],
+)
+def test_an_optimizer_whose_state_no_checkpoint_can_hold_is_refused_before_a_run(kind, said):
+    with pytest.raises(ValueError, match=f"^{said}"):
+        state_of(kind, torch.float32)
+
+
 def test_eight_bits_take_a_quarter():
     pytest.importorskip("bitsandbytes")
     made = build(compose(["optimizer=adamw_8bit", "model=tiny_lm"]).optimizer)

@@ -23,6 +23,7 @@ from tandem.policies.memory import vision_estimate as estimate_of_sight
 from tandem.policies.memory.estimate import Part, Workload
 from tandem.policies.request import Request
 from tandem.policies.vision.policy import VisionLanguagePolicy
+from tandem.record.optimizer_state import refuse_unsaved
 from tandem.settings.settings import Settings
 
 GIB = 2**30
@@ -117,11 +118,13 @@ def work_of(cfg: DictConfig, settings: Settings, ranks: int) -> Workload:
 
 
 def state_of(make: Callable[..., torch.optim.Optimizer], dtype: torch.dtype) -> float:
-    """Bytes of optimiser state per weight, measured on a small tensor."""
+    """Bytes of optimiser state per weight, measured on a small tensor. Raises ValueError if no
+    checkpoint can hold the state."""
     weight = torch.nn.Parameter(torch.zeros(PROBE, PROBE, dtype=dtype))
     weight.grad = torch.zeros_like(weight)
     optimizer = make([{"params": [weight]}])
     optimizer.step()
+    refuse_unsaved(optimizer)
     kept = optimizer.state[weight].values()
     return sum(x.nbytes for x in kept if isinstance(x, torch.Tensor) and x.numel() > PROBE) / (
         PROBE * PROBE

@@ -6,6 +6,7 @@ numbers, lists and names are JSON. It works for optimisers whose state is tensor
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,6 +41,23 @@ def optimizer_state(optimizer: Optimizer, names: Named) -> tuple[dict[str, Tenso
         tensors |= {f"{GROUP}/{index}/{field}": x for field, x in own.items()}
         groups.append({"params": [name_of[p] for p in group["params"]], "fields": plain})
     return _unshare(tensors), {"state": state, "groups": groups}
+
+
+def refuse_unsaved(optimizer: Optimizer) -> None:
+    """Raise ValueError for state that `optimizer_state` cannot write, such as a list of tensors."""
+    held = [("self.state[parameter]", fields) for fields in optimizer.state.values()]
+    for group in optimizer.param_groups:
+        held.append(("self.param_groups", {x: group[x] for x in group if x != "params"}))
+    for where, fields in held:
+        for name, value in _split(fields)[1].items():
+            try:
+                json.dumps(value)
+            except TypeError as error:
+                raise ValueError(
+                    f"{type(optimizer).__name__} has {where}[{name!r}] of type "
+                    f"{type(value).__name__}, which no checkpoint can hold ({error}); keep tensors "
+                    f"directly in {where}, or set another optimizer"
+                ) from error
 
 
 def _split(fields: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
