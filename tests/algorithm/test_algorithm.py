@@ -100,6 +100,30 @@ def test_a_sample_without_a_score_pays_nothing():
     assert not charged.per_step[1].any()
 
 
+@declare(reads={"old_kl_to_ref"})
+def near(scores, rollout):
+    return rollout.old_kl_to_ref.sum(1) < 1
+
+
+@declare(reads={"entropy"})
+def unsure(batch):
+    return batch.entropy
+
+
+def weighed(batch, *, weight):
+    return -batch.logp * weight(batch)
+
+
+def test_what_parts_of_a_loss_and_the_gate_of_a_kl_read_is_requested():
+    assert not {"old_kl_to_ref", "entropy"} & GRPO.needs
+    gated = replace(GRPO, kl=KLInLoss(coef=0.1, loss=k3_unbiased, gate=near))
+    assert "old_kl_to_ref" in gated.needs_before & gated.needs
+    deep, bare = (partial(weighed, weight=partial(weighed, weight=x)) for x in (unsure, len))
+    for key in ("loss", "importance_sampling"):
+        without = replace(GRPO, **{key: bare}).needs
+        assert replace(GRPO, **{key: deep}).needs == without | {"entropy"}
+
+
 def test_a_kl_is_paid_in_one_place():
     in_loss = KLInLoss(coef=0.2, loss=k3_unbiased)
     assert in_loss.reads_before == frozenset()  # so the rewards are not charged

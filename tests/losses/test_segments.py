@@ -12,6 +12,7 @@ from tandem.advantages import shaping
 from tandem.algorithm.coupled import Coupled, entropy_bonus
 from tandem.algorithm.objective import Term
 from tandem.algorithm.segments import Segmented
+from tandem.contracts import declare
 from tandem.experience import Experience, select_rows
 from tandem.losses import importance
 from tandem.losses.gaussian import grpo_guard
@@ -164,6 +165,22 @@ def test_velocity_distance_is_unigrpos_and_of_steps_alone(axis):
     assert "text/kl" not in outcome.parts
     slope = torch.autograd.grad(outcome.loss, v)[0]
     assert_close(slope, coef * (v - ref).detach() / 2, rtol=1e-6, atol=0)
+
+
+@declare(reads={"entropy"})
+def unsure(batch):
+    return batch.entropy
+
+
+def weighed(batch, *, weight):
+    return -batch.logp * weight(batch)
+
+
+def test_what_a_part_of_the_loss_of_one_segment_reads_the_other_does_not_need():
+    own = objective(BySegment(text=partial(weighed, weight=unsure), picture=ppo))
+    assert "entropy" in own.needs
+    unread = own.unread(frozenset())
+    assert ("entropy" in unread["text"], "entropy" in unread["picture"]) == (False, True)
 
 
 @pytest.mark.parametrize("loss", [ppo, gspo, cispo, reinforce])

@@ -152,7 +152,7 @@ class Algorithm:
     @cached_property
     def needs_before(self) -> frozenset[str]:
         """Rollout fields read before the first update."""
-        parts = [self.sampling_strategy, self.truncation_handling, self.advantage]
+        parts = [self.sampling_strategy, self.truncation_handling, self.advantage, self.kl.gate]
         if self.critic is not None:
             parts.append(self.critic.returns)
         return self.kl.reads_before.union(*(facts_of(part).reads for part in parts))

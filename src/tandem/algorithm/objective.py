@@ -23,7 +23,7 @@ from tandem.algorithm.part_checks import (
     refuse_statistics,
     statistics_by,
 )
-from tandem.contracts import batch_statistics_of, facts_of, metrics_of, summary_of
+from tandem.contracts import batch_statistics_of, facts_of, metrics_of, parts_of, summary_of
 from tandem.contracts.outputs import CORRECTION, LOSS, WEIGHTS, add_metrics
 from tandem.experience import Budget, Experience, select_rows, statistics_of
 from tandem.losses import importance
@@ -53,7 +53,10 @@ class Term:
 
     @property
     def needs(self) -> frozenset[str]:
-        return facts_of(self.loss).reads | facts_of(self.correction).reads
+        """The fields that the loss and the correction read, and parts of them, such as the weight
+        of a step."""
+        parts = [*parts_of(self.loss), *parts_of(self.correction)]
+        return frozenset().union(*(facts_of(part).reads for part in parts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
