@@ -2,12 +2,16 @@
 
 import re
 import shlex
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from tandem.config import ConfigError, check, compose
+from tandem.algorithm.regularizers import KLInLoss
+from tandem.algorithm.truncation import CheckedStrategy
+from tandem.config import ConfigError, build, check, compose
+from tandem.contracts import numbers_of
 from tandem.legality.updates import optimizers_take_their_numbers, state_is_kept_by_advantages
 
 ENTROPY = "that of a Gaussian step depends only on its noise level"
@@ -212,24 +216,33 @@ class Holding(torch.nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("loss", "correction", "advantage", "said"),
+    ("own", "said"),
     [
-        (torch.nn.Identity(), max, Holding(trained=False), []),
-        (Holding(trained=False), max, max, ["algorithm.loss.calls is kept between calls"]),
-        (Holding(trained=True), max, max, ["algorithm.loss.x is kept between calls"]),
-        (max, Holding(trained=True), max, ["algorithm.importance_sampling.x is kept between"]),
-        (max, max, Holding(trained=True), ["algorithm.advantage.x is a parameter, which no"]),
+        ({"loss": torch.nn.Identity(), "advantage": Holding(trained=False)}, []),
+        ({"loss": Holding(trained=False)}, ["loss.calls is kept between calls, but no checkpoint"]),
+        ({"loss": Holding(trained=True)}, ["loss.x is kept between calls"]),
+        ({"importance_sampling": Holding(trained=True)}, ["importance_sampling.x is kept between"]),
+        ({"sampling_strategy": Holding(trained=False)}, ["sampling_strategy.calls is kept"]),
+        (
+            {"sampling_strategy": CheckedStrategy(Holding(trained=False))},
+            ["sampling_strategy.of.calls is kept"],
+        ),
+        ({"truncation_handling": Holding(trained=False)}, ["truncation_handling.calls is kept"]),
+        ({"old_logprobs": Holding(trained=False)}, ["old_logprobs.calls is kept"]),
+        (
+            {"kl": KLInLoss(coef=0.1, loss=max, gate=Holding(trained=False))},
+            ["kl.gate.calls is kept"],
+        ),
+        ({"kl": KLInLoss(coef=0.1, loss=Holding(trained=False))}, ["kl.loss.calls is kept"]),
+        ({"advantage": Holding(trained=True)}, ["advantage.x is a parameter, which no"]),
     ],
 )
-def test_state_that_depends_on_the_split_or_is_never_trained_is_refused(
-    loss, correction, advantage, said
-):
-    term = SimpleNamespace(loss=loss, weights=max, correction=correction)
-    objective = SimpleNamespace(terms={"policy": term})
-    algorithm = SimpleNamespace(training_objective=objective, advantage=advantage)
-    found = [*state_is_kept_by_advantages(SimpleNamespace(algorithm=algorithm))]
+def test_state_that_no_checkpoint_holds_or_no_optimiser_trains_is_refused(own, said):
+    algorithm = replace(build(compose(["algorithm=grpo"]).algorithm), **own)
+    case = SimpleNamespace(algorithm=algorithm, parts=numbers_of(algorithm))
+    found = [*state_is_kept_by_advantages(case)]
     assert len(found) == len(said)
-    assert all(line.startswith(start) for line, start in zip(found, said, strict=True))
+    assert all(x.startswith(f"algorithm.{y}") for x, y in zip(found, said, strict=True))
 
 
 @pytest.mark.parametrize(

@@ -203,18 +203,18 @@ def notice(schedule: Callable[[int, int], float], iterations: int) -> str | None
 
 
 def state_is_kept_by_advantages(case: Case) -> Iterator[str]:
-    """Advantages see the rows of all ranks. A loss, a correction and weights see one part of them,
-    so state in them would depend on the split; no optimiser trains parameters of any of them."""
-    for term in case.algorithm.training_objective.terms.values():
-        parts = {"loss": term.loss, "weights": term.weights, "importance_sampling": term.correction}
-        for where, module in modules_in("algorithm", parts):
-            if kept := [*module.state_dict()]:
-                yield (
-                    f"{where}.{kept[0]} is kept between calls, but would depend on how rows are "
-                    "split into micro-batches; keep state in an advantage "
-                    "(docs/howto/advantage.md), or declare batch_statistics"
-                )
-    for where, module in modules_in("algorithm.advantage", case.algorithm.advantage):
+    """Advantages see the rows of all ranks, and checkpoints hold their state alone. In a loss, a
+    correction or weights, which see one part of the rows, it would also depend on the split; no
+    optimiser trains parameters of any of them."""
+    others = {name: part for name, part in case.parts.items() if name != "advantage"}
+    for where, module in modules_in("algorithm", others):
+        if kept := [*module.state_dict()]:
+            yield (
+                f"{where}.{kept[0]} is kept between calls, but no checkpoint holds it, and in a "
+                "loss it would depend on how rows are split into micro-batches; keep state in an "
+                "advantage (docs/howto/advantage.md), or declare batch_statistics of a loss"
+            )
+    for where, module in modules_in("algorithm.advantage", case.parts["advantage"]):
         if kept := [name for name, _ in module.named_parameters()]:
             yield f"{where}.{kept[0]} is a parameter, which no optimiser trains; register a buffer"
 
