@@ -59,6 +59,17 @@ def forget_module():
     ADMITTED.discard("loud")
 
 
+def serve_from(folder, monkeypatch):
+    """A finder for `loud` in a folder, as `pip install -e` makes one."""
+
+    class Finder:
+        @staticmethod
+        def find_spec(name, path=None, target=None):
+            return PathFinder.find_spec(name, [str(folder)]) if name == "loud" else None
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+
+
 def test_a_foreign_run_imports_nothing(tmp_path):
     run = run_of(tmp_path / "run", plugins=["loud"])
     (tmp_path / "loud.py").write_text(LOUD)
@@ -120,12 +131,7 @@ def test_a_plugin_that_another_finder_knows_has_the_version_of_its_files(tmp_pat
     inner = tmp_path / "far" / "loud" / "inner.py"
     (tmp_path / "far" / "loud" / "__init__.py").write_text("x = 1\n")
 
-    class Finder:
-        @staticmethod
-        def find_spec(name, path=None, target=None):
-            return PathFinder.find_spec(name, [str(tmp_path / "far")]) if name == "loud" else None
-
-    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Finder])
+    serve_from(tmp_path / "far", monkeypatch)
     found = []
     for text in ("y = 1\n", "y = 22\n"):
         inner.write_text(text)
@@ -133,6 +139,27 @@ def test_a_plugin_that_another_finder_knows_has_the_version_of_its_files(tmp_pat
         load_plugins(["loud"])
         found.append(IMPORTED["loud"])
     assert len({*found, trust.digest([])}) == 3
+
+
+def test_a_plugin_that_another_finder_knows_is_asked_about_and_not_called_missing(
+    tmp_path, monkeypatch
+):
+    run = run_of(tmp_path / "run", plugins=["loud"])
+    (tmp_path / "far").mkdir()
+    (tmp_path / "far" / "loud.py").write_text(LOUD)
+    serve_from(tmp_path / "far", monkeypatch)
+    with pytest.raises(ConfigError) as refused:
+        configuration([f"resume={run}"])
+    assert str(refused.value) == (
+        "plugins: the run names loud, which is installed elsewhere; give plugins=[loud] on the "
+        "command line if it may run"
+    )
+    assert not (tmp_path / "canary").exists()
+    assert configuration([f"resume={run}", "plugins=[loud]"]).plugins == ["loud"]
+    (tmp_path / "loud").mkdir()  # a package here, without this module
+    run_of(tmp_path / "run", plugins=["loud.inner"])
+    with pytest.raises(ConfigError, match=r"^plugins: there is no module loud.inner in "):
+        configuration([f"resume={run}"])
 
 
 def test_a_resumed_run_may_choose_an_option_of_its_plugin(tmp_path):

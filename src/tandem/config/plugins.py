@@ -85,6 +85,11 @@ def _list_below(places: Iterable[str] | None) -> list[Path]:
 def _refuse_unsaid(name: str, names: Sequence[str]) -> None:
     flag = f"plugins=[{','.join(names)}]"
     files = list_files(name)
+    if not files and _is_served(name.partition(".")[0]):
+        raise ConfigError(
+            f"plugins: the run names {name}, which is installed elsewhere; give {flag} on the "
+            "command line if it may run"
+        )
     if not files:
         raise ConfigError(f"plugins: there is no module {name} in {Path.cwd()}")
     if trust.read_trusted().plugins.get(str(files[0])) != trust.digest(files):
@@ -92,6 +97,13 @@ def _refuse_unsaid(name: str, names: Sequence[str]) -> None:
             f"plugins: the run names {name}, and {files[0]} is not what you have run before; read "
             f"it, and give {flag} on the command line if it may run"
         )
+
+
+def _is_served(top: str) -> bool:
+    """Whether only a finder of its own, such as one of `pip install -e`, knows a module."""
+    if PathFinder.find_spec(top, [*sys.path, str(Path.cwd())]) is not None:
+        return False
+    return importlib.util.find_spec(top) is not None
 
 
 def _refuse_of_a_run(name: str) -> None:
