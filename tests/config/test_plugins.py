@@ -119,6 +119,16 @@ WRONG = {
         "@register_rollout_engine\nclass Own(RolloutEngine):\n    def sync(self, w, v): ...\n",
         4, "rollout=Own: its class has no answer",
     ),
+    "an engine without a base class": (
+        "from tandem import register_rollout_engine\n\n"
+        "@register_rollout_engine\nclass Own:\n    def sync(self, w, v): ...\n",
+        3, "own_plugin.Own is no rollout engine; write a class that inherits from tandem.policies",
+    ),
+    "a world that begins without a key or itself": (
+        "from tandem import register_environment\n\n@register_environment\nclass Mine:\n"
+        "    def describe(self): ...\n    @staticmethod\n    def begin(prompt): ...\n",
+        3, "own_plugin.Mine.begin(prompt): it is called with prompt, key; write it as (prompt, ke",
+    ),
     "two of one name": (
         f"{TAKEN.replace('judge', 'one')}\n@register_reward('one')\ndef other(output, prompt): 1\n",
         7, "reward=one is own_plugin.mine already",
@@ -149,6 +159,16 @@ def test_an_error_in_a_plugin_is_one_line_with_its_place(written, fault):
     answer = str(refused.value)
     assert f"{path}, line {line}: " in answer
     assert said in answer and "\n" not in answer
+
+
+def test_methods_of_a_world_may_be_those_of_its_class_or_static(written):
+    written(
+        "from tandem import register_environment\n\n@register_environment('still')\nclass World:\n"
+        "    @classmethod\n    def describe(cls): ...\n"
+        "    @staticmethod\n    def begin(prompt, key): ...\n"
+    )
+    cfg = compose(["plugins=[own_plugin]", "environment=still"])
+    assert cfg.environment.world._target_ == "own_plugin.World"
 
 
 KL = """

@@ -33,8 +33,7 @@ def store_options(folder: Path) -> None:
     """
     _store_declared(folder)
     for (group, name), component in list_own_options().items():
-        node = node_of(group, name, component)
-        _refuse_uncallable(group, component)
+        node = _make_node(group, name, component)
         if component.__module__ == NOTEBOOK:
             ADMITTED.add(NOTEBOOK)
         for offered in groups_offering(group):
@@ -72,9 +71,10 @@ def _refuse_taken(folder: Path, group: str, name: str, component: Callable) -> N
         raise ConfigError(f"{_line(component)}: {taken}")
 
 
-def _refuse_uncallable(group: str, component: Callable) -> None:
+def _make_node(group: str, name: str, component: Callable) -> Node:
     try:
         REGISTRARS[group].refuse_uncallable(component)
+        return node_of(group, name, component)
     except ValueError as error:
         raise ConfigError(f"{_line(component)}: {error}") from None
 

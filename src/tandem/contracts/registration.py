@@ -105,7 +105,10 @@ class Registrar:
                     raise ValueError(
                         f"{place(component)}: its class has no {name}({', '.join(listed)})"
                     )
-                refuse_uncallable(method, listed, numbers=False)
+                if isinstance(method, staticmethod):
+                    listed = given
+                function = inspect.unwrap(method, stop=inspect.isfunction)
+                refuse_uncallable(function, listed, numbers=False)
         elif takes:
             refuse_uncallable(component, takes)
         _refuse_unbound(component, takes)

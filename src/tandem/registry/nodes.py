@@ -89,7 +89,16 @@ def likelihood_node(name: str, logp: Callable) -> Node:
 
 
 def engine_node(name: str, engine: Callable) -> Node:
-    """An option as in conf/rollout: the built-in rollout of its kind with another engine."""
+    """An option as in conf/rollout: the built-in rollout of its kind with another engine. Raises
+    ValueError for what is no engine."""
+    from tandem.policies.engines.protocol import EngineOption  # imports torch
+
+    if not (inspect.isclass(engine) and issubclass(engine, EngineOption)):
+        raise ValueError(
+            f"{place(engine)} is no rollout engine; write a class that inherits from "
+            "tandem.policies.engines.protocol.RolloutEngine, or from EngineOption there if it "
+            "samples from the trained weights"
+        )
     own = {"tokens": "local", "flow": "denoise"}[engine.samples]
     return {"defaults": [own, "_self_"], "engine": made_call(name, engine)}
 
