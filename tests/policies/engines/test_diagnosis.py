@@ -94,7 +94,9 @@ def test_numbers_of_a_neighbour_are_named(shift, place):
 def test_weights_that_are_known_are_named_and_others_are_not():
     case = make_seen()
     foreign = saying(case, case.trainer + noise(case, 0.5))
-    assert "the engine has other weights" in diagnose(foreign)
+    assert "has other weights; maybe the newest weights did not reach" in diagnose(foreign)
+    other = replace(foreign, others={"the weights before": foreign.engine.flip(0) - 1})
+    assert "nor older weights explains them: the engine has other weights" in diagnose(other)
     stale = replace(foreign, others={"the weights before": foreign.engine + 1e-4})
     assert "fit the weights before: the newest weights did not reach the server" in diagnose(stale)
 

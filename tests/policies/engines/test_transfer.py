@@ -79,7 +79,7 @@ def test_every_tensor_is_the_trainers_bit_for_bit_and_nothing_is_written(hosted,
 
 
 def test_the_names_are_those_of_the_files(hosted, folder, tmp_path):
-    from safetensors.torch import load_file
+    from safetensors.torch import load_file, save_file
 
     with hosted() as (_, policy):
         weights = WeightFiles(policy.network, adapter=False)
@@ -88,6 +88,12 @@ def test_the_names_are_those_of_the_files(hosted, folder, tmp_path):
         files, tensors = load_file(file), weights.tensors()
         assert files.keys() == tensors.keys()
         assert all(torch.equal(files[name], tensors[name]) for name in files)
+        with weights.as_in(file.parent) as whole:
+            assert whole
+        files.pop(next(name for name in files if name.endswith("down_proj.weight")))
+        save_file(files, file, {"format": "pt"})
+        with weights.as_in(file.parent) as whole:  # the other weights would be of another handover
+            assert not whole
 
 
 def test_copies_are_sent_as_they_were_though_training_goes_on(hosted):

@@ -170,6 +170,23 @@ def test_an_estimate_counts_the_tower_and_what_it_says(root):
     assert learns["gradients"].size == total > frozen["gradients"].size
 
 
+def test_a_tower_is_counted_by_the_width_of_its_blocks_or_says_that_it_is_unknown():
+    from transformers import PretrainedConfig
+    from transformers.models.qwen2_vl.configuration_qwen2_vl import Qwen2VLVisionConfig
+
+    from tandem.policies.memory.vision_estimate import of_trained_tower
+
+    def count(vision):
+        config = SimpleNamespace(vision_config=vision)
+        model = SimpleNamespace(config=config, dtype=torch.float32)
+        numerics = SimpleNamespace(gradient_checkpointing=True)
+        return of_trained_tower(SimpleNamespace(model=model, numerics=numerics), 2, 10).size
+
+    assert count(Qwen2VLVisionConfig(depth=3, embed_dim=32)) == 2 * 10 * 4 * 3 * 32 * 4
+    with pytest.raises(ValueError, match=r"does not say how large its blocks are; set model\.targ"):
+        count(PretrainedConfig())
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_template_that_reads_parts_alone_is_continued_after_a_move(family, root, tmp_path):
     file = tmp_path / "template.jinja"

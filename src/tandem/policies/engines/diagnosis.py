@@ -171,6 +171,12 @@ def explain_remainder(seen: Seen) -> str:
             "the engine's log-probabilities are higher throughout, as with a truncated tail: "
             "look for min_p or another filter among the server's sampling defaults"
         )
+    if not seen.others:
+        return (
+            "neither a temperature, a truncated tail nor a shift by one token explains them: the "
+            f"engine has other weights; maybe {NOT_REACHED}; or serve the model that the run "
+            "starts from"
+        )
     return (
         "neither a temperature, a truncated tail, a shift by one token nor older weights "
         "explains them: the engine has other weights; serve the model that the run starts from"

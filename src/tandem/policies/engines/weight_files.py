@@ -87,14 +87,16 @@ class WeightFiles:
     def as_in(self, folder: Path) -> Iterator[bool]:
         """A context in which the network has the weights of an older handover.
 
-        False if the files fit no weight.
+        False if a trained weight is not among the files by its name, as where a checkpoint splits
+        the weights of experts.
         """
         own = dict(self.network.named_parameters())
         saved = {name: p for name, p in read(folder, adapter=self.adapter) if name in own}
+        whole = all(name in saved for name, one in own.items() if one.requires_grad)
         before = {name: own[name].detach().cpu().clone() for name in saved}
         try:
             put(own, saved)
-            yield bool(saved)
+            yield whole
         finally:
             put(own, before)
 

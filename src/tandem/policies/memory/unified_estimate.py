@@ -56,13 +56,14 @@ def footprint(policy: UnifiedPolicy, request: Request, work: Workload) -> dict[s
     for name in request.frozen:
         for parameter in own[name]:
             parameter.requires_grad_(False)
+    shared = [*layers.parameters()]
+    # Before the estimates narrow them.
+    size, says = size_of(shared), f"a frozen copy of the layers, {count_by_dtype(shared)}"
     parts = {
         TEXT: language_estimate.of_outline(writer, work),
         PICTURE: flow_estimate.of_outline(painter, work),
     }
     if painter.has_reference and not writer.has_reference:
-        shared = [*layers.parameters()]
-        says = f"a frozen copy of the layers, {count_by_dtype(shared)}"
-        copied = Part(name="layers", size=size_of(shared), says=says, lower=ADAPTERS, shared=True)
+        copied = Part(name="layers", size=size, says=says, lower=ADAPTERS, shared=True)
         parts[PICTURE].append(copied)
     return parts

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # Values that a block saves per patch for its backward, in widths of its states and of its MLP:
 # inputs of two norms, queries, keys, values, two outputs; input and output of the activation.
 OF_STATES, OF_MLP = 8, 3
+MLP_RATIO = 4  # width of an MLP in widths of its states, where the configuration has neither
 
 
 def footprint(policy: VisionLanguagePolicy, request: Request, work: Workload) -> list[Part]:
@@ -49,13 +50,23 @@ def of_frozen_tower(outline: LanguageOutline, prompts: int, tokens: int) -> Part
 
 
 def of_trained_tower(outline: LanguageOutline, rows: int, tokens: int) -> Part:
-    """The approximate size of what its blocks save for their backward."""
-    config = outline.model.config.vision_config
-    merged = getattr(config, "spatial_merge_size", 1) ** 2
-    kept = OF_STATES * config.hidden_size + OF_MLP * config.intermediate_size
+    """The approximate size of what its blocks save for their backward.
+
+    Raises ValueError for a tower whose configuration does not say how large they are.
+    """
+    said = outline.model.config.vision_config.to_dict()
+    merged = said.get("spatial_merge_size", 1) ** 2
+    width = said.get("embed_dim") or said.get("hidden_size")  # of Qwen2-VL the second is the text's
+    blocks = said.get("depth") or said.get("num_hidden_layers")
+    if not (width and blocks):
+        raise ValueError(
+            "estimate=true: the configuration of this vision tower does not say how large its "
+            "blocks are; set model.target_components=[language]"
+        )
+    inner = said.get("intermediate_size") or int(width * said.get("mlp_ratio", MLP_RATIO))
+    kept = OF_STATES * width + OF_MLP * inner
     if outline.numerics.gradient_checkpointing:
-        kept = config.hidden_size
-    blocks = getattr(config, "depth", None) or config.num_hidden_layers
+        kept = width
     return Part(
         name="tower",
         size=rows * tokens * merged * blocks * kept * outline.model.dtype.itemsize,
