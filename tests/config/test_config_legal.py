@@ -87,7 +87,8 @@ ON_STEPS = {
     "algorithm=grpo_guard algorithm/old_logprobs=rollout algorithm/importance_sampling=none "
     "rollout.staleness=2": (
         "algorithm/old_logprobs=rollout: grpo_guard compares with the means of the trainer's "
-        "weights before the update; set algorithm/old_logprobs=recompute"
+        "weights before the update, and samples are of older ones; set rollout.staleness=0, or "
+        "algorithm/old_logprobs=recompute algorithm/importance_sampling=token_tis"
     ),
     "algorithm=grpo_guard dynamics=cps": (
         "dynamics/logp=unscaled: grpo_guard needs the log-density of a step; set "

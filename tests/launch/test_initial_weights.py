@@ -131,7 +131,7 @@ def test_a_warm_start_is_trained_on_the_device_of_its_run(tmp_path, run, word, d
     [
         ("trainer.devices=2", "trainer.devices=2 trainer.num_nodes=1: "),
         ("trainer.devices=[0,1]", r"trainer.devices=\[0, 1\] "),
-        ("trainer.num_nodes=2", "trainer.devices=1 trainer.num_nodes=2 "),
+        ("trainer.num_nodes=2", "trainer.devices=1 trainer.num_nodes=2: "),
         ("trainer=ddp", "trainer.devices=auto "),
     ],
 )

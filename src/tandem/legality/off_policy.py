@@ -52,7 +52,9 @@ def old_means_are_those_of_the_old_policy(case: Case) -> Iterator[str]:
     if older and loss is not None:
         yield (
             f"{case.option('old_logprobs')}: {name_of(loss)} compares with the means of the "
-            "trainer's weights before the update; set algorithm/old_logprobs=recompute"
+            "trainer's weights before the update, and samples are of older ones; set "
+            "rollout.staleness=0, or algorithm/old_logprobs=recompute "
+            "algorithm/importance_sampling=token_tis"
         )
 
 
