@@ -35,7 +35,7 @@ def test_held_out_pairs_are_measured_beside_the_training_ones(place):
 
 
 def test_what_the_starting_model_said_is_read_the_second_time(place, capsys):
-    (kept,) = (place / "cache" / "pairs").iterdir()
+    (kept,) = (place / "cache" / "pairs").glob("*.jsonl")
     rows = [json.loads(row) for row in kept.read_text().splitlines()]
     assert all(row["chosen"] == row["answer"] != row["rejected"] for row in rows)
     assert len(rows) > 20  # including those of held-out prompts
