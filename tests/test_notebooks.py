@@ -8,7 +8,7 @@ import subprocess
 import sys
 from itertools import count
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -98,6 +98,26 @@ def test_all_that_a_run_leaves_is_read(run):
     assert [config(folder)["choices"]["algorithm"] for folder in made] == ["grpo", "rloo"]
     assert names["share"].shape == (4, 2)
     assert len(shown) == 3
+
+
+def test_the_hardest_prompts_of_a_length_stand_above_the_others(tmp_path, monkeypatch):
+    matplotlib.use("agg")
+    monkeypatch.setattr(plt, "show", lambda: None)
+    line = {
+        "iteration": 0,
+        "eval/accuracy": [0.25, 1.0, 0.0, 0.5, 0.75],
+        "sources": ["3_letters", "2_letters", "2_letters", "3_letters", "2_letters"],
+    }
+    (tmp_path / "evaluations.jsonl").write_text(json.dumps(line) + "\n")
+    (cell,) = (x for x in code_cells(NOTEBOOKS["read_a_run"]) if "imshow" in "".join(x["source"]))
+    names = {"plt": plt, "result": SimpleNamespace(run_dir=tmp_path)}
+    exec("".join(cell["source"]), names)
+    assert names["image"].get_array()[:, 0].tolist() == [0.25, 0.5, 0.0, 0.75, 1.0]
+    assert [label.get_text() for label in names["axes"].get_yticklabels()] == [
+        "2 letters", "3 letters",
+    ]  # fmt: skip
+    assert names["axes"].get_yticks().tolist() == [2, 0]
+    plt.close("all")
 
 
 @pytest.mark.slow
