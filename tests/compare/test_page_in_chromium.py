@@ -5,6 +5,7 @@
 
 import os
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 import chromium
@@ -325,6 +326,30 @@ def test_a_served_page_grows_and_keeps_what_is_looked_at(browser, tmp_path):
         assert all(url.startswith(server.url) for url in complaints(browser))
         server.shutdown()
     browser.until("document.getElementById('live').className === 'lost'", 20)
+
+
+@contextmanager
+def served(browser, folder):
+    """A live page of the runs in a folder, open in the browser."""
+    watched = live.Watched([str(folder)], lambda runs: compare(runs, Request()))
+    with live.Server(watched, 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        open_page(browser, server.url)
+        yield
+        server.shutdown()
+
+
+def test_a_served_page_waits_for_who_chooses_and_goes_on_with_the_list_focused(browser, tmp_path):
+    write_run(tmp_path / "grpo-0", [0.1, 0.5])
+    with served(browser, tmp_path):
+        browser.run("document.getElementById('metric').focus()")
+        browser.key("ArrowDown")
+        write_run(tmp_path / "rloo-0", [0.1, 0.8], algorithm="rloo")
+        browser.until("waiting?.variants.length === 2", 40)
+        assert browser.run("data.variants.length") == 1
+        browser.run("{ const now = performance.now() + 20000; performance.now = () => now; }")
+        browser.until("data.variants.length === 2", 40)
+        assert browser.run("document.activeElement.id") == "metric"
 
 
 def test_a_served_page_tells_of_a_bug_and_goes_on(browser, tmp_path):

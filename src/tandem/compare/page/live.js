@@ -1,12 +1,15 @@
 // Polls the server for new numbers and keeps the view.
-const PAUSE = 3000; // milliseconds
-let waiting = null, held = false;
-addEventListener("pointerdown", () => { held = true; }, true);
+const PAUSE = 3000, PATIENCE = 20000; // milliseconds
+let waiting = null, held = false, touched = -Infinity;
+const touch = () => { touched = performance.now(); };
+addEventListener("keydown", touch, true);
+addEventListener("pointerdown", () => { held = true; touch(); }, true);
 addEventListener("pointerup", () => { held = false; }, true);
 addEventListener("pointercancel", () => { held = false; }, true);
 
-// A refresh would close an open list and interrupt dragging a slider.
-const busy = () => held || document.activeElement?.tagName === "SELECT";
+// A refresh would close an open list and interrupt dragging a slider. A list keeps the focus after a
+// choice, so it is taken for open only for some time after the last key or touch.
+const busy = () => performance.now() - touched < PATIENCE && (held || document.activeElement?.tagName === "SELECT");
 
 function take(found) {
   const at = scrollY, focused = document.activeElement?.id;
