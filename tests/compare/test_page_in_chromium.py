@@ -3,6 +3,7 @@
 `TANDEM_SCREENSHOTS=FOLDER pytest -q tests/compare/test_page_in_chromium.py` keeps the images.
 """
 
+import json
 import os
 import threading
 from contextlib import contextmanager
@@ -282,6 +283,23 @@ def test_a_table_sorts_by_its_numbers(browser, pages):
     assert browser.run(names) == falling[::-1] and falling[-1] == "reinforce"
 
 
+def test_a_table_stays_sorted_by_a_column_that_moves_and_not_by_one_that_is_gone(browser, pages):
+    open_page(browser, pages["language"])
+
+    def names(columns, *rows):
+        table = {"name": "of", "title": "of", "notes": [], "columns": columns, "rows": rows}
+        browser.run(f"data.tables = [{json.dumps(table)}]; render();")
+        return texts(browser, "#table-of tbody td:first-child")
+
+    both = ["name", "a", "b"], ["x", "3", "1"], ["y", "1", "2"], ["z", "2", "3"]
+    assert names(*both) == ["x", "y", "z"]
+    browser.run("document.querySelectorAll('#table-of th button')[2].click()")
+    assert names(*both) == ["z", "y", "x"]
+    assert names(["name", "b"], ["x", "1"], ["y", "2"], ["z", "3"]) == ["z", "y", "x"]
+    assert names(["name", "a"], ["x", "3"], ["y", "1"], ["z", "2"]) == ["x", "y", "z"]
+    assert count(browser, "#table-of th[aria-sort=none]") == 2
+
+
 def test_runs_are_drawn_beside_their_band(browser, pages):
     open_page(browser, pages["newcomers"])
     assert browser.run("document.querySelectorAll('path.expected').length") == 2
@@ -350,6 +368,20 @@ def test_a_served_page_waits_for_who_chooses_and_goes_on_with_the_list_focused(b
         browser.run("{ const now = performance.now() + 20000; performance.now = () => now; }")
         browser.until("data.variants.length === 2", 40)
         assert browser.run("document.activeElement.id") == "metric"
+
+
+def test_a_served_page_names_its_own_error_and_goes_on(browser, tmp_path):
+    write_run(tmp_path / "grpo-0", [0.1, 0.5])
+    light = "document.getElementById('live')"
+    with served(browser, tmp_path):
+        browser.run("""{ const whole = render; window.repair = () => { render = whole; };
+            render = () => { throw new TypeError("no such column"); }; }""")
+        write_run(tmp_path / "rloo-0", [0.1, 0.8], algorithm="rloo")
+        browser.until(f"{light}.textContent === 'TypeError: no such column'", 40)
+        assert browser.run(f"{light}.className") == "lost fault"
+        browser.run("repair()")
+        browser.until(f"{light}.className === ''", 40)
+        assert len(browser.run(PATHS)) == 2
 
 
 def test_a_served_page_tells_of_a_bug_and_goes_on(browser, tmp_path):

@@ -33,9 +33,14 @@ async function refresh() {
     if (light.className !== "lost") light.textContent = `server not reachable since ${now}`;
     light.className = "lost";
   }
-  if (waiting && !busy()) {
-    take(waiting);
-    waiting = null;
+  try {
+    if (waiting && !busy()) {
+      take(waiting);
+      waiting = null;
+    }
+  } catch (error) {
+    light.className = "lost fault";
+    light.textContent = String(error);
   }
   setTimeout(refresh, PAUSE);
 }

@@ -11,7 +11,7 @@ function section(id, label, title, ...children) {
 const tableOf = (name) => data.tables.find((one) => one.name === name);
 
 // Cells sort by their first number; cells without one come last.
-function ordered(rows, { column, down }) {
+function ordered(rows, column, down) {
   const key = (row) => parseFloat(row[column].match(/^[^\w-]*(-?[\d.]+(e[-+]?\d+)?)/)?.[1] ?? "");
   const compare = (a, b) => {
     const [x, y] = [key(a), key(b)];
@@ -22,18 +22,18 @@ function ordered(rows, { column, down }) {
 }
 
 function table(of) {
-  const body = element("tbody"), heads = of.columns.map((name, column) => {
+  const body = element("tbody"), heads = of.columns.map((name) => {
     const press = () => {
       const before = state.sorted[of.name];
-      state.sorted[of.name] = { column, down: before?.column === column ? !before.down : true };
+      state.sorted[of.name] = { head: name, down: before?.head === name ? !before.down : true };
       fill();
     };
     return element("th", { scope: "col" }, button(name, {}, press));
   });
   const fill = () => {
-    const order = state.sorted[of.name];
-    heads.forEach((head, i) => head.setAttribute("aria-sort", order?.column !== i ? "none" : order.down ? "descending" : "ascending"));
-    body.replaceChildren(...(order ? ordered(of.rows, order) : of.rows).map((row) => element("tr", {}, ...row.map((cell, i) => {
+    const { head: chosen, down } = state.sorted[of.name] ?? {}, column = of.columns.indexOf(chosen);
+    heads.forEach((head, i) => head.setAttribute("aria-sort", column !== i ? "none" : down ? "descending" : "ascending"));
+    body.replaceChildren(...(column < 0 ? of.rows : ordered(of.rows, column, down)).map((row) => element("tr", {}, ...row.map((cell, i) => {
       const mark = i === 0 && isVariant(cell) ? [swatch(placeOf(cell))] : [];
       return element("td", cell.length > 40 ? { class: "long" } : {}, ...mark, cell);
     }))));
