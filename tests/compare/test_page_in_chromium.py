@@ -148,6 +148,40 @@ def test_a_chart_of_very_many_points_is_drawn(browser, pages):
     assert browser.run(f"{ends}(frame({place}, {many}, {many}, ['a', 'b']))") == [0, 299999]
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "want"),
+    [
+        (0.9956, 0.9968, ["0.9956", "0.9958", "0.996", "0.9962", "0.9964", "0.9966", "0.9968"]),
+        (117.6, 118.2, ["117.6", "117.7", "117.8", "117.9", "118", "118.1", "118.2"]),
+        (0, 30000, ["0", "5000", "10k", "15k", "20k", "25k", "30k"]),
+        (20010, 20040, ["20.01k", "20.015k", "20.02k", "20.025k", "20.03k", "20.035k", "20.04k"]),
+        (-0.2, 1.0, ["-0.2", "0", "0.2", "0.4", "0.6", "0.8", "1"]),
+        (2e6, 5e6, ["2M", "2.5M", "3M", "3.5M", "4M", "4.5M", "5M"]),
+    ],
+)
+def test_the_marks_of_an_axis_have_the_digits_in_which_they_differ(browser, pages, low, high, want):
+    open_page(browser, pages["language"])
+    place = "document.getElementById('curve')"
+    browser.run(f"""{place}.replaceChildren(
+        frame({place}, [{low}, {high}], [{low}, {high}], ["a", "b"]).svg)""")
+    assert texts(browser, "#curve text[text-anchor=middle]")[:-1] == want
+    rows = texts(browser, "#curve text[text-anchor=end]")
+    assert len(set(rows)) == len(rows) >= 3
+
+
+def test_the_marks_of_final_scores_and_differences_have_the_digits_in_which_they_differ(
+    browser, tmp_path
+):
+    for seed in range(3):
+        for name, last in (("grpo", 0.9956), ("rloo", 0.9966)):
+            place = tmp_path / "runs" / f"{name}{seed}"
+            write_run(place, [0.0, last + 0.0001 * seed], algorithm=name, seed=seed)
+    open_page(browser, page(tmp_path, "runs"))
+    for selector in ("#finals text[text-anchor=middle]", ".axis span"):
+        marks = texts(browser, selector)
+        assert len(set(marks)) == len(marks) >= 3
+
+
 def test_a_variant_is_hidden_and_comes_back(browser, pages):
     open_page(browser, pages["language"])
     for left in (3, 4):

@@ -47,13 +47,17 @@ function swatch(i) {
   return made;
 }
 
+// All digits of a mark of an axis, since marks may differ in the last ones alone.
+function digits(value) {
+  const size = Math.abs(value), [unit, name] = size >= 1e6 ? [1e6, "M"] : size >= 1e4 ? [1e3, "k"] : [1, ""];
+  return `${+(value / unit).toPrecision(12)}${name}`;
+}
+
+// About three digits.
 function short(value) {
   if (value === null || value === undefined) return "–";
   const size = Math.abs(value);
-  if (size >= 1e6) return `${+(value / 1e6).toPrecision(3)}M`;
-  if (size >= 1e4) return `${+(value / 1e3).toPrecision(3)}k`;
-  if (size >= 100) return value.toFixed(0);
-  return size >= 1 || size === 0 ? String(+value.toFixed(2)) : String(+value.toPrecision(3));
+  return digits(size < 1 || size >= 1e4 ? +value.toPrecision(3) : +value.toFixed(size >= 100 ? 0 : 2));
 }
 
 // The number format of the tables.
@@ -86,17 +90,17 @@ function frame(place, xs, ys, labels, right = 14) {
   const width = Math.max(place.clientWidth, 260), height = Math.round(Math.min(440, Math.max(250, width * 0.5)));
   const [x0, x1] = extent(xs), [low, high] = extent(ys);
   const room = (high - low || 1) * 0.05, [y0, y1] = [low - room, high + room];
-  const marks = ticks(y0, y1, 5), left = 16 + 7 * extent(marks.map((at) => short(at).length))[1];
+  const marks = ticks(y0, y1, 5), left = 16 + 7 * extent(marks.map((at) => digits(at).length))[1];
   const top = 24, bottom = 42;
   const x = (value) => left + ((value - x0) / (x1 - x0 || 1)) * (width - left - right);
   const y = (value) => height - bottom - ((value - y0) / (y1 - y0)) * (height - top - bottom);
   const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": labels.join(" over ") });
   for (const at of marks) {
     svg.append(drawn("line", { class: "grid", x1: left, x2: width - right, y1: y(at), y2: y(at) }));
-    svg.append(drawn("text", { x: left - 8, y: y(at) + 4, "text-anchor": "end" }, short(at)));
+    svg.append(drawn("text", { x: left - 8, y: y(at) + 4, "text-anchor": "end" }, digits(at)));
   }
   for (const at of ticks(x0, x1, width < 500 ? 4 : 8)) {
-    svg.append(drawn("text", { x: x(at), y: height - bottom + 20, "text-anchor": "middle" }, short(at)));
+    svg.append(drawn("text", { x: x(at), y: height - bottom + 20, "text-anchor": "middle" }, digits(at)));
   }
   svg.append(drawn("text", { x: left, y: 12 }, labels[0]));
   svg.append(drawn("text", { x: (left + width - right) / 2, y: height - 4, "text-anchor": "middle" }, labels[1]));

@@ -98,7 +98,7 @@ function finals(place) {
   const svg = drawn("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `last ${data.metric} of every seed` });
   for (const at of ticks(low, high, width < 500 ? 4 : 8)) {
     svg.append(drawn("line", { class: "grid", x1: x(at), x2: x(at), y1: 4, y2: height - 40 }));
-    svg.append(drawn("text", { x: x(at), y: height - 24, "text-anchor": "middle" }, short(at)));
+    svg.append(drawn("text", { x: x(at), y: height - 24, "text-anchor": "middle" }, digits(at)));
   }
   svg.append(drawn("text", { x: width / 2, y: height - 6, "text-anchor": "middle" }, data.metric));
   const ofSeed = rows.map((v) => new Map(v.scores.map((s) => [s.seed, s.score])));
@@ -145,7 +145,7 @@ function difference(pair, range) {
 function forestAxis(range) {
   const x = forestX(range), marks = ticks(...range, 4).map((at) => {
     const share = parseFloat(x(at)), place = share < 8 ? "0" : share > 92 ? "-100%" : "-50%";
-    return element("span", { style: `left:${share}%;transform:translateX(${place})` }, short(at));
+    return element("span", { style: `left:${share}%;transform:translateX(${place})` }, digits(at));
   });
   return element("div", { class: "axis", "aria-hidden": "true" }, ...marks);
 }
