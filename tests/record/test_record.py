@@ -198,6 +198,15 @@ def points(events) -> list[tuple[int, float]]:
     return [(one.step, one.value) for one in events.Scalars("x")]
 
 
+def texts(folder) -> list:
+    """The tables of samples, as TensorBoard's server reads them."""
+    from tensorboard.backend.event_processing import plugin_event_accumulator
+
+    events = plugin_event_accumulator.EventAccumulator(str(folder / "tensorboard"))
+    events.Reload()
+    return events.Tensors("samples/greedy/text_summary")
+
+
 def go_on(folder, first: int, values: list[float], mirrors) -> None:
     """A start of a run from the checkpoint at iteration `first`."""
     record = record_of(folder, mirrors)
@@ -227,7 +236,15 @@ def test_tensorboard_of_a_resumed_run_shows_the_iterations_before_it_was_added(t
     events = viewer(tmp_path)
     assert points(events) == [(i, i / 4) for i in range(4)]
     assert [one.step for one in events.Images("pictures/eval")] == [0, 1, 2, 3]
-    assert [one.step for one in events.Tensors("samples/greedy/text_summary")] == [0, 1, 2, 3]
+    assert [one.step for one in texts(tmp_path)] == [0, 1, 2, 3]
+
+
+def test_tensorboard_has_the_iterations_of_a_start_without_it(tmp_path):
+    for first, mirrors in ((0, [TensorBoard()]), (1, []), (2, [TensorBoard()])):
+        go_on(tmp_path, first, [first / 4], mirrors)
+    events = viewer(tmp_path)
+    assert points(events) == [(i, i / 4) for i in range(3)]
+    assert [one.step for one in texts(tmp_path)] == [0, 1, 2]
 
 
 def test_a_missing_package_is_one_line_that_names_the_extra(tmp_path, caplog, monkeypatch):

@@ -139,19 +139,17 @@ class Csv:
 
 
 class TensorBoard:
-    """Event files in tensorboard/; a resumed run hides points after its checkpoint."""
+    """Event files in tensorboard/, of which viewers show the last: it has all points of the run."""
 
     def open(self, run: Run) -> None:
-        """Open an event file; the first one of a resumed run begins with its recorded lines."""
+        """Open an event file that begins with the recorded lines."""
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise RuntimeError(need_extra("it", "tensorboard")) from error
-        folder = run.folder / "tensorboard"
-        added = not folder.exists()
-        self.writer = SummaryWriter(folder, purge_step=run.iteration)
-        if added:
-            replay(self, run)
+        # Earlier files may lack the iterations of a start without this mirror: viewers drop them.
+        self.writer = SummaryWriter(run.folder / "tensorboard", purge_step=0)
+        replay(self, run)
 
     def write(self, iteration: int, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
