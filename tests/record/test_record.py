@@ -247,6 +247,18 @@ def test_tensorboard_has_the_iterations_of_a_start_without_it(tmp_path):
     assert [one.step for one in texts(tmp_path)] == [0, 1, 2]
 
 
+def test_tensorboard_shows_the_characters_of_a_sample(tmp_path):
+    plugin_util = pytest.importorskip("tensorboard.plugin_util")
+    record = record_of(tmp_path, [TensorBoard()])
+    record.open(0)
+    record.samples(0, [row("greedy", "a|b\\|c\\d\ne\r\nf\rg")])
+    record.close()
+    (text,) = texts(tmp_path)
+    (table,) = text.tensor_proto.string_val
+    page = plugin_util.markdown_to_safe_html(table.decode())
+    assert "<td>a|b\\|c\\d<br>e<br>f<br>g</td>" in page
+
+
 def test_a_missing_package_is_one_line_that_names_the_extra(tmp_path, caplog, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
     record = record_of(tmp_path, [TensorBoard()])

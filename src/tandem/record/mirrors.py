@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -173,5 +174,6 @@ class TensorBoard:
 def _markdown(row: Mapping) -> str:
     text = {**row, "output": row["output"] if isinstance(row["output"], str) else "a picture"}
     cells = [str(text[name]) for name in ("prompt", "output", "answer", "reward")]
-    escaped = [cell.replace("|", "\\|").replace("\n", "<br>") for cell in cells]
+    literal = [re.sub(r"[\\|]", r"\\\g<0>", cell) for cell in cells]
+    escaped = [re.sub(r"\r\n?|\n", "<br>", cell) for cell in literal]
     return f"|{'|'.join(escaped)}|"
