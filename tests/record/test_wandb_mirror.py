@@ -117,6 +117,23 @@ def test_a_server_that_lets_nobody_in_leaves_the_run_offline(tmp_path, client, c
     assert warnings(caplog)[0].startswith("W&B does not start a run (")
 
 
+def test_an_error_without_a_message_leaves_the_run_offline_too(tmp_path, client, caplog):
+    client.setenv("WANDB_API_KEY", "0" * 40)
+    start = wandb.init
+
+    def init(mode, **given):
+        if mode == "online":
+            raise TimeoutError
+        return start(mode=mode, **given)
+
+    client.setattr(wandb, "init", init)
+    with serving() as server:
+        client.setenv("WANDB_BASE_URL", server.url)
+        lines, _ = train(tmp_path / "run", Wandb(project="p"))
+    assert len(lines) == len(store(tmp_path / "run")) == 3
+    assert warnings(caplog) == ["W&B does not start a run (TimeoutError): it is kept offline"]
+
+
 def test_nobody_is_asked_when_the_user_is_not_logged_in(tmp_path, client, caplog):
     client.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     train(tmp_path / "run", Wandb(project="p"))

@@ -134,7 +134,7 @@ class Wandb:
         try:
             return self._init(run, "online")
         except Exception as error:  # W&B raises many kinds, and offline is the answer to all
-            reason = str(error).splitlines()[0]
+            reason, *_ = str(error).strip().splitlines() or [type(error).__name__]
             log.warning("W&B does not start a run (%s): it is kept offline", reason)
             wandb.teardown()  # otherwise the client refuses the id as in use
             return None
