@@ -88,6 +88,15 @@ def test_it_says_what_our_tables_say_and_where_they_come_from(sweep):
     assert report.title == "eval accuracy of grpo, rloo"
 
 
+def test_the_name_of_a_variant_is_no_markup_in_the_headline(tmp_path):
+    for seed in range(2):
+        write_run(tmp_path / str(seed), [0.0, 0.5], algorithm="<img src=x>[a](b:c)", seed=seed)
+    _, report = build(tmp_path)
+    headline = next(block for block in report.blocks if isinstance(block, wr.MarkdownBlock)).text
+    assert headline.startswith("\\<img src=x>[a\\](b:c) has ")
+    assert report.description == headline
+
+
 def test_it_goes_where_the_runs_are_or_where_the_user_says(sweep, tmp_path):
     runs = read_all(sweep)
     assert wandb_report.place_of("true", runs) == Place(entity=None, project="tandem")

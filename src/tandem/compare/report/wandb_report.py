@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from tandem.compare.comparison import Comparison
 from tandem.compare.headline import write_headline
 from tandem.compare.report.payload import choose_metrics
+from tandem.compare.table import as_prose
 from tandem.contracts import need_extra
 from tandem.record.reading.provenance import provenance
 from tandem.record.reading.runs import AXES, MANIFEST, Run
@@ -94,15 +95,16 @@ def build_report(found: Comparison, place: Place) -> wr.Report:
     import wandb_workspaces.reports.v2 as wr
 
     names = ", ".join(one.name for one in found.variants)
+    headline = as_prose(write_headline(found))
     title = f"{found.metric} of {names}".replace("/", " ")  # it becomes part of a URL
     return wr.Report(
         entity=place.entity,
         project=place.project,
         title=title[:LONGEST_TITLE],
-        description=write_headline(found),
+        description=headline,
         width="fluid",
         blocks=[
-            wr.MarkdownBlock(text=write_headline(found)),
+            wr.MarkdownBlock(text=headline),
             wr.PanelGrid(
                 runsets=[_runset(one.variant, place) for one in found.variants],
                 panels=_panels(found),
