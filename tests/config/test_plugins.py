@@ -282,7 +282,8 @@ BARE = """
 from tandem import register_policy_loss
 
 @register_policy_loss
-def bare(batch, *, w=1, on=True, at=(1, 2.5), most: float = None, odd: any = None): ...
+def bare(batch, *, w=1, on=True, at=(1, 2.5), most: float = None, odd: any = None,
+         listed: [int] = None): ...
 """
 
 
@@ -301,9 +302,9 @@ def test_a_number_without_an_annotation_has_the_type_of_its_default(written):
 @pytest.mark.parametrize(
     ("words", "given"),
     [
-        ([], (1, True, (1, 2.5), None, None)),
-        (["w=0.5", "at=[3]", "most=2"], (0.5, True, (3,), 2.0, None)),
-        (["w=2.0", "on=false"], (2.0, False, (1, 2.5), None, None)),
+        ([], (1, True, (1, 2.5), None, None, None)),
+        (["w=0.5", "at=[3]", "most=2"], (0.5, True, (3,), 2.0, None, None)),
+        (["w=2.0", "on=false"], (2.0, False, (1, 2.5), None, None, None)),
     ],
 )
 def test_numbers_of_a_plugin_arrive_as_they_are_written(written, words, given):
@@ -313,7 +314,7 @@ def test_numbers_of_a_plugin_arrive_as_they_are_written(written, words, given):
     cfg = compose(["plugins=[own_plugin]", "algorithm/loss=bare", *own])
     numbers = build(cfg.algorithm).loss.keywords
     assert list(map(repr, numbers.values())) == list(map(repr, given))
-    assert [*numbers] == ["w", "on", "at", "most", "odd"]
+    assert [*numbers] == ["w", "on", "at", "most", "odd", "listed"]
 
 
 @pytest.mark.parametrize(

@@ -129,14 +129,15 @@ def test_a_warm_start_is_trained_on_the_device_of_its_run(tmp_path, run, word, d
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("trainer.devices=2", "trainer.devices=2 trainer.num_nodes=1: "),
+        ("trainer.devices=2", "trainer.devices=2 trainer.num_nodes=1 trainer.strategy=auto: "),
         ("trainer.devices=[0,1]", r"trainer.devices=\[0, 1\] "),
-        ("trainer.num_nodes=2", "trainer.devices=1 trainer.num_nodes=2: "),
-        ("trainer=ddp", "trainer.devices=auto "),
+        ("trainer.num_nodes=2", "trainer.devices=1 trainer.num_nodes=2 "),
+        ("trainer=ddp", "trainer.devices=auto .* trainer.strategy=ddp: "),
+        ("trainer.strategy=ddp", "trainer.devices=1 .* trainer.strategy=ddp: "),
     ],
 )
 def test_a_warm_start_of_several_ranks_is_refused(word, said):
-    with pytest.raises(ConfigError, match=f"^warm_start: {said}.*or name one: trainer.devices="):
+    with pytest.raises(ConfigError, match=f"^warm_start: {said}.*or name one: trainer.strategy="):
         check_start(compose([f"warm_start=['algorithm=sft','{word}']"]))
     check_start(compose(["trainer=ddp", "warm_start=['algorithm=sft','trainer.devices=[1]']"]))
 

@@ -1,6 +1,6 @@
 """Losses of samples with a text and an image, against reference values and by laws."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pytest
@@ -252,6 +252,19 @@ def test_numbers_of_a_loss_are_in_the_units_of_the_segment():
     inside = in_units(OffPolicyMask(loss=ppo, delta=0.1), picture)
     assert inside.delta == 0.1 and inside.loss.keywords["clip_low"] == pytest.approx(0.002)
     assert in_units(reinforce, picture) is reinforce
+
+    @declare(units={"width": "clip"})
+    @dataclass
+    class Wide:
+        width: float = 0.3
+
+    @declare(units={"width": "clip"})
+    class Plain:
+        def __init__(self, width=0.3): ...
+
+    assert in_units(Wide(), picture) == Wide(width=pytest.approx(0.003))
+    with pytest.raises(ValueError, match="its units cannot be applied in a chain; make the class"):
+        in_units(Plain(), picture)
     assert loss_of(BySegment(text=None, picture=ppo), "text", picture) is None
     both = BySegment(text=ppo, picture=grpo_guard)
     assert loss_of(both, "picture", picture).func is grpo_guard

@@ -91,6 +91,8 @@ def test_an_experiment_sweeps_by_itself_but_a_run_of_it_does_not(tmp_path, monke
 def test_a_pattern_finds_the_options_of_plugins_too():
     words = ["plugins=[experiments.my_idea]", "algorithm=glob([my_idea,rloo])"]
     assert parse_sweep(words, multirun=True).swept == {"algorithm": ["my_idea", "rloo"]}
+    with pytest.raises(ConfigError, match=r"^plugins=glob\(\*\): give lists of modules"):
+        parse_sweep(["plugins=glob(*)"], multirun=True)
     several = [
         "plugins=[experiments.my_idea],[experiments.reward_weighted]",
         "algorithm=glob(my_*)",

@@ -103,6 +103,8 @@ def _is_served(top: str) -> bool:
     """Whether only a finder of its own, such as one of `pip install -e`, knows a module."""
     if PathFinder.find_spec(top, [*sys.path, str(Path.cwd())]) is not None:
         return False
+    if top in sys.modules:  # where find_spec raises for one without a spec, such as __main__
+        return sys.modules[top].__spec__ is not None
     return importlib.util.find_spec(top) is not None
 
 

@@ -43,7 +43,10 @@ def _annotation_of(parameter: Parameter, registered: bool, scope: Mapping[str, A
         found = _evaluate(parameter.annotation, scope)
         if parameter.default is not None:
             return found
-        return typing.Union[found, None]  # noqa: UP007, as `|` fails for `x: any = None`
+        try:
+            return typing.Union[found, None]  # noqa: UP007, as `|` fails for `x: any = None`
+        except TypeError:  # no type, such as [int]
+            return Any
     if not registered:
         return Parameter.empty
     if isinstance(parameter.default, enum.Enum):  # recorded as text

@@ -63,10 +63,11 @@ def check_accelerator(devices: Devices) -> None:
 
 def check_one_rank(devices: Devices) -> None:
     """Raise ConfigError for more than one process, as the first rank trains a warm start alone."""
-    if devices.ranks != 1:
+    if devices.ranks != 1 or devices.strategy != "auto":  # a group of one would keep others out
         raise ConfigError(
-            f"trainer.devices={devices.devices} trainer.num_nodes={devices.num_nodes}: the first "
-            "rank trains it alone on one device; remove them, or name one: trainer.devices=[0]"
+            f"trainer.devices={devices.devices} trainer.num_nodes={devices.num_nodes} "
+            f"trainer.strategy={devices.strategy}: the first rank trains it alone on one device; "
+            "remove them, or name one: trainer.strategy=auto trainer.devices=[0]"
         )
 
 

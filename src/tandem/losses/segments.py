@@ -106,7 +106,8 @@ def loss_of(loss: Loss, name: str, segment: Segment) -> Loss | None:
 
 
 def in_units(loss: Loss, segment: Segment) -> Loss:
-    """The loss with all its numbers converted to the units of a segment."""
+    """The loss with all its numbers converted to the units of a segment. Raises ValueError for a
+    class whose numbers cannot be read."""
     owner = unwrap_partial(loss)[0]
     units, given = facts_of(loss).units, numbers_of(loss)
     inner = owner.components() if isinstance(owner, Wrapper) else {}
@@ -121,4 +122,4 @@ def in_units(loss: Loss, segment: Segment) -> Loss:
             changed[name] = segment.convert(given[name], unit)
     if not changed:
         return loss
-    return replace(owner, **changed) if inner else partial(loss, **changed)
+    return replace(owner, **changed) if is_dataclass(owner) else partial(loss, **changed)

@@ -96,8 +96,8 @@ def engine_node(name: str, engine: Callable) -> Node:
     if not (inspect.isclass(engine) and issubclass(engine, EngineOption)):
         raise ValueError(
             f"{place(engine)} is no rollout engine; write a class that inherits from "
-            "tandem.policies.engines.protocol.RolloutEngine, or from EngineOption there if it "
-            "samples from the trained weights"
+            "tandem.policies.engines.protocol.RolloutEngine, from EngineOption there if it samples "
+            "from the trained weights, or from tandem.policies.flow.engine.PictureEngine for images"
         )
     own = {"tokens": "local", "flow": "denoise"}[engine.samples]
     return {"defaults": [own, "_self_"], "engine": made_call(name, engine)}

@@ -97,16 +97,18 @@ def parse_sweep(overrides: Sequence[str], *, multirun: bool) -> Sweep | None:
 def _list_menu(overrides: Sequence[str]) -> Menu:
     """All options, also those of every plugin that a sweep over plugins names."""
     named = [part for part in parse(overrides) if part.key_or_group == "plugins"]
-    lines = [
-        line
-        for part in named
-        for line in (
-            [f"plugins={names}" for names in part.sweep_string_iterator()]
-            if part.is_sweep_override()
-            else [part.input_line]
-        )
-    ]
+    lines = [line for part in named for line in _list_single(part)]
     return list_options(make_loader([own for line in lines for own in import_plugins([line])]))
+
+
+def _list_single(part: Override) -> list[str]:
+    """The plugins of one run each. Raises ConfigError for a pattern or an interval."""
+    match part.value():
+        case Glob() | IntervalSweep():
+            raise ConfigError(f"{part.input_line}: give lists of modules: plugins=[mine],[yours]")
+        case _ if part.is_sweep_override():
+            return [f"plugins={names}" for names in part.sweep_string_iterator()]
+    return [part.input_line]
 
 
 def searches(hydra: DictConfig) -> bool:

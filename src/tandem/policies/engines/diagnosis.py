@@ -171,7 +171,7 @@ def explain_remainder(seen: Seen) -> str:
             "the engine's log-probabilities are higher throughout, as with a truncated tail: "
             "look for min_p or another filter among the server's sampling defaults"
         )
-    if not seen.others:
+    if {*seen.others} <= {OLD_HEAD}:  # no older layers are known
         return (
             "neither a temperature, a truncated tail nor a shift by one token explains them: the "
             f"engine has other weights; maybe {NOT_REACHED}; or serve the model that the run "
