@@ -75,7 +75,8 @@ def test_a_cost_that_no_reward_reads_is_refused():
         check(compose(priced))
     assert str(refused.value) == (
         "environment.world.cost=0.1 is subtracted from the rewards of moves, and no reward sums "
-        "them; set reward=[exact_match,episode], or environment.world.cost=0"
+        "them; set reward=[exact_match,episode] or environment.world.cost=0, or register a reward "
+        "of your own that reads them with of_moves=True"
     )
     check(compose([*priced, "reward=[exact_match,episode]"]))
 
