@@ -332,6 +332,10 @@ def test_a_table_stays_sorted_by_a_column_that_moves_and_not_by_one_that_is_gone
     assert names(["name", "b"], ["x", "1"], ["y", "2"], ["z", "3"]) == ["z", "y", "x"]
     assert names(["name", "a"], ["x", "3"], ["y", "1"], ["z", "2"]) == ["x", "y", "z"]
     assert count(browser, "#table-of th[aria-sort=none]") == 2
+    twice = ["name", "a", "a"], ["x", "1", "3"], ["y", "2", "1"], ["z", "3", "2"]
+    assert names(*twice) == ["x", "y", "z"]
+    browser.run("document.querySelectorAll('#table-of th button')[2].click()")
+    assert names(*twice) == ["x", "z", "y"]
 
 
 def test_runs_are_drawn_beside_their_band(browser, pages):

@@ -9,7 +9,7 @@ from wandb_files import inspect, of_type, tables
 
 from tandem.record import jsonl
 from tandem.record.evaluation_record import EvaluationRecord
-from tandem.record.mirrors import Csv
+from tandem.record.mirrors import Csv, TensorBoard
 from tandem.record.wandb_mirror import Wandb
 
 CONFIG = "seed: 3\nchoices: {algorithm: grpo, model: tiny_lm}\njudge: {api_key: swordfish7}\n"
@@ -56,3 +56,14 @@ def test_elsewhere_it_is_a_run_of_its_own_in_the_group_of_the_run(tmp_path, monk
     assert [r["output"] for r in tables("samples/evaluation", records)[0]] == ["o"]
     assert (own / "metrics.csv").read_text().split() == ["iteration,eval/accuracy", "40,0.5"]
     assert table.read_text() == "iteration\n0\n"
+
+
+def test_tensorboard_shows_every_evaluation_of_a_split(tmp_path):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    for at in (20, 40):
+        mirrors = [TensorBoard()]
+        found = EvaluationRecord(run_dir=tmp_path, split="test", config=CONFIG, mirrors=mirrors)
+        found.write(at, {"eval/accuracy": at / 80}, [ROW])
+    events = accumulator.EventAccumulator(str(tmp_path / "evaluation_test" / "tensorboard"))
+    events.Reload()
+    assert [(x.step, x.value) for x in events.Scalars("eval/accuracy")] == [(20, 0.25), (40, 0.5)]

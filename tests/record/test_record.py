@@ -251,12 +251,12 @@ def test_tensorboard_shows_the_characters_of_a_sample(tmp_path):
     plugin_util = pytest.importorskip("tensorboard.plugin_util")
     record = record_of(tmp_path, [TensorBoard()])
     record.open(0)
-    record.samples(0, [row("greedy", "a|b\\|c\\d\ne\r\nf\rg")])
+    record.samples(0, [row("greedy", "a|b\\|c\\d\ne\r\nf\rg `h\\n`")])
     record.close()
     (text,) = texts(tmp_path)
     (table,) = text.tensor_proto.string_val
     page = plugin_util.markdown_to_safe_html(table.decode())
-    assert "<td>a|b\\|c\\d<br>e<br>f<br>g</td>" in page
+    assert "<td>a|b\\|c\\d<br>e<br>f<br>g `h\\n`</td>" in page
 
 
 def test_a_missing_package_is_one_line_that_names_the_extra(tmp_path, caplog, monkeypatch):

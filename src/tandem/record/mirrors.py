@@ -140,7 +140,7 @@ class Csv:
 
 
 class TensorBoard:
-    """Event files in tensorboard/, of which viewers show the last: it has all points of the run."""
+    """Event files in tensorboard/; of those of a run viewers show the last, with all points."""
 
     def open(self, run: Run) -> None:
         """Open an event file that begins with the recorded lines."""
@@ -149,7 +149,9 @@ class TensorBoard:
         except ImportError as error:
             raise RuntimeError(need_extra("it", "tensorboard")) from error
         # Earlier files may lack the iterations of a start without this mirror: viewers drop them.
-        self.writer = SummaryWriter(run.folder / "tensorboard", purge_step=0)
+        # An evaluation has no record of earlier ones, which stay.
+        first = run.iteration if run.job == "evaluate" else 0
+        self.writer = SummaryWriter(run.folder / "tensorboard", purge_step=first)
         replay(self, run)
 
     def write(self, iteration: int, metrics: Mapping[str, float]) -> None:
@@ -174,6 +176,6 @@ class TensorBoard:
 def _markdown(row: Mapping) -> str:
     text = {**row, "output": row["output"] if isinstance(row["output"], str) else "a picture"}
     cells = [str(text[name]) for name in ("prompt", "output", "answer", "reward")]
-    literal = [re.sub(r"[\\|]", r"\\\g<0>", cell) for cell in cells]
+    literal = [re.sub(r"[\\|`]", r"\\\g<0>", cell) for cell in cells]
     escaped = [re.sub(r"\r\n?|\n", "<br>", cell) for cell in literal]
     return f"|{'|'.join(escaped)}|"

@@ -4,6 +4,7 @@ let waiting = null, held = false, touched = -Infinity;
 const touch = () => { touched = performance.now(); };
 addEventListener("keydown", touch, true);
 addEventListener("pointerdown", () => { held = true; touch(); }, true);
+addEventListener("pointermove", (event) => { if (event.buttons) touch(); else held = false; }, true);
 addEventListener("pointerup", () => { held = false; }, true);
 addEventListener("pointercancel", () => { held = false; }, true);
 

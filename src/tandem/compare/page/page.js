@@ -22,16 +22,18 @@ function ordered(rows, column, down) {
 }
 
 function table(of) {
-  const body = element("tbody"), heads = of.columns.map((name) => {
+  // Two heads may have one text, such as a judge and its change.
+  const named = of.columns.map((name, i) => `${name} ${of.columns.slice(0, i).filter((one) => one === name).length}`);
+  const body = element("tbody"), heads = of.columns.map((name, column) => {
     const press = () => {
       const before = state.sorted[of.name];
-      state.sorted[of.name] = { head: name, down: before?.head === name ? !before.down : true };
+      state.sorted[of.name] = { head: named[column], down: before?.head === named[column] ? !before.down : true };
       fill();
     };
     return element("th", { scope: "col" }, button(name, {}, press));
   });
   const fill = () => {
-    const { head: chosen, down } = state.sorted[of.name] ?? {}, column = of.columns.indexOf(chosen);
+    const { head: chosen, down } = state.sorted[of.name] ?? {}, column = named.indexOf(chosen);
     heads.forEach((head, i) => head.setAttribute("aria-sort", column !== i ? "none" : down ? "descending" : "ascending"));
     body.replaceChildren(...(column < 0 ? of.rows : ordered(of.rows, column, down)).map((row) => element("tr", {}, ...row.map((cell, i) => {
       const mark = i === 0 && isVariant(cell) ? [swatch(placeOf(cell))] : [];
