@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hydra.core.override_parser.types import Override
@@ -93,17 +93,20 @@ def list_functions_having(key: str, group: str, conf: Path) -> list[str]:
 
 def list_having(part: str, folder: Path) -> list[str]:
     """The options of a group whose files give this part or key a value."""
-    files = sorted(folder.glob("[!_]*.yaml"))
-    nodes = {path.stem: OmegaConf.to_container(OmegaConf.load(path)) for path in files}
-    return [option for option, node in nodes.items() if node.get(part) is not None]
+    return [option for option, node in _nodes_in(folder) if node.get(part) is not None]
 
 
 def list_bringing(key: str, group: str, conf: Path) -> list[str]:
     """The options of a group that have this key, dotted below the group, whatever its value."""
     nodes = {name: option.node for (of, name), option in options().items() if of == group}
-    for path in (conf / group).glob("[!_]*.yaml"):
-        nodes[path.stem] = OmegaConf.to_container(OmegaConf.load(path))
+    nodes.update(_nodes_in(conf / group))
     return sorted(name for name, node in nodes.items() if _has(node, key.split(".")))
+
+
+def _nodes_in(folder: Path) -> Iterator[tuple[str, dict]]:
+    """The options of a group that are files, with their content."""
+    for path in sorted(folder.glob("[!_]*.yaml")):
+        yield path.stem, OmegaConf.to_container(OmegaConf.load(path))
 
 
 def _has(node: object, path: Sequence[str]) -> bool:
