@@ -30,7 +30,7 @@ from tandem.launch import run
 from tandem.launch.evaluation import whose_weights
 from tandem.launch.run import Result
 from tandem.launch.stops import stops
-from tandem.record import room
+from tandem.record import jsonl, room
 from tandem.record.finished import completed_iterations as finished_at
 from tandem.record.reading.runs import read as read_run
 from tandem.stop import Stop
@@ -216,6 +216,15 @@ def test_a_run_without_a_checkpoint_is_not_evaluated_and_no_warm_start_is_traine
     with pytest.raises(ConfigError, match=r"resume=\S+: it has no checkpoint to evaluate"):
         tandem.train(f"resume={tmp_path}", "evaluate=true")
     assert not (tmp_path / "cache").exists()
+
+
+def test_a_run_killed_before_its_first_checkpoint_is_resumed_with_more_frequent_ones(tmp_path):
+    cfg = compose([f"run_dir={tmp_path}", "checkpoints.every=20"])
+    OmegaConf.save(cfg, tmp_path / "config.yaml", resolve=True)
+    (tmp_path / "checkpoints").mkdir()
+    for iteration in range(12):
+        jsonl.append(tmp_path / "metrics.jsonl", {"iteration": iteration})
+    tandem.train(f"resume={tmp_path}", "checkpoints.every=5", "dry_run=true")
 
 
 def test_a_run_silences_libraries_that_miss_optional_packages(tmp_path):

@@ -18,7 +18,7 @@ from tandem.data import Data
 from tandem.hub import quiet_libraries
 from tandem.launch.banner import banner, prompts_read, warm_start_banner
 from tandem.launch.devices import check_accelerator
-from tandem.launch.initial_weights import check_start, naming_warm_start
+from tandem.launch.initial_weights import check_start, naming_warm_start, read_run
 from tandem.launch.inputs import check_split, read_inputs, training_split
 from tandem.launch.people import say
 from tandem.launch.ranks import join_ranks
@@ -116,5 +116,6 @@ def check_folders(cfg: DictConfig, settings: Settings, run_dir: Path, job: Job) 
     if settings.resume is not None and settings.evaluate:
         check_measurable(run_dir)
     elif settings.resume is not None:
-        every = settings.checkpoints.every
+        recorded = read_run(run_dir).checkpoints.every  # which this command may have changed
+        every = max(recorded, settings.checkpoints.every)
         check_resumable(run_dir, every=every, iterations=settings.iterations)

@@ -14,7 +14,8 @@ from tandem.record.run_record import CHECKPOINTS, LOGS, MANIFEST, METRICS, TIMIN
 def check_resumable(run_dir: Path, *, every: int, iterations: int) -> None:
     """Raise ValueError if resuming would destroy what the run has written, or cannot extend it.
 
-    every: iterations between checkpoints; a run with fewer may have none.
+    every: iterations between checkpoints. The first one is written during the next iteration, so a
+    run of `every` + 1 lines may have none.
     iterations: the number at which it ends.
     """
     folder = run_dir / CHECKPOINTS
@@ -31,7 +32,7 @@ def check_resumable(run_dir: Path, *, every: int, iterations: int) -> None:
             f"iterations={iterations}: {run_dir} already has a checkpoint of iteration {newest}; "
             f"set iterations={newest} or more"
         )
-    lost = newest is None and (not folder.is_dir() or lines > every)
+    lost = newest is None and (not folder.is_dir() or lines > every + 1)
     if lines and lost:
         raise ValueError(
             f"resume={run_dir}: its logs have {lines} lines, but {folder} has no "
