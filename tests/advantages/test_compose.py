@@ -49,6 +49,15 @@ def test_whitening_counts_steps_and_standardising_counts_samples():
     assert abs(by_sample[:, 0].std().item() - 1) < 1e-3
 
 
+def test_standardising_ignores_what_an_advantage_says_outside_the_mask():
+    def everywhere(scores, rollout):
+        return torch.where(LONG, given(scores, rollout), 9.0)
+
+    rows = rollout(LONG, GROUPS)
+    mine, other = (Standardised(of)(scores(TOTAL), rows) for of in (everywhere, given))
+    assert_close(mine, other)
+
+
 def test_they_nest():
     rows = rollout(LONG, GROUPS)
     outer = Standardised(Combined({"one": Share(Standardised(leave_one_out, eps=0.0), 3.0)}))

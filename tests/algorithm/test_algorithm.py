@@ -513,12 +513,21 @@ def raised(batch):
     return -batch.advantages * batch.logp + 1.0
 
 
-@pytest.mark.parametrize(("loss", "what"), [(pulled, "gradient is 1"), (raised, "value is 1")])
+def pulled_back(batch):
+    """Value and gradient are 0 as long as the policy is the old one, as in the first update."""
+    return -batch.advantages * batch.logp + (batch.logp - batch.old_logp).square()
+
+
+@pytest.mark.parametrize(
+    ("loss", "what"),
+    [(pulled, "gradient is 1"), (raised, "value is 1"), (pulled_back, r"value is 0\.\d+")],
+)
 def test_a_loss_that_declares_in_vain_to_be_zero_without_an_advantage_is_refused(
     loss, what, tmp_path
 ):
-    honest = declare()(partial(loss))
+    honest = declare(reads={"old_logp"})(partial(loss))
     Loop(algorithm=replace(GRPO, loss=honest), folder=tmp_path).go()
-    declared = declare(zero_at_zero_advantage=True)(lambda batch: loss(batch))
+    flags = {"reads": {"old_logp"}, "zero_at_zero_advantage": True}
+    declared = declare(**flags)(lambda batch: loss(batch))
     with pytest.raises(Stop, match=rf"declares zero_at_zero_advantage=True, but its {what} where"):
         Loop(algorithm=replace(GRPO, loss=declared), folder=tmp_path).go()

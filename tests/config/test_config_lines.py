@@ -546,6 +546,10 @@ WRONG = {
         "algorithm/weights=constant_length: gmpo has one ratio per sample; set "
         "algorithm/weights=sequence_mean or sequence_sum"
     ),
+    "~recipe algorithm/loss=group_preference algorithm/weights=token_mean": (
+        "algorithm/weights=token_mean: group_preference has one value for all steps of a row; set "
+        "algorithm/weights=sequence_mean"
+    ),
     "algorithm.loss.ratio_max=1.2": (
         "algorithm.loss.ratio_max=1.2 caps ratios that clip_high=0.28 lets through; "
         "set it above 1.28, or to null"

@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 
+from tandem.algorithm.regularizers import KLInLoss
 from tandem.config import compose
 from tandem.config.checks import make_case
 from tandem.contracts import declare
@@ -91,6 +92,28 @@ def test_a_wrapper_of_one_segment_that_looks_at_the_update_is_refused():
     assert first("", beside_ppo("text", TopEntropy(loss=ppo))) == (
         "algorithm/loss=top_entropy reads a statistic of a whole update, which mixes tokens and "
         "denoising steps in a chain; set algorithm/loss=ppo"
+    )
+
+
+def test_a_kl_that_looks_at_the_update_is_refused():
+    @declare(reads={"ref_logp"})
+    def uncentred(batch):
+        return (batch.logp - batch.ref_logp).square()
+
+    @declare(reads={"ref_logp"}, batch_statistics=uncentred)
+    def centred(batch, statistics):
+        return uncentred(batch) - statistics
+
+    chain = with_loss("", ppo)
+
+    def with_kl(loss):
+        kl = KLInLoss(coef=0.1, loss=loss)
+        return complaints(replace(chain, algorithm=replace(chain.algorithm, kl=kl)))
+
+    assert next(with_kl(uncentred), None) is None
+    assert next(with_kl(centred)) == (
+        "algorithm/kl=centred reads a statistic of a whole update, which mixes tokens and "
+        "denoising steps in a chain; set algorithm/kl=auto"
     )
 
 

@@ -10,7 +10,7 @@ import torch
 from loop import PLAN, Loop
 from records import GRPO
 
-from tandem.advantages.group import batch_relative, group_sum
+from tandem.advantages.group import batch_relative, centre, group_relative, group_sum
 from tandem.algorithm.coupled import Coupled
 from tandem.contracts import declare
 from tandem.contracts.outputs import ADVANTAGE
@@ -246,6 +246,17 @@ def test_what_is_right_passes_and_a_correction_may_be_of_whole_samples(tmp_path,
     assert report["optim/grad_norm"] > 0
 
 
+def test_an_advantage_may_be_of_whole_samples_where_it_says_so(tmp_path):
+    def of_samples(scores, rollout):
+        return centre(scores, rollout.group)[:, None]
+
+    with pytest.raises(WrongOutput, match="declare per='sample'"):
+        plugged(tmp_path, advantage=of_samples).go()
+    pair = (declare(per="sample")(of_samples), partial(group_relative, scale=None))
+    mine, other = (plugged(tmp_path, advantage=advantage).go() for advantage in pair)
+    assert torch.equal(mine.gradients[0], other.gradients[0])
+
+
 def hidden_mean(batch):
     return -batch.logp * (batch.advantages - batch.advantages.mean())
 
@@ -268,6 +279,25 @@ def tossed(scores, rollout):
 def normalised(batch):
     weight = batch.logp.detach().exp()
     return weight / weight[batch.mask].mean()
+
+
+@declare(reads={"old_logp"})
+def normalised_ratio(batch):
+    """Before the first update every ratio is 1, and so is their mean over any rows."""
+    ratio = (batch.logp - batch.old_logp).exp()
+    return -ratio / ratio[batch.mask].mean().detach() * batch.advantages
+
+
+@declare(reads={"version_gap"})
+def normalised_decay(batch):
+    weight = 0.5**batch.version_gap
+    return weight / weight[batch.mask].mean()
+
+
+@declare(reads={"old_logp"}, per="sample")
+def mean_over_columns(batch):
+    ratio = (batch.logp - batch.old_logp).mean(1, keepdim=True).exp()
+    return -ratio * batch.advantages
 
 
 @declare(whole_groups=True)
@@ -296,6 +326,16 @@ def test_a_loss_with_a_hidden_mean_over_rows_is_refused_in_the_first_update(tmp_
         plugged(tmp_path, loss=hidden_mean).go(1)
 
 
+def test_a_mean_over_rows_is_found_behind_a_first_micro_batch_of_one_row(tmp_path):
+    def cut(self, *_, **__):
+        return [torch.tensor([0]), torch.arange(1, 24)]
+
+    loop = plugged(tmp_path, loss=normalised_ratio)
+    loop.plan = replace(WHOLE, budget=type("Cut", (), {"cut": cut})())
+    with pytest.raises(WrongOutput, match="cut in two"):
+        loop.go(1)
+
+
 @pytest.mark.parametrize(
     ("part", "says"),
     [
@@ -306,9 +346,12 @@ def test_a_loss_with_a_hidden_mean_over_rows_is_refused_in_the_first_update(tmp_
         ({"loss": counting_up}, "loss counting_up .* called again; keep no state"),
         ({"advantage": tossed}, r"advantage tossed at \S*test_outputs.py:\d+ .* called again"),
         ({"importance_sampling": normalised}, "correction normalised .* cut in two.* leave it out"),
+        ({"importance_sampling": normalised_decay}, "correction normalised_decay .* cut in two"),
+        ({"loss": normalised_ratio}, "loss normalised_ratio .* cut in two.*batch_statistics="),
+        ({"loss": mean_over_columns}, r"loss mean_over_columns .* longer row.*batch\.mask\.sum"),
     ],
 )
-def test_a_state_a_draw_and_a_mean_in_a_correction_are_named(tmp_path, part, says):
+def test_what_other_rows_or_another_call_would_change_is_named(tmp_path, part, says):
     with pytest.raises(WrongOutput, match=says):
         plugged(tmp_path, **part).go(1)
 
@@ -337,7 +380,8 @@ def test_a_loss_is_asked_about_two_halves_once_in_a_run(tmp_path):
 
     plugged(tmp_path, loss=counting).go(3)
     rows = max(seen)
-    assert sorted(seen) == [rows // 2, rows - rows // 2, *[rows] * (len(seen) - 2)]
+    halves = [rows // 2, rows - rows // 2] * 2  # as it is, and with ratios that differ from 1
+    assert sorted(seen) == [*sorted(halves), *[rows] * (len(seen) - 4)]
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ class Standardised(Wrapper):
         return replace(facts_of(self.of), option=declared.option, gives=declared.gives)
 
     def __call__(self, scores: Scores, rollout: Rollout) -> Tensor:
-        advantages = self.of(scores, rollout)
+        advantages = torch.where(rollout.trained, self.of(scores, rollout), 0)
         steps = rollout.trained.sum(1)
         known = scores.scored & (steps > 0)
         of_sample = torch.where(known, advantages.double().sum(1) / steps.clamp(min=1), 0)

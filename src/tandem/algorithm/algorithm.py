@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Annotated, Literal
 
+import torch
 from torch import Tensor, nn
 
 from tandem import distributed
@@ -65,8 +66,7 @@ class Algorithm:
     kl: KLInLoss | KLInReward  # KL to the frozen reference
     entropy: EntropyBonus  # bonus on the entropy of each step
     critic: Critic | None = None  # estimates the values of states, as PPO needs
-    # KL to the old policy, nats per step, at 1.5 times which an iteration's updates end; null:
-    # none.
+    # KL to the old policy, nats per step; an iteration's updates end above 1.5 times it; null: off.
     target_kl: Annotated[float, positive] | None = None
     ema_kl: EmaKL | None = None  # distance to a fast average of the weights
     likelihood: Callable | None = None  # likelihood of masked texts, by states of an answer
@@ -211,13 +211,13 @@ class Algorithm:
         )
 
     def compare(self, scores: Scores, rollout: Rollout) -> Tensor:
-        """Advantages of these rows, [B, T]."""
+        """Advantages of these rows, [B, T]; 0 outside the mask."""
         ask = partial(ADVANTAGE.ask, self.advantage)
         if rollout.text is not None:
             ask = partial(compare_texts, ask, within=self.segments[PICTURE].within)
-        advantages = ask(scores, rollout, mask=rollout.mask)
+        advantages = torch.where(rollout.mask, ask(scores, rollout, mask=rollout.mask), 0)
         if self.unchecked and advantages.any():
-            again = ask(scores, rollout, mask=rollout.mask)
+            again = torch.where(rollout.mask, ask(scores, rollout, mask=rollout.mask), 0)
             ADVANTAGE.refuse_unlike(self.unchecked.pop(), advantages, again)
         return normalise(advantages, scores, rollout) if self.normalize_advantages else advantages
 

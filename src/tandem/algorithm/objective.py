@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from tandem import distributed
 from tandem.algorithm.part_checks import (
     Record,
-    as_if_stale,
+    as_if_moved,
     is_unproven,
+    refuse_dependence,
     refuse_other_metrics,
     refuse_pull,
-    refuse_statistics,
     statistics_by,
 )
 from tandem.contracts import batch_statistics_of, facts_of, metrics_of, parts_of, summary_of
@@ -205,13 +205,18 @@ class Objective(ABC):
         if name in self.corrected:
             judged = counts & loss.isfinite()  # a loss that is already NaN is not its fault
             weight = weight * CORRECTION.ask(term.correction, batch, mask=judged)
-        if name in self.unchecked and loss.any():
-            self.unchecked.remove(name)
-            refuse_statistics(LOSS, term.loss, batch, loss.detach())
-            if name in self.unproven:
-                refuse_pull(term.loss, batch, *statistics)
+        if name in self.unproven and loss.any():
+            self.unproven.remove(name)
+            for rows_as in (batch, as_if_moved(batch)):
+                refuse_pull(term.loss, rows_as, *statistics)
+        if name in self.unchecked and len(loss) > 1 and loss.any():
+            moved = as_if_moved(batch)
+            compared = refuse_dependence(LOSS, term.loss, batch, loss.detach())
+            refuse_dependence(LOSS, term.loss, moved)
             if name in self.corrected:
-                refuse_statistics(CORRECTION, term.correction, as_if_stale(batch))
+                refuse_dependence(CORRECTION, term.correction, moved)
+            if compared:
+                self.unchecked.remove(name)
         return float(term.coef) * torch.where(counts, loss * weight, 0).sum()
 
 

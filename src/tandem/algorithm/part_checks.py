@@ -15,17 +15,34 @@ from tandem.contracts.parts import place_of
 from tandem.contracts.stateful import has_state
 from tandem.contracts.wrong_output import WrongOutput, wrong_value
 from tandem.metrics import Metric
-from tandem.types import CoupledBatch, DecoupledBatch, MatchingBatch, Summary, take
+from tandem.types import (
+    CoupledBatch,
+    DecoupledBatch,
+    MatchingBatch,
+    Summary,
+    map_fields,
+    pad_steps,
+    take,
+)
 
 Record = CoupledBatch | DecoupledBatch | MatchingBatch
 
 
-def as_if_stale(batch: Record) -> Record:
-    """The same rows as if other weights had sampled them; for fresh rows a correction is 1."""
-    if batch.behaviour_logp is None:
-        return batch
-    gap = torch.linspace(-0.5, 0.5, len(batch.mask), device=batch.mask.device)[:, None]
-    return replace(batch, behaviour_logp=batch.behaviour_logp + gap * batch.mask)
+def as_if_moved(batch: Record) -> Record:
+    """The same rows as if the policies that they are compared with had other weights, each row by
+    another amount, and age: before the first update they agree, and every ratio is 1."""
+    mask, names = batch.mask, [x for x in batch.compared_with if getattr(batch, x) is not None]
+    rows = torch.arange(len(mask), device=mask.device)[:, None]
+    # At most 30 nats over a row: the product of its ratios stays finite.
+    gap = (2 * rows / len(mask) - 1) * min(0.25, 10 / mask.shape[1]) * mask
+    moved = {}
+    for number, name in enumerate(names, start=1):
+        x, far = getattr(batch, name), number * gap
+        moved[name] = x - far if x.ndim == 2 else x * (1 + far[..., None])
+    age = getattr(batch, "version_gap", None)
+    if age is not None:
+        moved["version_gap"] = age + rows % 4 * mask
+    return replace(batch, **moved)
 
 
 def is_unproven(loss: Callable) -> bool:
@@ -36,18 +53,21 @@ def is_unproven(loss: Callable) -> bool:
 
 
 @torch.no_grad()
-def refuse_statistics(
+def refuse_dependence(
     kind: Output, part: Callable, batch: Record, whole: Tensor | None = None
-) -> None:
-    """Raise for a part whose values change when the rows are split in two.
+) -> bool:
+    """Raise for a part whose values depend on what else is in the micro-batch: on the rows beside
+    them, or on the length of the longest row.
 
-    whole: [B, T], its values for all rows, if known. The split sorts by these values, so that the
-    means of both halves differ; groups stay whole if a loss declares to compare them.
+    whole: [B, T], its values for all rows, if known. The rows are split by these values, so that
+    the means of both halves differ; groups stay whole if a loss declares to compare them. False:
+    all rows are of one such group, so there was nothing to split.
     """
     own = facts_of(part)
     if own.batch_statistics is not None or own.averages or has_state(part):
-        return  # it declares them, or must not be called twice
-    whole = torch.where(batch.mask, part(batch) if whole is None else whole, 0)
+        return True  # it declares them, or must not be called twice
+    mask = batch.mask
+    whole = torch.where(mask, part(batch) if whole is None else whole, 0)
     size = whole.sum(1)
     if own.whole_groups:
         group = batch.group.unique(return_inverse=True)[1]
@@ -56,19 +76,36 @@ def refuse_statistics(
         low = rank < len(total) // 2
     else:
         low = size.argsort(stable=True).argsort() < len(size) // 2
-    if low.all() or not low.any():
-        return  # a single row, or group
-    halves = [half.nonzero()[:, 0] for half in (low, ~low)]
-    again, order = torch.cat([part(take(batch, rows)) for rows in halves]), torch.cat(halves)
-    gap = torch.where(batch.mask[order], again - whole[order], 0).abs()
-    most = CLOSE * whole.abs().max()
-    if gap.max() > most:
-        kind.refuse_unlike(part, whole, torch.where(batch.mask, part(batch), 0))
-        raise kind.unlike(
-            part,
-            f"an update is cut in two, by up to {gap.max():.2g}: it takes a statistic of the rows "
-            f"beside them, which depends on max_tokens_per_microbatch; {kind.instead}",
+    if splits := bool(low.any() and not low.all()):
+        halves = [half.nonzero()[:, 0] for half in (low, ~low)]
+        parts = torch.cat([part(take(batch, rows)) for rows in halves])
+        again = torch.where(mask, parts[torch.cat(halves).argsort()], 0)
+        when = (
+            "an update is cut in two, by up to {gap:.2g}: it takes a statistic of the rows beside "
+            f"them, which depends on max_tokens_per_microbatch; {kind.instead}"
         )
+        refuse_gap(kind, part, batch, whole, again, when)
+    width = mask.shape[1]
+    wider = part(map_fields(batch, lambda x: x if x.ndim == 1 else pad_steps(x, width + 1)))
+    again = torch.where(mask, wider[:, :width], 0)
+    when = (
+        "a longer row stands beside them, by up to {gap:.2g}: it reads the columns behind a row, "
+        "which max_tokens_per_microbatch decides; divide a sum by batch.mask.sum(1), not by its "
+        "width, as .mean(1) does"
+    )
+    refuse_gap(kind, part, batch, whole, again, when)
+    return splits
+
+
+def refuse_gap(
+    kind: Output, part: Callable, batch: Record, whole: Tensor, again: Tensor, when: str
+) -> None:
+    """Raise WrongOutput where the values of a part for a batch, and those for it in another form,
+    differ: [B, T]. `when`: the end of the message, with a place for the `gap`."""
+    gap = (again - whole).abs().max()
+    if gap > CLOSE * whole.abs().max():
+        kind.refuse_unlike(part, whole, torch.where(batch.mask, part(batch), 0))
+        raise kind.unlike(part, when.format(gap=gap))
 
 
 @torch.enable_grad()

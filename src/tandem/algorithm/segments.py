@@ -95,10 +95,11 @@ def compare_texts(
     inside = {name: mask & (rollout.segment == i) for i, name in enumerate(SEGMENTS)}
     group = {TEXT: rollout.group, PICTURE: rollout.text if within == TEXT else rollout.group}
     given = {TEXT: of_text, PICTURE: scores}
-    return sum(
-        estimate(given[name], replace(rollout, mask=own, group=group[name]), mask=own)
-        for name, own in inside.items()
-    )
+    total = 0
+    for name, own in inside.items():
+        found = estimate(given[name], replace(rollout, mask=own, group=group[name]), mask=own)
+        total = total + torch.where(own, found, 0)  # an estimate may be anything elsewhere
+    return total
 
 
 def mean_of_pictures(scores: Scores, text: Tensor, first: Tensor) -> Scores:

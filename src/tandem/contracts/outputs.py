@@ -50,7 +50,7 @@ class Output:
     def ask(
         self, part: Callable, *records: object, mask: Tensor | None = None, learns: bool = False
     ) -> Tensor:
-        """The valid result of a part for these records.
+        """The valid result of a part for these records: [B, T], also of a number per sample.
 
         mask: [B, T], None: the first record. `learns`: a gradient is available.
         Raises WrongOutput for an invalid result.
@@ -70,7 +70,7 @@ class Output:
             fault = self._of_shape(part, value, mask)
         if fault := fault or self._of_values(value, mask, learns):
             raise WrongOutput(f"{self.kind} {callable_name(part)} {fault}")
-        return value
+        return value if value.shape == mask.shape else value.expand(mask.shape)
 
     def refuse_unlike(self, part: Callable, first: Tensor, again: Tensor) -> None:
         """Raise WrongOutput for a part with two different results for the same records. [B, T]"""

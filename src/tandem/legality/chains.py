@@ -37,15 +37,17 @@ def something_is_trained(case: Case) -> Iterator[str]:
 
 
 def losses_judge_a_segment_by_itself(case: Case) -> Iterator[str]:
-    """A loss of a chain treats each segment in its own units and reads no batch statistics."""
+    """A loss of a chain treats each segment in its own units, and neither it nor a KL reads batch
+    statistics."""
     if not case.is_chain:
         return
-    for loss in parts_of(case.algorithm.loss):
-        if batch_statistics_of(loss) is not None or facts_of(loss).averages:
-            yield (
-                f"algorithm/loss={name_of(loss)} reads a statistic of a whole update, which mixes "
-                "tokens and denoising steps in a chain; set algorithm/loss=ppo"
-            )
+    for group, usual in (("loss", "ppo"), ("kl", "auto")):
+        for part in parts_of(case.parts[group]):
+            if batch_statistics_of(part) is not None or facts_of(part).averages:
+                yield (
+                    f"algorithm/{group}={name_of(part)} reads a statistic of a whole update, which "
+                    f"mixes tokens and denoising steps in a chain; set algorithm/{group}={usual}"
+                )
     for key, number, name in without_unit(case.algorithm):
         yield (
             f"{key}={number:g} of {name} has no unit, so its value per denoising step is "

@@ -40,14 +40,19 @@ def minibatches_have_a_group_each(case: Case) -> Iterator[str]:
 
 
 def whole_samples_are_weighed_as_such(case: Case) -> Iterator[str]:
-    """A loss with one ratio per sample needs weights per sample."""
-    loss = case.loss_that(lambda facts: facts.per == "sample")
-    if loss is not None and facts_of(case.algorithm.weights).per != "sample":
-        fitting = _weights_that(lambda facts: facts.per == "sample")
-        yield (
-            f"{case.option('weights')}: {name_of(loss)} has one ratio per sample; set "
-            f"algorithm/weights={fitting}"
-        )
+    """One ratio, or value, per sample needs weights per sample; for pairs see preferences.py."""
+    loss = case.loss_that(lambda facts: facts.per != "step" and facts.reward is None)
+    if loss is None:
+        return
+    ratios = facts_of(loss).per == "sample"
+
+    def fits(weights: Facts) -> bool:
+        return weights.per == "sample" and (ratios or weights.adds_to_one)
+
+    if not fits(facts_of(case.algorithm.weights)):
+        what = "one ratio per sample" if ratios else "one value for all steps of a row"
+        wanted = f"set algorithm/weights={_weights_that(fits)}"
+        yield f"{case.option('weights')}: {name_of(loss)} has {what}; {wanted}"
 
 
 def demonstrations_come_alone(case: Case) -> Iterator[str]:

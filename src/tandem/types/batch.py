@@ -44,6 +44,7 @@ class CoupledBatch(LossBatch, Compared):
     """The input of a coupled loss. Outside the mask every tensor is 0."""
 
     carries: ClassVar = "logp"
+    compared_with: ClassVar = ("old_logp", "behaviour_logp", "ref_logp")
 
     logp: Tensor  # [B, T] nats; carries the gradient
     advantages: Tensor  # [B, T]
@@ -80,6 +81,7 @@ class DecoupledBatch(Shaped, LossBatch):
     """
 
     carries: ClassVar = "error"
+    compared_with: ClassVar = (*OF_SNAPSHOTS, "ref_error")
     axes: ClassVar = {
         "mask": "BT",
         **dict.fromkeys(("error", "ref_error", *OF_SNAPSHOTS), "BTD"),
@@ -119,6 +121,7 @@ class MatchingBatch(LossBatch):
     """
 
     carries: ClassVar = "x0"
+    compared_with: ClassVar = ("real_x0",)
 
     x0: Tensor  # [B, T, D] the generator's prediction at a state of its path; carries its gradient
     sigma: Tensor  # [B, T] of the query, x0 with noise added, in (0, 1]

@@ -20,6 +20,7 @@ class LossBatch:
 
     __slots__ = ()
     carries: ClassVar[str]  # the name of that tensor
+    compared_with: ClassVar[tuple[str, ...]]  # the names of those of other policies for its steps
 
     @property
     def evidence(self) -> Tensor:

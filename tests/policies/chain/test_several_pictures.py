@@ -10,6 +10,7 @@ from records import scores
 from torch.testing import assert_close
 
 from tandem.advantages.diversity import ByDistance
+from tandem.advantages.group import centre
 from tandem.config import ConfigError, check, compose
 from tandem.experience import select_rows
 from tandem.launch.initial_weights import check_start
@@ -52,9 +53,10 @@ def test_a_second_picture_of_a_text_changes_neither_the_text_nor_the_first(make)
     assert two.mask[steps].all()
 
 
-def advantages(within, reward, scored=None):
+def advantages(within, reward, scored=None, of=None):
     """Advantages of each row's text and image: [B, 2]."""
     algorithm = grpo(picture=replace(BOTH["picture"], within=within))
+    algorithm = algorithm if of is None else replace(algorithm, advantage=of)
     rollout = of_texts(small(algorithm), 2, 4)
     given = scores(torch.tensor(reward))
     if scored is not None:
@@ -79,6 +81,17 @@ def test_within_a_text_a_picture_is_compared_with_those_of_that_text_alone():
     found, _ = advantages("text", [1.0, 3.0, 5.0, 7.0, 2.0, 2.0, 0.0, 4.0])
     want = torch.tensor([-HALF, HALF, -HALF, HALF, 0, 0, -HALF, HALF])
     assert_close(found[:, 1], want, atol=1e-5, rtol=0)
+
+
+def test_an_advantage_may_be_anything_outside_the_mask_that_it_is_given():
+    def everywhere(scores, rollout):
+        return (centre(scores, rollout.group) * 2)[:, None].expand(rollout.mask.shape)
+
+    reward = [1.0, 3.0, 5.0, 7.0, 2.0, 2.0, 0.0, 4.0]  # of the first prompt's texts: 2 and 6
+    found, rollout = advantages("prompt", reward, of=everywhere)
+    of_text = found[:, 0] / in_text(rollout).sum(1).clamp(min=1)
+    assert_close(of_text, torch.tensor([-4.0, 0, 4, 0, 0, 0, 0, 0]))
+    assert_close(found[:, 1], torch.tensor([-6.0, -2, 2, 6, 0, 0, -4, 4]))
 
 
 def test_a_picture_without_a_score_leaves_the_mean_of_its_text():
